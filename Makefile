@@ -1,0 +1,50 @@
+# Every target builds on `setup`; nothing here needs more than Python 3.11 and, for real servers,
+# root on Debian (elsewhere tests/stack names what is missing).
+PYTHON ?= python3
+PY := .venv/bin/python
+export PYTHONPATH := operator:tests
+.DEFAULT_GOAL := help
+
+.PHONY: help setup lock check test unit demo bench clean
+
+help: ## say what can be made
+	@sed -n 's/^\([a-z]*\):.*## /\1  /p' $(MAKEFILE_LIST) | column -t -l 2
+
+setup: .venv/ready ## prepare .venv from the lock
+
+.venv/ready: locks/dev.txt pyproject.toml
+	@sh tests/prepare-python.sh $(PYTHON)
+	@touch $@
+
+lock: setup ## resolve the dependencies anew
+	$(PY) -m pip install -q uv
+	$(PY) -m uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-emit-find-links --no-header --extra operator --extra dev -o locks/dev.txt pyproject.toml
+	$(PY) -m uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-emit-find-links --no-header --extra operator -c locks/dev.txt -o locks/run.txt pyproject.toml
+	echo hatchling | $(PY) -m uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-emit-find-links --no-header -c locks/dev.txt -o locks/build.txt -
+
+check: setup ## format, lint, types, import contracts
+	@test ! -e operator/__init__.py || { echo "operator/__init__.py would shadow the standard library's operator: remove it"; exit 1; }
+	$(PY) -m ruff format --check operator tests
+	$(PY) -m ruff check operator tests
+	$(PY) -m mypy
+	.venv/bin/lint-imports
+
+unit: setup ## the tests that need no server
+	$(PY) -m pytest tests/unit tests/contract operator
+
+test: setup ## every test, on real servers (TESTS=path to choose)
+	cd tests && $(PYTHON) -m stack up
+	eval "$$(cd tests && $(PYTHON) -m stack env)"; \
+	export POSTROAD_REQUIRE="$${POSTROAD_REQUIRE-rabbitmq,cassandra,s3,kubernetes}"; \
+	$(PY) -m pytest $(TESTS)
+
+demo: setup ## from kubectl apply to delivered mail (MAIL=dir for mails of your own)
+	cd tests && ../$(PY) -m demo $(if $(MAIL),--mail $(MAIL))
+
+bench: setup ## measure side by side with a peer (ROOM=queue)
+	$(PY) -m bench $(ROOM)
+
+clean: ## stop the local stack and remove what was built here
+	-cd tests && $(PYTHON) -m stack down
+	rm -rf build .venv .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
+	find operator tests -name __pycache__ -type d -prune -exec rm -rf {} +

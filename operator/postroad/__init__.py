@@ -1,0 +1,34 @@
+"""postroad: distributed mail queues on Kubernetes.
+
+The names below are the library; everything else is reached through them.
+They are loaded on first use, so that a room can be imported without every driver.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from postroad.bootstrap import open_queue as open_queue
+    from postroad.domain.configuration_rules import ViewConfiguration as ViewConfiguration
+    from postroad.domain.mail import Mail as Mail
+    from postroad.domain.mail import Outcome as Outcome
+    from postroad.domain.selectors import Selector as Selector
+
+__all__ = ["Mail", "Outcome", "Selector", "ViewConfiguration", "open_queue"]
+
+_HOMES = {
+    "Mail": "postroad.domain.mail",
+    "Outcome": "postroad.domain.mail",
+    "Selector": "postroad.domain.selectors",
+    "ViewConfiguration": "postroad.domain.configuration_rules",
+    "open_queue": "postroad.bootstrap",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'postroad' has no attribute {name!r}")
+    from importlib import import_module
+
+    return getattr(import_module(_HOMES[name]), name)

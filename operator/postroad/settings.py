@@ -1,0 +1,212 @@
+"""Typed settings, read once from the environment and validated at start.
+
+Variables are named `POSTROAD_<SECTION>_<FIELD>`; the docstring under each field is its reference.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from datetime import timedelta
+from pathlib import Path
+from typing import Annotated
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, SecretStr, ValidationError
+
+from postroad.domain.durations import parse_duration
+from postroad.domain.nexthops import Protocol, TlsMode
+from postroad.domain.retries import DEFAULT_LANES
+from postroad.errors import InvalidSettings
+
+PREFIX = "POSTROAD_"
+
+
+def _split(value: object) -> object:
+    return [part.strip() for part in value.split(",")] if isinstance(value, str) else value
+
+
+def _duration(value: object) -> object:
+    return parse_duration(value) if isinstance(value, str) else value
+
+
+Duration = Annotated[timedelta, BeforeValidator(_duration), Field(gt=timedelta(0))]
+"""Written as Kubernetes writes it: `1h30m`."""
+
+
+class _Section(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+
+
+class RabbitMQ(_Section):
+    """Where references wait."""
+
+    uri: SecretStr = SecretStr("amqp://guest:guest@localhost:5672/%2F")
+    """AMQP URI, with user and password (percent-encoded) and vhost."""
+
+    management_url: str | None = None
+    """Base URL of the management API; None: not used. The user is the URI's."""
+
+    username: str | None = None
+    """Overrides the URI's user."""
+
+    password: SecretStr | None = None
+    """Overrides the URI's password."""
+
+
+class Cassandra(_Section):
+    """Where the view lies."""
+
+    contact_points: Annotated[tuple[str, ...], BeforeValidator(_split)] = ("localhost",)
+    """Host names or addresses, comma separated."""
+
+    port: Annotated[int, Field(ge=1, le=65535)] = 9042
+
+    local_datacenter: str = "datacenter1"
+    """The data center whose replicas make the quorum."""
+
+    keyspace: Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]{0,47}$")] = "postroad"
+
+    username: str | None = None
+
+    password: SecretStr | None = None
+
+    tls: bool = False
+    """Encrypt, and check the servers' certificates by `ca_file`."""
+
+
+class S3(_Section):
+    """Where the bytes lie."""
+
+    endpoint: str | None = None
+    """URL of the store; None: AWS by region."""
+
+    region: str = "us-east-1"
+
+    bucket: str | None = None
+    """A bucket to share by prefix; None: a bucket of the queue's own, `<bucket_prefix><queue>`."""
+
+    bucket_prefix: str = "postroad-"
+
+    access_key: SecretStr | None = None
+
+    secret_key: SecretStr | None = None
+
+
+class Broker(_Section):
+    """How RabbitMQ keeps references."""
+
+    delivery_limit: Annotated[int, Field(ge=1, le=1000)] = 20
+    """How often a mail may be handed out without being finished, before it is a dead letter."""
+
+
+class Retry(_Section):
+    """When the worker tries again."""
+
+    lanes: Annotated[tuple[Duration, ...], BeforeValidator(_split), Field(min_length=1)] = (
+        DEFAULT_LANES
+    )
+    """Delays by attempt, comma separated; the last one repeats."""
+
+    max_age: Duration = timedelta(hours=120)
+    """Since acceptance; a mail that is older is given up at its next deferral."""
+
+
+class Worker(_Section):
+    """Where the worker hands mail to."""
+
+    relay_host: str | None = None
+    """The next hop. None: given on the command line."""
+
+    relay_port: Annotated[int, Field(ge=1, le=65535)] = 25
+
+    relay_tls: TlsMode = TlsMode.OPPORTUNISTIC
+
+    relay_protocol: Protocol = Protocol.SMTP
+
+    concurrency: Annotated[int, Field(ge=1, le=10_000)] = 200
+    """Mails in flight at the same time, and sessions with the next hop at most."""
+
+
+class Intake(_Section):
+    """What the intake accepts."""
+
+    host: str = ""
+    """The address to listen on; empty: all."""
+
+    port: Annotated[int, Field(ge=0, le=65535)] = 2525
+
+    max_size_bytes: Annotated[int, Field(ge=65536)] = 50 * 2**20
+
+    max_recipients: Annotated[int, Field(ge=100)] = 1000
+    """Per mail. Source: RFC 5321 4.5.3.1.8."""
+
+    max_sessions: Annotated[int, Field(ge=1)] = 500
+
+    tls_certificate: Path | None = None
+    """PEM file of the certificate and its chain; with `tls_key`, STARTTLS is offered."""
+
+    tls_key: Path | None = None
+
+
+class Settings(_Section):
+    """All of it."""
+
+    rabbitmq: RabbitMQ = RabbitMQ()
+    cassandra: Cassandra = Cassandra()
+    s3: S3 = S3()
+    broker: Broker = Broker()
+    retry: Retry = Retry()
+    worker: Worker = Worker()
+    intake: Intake = Intake()
+
+    hostname: str | None = None
+    """What this process calls itself in SMTP. None: the machine's own name."""
+
+    health_port: Annotated[int, Field(ge=0, le=65535)] = 8080
+
+    drain_seconds: Annotated[float, Field(ge=0)] = 25
+    """How long mails in flight may take after SIGTERM; less than a pod's grace period of 30 s."""
+
+    ca_file: Path | None = None
+    """Certificate authorities for all three servers; None: the system's."""
+
+    log_level: Annotated[str, Field(pattern=r"^(DEBUG|INFO|WARNING|ERROR)$")] = "INFO"
+
+
+SECTIONS: Mapping[str, type[_Section]] = {
+    "rabbitmq": RabbitMQ,
+    "cassandra": Cassandra,
+    "s3": S3,
+    "broker": Broker,
+    "retry": Retry,
+    "worker": Worker,
+    "intake": Intake,
+}
+
+
+def from_environment(environment: Mapping[str, str] | None = None) -> Settings:
+    """Read the settings. Unknown POSTROAD_* variables are somebody else's and ignored.
+
+    Raises: InvalidSettings with the variable's name (never its value).
+    """
+    environment = os.environ if environment is None else environment
+    values: dict[str, object] = {}
+    for section, model in SECTIONS.items():
+        found = {
+            field: environment[name]
+            for field in model.model_fields
+            if (name := f"{PREFIX}{section}_{field}".upper()) in environment
+        }
+        values[section] = {field: value for field, value in found.items() if value != ""}
+    for field in Settings.model_fields.keys() - SECTIONS.keys():
+        if value := environment.get(f"{PREFIX}{field}".upper()):
+            values[field] = value
+    try:
+        return Settings.model_validate(values)
+    except ValidationError as error:
+        problems = "; ".join(
+            f"{PREFIX}{'_'.join(str(part) for part in each['loc'][:2])}".upper()
+            + f": {each['msg']}"
+            for each in error.errors(include_input=False, include_url=False)
+        )
+        raise InvalidSettings(problems) from None

@@ -1,0 +1,43 @@
+"""Which real servers a test may use: `@pytest.mark.needs("rabbitmq", "cassandra")`.
+
+A missing server skips the test, and fails it where POSTROAD_REQUIRE names the server, as CI does.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+
+import pytest
+from hypothesis import settings
+
+settings.register_profile("calm", deadline=None)
+settings.load_profile("calm")
+"""How long an example takes says something about the machine, not about the code."""
+
+SIGNS = {
+    "rabbitmq": "POSTROAD_RABBITMQ_URI",
+    "cassandra": "POSTROAD_CASSANDRA_CONTACT_POINTS",
+    "s3": "POSTROAD_S3_ENDPOINT",
+    "minio": "POSTROAD_MINIO_ENDPOINT",
+    "kubernetes": "KUBECONFIG",
+}
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    required = set(os.environ.get("POSTROAD_REQUIRE", "").split(","))
+    for marker in item.iter_markers("needs"):
+        for server in marker.args:
+            if os.environ.get(SIGNS[server]):
+                continue
+            message = (
+                f"{server} is not running: start it with `python -m stack up {server}` "
+                "and export what `python -m stack env` prints"
+            )
+            (pytest.fail if server in required else pytest.skip)(message)
+
+
+@pytest.fixture(scope="session")
+def server_environment() -> Mapping[str, str]:
+    """The variables that name the running servers."""
+    return {name: value for name, value in os.environ.items() if name.startswith("POSTROAD_")}
