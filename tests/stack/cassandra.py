@@ -1,0 +1,222 @@
+"""One Cassandra node from its jars (Maven Central) on JDK 17, with passwords on.
+
+The jars hold no configuration; ours is below, small enough for a laptop: 1 GiB of heap at most,
+one compactor. Durability is as in production but for `commitlog_sync: periodic` (its default).
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from stack import cache, places, processes
+from stack.cache import Entry
+from stack.cql import Connection, CqlError
+from stack.errors import MissingRequirement
+from stack.native import NativeServer
+from stack.records import Record
+from stack.server import fill, write
+
+USER = "postroad"
+POM = places.SOURCES / "cassandra-pom.xml"
+OPTIONS = places.SOURCES / "cassandra-jvm.options"
+DEPENDENCY_PLUGIN = "org.apache.maven.plugins:maven-dependency-plugin:3.8.1"
+OTHER_PLATFORMS = ("*-osx-*.jar", "*-windows-*.jar", "*-linux-aarch_64.jar", "*-linux-riscv64.jar")
+
+CONFIGURATION = """\
+cluster_name: postroad
+num_tokens: 16
+partitioner: org.apache.cassandra.dht.Murmur3Partitioner
+authenticator: PasswordAuthenticator
+authorizer: CassandraAuthorizer
+role_manager: CassandraRoleManager
+roles_validity: 500ms
+permissions_validity: 500ms
+endpoint_snitch: SimpleSnitch
+seed_provider:
+  - class_name: org.apache.cassandra.locator.SimpleSeedProvider
+    parameters: [{seeds: "127.0.0.1:{{storage}}"}]
+listen_address: 127.0.0.1
+rpc_address: 127.0.0.1
+native_transport_port: {{cql}}
+storage_port: {{storage}}
+start_native_transport: true
+data_file_directories: [{{home}}/data]
+commitlog_directory: {{home}}/commitlog
+saved_caches_directory: {{home}}/saved_caches
+hints_directory: {{home}}/hints
+cdc_raw_directory: {{home}}/cdc_raw
+commitlog_sync: periodic
+commitlog_sync_period: 10000ms
+commitlog_segment_size: 8MiB
+commitlog_total_space: 128MiB
+commitlog_disk_access_mode: legacy
+disk_access_mode: standard
+memtable_allocation_type: heap_buffers
+memtable_heap_space: 128MiB
+memtable_offheap_space: 64MiB
+file_cache_size: 32MiB
+networking_cache_size: 16MiB
+key_cache_size: 8MiB
+counter_cache_size: 2MiB
+prepared_statements_cache_size: 8MiB
+concurrent_reads: 8
+concurrent_writes: 8
+concurrent_counter_writes: 4
+native_transport_max_threads: 16
+concurrent_compactors: 1
+compaction_throughput: 0MiB/s
+auto_snapshot: false
+incremental_backups: false
+snapshot_before_compaction: false
+hinted_handoff_enabled: true
+tombstone_warn_threshold: 1000
+tombstone_failure_threshold: 100000
+read_request_timeout: 20000ms
+range_request_timeout: 60000ms
+write_request_timeout: 10000ms
+truncate_request_timeout: 60000ms
+request_timeout: 60000ms
+"""
+
+LOGGING = """\
+<configuration scan="false">
+  <appender name="file" class="ch.qos.logback.core.FileAppender">
+    <file>{{home}}/log/system.log</file>
+    <encoder><pattern>%-5level [%thread] %date{ISO8601} %F:%L - %msg%n</pattern></encoder>
+  </appender>
+  <root level="INFO"><appender-ref ref="file"/></root>
+</configuration>
+"""
+
+
+class Cassandra(NativeServer):
+    """One Cassandra node on loopback, its data centre named `datacenter1`."""
+
+    name = "cassandra"
+    port_names = ("cql", "storage", "jmx")
+    debian = ("openjdk-17-jre-headless", "maven")
+    ready_seconds = 180
+
+    @property
+    def logs(self) -> list[Path]:
+        """Its output, and its own log."""
+        return [self.main_log, self.directory / "log" / "system.log"]
+
+    @property
+    def endpoint(self) -> str:
+        """Where CQL listens."""
+        return f"127.0.0.1:{self.record.ports['cql']}"
+
+    def service_ports(self) -> dict[int, int]:
+        """Return its ports for pods."""
+        return {9042: self.record.ports["cql"]}
+
+    def environment(self) -> dict[str, str]:
+        """Return contact point, data centre, and the superuser's name and password."""
+        record = self.record
+        return {
+            "POSTROAD_CASSANDRA_CONTACT_POINTS": "127.0.0.1",
+            "POSTROAD_CASSANDRA_PORT": str(record.ports["cql"]),
+            "POSTROAD_CASSANDRA_LOCAL_DATACENTER": "datacenter1",
+            "POSTROAD_CASSANDRA_KEYSPACE": "postroad",
+            "POSTROAD_CASSANDRA_USERNAME": USER,
+            "POSTROAD_CASSANDRA_PASSWORD": record.secrets["password"],
+        }
+
+    def entries(self) -> Sequence[Entry]:
+        """Its jars."""
+        return (jars(),)
+
+    def launch(self, record: Record) -> None:
+        """Start the node."""
+        values = {"home": self.directory, **record.ports}
+        settings = write(self.directory / "cassandra.yaml", fill(CONFIGURATION, values))
+        logging = write(self.directory / "logback.xml", fill(LOGGING, values))
+        for name in ("log", "tmp"):
+            (self.directory / name).mkdir(exist_ok=True)
+        lines = OPTIONS.read_text().splitlines()
+        options = [line for line in lines if line and not line.startswith("#")]
+        arguments = write(self.directory / "jvm.options", "\n".join(options) + "\n")
+        properties = {
+            "java.io.tmpdir": self.directory / "tmp",
+            "cassandra.config": settings.as_uri(),
+            "cassandra.logdir": self.directory / "log",
+            "cassandra.storagedir": self.directory,
+            "cassandra.jmx.local.port": record.ports["jmx"],
+            "logback.configurationFile": logging,
+            "cassandra-foreground": "yes",
+            "cassandra.skip_wait_for_gossip_to_settle": 0,
+            "cassandra.ring_delay_ms": 1000,
+            "cassandra.superuser_setup_delay_ms": 0,
+        }
+        processes.start(
+            self.directory,
+            [
+                java(),
+                f"@{arguments}",
+                "-Xms128m",
+                "-Xmx1g",
+                "-XX:MaxDirectMemorySize=256m",
+                *(f"-D{name}={value}" for name, value in properties.items()),
+                "-cp",
+                f"{jars().path}/*",
+                "org.apache.cassandra.service.CassandraDaemon",
+            ],
+            self.main_log,
+            environment={"MALLOC_ARENA_MAX": "2"},
+        )
+
+    def answers(self) -> bool:
+        """Log in as our superuser; on a new node, make it first."""
+        record = self.record
+        port, password = record.ports["cql"], record.secrets["password"]
+        try:
+            try:
+                with Connection("127.0.0.1", port, USER, password) as connection:
+                    connection.execute("SELECT release_version FROM system.local")
+            except CqlError:
+                _make_superuser(port, password)
+                return False
+        except (OSError, CqlError):
+            return False
+        return True
+
+
+def _make_superuser(port: int, password: str) -> None:
+    with Connection("127.0.0.1", port, "cassandra", "cassandra") as connection:
+        connection.execute(
+            f"CREATE ROLE IF NOT EXISTS {USER} WITH SUPERUSER = true AND LOGIN = true"
+            f" AND PASSWORD = '{password}'"
+        )
+    with Connection("127.0.0.1", port, USER, password) as connection:
+        connection.execute("ALTER ROLE cassandra WITH LOGIN = false")
+
+
+def java() -> Path:
+    """Return the Java 17 that runs Cassandra; a newer one in PATH would not.
+
+    Raises:
+        MissingRequirement: it is not installed.
+    """
+    found = sorted(Path("/usr/lib/jvm").glob("java-17-openjdk-*/bin/java"))
+    if not found:
+        raise MissingRequirement("Cassandra needs Java 17 (package openjdk-17-jre-headless)")
+    return found[0]
+
+
+def jars() -> Entry:
+    """Return the cache entry of Cassandra's jars."""
+
+    def make(folder: Path, log: Path) -> None:
+        cache.run(
+            [
+                *("mvn", "-B", "-ntp", f"{DEPENDENCY_PLUGIN}:copy-dependencies", "-f", POM),
+                *("-DincludeScope=runtime", f"-DoutputDirectory={folder}"),
+            ],
+            log,
+            directory=folder,
+        )
+        for pattern in OTHER_PLATFORMS:
+            for jar in folder.glob(pattern):
+                jar.unlink()
+
+    return Entry("cassandra", cache.key_of(POM), "cassandra: download (about 20 s)", make)

@@ -1,0 +1,318 @@
+"""The same servers as containers, where a Docker engine answers; the cluster by kind.
+
+Written for laptops and hosted CI, and short on purpose. It was never run against an engine: the
+machines that this project is built on have none. Tests hold its command lines only.
+On Linux, pods reach our loopback through the gateway of kind's network; elsewhere they do not.
+"""
+
+import functools
+import json
+import shutil
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+from typing import ClassVar
+
+from stack import kube, places, processes, rabbitmq, s3
+from stack.cassandra import Cassandra
+from stack.cluster import Cluster
+from stack.errors import MissingRequirement, StackError
+from stack.progress import Progress
+from stack.rabbitmq import RabbitMQ
+from stack.records import Record
+from stack.s3 import VersityGW
+from stack.server import ManagedServer
+
+PROVIDER = "docker"
+
+CASSANDRA_START = """\
+sed -i -e 's/AllowAllAuthenticator/PasswordAuthenticator/' \
+ -e 's/AllowAllAuthorizer/CassandraAuthorizer/' /etc/cassandra/cassandra.yaml \
+ && exec docker-entrypoint.sh cassandra -f
+"""
+"""The image has no setting for passwords."""
+
+
+@functools.cache
+def engine_answers() -> bool:
+    """Tell whether there is a Docker engine that we may use."""
+    if shutil.which("docker") is None:
+        return False
+    try:
+        command = ["docker", "info", "--format", "{{.ServerVersion}}"]
+        return subprocess.run(command, capture_output=True, check=False, timeout=10).returncode == 0
+    except subprocess.TimeoutExpired:
+        return False
+
+
+def run(*arguments: str | Path) -> str:
+    """Run docker, or another program when its name comes first.
+
+    Raises:
+        StackError: it failed; the message has what it said.
+    """
+    try:
+        return subprocess.run(
+            [str(argument) for argument in arguments], capture_output=True, text=True, check=True
+        ).stdout.strip()
+    except subprocess.CalledProcessError as error:
+        raise StackError(f"{arguments[0]} {arguments[1]}: {error.stderr.strip()}") from error
+
+
+class Container(ManagedServer):
+    """A server in a container; comes before the native class, which says all but how it is run."""
+
+    image: ClassVar[str]
+    inner_ports: ClassVar[dict[str, int]]
+    """Our port's name, and the port inside."""
+
+    @property
+    def provider(self) -> str:
+        """A Docker engine."""
+        return PROVIDER
+
+    @property
+    def container(self) -> str:
+        """The container's name."""
+        return f"pr-{places.fingerprint(self.directory)}-{self.name}"
+
+    def settings(self, record: Record) -> dict[str, str]:
+        """Return the container's environment."""
+        return {}
+
+    def arguments(self) -> Sequence[str]:
+        """Return what follows the image's name."""
+        return ()
+
+    def is_prepared(self) -> bool:
+        """Tell whether the image is there."""
+        command = ["docker", "image", "inspect", self.image]
+        return subprocess.run(command, capture_output=True, check=False).returncode == 0
+
+    def prepare(self, progress: Progress) -> None:
+        """Pull the image."""
+        if not self.is_prepared():
+            with progress.step(f"{self.name}: pull {self.image}"):
+                run("docker", "pull", "--quiet", self.image)
+
+    def launch(self, record: Record) -> None:
+        """Start the container it has, or make one."""
+        if self._status():
+            run("docker", "start", self.container)
+            return
+        command = ["docker", "run", "--detach", "--name", self.container]
+        for name, inside in self.inner_ports.items():
+            command += ["--publish", f"127.0.0.1:{record.ports[name]}:{inside}"]
+        for name, value in self.settings(record).items():
+            command += ["--env", f"{name}={value}"]
+        run(*command, self.image, *self.arguments())
+
+    def _status(self) -> str:
+        """Return Docker's word for what it does; empty when there is none."""
+        command = ["docker", "container", "inspect", "--format", "{{.State.Status}}"]
+        answer = subprocess.run(
+            [*command, self.container], capture_output=True, text=True, check=False
+        )
+        return answer.stdout.strip()
+
+    def is_alive(self) -> bool:
+        """Ask the engine."""
+        return self._status() in ("running", "paused", "restarting")
+
+    def is_frozen(self) -> bool:
+        """Ask the engine."""
+        return self._status() == "paused"
+
+    def end(self) -> None:
+        """Kill the container; it keeps its data."""
+        if self.is_alive():
+            run("docker", "kill", self.container)
+
+    def stop(self) -> None:
+        """Stop the container."""
+        run("docker", "stop", self.container)
+
+    def pause(self) -> None:
+        """Freeze the container."""
+        run("docker", "pause", self.container)
+
+    def resume(self) -> None:
+        """Let the container go on."""
+        run("docker", "unpause", self.container)
+
+    def remove(self) -> None:
+        """Remove the container and its data."""
+        if self._status():
+            run("docker", "rm", "--force", "--volumes", self.container)
+        super().remove()
+
+    @property
+    def logs(self) -> list[Path]:
+        """Write what the container printed to a file, and return that."""
+        if self._status():
+            command = ["docker", "logs", "--tail", "1000", self.container]
+            with self.main_log.open("wb") as output:
+                subprocess.run(command, stdout=output, stderr=subprocess.STDOUT, check=False)
+        return [self.main_log]
+
+    @property
+    def pid(self) -> int | None:
+        """Unknown: it may be in a virtual machine."""
+        return None
+
+    @property
+    def memory_bytes(self) -> int | None:
+        """Unknown: `docker stats` knows."""
+        return None
+
+
+class DockerRabbitMQ(Container, RabbitMQ):
+    """RabbitMQ with its management plugin."""
+
+    image = "rabbitmq:3-management"
+    inner_ports: ClassVar = {"amqp": 5672, "management": 15672}
+
+    def settings(self, record: Record) -> dict[str, str]:
+        """Return user and password."""
+        return {
+            "RABBITMQ_DEFAULT_USER": rabbitmq.USER,
+            "RABBITMQ_DEFAULT_PASS": record.secrets["password"],
+        }
+
+
+class DockerCassandra(Container, Cassandra):
+    """One Cassandra node with passwords on."""
+
+    image = "cassandra:5"
+    inner_ports: ClassVar = {"cql": 9042}
+
+    def settings(self, record: Record) -> dict[str, str]:
+        """Return a small heap."""
+        return {"MAX_HEAP_SIZE": "1G", "HEAP_NEWSIZE": "200M"}
+
+    def arguments(self) -> Sequence[str]:
+        """Turn passwords on, then start."""
+        return ("bash", "-c", CASSANDRA_START)
+
+
+class DockerVersityGW(Container, VersityGW):
+    """versitygw on a folder of the container."""
+
+    image = "versity/versitygw:v1.8.0"
+    inner_ports: ClassVar = {"s3": 7070}
+
+    def settings(self, record: Record) -> dict[str, str]:
+        """Return the root user's keys."""
+        return {
+            "ROOT_ACCESS_KEY": s3.ACCESS_KEY,
+            "ROOT_SECRET_KEY": record.secrets["password"],
+        }
+
+    def arguments(self) -> Sequence[str]:
+        """Serve the container's /tmp."""
+        return ("--port", ":7070", "--health", s3.HEALTH, "--region", s3.REGION, "posix", "/tmp")
+
+
+class KindCluster(Container, Cluster):
+    """A cluster of one node by kind."""
+
+    image = "kindest/node"
+    inner_ports: ClassVar = {}
+
+    @property
+    def cluster(self) -> str:
+        """The cluster's name, from which kind makes the container's."""
+        return f"pr-{places.fingerprint(self.directory)}"
+
+    @property
+    def container(self) -> str:
+        """The node's container."""
+        return f"{self.cluster}-control-plane"
+
+    @property
+    def kubectl(self) -> kube.Kubectl:
+        """Run the kubectl in PATH."""
+        return kube.Kubectl(self.kubeconfig, Path("kubectl"))
+
+    @property
+    def endpoint(self) -> str:
+        """The cluster's name; its address is in the kubeconfig."""
+        return f"kind {self.cluster}"
+
+    @property
+    def gateway(self) -> str:
+        """The machine's address on kind's network."""
+        text = run("docker", "network", "inspect", "kind", "--format", "{{json .IPAM.Config}}")
+        return next(
+            str(entry["Gateway"])
+            for entry in json.loads(text)
+            if "." in entry.get("Gateway", "")  # not the IPv6 one
+        )
+
+    def prepare(self, progress: Progress) -> None:
+        """Look for kind and kubectl; kind pulls its image itself.
+
+        Raises:
+            MissingRequirement: one is missing.
+        """
+        for program in ("kind", "kubectl"):
+            if shutil.which(program) is None:
+                raise MissingRequirement(f"a cluster with Docker needs {program} in PATH")
+
+    def launch(self, record: Record) -> None:
+        """Start the node it has, or make a cluster."""
+        if self._status():
+            run("docker", "start", self.container)
+            return
+        run(
+            *("kind", "create", "cluster", "--name", self.cluster),
+            *("--kubeconfig", self.kubeconfig, "--wait", "180s"),
+        )
+
+    def answers(self) -> bool:
+        """Ask for its nodes."""
+        try:
+            return " Ready " in self.kubectl("get", "nodes", timeout_seconds=5)
+        except (OSError, subprocess.SubprocessError):
+            return False
+
+    def after_start(self, record: Record) -> None:
+        """Let pods reach what is published."""
+        processes.kill_members(self.directory)
+        self.start_forwarder()
+
+    def end(self) -> None:
+        """Kill node and forwarder."""
+        processes.kill_members(self.directory)
+        super().end()
+
+    def build_image(self, context: Path, name: str, dockerfile: Path | None) -> None:
+        """Build an image with Docker and give it to the cluster."""
+        run(
+            "docker",
+            "build",
+            "--tag",
+            name,
+            "--file",
+            dockerfile or context / "Dockerfile",
+            context,
+        )
+        run("kind", "load", "docker-image", name, "--name", self.cluster)
+
+    def load_image(self, archive: Path) -> None:
+        """Give the cluster the images of an archive."""
+        run("kind", "load", "image-archive", archive, "--name", self.cluster)
+
+    def remove(self) -> None:
+        """Delete the cluster."""
+        if self._status():
+            run("kind", "delete", "cluster", "--name", self.cluster)
+        super().remove()
+
+
+SERVERS: dict[str, type[ManagedServer]] = {
+    "rabbitmq": DockerRabbitMQ,
+    "cassandra": DockerCassandra,
+    "s3": DockerVersityGW,
+    "kubernetes": KindCluster,
+}

@@ -1,0 +1,127 @@
+"""Programs built from Go modules, versions pinned, each with a build cache of its own.
+
+A Go in PATH that is new enough builds them. Else an older one, in the end Debian's, fetches a newer
+toolchain, which is a Go module like any other and verified like any other.
+
+The build cache of Kubernetes takes some 4 GB: it is removed once the program is there. Left over
+from an interrupted build, it makes the next one short. A GOCACHE or GOMODCACHE that the user chose
+is used and left alone.
+"""
+
+import os
+import platform
+import re
+import shutil
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+
+from stack import cache, packages, places
+from stack.cache import Entry
+from stack.errors import MissingRequirement
+from stack.progress import Progress
+
+OLDEST = (1, 25)
+"""The oldest Go that builds all of it: versitygw's go.mod says so."""
+
+TOOLCHAIN = "go1.25.5"
+"""What is fetched where there is no such Go."""
+
+_MACHINES = {"x86_64": "amd64", "aarch64": "arm64"}
+
+
+def go_version() -> str:
+    """Return the version of the Go that builds here, or will once it is fetched.
+
+    Raises:
+        MissingRequirement: there is none, and none can be had.
+    """
+    present = _version_in_path()
+    if present is not None and _is_new_enough(present):
+        return present
+    if present is None and not packages.may_install():
+        oldest = ".".join(map(str, OLDEST))
+        raise MissingRequirement(
+            f"building the stack's servers needs Go {oldest} or newer in PATH"
+            " (on Debian, root gets one by itself)"
+        )
+    return TOOLCHAIN
+
+
+def toolchain() -> Sequence[Entry]:
+    """Return the cache entry of a newer Go, if one is needed: make it before what it builds."""
+    present = _version_in_path()
+    if present is not None and _is_new_enough(present):
+        return ()
+    return (_fetched(),)
+
+
+def _fetched() -> Entry:
+    machine = _MACHINES.get(platform.machine(), platform.machine())
+    module = f"golang.org/toolchain@v0.0.1-{TOOLCHAIN}.linux-{machine}"
+
+    def make(folder: Path, log: Path) -> None:
+        packages.ensure(["golang-go"], Progress(quiet=True))
+        modules = folder / "modules"
+        environment = {"GOFLAGS": _flags("-modcacherw"), "GOMODCACHE": str(modules)}
+        cache.run(["go", "mod", "download", module], log, environment=environment, directory=folder)
+        (modules / module).rename(folder / "go")
+        cache.remove_tree(modules)
+        # Modules hold no modes: these are its programs.
+        for program in [*folder.glob("go/bin/*"), *folder.glob("go/pkg/tool/*/*")]:
+            program.chmod(0o755)
+
+    return Entry("go", cache.key_of(module), f"{TOOLCHAIN}: download", make)
+
+
+def _version_in_path() -> str | None:
+    if shutil.which("go") is None:
+        return None
+    answer = subprocess.run(
+        ["go", "env", "GOVERSION"],
+        capture_output=True,
+        text=True,
+        check=True,
+        cwd="/",  # a go.mod around here would have a say
+    )
+    return answer.stdout.strip()
+
+
+def _is_new_enough(version: str) -> bool:
+    found = re.match(r"go(\d+)\.(\d+)", version)
+    return found is None or (int(found[1]), int(found[2])) >= OLDEST  # no number: a development Go
+
+
+def _flags(*more: str) -> str:
+    return " ".join([os.environ.get("GOFLAGS", ""), *more]).strip()
+
+
+def build(
+    name: str, command: list[str], folder: Path, log: Path, directory: Path | None = None
+) -> None:
+    """Run a `go` command that leaves its program in `folder`."""
+    own = places.cache_directory() / "go" / name
+    environment = {
+        "CGO_ENABLED": "0",
+        "GOBIN": str(folder),
+        "GOFLAGS": _flags("-modcacherw", "-buildvcs=false"),
+        "GOCACHE": os.environ.get("GOCACHE") or str(own / "build"),
+        "GOMODCACHE": os.environ.get("GOMODCACHE") or str(own / "modules"),
+    }
+    program = "go"
+    for fetched in toolchain():
+        program = str(fetched.path / "go" / "bin" / "go")
+        environment |= {"GOROOT": str(fetched.path / "go"), "GOTOOLCHAIN": "local"}
+    cache.run([program, *command], log, environment=environment, directory=directory or folder)
+    cache.remove_tree(own)
+
+
+def installed(name: str, package: str, version: str, expectation: str) -> Entry:
+    """Return the cache entry of a program that `go install` builds."""
+
+    def make(folder: Path, log: Path) -> None:
+        build(name, ["install", "-trimpath", f"{package}@{version}"], folder, log)
+
+    return Entry(
+        name, cache.key_of(package, version, go_version()), f"{name}: build ({expectation})", make
+    )

@@ -1,0 +1,227 @@
+"""The stack as a whole: which servers there are, who runs each, what is done with several at once.
+
+A server is run by whoever is there: the environment names it, or a Docker engine answers, or this
+machine runs it itself. The choice is made once and kept until `down`.
+"""
+
+import contextlib
+import functools
+import os
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
+
+from stack import cache, docker, exports, images, locks, places, records
+from stack.cassandra import Cassandra
+from stack.cluster import Cluster
+from stack.control_plane import ControlPlane
+from stack.errors import NotPossible, StackError
+from stack.existing import ExistingServer
+from stack.kubernetes import Kubernetes
+from stack.progress import Progress
+from stack.rabbitmq import RabbitMQ
+from stack.s3 import VersityGW
+from stack.server import ManagedServer, Server, State
+
+NATIVE: Mapping[str, Callable[[Path], ManagedServer]] = {
+    "rabbitmq": RabbitMQ,
+    "cassandra": Cassandra,
+    "s3": VersityGW,
+    "kubernetes": Kubernetes,
+    "apiserver": ControlPlane,
+}
+
+PROVIDER_VARIABLE = "POSTROAD_STACK_PROVIDER"
+"""Says `native` where a Docker engine answers, but is not to be used."""
+
+DEFAULT = ("rabbitmq", "cassandra", "s3", "kubernetes")
+"""What `up` starts when no server is named."""
+
+ORDER = ("apiserver", *DEFAULT)
+"""Whose variables count: KUBECONFIG is the cluster's when both it and the API server alone run."""
+
+
+class Stack:
+    """The servers of one folder; cheap to make, nothing happens until asked."""
+
+    def __init__(
+        self,
+        directory: Path | None = None,
+        *,
+        environment: Mapping[str, str] | None = None,
+        progress: Progress | None = None,
+    ) -> None:
+        """Take the stack's folder (the user's default when None) and who else's servers to use."""
+        self.directory = directory or places.state_directory()
+        self.progress = progress or Progress()
+        self._environment = os.environ if environment is None else environment
+
+    def server(self, name: str) -> Server:
+        """Return a server by name, run by whoever runs it or would.
+
+        Raises:
+            StackError: there is no server of that name.
+        """
+        if name not in NATIVE:
+            raise StackError(f"no server is called {name}; there are {', '.join(NATIVE)}")
+        given = exports.given(name, self._environment)
+        if given:
+            return ExistingServer(name, self.directory / name, given)
+        return self._own(name)
+
+    def _own(self, name: str) -> ManagedServer:
+        directory = self.directory / name
+        record = records.load(directory / records.FILE_NAME)
+        provider = record.provider if record else self._provider(name)
+        makers = docker.SERVERS if provider == docker.PROVIDER else NATIVE
+        return makers[name](directory)
+
+    def _provider(self, name: str) -> str:
+        wanted = self._environment.get(PROVIDER_VARIABLE)
+        if name not in docker.SERVERS or wanted == "native":
+            return "native"
+        return docker.PROVIDER if docker.engine_answers() else "native"
+
+    def servers(self) -> list[Server]:
+        """Return all servers, up or not."""
+        return [self.server(name) for name in NATIVE]
+
+    @property
+    def rabbitmq(self) -> Server:
+        """The message broker."""
+        return self.server("rabbitmq")
+
+    @property
+    def cassandra(self) -> Server:
+        """The database."""
+        return self.server("cassandra")
+
+    @property
+    def s3(self) -> Server:
+        """The object store."""
+        return self.server("s3")
+
+    @property
+    def kubernetes(self) -> Cluster:
+        """The cluster, when this stack runs it.
+
+        Raises:
+            NotPossible: someone else does.
+        """
+        server = self.server("kubernetes")
+        if not isinstance(server, Cluster):
+            raise NotPossible(f"the cluster is run by: {server.provider}")
+        return server
+
+    def publish(self, namespace: str) -> None:
+        """Let pods of a namespace reach the running servers by their names and usual ports."""
+        for server in self.running():
+            if ports := server.service_ports():
+                self.kubernetes.publish_ports(namespace, server.name, ports)
+
+    def image(self, context: Path, name: str, dockerfile: Path | None = None) -> None:
+        """Build an image (unless its context is unchanged) and give it to the cluster."""
+        cluster = self.kubernetes
+        if isinstance(cluster, docker.KindCluster):
+            with self.progress.step(f"image {name}: build and load"):
+                cluster.build_image(context, name, dockerfile)
+            return
+        archive = images.build(context, name, self.progress, dockerfile)
+        with self.progress.step(f"image {name}: load"):
+            cluster.load_image(archive)
+
+    def prepare(self, names: Iterable[str] = ()) -> None:
+        """Build, download and install what the servers need, side by side."""
+        servers = [self.server(name) for name in tuple(names) or DEFAULT]
+        _side_by_side([functools.partial(server.prepare, self.progress) for server in servers])
+
+    def up(self, names: Iterable[str] = ()) -> None:
+        """Have the servers running, side by side; quick and harmless when they are.
+
+        Raises:
+            StackError: one did not start; the others were still waited for.
+        """
+        servers = [self.server(name) for name in tuple(names) or DEFAULT]
+        _side_by_side([functools.partial(self._up, server) for server in servers])
+
+    def _up(self, server: Server) -> None:
+        if server.state() is State.RUNNING:
+            return
+        server.prepare(self.progress)
+        with self._held(server.name):
+            server.start(self.progress)
+
+    def down(self, names: Iterable[str] = ()) -> None:
+        """End servers and remove all they had; servers of the environment are left alone."""
+        for name in tuple(names) or tuple(reversed(list(NATIVE))):
+            # Also without a folder: a start that was cut short may have left processes only.
+            with self._held(name):
+                self._own(name).remove()
+                self._lock(name).unlink()
+        for folder in (self.directory / "locks", self.directory):
+            with contextlib.suppress(OSError):
+                folder.rmdir()
+
+    def running(self, names: Iterable[str] = ()) -> list[Server]:
+        """Return the servers that answer."""
+        servers = [self.server(name) for name in tuple(names) or NATIVE]
+        return [server for server in servers if server.state() is State.RUNNING]
+
+    def environments(self, names: Iterable[str] = ()) -> dict[str, dict[str, str]]:
+        """Return the variables of each server that runs, also when it is paused or slow."""
+        servers = [self.server(name) for name in tuple(names) or ORDER]
+        gone = (State.ABSENT, State.STOPPED)
+        return {
+            server.name: server.environment() for server in servers if server.state() not in gone
+        }
+
+    def environment(self, names: Iterable[str] = ()) -> dict[str, str]:
+        """Return the variables of all servers that run (or of those named)."""
+        merged: dict[str, str] = {}
+        for variables in self.environments(names).values():
+            merged.update(variables)
+        return merged
+
+    def _lock(self, name: str) -> Path:
+        return self.directory / "locks" / name
+
+    @contextlib.contextmanager
+    def _held(self, name: str) -> Iterator[None]:
+        waiting = f"{name}: another process is at it, waiting"
+        with locks.held(self._lock(name), lambda: self.progress.say(waiting)):
+            yield
+
+
+def open_stack(*names: str, directory: Path | None = None) -> Stack:
+    """Return a stack in which these servers run (all default ones when none is named).
+
+    Starts what does not run; a stack that runs already is left as it is, and is not ended later.
+    """
+    stack = Stack(directory)
+    stack.up(names)
+    return stack
+
+
+def _side_by_side(tasks: list[Callable[[], None]]) -> None:
+    """Run tasks in threads; raise the first error once all have ended, or stop all on Ctrl-C."""
+    errors: list[Exception] = []
+
+    def attempt(task: Callable[[], None]) -> None:
+        try:
+            task()
+        except Exception as error:  # carried to the caller's thread
+            errors.append(error)
+
+    threads = [threading.Thread(target=attempt, args=(task,), daemon=True) for task in tasks]
+    try:
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    except KeyboardInterrupt:
+        cache.interrupt()
+        raise
+    if len(errors) > 1 and all(isinstance(error, StackError) for error in errors):
+        raise StackError("\n".join(str(error) for error in errors))
+    if errors:
+        raise errors[0]

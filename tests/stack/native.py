@@ -1,0 +1,106 @@
+"""A server whose processes run on this machine: what all native servers have in common."""
+
+import signal
+import time
+from collections.abc import Sequence
+from typing import ClassVar
+
+from stack import packages, processes
+from stack.cache import Entry
+from stack.errors import MissingRequirement, StackError
+from stack.progress import Progress
+from stack.server import POLL_SECONDS, ManagedServer
+
+
+class NativeServer(ManagedServer):
+    """A server whose processes run on this machine, in the server's folder."""
+
+    debian: ClassVar[Sequence[str]] = ()
+    """Debian packages it needs."""
+    stop_seconds: ClassVar[float] = 20
+
+    @property
+    def provider(self) -> str:
+        """Processes of this machine."""
+        return "native"
+
+    def entries(self) -> Sequence[Entry]:
+        """Return what it needs from the cache."""
+        return ()
+
+    def is_prepared(self) -> bool:
+        """Tell whether a start would neither install, build nor download."""
+        try:
+            entries = self.entries()
+        except MissingRequirement:
+            return False
+        return not packages.missing(self.debian) and all(entry.path.is_dir() for entry in entries)
+
+    def prepare(self, progress: Progress) -> None:
+        """Install packages, build and download."""
+        packages.ensure(self.debian, progress)
+        for entry in self.entries():
+            entry.ensure(progress)
+
+    def is_alive(self) -> bool:
+        """Look for its processes."""
+        return bool(processes.members(self.directory))
+
+    def is_frozen(self) -> bool:
+        """Look at the processes that were started first."""
+        alive = processes.members(self.directory)
+        return any(process.stopped for process in alive if process.leads_session)
+
+    def end(self) -> None:
+        """Kill its processes."""
+        processes.kill_members(self.directory)
+
+    def stop(self) -> None:
+        """Ask its main processes to end, wait, then kill what is left."""
+        alive = processes.members(self.directory)
+        for process in alive:
+            processes.send(process, signal.SIGCONT)
+        leaders = {process.pid for process in alive if process.leads_session}
+        for process in alive:
+            if process.pid in leaders:
+                processes.send(process, signal.SIGTERM)
+        deadline = time.monotonic() + self.stop_seconds
+        while any(_lives(pid, alive) for pid in leaders):
+            if time.monotonic() > deadline:
+                break
+            time.sleep(POLL_SECONDS)
+        self.end()
+
+    def pause(self) -> None:
+        """Freeze all its processes."""
+        self._signal_all(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        """Let all its processes go on."""
+        self._signal_all(signal.SIGCONT)
+
+    def _signal_all(self, number: signal.Signals) -> None:
+        alive = processes.members(self.directory)
+        if not alive:
+            raise StackError(f"{self.name} does not run")
+        for process in processes.descendants(process.pid for process in alive):
+            processes.send(process, number)
+
+    @property
+    def pid(self) -> int | None:
+        """The process started first."""
+        alive = processes.members(self.directory)
+        return next((process.pid for process in alive if process.leads_session), None)
+
+    @property
+    def memory_bytes(self) -> int | None:
+        """What its processes hold together (shared pages counted for each)."""
+        alive = processes.members(self.directory)
+        return sum(process.memory_bytes for process in alive) if alive else None
+
+
+def _lives(pid: int, seen: Sequence[processes.Process]) -> bool:
+    now = processes.look(pid)
+    return now is not None and any(
+        process.pid == pid and process.started == now.started for process in seen
+    )

@@ -1,0 +1,113 @@
+"""Debian packages the native servers need: looked for, and installed when we may.
+
+Only the packages' files are wanted. Their services must not start: Debian's RabbitMQ would bring
+an epmd that listens to the whole network. While installing, a `policy-rc.d` forbids it.
+"""
+
+import contextlib
+import os
+import shutil
+import subprocess
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+from stack import cache, locks, places
+from stack.errors import MissingRequirement, StepFailed
+from stack.progress import Progress
+
+PROOFS = {
+    "buildah": "buildah",
+    "ca-certificates": "/etc/ssl/certs/ca-certificates.crt",
+    "containerd": "containerd",
+    "containernetworking-plugins": "/usr/lib/cni/bridge",
+    "debootstrap": "debootstrap",
+    "gcc": "gcc",
+    "golang-go": "go",
+    "iproute2": "ip",
+    "libc6-dev": "/usr/lib/*/libc.a",
+    "maven": "mvn",
+    "nftables": "nft",
+    "openjdk-17-jre-headless": "/usr/lib/jvm/java-17-openjdk-*/bin/java",
+    "openssl": "openssl",
+    "rabbitmq-server": "/usr/lib/rabbitmq/bin/rabbitmq-server",
+    "runc": "runc",
+    "util-linux": "nsenter",
+}
+"""For each package a program in PATH, or a file, by which it is known to be there."""
+
+POLICY = Path("/usr/sbin/policy-rc.d")
+POLICY_TEXT = "#!/bin/sh\n# of the postroad stack, while it installs packages\nexit 101\n"
+
+
+def ensure(names: Iterable[str], progress: Progress) -> None:
+    """Install those of the packages whose files are missing.
+
+    Raises:
+        MissingRequirement: this is no Debian, or not our right; the message has the command.
+        StepFailed: the installation failed.
+    """
+    names = sorted(set(names))
+    absent = missing(names)
+    if not absent:
+        return
+    if not shutil.which("apt-get"):
+        raise MissingRequirement(
+            f"not found: {', '.join(PROOFS[name] for name in absent)} (Debian 12 has them in the"
+            f" packages {', '.join(absent)}; elsewhere a Docker engine runs the servers)"
+        )
+    if os.geteuid() != 0:
+        raise MissingRequirement(
+            "packages are missing; as root: apt-get install --no-install-recommends "
+            + " ".join(absent)
+        )
+    with locks.held(places.cache_directory() / "locks" / "packages"):
+        if absent := missing(names):
+            with progress.step(f"Debian packages {' '.join(absent)}"):
+                _install(absent)
+
+
+def may_install() -> bool:
+    """Tell whether missing packages can be installed: on Debian, by root."""
+    return shutil.which("apt-get") is not None and os.geteuid() == 0
+
+
+def missing(names: Iterable[str]) -> list[str]:
+    """Return those of the packages whose files are not there, from wherever they came."""
+    return [name for name in names if not _is_found(PROOFS[name])]
+
+
+def _is_found(proof: str) -> bool:
+    if proof.startswith("/"):
+        return any(Path("/").glob(proof.lstrip("/")))
+    return shutil.which(proof) is not None
+
+
+def _install(names: list[str]) -> None:
+    log = places.cache_directory() / "logs" / "packages.log"
+    log.parent.mkdir(parents=True, exist_ok=True)
+    log.write_bytes(b"")
+    options = ["-o", "DPkg::Lock::Timeout=600"]
+    quiet = {"DEBIAN_FRONTEND": "noninteractive"}
+    try:
+        with _no_services():
+            cache.run(["apt-get", "update", "-q", *options], log, environment=quiet)
+            cache.run(
+                ["apt-get", "install", "-yq", "--no-install-recommends", *options, *names],
+                log,
+                environment=quiet,
+            )
+    except subprocess.CalledProcessError as error:
+        raise StepFailed("installing Debian packages", log) from error
+
+
+@contextlib.contextmanager
+def _no_services() -> Iterator[None]:
+    if POLICY.exists() and POLICY.read_text() != POLICY_TEXT:
+        yield
+        return
+    POLICY.write_text(POLICY_TEXT)
+    POLICY.chmod(0o755)
+    try:
+        yield
+    finally:
+        POLICY.unlink(missing_ok=True)

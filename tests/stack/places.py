@@ -1,0 +1,28 @@
+"""Where the stack keeps things: state of one stack, and the cache that all stacks share."""
+
+import hashlib
+import os
+from pathlib import Path
+
+SOURCES = Path(__file__).resolve().parent
+"""The package's own folder, with the files the servers are built from."""
+
+
+def state_directory() -> Path:
+    """Return the folder of this stack: $POSTROAD_STACK_DIR, else under the user's state folder."""
+    chosen = os.environ.get("POSTROAD_STACK_DIR")
+    if chosen:
+        return Path(chosen).expanduser().resolve()
+    home = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
+    return Path(home).resolve() / "postroad" / "stack"
+
+
+def cache_directory() -> Path:
+    """Return the folder of what is built or downloaded once."""
+    home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(home).resolve() / "postroad"
+
+
+def fingerprint(directory: Path) -> str:
+    """Return eight hexadecimal digits that tell one stack's folder from another's."""
+    return hashlib.sha256(str(directory).encode()).hexdigest()[:8]

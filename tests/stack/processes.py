@@ -1,0 +1,148 @@
+"""Server processes: started apart from the shell, found again and signalled one by one.
+
+Every process of a server carries the server's folder in its environment (`MARKER`), and its
+children inherit it. So a server's processes are found without a pid file, even when `up` was cut
+short or the server forked daemons of its own, and nothing else can be hit: no name is matched, and
+a signal goes through a file descriptor of exactly the process that was looked at.
+"""
+
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+MARKER = "POSTROAD_STACK_MEMBER"
+"""Environment variable that says which server's folder a process belongs to."""
+
+PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
+
+
+@dataclass(frozen=True)
+class Process:
+    """One process as it was when looked at; `started` tells it from a later one of the same pid."""
+
+    pid: int
+    parent: int
+    session: int
+    started: int
+    stopped: bool
+    memory_bytes: int
+
+    @property
+    def leads_session(self) -> bool:
+        """It is the process that was started first, apart from the shell."""
+        return self.pid == self.session
+
+
+def start(
+    member: Path,
+    command: Sequence[str | Path],
+    log: Path,
+    environment: Mapping[str, str] | None = None,
+    directory: Path | None = None,
+) -> None:
+    """Start a command in a session of its own, marked as a member of a server.
+
+    Returns when the process exists; whether it lives on is for the caller to watch.
+    """
+    with log.open("ab") as output:
+        subprocess.run(
+            ["setsid", "--fork", *map(str, command)],
+            env={**os.environ, **(environment or {}), MARKER: str(member)},
+            cwd=directory or member,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            check=True,
+        )
+
+
+def look(pid: int) -> Process | None:
+    """Return a process by pid, None when there is none (or it has ended and waits to be reaped)."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return None
+    if fields[0] in "ZX":
+        return None
+    return Process(
+        pid=pid,
+        parent=int(fields[1]),
+        session=int(fields[3]),
+        started=int(fields[19]),
+        stopped=fields[0] in "Tt",
+        memory_bytes=int(fields[21]) * PAGE_BYTES,
+    )
+
+
+def pids() -> list[int]:
+    """Return the pids of all processes."""
+    return [int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit()]
+
+
+def members(member: Path) -> list[Process]:
+    """Return the living processes of a server, the oldest first."""
+    mark = f"{MARKER}={member}".encode()
+    found = []
+    for pid in pids():
+        if pid == os.getpid():
+            continue
+        try:
+            environment = Path(f"/proc/{pid}/environ").read_bytes()
+        except OSError:
+            continue
+        if mark in environment.split(b"\0"):
+            process = look(pid)
+            if process is not None:
+                found.append(process)
+    return sorted(found, key=lambda process: (process.started, process.pid))
+
+
+def descendants(roots: Iterable[int]) -> list[Process]:
+    """Return the living processes below the given pids, whatever their environment, with them."""
+    everyone = [look(pid) for pid in pids()]
+    children: dict[int, list[Process]] = {}
+    living: dict[int, Process] = {}
+    for process in everyone:
+        if process is not None:
+            living[process.pid] = process
+            children.setdefault(process.parent, []).append(process)
+    waiting, found = [living[pid] for pid in roots if pid in living], {}
+    while waiting:
+        process = waiting.pop()
+        if process.pid not in found:
+            found[process.pid] = process
+            waiting.extend(children.get(process.pid, ()))
+    return list(found.values())
+
+
+def send(process: Process, number: signal.Signals) -> bool:
+    """Signal exactly this process; False when it is gone, even if its pid lives on in another."""
+    try:
+        descriptor = os.pidfd_open(process.pid)
+    except ProcessLookupError:
+        return False
+    try:
+        now = look(process.pid)
+        if now is None or now.started != process.started:
+            return False
+        signal.pidfd_send_signal(descriptor, number)
+    except ProcessLookupError:
+        return False
+    finally:
+        os.close(descriptor)
+    return True
+
+
+def kill_members(member: Path, timeout_seconds: float = 20) -> None:
+    """Kill every process of a server and wait until they are gone, however often they fork."""
+    deadline = time.monotonic() + timeout_seconds
+    while remaining := members(member):
+        for process in remaining:
+            send(process, signal.SIGKILL)
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"processes of {member} do not end: {remaining}")
+        time.sleep(0.02)

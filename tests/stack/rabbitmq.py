@@ -1,0 +1,142 @@
+"""RabbitMQ from Debian, as processes of our own with the management plugin.
+
+Debian's commands in /usr/sbin change the user and start an epmd that listens to the whole network,
+so the scripts below them are called, with an epmd of our own on loopback.
+"""
+
+import base64
+import contextlib
+import secrets
+import time
+from pathlib import Path
+from urllib.parse import quote
+
+from stack import ports, probes, processes
+from stack.native import NativeServer
+from stack.records import Record
+from stack.server import fill, write
+
+SCRIPTS = Path("/usr/lib/rabbitmq/bin")
+USER = "postroad"
+REGISTRATION_SECONDS = 3.0
+"""Longer than RabbitMQ takes to write down a new quorum queue (1 second, measured)."""
+
+CONFIGURATION = """\
+listeners.tcp.1 = 127.0.0.1:{{amqp}}
+management.tcp.ip = 127.0.0.1
+management.tcp.port = {{management}}
+default_user = {{user}}
+default_pass = {{password}}
+default_user_tags.administrator = true
+log.console = false
+log.file = rabbitmq.log
+log.file.level = info
+disk_free_limit.absolute = 1GB
+vm_memory_high_watermark.absolute = 2GB
+collect_statistics_interval = 1000
+"""
+"""The statistics interval is short, so that counts in the management API are soon true in tests."""
+
+
+class RabbitMQ(NativeServer):
+    """One RabbitMQ node on loopback."""
+
+    name = "rabbitmq"
+    port_names = ("amqp", "management", "epmd", "distribution")
+    debian = ("rabbitmq-server",)
+
+    @property
+    def logs(self) -> list[Path]:
+        """Its output, and its own log."""
+        return [self.main_log, self.directory / "log" / "rabbitmq.log"]
+
+    @property
+    def endpoint(self) -> str:
+        """Where AMQP listens."""
+        return f"127.0.0.1:{self.record.ports['amqp']}"
+
+    def service_ports(self) -> dict[int, int]:
+        """Return its ports for pods."""
+        chosen = self.record.ports
+        return {5672: chosen["amqp"], 15672: chosen["management"]}
+
+    def environment(self) -> dict[str, str]:
+        """Return where AMQP and the management API are; user and password are in the addresses."""
+        record = self.record
+        login = f"{USER}:{quote(record.secrets['password'])}"
+        return {
+            "POSTROAD_RABBITMQ_URI": f"amqp://{login}@127.0.0.1:{record.ports['amqp']}/%2F",
+            "POSTROAD_RABBITMQ_MANAGEMENT_URL": (
+                f"http://{login}@127.0.0.1:{record.ports['management']}"
+            ),
+        }
+
+    def launch(self, record: Record) -> None:
+        """Start the node; it starts its epmd itself."""
+        values = {"user": USER, **record.ports, **record.secrets}
+        write(self.directory / "rabbitmq.conf", fill(CONFIGURATION, values))
+        write(self.directory / "enabled_plugins", "[rabbitmq_management].\n")
+        write(self.directory / "rabbitmq-env.conf", "")
+        cookie = self.directory / ".erlang.cookie"
+        if not cookie.exists():
+            write(cookie, secrets.token_hex(16), mode=0o400)
+        processes.start(
+            self.directory,
+            [SCRIPTS / "rabbitmq-server"],
+            self.main_log,
+            environment=self.settings(record),
+        )
+
+    def settings(self, record: Record) -> dict[str, str]:
+        """Return the environment of the node and of its tools."""
+        home = self.directory
+        return {
+            "HOME": str(home),
+            "ERL_EPMD_ADDRESS": "127.0.0.1",
+            "ERL_EPMD_PORT": str(record.ports["epmd"]),
+            "RABBITMQ_HOME": str(SCRIPTS.parent),
+            "RABBITMQ_NODENAME": "postroad@localhost",
+            "RABBITMQ_USE_LONGNAME": "false",
+            "RABBITMQ_MNESIA_BASE": str(home / "data"),
+            "RABBITMQ_MNESIA_DIR": str(home / "data" / "node"),
+            "RABBITMQ_FEATURE_FLAGS_FILE": str(home / "data" / "feature_flags"),
+            "RABBITMQ_LOG_BASE": str(home / "log"),
+            "RABBITMQ_CONF_ENV_FILE": str(home / "rabbitmq-env.conf"),
+            "RABBITMQ_CONFIG_FILE": str(home / "rabbitmq"),
+            "RABBITMQ_ENABLED_PLUGINS_FILE": str(home / "enabled_plugins"),
+            "RABBITMQ_PID_FILE": str(home / "rabbitmq.pid"),
+            "RABBITMQ_DIST_PORT": str(record.ports["distribution"]),
+            "RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS": ("-kernel inet_dist_use_interface {127,0,0,1}"),
+        }
+
+    def kill(self) -> None:
+        """Kill it, but not within a second after the first declaration of a quorum queue.
+
+        RabbitMQ 3.10 writes the name of a new quorum queue down only then; killed before, the
+        queue has no leader ever after, and every use of it hangs for a minute.
+        """
+        deadline = time.monotonic() + REGISTRATION_SECONDS
+        while self._registers_a_queue() and time.monotonic() < deadline:
+            time.sleep(0.05)
+        super().kill()
+
+    def _registers_a_queue(self) -> bool:
+        with contextlib.suppress(OSError, ValueError):
+            folder = self.directory / "data" / "node" / "quorum" / "postroad@localhost"
+            newest = max(path.stat().st_mtime for path in folder.glob("*/config"))
+            return (folder / "names.dets").stat().st_mtime < newest + 0.1
+        return False
+
+    def answers(self) -> bool:
+        """Ask the management API who we are, and whether AMQP listens."""
+        record = self.record
+        return ports.answers(record.ports["amqp"]) and management_answers(
+            f"http://127.0.0.1:{record.ports['management']}", USER, record.secrets["password"]
+        )
+
+
+def management_answers(url: str, user: str, password: str) -> bool:
+    """Tell whether the management API at this address knows the user."""
+    login = base64.b64encode(f"{user}:{password}".encode()).decode()
+    answer = probes.http_json(f"{url}/api/whoami", f"Basic {login}")
+    return isinstance(answer, dict) and answer.get("name") == user

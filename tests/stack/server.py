@@ -1,0 +1,295 @@
+"""A server of the stack: what can be done with it, whoever runs it.
+
+`Server` is what tests and commands see. `ManagedServer` is one that the stack starts itself: it has
+a folder with a record of ports and secrets, which stay the same until the server is removed.
+"""
+
+import abc
+import secrets
+import shutil
+import time
+from collections.abc import Callable, Mapping, Sequence
+from enum import Enum
+from pathlib import Path
+from typing import ClassVar
+
+from stack import ports, records
+from stack.errors import StackError, StepFailed
+from stack.progress import Progress
+
+POLL_SECONDS = 0.05
+
+
+class State(Enum):
+    """What a server is doing."""
+
+    ABSENT = "absent"
+    """Nothing of it exists."""
+    STOPPED = "stopped"
+    """Its data exist, no process runs."""
+    STARTING = "starting"
+    RUNNING = "running"
+    PAUSED = "paused"
+
+
+class Server(abc.ABC):
+    """One server of a stack."""
+
+    name: ClassVar[str]
+
+    def __init__(self, directory: Path) -> None:
+        """Take the folder that is the server's own; nothing is read or started yet."""
+        self.directory = directory
+
+    @property
+    @abc.abstractmethod
+    def provider(self) -> str:
+        """Who runs it: environment, docker or native."""
+
+    @abc.abstractmethod
+    def state(self) -> State:
+        """Look at what it is doing now."""
+
+    @abc.abstractmethod
+    def prepare(self, progress: Progress) -> None:
+        """Build, download or install what it needs and is not there yet."""
+
+    @abc.abstractmethod
+    def start(self, progress: Progress) -> None:
+        """Start it with the data it has, unless it runs; returns when it answers."""
+
+    @abc.abstractmethod
+    def stop(self) -> None:
+        """End it the orderly way; its data stay."""
+
+    @abc.abstractmethod
+    def kill(self) -> None:
+        """End it without warning (SIGKILL); its data stay as they are."""
+
+    @abc.abstractmethod
+    def pause(self) -> None:
+        """Freeze it (SIGSTOP): connections stay open, nothing answers."""
+
+    @abc.abstractmethod
+    def resume(self) -> None:
+        """Let a frozen server go on."""
+
+    @abc.abstractmethod
+    def remove(self) -> None:
+        """End it and remove all it had; also right when half-started or absent."""
+
+    @abc.abstractmethod
+    def answers(self) -> bool:
+        """Tell whether it serves requests."""
+
+    @property
+    @abc.abstractmethod
+    def endpoint(self) -> str:
+        """Where it listens, for people."""
+
+    @abc.abstractmethod
+    def environment(self) -> dict[str, str]:
+        """Return the variables that tell postroad where it is and who may use it."""
+
+    def service_ports(self) -> dict[int, int]:
+        """Return its ports for pods: the usual number, and the one on this machine's loopback."""
+        return {}
+
+    @property
+    def logs(self) -> list[Path]:
+        """Its log files."""
+        return []
+
+    @property
+    def pid(self) -> int | None:
+        """Its main process, if it runs on this machine."""
+        return None
+
+    @property
+    def memory_bytes(self) -> int | None:
+        """What its processes hold in memory, if known."""
+        return None
+
+    def wait_ready(self, timeout_seconds: float = 120) -> None:
+        """Wait until it serves requests.
+
+        Raises:
+            StackError: it does not, in time.
+        """
+        deadline = time.monotonic() + timeout_seconds
+        while not self.answers():
+            if time.monotonic() > deadline:
+                raise StackError(f"{self.name} does not answer after {timeout_seconds:.0f} s")
+            time.sleep(POLL_SECONDS)
+
+    def restart(self) -> None:
+        """Stop and start it again, keeping data and ports."""
+        self.stop()
+        self.start(Progress(quiet=True))
+
+
+class ManagedServer(Server):
+    """A server that the stack starts and ends.
+
+    Subclasses say what it listens on and how to tell that it answers (RabbitMQ, Cassandra, …), and
+    how it is run (processes of this machine, containers).
+    """
+
+    port_names: ClassVar[Sequence[str]]
+    ready_seconds: ClassVar[float] = 120
+    patience_seconds: ClassVar[float] = 30
+    """How long a server that was ready once may be silent before `up` starts it anew: others may
+    be working with it while the machine is busy."""
+
+    @abc.abstractmethod
+    def is_alive(self) -> bool:
+        """Tell whether anything of it runs, frozen or not."""
+
+    @abc.abstractmethod
+    def is_frozen(self) -> bool:
+        """Tell whether it is paused."""
+
+    @abc.abstractmethod
+    def end(self) -> None:
+        """End all that runs of it at once, and wait until it is gone; harmless when nothing is."""
+
+    @abc.abstractmethod
+    def launch(self, record: records.Record) -> None:
+        """Write its configuration and start it; need not wait until it answers."""
+
+    def after_start(self, record: records.Record) -> None:
+        """Do what is left once it answers (nothing by default)."""
+
+    def secrets(self) -> dict[str, str]:
+        """Choose passwords, once."""
+        return {"password": secrets.token_hex(12)}
+
+    def facts(self) -> dict[str, str]:
+        """Choose what else must stay the same over restarts."""
+        return {}
+
+    @property
+    def main_log(self) -> Path:
+        """What it prints."""
+        return self.directory / "output.log"
+
+    @property
+    def logs(self) -> list[Path]:
+        """The log of its output."""
+        return [self.main_log]
+
+    @property
+    def record(self) -> records.Record:
+        """Ports and secrets, as chosen when the server was first started.
+
+        Raises:
+            StackError: it never was.
+        """
+        record = records.load(self._record_path)
+        if record is None:
+            raise StackError(f"{self.name} is not up")
+        return record
+
+    @property
+    def _record_path(self) -> Path:
+        return self.directory / records.FILE_NAME
+
+    @property
+    def _started_path(self) -> Path:
+        """Exists when a start was not cut short."""
+        return self.directory / "started"
+
+    def state(self) -> State:
+        """Judge by what runs of it and whether it answers."""
+        if not self.is_alive():
+            return State.STOPPED if self._record_path.exists() else State.ABSENT
+        if self.is_frozen():
+            return State.PAUSED
+        started = self._started_path.exists() and self.answers()
+        return State.RUNNING if started else State.STARTING
+
+    def start(self, progress: Progress) -> None:
+        """Start it unless it runs; a paused one goes on, a half-started one is started anew."""
+        if self.state() is State.PAUSED:
+            self.resume()
+        if self._was_ready() and self._answers_within(self.patience_seconds):
+            return
+        with progress.step(f"{self.name}: start"):
+            self.end()
+            self.directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+            self._started_path.unlink(missing_ok=True)
+            record = records.load(self._record_path) or self._new_record()
+            self.launch(record)
+            self.wait_ready(self.ready_seconds)
+            self.after_start(record)
+            self._started_path.touch()
+
+    def _was_ready(self) -> bool:
+        return self._started_path.exists() and self.is_alive()
+
+    def _answers_within(self, seconds: float) -> bool:
+        deadline = time.monotonic() + seconds
+        while not self.answers():
+            if time.monotonic() > deadline or not self.is_alive():
+                return False
+            time.sleep(POLL_SECONDS)
+        return True
+
+    def _new_record(self) -> records.Record:
+        record = records.Record(
+            provider=self.provider,
+            ports=ports.choose(str(self.directory), self.port_names),
+            secrets=self.secrets(),
+            facts=self.facts(),
+        )
+        record.save(self._record_path)
+        return record
+
+    def wait_ready(self, timeout_seconds: float = 120) -> None:
+        """Wait until it serves requests.
+
+        Raises:
+            StepFailed: it ended, or time is over.
+        """
+        self.wait_until(self.answers, timeout_seconds)
+
+    def wait_until(self, condition: Callable[[], bool], timeout_seconds: float) -> None:
+        """Wait for a step of the start.
+
+        Raises:
+            StepFailed: it ended, or time is over.
+        """
+        deadline = time.monotonic() + timeout_seconds
+        while not condition():
+            if not self.is_alive():
+                raise StepFailed(f"{self.name}: start (it ended)", self.main_log)
+            if time.monotonic() > deadline:
+                raise StepFailed(
+                    f"{self.name}: start (no answer after {timeout_seconds:.0f} s)", self.main_log
+                )
+            time.sleep(POLL_SECONDS)
+
+    def kill(self) -> None:
+        """Kill all that runs of it."""
+        self.end()
+
+    def remove(self) -> None:
+        """Kill it and remove its folder."""
+        self.end()
+        if self.directory.exists():
+            shutil.rmtree(self.directory)
+
+
+def write(path: Path, text: str, mode: int = 0o600) -> Path:
+    """Write a configuration file that only its owner reads."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+    path.chmod(mode)
+    return path
+
+
+def fill(template: str, values: Mapping[str, object]) -> str:
+    """Replace `{{name}}` in a template; braces elsewhere stay (YAML and JSON are full of them)."""
+    for name, value in values.items():
+        template = template.replace("{{" + name + "}}", str(value))
+    return template

@@ -1,0 +1,53 @@
+"""Credentials and command lines of Kubernetes' parts."""
+
+import json
+from pathlib import Path
+
+from stack import cluster_files, kube
+from stack.cluster_files import Network
+from stack.records import Record
+
+NETWORK = Network("pr-0123abcd", "198.18.0.1", "198.18.0.2")
+
+
+def test_the_version_is_that_of_go_mod() -> None:
+    assert kube.kubernetes_version().startswith("1.34.")
+
+
+def test_users_have_tokens_of_their_own(tmp_path: Path) -> None:
+    record = Record("native", secrets=kube.new_secrets())
+
+    kube.write_credentials(tmp_path / "c", record, "https://127.0.0.1:1")
+
+    lines = (tmp_path / "c" / "tokens.csv").read_text().splitlines()
+    assert len({line.split(",")[0] for line in lines}) == len(kube.USERS)
+    assert f'{record.secrets["admin"]},admin,admin,"system:masters"' in lines
+    assert record.secrets["admin"] in (tmp_path / "c" / "admin.kubeconfig").read_text()
+    assert all(path.stat().st_mode & 0o077 == 0 for path in (tmp_path / "c").iterdir())
+
+
+def test_the_service_accounts_key_survives_a_restart(tmp_path: Path) -> None:
+    record = Record("native", secrets=kube.new_secrets())
+    kube.write_credentials(tmp_path / "c", record, "https://127.0.0.1:1")
+    before = (tmp_path / "c" / "service-accounts.key").read_bytes()
+
+    kube.write_credentials(tmp_path / "c", record, "https://127.0.0.1:1")
+
+    assert (tmp_path / "c" / "service-accounts.key").read_bytes() == before
+
+
+def test_no_configuration_keeps_a_placeholder(tmp_path: Path) -> None:
+    cluster_files.write_files(tmp_path, NETWORK)
+
+    written = [path for path in tmp_path.rglob("*") if path.is_file()]
+    assert len(written) == 7
+    assert [path for path in written if "{{" in path.read_text()] == []
+
+
+def test_the_sandbox_image_is_there_before_the_kubelet(tmp_path: Path) -> None:
+    plan = cluster_files.plan(tmp_path, tmp_path / "kube", NETWORK)
+
+    steps = [json.dumps(step) for step in plan["steps"]]  # type: ignore[attr-defined]
+    imported = next(i for i, step in enumerate(steps) if "pause.tar" in step)
+    kubelet = next(i for i, step in enumerate(steps) if '"start": "kubelet"' in step)
+    assert imported < kubelet

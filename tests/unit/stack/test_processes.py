@@ -1,0 +1,82 @@
+"""Processes of a server are found by their mark and signalled as exactly themselves."""
+
+import dataclasses
+import os
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from stack import processes
+
+
+@pytest.fixture
+def member(tmp_path: Path) -> Iterator[Path]:
+    yield tmp_path
+    processes.kill_members(tmp_path)
+
+
+def start(member: Path, script: str) -> list[processes.Process]:
+    processes.start(member, ["sh", "-c", script], member / "log")
+    deadline = time.monotonic() + 10
+    while not (member / "ready").exists():
+        assert time.monotonic() < deadline, (member / "log").read_text()
+        time.sleep(0.01)
+    return processes.members(member)
+
+
+def test_a_started_process_is_a_member_in_a_session_of_its_own(member: Path) -> None:
+    found = start(member, "touch ready; exec sleep 60")
+
+    assert [process.leads_session for process in found] == [True]
+    assert found[0].session != os.getsid(0)
+
+
+def test_daemons_of_a_member_are_members(member: Path) -> None:
+    found = start(member, "setsid sleep 60 & sleep 60 & touch ready; wait")
+
+    assert len(found) == 3
+
+
+def test_a_folder_with_a_similar_name_has_no_part_in_it(member: Path) -> None:
+    start(member, "touch ready; exec sleep 60")
+
+    assert processes.members(member.with_name(member.name + "-2")) == []
+    assert processes.members(member.with_name(member.name[:-1])) == []
+
+
+def test_all_members_end_even_when_they_are_frozen(member: Path) -> None:
+    for process in start(member, "trap '' TERM; sleep 60 & touch ready; wait"):
+        processes.send(process, signal.SIGSTOP)
+
+    processes.kill_members(member)
+
+    assert processes.members(member) == []
+
+
+def test_a_frozen_process_is_seen_as_stopped(member: Path) -> None:
+    (process,) = start(member, "touch ready; exec sleep 60")
+
+    processes.send(process, signal.SIGSTOP)
+    deadline = time.monotonic() + 5
+    while not processes.members(member)[0].stopped:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def test_a_later_process_of_the_same_pid_is_not_signalled(member: Path) -> None:
+    (process,) = start(member, "touch ready; exec sleep 60")
+    earlier = dataclasses.replace(process, started=process.started - 1)
+
+    assert not processes.send(earlier, signal.SIGKILL)
+    assert len(processes.members(member)) == 1
+
+
+def test_descendants_are_found_whatever_their_environment(member: Path) -> None:
+    found = start(member, "env -i sleep 60 & touch ready; wait")
+    deadline = time.monotonic() + 5
+    while len(processes.descendants([found[0].pid])) < 2:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
