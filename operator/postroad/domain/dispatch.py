@@ -1,0 +1,108 @@
+"""What is to be done with a reference that arrived: the decision table of dequeue.
+
+::
+
+    1  its slice is before browse start, or its mark is final      Settle   (delete bytes, ack)
+    2  its replacement stopped half way                            Finish   (then ack)
+    3  consumers broke down over it too often                      GiveUp   (dead letters)
+    4  it was handed out before, or something failed               Later    (one delay step)
+    5  it is not due yet                                           Later    (the next step)
+    6  another message about the same mail can exist               Claim    (then the marks again)
+    7  none of these                                               Attempt
+
+Source: 000 Decision (dequeue); ADR 0003; invariants 3, 4, 8, 10.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from enum import Enum
+
+from postroad.domain.ladder import hop_after, step_to
+from postroad.domain.references import Reference
+from postroad.domain.turns import EndingKind, Mark
+
+
+class Verdict(Enum):
+    """What to do when nothing needs to be published."""
+
+    SETTLE = "the turn is over"
+    FINISH = "its replacement has to be finished"
+    GIVE_UP = "it goes to the dead letters"
+    CLAIM = "a claim has to be taken, then the marks have to be read again"
+    ATTEMPT = "it is handed out"
+
+
+@dataclass(frozen=True, slots=True)
+class Later:
+    """Publish `reference` to this step of the ladder, then ack what arrived."""
+
+    reference: Reference
+    delay_seconds: int
+
+
+@dataclass(frozen=True, slots=True)
+class Arrival:
+    """How a reference arrived. `draw` is a number in [0, 1); `hop` the first delay after a
+    redelivery; `limit` how many crashes are tolerated."""
+
+    now: datetime
+    redelivered: bool
+    failed_deliveries: int
+    browse_start: datetime | None
+    hop: timedelta
+    limit: int
+    draw: float
+
+
+def decide(reference: Reference, mark: Mark | None, arrival: Arrival) -> Verdict | Later:
+    """Return what is to be done with a reference whose turn has this mark."""
+    if arrival.browse_start is not None and reference.key.slice_start < arrival.browse_start:
+        return Verdict.SETTLE
+    if (over := _over(mark)) is not None:
+        return over
+    if arrival.redelivered:
+        again = reference.again(crashes=arrival.failed_deliveries)
+        if again.crashes > arrival.limit:
+            return Verdict.GIVE_UP
+        due = step_to(again.due_at, arrival.now)
+        return Later(again, due or hop_after(again.crashes, arrival.hop, arrival.draw))
+    if (seconds := step_to(reference.due_at, arrival.now)) > 0:
+        return Later(reference.again(), seconds)
+    return Verdict.CLAIM if reference.claim else Verdict.ATTEMPT
+
+
+def decide_claimed(mark: Mark | None, previous: Sequence[Mark | None]) -> Verdict:
+    """Return what is to be done once the claims are ours and the marks were read after that.
+
+    A turn that administration replaced may have been in somebody's hands and delivered since.
+    """
+    if (over := _over(mark)) is not None:
+        return over
+    if any(each is not None and each.delivered_at is not None for each in previous):
+        return Verdict.SETTLE
+    return Verdict.ATTEMPT
+
+
+def _over(mark: Mark | None) -> Verdict | None:
+    if mark is None:
+        return None
+    if mark.is_final:
+        return Verdict.SETTLE
+    return Verdict.FINISH if mark.is_unfinished_replacement else None
+
+
+def deletes_bytes(mark: Mark) -> bool:
+    """Return whether nobody needs the bytes of a mail whose turn has this final mark.
+
+    A dead letter keeps them, to be queued again. A successor shares them, also when another one
+    was withdrawn in its favour; an enqueue that withdraws deletes its bytes itself.
+    """
+    if mark.delivered_at is not None:
+        return True
+    return mark.ending is not None and mark.ending.kind in {
+        EndingKind.REMOVED,
+        EndingKind.EXPIRED,
+    }

@@ -1,0 +1,207 @@
+"""The history as documents: what the resource's status and Cassandra keep of it.
+
+A document is a JSON-able dict with camelCase keys. A status keeps the newest entries and one fold
+in front of them; the complete history is in Cassandra.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from postroad.domain import configuration as events
+from postroad.domain.configuration import ConfigurationEvent, Configured, replay
+from postroad.domain.configuration_rules import (
+    FIELD_NAMES,
+    FieldChange,
+    Refusal,
+    ViewConfiguration,
+)
+from postroad.domain.durations import format_duration, parse_duration
+from postroad.errors import InvalidInput
+
+Document = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class FoldLimits:
+    """How much of a history a status keeps: entries, the fold included, and bytes of JSON."""
+
+    entries: int = 50
+    size_bytes: int = 64 * 1024
+
+
+def configuration_document(configuration: ViewConfiguration) -> Document:
+    """Return a configuration as the resource's `spec.view` has it."""
+    return {
+        "sliceWindow": format_duration(configuration.slice_window),
+        "bucketCount": configuration.bucket_count,
+        "updateBrowseStartPace": configuration.update_browse_start_pace,
+    }
+
+
+def configuration_from(document: Mapping[str, Any] | None) -> ViewConfiguration:
+    """Read `spec.view`; what is left out has its default. Raises: InvalidInput."""
+    if not isinstance(document, Mapping):
+        raise InvalidInput("a view configuration is a mapping of its fields")
+    default = ViewConfiguration()
+    return ViewConfiguration(
+        _window(document, default.slice_window),
+        _whole(document, "bucketCount", default.bucket_count),
+        _whole(document, "updateBrowseStartPace", default.update_browse_start_pace),
+    )
+
+
+def effective_document(state: Configured, effective_from: datetime) -> Document:
+    """Return `status.configuration`."""
+    return {
+        "version": state.version,
+        **configuration_document(state.configuration),
+        "effectiveFrom": _moment(effective_from),
+    }
+
+
+def to_document(event: ConfigurationEvent) -> Document:
+    """Return an event as a document that `from_document` reads back to an equal event.
+
+    A refusal has the wanted values where the others have the accepted ones, and no version.
+    """
+    document: Document = {"sequence": event.sequence}
+    if not isinstance(event, events.ConfigurationRefused):
+        document["version"] = event.version
+    document |= {"type": type(event).__name__, "at": _moment(event.at)}
+    if event.by:
+        document["by"] = event.by
+    if event.generation is not None:
+        document["generation"] = event.generation
+    match event:
+        case events.ConfigurationRefused(wanted=configuration, refusal=refusal):
+            document |= {"reason": refusal.reason, "message": refusal.message}
+            document["allowed"] = {name: list(values) for name, values in refusal.allowed.items()}
+        case events.ConfigurationChanged(configuration=configuration, changes=changes):
+            document["changes"] = [
+                {"field": each.field, "from": each.before, "to": each.after} for each in changes
+            ]
+        case events.ConfigurationAdopted(configuration=configuration):
+            document |= {"message": event.reason, "supersedes": event.supersedes}
+        case events.HistoryFolded(configuration=configuration):
+            document |= {"count": event.count, "since": _moment(event.since)}
+        case events.ConfigurationCreated(configuration=configuration):
+            pass
+    return document | configuration_document(configuration)
+
+
+def from_document(document: Mapping[str, Any]) -> ConfigurationEvent:
+    """Read an event. Raises: InvalidInput for anything that `to_document` did not write."""
+    try:
+        return _read(document)
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise InvalidInput("a configuration event cannot be read") from error
+
+
+def _read(document: Mapping[str, Any]) -> ConfigurationEvent:
+    noted: Document = {
+        "sequence": int(document["sequence"]),
+        "at": _instant(document["at"]),
+        "by": str(document.get("by", "")),
+        "generation": document.get("generation"),
+    }
+    kind = document["type"]
+    _ = [document[name] for name in FIELD_NAMES.values()]
+    configuration = configuration_from(document)
+    if kind == "ConfigurationRefused":
+        allowed = {name: tuple(values) for name, values in document["allowed"].items()}
+        refusal = Refusal(document["reason"], document["message"], allowed)
+        return events.ConfigurationRefused(**noted, wanted=configuration, refusal=refusal)
+    noted |= {"version": int(document["version"]), "configuration": configuration}
+    match kind:
+        case "ConfigurationCreated":
+            return events.ConfigurationCreated(**noted)
+        case "ConfigurationChanged":
+            changes = tuple(
+                FieldChange(each["field"], each["from"], each["to"]) for each in document["changes"]
+            )
+            return events.ConfigurationChanged(**noted, changes=changes)
+        case "ConfigurationAdopted":
+            return events.ConfigurationAdopted(
+                **noted, reason=document["message"], supersedes=int(document["supersedes"])
+            )
+        case "HistoryFolded":
+            return events.HistoryFolded(
+                **noted, count=int(document["count"]), since=_instant(document["since"])
+            )
+    raise InvalidInput(f"{kind!r} is no type of configuration event")
+
+
+def fold(
+    history: Sequence[ConfigurationEvent], limits: FoldLimits | None = None
+) -> tuple[ConfigurationEvent, ...]:
+    """Return the newest events within the limits, older ones folded into one in front of them.
+
+    The result replays to the same state. At least the newest event is kept as it is.
+    """
+    limits = limits or FoldLimits()
+    fits = len(history) <= limits.entries and size_of(history) <= limits.size_bytes
+    if fits or len(history) < 2:
+        return tuple(history)
+    kept = min(len(history) - 1, limits.entries - 1)
+    while True:
+        folded = (_folded(history[:-kept]), *history[-kept:])
+        if kept == 1 or size_of(folded) <= limits.size_bytes:
+            return folded
+        kept -= 1
+
+
+def size_of(history: Sequence[ConfigurationEvent]) -> int:
+    """Return the size in bytes of a history's documents as JSON."""
+    return len(json.dumps([to_document(each) for each in history]).encode())
+
+
+def _folded(older: Sequence[ConfigurationEvent]) -> events.HistoryFolded:
+    state = replay(older)
+    assert state is not None
+    first = older[0]
+    count, since = len(older), first.at
+    if isinstance(first, events.HistoryFolded):
+        count, since = count - 1 + first.count, first.since
+    return events.HistoryFolded(
+        sequence=state.sequence,
+        at=state.at,
+        version=state.version,
+        configuration=state.configuration,
+        count=count,
+        since=since,
+    )
+
+
+def _window(document: Mapping[str, Any], default: timedelta) -> timedelta:
+    value = document.get("sliceWindow")
+    if value is None:
+        return default
+    try:
+        return parse_duration(str(value))
+    except InvalidInput as error:
+        raise InvalidInput(f"sliceWindow: {error}") from error
+
+
+def _whole(document: Mapping[str, Any], field: str, default: int) -> int:
+    value = document.get(field, default)
+    value = default if value is None else value
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise InvalidInput(f"{field} must be a whole number")
+    return value
+
+
+def _moment(moment: datetime) -> str:
+    text = moment.astimezone(UTC).isoformat(timespec="milliseconds")
+    return text.replace(".000", "").replace("+00:00", "Z")
+
+
+def _instant(text: str) -> datetime:
+    moment = datetime.fromisoformat(text)
+    if moment.tzinfo is None:
+        raise InvalidInput("a time needs its zone")
+    return moment

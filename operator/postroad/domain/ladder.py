@@ -1,0 +1,36 @@
+"""The ladder of delays: which step a mail that has to wait goes through next.
+
+A delay is served by the longest step that fits, again and again until the mail is due.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+
+LADDER_SECONDS: tuple[int, ...] = tuple(1 << step for step in range(15))
+"""The steps: powers of two from 1 s to 16384 s (about 4.5 h)."""
+
+HIGHEST_DOUBLING = 6
+"""A hop after crashes is at most 2 ** 6 times the first hop."""
+
+
+def step_to(due_at: datetime | None, now: datetime) -> int:
+    """Return the longest ladder step that does not pass `due_at`, in seconds; 0 when it is due.
+
+    The last fraction of a second is waited for in a step of one second, so nothing is early.
+    """
+    if due_at is None or due_at <= now:
+        return 0
+    left = (due_at - now).total_seconds()
+    return max((step for step in LADDER_SECONDS if step <= left), default=LADDER_SECONDS[0])
+
+
+def hop_after(crashes: int, hop: timedelta, draw: float) -> int:
+    """Return the step that a reference waits after a redelivery, in seconds.
+
+    The more crashes, the wider the steps are drawn, so that a mail that breaks consumers is soon
+    alone and those that only were near it get through.
+    """
+    doubling = int(draw * (min(crashes, HIGHEST_DOUBLING) + 1))
+    wanted = hop.total_seconds() * (1 << doubling)
+    return max((step for step in LADDER_SECONDS if step <= wanted), default=LADDER_SECONDS[0])

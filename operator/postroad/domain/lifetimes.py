@@ -1,0 +1,67 @@
+"""How long rows live in the view, and in which pieces Cassandra lets go of them.
+
+Cassandra drops a data file whole only when everything in it has expired, so rows have a lifetime,
+and files are cut by time: one file per compaction window. Live mails are rolled forward long before
+their rows could expire. Source: 001 Decision; ADR 0004.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import timedelta
+
+from postroad.errors import ConfigurationRefused
+
+WINDOWS = 30
+"""Compaction windows that a row lifetime is cut into: some tens, as TWCS wants. More would mean
+more files per read, fewer would keep dead rows longer (one window)."""
+
+LONGEST_GC_GRACE = timedelta(hours=3)
+"""How long a tombstone is kept, so that a host that was away learns of the deletion from hints:
+Cassandra gathers hints for three hours (max_hint_window) and discards those older than this."""
+
+_MINUTE, _HOUR, _DAY = timedelta(minutes=1), timedelta(hours=1), timedelta(days=1)
+
+
+@dataclass(frozen=True, slots=True)
+class Lifetimes:
+    """`compaction_window` is whole minutes, or whole hours from two hours on, or whole days from
+    two days on, so that each can be written in one of Cassandra's units."""
+
+    row_lifetime: timedelta
+    compaction_window: timedelta
+    gc_grace: timedelta
+
+
+def lifetimes_of(
+    row_lifetime: timedelta, slice_windows: Iterable[timedelta], longest_retry_step: timedelta
+) -> Lifetimes:
+    """Return what the tables need, for the queues that share them.
+
+    `slice_windows` are the windows of all queues, past ones included while their rows live;
+    `longest_retry_step` is the longest time between two turns of any mail.
+
+    Raises:
+        ConfigurationRefused: a row could expire before its mail's next turn: the lifetime is not
+            longer than twice the longest retry step, or shorter than four slices.
+    """
+    longest_slice = max(slice_windows, default=_HOUR)
+    shortest = max(2 * longest_retry_step + timedelta(seconds=1), 4 * longest_slice)
+    if row_lifetime < shortest:
+        raise ConfigurationRefused(
+            f"rowLifetime {row_lifetime} is too short: rows would expire before their mails' next"
+            " turn",
+            hint=f"at least {shortest}: four slices, and more than twice the longest retry step",
+        )
+    return Lifetimes(
+        row_lifetime=row_lifetime,
+        compaction_window=_in_whole_units(max(row_lifetime / WINDOWS, longest_slice)),
+        gc_grace=min(LONGEST_GC_GRACE, row_lifetime / 4),
+    )
+
+
+def _in_whole_units(window: timedelta) -> timedelta:
+    """Round up to a unit that is small against the window."""
+    unit = _DAY if window >= 2 * _DAY else _HOUR if window >= 2 * _HOUR else _MINUTE
+    return -(-window // unit) * unit

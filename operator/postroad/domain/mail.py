@@ -1,0 +1,187 @@
+"""A mail as it is handed to a queue, and the envelope that travels with it.
+
+Envelope words are RFC 5321's: reverse-path (here `sender`, None for the null reverse-path `<>`) and
+forward-paths (`recipients`). The content is opaque bytes; the queue never changes one of them.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from pathlib import Path
+from types import MappingProxyType
+
+from postroad.errors import InvalidMail
+
+Content = bytes | Path | AsyncIterator[bytes]
+"""The message as it will be sent: bytes, a file, or a stream that is read once."""
+
+_EMPTY: Mapping[str, str] = MappingProxyType({})
+_NOTIFY = frozenset(("NEVER", "SUCCESS", "FAILURE", "DELAY"))
+_ORCPT = re.compile(r"[A-Za-z0-9-]+;[ -~]*")
+_PRINTABLE = re.compile(r"[ -~]*")
+_UNSPEAKABLE = re.compile("[\x00-\x1f<>\x7f\ud800-\udfff]")
+LONGEST_ADDRESS = 320
+"""Octets: local part 64, "@", domain 255. Source: RFC 5321 4.5.3.1."""
+
+
+def _no_attributes() -> Mapping[str, str]:
+    return _EMPTY
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """Where a mail came from, for people who search the queue."""
+
+    host: str | None = None
+    address: str | None = None
+    protocol: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RecipientDsn:
+    """DSN parameters of one RCPT command; `orcpt` is `type;address`, decoded from xtext.
+
+    Raises: InvalidMail for what the command could not say, or what would say more than it should.
+    Source: RFC 3461 4.1, 4.2.
+    """
+
+    notify: tuple[str, ...] = ()
+    orcpt: str | None = None
+
+    def __post_init__(self) -> None:
+        if not _NOTIFY.issuperset(self.notify):
+            raise InvalidMail(f"NOTIFY is some of {', '.join(sorted(_NOTIFY))}")
+        if self.orcpt is not None and not _ORCPT.fullmatch(self.orcpt):
+            raise InvalidMail("ORCPT is type;address in printable ASCII")
+
+
+@dataclass(frozen=True, slots=True)
+class DsnOptions:
+    """DSN parameters of a mail; `envid` is decoded from xtext. Raises: InvalidMail.
+
+    Source: RFC 3461 4.3, 4.4.
+    """
+
+    ret: str | None = None
+    envid: str | None = None
+    recipients: Mapping[str, RecipientDsn] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if self.ret not in (None, "FULL", "HDRS"):
+            raise InvalidMail("RET is FULL or HDRS")
+        if self.envid is not None and not _PRINTABLE.fullmatch(self.envid):
+            raise InvalidMail("ENVID is printable ASCII")
+
+
+@dataclass(frozen=True, slots=True)
+class Envelope:
+    """All of a mail but its content. Its repr shows no address."""
+
+    sender: str | None
+    recipients: tuple[str, ...]
+    name: str | None = None
+    attributes: Mapping[str, str] = field(default_factory=_no_attributes)
+    origin: Origin | None = None
+    dsn: DsnOptions | None = None
+
+    def __post_init__(self) -> None:
+        if not self.recipients:
+            raise InvalidMail("a mail needs at least one recipient")
+        for address in (self.sender, *self.recipients):
+            if address is not None:
+                check_address(address)
+
+    def __repr__(self) -> str:
+        return f"<Envelope name={self.name!r} recipients={len(self.recipients)}>"
+
+    @property
+    def domains(self) -> tuple[str, ...]:
+        """The destination domains, in lower case, each once, sorted."""
+        return tuple(sorted({domain_of(address) for address in self.recipients}))
+
+
+@dataclass(frozen=True, slots=True)
+class Mail:
+    """A mail to enqueue. Raises InvalidMail for a malformed envelope. Its repr shows no address."""
+
+    sender: str | None
+    recipients: tuple[str, ...]
+    content: Content
+    name: str | None = None
+    attributes: Mapping[str, str] = field(default_factory=_no_attributes)
+    origin: Origin | None = None
+    dsn: DsnOptions | None = None
+
+    def __post_init__(self) -> None:
+        if isinstance(self.recipients, str):  # type: ignore[unreachable]  # callers without mypy
+            raise InvalidMail("recipients is a tuple of addresses, not one string")
+        object.__setattr__(self, "recipients", tuple(self.recipients))
+        _ = self.envelope
+
+    def __repr__(self) -> str:
+        return f"<Mail name={self.name!r} recipients={len(self.recipients)}>"
+
+    @property
+    def envelope(self) -> Envelope:
+        """The envelope. Raises: InvalidMail."""
+        return Envelope(
+            self.sender, self.recipients, self.name, self.attributes, self.origin, self.dsn
+        )
+
+
+class OutcomeKind(StrEnum):
+    """What became of one attempt at one recipient. Values go into records and metric labels."""
+
+    DELIVERED = "delivered"
+    FAILED = "failed"
+    DEFERRED = "deferred"
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """The outcome of an attempt, with the next hop's own words (never shown at INFO)."""
+
+    kind: OutcomeKind
+    text: str = ""
+
+    @classmethod
+    def delivered(cls, text: str = "") -> Outcome:
+        """Somebody else is responsible now."""
+        return cls(OutcomeKind.DELIVERED, text)
+
+    @classmethod
+    def failed(cls, text: str = "") -> Outcome:
+        """It will never work; the recipient is finished."""
+        return cls(OutcomeKind.FAILED, text)
+
+    @classmethod
+    def deferred(cls, text: str = "") -> Outcome:
+        """It may work later. Recorded for the record only: the recipient is attempted again."""
+        return cls(OutcomeKind.DEFERRED, text)
+
+
+def check_address(address: str) -> None:
+    """Refuse what can be no mailbox. Raises: InvalidMail (its text does not quote the address).
+
+    Only what would break an SMTP dialogue or the queue's tables is refused; whether the mailbox
+    exists is the next hop's to say. Source: RFC 5321 4.1.2; RFC 6531 for non-ASCII.
+    """
+    local, at, domain = address.rpartition("@")
+    if not at and address.lower() != "postmaster":
+        raise InvalidMail("an address has no '@'")
+    if at and (not local or not domain):
+        raise InvalidMail("an address has an empty local part or domain")
+    if len(address.encode("utf-8", "surrogatepass")) > LONGEST_ADDRESS:
+        raise InvalidMail(f"an address is longer than {LONGEST_ADDRESS} octets")
+    if _UNSPEAKABLE.search(address):
+        raise InvalidMail("an address holds a control character, '<' or '>'")
+    if " " in address and not local.startswith('"'):
+        raise InvalidMail("an address holds a space outside a quoted local part")
+
+
+def domain_of(address: str) -> str:
+    """Return the domain in lower case; the empty string for the bare `postmaster`."""
+    return address.rpartition("@")[2].lower() if "@" in address else ""

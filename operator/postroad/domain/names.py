@@ -1,0 +1,80 @@
+"""What queues and the objects behind them are called.
+
+A queue's name is `<namespace>.<name>`: table key, URL host and part of every object's name, so it
+is checked once, here, and then only carried.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from hashlib import sha256
+
+from postroad.errors import InvalidQueueName
+
+_LABEL = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
+
+LONGEST_BUCKET = 63
+"""Characters of a bucket's name that every S3 store takes."""
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class QueueName:
+    """The name of a queue. `str()` gives `<namespace>.<name>`.
+
+    >>> QueueName.parse("mail.outgoing").exchange
+    'postroad.mail.outgoing'
+    """
+
+    namespace: str
+    name: str
+
+    def __post_init__(self) -> None:
+        for part in (self.namespace, self.name):
+            if not _LABEL.fullmatch(part):
+                raise InvalidQueueName(
+                    f"{str(self)!r} is not a queue name: {part!r} is not a DNS label "
+                    "(lower-case letters, digits and '-', at most 63)"
+                )
+
+    @classmethod
+    def parse(cls, text: str) -> QueueName:
+        """Read `<namespace>.<name>`. Raises: InvalidQueueName."""
+        namespace, dot, name = text.partition(".")
+        if not dot:
+            raise InvalidQueueName(f"{text!r} is not a queue name: write <namespace>.<name>")
+        return cls(namespace, name)
+
+    def __str__(self) -> str:
+        return f"{self.namespace}.{self.name}"
+
+    @property
+    def exchange(self) -> str:
+        """The direct exchange that every publish goes to; the routing key chooses the queue."""
+        return f"postroad.{self}"
+
+    @property
+    def work_queue(self) -> str:
+        """The quorum queue that consumers read."""
+        return f"postroad.{self}.work"
+
+    @property
+    def dead_queue(self) -> str:
+        """The quorum queue that the broker dead-letters to; maintenance consumes it."""
+        return f"postroad.{self}.dead"
+
+    def delay_queue(self, step_seconds: int) -> str:
+        """The queue of one step of the delay ladder."""
+        return f"postroad.{self}.delay.{step_seconds}"
+
+    def bucket(self, prefix: str) -> str:
+        """The S3 bucket of this queue's own: `<prefix><namespace>-<name>`.
+
+        A name past S3's 63 characters is cut and ends in a hash of the whole. `a-b.c` and `a.b-c`
+        share a bucket: keys begin with the queue's name, so they share nothing else.
+        """
+        bucket = f"{prefix}{self.namespace}-{self.name}"
+        if len(bucket) <= LONGEST_BUCKET:
+            return bucket
+        digest = sha256(bucket.encode()).hexdigest()[:12]
+        return f"{bucket[: LONGEST_BUCKET - len(digest) - 1]}-{digest}"

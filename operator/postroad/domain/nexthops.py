@@ -1,0 +1,54 @@
+"""Next hops: which server mail is handed to, and how."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from enum import StrEnum
+
+from postroad.errors import InvalidInput
+
+_FORM = re.compile(r"(?:\[(?P<literal>[0-9A-Fa-f:.]+)\]|(?P<host>[^\s:\[\]]+))(?::(?P<port>\d+))?")
+
+
+class TlsMode(StrEnum):
+    """How far a connection must be secured. `opportunistic` encrypts where it can and verifies
+    nothing; `required` verifies the certificate and never sends in clear. Source: RFC 3207."""
+
+    NONE = "none"
+    OPPORTUNISTIC = "opportunistic"
+    REQUIRED = "required"
+
+
+class Protocol(StrEnum):
+    """What the next hop speaks. Source: RFC 5321; RFC 2033."""
+
+    SMTP = "smtp"
+    LMTP = "lmtp"
+
+
+@dataclass(frozen=True, slots=True)
+class NextHop:
+    """A server that mail is handed to."""
+
+    host: str
+    port: int = 25
+    tls: TlsMode = TlsMode.OPPORTUNISTIC
+    protocol: Protocol = Protocol.SMTP
+
+    def __str__(self) -> str:
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{host}:{self.port}"
+
+
+def parse_host_port(text: str, default_port: int) -> tuple[str, int]:
+    """Read `host`, `host:port`, `[address]:port`. Raises: InvalidInput.
+
+    >>> parse_host_port("[::1]:2525", 25)
+    ('::1', 2525)
+    """
+    found = _FORM.fullmatch(text)
+    port = int(found["port"] or default_port) if found else -1
+    if found is None or not 0 <= port <= 65535:
+        raise InvalidInput(f"{text!r} is not a host and port: write host:port or [address]:port")
+    return found["literal"] or found["host"], port

@@ -1,0 +1,130 @@
+"""SMTP replies: reading them, writing them, and what they mean for a recipient.
+
+A reply is a three-digit code and one or more lines of text; the first text may begin with an
+enhanced status code, which counts only when its class agrees with the code's first digit.
+Source: RFC 5321 4.2; RFC 2034 4; RFC 3463 2.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from postroad.domain.mail import Outcome
+from postroad.errors import InvalidInput
+
+_LINE = re.compile(rb"([2-5][0-9]{2})(?:([ -])([^\r\n]*))?")
+_ENHANCED = re.compile(r"([245])\.([0-9]{1,3})\.([0-9]{1,3})(?=\s|$)")
+
+LONGEST_TEXT = 500
+"""Characters of a reply that are kept in records and dead letters; the rest says nothing new."""
+
+MOST_LINES = 200
+"""Lines of one reply before the peer is taken for broken. EHLO of the largest servers has 30."""
+
+
+@dataclass(frozen=True, slots=True)
+class EnhancedCode:
+    """Class, subject and detail. Source: RFC 3463 2."""
+
+    kind: int
+    subject: int
+    detail: int
+
+    def __str__(self) -> str:
+        return f"{self.kind}.{self.subject}.{self.detail}"
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """One reply. `str()` gives it on one line, printable, at most LONGEST_TEXT characters.
+
+    >>> str(Reply(451, ("4.3.0 later", "please")))
+    '451 4.3.0 later please'
+    """
+
+    code: int
+    lines: tuple[str, ...] = ("",)
+
+    def __str__(self) -> str:
+        text = " ".join((str(self.code), *self.lines))
+        printable = "".join(char if char.isprintable() else " " for char in text)
+        return " ".join(printable.split())[:LONGEST_TEXT]
+
+    @property
+    def is_positive(self) -> bool:
+        """Whether the command did what it was to do."""
+        return 200 <= self.code < 300
+
+    @property
+    def is_intermediate(self) -> bool:
+        """Whether the server waits for the rest (354)."""
+        return 300 <= self.code < 400
+
+    @property
+    def is_permanent(self) -> bool:
+        """Whether the same command will never work."""
+        return 500 <= self.code < 600
+
+    @property
+    def enhanced(self) -> EnhancedCode | None:
+        """The enhanced status code, when there is one that agrees with the code."""
+        found = _ENHANCED.match(self.lines[0])
+        if found is None or int(found[1]) != self.code // 100:
+            return None
+        return EnhancedCode(int(found[1]), int(found[2]), int(found[3]))
+
+    @property
+    def outcome(self) -> Outcome:
+        """What the reply says about the recipients it answers for.
+
+        Anything that is neither a clear yes nor a clear no defers: mail is not given up on a guess.
+        """
+        if self.is_positive:
+            return Outcome.delivered(str(self))
+        return Outcome.failed(str(self)) if self.is_permanent else Outcome.deferred(str(self))
+
+    @property
+    def recipient_outcome(self) -> Outcome:
+        """The same for a reply to RCPT, where 552 means "too many recipients" unless its enhanced
+        code says otherwise, and defers. Source: RFC 5321 4.5.3.1.10."""
+        too_many = self.code == 552 and (
+            self.enhanced is None or self.enhanced == EnhancedCode(5, 5, 3)
+        )
+        return Outcome.deferred(str(self)) if too_many else self.outcome
+
+    def encode(self) -> bytes:
+        """Return the reply as it is sent, every line ended by CRLF."""
+        *first, last = self.lines
+        lines = [f"{self.code}-{line}" for line in first] + [f"{self.code} {last}"]
+        return "".join(f"{line}\r\n" for line in lines).encode()
+
+
+class ReplyReader:
+    """Joins the lines of replies. Feed it lines without their line end."""
+
+    def __init__(self) -> None:
+        self._code: int | None = None
+        self._lines: list[str] = []
+
+    def feed(self, line: bytes) -> Reply | None:
+        """Take one line; return the reply that it completes.
+
+        Raises: InvalidInput for a line that is no reply, a code that changes within a reply, or a
+        reply without end.
+        """
+        found = _LINE.fullmatch(line)
+        if found is None:
+            raise InvalidInput("the server's line is not an SMTP reply")
+        code = int(found[1])
+        if self._code not in (None, code):
+            raise InvalidInput("the server's reply changed its code from one line to the next")
+        if len(self._lines) >= MOST_LINES:
+            raise InvalidInput("the server's reply does not end")
+        self._code = code
+        self._lines.append((found[3] or b"").decode("utf-8", "replace"))
+        if found[2] == b"-":
+            return None
+        reply = Reply(code, tuple(self._lines))
+        self._code, self._lines = None, []
+        return reply

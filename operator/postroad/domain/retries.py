@@ -1,0 +1,107 @@
+"""When a mail is tried again, and when it is given up. Pure: outcomes and ages in, an ending out.
+
+Lanes are the steps of the schedule, by attempt; the last one repeats until the mail is too old.
+Source: RFC 5321 4.5.4.1 (give up after 4 to 5 days, wait at least 30 minutes on the whole; shorter
+first steps serve greylisting).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+
+from postroad.domain.durations import format_duration
+from postroad.domain.mail import Outcome, OutcomeKind
+from postroad.errors import InvalidSettings
+
+_ZERO = timedelta(0)
+
+DEFAULT_LANES = tuple(timedelta(minutes=minutes) for minutes in (1, 5, 15, 60, 240))
+"""Short steps first: most deferrals are greylisting or a moment's load."""
+
+
+@dataclass(frozen=True, slots=True)
+class RetryPlan:
+    """The schedule. `spread` lengthens each delay by up to this share, so that mails deferred
+    together do not come again together."""
+
+    lanes: tuple[timedelta, ...] = DEFAULT_LANES
+    max_age: timedelta = timedelta(hours=120)
+    spread: float = 0.1
+
+    def __post_init__(self) -> None:
+        if not self.lanes or any(lane <= _ZERO for lane in self.lanes):
+            raise InvalidSettings("retry lanes are one or more durations above zero")
+        if self.max_age <= _ZERO:
+            raise InvalidSettings("the retry's max age is above zero")
+
+    def delay(self, attempt: int, uniform: float) -> timedelta:
+        """Return the delay after attempt number `attempt`, from 0; `uniform` is chance in [0, 1).
+
+        >>> RetryPlan(spread=0).delay(99, 0.5)
+        datetime.timedelta(seconds=14400)
+        """
+        return self.lanes[min(attempt, len(self.lanes) - 1)] * (1 + self.spread * uniform)
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """Every recipient has the mail."""
+
+
+@dataclass(frozen=True, slots=True)
+class Retry:
+    """Some recipients are to be tried again."""
+
+    delay: timedelta
+    remaining: tuple[str, ...]
+    error: str
+
+
+@dataclass(frozen=True, slots=True)
+class Reject:
+    """Nobody is left to be tried, and somebody did not get the mail."""
+
+    reason: str
+
+
+Ending = Done | Retry | Reject
+
+
+def decide(
+    plan: RetryPlan,
+    outcomes: Mapping[str, Outcome],
+    failures: Mapping[str, str],
+    *,
+    attempt: int,
+    age: timedelta,
+    uniform: float,
+) -> Ending:
+    """Return how a turn ends after an attempt.
+
+    `outcomes` are this attempt's, `failures` the texts of recipients that failed in earlier turns;
+    `attempt` counts the attempts before this one, `age` is the time since acceptance.
+    """
+    deferred = {
+        recipient: outcome.text
+        for recipient, outcome in outcomes.items()
+        if outcome.kind is OutcomeKind.DEFERRED
+    }
+    failed = [outcome.text for outcome in outcomes.values() if outcome.kind is OutcomeKind.FAILED]
+    if deferred and age < plan.max_age:
+        error = _joined(deferred.values())
+        return Retry(plan.delay(attempt, uniform), tuple(deferred), error)
+    if deferred:
+        limit = format_duration(plan.max_age)
+        return Reject(f"not delivered within {limit}: {_joined(deferred.values())}")
+    if failed or failures:
+        return Reject(_joined([*failed, *failures.values()]))
+    return Done()
+
+
+def _joined(texts: Iterable[str]) -> str:
+    """Each text once, in order, few of them: a mail to a thousand may fail in a thousand ways."""
+    distinct = list(dict.fromkeys(texts))
+    more = f"; and {len(distinct) - 3} more" if len(distinct) > 3 else ""
+    return "; ".join(distinct[:3]) + more

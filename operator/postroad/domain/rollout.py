@@ -1,0 +1,116 @@
+"""Readers first: how far a configuration has spread through a queue's processes.
+
+An old writer is safe with new readers; an old reader is not safe with new writers. So a rollout,
+two versions that only move forward, is kept beside the history:
+
+- `writing`: the version that writers use;
+- `oldest`: the oldest version that any writer may still use, and that readers read until then.
+
+A version is *announced* when it is appended, *written* once `writing` reaches it, and *alone* once
+`oldest` does. Each step is recorded by a process that has watched the step before for long enough
+by its own monotonic clock. No clocks are compared, and a process that starts later acts at once on
+what it reads. Why this is safe: no process acts on a read older than the lease, and two steps are
+at least a lease apart, so any two processes are at most one step apart.
+Source: 000 Decision (only the values that may change); ADR 0005.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+
+from postroad.domain.configuration import ConfigurationEvent, ConfigurationRefused
+from postroad.domain.configuration_rules import ViewConfiguration
+from postroad.errors import HistoryMissing
+
+LEASE = timedelta(seconds=30)
+"""How long a process may act on one read of the history and the limits. Part of the protocol: the
+same in every process of every release that works on a queue, so it is no setting."""
+
+GRACE = timedelta(seconds=60)
+"""How long after its end a slice stays open for rows on their way. Part of the protocol likewise:
+longer than the deadline of an insertion and the tolerated skew of three clocks."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rollout:
+    """Which versions are in use; `oldest` <= `writing` <= the newest version of the history."""
+
+    writing: int
+    oldest: int
+
+
+def versions(events: Sequence[ConfigurationEvent]) -> Mapping[int, ViewConfiguration]:
+    """Return the accepted configurations by version."""
+    return {
+        event.version: event.configuration
+        for event in events
+        if not isinstance(event, ConfigurationRefused)
+    }
+
+
+def first_rollout(events: Sequence[ConfigurationEvent]) -> Rollout:
+    """Return the rollout of a history that has none recorded: all use the first version."""
+    first = min(versions(events))
+    return Rollout(first, first)
+
+
+@dataclass(frozen=True, slots=True)
+class Watched:
+    """How long this process has known each announced version, and the present `writing`."""
+
+    announced: Mapping[int, timedelta]
+    written: timedelta
+
+
+@dataclass(frozen=True, slots=True)
+class Patience:
+    """How long a step is watched before the next: the lease, and the grace period after a slice's
+    end in which late rows may still arrive."""
+
+    lease: timedelta
+    grace: timedelta
+
+
+def writing_and_reading(
+    events: Sequence[ConfigurationEvent], rollout: Rollout
+) -> tuple[ViewConfiguration, tuple[ViewConfiguration, ...]]:
+    """Return what to write under, and all that must be read under, newest first.
+
+    Raises: HistoryMissing when the history does not have what is written under.
+    """
+    known = versions(events)
+    if rollout.writing not in known:
+        raise HistoryMissing(f"version {rollout.writing} is written but not in the history")
+    reading = [
+        known[version] for version in sorted(known, reverse=True) if version >= rollout.oldest
+    ]
+    return known[rollout.writing], tuple(dict.fromkeys(reading))
+
+
+def next_step(
+    events: Sequence[ConfigurationEvent], rollout: Rollout, watched: Watched, patience: Patience
+) -> Rollout | None:
+    """Return the step that this process may record now; None when it is too early or none is left.
+
+    A version is written when it was watched, announced, for a lease: by then every process that
+    may read knows it. Older versions are left behind a lease (the last old writer), one of their
+    windows (the last old slice) and the grace period after that.
+    """
+    ripe = [
+        version
+        for version in versions(events)
+        if version > rollout.writing
+        and watched.announced.get(version, timedelta(0)) >= patience.lease
+    ]
+    if ripe:
+        return Rollout(max(ripe), rollout.oldest)
+    older = [
+        configuration.slice_window
+        for version, configuration in versions(events).items()
+        if rollout.oldest <= version < rollout.writing
+    ]
+    if older and watched.written >= patience.lease + max(older) + patience.grace:
+        return Rollout(rollout.writing, rollout.writing)
+    return None

@@ -1,0 +1,77 @@
+"""Which mails an operation is about. Equality is exact; the fields are joined by *and*."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Protocol
+from uuid import UUID
+
+from postroad.domain.mail import Envelope, domain_of
+from postroad.errors import InvalidInput
+
+
+class Selectable(Protocol):
+    """What a selector looks at: a turn, or what another engine knows of one."""
+
+    @property
+    def enqueue_id(self) -> UUID: ...
+
+    @property
+    def envelope(self) -> Envelope: ...
+
+    @property
+    def accepted_at(self) -> datetime: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Selector:
+    """Selects mails. `Selector()` selects nothing by accident: say `Selector.all()`.
+
+    `older_than` is the age since acceptance; `attribute` is a (name, value) pair; `sender=""` is
+    the null reverse-path; `domain` is compared in lower case.
+    """
+
+    enqueue_id: UUID | None = None
+    name: str | None = None
+    sender: str | None = None
+    recipient: str | None = None
+    domain: str | None = None
+    older_than: timedelta | None = None
+    attribute: tuple[str, str] | None = None
+    everything: bool = False
+
+    @classmethod
+    def all(cls) -> Selector:
+        """Select every mail, on purpose."""
+        return cls(everything=True)
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing was said at all."""
+        return self == Selector()
+
+    def require_purpose(self) -> Selector:
+        """Return self. Raises: InvalidInput when nothing was selected by any field."""
+        if self.is_empty:
+            raise InvalidInput("the selector is empty: name a field, or Selector.all() on purpose")
+        return self
+
+    def matches(self, turn: Selectable, now: datetime) -> bool:
+        """Return whether a turn is selected at `now`. An empty selector matches nothing."""
+        if self.is_empty:
+            return False
+        envelope = turn.envelope
+        return all(
+            (
+                self.enqueue_id is None or self.enqueue_id == turn.enqueue_id,
+                self.name is None or self.name == envelope.name,
+                self.sender is None or self.sender == (envelope.sender or ""),
+                self.recipient is None or self.recipient in envelope.recipients,
+                self.domain is None
+                or any(domain_of(each) == self.domain.lower() for each in envelope.recipients),
+                self.older_than is None or now - turn.accepted_at > self.older_than,
+                self.attribute is None
+                or envelope.attributes.get(self.attribute[0]) == self.attribute[1],
+            )
+        )

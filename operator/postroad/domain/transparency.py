@@ -1,0 +1,79 @@
+"""How content travels after DATA: leading dots doubled, every line ended by CRLF, a lone dot last.
+
+Both directions work on chunks of any size and hold back at most four octets between them.
+Reading is strict: only CRLF "." CRLF ends the mail, and a bare CR or LF is reported, because a next
+hop that ends lines there would find commands inside the mail (SMTP smuggling).
+Source: RFC 5321 4.5.2 (transparency), 2.3.8 (lines), 4.1.1.4 (DATA).
+"""
+
+from __future__ import annotations
+
+import re
+
+END = b".\r\n"
+_CRLF = b"\r\n"
+_TERMINATOR = b"\r\n.\r\n"
+_TAILS = tuple(_TERMINATOR[:length] for length in range(len(_TERMINATOR) - 1, 0, -1))
+_BARE = re.compile(rb"\r(?!\n)|(?<!\r)\n")
+
+
+class Unstuffer:
+    """Finds the end of a mail in what follows DATA, and takes the doubled dots away."""
+
+    def __init__(self) -> None:
+        # A virtual CRLF before the first line lets the first line be treated as any other.
+        self._held = _CRLF
+        self._skip = len(_CRLF)
+        self.has_bare_line_ends = False
+        """Whether a CR without LF or an LF without CR was seen in the mail."""
+
+    def feed(self, chunk: bytes) -> tuple[bytes, bytes | None]:
+        """Take what arrived. Return content, and once the mail has ended what follows its end
+        (the client's next commands; may be empty), else None."""
+        data = self._held + chunk
+        end = data.find(_TERMINATOR)
+        if end >= 0:
+            return self._content(data[: end + len(_CRLF)]), data[end + len(_TERMINATOR) :]
+        tail = next((tail for tail in _TAILS if data.endswith(tail)), b"")
+        self._held = tail
+        return self._content(data[: len(data) - len(tail)]), None
+
+    def _content(self, data: bytes) -> bytes:
+        if not data:
+            return data
+        # A held CRLF always comes back with what follows it, so counting needs no look-behind.
+        ends = data.count(_CRLF)
+        if data.count(b"\r") != ends or data.count(b"\n") != ends:
+            self.has_bare_line_ends = True
+        content = data.replace(b"\r\n.", _CRLF)[self._skip :]
+        self._skip = 0
+        return content
+
+
+class Stuffer:
+    """Makes content fit to be sent. Bare CR and LF become CRLF: they must not be sent as they are,
+    and a file with Unix line ends means lines by them."""
+
+    def __init__(self) -> None:
+        self._at_line_start = True
+        self._held_cr = False
+
+    def feed(self, chunk: bytes) -> bytes:
+        """Return what to send for this chunk."""
+        if self._held_cr:
+            chunk = b"\r" + chunk
+        self._held_cr = chunk.endswith(b"\r")
+        if self._held_cr:
+            chunk = chunk[:-1]
+        if not chunk:
+            return b""
+        ends = chunk.count(_CRLF)
+        if chunk.count(b"\r") != ends or chunk.count(b"\n") != ends:
+            chunk = _BARE.sub(_CRLF, chunk)
+        first = b"." if self._at_line_start and chunk.startswith(b".") else b""
+        self._at_line_start = chunk.endswith(_CRLF)
+        return first + chunk.replace(b"\r\n.", b"\r\n..")
+
+    def end(self) -> bytes:
+        """Return what completes the mail: its last line's end when it is missing, and the dot."""
+        return END if self._at_line_start and not self._held_cr else _CRLF + END

@@ -1,0 +1,161 @@
+"""Turns and their endings: the one idea that joins the seeds.
+
+Rows are never updated. Whatever changes a waiting mail replaces its turn: a new row under a new
+`enqueue_id`, and an ending on the old one. A mail keeps its `mail_id` through all its turns.
+The mark of a turn is one row with two independent parts: `delivered_at` (a plain write) and the
+ending (first wins). Source: 002 (rewriting at the head); ADR 0003.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from datetime import datetime
+from enum import StrEnum
+from uuid import UUID
+
+from postroad.domain.identifiers import moment_of
+from postroad.domain.mail import Envelope
+from postroad.domain.slices import TurnKey
+
+LONGEST_CHAIN = 8
+"""How many turns replaced by administration a turn remembers."""
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """One row of the view: a mail's turn in the queue.
+
+    `envelope.recipients` are those left. `due_at` is None when the mail was due at once.
+    `attempt` counts the attempts already made. `blob_key` names the one object that all turns of a
+    mail share; its first `header_size` bytes are the header with the blank line.
+
+    `previous` are the turns that administration replaced on the way to this one since the mail was
+    last handed out by the rules: each may still be in some consumer's hands, so they are asked
+    before this turn is attempted (invariant 10). Oldest first, at most `LONGEST_CHAIN`.
+    """
+
+    key: TurnKey
+    mail_id: UUID
+    envelope: Envelope
+    blob_key: str
+    size_bytes: int
+    header_size: int
+    accepted_at: datetime
+    enqueued_at: datetime
+    due_at: datetime | None = None
+    held: bool = False
+    attempt: int = 0
+    last_error: str | None = None
+    previous: tuple[TurnKey, ...] = ()
+
+    @property
+    def enqueue_id(self) -> UUID:
+        return self.key.enqueue_id
+
+    @property
+    def traits(self) -> Traits:
+        """What the mark of this turn repeats of its row."""
+        return Traits(self.envelope.domains, self.due_at, self.held)
+
+    def with_change(self, key: TurnKey, change: Change) -> Turn:
+        """Return the turn that replaces this one: the same from whoever computes it, so that
+        inserting it twice is inserting it once."""
+        return replace(
+            self,
+            key=key,
+            enqueued_at=moment_of(key.enqueue_id),
+            previous=change.previous,
+            envelope=replace(self.envelope, recipients=change.remaining),
+            due_at=change.due_at,
+            held=change.held,
+            attempt=change.attempt,
+            last_error=change.last_error,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Traits:
+    """What a mark repeats of its row, so that live mails are counted by subtraction."""
+
+    domains: tuple[str, ...]
+    due_at: datetime | None = None
+    held: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """What a replacement changes; stored in the mark, so that anyone can finish the replacement."""
+
+    remaining: tuple[str, ...]
+    due_at: datetime | None
+    held: bool
+    attempt: int
+    last_error: str | None
+    previous: tuple[TurnKey, ...] = ()
+
+    @classmethod
+    def nothing(cls, turn: Turn) -> Change:
+        """The change of a roll-forward: the same turn, under a newer id. As every replacement by
+        administration it remembers the turn it replaces."""
+        return cls(
+            turn.envelope.recipients,
+            turn.due_at,
+            turn.held,
+            turn.attempt,
+            turn.last_error,
+            (*turn.previous, turn.key)[-LONGEST_CHAIN:],
+        )
+
+
+class EndingKind(StrEnum):
+    """How a turn ended other than by delivery."""
+
+    REPLACED = "replaced"
+    REMOVED = "removed"
+    REJECTED = "rejected"
+    EXPIRED = "expired"
+    WITHDRAWN = "withdrawn"
+
+
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """The first-wins part of a mark. A replacement names its successor and its change."""
+
+    kind: EndingKind
+    at: datetime
+    successor: TurnKey | None = None
+    change: Change | None = None
+
+    def __post_init__(self) -> None:
+        is_replacement = self.kind is EndingKind.REPLACED
+        if {is_replacement} != {self.successor is not None, self.change is not None}:
+            raise ValueError("a replacement, and only a replacement, has a successor and a change")
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """What is known of how a turn ended. `published` only means something for a replacement."""
+
+    delivered_at: datetime | None = None
+    ending: Ending | None = None
+    published: bool = False
+
+    @property
+    def is_final(self) -> bool:
+        """Whether the turn needs nothing more: its slice may be drained, its message just acked.
+
+        A delivery does not finish a replacement: its successor has to learn of the delivery first.
+        """
+        if self.ending is not None and self.ending.kind is EndingKind.REPLACED:
+            return self.published
+        return self.ending is not None or self.delivered_at is not None
+
+    @property
+    def is_live(self) -> bool:
+        """Whether the mail waits under this turn, for all that is known here."""
+        return self.delivered_at is None and not self.is_final
+
+    @property
+    def is_unfinished_replacement(self) -> bool:
+        """Whether a replacement stopped between its mark and the confirm of its successor."""
+        return self.ending is not None and not self.is_final

@@ -1,0 +1,37 @@
+"""xtext: how DSN parameters carry any ASCII text inside one word. Source: RFC 3461 4."""
+
+from __future__ import annotations
+
+import re
+
+from postroad.errors import InvalidInput
+
+_FORM = re.compile(r"(?:[!-*,-<>-~]|\+[0-9A-F]{2})*")
+_ESCAPE = re.compile(r"\+([0-9A-F]{2})")
+
+
+def encode_xtext(text: str) -> str:
+    """Encode printable ASCII and spaces.
+
+    Raises: InvalidInput for anything else, which no DSN parameter may hold.
+
+    >>> encode_xtext("a+b=c d")
+    'a+2Bb+3Dc+20d'
+    """
+    if any(not 32 <= ord(char) <= 126 for char in text):
+        raise InvalidInput("a DSN parameter holds a character that is not printable ASCII")
+    return "".join(char if char not in "+= " else f"+{ord(char):02X}" for char in text)
+
+
+def decode_xtext(xtext: str) -> str:
+    """Decode. Raises: InvalidInput for what is not xtext, or hides a control character in it.
+
+    >>> decode_xtext("a+2Bb")
+    'a+b'
+    """
+    if not _FORM.fullmatch(xtext):
+        raise InvalidInput("a DSN parameter is not xtext")
+    text = _ESCAPE.sub(lambda found: chr(int(found[1], 16)), xtext)
+    if any(not 32 <= ord(char) <= 126 for char in text):
+        raise InvalidInput("a DSN parameter holds a character that is not printable ASCII")
+    return text

@@ -1,0 +1,160 @@
+"""The ways out of a lost or forked history, and what cannot be adopted."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from postroad.domain.adoption import adopt
+from postroad.domain.agreement import disagreement
+from postroad.domain.configuration import (
+    ConfigurationAdopted,
+    ConfigurationEvent,
+    decide,
+    replay,
+)
+from postroad.domain.configuration_rules import ViewConfiguration
+from postroad.domain.history import Document, FoldLimits, fold, to_document
+from postroad.errors import ConfigurationRefused, HistoryMissing, InvalidInput
+
+NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
+HOUR, HALF, TENTH, OTHER = (
+    ViewConfiguration(timedelta(minutes=60), 1),
+    ViewConfiguration(timedelta(minutes=30), 2),
+    ViewConfiguration(timedelta(minutes=6), 3),
+    ViewConfiguration(timedelta(minutes=20), 4),
+)
+
+Events = tuple[ConfigurationEvent, ...]
+
+
+def history_of(*configurations: ViewConfiguration, after: Events = ()) -> Events:
+    for wanted in configurations:
+        event = decide(after, wanted, at=NOON).event
+        after += (event,) if event else ()
+    return after
+
+
+def documents(history: Events) -> list[Document]:
+    return [to_document(each) for each in history]
+
+
+def adopted(
+    mirror: Events, status: Events, wanted: ViewConfiguration | None, **more: object
+) -> Events:
+    return adopt(mirror, documents(status), wanted, at=NOON, by="test", reason="lost", **more)  # type: ignore[arg-type]
+
+
+THREE = history_of(HOUR, HALF, TENTH)
+
+
+def check(mirror: Events, status: Events, appended: Events, wanted: ViewConfiguration) -> None:
+    """What holds after every adoption: the view's history continues, the status agrees with it."""
+    complete = (*mirror, *appended)
+    state = replay(complete)
+    assert state is not None
+    assert state.configuration == wanted
+    assert isinstance(complete[-1], ConfigurationAdopted)
+    assert disagreement(complete, documents(status)) is None
+    assert disagreement(complete, documents(fold(complete))) is None
+
+
+@pytest.mark.parametrize(
+    "status",
+    [THREE, fold(THREE, FoldLimits(entries=2))],
+    ids=["complete", "folded"],
+)
+def test_a_lost_history_is_brought_back_from_the_status(status: Events) -> None:
+    appended = adopted((), status, None)
+
+    check((), status, appended, TENTH)
+    assert appended[:-1] == status
+    assert (appended[-1].sequence, getattr(appended[-1], "version", 0)) == (4, 4)
+
+
+def test_a_history_restored_from_a_backup_is_continued_with_what_the_status_remembers() -> None:
+    appended = adopted(THREE[:1], THREE, None)
+
+    check(THREE[:1], THREE, appended, TENTH)
+    assert appended[:-1] == THREE[1:]
+
+
+def test_a_gap_is_filled_from_the_status() -> None:
+    mirror = (THREE[0], THREE[2])
+    assert disagreement(mirror, ()) is not None
+
+    appended = adopted(mirror, THREE, None)
+
+    assert appended[0] == THREE[1]
+    check((), THREE, tuple(sorted((*mirror, *appended), key=lambda each: each.sequence)), TENTH)
+
+
+def test_a_gap_that_nothing_fills_is_left_to_a_backup() -> None:
+    with pytest.raises(HistoryMissing):
+        adopted((THREE[0], THREE[2]), (), HALF)
+
+
+def test_rows_without_any_history_are_adopted_by_a_persons_word() -> None:
+    appended = adopted((), (), HALF)
+
+    check((), (), appended, HALF)
+    assert len(appended) == 1
+
+
+def test_without_any_history_somebody_must_say_what_holds() -> None:
+    with pytest.raises(InvalidInput, match="nothing remembers it"):
+        adopted((), (), None)
+
+
+def test_a_fork_is_settled_by_what_reaches_both() -> None:
+    """The view went one way, the status another; neither may be forgotten."""
+    mirror, status = (
+        history_of(HOUR, HALF),
+        history_of(HOUR, OTHER, ViewConfiguration(timedelta(minutes=10), 5)),
+    )
+    assert disagreement(mirror, documents(status)) is not None
+
+    both = ViewConfiguration(timedelta(minutes=10), 5)
+    appended = adopted(mirror, status, both)
+
+    check(mirror, status, appended, both)
+    assert len(appended) == 1
+
+
+def test_what_would_leave_a_fork_unread_is_refused_with_what_reaches_all() -> None:
+    mirror, status = history_of(HOUR, HALF), history_of(HOUR, OTHER)
+
+    with pytest.raises(ConfigurationRefused) as refused:
+        adopted(mirror, status, HALF)
+
+    assert "10m and 4 buckets" in refused.value.hint
+
+
+def test_what_the_rows_were_written_under_must_stay_reachable() -> None:
+    with pytest.raises(ConfigurationRefused):
+        adopted((), (), HALF, used=[TENTH])
+
+
+def test_a_history_that_nothing_contradicts_cannot_be_adopted_over() -> None:
+    with pytest.raises(InvalidInput, match="nothing to adopt"):
+        adopted(THREE, THREE, TENTH)
+    with pytest.raises(InvalidInput, match="nothing to adopt"):
+        adopted(THREE, (), TENTH)
+
+
+def test_an_adoption_that_was_cut_short_is_finished_by_the_next() -> None:
+    appended = adopted((), THREE, None)
+
+    again = adopted(appended[:1], THREE, None)
+
+    assert again == appended[1:]
+
+
+def test_after_an_adoption_the_rules_go_on_from_it() -> None:
+    complete = adopted((), THREE, None)
+
+    refused = decide(complete, HOUR, at=NOON)
+
+    assert refused.refusal is not None
+    assert refused.configured.configuration == TENTH

@@ -1,0 +1,191 @@
+"""The decision table of dequeue, row by row."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from uuid import UUID
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from postroad.domain.dispatch import (
+    Arrival,
+    Later,
+    Verdict,
+    decide,
+    decide_claimed,
+    deletes_bytes,
+)
+from postroad.domain.identifiers import id_at
+from postroad.domain.ladder import LADDER_SECONDS, hop_after, step_to
+from postroad.domain.mail import Envelope
+from postroad.domain.references import Reference
+from postroad.domain.slices import place
+from postroad.domain.turns import Change, Ending, EndingKind, Mark, Turn
+
+NOW = datetime(2026, 1, 1, 10, 20, tzinfo=UTC)
+HOUR = timedelta(hours=1)
+KEY = place(id_at(NOW, 0, 5), HOUR, 3)
+TURN = Turn(KEY, UUID(int=1), Envelope(None, ("b@example.net",)), "blob", 1, 1, NOW, NOW)
+FIRST = Reference.to(TURN, claim=False)
+AGAIN = Reference.to(TURN, claim=True)
+ARRIVAL = Arrival(NOW, False, 0, NOW - HOUR, timedelta(seconds=8), limit=3, draw=0.0)
+REPLACED = Ending(EndingKind.REPLACED, NOW, KEY, Change.nothing(TURN))
+DELIVERED = Mark(delivered_at=NOW)
+
+
+def ended(kind: EndingKind) -> Mark:
+    return Mark(ending=Ending(kind, NOW))
+
+
+@pytest.mark.parametrize(
+    ("reference", "mark", "arrival", "expected"),
+    [
+        pytest.param(FIRST, None, ARRIVAL, Verdict.ATTEMPT, id="first delivery: no claim"),
+        pytest.param(AGAIN, None, ARRIVAL, Verdict.CLAIM, id="may exist twice: claim"),
+        pytest.param(
+            FIRST,
+            None,
+            replace(ARRIVAL, browse_start=NOW),
+            Verdict.SETTLE,
+            id="before browse start: finished, though no mark is left",
+        ),
+        pytest.param(FIRST, DELIVERED, ARRIVAL, Verdict.SETTLE, id="delivered"),
+        pytest.param(FIRST, ended(EndingKind.REMOVED), ARRIVAL, Verdict.SETTLE, id="removed"),
+        pytest.param(FIRST, Mark(ending=REPLACED), ARRIVAL, Verdict.FINISH, id="half replaced"),
+        pytest.param(
+            FIRST, Mark(NOW, REPLACED), ARRIVAL, Verdict.FINISH, id="delivered and half replaced"
+        ),
+        pytest.param(
+            FIRST, Mark(ending=REPLACED, published=True), ARRIVAL, Verdict.SETTLE, id="replaced"
+        ),
+        pytest.param(
+            FIRST,
+            DELIVERED,
+            replace(ARRIVAL, redelivered=True, failed_deliveries=1),
+            Verdict.SETTLE,
+            id="redelivered after its mark: no hop is needed",
+        ),
+        pytest.param(
+            FIRST,
+            None,
+            replace(ARRIVAL, redelivered=True),
+            Later(FIRST.again(), 8),
+            id="redelivered: one hop, with a claim",
+        ),
+        pytest.param(
+            replace(FIRST, crashes=2),
+            None,
+            replace(ARRIVAL, redelivered=True, failed_deliveries=1, draw=0.99),
+            Later(replace(AGAIN, crashes=3), 64),
+            id="redelivered often: a wider hop",
+        ),
+        pytest.param(
+            replace(FIRST, crashes=3),
+            None,
+            replace(ARRIVAL, redelivered=True, failed_deliveries=1),
+            Verdict.GIVE_UP,
+            id="redelivered too often",
+        ),
+        pytest.param(
+            replace(FIRST, due_at=NOW + HOUR),
+            None,
+            ARRIVAL,
+            Later(replace(AGAIN, due_at=NOW + HOUR), 2048),
+            id="not due: the longest step that fits, from now on with a claim",
+        ),
+        pytest.param(
+            replace(FIRST, due_at=NOW + HOUR),
+            None,
+            replace(ARRIVAL, redelivered=True),
+            Later(replace(AGAIN, due_at=NOW + HOUR), 2048),
+            id="redelivered and not due: the step is the hop",
+        ),
+        pytest.param(
+            replace(FIRST, due_at=NOW + HOUR),
+            ended(EndingKind.REMOVED),
+            ARRIVAL,
+            Verdict.SETTLE,
+            id="removed while delayed",
+        ),
+        pytest.param(replace(FIRST, due_at=NOW), None, ARRIVAL, Verdict.ATTEMPT, id="just due"),
+    ],
+)
+def test_decision_about_a_reference(
+    reference: Reference, mark: Mark | None, arrival: Arrival, expected: Verdict | Later
+) -> None:
+    assert decide(reference, mark, arrival) == expected
+
+
+@pytest.mark.parametrize(
+    ("mark", "previous", "expected"),
+    [
+        pytest.param(None, [], Verdict.ATTEMPT, id="nothing happened"),
+        pytest.param(None, [None], Verdict.ATTEMPT, id="the predecessor has no mark any more"),
+        pytest.param(
+            None, [Mark(ending=REPLACED, published=True)], Verdict.ATTEMPT, id="replaced only"
+        ),
+        pytest.param(
+            None,
+            [Mark(NOW, REPLACED, True), None],
+            Verdict.SETTLE,
+            id="a predecessor was delivered by whoever had it",
+        ),
+        pytest.param(DELIVERED, [], Verdict.SETTLE, id="delivered before we had the claim"),
+        pytest.param(Mark(ending=REPLACED), [], Verdict.FINISH, id="being replaced"),
+    ],
+)
+def test_decision_once_the_claims_are_ours(
+    mark: Mark | None, previous: list[Mark | None], expected: Verdict
+) -> None:
+    assert decide_claimed(mark, previous) == expected
+
+
+@pytest.mark.parametrize(
+    ("mark", "expected"),
+    [
+        (DELIVERED, True),
+        (ended(EndingKind.REMOVED), True),
+        (ended(EndingKind.EXPIRED), True),
+        (ended(EndingKind.REJECTED), False),
+        (ended(EndingKind.WITHDRAWN), False),
+        (Mark(ending=REPLACED, published=True), False),
+        (Mark(NOW, REPLACED, True), True),
+    ],
+)
+def test_bytes_go_when_nobody_needs_them(mark: Mark, expected: bool) -> None:
+    assert deletes_bytes(mark) is expected
+
+
+@given(st.integers(1, 10**12))
+def test_step_never_passes_the_due_time_by_more_than_a_second(milliseconds: int) -> None:
+    left = timedelta(milliseconds=milliseconds)
+
+    step = step_to(EPOCH_DUE, EPOCH_DUE - left)
+
+    assert step in LADDER_SECONDS
+    assert timedelta(seconds=step) <= max(left, timedelta(seconds=1))
+
+
+@given(st.integers(1, 10**9))
+def test_steps_reach_the_due_time_without_being_early(seconds: int) -> None:
+    now, steps = EPOCH_DUE - timedelta(seconds=seconds, milliseconds=300), 0
+    while step := step_to(EPOCH_DUE, now):
+        now += timedelta(seconds=step)
+        steps += 1
+
+    assert EPOCH_DUE <= now < EPOCH_DUE + timedelta(seconds=1)
+    assert steps <= seconds // LADDER_SECONDS[-1] + len(LADDER_SECONDS) + 1
+
+
+@given(st.integers(0, 10**6), st.floats(0, 1, exclude_max=True))
+def test_hops_widen_with_crashes_within_bounds(crashes: int, draw: float) -> None:
+    hop = hop_after(crashes, timedelta(seconds=8), draw)
+
+    assert 8 <= hop <= 512
+    assert hop_after(0, timedelta(seconds=8), draw) == 8
+
+
+EPOCH_DUE = datetime(9000, 1, 1, tzinfo=UTC)

@@ -1,0 +1,104 @@
+import pytest
+
+from postroad import Mail
+from postroad.domain.mail import DsnOptions, RecipientDsn
+from postroad.errors import InvalidMail
+
+
+def mail(**changes: object) -> Mail:
+    values: dict[str, object] = {
+        "sender": "a@example.org",
+        "recipients": ("b@example.net",),
+        "content": b"Subject: hi\r\n\r\nhello\r\n",
+    }
+    return Mail(**{**values, **changes})  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        "no-at-sign",
+        "@example.org",
+        "a@",
+        "a b@example.org",
+        "a@example.org\r\nRCPT TO:<c@example.org>",
+        "<a@example.org>",
+        "a" * 320 + "@example.org",
+        "nul\0@example.org",
+        "half\ud800@example.org",
+    ],
+)
+@pytest.mark.parametrize("field", ["sender", "recipients"])
+def test_an_address_that_would_break_the_dialogue_is_refused(field: str, address: str) -> None:
+    with pytest.raises(InvalidMail) as caught:
+        mail(**{field: (address,) if field == "recipients" else address})
+
+    assert "example.org" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "address",
+    ["a@example.org", '"a b"@example.org', "postmaster", "ü@exämple.org", "a@[192.0.2.1]", "a+b@x"],
+)
+def test_unusual_addresses_are_taken(address: str) -> None:
+    assert mail(recipients=(address,)).recipients == (address,)
+
+
+def test_the_null_reverse_path_is_none() -> None:
+    assert mail(sender=None).envelope.sender is None
+
+
+def test_nobody_to_deliver_to_is_refused() -> None:
+    with pytest.raises(InvalidMail, match="recipient"):
+        mail(recipients=())
+
+
+def test_one_string_is_not_taken_for_a_list_of_letters() -> None:
+    with pytest.raises(InvalidMail, match="tuple"):
+        mail(recipients="b@example.net")
+
+
+def test_reprs_show_no_address_and_no_content() -> None:
+    shown = repr(mail()) + repr(mail().envelope)
+
+    assert "example" not in shown
+    assert "hello" not in shown
+
+
+def test_domains_are_lower_case_and_unique() -> None:
+    recipients = ("a@B.example", "c@b.example", "d@a.example", "postmaster")
+
+    assert mail(recipients=recipients).envelope.domains == ("", "a.example", "b.example")
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"ret": "FULL\r\nRCPT TO:<c@d.example>"},
+        {"ret": "full"},
+        {"envid": "a\r\nb"},
+        {"envid": "ä"},
+    ],
+)
+def test_dsn_options_that_would_break_out_of_their_command_are_refused(
+    options: dict[str, str],
+) -> None:
+    with pytest.raises(InvalidMail):
+        DsnOptions(**options)  # type: ignore[arg-type]  # recipients is no text
+
+
+@pytest.mark.parametrize(
+    ("notify", "orcpt"),
+    [
+        (("SUCCESS", "NEVER\r\nDATA"), None),
+        (("sometimes",), None),
+        ((), "rfc822 X=Y;a@b.example"),
+        ((), "rfc822;a\n"),
+        ((), "nobody"),
+    ],
+)
+def test_dsn_options_of_a_recipient_are_held_to_their_grammar(
+    notify: tuple[str, ...], orcpt: str | None
+) -> None:
+    with pytest.raises(InvalidMail):
+        RecipientDsn(notify, orcpt)

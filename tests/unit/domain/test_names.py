@@ -1,0 +1,35 @@
+import pytest
+
+from postroad.domain.names import QueueName
+from postroad.errors import InvalidQueueName
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "outgoing", ".", "mail.", ".outgoing", "Mail.outgoing", "mail.out going", "mail.-out",
+     "mail.out.going", "mail." + "x" * 64, "mail.out_going", "mail.*"],
+)  # fmt: skip
+def test_what_is_not_two_dns_labels_is_refused(text: str) -> None:
+    with pytest.raises(InvalidQueueName) as caught:
+        QueueName.parse(text)
+
+    assert repr(text) in str(caught.value)
+
+
+def test_every_object_of_a_queue_carries_its_name() -> None:
+    queue = QueueName.parse("mail.outgoing")
+
+    assert queue.exchange == "postroad.mail.outgoing"
+    assert queue.work_queue == "postroad.mail.outgoing.work"
+    assert queue.dead_queue == "postroad.mail.outgoing.dead"
+    assert queue.delay_queue(64) == "postroad.mail.outgoing.delay.64"
+    assert queue.bucket("postroad-") == "postroad-mail-outgoing"
+
+
+def test_long_names_that_share_their_first_characters_get_buckets_of_their_own() -> None:
+    one, other = (QueueName("n" * 40, "q" * 40 + end) for end in ("a", "b"))
+
+    buckets = {one.bucket("postroad-"), other.bucket("postroad-")}
+
+    assert len(buckets) == 2
+    assert all(len(bucket) <= 63 for bucket in buckets)

@@ -1,0 +1,108 @@
+"""SMTP replies are read and written as RFC 5321 says, and doubt never gives mail up."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from postroad.domain.mail import OutcomeKind
+from postroad.domain.replies import LONGEST_TEXT, MOST_LINES, EnhancedCode, Reply, ReplyReader
+from postroad.errors import InvalidInput
+
+line_texts = st.text(st.characters(exclude_characters="\r\n", exclude_categories=["Cs"]))
+replies = st.builds(
+    Reply, st.integers(200, 599), st.lists(line_texts, min_size=1, max_size=5).map(tuple)
+)
+
+
+@given(replies)
+def test_what_is_written_is_read_again(reply: Reply) -> None:
+    reader = ReplyReader()
+
+    *before, last = [reader.feed(line) for line in reply.encode().split(b"\r\n")[:-1]]
+
+    assert before == [None] * (len(reply.lines) - 1)
+    assert last == reply
+
+
+@given(replies)
+def test_a_reply_shown_to_people_is_one_printable_line(reply: Reply) -> None:
+    shown = str(reply)
+
+    assert shown.startswith(str(reply.code))
+    assert len(shown) <= LONGEST_TEXT
+    assert shown.isprintable()
+
+
+@pytest.mark.parametrize(
+    ("code", "kind"),
+    [
+        (250, OutcomeKind.DELIVERED),
+        (251, OutcomeKind.DELIVERED),
+        (354, OutcomeKind.DEFERRED),
+        (421, OutcomeKind.DEFERRED),
+        (450, OutcomeKind.DEFERRED),
+        (452, OutcomeKind.DEFERRED),
+        (500, OutcomeKind.FAILED),
+        (550, OutcomeKind.FAILED),
+        (554, OutcomeKind.FAILED),
+    ],
+)
+def test_the_first_digit_decides_the_outcome(code: int, kind: OutcomeKind) -> None:
+    assert Reply(code, ("x",)).outcome.kind is kind
+
+
+@pytest.mark.parametrize(
+    ("text", "kind"),
+    [
+        ("too many recipients", OutcomeKind.DEFERRED),
+        ("5.5.3 too many recipients", OutcomeKind.DEFERRED),
+        ("5.2.2 mailbox full", OutcomeKind.FAILED),
+    ],
+)
+def test_552_to_a_recipient_defers_unless_it_says_otherwise(text: str, kind: OutcomeKind) -> None:
+    assert Reply(552, (text,)).recipient_outcome.kind is kind
+    assert Reply(552, (text,)).outcome.kind is OutcomeKind.FAILED
+
+
+@pytest.mark.parametrize(
+    ("code", "text", "expected"),
+    [
+        (250, "2.1.5 ok", EnhancedCode(2, 1, 5)),
+        (550, "5.7.26", EnhancedCode(5, 7, 26)),
+        (550, "4.7.1 contradicts the code", None),
+        (550, "5.1.1.2 is an address", None),
+        (250, "ok", None),
+    ],
+)
+def test_an_enhanced_code_counts_when_it_agrees(
+    code: int, text: str, expected: EnhancedCode | None
+) -> None:
+    assert Reply(code, (text,)).enhanced == expected
+
+
+@pytest.mark.parametrize("line", [b"", b"25", b"250_x", b"150 x", b"600 x", b"hello", b"250 a\rb"])
+def test_what_is_no_reply_is_refused(line: bytes) -> None:
+    with pytest.raises(InvalidInput):
+        ReplyReader().feed(line)
+
+
+def test_a_reply_that_changes_its_code_is_refused() -> None:
+    reader = ReplyReader()
+    reader.feed(b"250-one")
+
+    with pytest.raises(InvalidInput):
+        reader.feed(b"550 two")
+
+
+def test_a_reply_without_end_is_refused() -> None:
+    reader = ReplyReader()
+
+    for _ in range(MOST_LINES):
+        reader.feed(b"250-more")
+
+    with pytest.raises(InvalidInput):
+        reader.feed(b"250-more")
+
+
+def test_a_code_alone_is_a_reply() -> None:
+    assert ReplyReader().feed(b"250") == Reply(250, ("",))

@@ -1,0 +1,92 @@
+"""A mail is tried again while it is young, given up when it is not, and done when all have it."""
+
+from datetime import timedelta
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from postroad.domain.mail import Outcome, OutcomeKind
+from postroad.domain.retries import Done, Reject, Retry, RetryPlan, decide
+from postroad.errors import InvalidSettings
+
+MINUTE = timedelta(minutes=1)
+PLAN = RetryPlan((MINUTE, 5 * MINUTE, 15 * MINUTE), timedelta(hours=1), spread=0.5)
+YES, NO, LATER = Outcome.delivered("250"), Outcome.failed("550 no"), Outcome.deferred("450 later")
+
+
+def ending(outcomes: dict[str, Outcome], **facts: object) -> object:
+    defaults: dict[str, object] = {
+        "failures": {},
+        "attempt": 0,
+        "age": timedelta(0),
+        "uniform": 0.0,
+    }
+    return decide(PLAN, outcomes, **{**defaults, **facts})  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("outcomes", "facts", "expected"),
+    [
+        ({"a": YES}, {}, Done()),
+        ({"a": YES, "b": YES}, {}, Done()),
+        ({"a": LATER}, {}, Retry(MINUTE, ("a",), "450 later")),
+        ({"a": YES, "b": LATER}, {}, Retry(MINUTE, ("b",), "450 later")),
+        ({"a": NO, "b": LATER}, {}, Retry(MINUTE, ("b",), "450 later")),
+        ({"a": NO}, {}, Reject("550 no")),
+        ({"a": YES, "b": NO}, {}, Reject("550 no")),
+        ({"a": YES}, {"failures": {"c": "550 earlier"}}, Reject("550 earlier")),
+        ({"a": LATER}, {"failures": {"c": "x"}}, Retry(MINUTE, ("a",), "450 later")),
+        ({"a": LATER}, {"age": PLAN.max_age}, Reject("not delivered within 1h: 450 later")),
+        ({"a": LATER}, {"attempt": 2}, Retry(15 * MINUTE, ("a",), "450 later")),
+        ({"a": LATER}, {"attempt": 99}, Retry(15 * MINUTE, ("a",), "450 later")),
+        ({"a": LATER}, {"uniform": 1.0}, Retry(1.5 * MINUTE, ("a",), "450 later")),
+    ],
+)
+def test_the_outcomes_decide_the_ending(
+    outcomes: dict[str, Outcome], facts: dict[str, object], expected: object
+) -> None:
+    assert ending(outcomes, **facts) == expected
+
+
+def test_many_different_failures_make_a_short_reason() -> None:
+    outcomes = {str(number): Outcome.failed(f"550 {number}") for number in range(10)}
+
+    assert ending(outcomes) == Reject("550 0; 550 1; 550 2; and 7 more")
+
+
+kinds = st.sampled_from(OutcomeKind).map(lambda kind: Outcome(kind, "text"))
+
+
+@given(
+    st.dictionaries(st.text(max_size=3), kinds, min_size=1),
+    st.dictionaries(st.text(max_size=3), st.just("x")),
+    st.integers(0, 50),
+    st.timedeltas(timedelta(0), timedelta(hours=2)),
+    st.floats(0, 1, exclude_max=True),
+)
+def test_nobody_is_forgotten(
+    outcomes: dict[str, Outcome],
+    failures: dict[str, str],
+    attempt: int,
+    age: timedelta,
+    uniform: float,
+) -> None:
+    result = decide(PLAN, outcomes, failures, attempt=attempt, age=age, uniform=uniform)
+
+    missed = {r for r, outcome in outcomes.items() if outcome.kind is not OutcomeKind.DELIVERED}
+    deferred = {r for r in missed if outcomes[r].kind is OutcomeKind.DEFERRED}
+    if isinstance(result, Done):
+        assert not missed
+        assert not failures
+    elif isinstance(result, Retry):
+        assert set(result.remaining) == deferred != set()
+        assert PLAN.lanes[0] <= result.delay <= 1.5 * PLAN.lanes[-1]
+    else:
+        assert missed or failures
+
+
+@pytest.mark.parametrize("lanes", [(), (timedelta(0),), (MINUTE, -MINUTE)])
+def test_a_plan_without_sense_is_refused(lanes: tuple[timedelta, ...]) -> None:
+    with pytest.raises(InvalidSettings):
+        RetryPlan(lanes)

@@ -1,0 +1,89 @@
+"""Content survives DATA octet by octet, and only CRLF.CRLF ends it, wherever chunks are cut."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from postroad.domain.transparency import Stuffer, Unstuffer
+
+ragged = st.lists(
+    st.sampled_from([b".", b"..", b"\r\n", b"\r\n", b"a", b"\r\n.\r\n", b"x.y", b"\xff"])
+).map(b"".join)
+"""Octets in which CR and LF only come as pairs."""
+
+hostile = st.lists(st.sampled_from([b".", b"\r\n", b"\r", b"\n", b"a", b"\n.\n", b"\r\n."])).map(
+    b"".join
+)
+
+
+@st.composite
+def chunked(draw: st.DrawFn, contents: st.SearchStrategy[bytes]) -> list[bytes]:
+    content = draw(contents)
+    cuts = sorted(draw(st.lists(st.integers(0, len(content)), max_size=6)))
+    return [content[a:b] for a, b in zip([0, *cuts], [*cuts, len(content)], strict=True)]
+
+
+def sent(chunks: list[bytes]) -> bytes:
+    stuffer = Stuffer()
+    return b"".join([*map(stuffer.feed, chunks), stuffer.end()])
+
+
+def received(chunks: list[bytes]) -> tuple[bytes, bytes | None, Unstuffer]:
+    unstuffer = Unstuffer()
+    content = b""
+    for number, chunk in enumerate(chunks):
+        part, rest = unstuffer.feed(chunk)
+        content += part
+        if rest is not None:
+            return content, rest + b"".join(chunks[number + 1 :]), unstuffer
+    return content, None, unstuffer
+
+
+@given(chunked(ragged), st.data())
+def test_what_was_sent_is_received(chunks: list[bytes], data: st.DataObject) -> None:
+    content = b"".join(chunks)
+    expected = content if content.endswith(b"\r\n") or not content else content + b"\r\n"
+    wire = sent(chunks) + b"QUIT\r\n"
+
+    arrived, rest, unstuffer = received(data.draw(chunked(st.just(wire))))
+
+    assert (arrived, rest) == (expected, b"QUIT\r\n")
+    assert not unstuffer.has_bare_line_ends
+
+
+@given(chunked(hostile))
+def test_what_is_sent_ends_only_at_its_end_and_has_no_bare_line_ends(chunks: list[bytes]) -> None:
+    wire = sent(chunks)
+    arrived, rest, unstuffer = received([wire])
+
+    assert rest == b""
+    assert not unstuffer.has_bare_line_ends
+    assert arrived.splitlines() == b"".join(chunks).splitlines()
+
+
+@given(chunked(hostile))
+def test_bare_line_ends_are_noticed_wherever_chunks_are_cut(chunks: list[bytes]) -> None:
+    content = b"".join(chunks)
+    before_end, found, _ = (b"\r\n" + content + b"\r\n.\r\n").partition(b"\r\n.\r\n")
+    assert found
+    mail = before_end + b"\r\n"
+    is_bare = b"\r" in (stripped := mail.replace(b"\r\n", b"")) or b"\n" in stripped
+
+    _, rest, unstuffer = received([*chunks, b"\r\n.\r\n"])
+
+    assert rest is not None
+    assert unstuffer.has_bare_line_ends == is_bare
+
+
+@pytest.mark.parametrize(
+    "end", [b"\n.\n", b"\n.\r\n", b"\r\n.\n", b"\r.\r", b"\r\n.\r", b"\r\n\x00.\r\n"]
+)
+def test_only_the_true_end_ends_a_mail(end: bytes) -> None:
+    _, rest, _ = received([b"a" + end + b"MAIL FROM:<x@y>\r\n"])
+
+    assert rest is None
+
+
+def test_an_empty_mail_is_a_lone_dot() -> None:
+    assert sent([]) == b".\r\n"
+    assert received([b".\r\nRSET\r\n"])[:2] == (b"", b"RSET\r\n")
