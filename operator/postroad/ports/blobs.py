@@ -1,0 +1,68 @@
+"""The bytes of mails: one object per mail, written once, never changed."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from typing import Protocol
+
+from postroad.domain.mail import Content
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """What was stored. `header_size` counts the bytes up to and including the blank line that ends
+    the header; the whole size when there is none within the first 256 KiB."""
+
+    size_bytes: int
+    header_size: int
+
+
+class Blobs(Protocol):
+    """The objects of one bucket. Safe to use concurrently from one event loop."""
+
+    async def put(self, key: str, content: Content, limit_bytes: int | None = None) -> Stored:
+        """Store the content under a new key. Durable when it returns; a stream is never held whole
+        in memory. On an error nothing is visible under the key (an incomplete upload may remain
+        until the bucket's lifecycle aborts it). Repeating it overwrites with the same bytes.
+
+        Raises: MailTooLarge past `limit_bytes`, BlobsUnavailable, BlobsRefused, CredentialsRefused.
+        """
+        ...
+
+    async def get(self, key: str, first: int = 0, length: int | None = None) -> bytes:
+        """Return `length` bytes from offset `first` (all when None).
+        Raises: BlobMissing, BlobsUnavailable, BlobsRefused."""
+        ...
+
+    def stream(self, key: str) -> AsyncIterator[bytes]:
+        """Yield the object in chunks of at most 1 MiB. Errors as `get`."""
+        ...
+
+    async def delete(self, key: str) -> None:
+        """Delete the object. Idempotent: a missing one is fine."""
+        ...
+
+    def keys(self, prefix: str) -> AsyncIterator[str]:
+        """Yield all keys with this prefix, in lexical order."""
+        ...
+
+    async def create(self) -> tuple[str, ...]:
+        """Create the bucket if it is missing and set its lifecycle. Idempotent.
+
+        Returns what the store cannot do, as words for a condition (`LifecycleUnsupported`).
+        """
+        ...
+
+    async def exists(self) -> bool:
+        """Return whether the bucket is there."""
+        ...
+
+    async def drop(self, prefix: str = "", *, bucket: bool = True) -> int:
+        """Delete all objects with this prefix, then (with `bucket`) the bucket if nothing else is
+        in it. Idempotent. Returns how many objects were deleted."""
+        ...
+
+    async def close(self) -> None:
+        """Release connections. Idempotent."""
+        ...

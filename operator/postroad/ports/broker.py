@@ -1,0 +1,102 @@
+"""The broker carries references to turns; it never carries mail.
+
+One `Broker` serves one queue. Everything published is durable, confirmed and mandatory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from typing import Protocol
+from uuid import UUID
+
+from postroad.domain.ladder import LADDER_SECONDS as LADDER_SECONDS
+
+
+@dataclass(frozen=True, slots=True)
+class Depths:
+    """Messages in the broker: ready and unacknowledged together."""
+
+    work: int
+    delayed: int
+    dead: int
+    consumers: int
+
+
+class Delivery(Protocol):
+    """One message leased to this consumer. Exactly one of the three endings, once.
+
+    An ending on a delivery whose channel is gone raises BrokerUnavailable; the broker has given the
+    message to somebody else (or will), which the marks make harmless.
+    """
+
+    @property
+    def body(self) -> bytes: ...
+
+    @property
+    def redelivered(self) -> bool:
+        """Whether the broker may have handed it out before."""
+        ...
+
+    @property
+    def failed_deliveries(self) -> int:
+        """How often it was handed out and neither acked nor given back, as far as the broker
+        knows; past the delivery limit it is dead-lettered by the broker."""
+        ...
+
+    async def ack(self) -> None:
+        """The message is finished. Cheap: not a round trip."""
+        ...
+
+    async def give_back(self) -> None:
+        """Put it back without counting a failure, as far as the broker can."""
+        ...
+
+    async def dead_letter(self) -> None:
+        """Send it to the dead queue."""
+        ...
+
+
+class Broker(Protocol):
+    """The messages of one queue. Safe to use concurrently from one event loop."""
+
+    async def publish(self, message_id: UUID, body: bytes, delay_seconds: int = 0) -> None:
+        """Publish to the work queue, or to the ladder step of exactly `delay_seconds` (one of
+        `LADDER_SECONDS`), from where it comes to the work queue by itself.
+
+        Returns when a quorum has it on disk. Many publishes may be in flight; they share confirms.
+        Not idempotent: an error leaves open whether the message exists.
+        Raises: Unroutable, BrokerUnavailable (also when the confirm does not come in time),
+        BrokerRefused, CredentialsRefused.
+        """
+        ...
+
+    def consume(self, prefetch: int) -> AsyncIterator[Delivery]:
+        """Yield messages of the work queue, oldest first, at most `prefetch` not ended.
+
+        Reconnects for ever with backoff and jitter. Deliveries handed out before a lost connection
+        raise at their ending. `aclose()` cancels the consumer; what it had not handed out goes
+        back, what it handed out stays leased until it ends or the broker is closed.
+        """
+        ...
+
+    def consume_dead(self, prefetch: int) -> AsyncIterator[Delivery]:
+        """Yield messages of the dead queue until none has been there for a second, then end."""
+        ...
+
+    async def depths(self) -> Depths:
+        """Return how many messages there are. Raises: BrokerUnavailable."""
+        ...
+
+    async def declare(self) -> None:
+        """Create the exchange, the queues and the bindings that are missing. Idempotent.
+        Raises: BrokerRefused when one exists with other arguments (the message names them)."""
+        ...
+
+    async def delete(self) -> None:
+        """Delete the exchange and all queues with what is in them. Idempotent."""
+        ...
+
+    async def close(self) -> None:
+        """Close connections; unended deliveries go back. Idempotent."""
+        ...

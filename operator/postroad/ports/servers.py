@@ -1,0 +1,52 @@
+"""The outside servers of one cluster, from which the ports of any queue are made."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from postroad.domain.names import QueueName
+from postroad.errors import ServerError
+from postroad.ports.blobs import Blobs
+from postroad.ports.broker import Broker
+from postroad.ports.history import History
+from postroad.ports.view import ViewStore
+
+
+@dataclass(frozen=True, slots=True)
+class Checked:
+    """What a check of one server found: its version, or the error that stands in the way.
+    `limits` names what it cannot do, as words for a condition."""
+
+    version: str | None = None
+    error: ServerError | None = None
+    limits: tuple[str, ...] = ()
+
+
+class Servers(Protocol):
+    """Makes ports; connections are shared and opened on first use."""
+
+    def broker(self, queue: QueueName, *, delivery_limit: int = 20) -> Broker:
+        """Return the broker of a queue. No I/O."""
+        ...
+
+    def views(self) -> ViewStore:
+        """Return the keyspace of the cluster. No I/O."""
+        ...
+
+    def history(self, queue: QueueName) -> History:
+        """Return the configuration history of a queue. No I/O."""
+        ...
+
+    def blobs(self, bucket: str) -> Blobs:
+        """Return the objects of a bucket. No I/O."""
+        ...
+
+    async def check(self) -> dict[str, Checked]:
+        """Ask each of `rabbitmq`, `cassandra`, `s3` for its version, at the same time, each within
+        a few seconds. Never raises for a server that is away: that is an answer."""
+        ...
+
+    async def close(self) -> None:
+        """Close all connections. Idempotent."""
+        ...

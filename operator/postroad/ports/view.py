@@ -1,0 +1,265 @@
+"""The time-series view: rows, marks and what is derived from them, per queue.
+
+One `View` serves one queue. Reads and writes are quorum reads and writes: what a write returned
+for is seen by every later read. Instants are kept to the millisecond, rounded down. All methods are
+safe to run concurrently. Every method may raise ViewUnavailable, ViewRefused or CredentialsRefused;
+those that say *idempotent* may be repeated after ViewUnavailable.
+Source: 000 Decision; 001; ADR 0004.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Protocol
+from uuid import UUID
+
+from postroad.domain.mail import Outcome
+from postroad.domain.slices import Partition, TurnKey
+from postroad.domain.turns import Ending, Mark, Traits, Turn
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Everything before `browse_start` is finished; rows before `content_start` are deleted.
+    Both only ever move forward. None: never written."""
+
+    browse_start: datetime | None
+    content_start: datetime | None
+
+
+@dataclass(frozen=True, slots=True)
+class DeadLetter:
+    """A mail that was given up, complete enough to be queued again. `body` holds the raw message
+    when it could not be read as a reference; `turn` is None then. `requeued_as` is written before
+    the new turn of a requeue, so that a requeue that stopped half way goes on with the same one."""
+
+    enqueue_id: UUID
+    month: str
+    died_at: datetime
+    reason: str
+    turn: Turn | None
+    body: bytes | None = None
+    requeued_as: TurnKey | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Counts:
+    """Rows or marks of one partition: all; those with a `due_at` after the moment asked about and
+    not held; those held."""
+
+    total: int
+    delayed: int
+    held: int
+
+
+@dataclass(frozen=True, slots=True)
+class ClosedSlice:
+    """Written once when a slice is closed: no row can be added to it any more.
+
+    `rows` by bucket; `live_by_domain` as of the close; `drained` once all rows have final marks.
+    """
+
+    slice_start: datetime
+    window: timedelta
+    rows: Mapping[int, int]
+    live_by_domain: Mapping[str, int]
+    drained: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """A delivery record: what became of one recipient of a mail."""
+
+    recipient: str
+    outcome: Outcome
+    at: datetime
+
+
+class View(Protocol):
+    """The view of one queue."""
+
+    # Rows
+
+    async def insert(self, turn: Turn) -> None:
+        """Insert a row. Durable. Idempotent: the same row again changes nothing."""
+        ...
+
+    async def row(self, key: TurnKey) -> Turn | None:
+        """Return one row."""
+        ...
+
+    def rows(self, partition: Partition, after: UUID | None = None) -> AsyncIterator[Turn]:
+        """Yield a partition's rows in the order of their ids, page by page."""
+        ...
+
+    async def count_rows(self, partition: Partition, now: datetime) -> Counts:
+        """Count the rows, on the server."""
+        ...
+
+    # Marks
+
+    async def mark(self, key: TurnKey) -> Mark | None:
+        """Return the mark of a turn, or None. Linearizable with `end` on the same key only for
+        what `end` itself returned; otherwise a quorum read."""
+        ...
+
+    def marks(
+        self, partition: Partition, after: UUID | None = None
+    ) -> AsyncIterator[tuple[UUID, Mark]]:
+        """Yield a partition's marks in the order of their ids, page by page."""
+        ...
+
+    async def count_marks(self, partition: Partition, now: datetime) -> Counts:
+        """Count the marks, on the server."""
+        ...
+
+    async def mark_delivered(self, key: TurnKey, at: datetime, traits: Traits) -> None:
+        """Write `delivered_at`: plain, cheap, durable, idempotent; never refused."""
+        ...
+
+    async def end(self, key: TurnKey, ending: Ending, traits: Traits) -> Mark | None:
+        """Write an ending if the turn has no mark at all. Durable.
+
+        Returns None when it was written, else the mark that stood there first (nothing changed).
+        A caller unsure after ViewUnavailable calls again, which settles what was under way: an
+        equal ending that stands there is its own.
+        """
+        ...
+
+    async def mark_published(self, key: TurnKey, successor: UUID) -> bool:
+        """Say that the successor's message is confirmed, if the mark still names this successor.
+        Idempotent. Returns whether it does."""
+        ...
+
+    async def change_successor(self, key: TurnKey, old: UUID, new: TurnKey) -> bool:
+        """Give an unfinished replacement another successor, if it still names `old` and is not
+        published. Returns whether it did."""
+        ...
+
+    # Claims and delivery records
+
+    async def claim(self, enqueue_id: UUID, owner: UUID, lifetime: timedelta) -> bool:
+        """Take the right to transmit this turn for `lifetime` from now. Returns whether this owner
+        has it; an owner that already had it has it longer."""
+        ...
+
+    async def release_claim(self, enqueue_id: UUID, owner: UUID) -> None:
+        """Give a claim back early, when nothing was transmitted. Idempotent."""
+        ...
+
+    async def record(self, mail_id: UUID, records: tuple[Record, ...]) -> None:
+        """Write delivery records. Durable, idempotent, the last outcome of a recipient wins."""
+        ...
+
+    async def records(self, mail_id: UUID) -> Mapping[str, Record]:
+        """Return the delivery records of a mail by recipient."""
+        ...
+
+    # Limits and slices
+
+    async def limits(self) -> Limits:
+        """Return the limits."""
+        ...
+
+    async def advance(
+        self, *, browse_start: datetime | None = None, content_start: datetime | None = None
+    ) -> None:
+        """Move limits forward. An older value than the present one changes nothing. Idempotent."""
+        ...
+
+    async def close_slice(self, closed: ClosedSlice) -> ClosedSlice:
+        """Write the close of a slice if it is not closed yet; return what stands."""
+        ...
+
+    async def mark_drained(self, slice_start: datetime) -> None:
+        """Say that a closed slice is drained. Idempotent."""
+        ...
+
+    def closed_slices(self, first: datetime) -> AsyncIterator[ClosedSlice]:
+        """Yield closed slices from `first` on, in order."""
+        ...
+
+    async def forget_slice(self, slice_start: datetime) -> None:
+        """Forget a slice that was cleaned. Idempotent."""
+        ...
+
+    async def delete_rows(self, partition: Partition) -> None:
+        """Delete a partition's rows: one statement. Idempotent."""
+        ...
+
+    async def delete_marks(self, partition: Partition) -> None:
+        """Delete a partition's marks: one statement. Idempotent."""
+        ...
+
+    # Dead letters
+
+    async def bury(self, letter: DeadLetter) -> None:
+        """Write a dead letter. Durable, idempotent."""
+        ...
+
+    async def letter(self, month: str, enqueue_id: UUID) -> DeadLetter | None:
+        """Return one dead letter."""
+        ...
+
+    def buried(self) -> AsyncIterator[DeadLetter]:
+        """Yield dead letters, oldest month first, in the order of their ids."""
+        ...
+
+    async def count_buried(self) -> int:
+        """Return how many dead letters there are, counted on the server."""
+        ...
+
+    async def unbury(self, letter: DeadLetter) -> None:
+        """Delete a dead letter. Idempotent."""
+        ...
+
+    # The whole
+
+    async def server_time(self) -> datetime:
+        """Return the view's clock, to compare with one's own."""
+        ...
+
+    async def erase(self) -> None:
+        """Delete everything this queue has in the view. Idempotent. Its configuration history is
+        deleted after that, by `History.erase`: rows without it could not be read."""
+        ...
+
+
+class ViewStore(Protocol):
+    """The keyspace that the views of many queues share."""
+
+    def view(self, queue: str) -> View:
+        """Return the view of one queue. Cheap; no I/O."""
+        ...
+
+    async def create(self, options: TableOptions) -> None:
+        """Create the keyspace and the tables that are missing, and alter the options that differ.
+        Idempotent; several may run at once."""
+        ...
+
+    async def row_lifetime(self) -> timedelta | None:
+        """Return how long the tables keep a row; None when they were never created."""
+        ...
+
+    async def check(self) -> str:
+        """Return the server's version. Raises: ViewUnavailable, CredentialsRefused."""
+        ...
+
+    async def close(self) -> None:
+        """Release connections. Idempotent."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class TableOptions:
+    """What the tables need, computed over the queues of a cluster (`domain.lifetimes`).
+
+    `replication` as CQL has it, e.g. {"class": "NetworkTopologyStrategy", "dc1": "3"}.
+    """
+
+    replication: Mapping[str, str]
+    row_lifetime: timedelta
+    compaction_window: timedelta
+    gc_grace: timedelta

@@ -1,0 +1,1 @@
+"""Log fields and metrics, declared once."""

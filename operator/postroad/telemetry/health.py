@@ -1,0 +1,131 @@
+"""The HTTP port of every pod: `/healthz`, `/readyz`, `/metrics`.
+
+Plain asyncio and three answers: a dead loop does not answer, and that is the point of `/healthz`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
+
+from postroad.errors import InvalidSettings
+from postroad.telemetry.logs import logger
+
+_log = logger("health")
+
+PROBE_EVERY_SECONDS = 5.0
+"""An answer about the servers is this old at most; probes come more often than servers should be
+asked."""
+
+PROBE_TIMEOUT_SECONDS = 3.0
+REQUEST_TIMEOUT_SECONDS = 5.0
+
+
+class Readiness:
+    """Whether the process can do its work now."""
+
+    def __init__(self) -> None:
+        self._obstacle: str | None = "starting"
+        self._probe: Callable[[], Awaitable[object]] | None = None
+        self._probed_at: float | None = None
+        self._is_draining = False
+
+    def opened(self, probe: Callable[[], Awaitable[object]]) -> None:
+        """From now on the answer is the probe's: whatever it raises is an obstacle."""
+        self._probe = probe
+        self._probed_at = None
+
+    def draining(self) -> None:
+        """From now on and for good the process is not ready."""
+        self._is_draining = True
+
+    async def obstacle(self) -> str | None:
+        """Return what stands in the way, or None when ready."""
+        if self._is_draining:
+            return "draining"
+        if self._probe is None:
+            return self._obstacle
+        now = asyncio.get_running_loop().time()
+        if self._probed_at is None or now - self._probed_at >= PROBE_EVERY_SECONDS:
+            self._probed_at = now
+            self._obstacle = await self._ask(self._probe)
+        return self._obstacle
+
+    @staticmethod
+    async def _ask(probe: Callable[[], Awaitable[object]]) -> str | None:
+        try:
+            async with asyncio.timeout(PROBE_TIMEOUT_SECONDS):
+                await probe()
+        except TimeoutError:
+            return "the queue does not answer in time"
+        except Exception as error:  # whatever it is, the process is not ready
+            _log.debug("not ready", error=str(error))
+            return type(error).__name__
+        return None
+
+
+class HealthServer:
+    """Answers probes and scrapes. Close it last."""
+
+    def __init__(self, readiness: Readiness) -> None:
+        self._readiness = readiness
+        self._server: asyncio.Server | None = None
+
+    async def listen(self, port: int, host: str = "") -> None:
+        """Begin to answer. Raises: InvalidSettings when the port cannot be had."""
+        try:
+            self._server = await asyncio.start_server(self._serve, host or None, port, limit=8192)
+        except OSError as error:
+            raise InvalidSettings(f"cannot listen on port {port}: {error.strerror}") from error
+        _log.info("health", address=f"{host}:{self.port}")
+
+    @property
+    def port(self) -> int:
+        """The port that is listened on."""
+        assert self._server is not None
+        return int(self._server.sockets[0].getsockname()[1])
+
+    async def close(self) -> None:
+        """Stop answering. Idempotent."""
+        if self._server is not None:
+            self._server.close()
+            await self._server.wait_closed()
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            async with asyncio.timeout(REQUEST_TIMEOUT_SECONDS):
+                request = await reader.readuntil(b"\r\n\r\n")
+                writer.write(await self.respond(request))
+                await writer.drain()
+        except (OSError, EOFError, TimeoutError, asyncio.LimitOverrunError):
+            pass  # whoever asks so is not worth an answer
+        finally:
+            writer.close()
+
+    async def respond(self, request: bytes) -> bytes:
+        """Return the whole response to a request's head."""
+        method, _, rest = request.partition(b" ")
+        path = rest.partition(b" ")[0].partition(b"?")[0]
+        if method not in (b"GET", b"HEAD"):
+            return _response("405 Method Not Allowed", b"GET, please\n")
+        match path:
+            case b"/healthz":
+                return _response("200 OK", b"alive\n")
+            case b"/readyz":
+                obstacle = await self._readiness.obstacle()
+                if obstacle is None:
+                    return _response("200 OK", b"ready\n")
+                return _response("503 Service Unavailable", f"{obstacle}\n".encode())
+            case b"/metrics":
+                return _response("200 OK", generate_latest(), CONTENT_TYPE_LATEST)
+        return _response("404 Not Found", b"/healthz, /readyz, /metrics\n")
+
+
+def _response(status: str, body: bytes, content_type: str = "text/plain; charset=utf-8") -> bytes:
+    head = (
+        f"HTTP/1.1 {status}\r\nContent-Type: {content_type}\r\n"
+        f"Content-Length: {len(body)}\r\nConnection: close\r\n\r\n"
+    )
+    return head.encode() + body

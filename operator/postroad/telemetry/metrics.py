@@ -1,0 +1,64 @@
+"""Every metric of postroad, with its unit in its name and the full list of its label values.
+
+Labels never hold addresses. `queue` is the only label without a fixed list of values.
+"""
+
+from __future__ import annotations
+
+from prometheus_client import Counter, Gauge, Histogram
+
+ENQUEUED = Counter("postroad_enqueued_mails_total", "Mails queued.", ["queue"])
+ENQUEUE_FAILURES = Counter(
+    "postroad_enqueue_failures_total",
+    "Enqueues that reported an error.",
+    ["queue", "reason"],  # reason: broker, view, blobs, deadline, invalid, full, other
+)
+UNWITHDRAWN = Counter(
+    "postroad_unwithdrawn_enqueues_total",
+    "Failed enqueues that could not be withdrawn: each may still be delivered once.",
+    ["queue"],
+)
+ENQUEUE_SECONDS = Histogram(
+    "postroad_enqueue_seconds", "Time until an enqueue was durable.", ["queue"]
+)
+ENDED = Counter(
+    "postroad_ended_items_total",
+    "Items that ended.",
+    ["queue", "ending"],  # ending: done, retry, reject
+)
+SKIPPED = Counter(
+    "postroad_skipped_references_total",
+    "References that were not handed out.",
+    ["queue", "reason"],  # reason: marked, finished, hop, claimed, unreadable
+)
+VANISHED = Gauge(
+    "postroad_vanished_rows",
+    "Rows of a closed slice that were counted and are gone; browse start stays until accepted.",
+    ["queue"],
+)
+ROLLED_FORWARD = Counter(
+    "postroad_rolled_forward_mails_total",
+    "Mails given a new turn before theirs expired.",
+    ["queue"],
+)
+LEASED = Gauge("postroad_leased_items", "Items handed out and not ended.", ["queue"])
+ATTEMPTS = Counter(
+    "postroad_delivery_attempts_total",
+    "Recipients attempted.",
+    ["queue", "outcome"],  # outcome: delivered, failed, deferred
+)
+DELIVERY_SECONDS = Histogram("postroad_delivery_seconds", "Time of one transmission.", ["queue"])
+RECEIVED = Counter(
+    "postroad_received_mails_total",
+    "Mails offered to the intake.",
+    ["queue", "reply"],  # reply: accepted, transient, permanent
+)
+SESSIONS = Gauge("postroad_intake_sessions", "SMTP sessions that are open.")
+RECONCILES = Counter(
+    "postroad_reconciles_total",
+    "Looks of the operator at resources.",
+    ["kind", "result"],  # kind: MailQueue, QueueCluster; result: done, conflict, error
+)
+RECONCILE_SECONDS = Histogram(
+    "postroad_reconcile_seconds", "Time of one look of the operator.", ["kind"]
+)

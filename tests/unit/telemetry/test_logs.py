@@ -1,0 +1,40 @@
+import json
+import logging
+from collections.abc import Iterator
+
+import pytest
+
+from postroad.telemetry import logs
+
+
+@pytest.fixture
+def untouched_root() -> Iterator[None]:
+    root = logging.getLogger()
+    before = (root.handlers[:], root.level)
+    yield
+    root.handlers[:], root.level = before
+
+
+def test_a_program_that_configured_nothing_sees_no_debug_lines(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    logs.logger("test").debug("connected", server="x")
+
+    assert capfd.readouterr() == ("", "")
+
+
+@pytest.mark.usefixtures("untouched_root")
+def test_fields_and_errors_stand_in_one_line_of_json(capfd: pytest.CaptureFixture[str]) -> None:
+    logs.configure("INFO", as_json=True)
+
+    try:
+        raise ValueError("why")
+    except ValueError:
+        logs.logger("test").bind(queue="mail.outgoing").exception("it failed", attempt=3)
+    logging.getLogger("elsewhere").info("a line of a library")
+
+    first, second = (json.loads(line) for line in capfd.readouterr().err.splitlines())
+    assert (first["event"], first["queue"], first["attempt"]) == ("it failed", "mail.outgoing", 3)
+    assert first["logger"] == "postroad.test"
+    assert "ValueError: why" in first["exception"]
+    assert second["event"] == "a line of a library"
