@@ -1,0 +1,1 @@
+"""Cassandra, through cassandra-driver. Its errors die here."""

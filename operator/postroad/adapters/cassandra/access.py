@@ -1,0 +1,87 @@
+"""Where the cluster is and who we are there, and how the driver is set up for it."""
+
+from __future__ import annotations
+
+import ssl
+from dataclasses import dataclass, field
+from datetime import timedelta
+from pathlib import Path
+
+from cassandra import ConsistencyLevel
+from cassandra.auth import PlainTextAuthProvider
+from cassandra.cluster import EXEC_PROFILE_DEFAULT, Cluster, ExecutionProfile
+from cassandra.policies import (
+    DCAwareRoundRobinPolicy,
+    ExponentialReconnectionPolicy,
+    TokenAwarePolicy,
+)
+from cassandra.query import dict_factory
+
+PROTOCOL_VERSION = 4
+"""CQL protocol: the first with unset values, understood from Cassandra 2.2 to 5. Version 5 would
+add checksums that Python computes slowly; TCP has its own."""
+
+HEARTBEAT = timedelta(seconds=4)
+"""How often a silent connection is asked for a sign of life, and how long the answer may take: a
+server that stands still is noticed within twice this."""
+
+LONGEST_RECONNECT_WAIT = timedelta(seconds=5)
+"""The longest wait between two attempts to reach a host that is down."""
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """A Cassandra cluster as one keyspace's user sees it. Its repr shows no password.
+
+    `tls` encrypts and checks the servers' certificates by `ca_file` (None: the system's); host
+    names are not checked, since Cassandra's nodes announce each other by address.
+    """
+
+    contact_points: tuple[str, ...]
+    port: int
+    local_datacenter: str
+    keyspace: str
+    username: str | None = None
+    password: str | None = field(default=None, repr=False)
+    tls: bool = False
+    ca_file: Path | None = None
+
+
+def cluster_of(access: Access, request_timeout: timedelta, connect_timeout: timedelta) -> Cluster:
+    """Return the driver's cluster object. It opens nothing yet, but starts threads when used."""
+    profile = ExecutionProfile(
+        load_balancing_policy=TokenAwarePolicy(
+            DCAwareRoundRobinPolicy(local_dc=access.local_datacenter)
+        ),
+        consistency_level=ConsistencyLevel.LOCAL_QUORUM,
+        serial_consistency_level=ConsistencyLevel.LOCAL_SERIAL,
+        request_timeout=request_timeout.total_seconds(),
+        row_factory=dict_factory,
+    )
+    return Cluster(
+        contact_points=list(access.contact_points),
+        port=access.port,
+        protocol_version=PROTOCOL_VERSION,
+        execution_profiles={EXEC_PROFILE_DEFAULT: profile},
+        auth_provider=(
+            PlainTextAuthProvider(access.username, access.password or "")
+            if access.username is not None
+            else None
+        ),
+        ssl_context=_tls(access.ca_file) if access.tls else None,
+        connect_timeout=connect_timeout.total_seconds(),
+        control_connection_timeout=connect_timeout.total_seconds(),
+        idle_heartbeat_interval=HEARTBEAT.total_seconds(),
+        idle_heartbeat_timeout=HEARTBEAT.total_seconds(),
+        reconnection_policy=ExponentialReconnectionPolicy(
+            0.5, LONGEST_RECONNECT_WAIT.total_seconds(), None
+        ),
+        monitor_reporting_enabled=False,
+        application_name="postroad",
+    )
+
+
+def _tls(ca_file: Path | None) -> ssl.SSLContext:
+    context = ssl.create_default_context(cafile=None if ca_file is None else str(ca_file))
+    context.check_hostname = False
+    return context

@@ -1,0 +1,258 @@
+"""Turns, marks, slices and dead letters as rows of the tables, and back.
+
+A column whose value is None is left unbound. Instants lose what is finer than a millisecond.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from types import MappingProxyType
+from typing import Any
+from uuid import UUID
+
+from postroad.adapters.cassandra.session import UNSET, Row
+from postroad.domain.identifiers import EPOCH
+from postroad.domain.mail import DsnOptions, Envelope, Origin, Outcome, OutcomeKind, RecipientDsn
+from postroad.domain.slices import TurnKey
+from postroad.domain.turns import Change, Ending, EndingKind, Mark, Traits, Turn
+from postroad.ports.view import ClosedSlice, DeadLetter, Limits, Record
+
+
+def bound(value: object) -> object:
+    """Return what is bound for a value that may be missing."""
+    return UNSET if value is None else value
+
+
+def key_values(queue: str, key: TurnKey) -> tuple[object, ...]:
+    """Return a turn's place as the tables' key."""
+    return (queue, key.slice_start, key.bucket_id, key.enqueue_id)
+
+
+def turn_values(turn: Turn) -> tuple[object, ...]:
+    """Return a turn in the order of ROW_COLUMNS."""
+    envelope, key = turn.envelope, turn.key
+    origin = envelope.origin or _NO_ORIGIN
+    dsn = envelope.dsn or _NO_DSN
+    return (
+        key.slice_start,
+        key.bucket_id,
+        key.enqueue_id,
+        turn.mail_id,
+        bound(envelope.name),
+        bound(envelope.sender),
+        envelope.recipients,
+        envelope.attributes or UNSET,
+        bound(origin.host),
+        bound(origin.address),
+        bound(origin.protocol),
+        bound(dsn.ret),
+        bound(dsn.envid),
+        UNSET if envelope.dsn is None else _dsn_values(dsn),
+        turn.blob_key,
+        turn.size_bytes,
+        turn.header_size,
+        turn.accepted_at,
+        turn.enqueued_at,
+        bound(turn.due_at),
+        turn.held or UNSET,
+        turn.attempt,
+        bound(turn.last_error),
+        [_tuple_of(key) for key in turn.previous] or UNSET,
+    )
+
+
+def turn_of(row: Row) -> Turn:
+    """Return the turn of a row."""
+    return Turn(
+        key=TurnKey(instant(row["slice_start"]), row["bucket_id"], row["enqueue_id"]),
+        mail_id=row["mail_id"],
+        envelope=Envelope(
+            sender=row["sender"],
+            recipients=tuple(row["recipients"]),
+            name=row["name"],
+            attributes=_mapping(row["attributes"]),
+            origin=_origin_of(row),
+            dsn=_dsn_of(row),
+        ),
+        blob_key=row["blob_key"],
+        size_bytes=row["size_bytes"],
+        header_size=row["header_size"],
+        accepted_at=instant(row["accepted_at"]),
+        enqueued_at=instant(row["enqueued_at"]),
+        due_at=optional_instant(row["due_at"]),
+        held=bool(row["held"]),
+        attempt=row["attempt"],
+        last_error=row["last_error"],
+        previous=_keys_of(row["previous"]),
+    )
+
+
+def trait_values(traits: Traits) -> tuple[object, ...]:
+    """Return what a mark repeats of its row, in the order of TRAIT_COLUMNS."""
+    return (traits.domains, bound(traits.due_at), traits.held or UNSET)
+
+
+def ending_values(ending: Ending) -> tuple[object, ...]:
+    """Return an ending in the order of MARK_COLUMNS, without `delivered_at`."""
+    successor, change = ending.successor, ending.change
+    if successor is None or change is None:
+        return (ending.kind.value, ending.at, *(UNSET,) * 10)
+    return (
+        ending.kind.value,
+        ending.at,
+        successor.enqueue_id,
+        successor.slice_start,
+        successor.bucket_id,
+        False,
+        change.remaining,
+        bound(change.due_at),
+        change.held or UNSET,
+        change.attempt,
+        bound(change.last_error),
+        [_tuple_of(key) for key in change.previous] or UNSET,
+    )
+
+
+def mark_of(row: Row) -> Mark:
+    """Return the mark of a row."""
+    return Mark(
+        delivered_at=optional_instant(row["delivered_at"]),
+        ending=None if row["ending"] is None else _ending_of(row),
+        published=bool(row["published"]),
+    )
+
+
+def slice_of_row(row: Row) -> ClosedSlice:
+    """Return a closed slice."""
+    return ClosedSlice(
+        slice_start=instant(row["slice_start"]),
+        window=timedelta(seconds=row["window_seconds"]),
+        rows=_mapping(row["rows_by_bucket"]),
+        live_by_domain=_mapping(row["live_by_domain"]),
+        drained=bool(row["drained"]),
+    )
+
+
+def letter_values(queue: str, letter: DeadLetter) -> tuple[object, ...]:
+    """Return a dead letter in the order of LETTER_COLUMNS."""
+    turn = letter.turn
+    return (
+        queue,
+        letter.month,
+        letter.died_at,
+        letter.reason,
+        bound(letter.body),
+        UNSET if letter.requeued_as is None else _tuple_of(letter.requeued_as),
+        *((UNSET, UNSET, letter.enqueue_id, *(UNSET,) * 21) if turn is None else turn_values(turn)),
+    )
+
+
+def letter_of(row: Row) -> DeadLetter:
+    """Return the dead letter of a row."""
+    return DeadLetter(
+        enqueue_id=row["enqueue_id"],
+        month=row["month"],
+        died_at=instant(row["died_at"]),
+        reason=row["reason"],
+        turn=None if row["mail_id"] is None else turn_of(row),
+        body=row["body"],
+        requeued_as=_key_of(row["requeued_as"]),
+    )
+
+
+def record_of(row: Row) -> Record:
+    """Return a delivery record."""
+    outcome = Outcome(OutcomeKind(row["outcome"]), row["reply"] or "")
+    return Record(row["recipient"], outcome, instant(row["recorded_at"]))
+
+
+def instant(stored: datetime) -> datetime:
+    """Return an aware instant for the naive one of the driver, which is in UTC."""
+    return stored.replace(tzinfo=UTC)
+
+
+def optional_instant(stored: datetime | None) -> datetime | None:
+    """Return `instant` of what may be missing."""
+    return None if stored is None else instant(stored)
+
+
+def limits_of(found: Sequence[Row]) -> Limits:
+    """Return the latest of each limit."""
+    latest = [
+        max((instant(row[column]) for row in found if row[column] is not None), default=None)
+        for column in ("browse_start", "content_start")
+    ]
+    return Limits(*latest)
+
+
+def own_timestamp(limit: datetime) -> int:
+    """Return a limit's own value as the timestamp of its write, in microseconds."""
+    return (limit - EPOCH) // timedelta(microseconds=1)
+
+
+def _ending_of(row: Row) -> Ending:
+    kind, at = EndingKind(row["ending"]), instant(row["ended_at"])
+    if kind is not EndingKind.REPLACED:
+        return Ending(kind, at)
+    return Ending(
+        kind,
+        at,
+        successor=TurnKey(
+            instant(row["replaced_by_slice"]), row["replaced_by_bucket"], row["replaced_by"]
+        ),
+        change=Change(
+            remaining=tuple(row["remaining"] or ()),
+            due_at=optional_instant(row["new_due_at"]),
+            held=bool(row["new_held"]),
+            attempt=row["new_attempt"],
+            last_error=row["new_last_error"],
+            previous=_keys_of(row["new_previous"]),
+        ),
+    )
+
+
+def _origin_of(row: Row) -> Origin | None:
+    origin = Origin(row["origin_host"], row["origin_address"], row["origin_protocol"])
+    return None if origin == _NO_ORIGIN else origin
+
+
+def _dsn_values(dsn: DsnOptions) -> dict[str, tuple[list[str], str | None]]:
+    """An empty map is kept, so that options without any value come back as such."""
+    return {
+        recipient: (list(each.notify), each.orcpt) for recipient, each in dsn.recipients.items()
+    }
+
+
+def _dsn_of(row: Row) -> DsnOptions | None:
+    if row["dsn_recipients"] is None:
+        return None
+    return DsnOptions(
+        ret=row["dsn_ret"],
+        envid=row["dsn_envid"],
+        recipients={
+            recipient: RecipientDsn(tuple(notify or ()), orcpt)
+            for recipient, (notify, orcpt) in row["dsn_recipients"].items()
+        },
+    )
+
+
+def _tuple_of(key: TurnKey) -> tuple[datetime, int, UUID]:
+    return (key.slice_start, key.bucket_id, key.enqueue_id)
+
+
+def _key_of(stored: tuple[datetime, int, UUID] | None) -> TurnKey | None:
+    return None if stored is None else TurnKey(instant(stored[0]), *stored[1:])
+
+
+def _keys_of(stored: Sequence[tuple[datetime, int, UUID]] | None) -> tuple[TurnKey, ...]:
+    return tuple(TurnKey(instant(each[0]), *each[1:]) for each in stored or ())
+
+
+def _mapping(stored: Mapping[Any, Any] | None) -> Mapping[Any, Any]:
+    return MappingProxyType(dict(stored)) if stored else _EMPTY
+
+
+_EMPTY: Mapping[Any, Any] = MappingProxyType({})
+_NO_ORIGIN = Origin()
+_NO_DSN = DsnOptions()

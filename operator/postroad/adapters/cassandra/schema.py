@@ -1,0 +1,125 @@
+"""The keyspace and its tables: what is missing is created, options that differ are altered.
+
+The statements are in `schema/NNNN_{pre,post}_*.cql`, replayed in the order of their numbers.
+Only what is missing is created, so that a user without the right to create can still check.
+Hazard: Cassandra before 6 may give a table two ids when two hosts create it in the same moment;
+let one process (the operator) create.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from datetime import timedelta
+from importlib import resources
+
+from postroad.adapters.cassandra.session import Session
+from postroad.ports.view import TableOptions
+
+AGING_TABLES = ("enqueued_mails", "deleted_mails", "deliveries")
+"""The tables whose rows expire; all three alike, so that a mark lives as long as its row."""
+
+_CREATED = re.compile(r"CREATE TABLE IF NOT EXISTS \{keyspace\}\.(\w+)")
+_UNITS = (("DAYS", timedelta(days=1)), ("HOURS", timedelta(hours=1)))
+
+
+def statements() -> Iterator[str]:
+    """Yield the schema's statements in order, with their placeholders."""
+    folder = resources.files("postroad.adapters.cassandra") / "schema"
+    for file in sorted(folder.iterdir(), key=lambda each: each.name):
+        if file.name.endswith(".cql"):
+            text = re.sub(r"--[^\n]*", "", file.read_text())
+            yield from (part for each in text.split(";") if (part := each.strip()))
+
+
+def table_of(statement: str) -> str | None:
+    """Return the table that a statement creates, or None."""
+    found = _CREATED.match(statement)
+    return found[1] if found else None
+
+
+async def create(session: Session, options: TableOptions) -> None:
+    """Create what is missing, alter what differs. Raises: ViewError."""
+    await _create_keyspace(session, options)
+    present = await _tables(session)
+    for statement in statements():
+        if table_of(statement) not in present:
+            await session.run(statement.replace("{aging}", aging(options)))
+    for table, found in (await _tables(session)).items():
+        if table in AGING_TABLES and found != wanted(options):
+            await session.run(f"ALTER TABLE {{keyspace}}.{table} WITH {aging(options)}")
+
+
+async def exists(session: Session) -> bool:
+    """Return whether every table of the schema is there. Raises: ViewError."""
+    present = await _tables(session)
+    return all(table in present for each in statements() if (table := table_of(each)))
+
+
+async def row_lifetime(session: Session) -> timedelta | None:
+    """Return how long rows are kept, None when there are no tables. Raises: ViewError."""
+    aging_of = (await _tables(session)).get("enqueued_mails")
+    return None if aging_of is None else timedelta(seconds=aging_of[0])
+
+
+def aging(options: TableOptions) -> str:
+    """Return the table options that let rows expire, in CQL."""
+    lifetime, compaction, gc_grace = wanted(options)
+    parts = ", ".join(f"'{name}': '{value}'" for name, value in compaction.items())
+    return (
+        f"default_time_to_live = {lifetime} AND gc_grace_seconds = {gc_grace}"
+        f" AND compaction = {{{parts}}}"
+    )
+
+
+Aging = tuple[int, dict[str, str], int]
+
+
+def wanted(options: TableOptions) -> Aging:
+    """Return lifetime in seconds, compaction and gc_grace in seconds as Cassandra keeps them."""
+    window = options.compaction_window
+    unit, length = next(
+        ((unit, length) for unit, length in _UNITS if window % length == timedelta(0)),
+        ("MINUTES", timedelta(minutes=1)),
+    )
+    compaction = {
+        "class": "TimeWindowCompactionStrategy",
+        "compaction_window_unit": unit,
+        "compaction_window_size": str(max(1, -(-window // length))),
+    }
+    return _seconds(options.row_lifetime), compaction, _seconds(options.gc_grace)
+
+
+async def _create_keyspace(session: Session, options: TableOptions) -> None:
+    """Create it only when it is missing: the user may be allowed its tables but no keyspaces."""
+    found = await session.run(
+        "SELECT keyspace_name FROM system_schema.keyspaces WHERE keyspace_name = '{keyspace}'"
+    )
+    if not found:
+        replication = ", ".join(f"'{key}': '{value}'" for key, value in options.replication.items())
+        await session.run(
+            f"CREATE KEYSPACE IF NOT EXISTS {{keyspace}} WITH replication = {{{replication}}}"
+        )
+
+
+async def _tables(session: Session) -> dict[str, Aging]:
+    rows = await session.run(
+        "SELECT table_name, default_time_to_live, compaction, gc_grace_seconds"
+        " FROM system_schema.tables WHERE keyspace_name = '{keyspace}'"
+    )
+    return {
+        row["table_name"]: (
+            row["default_time_to_live"],
+            {
+                name: value.rpartition(".")[2] if name == "class" else value
+                for name, value in row["compaction"].items()
+                if name in ("class", "compaction_window_unit", "compaction_window_size")
+            },
+            row["gc_grace_seconds"],
+        )
+        for row in rows
+    }
+
+
+def _seconds(duration: timedelta) -> int:
+    return round(duration.total_seconds())

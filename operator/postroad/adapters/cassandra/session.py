@@ -1,0 +1,280 @@
+"""A session with Cassandra that speaks asyncio.
+
+It connects at the first use, prepares each statement once, and raises only errors of ours. The
+driver works in threads of its own; what comes back crosses into the event loop in batches, so that
+many requests in flight cost one wake-up. A server that stands still gives ViewUnavailable within
+the request's timeout; when it is back, the driver's own reconnection makes the session usable
+again. Hazard: a request that timed out may still be carried out by the server.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+from cassandra import ConsistencyLevel
+from cassandra.cluster import Cluster, ResultSet
+from cassandra.cluster import Session as DriverSession
+from cassandra.query import UNSET_VALUE, PreparedStatement
+
+from postroad.adapters.cassandra.access import Access, cluster_of
+from postroad.adapters.cassandra.translation import translated
+from postroad.errors import ServerError, ViewRefused, ViewUnavailable
+from postroad.telemetry.logs import logger
+
+Row = Mapping[str, Any]
+"""A row by column name."""
+
+UNSET = UNSET_VALUE
+"""Bound instead of None, it leaves a column alone: a null would be stored as a tombstone."""
+
+IN_FLIGHT = 1024
+"""Requests on their way at once. More wait their turn here rather than inside the driver, which
+would block the event loop when its connections have no stream left (32768 each)."""
+
+_LOG = logger("cassandra")
+
+
+@dataclass(frozen=True, slots=True)
+class Statement:
+    """CQL with `{keyspace}` where the keyspace goes, and `?` for each value.
+
+    `timeout` of None is the session's; counting needs more. `serial` reads what lightweight
+    transactions wrote, finishing one that is under way; for SELECTs only.
+    """
+
+    cql: str
+    timeout: timedelta | None = None
+    page_size: int = 1000
+    serial: bool = False
+
+
+class Session:
+    """Shared by everything that talks to one keyspace. Bound to one event loop at first use."""
+
+    def __init__(
+        self,
+        access: Access,
+        *,
+        request_timeout: timedelta = timedelta(seconds=5),
+        connect_timeout: timedelta = timedelta(seconds=5),
+    ) -> None:
+        self._access = access
+        self._request_timeout = request_timeout
+        self._connect_timeout = connect_timeout
+        self._connection: _Connection | None = None
+        self._connecting: asyncio.Task[_Connection] | None = None
+        self._prepared: dict[Statement, PreparedStatement] = {}
+        self._preparing: dict[Statement, asyncio.Task[PreparedStatement]] = {}
+        self._slots = asyncio.Semaphore(IN_FLIGHT)
+        self._inbox = _Inbox()
+        self._closed = False
+
+    @property
+    def keyspace(self) -> str:
+        return self._access.keyspace
+
+    async def execute(self, statement: Statement, values: Sequence[object] = ()) -> list[Row]:
+        """Run a prepared statement and return its rows (the first page of them).
+
+        Safe to run concurrently. Raises: ViewUnavailable (it may have been carried out),
+        ViewRefused, CredentialsRefused.
+        """
+        rows, _ = await self._page(statement, values, None)
+        return rows
+
+    async def pages(
+        self, statement: Statement, values: Sequence[object] = ()
+    ) -> AsyncIterator[list[Row]]:
+        """Yield the rows of a prepared statement, one page in memory at a time. Errors as
+        `execute`, at any page."""
+        state: bytes | None = None
+        while True:
+            rows, state = await self._page(statement, values, state)
+            yield rows
+            if state is None:
+                return
+
+    async def run(self, cql: str, timeout: timedelta = timedelta(seconds=30)) -> list[Row]:
+        """Run a statement that is not worth preparing (schema, system tables); `{keyspace}` is
+        filled in. A schema change returns when the hosts agree on it. Errors as `execute`."""
+        _, session = await self._connected()
+        rows, _ = await self._send(session, self._filled(cql), timeout, None)
+        return rows
+
+    async def local_nodes(self) -> int:
+        """Return how many hosts the local data center has. Errors as `execute`."""
+        cluster, _ = await self._connected()
+        local = self._access.local_datacenter
+        return sum(host.datacenter == local for host in cluster.metadata.all_hosts())
+
+    async def close(self) -> None:
+        """Close the connections. Idempotent; the session cannot be used again."""
+        self._closed = True
+        if self._connecting is not None:
+            await asyncio.wait([self._connecting])
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            await asyncio.to_thread(connection[0].shutdown)
+
+    async def _page(
+        self, statement: Statement, values: Sequence[object], state: bytes | None
+    ) -> tuple[list[Row], bytes | None]:
+        _, session = self._connection or await self._connected()
+        prepared = self._prepared.get(statement) or await self._prepare(session, statement)
+        try:
+            bound = prepared.bind(values)
+        except Exception as error:  # the driver lets pass what its serialisers raise
+            raise ViewRefused(f"a value does not fit {statement.cql!r}: {error}") from error
+        return await self._send(session, bound, statement.timeout or self._request_timeout, state)
+
+    async def _send(
+        self, session: DriverSession, query: object, timeout: timedelta, state: bytes | None
+    ) -> tuple[list[Row], bytes | None]:
+        async with self._slots:
+            arrival = self._inbox.expect()
+            try:
+                response = session.execute_async(
+                    query, timeout=timeout.total_seconds(), paging_state=state
+                )
+                response.add_callbacks(
+                    self._inbox.rows,
+                    self._inbox.error,
+                    callback_args=(arrival, response),
+                    errback_args=(arrival,),
+                )
+                return await arrival
+            except ServerError:
+                raise
+            except Exception as error:
+                raise translated(error) from error
+
+    async def _connected(self) -> _Connection:
+        if self._closed:
+            raise ViewUnavailable("the session with Cassandra is closed")
+        if self._connection is None:
+            if self._connecting is None:
+                self._connecting = asyncio.create_task(self._connect())
+                self._connecting.add_done_callback(self._connect_ended)
+            return await asyncio.shield(self._connecting)
+        return self._connection
+
+    def _connect_ended(self, task: asyncio.Task[_Connection]) -> None:
+        self._connecting = None
+        if not task.cancelled() and task.exception() is None:
+            self._connection = task.result()
+
+    async def _connect(self) -> _Connection:
+        """Connect in a thread. The driver asks one contact point after the other, so that the
+        wait is bounded by their number and the connect timeout."""
+        try:
+            cluster = cluster_of(self._access, self._request_timeout, self._connect_timeout)
+        except Exception as error:
+            raise translated(error) from error
+        try:
+            session = await asyncio.to_thread(cluster.connect)
+        except Exception as error:
+            refusal = self._unknown_datacenter(cluster)
+            await asyncio.to_thread(cluster.shutdown)
+            raise (refusal or translated(error)) from error
+        _LOG.debug("connected to Cassandra", hosts=len(cluster.metadata.all_hosts()))
+        return cluster, session
+
+    def _unknown_datacenter(self, cluster: Cluster) -> ViewRefused | None:
+        """With a misspelt data center no host is local, and the driver only says that all are
+        away."""
+        known = {str(host.datacenter) for host in cluster.metadata.all_hosts() if host.datacenter}
+        if not known or self._access.local_datacenter in known:
+            return None
+        return ViewRefused(
+            f"Cassandra has no data center {self._access.local_datacenter!r}",
+            hint=f"it has {', '.join(sorted(known))}",
+        )
+
+    async def _prepare(self, session: DriverSession, statement: Statement) -> PreparedStatement:
+        """Prepare once, however many ask at the same time."""
+        task = self._preparing.get(statement)
+        if task is None:
+            task = asyncio.create_task(self._prepare_on_server(session, statement))
+            self._preparing[statement] = task
+            task.add_done_callback(lambda ended: self._prepare_ended(statement, ended))
+        return await asyncio.shield(task)
+
+    def _prepare_ended(self, statement: Statement, task: asyncio.Task[PreparedStatement]) -> None:
+        self._preparing.pop(statement, None)
+        if not task.cancelled():
+            task.exception()  # seen, also when nobody waits any more
+
+    async def _prepare_on_server(
+        self, session: DriverSession, statement: Statement
+    ) -> PreparedStatement:
+        try:
+            prepared = await asyncio.to_thread(session.prepare, self._filled(statement.cql))
+        except Exception as error:
+            raise translated(error) from error
+        prepared.fetch_size = statement.page_size
+        if statement.serial:
+            prepared.consistency_level = ConsistencyLevel.LOCAL_SERIAL
+        self._prepared[statement] = prepared
+        return prepared
+
+    def _filled(self, cql: str) -> str:
+        return cql.replace("{keyspace}", self._access.keyspace)
+
+
+_Connection = tuple[Cluster, DriverSession]
+
+
+class _Inbox:
+    """Where the driver's threads leave results, and the event loop picks them up in batches."""
+
+    def __init__(self) -> None:
+        self._arrived: deque[tuple[_Arrival, _Page | None, Exception | None]] = deque()
+        self._woken = False
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    def expect(self) -> _Arrival:
+        """Return what a request's result will arrive at."""
+        if self._loop is None:
+            self._loop = asyncio.get_running_loop()
+        return self._loop.create_future()
+
+    def rows(self, rows: list[Row] | None, arrival: _Arrival, response: Any) -> None:
+        """Called in the driver's thread with one page."""
+        state = ResultSet(response, rows).paging_state if response.has_more_pages else None
+        self._put(arrival, (rows or [], state), None)
+
+    def error(self, error: Exception, arrival: _Arrival) -> None:
+        """Called in the driver's thread."""
+        self._put(arrival, None, error)
+
+    def _put(self, arrival: _Arrival, page: _Page | None, error: Exception | None) -> None:
+        # Append before looking at the flag, which the loop clears before it empties: nothing can
+        # be left behind without a wake-up to come.
+        self._arrived.append((arrival, page, error))
+        if not self._woken:
+            self._woken = True
+            try:
+                assert self._loop is not None
+                self._loop.call_soon_threadsafe(self._hand_out)
+            except RuntimeError:
+                pass  # the loop was closed; nobody waits any more
+
+    def _hand_out(self) -> None:
+        self._woken = False
+        while self._arrived:
+            arrival, page, error = self._arrived.popleft()
+            if arrival.done():
+                continue  # its waiter was cancelled
+            if error is not None:
+                arrival.set_exception(error)
+            elif page is not None:
+                arrival.set_result(page)
+
+
+_Page = tuple[list[Row], bytes | None]
+_Arrival = asyncio.Future[_Page]

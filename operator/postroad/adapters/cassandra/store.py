@@ -1,0 +1,41 @@
+"""`ViewStore` over Cassandra: one keyspace, one session."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+from postroad.adapters.cassandra import schema
+from postroad.adapters.cassandra.session import Session
+from postroad.adapters.cassandra.view import CassandraView
+from postroad.ports.view import TableOptions
+
+
+class CassandraViewStore:
+    """The keyspace that the views of many queues share. Closing it closes the session."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+
+    def view(self, queue: str) -> CassandraView:
+        return CassandraView(self._session, queue)
+
+    async def create(self, options: TableOptions) -> None:
+        await schema.create(self._session, options)
+
+    async def exists(self) -> bool:
+        """Return whether the tables are there. Raises: ViewError."""
+        return await schema.exists(self._session)
+
+    async def local_nodes(self) -> int:
+        """Return how many nodes the local data center has. Raises: ViewError."""
+        return await self._session.local_nodes()
+
+    async def row_lifetime(self) -> timedelta | None:
+        return await schema.row_lifetime(self._session)
+
+    async def check(self) -> str:
+        found = await self._session.run("SELECT release_version FROM system.local")
+        return str(found[0]["release_version"])
+
+    async def close(self) -> None:
+        await self._session.close()

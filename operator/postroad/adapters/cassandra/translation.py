@@ -1,0 +1,68 @@
+"""The driver's errors in postroad's words. An unforeseen one counts as transient."""
+
+from __future__ import annotations
+
+import re
+
+from cassandra import (
+    AuthenticationFailed,
+    InvalidRequest,
+    RequestValidationException,
+    UnsupportedOperation,
+)
+from cassandra.cluster import NoHostAvailable
+from cassandra.protocol import RequestValidationException as RequestValidationMessage
+from cassandra.protocol import SyntaxException
+
+from postroad.errors import CredentialsRefused, ServerError, ViewRefused, ViewUnavailable
+
+NOT_CREATED = "apply the QueueCluster, or open the queue with create=True"
+
+_SERVERS_WORDS = re.compile(r'message="(.*)"', re.DOTALL)
+
+_PERMANENT = (
+    RequestValidationException,
+    RequestValidationMessage,
+    SyntaxException,
+    UnsupportedOperation,
+)
+
+
+def translated(error: Exception) -> ServerError:
+    """Return the error of ours that says what the driver's error says.
+
+    One host's opinion counts for all when it is about the request or the credentials: every host
+    would answer the same.
+    """
+    if isinstance(error, NoHostAvailable):
+        return _of_all_hosts(error)
+    if isinstance(error, AuthenticationFailed):
+        return CredentialsRefused(f"Cassandra refused the credentials: {_said(error)}")
+    if isinstance(error, _PERMANENT):
+        is_missing = isinstance(error, InvalidRequest) and (
+            "unconfigured table" in str(error) or "does not exist" in str(error)
+        )
+        return ViewRefused(
+            f"Cassandra refused the request: {_said(error)}",
+            hint=NOT_CREATED if is_missing else None,
+        )
+    return ViewUnavailable(f"Cassandra did not answer: {type(error).__name__}: {error}")
+
+
+def _of_all_hosts(error: NoHostAvailable) -> ServerError:
+    causes = error.errors
+    each = list(causes.values()) if isinstance(causes, dict) else list(causes or ())
+    for cause in each:
+        if isinstance(cause, (AuthenticationFailed, *_PERMANENT)):
+            return translated(cause)
+    reasons = sorted({_said(cause) for cause in each})
+    return ViewUnavailable(
+        "no Cassandra host can be used: " + ("; ".join(reasons) or "all are down")
+    )
+
+
+def _said(error: object) -> str:
+    """Return the server's own words where the driver wraps them, else the first line."""
+    text = str(error)
+    quoted = _SERVERS_WORDS.search(text)
+    return quoted[1] if quoted else (text.splitlines() or [type(error).__name__])[0]

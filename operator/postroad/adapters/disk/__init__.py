@@ -1,0 +1,1 @@
+"""The machine's own file system and threads behind `ports.files`."""

@@ -1,0 +1,166 @@
+"""Files by system calls: one call of the port is one call of the kernel, so that a trace of the
+process reads like the store's own account (tests/crash relies on it).
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path, PurePath
+
+from postroad.errors import StoreFailed, StoreFull
+from postroad.ports.files import Room
+
+SHORT_OF = {
+    errno.ENOSPC: "no space is left",
+    errno.EDQUOT: "the disk quota is used up",
+    errno.EMFILE: "this process may open no more files",
+    errno.ENFILE: "the system can open no more files",
+}
+PRIVATE_FILE, PRIVATE_DIRECTORY = 0o600, 0o700
+
+
+@contextmanager
+def translated(what: str, name: object) -> Iterator[None]:
+    """Turn the system's errors into ours. A name that is missing or taken is the caller's case."""
+    try:
+        yield
+    except (FileNotFoundError, FileExistsError):
+        raise
+    except OSError as error:
+        if error.errno in SHORT_OF:
+            raise StoreFull(f"{SHORT_OF[error.errno]} to {what} {name}") from error
+        raise StoreFailed(f"cannot {what} {name}: {error.strerror}") from error
+
+
+@contextmanager
+def _all_of_it(what: str, name: object) -> Iterator[None]:
+    """Turn a missing or taken name too into our error, where it is nobody's ordinary case."""
+    try:
+        yield
+    except (FileNotFoundError, FileExistsError) as error:
+        raise StoreFailed(f"cannot {what} {name}: {error.strerror}") from error
+
+
+class DiskFile:
+    """An open file descriptor."""
+
+    def __init__(self, descriptor: int, name: str) -> None:
+        self._descriptor = descriptor
+        self._name = name
+
+    def pread(self, offset: int, length: int) -> bytes:
+        with translated("read", self._name):
+            data = os.pread(self._descriptor, length, offset)
+            while len(data) < length:
+                more = os.pread(self._descriptor, length - len(data), offset + len(data))
+                if not more:
+                    break
+                data += more
+            return data
+
+    def pwrite(self, offset: int, *parts: bytes) -> None:
+        with translated("write", self._name):
+            total = sum(map(len, parts))
+            written = os.pwritev(self._descriptor, parts, offset)
+            if written < total:
+                self._write_rest(offset + written, b"".join(parts)[written:])
+
+    def _write_rest(self, offset: int, data: bytes) -> None:
+        while data:
+            written = os.pwrite(self._descriptor, data, offset)
+            offset, data = offset + written, data[written:]
+
+    def append(self, data: bytes) -> None:
+        self.pwrite(self.size(), data)
+
+    def allocate(self, length: int) -> None:
+        try:
+            os.posix_fallocate(self._descriptor, 0, length)
+        except OSError as error:
+            if error.errno in SHORT_OF:
+                raise StoreFull(f"{SHORT_OF[error.errno]} to reserve {self._name}") from error
+            # Best effort: a file system without it only costs speed.
+
+    def truncate(self, length: int) -> None:
+        with translated("cut", self._name):
+            os.ftruncate(self._descriptor, length)
+
+    def sync(self) -> None:
+        with translated("sync", self._name):
+            os.fdatasync(self._descriptor)
+
+    def size(self) -> int:
+        with translated("stat", self._name):
+            return os.fstat(self._descriptor).st_size
+
+    def close(self) -> None:
+        if self._descriptor >= 0:
+            descriptor, self._descriptor = self._descriptor, -1
+            os.close(descriptor)
+
+
+class DiskLock:
+    """A lock on an open file (flock): exclusive also between two handles of one process."""
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+
+    def release(self) -> None:
+        if self._descriptor >= 0:
+            descriptor, self._descriptor = self._descriptor, -1
+            os.close(descriptor)
+
+
+class DiskFiles:
+    """The file system."""
+
+    def open(self, path: PurePath, *, create: bool = False) -> DiskFile:
+        flags = os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT | os.O_EXCL if create else 0)
+        with translated("open", path):
+            return DiskFile(os.open(path, flags, PRIVATE_FILE), str(path))
+
+    def names(self, directory: PurePath) -> list[str]:
+        with translated("list", directory):
+            return [each.name for each in os.scandir(directory)]
+
+    def make_directory(self, path: PurePath) -> None:
+        with translated("make", path), _all_of_it("make", path):
+            Path(path).mkdir(PRIVATE_DIRECTORY, parents=True, exist_ok=True)
+
+    def rename(self, source: PurePath, target: PurePath) -> None:
+        with translated("rename", source):
+            Path(source).replace(target)
+
+    def unlink(self, path: PurePath) -> None:
+        with translated("remove", path):
+            Path(path).unlink(missing_ok=True)
+
+    def sync_directory(self, path: PurePath) -> None:
+        with translated("sync", path):
+            descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            try:
+                os.fsync(descriptor)
+            finally:
+                os.close(descriptor)
+
+    def room(self, path: PurePath) -> Room:
+        with translated("stat", path):
+            found = os.statvfs(path)
+        return Room(found.f_bavail * found.f_frsize, found.f_favail if found.f_files else None)
+
+    def lock(self, path: PurePath) -> DiskLock | None:
+        with translated("lock", path), _all_of_it("lock", path):
+            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, PRIVATE_FILE)
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                os.close(descriptor)
+                return None
+            except OSError:
+                os.close(descriptor)
+                raise
+        return DiskLock(descriptor)

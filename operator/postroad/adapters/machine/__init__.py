@@ -1,0 +1,1 @@
+"""This machine's clocks and chance."""

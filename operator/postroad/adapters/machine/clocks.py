@@ -1,0 +1,35 @@
+"""The machine's clocks and chance behind the ports."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from datetime import UTC, datetime, timedelta
+
+
+class MachineClock:
+    """Wall clock, CLOCK_BOOTTIME, and asyncio's sleep."""
+
+    def now(self) -> datetime:
+        now = datetime.now(UTC)
+        return now.replace(microsecond=now.microsecond // 1000 * 1000)
+
+    def elapsed(self) -> timedelta:
+        return timedelta(seconds=time.clock_gettime(time.CLOCK_BOOTTIME))
+
+    async def sleep(self, duration: timedelta) -> None:
+        await asyncio.sleep(max(0.0, duration.total_seconds()))
+
+
+class MachineChance:
+    """Python's default generator, seeded by the system."""
+
+    def __init__(self) -> None:
+        self._random = random.Random()
+
+    def uniform(self) -> float:
+        return self._random.random()
+
+    def bits(self, count: int) -> int:
+        return self._random.getrandbits(count)

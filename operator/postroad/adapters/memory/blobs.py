@@ -1,0 +1,110 @@
+"""Objects in a dict."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+
+from postroad.adapters.memory.gate import Gate
+from postroad.domain.content import header_size
+from postroad.domain.mail import Content
+from postroad.errors import BlobMissing, BlobsUnavailable, MailTooLarge
+from postroad.ports.blobs import Stored
+
+CHUNK = 1 << 20
+
+
+class Bucket:
+    """What a bucket holds, shared by all processes."""
+
+    def __init__(self) -> None:
+        self.is_created = False
+        self.objects: dict[str, bytes] = {}
+
+
+class MemoryBlobs:
+    """`Blobs` over one `Bucket`."""
+
+    def __init__(self, bucket: Bucket, gate: Gate) -> None:
+        self._bucket = bucket
+        self._gate = gate
+
+    async def put(self, key: str, content: Content, limit_bytes: int | None = None) -> Stored:
+        body = await _read(content, limit_bytes)
+
+        def effect() -> Stored:
+            if not self._bucket.is_created:
+                raise BlobsUnavailable("the bucket does not exist")
+            self._bucket.objects[key] = body
+            return Stored(len(body), header_size(body) or len(body))
+
+        return await self._gate("blobs", "put", effect)
+
+    async def get(self, key: str, first: int = 0, length: int | None = None) -> bytes:
+        def effect() -> bytes:
+            if key not in self._bucket.objects:
+                raise BlobMissing(f"there is no object {key}")
+            body = self._bucket.objects[key]
+            return body[first:] if length is None else body[first : first + length]
+
+        return await self._gate("blobs", "get", effect)
+
+    async def stream(self, key: str) -> AsyncIterator[bytes]:
+        body = await self.get(key)
+        for first in range(0, len(body), CHUNK):
+            yield body[first : first + CHUNK]
+
+    async def delete(self, key: str) -> None:
+        await self._gate("blobs", "delete", lambda: self._bucket.objects.pop(key, None))
+
+    async def keys(self, prefix: str) -> AsyncIterator[str]:
+        found = await self._gate(
+            "blobs",
+            "keys",
+            lambda: sorted(key for key in self._bucket.objects if key.startswith(prefix)),
+        )
+        for key in found:
+            yield key
+
+    async def create(self) -> tuple[str, ...]:
+        def effect() -> tuple[str, ...]:
+            self._bucket.is_created = True
+            return ()
+
+        return await self._gate("blobs", "create", effect)
+
+    async def exists(self) -> bool:
+        return await self._gate("blobs", "exists", lambda: self._bucket.is_created)
+
+    async def drop(self, prefix: str = "", *, bucket: bool = True) -> int:
+        def effect() -> int:
+            doomed = [key for key in self._bucket.objects if key.startswith(prefix)]
+            for key in doomed:
+                del self._bucket.objects[key]
+            if bucket and not self._bucket.objects:
+                self._bucket.is_created = False
+            return len(doomed)
+
+        return await self._gate("blobs", "drop", effect)
+
+    async def close(self) -> None:
+        """Nothing to release."""
+
+
+async def _read(content: Content, limit_bytes: int | None) -> bytes:
+    if isinstance(content, bytes):
+        body = content
+    elif isinstance(content, AsyncIterator):
+        body = b""
+        async for chunk in content:
+            body += chunk
+            _check(body, limit_bytes)
+    else:
+        body = await asyncio.to_thread(content.read_bytes)
+    _check(body, limit_bytes)
+    return body
+
+
+def _check(body: bytes, limit_bytes: int | None) -> None:
+    if limit_bytes is not None and len(body) > limit_bytes:
+        raise MailTooLarge(f"the mail is larger than {limit_bytes} octets")

@@ -1,0 +1,274 @@
+"""A broker in memory that keeps RabbitMQ's promises and makes its difficulties.
+
+What was handed out and not ended when its connection breaks comes again as redelivered; a message
+given out too often is dead-lettered; delay steps return their messages when their time is over.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+from collections import deque
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+from datetime import timedelta
+from uuid import UUID
+
+from postroad.adapters.memory.gate import Gate
+from postroad.errors import BrokerUnavailable, Unroutable
+from postroad.ports.broker import LADDER_SECONDS, Depths
+from postroad.ports.clock import Clock
+
+
+@dataclass(slots=True)
+class Message:
+    """A message wherever it is."""
+
+    message_id: UUID
+    body: bytes
+    failed_deliveries: int = 0
+    redelivered: bool = False
+
+
+@dataclass(slots=True)
+class Queues:
+    """The queues of one mail queue, shared by all processes. `clock` is the broker's own."""
+
+    clock: Clock
+    declared: bool = False
+    ready: deque[Message] = field(default_factory=deque)
+    dead: deque[Message] = field(default_factory=deque)
+    unacked: int = 0
+    unacked_dead: int = 0
+    consumers: int = 0
+    _delayed: list[tuple[timedelta, int, Message]] = field(default_factory=list)
+    _count: int = 0
+    _waiting: set[asyncio.Future[None]] = field(default_factory=set)
+
+    @property
+    def delayed(self) -> int:
+        return len(self._delayed)
+
+    def put(self, message: Message, delay_seconds: int) -> None:
+        if delay_seconds:
+            self._count += 1
+            due = self.clock.elapsed() + timedelta(seconds=delay_seconds)
+            heapq.heappush(self._delayed, (due, self._count, message))
+        else:
+            self.ready.append(message)
+        self.wake()
+
+    def put_back(self, message: Message, *, failed: bool, limit: int) -> None:
+        message.redelivered = True
+        message.failed_deliveries += failed
+        if message.failed_deliveries > limit:
+            self.bury(message)
+        else:
+            self.ready.appendleft(message)
+            self.wake()
+
+    def bury(self, message: Message) -> None:
+        """Dead-letter, as the broker does: the message starts anew there."""
+        message.redelivered = False
+        self.dead.append(message)
+        self.wake()
+
+    def lose_everything(self) -> None:
+        """Forget all messages that are not handed out, as a broker whose volume was lost."""
+        self.ready.clear()
+        self._delayed.clear()
+        self.dead.clear()
+
+    def ripen(self) -> None:
+        while self._delayed and self._delayed[0][0] <= self.clock.elapsed():
+            self.ready.append(heapq.heappop(self._delayed)[2])
+
+    def wake(self) -> None:
+        for each in self._waiting:
+            if not each.done():
+                each.set_result(None)
+
+    async def change(self) -> None:
+        """Wait until something was put or a delay is over."""
+        change: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting.add(change)
+        sleeping = asyncio.ensure_future(self._ripening())
+        try:
+            await asyncio.wait([change, sleeping], return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            self._waiting.discard(change)
+            sleeping.cancel()
+
+    async def _ripening(self) -> None:
+        if self._delayed:
+            await self.clock.sleep(self._delayed[0][0] - self.clock.elapsed())
+        else:
+            await asyncio.Event().wait()
+
+
+class MemoryDelivery:
+    """A leased message."""
+
+    def __init__(self, broker: MemoryBroker, message: Message, *, dead: bool, lease: Lease) -> None:
+        self._broker = broker
+        self._message = message
+        self._dead = dead
+        self._lease = lease
+        self.number = lease.handed_out
+        self.redelivered = message.redelivered
+        self.failed_deliveries = message.failed_deliveries
+
+    @property
+    def body(self) -> bytes:
+        return self._message.body
+
+    async def ack(self) -> None:
+        await self._broker.gate("broker", "ack", lambda: self._end("ack"))
+
+    async def give_back(self) -> None:
+        await self._broker.gate("broker", "give_back", lambda: self._end("give_back"))
+
+    async def dead_letter(self) -> None:
+        await self._broker.gate("broker", "dead_letter", lambda: self._end("dead_letter"))
+
+    def _end(self, how: str) -> None:
+        if self not in self._broker.leased:
+            raise BrokerUnavailable("the channel of this delivery is gone")
+        self._broker.leased.discard(self)
+        queues = self._broker.queues
+        self._forget(queues)
+        if how == "give_back":
+            self._return(queues, failed=False)
+        elif how == "dead_letter":
+            queues.bury(self._message)
+
+    def lost(self) -> None:
+        """The connection broke: the broker gives the message to somebody else."""
+        queues = self._broker.queues
+        self._forget(queues)
+        self._return(queues, failed=True)
+
+    def _forget(self, queues: Queues) -> None:
+        self._lease.count -= 1
+        self._lease.freed.set()
+        if self._dead:
+            queues.unacked_dead -= 1
+        else:
+            queues.unacked -= 1
+
+    def _return(self, queues: Queues, *, failed: bool) -> None:
+        if self._dead:
+            queues.dead.appendleft(self._message)
+            queues.wake()
+        else:
+            queues.put_back(self._message, failed=failed, limit=self._broker.delivery_limit)
+
+
+class Lease:
+    """How many deliveries one consumer holds."""
+
+    def __init__(self, prefetch: int) -> None:
+        self.prefetch = prefetch
+        self.count = 0
+        self.handed_out = 0
+        self.freed = asyncio.Event()
+
+
+class MemoryBroker:
+    """`Broker` over shared `Queues`, as one process sees it."""
+
+    def __init__(self, queues: Queues, gate: Gate, delivery_limit: int = 20) -> None:
+        self.queues = queues
+        self.gate = gate
+        self.delivery_limit = delivery_limit
+        self.leased: set[MemoryDelivery] = set()
+        self._closed = False
+        gate.when_stopped.append(self.disconnect)
+
+    def disconnect(self) -> None:
+        """Break the connection: everything leased goes back, newest first so that order holds."""
+        leased, self.leased = self.leased, set()
+        for delivery in sorted(leased, key=lambda each: each.number, reverse=True):
+            delivery.lost()
+
+    async def publish(self, message_id: UUID, body: bytes, delay_seconds: int = 0) -> None:
+        if delay_seconds and delay_seconds not in LADDER_SECONDS:
+            raise ValueError(f"{delay_seconds} s is no step of the ladder")
+
+        def effect() -> None:
+            if self._closed:
+                raise BrokerUnavailable("the broker's connection was closed")
+            if not self.queues.declared:
+                raise Unroutable
+            self.queues.put(Message(message_id, body), delay_seconds)
+
+        await self.gate("broker", "publish", effect)
+
+    async def consume(self, prefetch: int) -> AsyncIterator[MemoryDelivery]:
+        lease = Lease(prefetch)
+        self.queues.consumers += 1
+        try:
+            while not self._closed and not self.gate.stopped:
+                self.queues.ripen()
+                if lease.count >= prefetch:
+                    lease.freed.clear()
+                    await lease.freed.wait()
+                elif self.queues.ready:
+                    message = self.queues.ready.popleft()
+                    self.queues.unacked += 1
+                    yield self._hand_out(message, lease, dead=False)
+                else:
+                    await self.queues.change()
+        finally:
+            self.queues.consumers -= 1
+
+    async def consume_dead(self, prefetch: int) -> AsyncIterator[MemoryDelivery]:
+        lease = Lease(prefetch)
+        while not self._closed and not self.gate.stopped:
+            if lease.count >= prefetch:
+                lease.freed.clear()
+                await lease.freed.wait()
+            elif self.queues.dead:
+                message = self.queues.dead.popleft()
+                self.queues.unacked_dead += 1
+                yield self._hand_out(message, lease, dead=True)
+            else:
+                return
+
+    def _hand_out(self, message: Message, lease: Lease, *, dead: bool) -> MemoryDelivery:
+        delivery = MemoryDelivery(self, message, dead=dead, lease=lease)
+        lease.count += 1
+        lease.handed_out += 1
+        self.leased.add(delivery)
+        return delivery
+
+    async def depths(self) -> Depths:
+        def effect() -> Depths:
+            queues = self.queues
+            queues.ripen()
+            return Depths(
+                work=len(queues.ready) + queues.unacked,
+                delayed=queues.delayed,
+                dead=len(queues.dead) + queues.unacked_dead,
+                consumers=queues.consumers,
+            )
+
+        return await self.gate("broker", "depths", effect)
+
+    async def declare(self) -> None:
+        def effect() -> None:
+            self.queues.declared = True
+
+        await self.gate("broker", "declare", effect)
+
+    async def delete(self) -> None:
+        def effect() -> None:
+            self.queues.lose_everything()
+            self.queues.declared = False
+
+        await self.gate("broker", "delete", effect)
+
+    async def close(self) -> None:
+        self._closed = True
+        self.disconnect()
+        self.queues.wake()

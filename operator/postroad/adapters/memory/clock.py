@@ -1,0 +1,109 @@
+"""A clock that only moves when told, and chance that repeats itself."""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+import random
+from datetime import UTC, datetime, timedelta
+
+START = datetime(2026, 1, 1, 10, 0, tzinfo=UTC)
+
+
+class ManualClock:
+    """Virtual time: `sleep` returns when `advance` has passed its end.
+
+    `skew` moves this process' wall clock away from the true time, which all clocks made by `beside`
+    share.
+    """
+
+    def __init__(self, start: datetime = START, skew: timedelta = timedelta(0)) -> None:
+        self._time = _Time(start)
+        self.skew = skew
+
+    def beside(self, skew: timedelta) -> ManualClock:
+        """Return the clock of another process, whose wall clock differs by `skew`."""
+        other = ManualClock(skew=skew)
+        other._time = self._time
+        return other
+
+    def now(self) -> datetime:
+        return self._time.start + self._time.elapsed + self.skew
+
+    def elapsed(self) -> timedelta:
+        return self._time.elapsed
+
+    async def sleep(self, duration: timedelta) -> None:
+        if duration <= timedelta(0):
+            await asyncio.sleep(0)
+            return
+        await self._time.wait_until(self._time.elapsed + duration)
+
+    async def advance(self, duration: timedelta) -> None:
+        """Let time pass: whoever sleeps wakes in order, each at its own time."""
+        await self._time.advance(duration)
+
+    def jump(self, duration: timedelta) -> None:
+        """Let time pass at once, as a suspended process sees it: nobody runs meanwhile."""
+        self._time.elapsed += duration
+
+    @property
+    def next_waking(self) -> timedelta | None:
+        """How long until the first sleeper wakes; None when nobody sleeps."""
+        return self._time.next_waking
+
+
+class _Time:
+    """The one true time behind several clocks."""
+
+    def __init__(self, start: datetime) -> None:
+        self.start = start
+        self.elapsed = timedelta(0)
+        self._sleepers: list[tuple[timedelta, int, asyncio.Future[None]]] = []
+        self._count = 0
+
+    @property
+    def next_waking(self) -> timedelta | None:
+        while self._sleepers and self._sleepers[0][2].done():
+            heapq.heappop(self._sleepers)
+        return self._sleepers[0][0] - self.elapsed if self._sleepers else None
+
+    async def wait_until(self, moment: timedelta) -> None:
+        waking = asyncio.get_running_loop().create_future()
+        self._count += 1
+        heapq.heappush(self._sleepers, (moment, self._count, waking))
+        await waking
+
+    async def advance(self, duration: timedelta) -> None:
+        end = self.elapsed + duration
+        await settle()
+        while self.next_waking is not None and self._sleepers[0][0] <= end:
+            moment, _, waking = heapq.heappop(self._sleepers)
+            self.elapsed = max(self.elapsed, moment)
+            waking.set_result(None)
+            await settle()
+        self.elapsed = max(self.elapsed, end)
+        await settle()
+
+
+async def settle(turns: int = 100) -> None:
+    """Let every task that can run do so, as far as `turns` turns of the event loop go; fewer where
+    the loop tells that nobody is ready any more."""
+    ready = getattr(asyncio.get_running_loop(), "_ready", None)
+    for _ in range(turns):
+        await asyncio.sleep(0)
+        if ready is not None and not ready:
+            return
+
+
+class SeededChance:
+    """The same numbers for the same seed."""
+
+    def __init__(self, seed: int = 0) -> None:
+        self._random = random.Random(seed)
+
+    def uniform(self) -> float:
+        return self._random.random()
+
+    def bits(self, count: int) -> int:
+        return self._random.getrandbits(count)

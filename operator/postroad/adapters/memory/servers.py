@@ -1,0 +1,63 @@
+"""All servers of a cluster in one world of memory."""
+
+from __future__ import annotations
+
+from postroad.adapters.memory.blobs import Bucket, MemoryBlobs
+from postroad.adapters.memory.broker import MemoryBroker, Queues
+from postroad.adapters.memory.gate import Gate
+from postroad.adapters.memory.history import MemoryHistory, Records
+from postroad.adapters.memory.view import MemoryView, MemoryViewStore, Tables
+from postroad.domain.names import QueueName
+from postroad.ports.clock import Clock
+from postroad.ports.servers import Checked
+
+
+class World:
+    """What outlives every process: the contents of the servers. `clock` is theirs."""
+
+    def __init__(self, clock: Clock) -> None:
+        self.clock = clock
+        self._queues: dict[str, Queues] = {}
+        self._tables: dict[str, Tables] = {}
+        self._records: dict[str, Records] = {}
+        self._buckets: dict[str, Bucket] = {}
+
+    def queues(self, queue: str) -> Queues:
+        return self._queues.setdefault(queue, Queues(self.clock))
+
+    def tables(self, queue: str) -> Tables:
+        return self._tables.setdefault(queue, Tables(self.clock))
+
+    def records(self, queue: str) -> Records:
+        return self._records.setdefault(queue, Records())
+
+    def bucket(self, name: str) -> Bucket:
+        return self._buckets.setdefault(name, Bucket())
+
+
+class MemoryServers:
+    """`Servers` as one process sees them."""
+
+    def __init__(self, world: World, gate: Gate | None = None) -> None:
+        self.world = world
+        self.gate = gate or Gate()
+
+    def broker(self, queue: QueueName, *, delivery_limit: int = 20) -> MemoryBroker:
+        return MemoryBroker(self.world.queues(str(queue)), self.gate, delivery_limit)
+
+    def views(self) -> MemoryViewStore:
+        return MemoryViewStore(
+            lambda queue: MemoryView(self.world.tables(queue), self.gate), self.gate
+        )
+
+    def history(self, queue: QueueName) -> MemoryHistory:
+        return MemoryHistory(self.world.records(str(queue)), self.gate)
+
+    def blobs(self, bucket: str) -> MemoryBlobs:
+        return MemoryBlobs(self.world.bucket(bucket), self.gate)
+
+    async def check(self) -> dict[str, Checked]:
+        return {server: Checked("memory") for server in ("rabbitmq", "cassandra", "s3")}
+
+    async def close(self) -> None:
+        """Nothing to release."""

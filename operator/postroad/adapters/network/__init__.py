@@ -1,0 +1,1 @@
+"""The way out: SMTP to a next hop."""

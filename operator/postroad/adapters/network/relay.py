@@ -1,0 +1,89 @@
+"""`SmtpRelay`: the transport that hands every mail to one next hop."""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import AsyncIterator, Mapping
+from pathlib import Path
+
+from postroad.adapters.network.content import Content
+from postroad.adapters.network.pools import PoolLimits, SessionPool
+from postroad.adapters.network.sessions import (
+    SecuringFailed,
+    Session,
+    SessionRefused,
+    SessionStale,
+)
+from postroad.adapters.network.timeouts import Timeouts
+from postroad.domain.mail import Envelope, Outcome
+from postroad.domain.nexthops import NextHop, TlsMode
+from postroad.errors import InvalidSettings
+
+_TIMEOUTS = Timeouts()
+_LIMITS = PoolLimits()
+
+
+class SmtpRelay:
+    """A transport over SMTP or LMTP with reused, pipelined sessions. Needs a running event loop.
+
+    `ehlo_name` is what this side calls itself. `ca_file` verifies the next hop where TLS is
+    required (None: the system's authorities).
+    """
+
+    def __init__(
+        self,
+        next_hop: NextHop,
+        *,
+        ehlo_name: str,
+        ca_file: Path | None = None,
+        limits: PoolLimits = _LIMITS,
+        timeouts: Timeouts = _TIMEOUTS,
+    ) -> None:
+        self._next_hop = next_hop
+        self._ehlo_name = ehlo_name
+        self._timeouts = timeouts
+        self._context = _tls_context(next_hop.tls, ca_file)
+        self._pool = SessionPool(self._open, limits)
+
+    async def transmit(
+        self, envelope: Envelope, content: AsyncIterator[bytes], size_bytes: int
+    ) -> Mapping[str, Outcome]:
+        """Hand over one mail (see the port). Raises: what reading the content raises."""
+        peeked = await Content.peek(content)
+        while True:
+            try:
+                async with self._pool.session() as session:
+                    return await session.transmit(envelope, peeked, size_bytes)
+            except SessionStale:
+                continue  # each pass uses up one idle session, and a fresh one is never stale
+            except SessionRefused as error:
+                return dict.fromkeys(envelope.recipients, Outcome.deferred(str(error)))
+
+    async def close(self) -> None:
+        """Close idle sessions; those in use close when they are given back. Idempotent."""
+        await self._pool.close()
+
+    async def _open(self) -> Session:
+        try:
+            return await Session.open(
+                self._next_hop, self._ehlo_name, self._context, self._timeouts
+            )
+        except SecuringFailed:
+            if self._next_hop.tls is not TlsMode.OPPORTUNISTIC:
+                raise
+        # A server whose TLS is broken still takes mail in clear, and opportunistic accepts that.
+        return await Session.open(self._next_hop, self._ehlo_name, None, self._timeouts)
+
+
+def _tls_context(mode: TlsMode, ca_file: Path | None) -> ssl.SSLContext | None:
+    if mode is TlsMode.NONE:
+        return None
+    if mode is TlsMode.REQUIRED:
+        try:
+            return ssl.create_default_context(cafile=ca_file)
+        except (OSError, ssl.SSLError) as error:
+            raise InvalidSettings(f"the certificate authorities cannot be read: {error}") from error
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_NONE
+    return context

@@ -1,0 +1,19 @@
+"""How long a next hop may take."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import timedelta
+
+
+@dataclass(frozen=True, slots=True)
+class Timeouts:
+    """How long the next hop may take. Source: RFC 5321 4.5.3.2, which the defaults follow."""
+
+    connect: timedelta = timedelta(seconds=30)
+    greeting: timedelta = timedelta(minutes=5)
+    command: timedelta = timedelta(minutes=5)
+    data_start: timedelta = timedelta(minutes=2)
+    data_block: timedelta = timedelta(minutes=3)
+    data_end: timedelta = timedelta(minutes=10)
+    goodbye: timedelta = timedelta(seconds=2)

@@ -1,0 +1,278 @@
+"""One TCP connection of lines, for both sides of SMTP: lines in, bytes out, TLS on the way.
+
+Written on asyncio's protocols and not on its streams for three reasons. What arrived before TLS can
+be seen and refused, also what arrives while the handshake begins; a line that is too long costs no
+memory beyond its limit; and a reader that waits for a command can be woken.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections.abc import Callable
+from datetime import timedelta
+from typing import cast
+
+from postroad.errors import PostroadError
+
+HIGH_WATER = 256 * 1024
+"""Octets that may wait unread before the peer is made to wait."""
+
+CHUNK = 64 * 1024
+"""Octets handed out at most at a time."""
+
+
+class WireError(PostroadError):
+    """The connection cannot be used any more."""
+
+    transient = True
+
+
+class ConnectionLost(WireError):
+    """The peer closed the connection, or the network did."""
+
+
+class LineTooLong(WireError):
+    """The peer sent a longer line than is allowed; it was dropped up to its end."""
+
+
+class TooSlow(WireError):
+    """The peer did not do in time what it was to do."""
+
+
+class InjectedBeforeTLS(WireError):
+    """The peer sent something in clear that would have counted as sent under TLS."""
+
+
+class Interrupted(WireError):
+    """The wait for a line was ended by this side."""
+
+
+class Wire(asyncio.Protocol):
+    """A connection. One task reads and one writes at a time.
+
+    Every failure of the connection is a WireError; after one, only `abort` makes sense, except
+    after LineTooLong.
+    """
+
+    def __init__(self, on_connected: Callable[[Wire], None] | None = None) -> None:
+        self._on_connected = on_connected
+        self._buffer = bytearray()
+        self._transport: asyncio.Transport | None = None
+        self._lost: Exception | None = None
+        self._at_end = False
+        self._reader: asyncio.Future[None] | None = None
+        self._writer: asyncio.Future[None] | None = None
+        self._closed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._is_writing_paused = False
+        self._is_reading_paused = False
+        self._is_interrupted = False
+
+    # What asyncio calls.
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast("asyncio.Transport", transport)
+        if self._on_connected is not None:
+            self._on_connected(self)
+
+    def data_received(self, data: bytes) -> None:
+        self._buffer += data
+        if len(self._buffer) > HIGH_WATER and not self._is_reading_paused and self._transport:
+            self._transport.pause_reading()
+            self._is_reading_paused = True
+        self._wake_reader()
+
+    def eof_received(self) -> bool:
+        self._at_end = True
+        self._wake_reader()
+        # A peer that has said all may still read the answer; TLS cannot be closed by halves.
+        return self._transport is not None and not self._transport.get_extra_info("sslcontext")
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._at_end = True
+        self._lost = exc
+        self._wake_reader()
+        self.resume_writing()
+        if not self._closed.done():
+            self._closed.set_result(None)
+
+    def pause_writing(self) -> None:
+        self._is_writing_paused = True
+
+    def resume_writing(self) -> None:
+        self._is_writing_paused = False
+        if self._writer is not None and not self._writer.done():
+            self._writer.set_result(None)
+
+    # What SMTP calls.
+
+    @property
+    def peer_address(self) -> str | None:
+        """The peer's address without its port."""
+        name = self._transport.get_extra_info("peername") if self._transport else None
+        return str(name[0]) if isinstance(name, tuple) else None
+
+    @property
+    def is_open(self) -> bool:
+        """Whether neither side has ended the connection and nothing unasked-for has arrived."""
+        return not self._at_end and not self._buffer and self._transport is not None
+
+    @property
+    def has_line(self) -> bool:
+        """Whether a whole line can be read without waiting."""
+        return b"\r\n" in self._buffer
+
+    async def read_line(self, limit: int, timeout: timedelta) -> bytes:
+        """Return the next line without its CRLF. A bare CR or LF is part of the line.
+
+        Raises: ConnectionLost, LineTooLong, TooSlow, Interrupted.
+        """
+        too_long = False
+        searched = 0
+        async with _deadline(timeout):
+            while True:
+                if self._is_interrupted:
+                    raise Interrupted
+                end = self._buffer.find(b"\r\n", searched)
+                if end >= 0:
+                    line = bytes(self._buffer[:end])
+                    self._consume(end + 2)
+                    if too_long or len(line) > limit:
+                        raise LineTooLong
+                    return line
+                if len(self._buffer) > limit + 1:
+                    too_long = True
+                    self._consume(len(self._buffer) - 1)  # the last octet may be a CR
+                searched = max(0, len(self._buffer) - 1)
+                await self._arrival()
+
+    async def read_some(self, timeout: timedelta) -> bytes:
+        """Return what has arrived: at least one octet, at most CHUNK.
+
+        Raises: ConnectionLost, TooSlow.
+        """
+        async with _deadline(timeout):
+            while not self._buffer:
+                await self._arrival()
+        data = bytes(self._buffer[:CHUNK])
+        self._consume(len(data))
+        return data
+
+    def put_back(self, data: bytes) -> None:
+        """Let `data` be read next."""
+        self._buffer[:0] = data
+
+    def interrupt(self) -> None:
+        """Make this and every later wait for a line end with Interrupted, whatever has arrived."""
+        self._is_interrupted = True
+        self._wake_reader()
+
+    async def write(self, data: bytes, timeout: timedelta) -> None:
+        """Send; returns when it was handed to the system or little is waiting.
+
+        Raises: ConnectionLost, TooSlow.
+        """
+        if self._transport is None or self._transport.is_closing():
+            raise ConnectionLost from self._lost
+        self._transport.write(data)
+        if self._is_writing_paused:
+            async with _deadline(timeout):
+                while self._is_writing_paused and not self._closed.done():
+                    self._writer = asyncio.get_running_loop().create_future()
+                    await self._writer
+        if self._closed.done():
+            raise ConnectionLost from self._lost
+
+    async def start_tls(
+        self, context: ssl.SSLContext, timeout: timedelta, *, server_hostname: str | None = None
+    ) -> None:
+        """Go on under TLS; as the server when there is no `server_hostname`.
+
+        Raises: InjectedBeforeTLS, ConnectionLost (also for a failed handshake), TooSlow.
+        """
+        if self._transport is None:
+            raise ConnectionLost
+        if self._buffer:
+            raise InjectedBeforeTLS
+        # Nothing can arrive between the check and the pause with which start_tls begins.
+        loop = asyncio.get_running_loop()
+        try:
+            secured = await loop.start_tls(
+                self._transport,
+                self,
+                context,
+                server_side=server_hostname is None,
+                server_hostname=server_hostname,
+                ssl_handshake_timeout=timeout.total_seconds(),
+            )
+        except (OSError, ssl.SSLError, EOFError) as error:
+            raise ConnectionLost(f"TLS could not be started: {error}") from error
+        if secured is None:
+            raise ConnectionLost("TLS could not be started: the connection was closed")
+        self._transport = secured
+
+    async def close(self, timeout: timedelta) -> None:
+        """Send what waits and close; abort when that takes longer than `timeout`."""
+        if self._transport is None:
+            return
+        self._transport.close()
+        try:
+            async with asyncio.timeout(timeout.total_seconds()):
+                await asyncio.shield(self._closed)
+        except TimeoutError:
+            self.abort()
+
+    def abort(self) -> None:
+        """Close at once; what waits to be sent is lost. Idempotent."""
+        self._at_end = True
+        if self._transport is not None:
+            self._transport.abort()
+
+    def _consume(self, count: int) -> None:
+        del self._buffer[:count]
+        if self._is_reading_paused and len(self._buffer) <= HIGH_WATER // 2 and self._transport:
+            self._is_reading_paused = False
+            if not self._transport.is_closing():
+                self._transport.resume_reading()
+
+    async def _arrival(self) -> None:
+        if self._at_end:
+            raise ConnectionLost from self._lost
+        self._reader = asyncio.get_running_loop().create_future()
+        try:
+            await self._reader
+        finally:
+            self._reader = None
+
+    def _wake_reader(self) -> None:
+        if self._reader is not None and not self._reader.done():
+            self._reader.set_result(None)
+
+
+class _deadline:  # noqa: N801  # reads as a statement
+    """asyncio.timeout whose end is TooSlow."""
+
+    __slots__ = ("_timeout",)
+
+    def __init__(self, timeout: timedelta) -> None:
+        self._timeout = asyncio.timeout(timeout.total_seconds())
+
+    async def __aenter__(self) -> None:
+        await self._timeout.__aenter__()
+
+    async def __aexit__(self, kind: object, error: object, trace: object) -> None:
+        try:
+            await self._timeout.__aexit__(kind, error, trace)  # type: ignore[arg-type]
+        except TimeoutError as late:
+            raise TooSlow from late
+
+
+async def connect(host: str, port: int, timeout: timedelta) -> Wire:
+    """Connect. Raises: ConnectionLost with the cause, TooSlow."""
+    loop = asyncio.get_running_loop()
+    async with _deadline(timeout):
+        try:
+            _, wire = await loop.create_connection(Wire, host, port)
+        except (OSError, UnicodeError) as error:  # UnicodeError: a name that no resolver takes
+            raise ConnectionLost(f"no connection: {error}") from error
+    return wire

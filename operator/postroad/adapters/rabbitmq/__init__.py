@@ -1,0 +1,1 @@
+"""RabbitMQ, through pika. pika's errors die here."""

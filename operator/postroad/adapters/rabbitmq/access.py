@@ -1,0 +1,95 @@
+"""Where RabbitMQ is and who we are there, and how the driver is set up for it."""
+
+from __future__ import annotations
+
+import ssl
+from dataclasses import dataclass, field
+from datetime import timedelta
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+import pika
+
+from postroad.errors import InvalidSettings
+
+HEARTBEAT = timedelta(seconds=8)
+"""A server that stands still is noticed within this and five seconds more; RabbitMQ gives a client
+up after twice this."""
+
+CONNECT_TIMEOUT = timedelta(seconds=5)
+"""For TCP, TLS and the AMQP handshake together."""
+
+BLOCKED_TIMEOUT = timedelta(seconds=60)
+"""A server that takes nothing because its memory or disk is full is left after this, so that
+another node of its cluster can be tried."""
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """A vhost as one user sees it. Its repr shows no password."""
+
+    host: str
+    port: int
+    vhost: str
+    username: str
+    password: str = field(repr=False)
+    tls: bool = False
+    ca_file: Path | None = None
+    management_url: str | None = field(default=None, repr=False)
+
+    @classmethod
+    def from_uri(
+        cls,
+        uri: str,
+        *,
+        username: str | None = None,
+        password: str | None = None,
+        ca_file: Path | None = None,
+        management_url: str | None = None,
+    ) -> Access:
+        """Read `amqp[s]://user:password@host:port/vhost`; `username` and `password` override.
+
+        Raises: InvalidSettings, which does not quote the URI.
+        """
+        try:
+            parts = urlsplit(uri)
+            port = parts.port
+        except ValueError as error:
+            raise InvalidSettings("the AMQP URI is malformed") from error
+        if parts.scheme not in ("amqp", "amqps") or not parts.hostname:
+            raise InvalidSettings("write the AMQP URI as amqp://HOST:PORT/VHOST, or amqps://…")
+        tls = parts.scheme == "amqps"
+        return cls(
+            host=parts.hostname,
+            port=port or (5671 if tls else 5672),
+            vhost=unquote(parts.path[1:]) or "/",
+            username=username or unquote(parts.username or "guest"),
+            password=password if password is not None else unquote(parts.password or "guest"),
+            tls=tls,
+            ca_file=ca_file,
+            management_url=management_url,
+        )
+
+
+def parameters_of(access: Access, purpose: str) -> pika.ConnectionParameters:
+    """Return the driver's parameters; `purpose` names the connection in RabbitMQ's lists."""
+    return pika.ConnectionParameters(
+        host=access.host,
+        port=access.port,
+        virtual_host=access.vhost,
+        credentials=pika.PlainCredentials(access.username, access.password),
+        ssl_options=_tls(access) if access.tls else None,
+        heartbeat=round(HEARTBEAT.total_seconds()),
+        blocked_connection_timeout=BLOCKED_TIMEOUT.total_seconds(),
+        socket_timeout=CONNECT_TIMEOUT.total_seconds(),
+        stack_timeout=CONNECT_TIMEOUT.total_seconds(),
+        connection_attempts=1,
+        client_properties={"connection_name": f"postroad {purpose}"},
+    )
+
+
+def _tls(access: Access) -> pika.SSLOptions:
+    context = ssl.create_default_context(
+        cafile=None if access.ca_file is None else str(access.ca_file)
+    )
+    return pika.SSLOptions(context, access.host)

@@ -1,0 +1,221 @@
+"""An AMQP connection that opens when somebody needs it, and again after it was lost; and channels
+whose requests can be awaited. Everything here belongs to one event loop."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from datetime import timedelta
+from typing import Any, Generic, TypeVar
+
+from pika import exceptions
+from pika.adapters.asyncio_connection import AsyncioConnection
+from pika.channel import Channel as DriverChannel
+
+from postroad.adapters.rabbitmq.access import Access, parameters_of
+from postroad.adapters.rabbitmq.translation import translated
+from postroad.errors import BrokerUnavailable, ServerError
+from postroad.telemetry.logs import logger
+
+ANSWER_TIMEOUT = timedelta(seconds=10)
+"""How long the server may take to answer a request on a channel."""
+
+CLOSE_TIMEOUT = timedelta(seconds=3)
+"""How long a server is waited for when all is over."""
+
+_LOG = logger("rabbitmq")
+_T = TypeVar("_T")
+
+
+class Shared(Generic[_T]):
+    """One attempt that all who ask for it at the same time share. Who is cancelled leaves it to the
+    others."""
+
+    def __init__(self) -> None:
+        self._attempt: asyncio.Task[_T] | None = None
+
+    async def get(self, attempt: Callable[[], Coroutine[Any, Any, _T]]) -> _T:
+        if self._attempt is None:
+            self._attempt = asyncio.create_task(attempt())
+            self._attempt.add_done_callback(self._ended)
+        return await asyncio.shield(self._attempt)
+
+    def _ended(self, attempt: asyncio.Task[_T]) -> None:
+        self._attempt = None
+        if not attempt.cancelled():
+            attempt.exception()  # seen, also when nobody waits any more
+
+
+class GatheringConnection(AsyncioConnection):  # type: ignore[misc]  # pika has no types
+    """Sends what one turn of the event loop wrote with one system call: a publish alone is three
+    frames, and the driver sends each by itself."""
+
+    def __init__(self, *values: Any, **named: Any) -> None:
+        self._gathered: list[bytes] = []
+        self._loop = asyncio.get_running_loop()
+        super().__init__(*values, **named)
+
+    def _adapter_emit_data(self, data: bytes) -> None:
+        """Overrides how the driver's adapters hand bytes to their transport."""
+        if not self._gathered:
+            self._loop.call_soon(self._send_gathered)
+        self._gathered.append(data)
+
+    def _send_gathered(self) -> None:
+        data = b"".join(self._gathered)
+        self._gathered.clear()
+        if self._transport is not None:  # it went away meanwhile: nobody would read this
+            super()._adapter_emit_data(data)
+
+
+class Connection:
+    """One connection to RabbitMQ, shared by channels of one purpose."""
+
+    def __init__(self, access: Access, purpose: str) -> None:
+        self._access = access
+        self._purpose = purpose
+        self._opening: Shared[AsyncioConnection] = Shared()
+        self._driver: AsyncioConnection | None = None
+        self._gone: asyncio.Future[None] | None = None
+        self._closed = False
+
+    async def version(self) -> str:
+        """Return the server's version, after it has answered just now: it was told when the
+        connection was opened. Raises: ServerError."""
+        await (await self.channel()).close()
+        driver = await self._opened()
+        return str((driver.server_properties or {}).get("version", "unknown"))
+
+    async def channel(self) -> Channel:
+        """Open a channel, and the connection if need be. Raises: ServerError."""
+        driver = await self._opened()
+        channel = Channel()
+        await channel.open(driver)
+        return channel
+
+    async def close(self) -> None:
+        """Close it with all its channels. Idempotent."""
+        self._closed = True
+        driver, gone = self._driver, self._gone
+        if driver is not None and driver.is_open and gone is not None:
+            driver.close()
+            await asyncio.wait([gone], timeout=CLOSE_TIMEOUT.total_seconds())
+        if driver is not None and not driver.is_closed:
+            # A server that stands still does not say goodbye; the driver has no public way to
+            # leave without it.
+            driver._terminate_stream(None)
+
+    async def _opened(self) -> AsyncioConnection:
+        if self._driver is not None and self._driver.is_open:
+            return self._driver
+        return await self._opening.get(self._open)
+
+    async def _open(self) -> AsyncioConnection:
+        if self._closed:
+            raise BrokerUnavailable("the connection with RabbitMQ was closed")
+        loop = asyncio.get_running_loop()
+        answer: asyncio.Future[None] = loop.create_future()
+        gone: asyncio.Future[None] = loop.create_future()
+
+        def on_open(_: object) -> None:
+            _resolve(answer)
+
+        def on_error(_: object, error: BaseException) -> None:
+            _resolve(answer, translated(error))
+
+        def on_close(_: object, reason: BaseException) -> None:
+            _resolve(gone)
+            if not self._closed:
+                _LOG.warning(
+                    "lost the connection to RabbitMQ",
+                    purpose=self._purpose,
+                    error=str(translated(reason)),
+                )
+
+        self._driver = GatheringConnection(
+            parameters_of(self._access, self._purpose), on_open, on_error, on_close, loop
+        )
+        self._gone = gone
+        await answer
+        _LOG.debug("connected to RabbitMQ", purpose=self._purpose)
+        return self._driver
+
+
+class Channel:
+    """A channel whose requests can be awaited. `lost` says why it is gone, once it is."""
+
+    def __init__(self) -> None:
+        self.driver: DriverChannel
+        self.lost: ServerError | None = None
+        self.when_lost: list[Callable[[ServerError], None]] = []
+        self._loop = asyncio.get_running_loop()
+        self._answers: set[asyncio.Future[Any]] = set()
+
+    async def open(self, connection: AsyncioConnection) -> None:
+        """Open it. Raises: ServerError."""
+        answer = self._expect()
+        try:
+            self.driver = connection.channel(on_open_callback=lambda _: _resolve(answer))
+        except exceptions.AMQPError as error:
+            raise translated(error) from error
+        self.driver.add_on_close_callback(self._on_close)
+        await self._answer(answer, "opening a channel")
+
+    async def call(self, request: Callable[..., object], *values: object, **named: object) -> Any:
+        """Make a request of the driver that takes a `callback`, and return the answer's method.
+        Raises: ServerError."""
+        if self.lost is not None:
+            raise self.lost
+        answer = self._expect()
+
+        def arrived(frame: Any) -> None:
+            if not answer.done():
+                answer.set_result(frame.method)
+
+        try:
+            request(*values, callback=arrived, **named)
+        except exceptions.AMQPError as error:
+            self._answers.discard(answer)
+            raise translated(error) from error
+        return await self._answer(answer, getattr(request, "__name__", "a request"))
+
+    async def close(self) -> None:
+        """Close it: what it was given and did not settle goes back. Idempotent."""
+        if self.lost is None and self.driver.is_open:
+            answer = self._expect()
+            self.when_lost.append(lambda _: _resolve(answer))
+            self.driver.close()
+            try:
+                await self._answer(answer, "closing a channel")
+            except ServerError:
+                pass  # gone is gone
+
+    def _expect(self) -> asyncio.Future[Any]:
+        answer: asyncio.Future[Any] = self._loop.create_future()
+        self._answers.add(answer)
+        return answer
+
+    async def _answer(self, answer: asyncio.Future[Any], what: str) -> Any:
+        try:
+            async with asyncio.timeout(ANSWER_TIMEOUT.total_seconds()):
+                return await answer
+        except TimeoutError as error:
+            raise BrokerUnavailable(f"RabbitMQ did not answer in time ({what})") from error
+        finally:
+            self._answers.discard(answer)
+
+    def _on_close(self, _: object, reason: BaseException) -> None:
+        self.lost = translated(reason)
+        for callback in self.when_lost:
+            callback(self.lost)
+        for answer in self._answers:
+            _resolve(answer, self.lost)
+
+
+def _resolve(answer: asyncio.Future[Any], error: ServerError | None = None) -> None:
+    if answer.done():
+        return
+    if error is None:
+        answer.set_result(None)
+    else:
+        answer.set_exception(error)

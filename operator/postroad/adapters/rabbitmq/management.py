@@ -1,0 +1,55 @@
+"""The little that only the management API knows: how many messages are handed out.
+
+Its numbers are as old as RabbitMQ's collect_statistics_interval (5 s by default).
+"""
+
+from __future__ import annotations
+
+from urllib.parse import quote, urlsplit, urlunsplit
+
+import aiohttp
+
+from postroad.adapters.rabbitmq.access import Access
+from postroad.errors import BrokerRefused, BrokerUnavailable, CredentialsRefused
+
+TIMEOUT = aiohttp.ClientTimeout(total=5)
+
+
+class Management:
+    """The management API of one vhost. The session is opened at the first use."""
+
+    def __init__(self, access: Access) -> None:
+        parts = urlsplit(access.management_url or "")
+        host = parts.netloc.rpartition("@")[2]
+        self._base = urlunsplit((parts.scheme, host, parts.path.rstrip("/"), "", ""))
+        self._vhost = quote(access.vhost, safe="")
+        self._headers = {
+            "Authorization": aiohttp.encode_basic_auth(access.username, access.password)
+        }
+        self._session: aiohttp.ClientSession | None = None
+
+    async def unacknowledged(self, queue: str) -> int:
+        """Return how many messages of a queue consumers hold.
+        Raises: BrokerUnavailable, BrokerRefused, CredentialsRefused."""
+        if self._session is None:
+            self._session = aiohttp.ClientSession(headers=self._headers, timeout=TIMEOUT)
+        url = f"{self._base}/api/queues/{self._vhost}/{quote(queue, safe='')}"
+        try:
+            async with self._session.get(url) as answer:
+                if answer.status == 401:
+                    raise CredentialsRefused(
+                        "RabbitMQ's management API refused the user",
+                        hint="give the user the tag `monitoring`, or leave out the management URL",
+                    )
+                if answer.status != 200:
+                    raise BrokerRefused(f"RabbitMQ's management API answered {answer.status}")
+                return int((await answer.json()).get("messages_unacknowledged", 0))
+        except (aiohttp.ClientError, TimeoutError, OSError) as error:
+            raise BrokerUnavailable(
+                f"RabbitMQ's management API cannot be reached: {type(error).__name__}"
+            ) from error
+
+    async def close(self) -> None:
+        """Close the session. Idempotent."""
+        if self._session is not None:
+            await self._session.close()

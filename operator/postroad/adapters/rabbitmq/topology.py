@@ -1,0 +1,101 @@
+"""The exchange, queues and bindings of one mail queue, and carrying them out.
+
+All queues are quorum queues. Work that is dead-lettered, and delayed messages whose time is over,
+move on at least once: RabbitMQ keeps them until their next queue has them, which needs
+`x-overflow: reject-publish`. Source: 000 Decision; ADR 0011.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from postroad.adapters.rabbitmq.connection import Channel
+from postroad.domain.names import QueueName
+from postroad.ports.broker import LADDER_SECONDS
+
+WORK, DEAD = "work", "dead"
+"""Routing keys of the two queues that are consumed."""
+
+NEVER = 1_000_000_000
+"""A delivery limit nobody reaches, for the dead queue, where the limit of RabbitMQ 4 (20) would
+drop messages. No limit at all is written differently before 4."""
+
+
+def delay_key(step_seconds: int) -> str:
+    """Return the routing key of a ladder step."""
+    return f"delay.{step_seconds}"
+
+
+@dataclass(frozen=True, slots=True)
+class DeclaredQueue:
+    """One queue and the routing key that leads to it."""
+
+    name: str
+    routing_key: str
+    arguments: Mapping[str, object]
+
+
+@dataclass(frozen=True, slots=True)
+class Topology:
+    """What a mail queue needs at the broker."""
+
+    exchange: str
+    queues: tuple[DeclaredQueue, ...]
+
+
+def topology_of(queue: QueueName, delivery_limit: int) -> Topology:
+    """Return the topology. The work queue comes first, then the dead queue, then the ladder."""
+
+    def moving_on(routing_key: str) -> dict[str, object]:
+        return {
+            "x-queue-type": "quorum",
+            "x-overflow": "reject-publish",
+            "x-dead-letter-strategy": "at-least-once",
+            "x-dead-letter-exchange": queue.exchange,
+            "x-dead-letter-routing-key": routing_key,
+        }
+
+    return Topology(
+        queue.exchange,
+        (
+            DeclaredQueue(
+                queue.work_queue, WORK, {**moving_on(DEAD), "x-delivery-limit": delivery_limit}
+            ),
+            DeclaredQueue(
+                queue.dead_queue, DEAD, {"x-queue-type": "quorum", "x-delivery-limit": NEVER}
+            ),
+            *(
+                DeclaredQueue(
+                    queue.delay_queue(step),
+                    delay_key(step),
+                    {**moving_on(WORK), "x-message-ttl": step * 1000},
+                )
+                for step in LADDER_SECONDS
+            ),
+        ),
+    )
+
+
+async def declare(channel: Channel, topology: Topology) -> None:
+    """Create what is missing. A queue is bound only when it is there; the dead queue before the
+    work queue, so that nothing is dead-lettered into the void. Raises: ServerError."""
+    driver = channel.driver
+    await channel.call(
+        driver.exchange_declare, topology.exchange, exchange_type="direct", durable=True
+    )
+    work, *others = topology.queues
+    for queue in (*others, work):
+        await channel.call(
+            driver.queue_declare, queue.name, durable=True, arguments=dict(queue.arguments)
+        )
+        await channel.call(driver.queue_bind, queue.name, topology.exchange, queue.routing_key)
+
+
+async def delete(channel: Channel, topology: Topology) -> None:
+    """Delete it with what is in it; what is missing is fine. The exchange goes first, so that
+    nobody publishes into what is left. Raises: ServerError."""
+    driver = channel.driver
+    await channel.call(driver.exchange_delete, topology.exchange)
+    for queue in topology.queues:
+        await channel.call(driver.queue_delete, queue.name)

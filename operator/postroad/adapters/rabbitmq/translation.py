@@ -1,0 +1,84 @@
+"""The driver's errors, and the broker's replies, in postroad's words."""
+
+from __future__ import annotations
+
+import socket
+
+from pika import exceptions
+from pika.adapters.utils import connection_workflow as workflow
+
+from postroad.errors import (
+    BrokerRefused,
+    BrokerUnavailable,
+    CredentialsRefused,
+    ServerError,
+    Unroutable,
+)
+
+NOT_FOUND, PRECONDITION_FAILED, ACCESS_REFUSED, NOT_ALLOWED = 404, 406, 403, 530
+"""Reply codes of AMQP 0-9-1."""
+
+
+def translated(error: BaseException | None) -> ServerError:
+    """Return the error of ours that says what the driver's error says. Unforeseen ones count as
+    transient."""
+    cause = _innermost(error)
+    if isinstance(cause, ServerError):
+        return cause
+    if isinstance(cause, (exceptions.AuthenticationError, exceptions.ProbableAuthenticationError)):
+        return CredentialsRefused("RabbitMQ refused the user or the password")
+    if isinstance(cause, exceptions.ProbableAccessDeniedError):
+        return BrokerRefused(f"RabbitMQ refused the vhost: {cause}")
+    if isinstance(cause, exceptions.ConnectionClosedByBroker):
+        return _of_connection(cause.reply_code, cause.reply_text)
+    if isinstance(cause, exceptions.ChannelClosedByBroker):
+        return _of_channel(cause.reply_code, cause.reply_text)
+    if isinstance(cause, socket.gaierror):
+        return BrokerUnavailable(f"RabbitMQ's host is unknown: {cause.strerror}")
+    if cause is None:
+        return BrokerUnavailable()
+    return BrokerUnavailable(f"RabbitMQ cannot be reached: {_said(cause)}")
+
+
+def _of_connection(code: int, text: str) -> ServerError:
+    if code == ACCESS_REFUSED:
+        return CredentialsRefused(f"RabbitMQ refused the user: {text}")
+    if code == NOT_ALLOWED:
+        return BrokerRefused(f"RabbitMQ refused the connection: {text}")
+    return BrokerUnavailable(f"RabbitMQ closed the connection: {text}")
+
+
+def _of_channel(code: int, text: str) -> ServerError:
+    if code == NOT_FOUND:
+        return Unroutable(f"RabbitMQ has no such queue or exchange: {text}")
+    if code == PRECONDITION_FAILED and "delivery acknowledgement" not in text:
+        return BrokerRefused(
+            f"RabbitMQ refused: {text}",
+            hint="it was declared otherwise: keep its value, or delete it when it is empty",
+        )
+    if code == ACCESS_REFUSED:
+        return BrokerRefused(
+            f"RabbitMQ refused: {text}", hint="grant the user the vhost's permissions"
+        )
+    return BrokerUnavailable(f"RabbitMQ closed the channel: {text}")
+
+
+def _innermost(error: BaseException | None) -> BaseException | None:
+    """The driver wraps what happened in up to three stages of connecting."""
+    while True:
+        if isinstance(error, workflow.AMQPConnectionWorkflowFailed) and error.exceptions:
+            error = error.exceptions[-1]
+        elif isinstance(error, workflow.AMQPConnectorPhaseErrorBase):
+            error = error.exception
+        elif (
+            isinstance(error, exceptions.AMQPConnectionError)
+            and len(error.args) == 1
+            and isinstance(error.args[0], BaseException)
+        ):
+            error = error.args[0]
+        else:
+            return error
+
+
+def _said(error: BaseException) -> str:
+    return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__

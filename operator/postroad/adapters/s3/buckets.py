@@ -1,0 +1,158 @@
+"""Buckets as a whole: making them, their lifecycle, emptying and deleting them.
+
+The only lifecycle rule aborts uploads that were never completed. Objects are never expired by
+age: what a mail still needs, only the view knows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import TYPE_CHECKING
+
+from botocore.exceptions import ClientError
+
+from postroad.adapters.s3.store import Store, code_of
+
+if TYPE_CHECKING:
+    from mypy_boto3_s3 import S3Client
+    from mypy_boto3_s3.type_defs import LifecycleRuleTypeDef
+
+LIFECYCLE_UNSUPPORTED = "LifecycleUnsupported"
+INCOMPLETE_DAYS = 2
+"""Days until an incomplete upload is aborted: longer than any upload takes."""
+
+_RULE_ID = "postroad-abort-incomplete-uploads"
+_UNSUPPORTED = {
+    "NotImplemented",
+    "MethodNotAllowed",
+    "501",
+    "MalformedXML",
+    "InvalidArgument",
+    "InvalidRequest",
+    "UnsupportedOperation",
+}
+_THERE = {"BucketAlreadyOwnedByYou", "BucketAlreadyExists"}
+_GONE = {"NoSuchBucket", "404", "NotFound"}
+
+
+async def create(store: Store, bucket: str) -> tuple[str, ...]:
+    """Create the bucket if it is missing, and set its lifecycle; return what the store cannot."""
+
+    def work(client: S3Client) -> tuple[str, ...]:
+        if not _is_there(client, bucket):
+            _make(client, bucket)
+        return () if _set_lifecycle(client, bucket) else (LIFECYCLE_UNSUPPORTED,)
+
+    return await store(work)
+
+
+async def exists(store: Store, bucket: str) -> bool:
+    """Return whether the bucket is there."""
+    return await store(lambda client: _is_there(client, bucket))
+
+
+async def pages(store: Store, bucket: str, prefix: str) -> AsyncIterator[list[str]]:
+    """Yield the keys with this prefix, up to 1000 at a time, in lexical order."""
+    token: str | None = None
+    while True:
+        more = {"ContinuationToken": token} if token else {}
+        answer = await store(
+            lambda client, more=more: client.list_objects_v2(  # type: ignore[misc]
+                Bucket=bucket, Prefix=prefix, **more
+            )
+        )
+        yield [entry["Key"] for entry in answer.get("Contents", ())]
+        token = answer.get("NextContinuationToken")
+        if not token:
+            return
+
+
+async def empty(store: Store, bucket: str, prefix: str) -> int:
+    """Delete the objects with this prefix; return how many. A missing bucket has none."""
+    if not await exists(store, bucket):
+        return 0
+    count = 0
+    async for keys in pages(store, bucket, prefix):
+        if keys:
+            await store(lambda client, keys=keys: _delete_objects(client, bucket, keys))  # type: ignore[misc]
+            count += len(keys)
+    return count
+
+
+async def delete(store: Store, bucket: str) -> None:
+    """Delete the bucket unless something else is in it. Idempotent."""
+
+    def work(client: S3Client) -> None:
+        try:
+            client.delete_bucket(Bucket=bucket)
+        except ClientError as error:
+            if code_of(error) not in {*_GONE, "BucketNotEmpty"}:
+                raise
+
+    await store(work)
+
+
+def _is_there(client: S3Client, bucket: str) -> bool:
+    try:
+        client.head_bucket(Bucket=bucket)
+    except ClientError as error:
+        if code_of(error) in _GONE:
+            return False
+        raise
+    return True
+
+
+def _make(client: S3Client, bucket: str) -> None:
+    region = client.meta.region_name
+    try:
+        if region == "us-east-1":
+            client.create_bucket(Bucket=bucket)
+        else:
+            client.create_bucket(
+                Bucket=bucket,
+                CreateBucketConfiguration={"LocationConstraint": region},  # type: ignore[typeddict-item]
+            )
+    except ClientError as error:
+        if code_of(error) not in _THERE:  # somebody was as quick; a foreign owner shows at use
+            raise
+
+
+def _set_lifecycle(client: S3Client, bucket: str) -> bool:
+    """Add our rule to the bucket's others; return whether the store takes it."""
+    rule: LifecycleRuleTypeDef = {
+        "ID": _RULE_ID,
+        "Status": "Enabled",
+        "Filter": {"Prefix": ""},
+        "AbortIncompleteMultipartUpload": {"DaysAfterInitiation": INCOMPLETE_DAYS},
+    }
+    try:
+        present = _lifecycle(client, bucket)
+        if any(each.get("ID") == _RULE_ID for each in present):
+            return True
+        client.put_bucket_lifecycle_configuration(
+            Bucket=bucket, LifecycleConfiguration={"Rules": [*present, rule]}
+        )
+        # A store may answer 200 and keep nothing: believe what it shows.
+        return any(each.get("ID") == _RULE_ID for each in _lifecycle(client, bucket))
+    except ClientError as error:
+        if code_of(error) in _UNSUPPORTED:
+            return False
+        raise
+
+
+def _lifecycle(client: S3Client, bucket: str) -> list[LifecycleRuleTypeDef]:
+    try:
+        answer = client.get_bucket_lifecycle_configuration(Bucket=bucket)
+    except ClientError as error:
+        if code_of(error) in {"NoSuchLifecycleConfiguration", "404"}:
+            return []
+        raise
+    return list(answer["Rules"])  # type: ignore[arg-type]
+
+
+def _delete_objects(client: S3Client, bucket: str, keys: list[str]) -> None:
+    answer = client.delete_objects(
+        Bucket=bucket, Delete={"Objects": [{"Key": key} for key in keys], "Quiet": True}
+    )
+    for failed in answer.get("Errors", ()):
+        raise ClientError({"Error": {"Code": failed.get("Code", "")}}, "DeleteObjects")

@@ -1,0 +1,48 @@
+"""What S3's error codes mean for us, whichever driver saw them."""
+
+from __future__ import annotations
+
+from postroad.errors import (
+    BlobMissing,
+    BlobsRefused,
+    BlobsUnavailable,
+    CredentialsRefused,
+    PostroadError,
+)
+
+_REFUSED_CREDENTIALS = {
+    "InvalidAccessKeyId",
+    "SignatureDoesNotMatch",
+    "AccessDenied",
+    "403",
+    "ExpiredToken",
+    "InvalidToken",
+    "AuthorizationHeaderMalformed",
+}
+_MISSING = {"NoSuchKey", "404", "NotFound"}
+_NO_BUCKET = {"NoSuchBucket"}
+_LATER = {
+    "SlowDown",
+    "RequestTimeout",
+    "Throttling",
+    "OperationAborted",
+    "ServiceUnavailable",
+    "InternalError",
+}
+
+
+def error_of(code: str, said: str = "", status: int = 500) -> PostroadError:
+    """Return our error for a code. `said` stands in where there is none; `status` is HTTP's. An
+    unforeseen one counts as transient."""
+    if code in _REFUSED_CREDENTIALS:
+        return CredentialsRefused(f"the object store refused the credentials: {code}")
+    if code in _MISSING:
+        return BlobMissing("there is no such object")
+    if code in _NO_BUCKET:
+        return BlobsUnavailable(
+            "the bucket does not exist",
+            hint="the operator creates it; without one, open the queue with create=True",
+        )
+    if code not in _LATER and 400 <= status < 500 and status not in {408, 429}:
+        return BlobsRefused(f"the object store refused the request: {code}")
+    return BlobsUnavailable(f"the object store did not answer as it should: {code or said}")

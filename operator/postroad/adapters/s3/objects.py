@@ -1,0 +1,105 @@
+"""Single objects, through obstore: the hot path of every mail.
+
+A request costs a quarter of boto3's CPU and no thread of ours (ADR 0010). Whatever is rare and rich
+in options (buckets, listings, uploads in parts) stays with boto3.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import AsyncIterator
+from datetime import timedelta
+
+import obstore
+from obstore.exceptions import BaseError, PermissionDeniedError, UnauthenticatedError
+from obstore.store import S3Store
+
+from postroad.adapters.s3.access import Access
+from postroad.adapters.s3.codes import error_of
+from postroad.errors import BlobMissing, CredentialsRefused, PostroadError
+
+CHUNK_BYTES = 1 << 20
+
+SILENCE = timedelta(seconds=8)
+"""How long a store may send nothing before it counts as away."""
+
+TRANSFER = timedelta(minutes=10)
+"""How long one transfer may take as long as something comes."""
+
+FAILURES = (BaseError, OSError)
+"""A missing object is raised as the built-in FileNotFoundError."""
+
+_CODE = re.compile(r"<Code>(\w+)</Code>")
+
+
+class Objects:
+    """The objects of one bucket. Safe to use concurrently."""
+
+    def __init__(self, access: Access, bucket: str) -> None:
+        options: dict[str, object] = {
+            "connect_timeout": timedelta(seconds=3),
+            "read_timeout": SILENCE,
+            "timeout": TRANSFER,
+            "allow_http": (access.endpoint or "").startswith("http://"),
+        }
+        if access.ca_file is not None:
+            options["root_certificate"] = access.ca_file.read_bytes()
+        self._store = S3Store(
+            bucket,
+            region=access.region,
+            client_options=options,  # type: ignore[arg-type]
+            retry_config={"max_retries": 1, "retry_timeout": 2 * SILENCE},
+            virtual_hosted_style_request=access.endpoint is None,
+            **access.identity,  # type: ignore[arg-type]
+        )
+
+    async def put(self, key: str, body: bytes) -> None:
+        """Store one object in one request. Raises: BlobsError, CredentialsRefused."""
+        try:
+            await obstore.put_async(self._store, key, body, use_multipart=False)
+        except FAILURES as error:
+            raise translated(error) from error
+
+    async def get(self, key: str, first: int, length: int | None) -> bytes:
+        """Return a range, or from `first` to the end. Errors as `put`, and BlobMissing."""
+        try:
+            if length is not None:
+                part = await obstore.get_range_async(self._store, key, start=first, length=length)
+                return bytes(part)
+            options = {"range": {"offset": first}} if first else {}
+            answer = await obstore.get_async(self._store, key, options=options)  # type: ignore[arg-type]
+            return bytes(await answer.bytes_async())
+        except FAILURES as error:
+            raise translated(error) from error
+
+    async def stream(self, key: str) -> AsyncIterator[bytes]:
+        """Yield the object in chunks of at most CHUNK_BYTES. Errors as `get`."""
+        try:
+            answer = await obstore.get_async(self._store, key)
+            async for chunk in answer.stream(min_chunk_size=CHUNK_BYTES // 4):
+                whole = bytes(chunk)
+                for start in range(0, len(whole), CHUNK_BYTES):
+                    yield whole[start : start + CHUNK_BYTES]
+        except FAILURES as error:
+            raise translated(error) from error
+
+    async def delete(self, key: str) -> None:
+        """Delete an object; a missing one is fine. Errors as `put`."""
+        try:
+            await obstore.delete_async(self._store, key)
+        except FAILURES as error:
+            failed = translated(error)
+            if not isinstance(failed, BlobMissing):
+                raise failed from error
+
+
+def translated(error: Exception) -> PostroadError:
+    """Return our error for one of obstore's, by S3's code where there is one."""
+    found = _CODE.search(str(error))
+    if found is not None:
+        return error_of(found[1])
+    # A 404 without S3's own code is not the store's word about the object: a proxy in between may
+    # have said it, and a mail must not be given up for that.
+    if isinstance(error, PermissionDeniedError | UnauthenticatedError | PermissionError):
+        return CredentialsRefused("the object store refused the credentials")
+    return error_of("", type(error).__name__)

@@ -1,0 +1,120 @@
+"""A boto3 client behind asyncio, and its errors in our words: for buckets, listings and parts.
+
+boto3 blocks, so its calls run in a bounded pool of threads; as many requests are in flight as there
+are threads. Every call ends within its timeouts and one repetition, also when the server stands
+still. Hazard: a call whose waiter was cancelled goes on in its thread.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, TypeVar
+
+import boto3
+from botocore.config import Config
+from botocore.exceptions import BotoCoreError, ClientError, NoCredentialsError
+
+from postroad.adapters.s3.access import Access
+from postroad.adapters.s3.codes import error_of
+from postroad.adapters.s3.objects import Objects
+from postroad.errors import CredentialsRefused, PostroadError
+
+if TYPE_CHECKING:
+    from mypy_boto3_s3 import S3Client
+
+T = TypeVar("T")
+
+THREADS = 32
+CONNECT_SECONDS, READ_SECONDS, ATTEMPTS = 3, 10, 2
+
+
+class Store:
+    """One S3 store, shared by all its buckets."""
+
+    def __init__(self, access: Access) -> None:
+        self._access = access
+        self._client: S3Client | None = None
+        self._objects: dict[str, Objects] = {}
+        self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="s3")
+
+    async def __call__(self, work: Callable[[S3Client], T]) -> T:
+        """Run `work` with the client in a thread. Raises: BlobsError, CredentialsRefused."""
+        return await asyncio.get_running_loop().run_in_executor(self._threads, self._run, work)
+
+    def objects(self, bucket: str) -> Objects:
+        """Return the objects of a bucket; connections are shared by those of one bucket."""
+        if bucket not in self._objects:
+            self._objects[bucket] = Objects(self._access, bucket)
+        return self._objects[bucket]
+
+    async def check(self) -> str:
+        """Return what the store calls itself; S3 knows no versions.
+        Raises: BlobsError, CredentialsRefused."""
+        return await self(_name_of_server)
+
+    def _run(self, work: Callable[[S3Client], T]) -> T:
+        try:
+            return work(self._connected())
+        except (ClientError, BotoCoreError, OSError) as error:
+            raise translated(error) from error
+
+    def _connected(self) -> S3Client:
+        if self._client is None:
+            access = self._access
+            self._client = boto3.session.Session().client(
+                "s3",
+                endpoint_url=access.endpoint,
+                region_name=access.region,
+                aws_access_key_id=access.access_key,
+                aws_secret_access_key=access.secret_key,
+                verify=str(access.ca_file) if access.ca_file else None,
+                config=Config(
+                    # Without it, presigned URLs and some stores get the signature of 2006.
+                    signature_version="s3v4",
+                    s3={"addressing_style": "path" if access.endpoint else "auto"},
+                    max_pool_connections=THREADS,
+                    connect_timeout=CONNECT_SECONDS,
+                    read_timeout=READ_SECONDS,
+                    retries={"mode": "standard", "total_max_attempts": ATTEMPTS},
+                    # Stores other than AWS do not know the newer default checksums.
+                    request_checksum_calculation="when_required",
+                    response_checksum_validation="when_required",
+                ),
+            )
+        return self._client
+
+    async def close(self) -> None:
+        """Let running calls end and release what is idle. Idempotent."""
+        self._threads.shutdown(wait=False, cancel_futures=True)
+        if self._client is not None:
+            self._client.close()
+
+
+def _name_of_server(client: S3Client) -> str:
+    try:
+        headers = client.list_buckets()["ResponseMetadata"]["HTTPHeaders"]
+    except ClientError as error:
+        if code_of(error) != "AccessDenied":
+            raise
+        # It knows the keys, and need not let them list all buckets.
+        headers = error.response["ResponseMetadata"]["HTTPHeaders"]
+    return headers.get("server", "S3")
+
+
+def code_of(error: BaseException) -> str:
+    """Return S3's code of an error, or the empty string."""
+    if not isinstance(error, ClientError):
+        return ""
+    return str(error.response.get("Error", {}).get("Code", ""))
+
+
+def translated(error: Exception) -> PostroadError:
+    """Return our error for one of boto3's."""
+    if isinstance(error, NoCredentialsError):
+        return CredentialsRefused(f"the object store got no credentials: {error}")
+    status = 500
+    if isinstance(error, ClientError):
+        status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 500)
+    return error_of(code_of(error), str(error), status)

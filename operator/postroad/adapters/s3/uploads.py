@@ -1,0 +1,128 @@
+"""Putting content of any size into a bucket with little memory.
+
+What fits one part goes in one request; anything longer goes part by part, and is aborted on any
+error, so that nothing is ever visible under a key but the whole.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from postroad.adapters.s3.objects import Objects
+from postroad.adapters.s3.store import Store
+from postroad.domain.content import LONGEST_HEADER, header_size
+from postroad.domain.mail import Content
+from postroad.errors import MailTooLarge, ServerError
+from postroad.ports.blobs import Stored
+
+if TYPE_CHECKING:
+    from mypy_boto3_s3.type_defs import CompletedPartTypeDef
+
+PART_BYTES = 8 << 20
+"""Size of a part; S3 takes none below 5 MiB but the last, and at most 10,000 (here 78 GiB)."""
+
+
+async def upload(
+    store: Store,
+    objects: Objects,
+    bucket: str,
+    key: str,
+    content: Content,
+    limit_bytes: int | None,
+) -> Stored:
+    """Put content under a key. Raises: MailTooLarge, BlobsError."""
+    parts = _parts(content)
+    first = await anext(parts, b"")
+    _check(len(first), limit_bytes)
+    header = header_size(first[:LONGEST_HEADER])
+    if len(first) < PART_BYTES:
+        await objects.put(key, first)
+        size = len(first)
+    else:
+        size = await _Multipart(store, bucket, key).send(first, parts, limit_bytes)
+    return Stored(size, size if header is None else header)
+
+
+class _Multipart:
+    def __init__(self, store: Store, bucket: str, key: str) -> None:
+        self._store = store
+        self._bucket = bucket
+        self._key = key
+        self._id = ""
+
+    async def send(self, first: bytes, rest: AsyncIterator[bytes], limit: int | None) -> int:
+        bucket, key = self._bucket, self._key
+        begun = await self._store(lambda c: c.create_multipart_upload(Bucket=bucket, Key=key))
+        self._id = begun["UploadId"]
+        try:
+            size = len(first)
+            done = [await self._part(1, first)]
+            async for part in rest:
+                size += len(part)
+                _check(size, limit)
+                done.append(await self._part(len(done) + 1, part))
+            await self._store(
+                lambda client: client.complete_multipart_upload(
+                    Bucket=bucket, Key=key, UploadId=self._id, MultipartUpload={"Parts": done}
+                )
+            )
+        except BaseException:
+            await asyncio.shield(self._abort())
+            raise
+        return size
+
+    async def _part(self, number: int, body: bytes) -> CompletedPartTypeDef:
+        bucket, key = self._bucket, self._key
+        answer = await self._store(
+            lambda client: client.upload_part(
+                Bucket=bucket, Key=key, UploadId=self._id, PartNumber=number, Body=body
+            )
+        )
+        return {"PartNumber": number, "ETag": answer["ETag"]}
+
+    async def _abort(self) -> None:
+        bucket, key = self._bucket, self._key
+        try:
+            await self._store(
+                lambda client: client.abort_multipart_upload(
+                    Bucket=bucket, Key=key, UploadId=self._id
+                )
+            )
+        except ServerError:
+            # The error that led here is the one to report; the bucket's lifecycle, or the audit,
+            # removes what could not be aborted.
+            pass
+
+
+async def _parts(content: Content) -> AsyncIterator[bytes]:
+    """Yield the content in parts of exactly PART_BYTES, the last one shorter."""
+    if isinstance(content, bytes):
+        for first in range(0, len(content), PART_BYTES):
+            yield content[first : first + PART_BYTES]
+        return
+    chunks = _read(content) if isinstance(content, Path) else content
+    gathered = bytearray()
+    async for chunk in chunks:
+        gathered += chunk
+        while len(gathered) >= PART_BYTES:
+            yield bytes(gathered[:PART_BYTES])
+            del gathered[:PART_BYTES]
+    if gathered:
+        yield bytes(gathered)
+
+
+async def _read(path: Path) -> AsyncIterator[bytes]:
+    file = await asyncio.to_thread(path.open, "rb")
+    try:
+        while chunk := await asyncio.to_thread(file.read, PART_BYTES):
+            yield chunk
+    finally:
+        file.close()
+
+
+def _check(size: int, limit_bytes: int | None) -> None:
+    if limit_bytes is not None and size > limit_bytes:
+        raise MailTooLarge(f"the mail is larger than {limit_bytes} octets")

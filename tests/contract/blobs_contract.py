@@ -1,0 +1,189 @@
+"""What every `Blobs` promises. Subclasses provide the fixtures `blobs` (its bucket created) and
+`nowhere` (a bucket that was never created)."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from postroad.errors import BlobMissing, BlobsError, MailTooLarge
+from postroad.ports.blobs import Blobs
+
+MAIL = b"Subject: a letter\r\nTo: b\r\n\r\nbody\r\n"
+LARGE_BYTES = 20 << 20
+
+
+async def streamed(*chunks: bytes) -> AsyncIterator[bytes]:
+    for chunk in chunks:
+        yield chunk
+
+
+async def broken_off(*chunks: bytes) -> AsyncIterator[bytes]:
+    for chunk in chunks:
+        yield chunk
+    raise ConnectionResetError("the client went away")
+
+
+async def large(total_bytes: int = LARGE_BYTES) -> AsyncIterator[bytes]:
+    for number in range(total_bytes >> 16):
+        yield bytes([number % 251]) * (1 << 16)
+
+
+async def keys_of(blobs: Blobs, prefix: str = "") -> list[str]:
+    return [key async for key in blobs.keys(prefix)]
+
+
+class BlobsContract:
+    async def test_what_was_put_is_got_byte_for_byte(self, blobs: Blobs) -> None:
+        body = bytes(range(256)) * 40
+
+        await blobs.put("queue/2026/01/01/a", body)
+
+        assert await blobs.get("queue/2026/01/01/a") == body
+
+    @pytest.mark.parametrize(
+        ("content", "header_bytes"),
+        [
+            pytest.param(MAIL, 28, id="usual"),
+            pytest.param(b"Subject: x\n\nbody\n", 12, id="bare line feeds"),
+            pytest.param(b"Subject: x\r\n", 12, id="header only: all of it"),
+            pytest.param(b"\r\nbody", 2, id="no header"),
+            pytest.param(b"", 0, id="nothing"),
+        ],
+    )
+    async def test_the_header_is_measured_while_putting(
+        self, blobs: Blobs, content: bytes, header_bytes: int
+    ) -> None:
+        stored = await blobs.put("queue/a", content)
+
+        assert (stored.size_bytes, stored.header_size) == (len(content), header_bytes)
+        assert await blobs.get("queue/a", length=stored.header_size) == content[:header_bytes]
+
+    async def test_a_range_is_got_alone(self, blobs: Blobs) -> None:
+        await blobs.put("queue/a", b"0123456789")
+
+        assert await blobs.get("queue/a", 3, 4) == b"3456"
+        assert await blobs.get("queue/a", 8) == b"89"
+        assert await blobs.get("queue/a", 8, 100) == b"89"
+        assert await blobs.get("queue/a", 0, 0) == b""
+
+    async def test_a_file_and_a_stream_are_put_like_bytes(
+        self, blobs: Blobs, tmp_path: Path
+    ) -> None:
+        file = tmp_path / "letter.eml"
+        file.write_bytes(MAIL)
+
+        from_file = await blobs.put("queue/file", file)
+        from_stream = await blobs.put("queue/stream", streamed(MAIL[:5], b"", MAIL[5:]))
+
+        assert from_file == from_stream
+        assert await blobs.get("queue/file") == await blobs.get("queue/stream") == MAIL
+
+    async def test_a_large_stream_comes_back_in_chunks(self, blobs: Blobs) -> None:
+        sent, came = hashlib.sha256(), hashlib.sha256()
+        async for chunk in large():
+            sent.update(chunk)
+
+        stored = await blobs.put("queue/large", large())
+        async for chunk in blobs.stream("queue/large"):
+            assert len(chunk) <= 1 << 20
+            came.update(chunk)
+
+        assert stored.size_bytes == LARGE_BYTES
+        assert came.digest() == sent.digest()
+
+    @pytest.mark.parametrize("size", [10, 9 << 20], ids=["small", "in parts"])
+    async def test_a_stream_that_breaks_off_leaves_nothing_visible(
+        self, blobs: Blobs, size: int
+    ) -> None:
+        with pytest.raises(ConnectionResetError):
+            await blobs.put("queue/broken", broken_off(b"x" * size))
+
+        with pytest.raises(BlobMissing):
+            await blobs.get("queue/broken")
+
+    @pytest.mark.parametrize("limit", [10, 9 << 20], ids=["small", "in parts"])
+    async def test_past_its_limit_a_mail_is_refused_and_not_visible(
+        self, blobs: Blobs, limit: int
+    ) -> None:
+        with pytest.raises(MailTooLarge):
+            await blobs.put("queue/much", streamed(b"x" * limit, b"x"), limit_bytes=limit)
+
+        assert await keys_of(blobs) == []
+        await blobs.put("queue/enough", streamed(b"x" * limit), limit_bytes=limit)
+
+    async def test_putting_again_changes_nothing(self, blobs: Blobs) -> None:
+        await blobs.put("queue/a", MAIL)
+        await blobs.put("queue/a", MAIL)
+
+        assert await keys_of(blobs) == ["queue/a"]
+
+    async def test_what_was_deleted_is_missing_and_deleting_again_is_fine(
+        self, blobs: Blobs
+    ) -> None:
+        await blobs.put("queue/a", MAIL)
+
+        await blobs.delete("queue/a")
+        await blobs.delete("queue/a")
+
+        with pytest.raises(BlobMissing):
+            await blobs.get("queue/a")
+        with pytest.raises(BlobMissing):
+            async for _ in blobs.stream("queue/a"):
+                pass
+
+    async def test_keys_are_listed_by_prefix_in_order(self, blobs: Blobs) -> None:
+        for key in ("one/c", "one/a", "two/b"):
+            await blobs.put(key, b"x")
+
+        assert await keys_of(blobs, "one/") == ["one/a", "one/c"]
+        assert await keys_of(blobs) == ["one/a", "one/c", "two/b"]
+
+    async def test_more_keys_than_one_page_are_listed_and_dropped(self, blobs: Blobs) -> None:
+        await asyncio.gather(*(blobs.put(f"queue/{n:05}", b"x") for n in range(1100)))
+
+        listed = await keys_of(blobs, "queue/")
+        dropped = await blobs.drop("queue/", bucket=False)
+
+        assert listed == [f"queue/{n:05}" for n in range(1100)]
+        assert dropped == 1100
+        assert await keys_of(blobs) == []
+
+    async def test_dropping_a_queue_keeps_what_others_have_in_the_bucket(
+        self, blobs: Blobs
+    ) -> None:
+        await blobs.put("mine/a", b"x")
+        await blobs.put("theirs/a", b"x")
+
+        assert await blobs.drop("mine/") == 1
+
+        assert await blobs.exists()
+        assert await keys_of(blobs) == ["theirs/a"]
+
+    async def test_dropping_the_last_objects_drops_the_bucket_and_again_is_fine(
+        self, blobs: Blobs
+    ) -> None:
+        await blobs.put("mine/a", b"x")
+
+        assert await blobs.drop("mine/") == 1
+        assert await blobs.drop("mine/") == 0
+
+        assert not await blobs.exists()
+
+    async def test_creating_again_keeps_what_is_there(self, blobs: Blobs) -> None:
+        await blobs.put("queue/a", b"x")
+
+        await blobs.create()
+
+        assert await keys_of(blobs) == ["queue/a"]
+
+    async def test_putting_into_no_bucket_may_work_later(self, nowhere: Blobs) -> None:
+        with pytest.raises(BlobsError) as caught:
+            await nowhere.put("queue/a", MAIL)
+
+        assert caught.value.transient
+        assert not await nowhere.exists()

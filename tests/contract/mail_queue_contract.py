@@ -1,0 +1,565 @@
+"""What every mail queue does, whatever its engine: accepting, handing out, ending, delaying.
+
+A subclass provides the fixture `harness`; nothing here knows an engine. Where a test waits for
+nothing to happen it waits as short as it can, because real time really passes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from contract.queue_harness import (
+    Consumer,
+    Harness,
+    eventually,
+    letter,
+    names,
+)
+from postroad.domain.mail import DsnOptions, Mail, Origin, Outcome, RecipientDsn
+from postroad.domain.selectors import Selector
+from postroad.errors import QueueClosed, TurnEnded
+from postroad.ports.queue import MailQueue
+
+SECOND = timedelta(seconds=1)
+HOUR = timedelta(hours=1)
+
+
+class _Fixtures:
+    @pytest.fixture
+    async def queue(self, harness: Harness) -> MailQueue:
+        return await harness.open()
+
+    @pytest.fixture
+    async def consumer(self, harness: Harness, queue: MailQueue) -> AsyncIterator[Consumer]:
+        consumer = Consumer(harness, queue)
+        yield consumer
+        await consumer.close()
+
+
+class MailQueueContract(_Fixtures):
+    """Mail in, mail out."""
+
+    async def test_dequeued_mail_is_the_enqueued_one(
+        self, queue: MailQueue, consumer: Consumer
+    ) -> None:
+        mail = letter(
+            attributes={"priority": "3", "λ": "ü"},
+            origin=Origin("client.example.org", "192.0.2.1", "ESMTP"),
+            dsn=DsnOptions("HDRS", "id-1", {"recipient@example.net": RecipientDsn(("NEVER",))}),
+        )
+
+        enqueue_id = await queue.enqueue(mail)
+        item = await consumer.next()
+
+        assert item.enqueue_id == enqueue_id
+        assert item.mail == mail.envelope
+        assert await item.content() == mail.content
+        assert item.size_bytes == len(b"Subject: hello\r\n\r\nbody\r\n")
+        assert item.attempt == 0
+        await item.done()
+
+    async def test_content_may_be_any_bytes(self, queue: MailQueue, consumer: Consumer) -> None:
+        content = bytes(range(256)) * 5 + b"\r\n.\r\n\x00no final newline"
+
+        await queue.enqueue(letter(content=content))
+        item = await consumer.next()
+
+        assert await item.content() == content
+        assert b"".join([chunk async for chunk in item.stream()]) == content
+
+    async def test_content_may_be_empty(self, queue: MailQueue, consumer: Consumer) -> None:
+        await queue.enqueue(letter(content=b""))
+
+        assert await (await consumer.next()).content() == b""
+
+    async def test_content_may_be_a_file_or_a_stream(
+        self, queue: MailQueue, consumer: Consumer, tmp_path: Path
+    ) -> None:
+        file = tmp_path / "mail.eml"
+        file.write_bytes(b"From: file\r\n\r\n")
+
+        async def stream() -> AsyncIterator[bytes]:
+            yield b"From: str"
+            yield b"eam\r\n\r\n"
+
+        await queue.enqueue(Mail("a@example.org", ("b@example.net",), file))
+        await queue.enqueue(Mail("a@example.org", ("b@example.net",), stream()))
+
+        assert await (await consumer.next()).content() == b"From: file\r\n\r\n"
+        assert await (await consumer.next()).content() == b"From: stream\r\n\r\n"
+
+    async def test_large_mail_comes_back_in_chunks(
+        self, queue: MailQueue, consumer: Consumer
+    ) -> None:
+        content = b"Subject: large\r\n\r\n" + b"0123456789abcdef" * (3 << 16)
+        await queue.enqueue(letter(content=content))
+        item = await consumer.next()
+
+        chunks = [chunk async for chunk in item.stream()]
+
+        assert b"".join(chunks) == content
+        assert max(map(len, chunks)) <= 1 << 20
+
+    async def test_many_recipients_come_back_in_their_order(
+        self, queue: MailQueue, consumer: Consumer
+    ) -> None:
+        recipients = tuple(f"recipient-{number}@example.net" for number in range(2000))
+
+        await queue.enqueue(letter(recipients=recipients))
+
+        assert (await consumer.next()).mail.recipients == recipients
+
+    async def test_mail_may_have_no_sender_and_no_name(
+        self, queue: MailQueue, consumer: Consumer
+    ) -> None:
+        await queue.enqueue(Mail(None, ("b@example.net",), b"bounce"))
+        item = await consumer.next()
+
+        assert (item.mail.sender, item.mail.name) == (None, None)
+
+    async def test_mails_come_in_the_order_they_were_enqueued(
+        self, queue: MailQueue, consumer: Consumer
+    ) -> None:
+        expected = [f"name{number}" for number in range(20)]
+        for name in expected:
+            await queue.enqueue(letter(name))
+
+        found: list[object] = []
+        for _ in expected:
+            item = await consumer.next()
+            found.append(item.mail.name)
+            await item.done()
+
+        assert found == expected
+
+    async def test_the_same_mail_enqueued_twice_comes_twice(
+        self, queue: MailQueue, consumer: Consumer
+    ) -> None:
+        ids = {await queue.enqueue(letter("same")), await queue.enqueue(letter("same"))}
+
+        first, second = await consumer.next(), await consumer.next()
+        await first.done()
+
+        assert {first.enqueue_id, second.enqueue_id} == ids
+        assert first.mail_id != second.mail_id
+        assert await second.content() == letter().content
+
+    async def test_consumer_waits_for_a_mail_that_comes_later(
+        self, queue: MailQueue, consumer: Consumer
+    ) -> None:
+        assert await consumer.nothing()
+
+        await queue.enqueue(letter("late"))
+
+        assert (await consumer.next()).mail.name == "late"
+
+    async def test_mail_that_is_done_never_comes_again(
+        self, harness: Harness, queue: MailQueue, consumer: Consumer
+    ) -> None:
+        await queue.enqueue(letter())
+        await (await consumer.next()).done()
+        await consumer.close()
+
+        again = Consumer(harness, await harness.open())
+
+        assert await again.nothing()
+        assert await names(queue.browse()) == []
+        await again.close()
+
+    async def test_items_may_end_in_any_order(self, queue: MailQueue, consumer: Consumer) -> None:
+        for name in ("first", "second", "third"):
+            await queue.enqueue(letter(name))
+        items = [await consumer.next() for _ in range(3)]
+
+        for number in (1, 0, 2):
+            await items[number].done()
+
+        assert (await queue.size()).size == 0
+
+    async def test_leased_mail_does_not_come_again(
+        self, queue: MailQueue, consumer: Consumer
+    ) -> None:
+        await queue.enqueue(letter())
+
+        await consumer.next()
+
+        assert await consumer.nothing(2 * SECOND)
+
+    async def test_consumer_gets_no_more_than_its_prefetch(
+        self, harness: Harness, queue: MailQueue
+    ) -> None:
+        consumer = Consumer(harness, queue, prefetch=2)
+        for number in range(3):
+            await queue.enqueue(letter(f"name{number}"))
+        first = await consumer.next()
+        await consumer.next()
+
+        assert await consumer.nothing()
+        await first.done()
+
+        assert (await consumer.next()).mail.name == "name2"
+        await consumer.close()
+
+    async def test_two_consumers_share_the_mails(self, harness: Harness, queue: MailQueue) -> None:
+        theirs = await harness.open()
+        consumers = [Consumer(harness, queue, 10), Consumer(harness, theirs, 10)]
+        expected = {await queue.enqueue(letter(f"name{number}")) for number in range(20)}
+
+        found: list[object] = []
+        while len(found) < len(expected):
+            for consumer in consumers:
+                if not await consumer.nothing(SECOND / 4):
+                    item = await consumer.next()
+                    found.append(item.enqueue_id)
+                    await item.done()
+
+        assert len(found) == len(expected)
+        assert set(found) == expected
+        for consumer in consumers:
+            await consumer.close()
+
+    async def test_many_producers_and_endings_at_once_lose_and_repeat_nothing(
+        self, harness: Harness, queue: MailQueue
+    ) -> None:
+        consumer = Consumer(harness, queue, prefetch=50)
+        enqueued = await eventually(
+            harness, asyncio.gather(*(queue.enqueue(letter(f"{n}")) for n in range(50)))
+        )
+
+        found: list[object] = []
+        retried = set()
+        while len(found) < len(enqueued):
+            item = await consumer.next()
+            if item.attempt == 0 and int(item.mail.name or "") % 3 == 0:
+                retried.add(item.mail_id)
+                await item.retry(timedelta(0))
+            else:
+                found.append(item.mail.name)
+                await item.done()
+
+        assert set(found) == {str(number) for number in range(50)}
+        assert len(found) == 50
+        assert len(retried) == 17
+        assert (await queue.size()).size == 0
+        await consumer.close()
+
+    async def test_an_item_ends_once(self, queue: MailQueue, consumer: Consumer) -> None:
+        await queue.enqueue(letter())
+        item = await consumer.next()
+        await item.done()
+
+        with pytest.raises(TurnEnded):
+            await item.done()
+        with pytest.raises(TurnEnded):
+            await item.retry(SECOND)
+        with pytest.raises(TurnEnded):
+            await item.reject("too late")
+
+    async def test_leaving_the_loop_keeps_the_leases(
+        self, harness: Harness, queue: MailQueue
+    ) -> None:
+        consumer = Consumer(harness, queue)
+        await queue.enqueue(letter("kept"))
+        await queue.enqueue(letter("not handed out"))
+        item = await consumer.next()
+        await consumer.close()
+
+        other = Consumer(harness, queue)
+
+        assert (await other.next()).mail.name == "not handed out"
+        await item.done()
+        assert await names(queue.browse()) == ["not handed out"]
+        await other.close()
+
+    async def test_closing_the_queue_gives_leased_mail_back(
+        self, harness: Harness, queue: MailQueue
+    ) -> None:
+        theirs = await harness.open()
+        consumer = Consumer(harness, theirs)
+        await queue.enqueue(letter("back"))
+        await consumer.next()
+        await theirs.close()
+
+        other = Consumer(harness, queue)
+        item = await other.next()
+
+        assert item.mail.name == "back"
+        assert await item.content() == letter().content
+        await item.done()
+        await other.close()
+
+    async def test_closed_queue_refuses_work(self, harness: Harness) -> None:
+        queue = await harness.open()
+        await queue.close()
+        await queue.close()
+
+        with pytest.raises(QueueClosed):
+            await queue.enqueue(letter())
+        with pytest.raises(QueueClosed):
+            await anext(queue.dequeue())
+
+    async def test_two_names_are_two_queues(self, harness: Harness, queue: MailQueue) -> None:
+        other = await harness.new_name()
+
+        await queue.enqueue(letter())
+
+        assert (await queue.size()).size == 1
+        assert (await other.size()).size == 0
+        assert queue.name != other.name
+
+    async def test_second_handle_sees_the_first_ones_mail(
+        self, harness: Harness, queue: MailQueue
+    ) -> None:
+        await queue.enqueue(letter("seen"))
+
+        other = await harness.open()
+
+        assert await names(other.browse()) == ["seen"]
+        assert other.name == queue.name
+
+    async def test_repr_of_an_item_shows_no_address(
+        self, queue: MailQueue, consumer: Consumer
+    ) -> None:
+        await queue.enqueue(letter())
+
+        assert "example" not in repr(await consumer.next())
+
+
+class RetryContract(_Fixtures):
+    """Turns: a mail that did not get through waits and comes again."""
+
+    async def test_retried_mail_comes_again_after_its_delay(
+        self, queue: MailQueue, consumer: Consumer
+    ) -> None:
+        first_id = await queue.enqueue(letter("again"))
+        first = await consumer.next()
+
+        await first.retry(2 * SECOND, error="451 try later")
+
+        assert await consumer.nothing(SECOND)
+        second = await consumer.next()
+        assert second.mail_id == first.mail_id
+        assert second.enqueue_id != first_id
+        assert second.attempt == 1
+        assert second.accepted_at == first.accepted_at
+        assert await second.content() == letter().content
+        await second.done()
+
+    async def test_retried_mail_is_browsed_with_its_error_and_its_time(
+        self, queue: MailQueue, consumer: Consumer
+    ) -> None:
+        await queue.enqueue(letter("again"))
+
+        await (await consumer.next()).retry(HOUR, error="451 try later")
+        (view,) = [each async for each in queue.browse()]
+
+        assert (view.last_error, view.attempt) == ("451 try later", 1)
+        assert view.due_at is not None
+        assert HOUR / 2 < view.due_at - view.enqueued_at <= HOUR + SECOND
+
+    async def test_retry_keeps_only_those_who_remain(
+        self, queue: MailQueue, consumer: Consumer
+    ) -> None:
+        await queue.enqueue(letter(recipients=("a@x.example", "b@y.example", "c@z.example")))
+
+        await (await consumer.next()).retry(timedelta(0), remaining=("c@z.example", "b@y.example"))
+
+        assert (await consumer.next()).mail.recipients == ("b@y.example", "c@z.example")
+
+    async def test_recorded_recipients_are_not_retried(
+        self, queue: MailQueue, consumer: Consumer
+    ) -> None:
+        await queue.enqueue(letter(recipients=("a@x.example", "b@y.example", "c@z.example")))
+        item = await consumer.next()
+
+        await item.record(("a@x.example",), Outcome.delivered("250 ok"))
+        await item.record(("b@y.example",), Outcome.failed("550 no such user"))
+        await item.record(("c@z.example",), Outcome.deferred("451 try later"))
+        await item.retry(timedelta(0))
+        again = await consumer.next()
+
+        assert again.mail.recipients == ("c@z.example",)
+        assert again.failures == {"b@y.example": "550 no such user"}
+
+    async def test_retry_with_nobody_remaining_is_done(
+        self, queue: MailQueue, consumer: Consumer
+    ) -> None:
+        await queue.enqueue(letter())
+        item = await consumer.next()
+
+        await item.record(("recipient@example.net",), Outcome.delivered("250 ok"))
+        await item.retry(timedelta(0))
+
+        assert await consumer.nothing()
+        assert (await queue.size()).size == 0
+
+    async def test_records_survive_the_consumer(self, harness: Harness, queue: MailQueue) -> None:
+        theirs = await harness.open()
+        consumer = Consumer(harness, theirs)
+        await queue.enqueue(letter(recipients=("a@x.example", "b@y.example")))
+        await (await consumer.next()).record(("a@x.example",), Outcome.delivered("250 ok"))
+        await theirs.close()
+
+        other = Consumer(harness, queue)
+        item = await other.next()
+
+        assert item.mail.recipients == ("b@y.example",)
+        await item.done()
+        assert await names(queue.browse()) == []
+        await other.close()
+
+    async def test_mail_with_everybody_delivered_does_not_come_again(
+        self, harness: Harness, queue: MailQueue
+    ) -> None:
+        theirs = await harness.open()
+        consumer = Consumer(harness, theirs)
+        await queue.enqueue(letter(recipients=("a@x.example", "b@y.example")))
+        item = await consumer.next()
+        await item.record(("a@x.example",), Outcome.delivered("250 ok"))
+        await item.record(("b@y.example",), Outcome.delivered("250 ok"))
+        await theirs.close()
+
+        other = Consumer(harness, queue)
+
+        assert await other.nothing(12 * SECOND)
+        assert (await queue.size()).size == 0
+        await other.close()
+
+    async def test_a_mail_may_be_retried_often(self, queue: MailQueue, consumer: Consumer) -> None:
+        await queue.enqueue(letter())
+
+        for attempt in range(10):
+            item = await consumer.next()
+            assert item.attempt == attempt
+            await item.retry(timedelta(0))
+
+        assert (await queue.size()).size == 1
+        await (await consumer.next()).done()
+        assert (await queue.size()).size == 0
+
+
+class RejectContract(_Fixtures):
+    """Dead letters."""
+
+    async def test_rejected_mail_is_a_dead_letter_with_its_reason(
+        self, queue: MailQueue, consumer: Consumer
+    ) -> None:
+        enqueue_id = await queue.enqueue(letter("dead"))
+
+        await (await consumer.next()).reject("no such user")
+        (view,) = [each async for each in queue.dead_letters()]
+
+        assert (view.mail.name, view.reason) == ("dead", "no such user")
+        assert view.enqueue_id == enqueue_id
+        assert await names(queue.browse()) == []
+        sizes = await queue.size()
+        assert (sizes.size, sizes.dead_letters) == (0, 1)
+        assert await consumer.nothing()
+
+    async def test_dead_letter_is_for_those_who_did_not_get_the_mail(
+        self, queue: MailQueue, consumer: Consumer
+    ) -> None:
+        await queue.enqueue(letter(recipients=("a@x.example", "b@y.example", "c@z.example")))
+        item = await consumer.next()
+        await item.record(("a@x.example",), Outcome.delivered("250 ok"))
+        await item.record(("b@y.example",), Outcome.failed("550 no such user"))
+
+        await item.reject("given up")
+        (view,) = [each async for each in queue.dead_letters()]
+
+        assert sorted(view.mail.recipients) == ["b@y.example", "c@z.example"]
+
+    async def test_dead_letters_are_selected(self, queue: MailQueue, consumer: Consumer) -> None:
+        for name in ("one", "two"):
+            await queue.enqueue(letter(name))
+            await (await consumer.next()).reject("reason")
+
+        assert await names(queue.dead_letters()) == ["one", "two"]
+        assert await names(queue.dead_letters(Selector(name="two"))) == ["two"]
+
+    async def test_requeued_dead_letter_comes_again_with_its_bytes(
+        self, queue: MailQueue, consumer: Consumer
+    ) -> None:
+        await queue.enqueue(letter("dead"))
+        item = await consumer.next()
+        await item.record(("recipient@example.net",), Outcome.failed("550 no such user"))
+        await item.reject("550 no such user")
+
+        assert await queue.requeue(Selector(name="dead")) == 1
+        again = await consumer.next()
+
+        assert again.mail_id == item.mail_id
+        assert again.mail.recipients == ("recipient@example.net",)
+        assert again.failures == {}
+        assert await again.content() == letter().content
+        assert await names(queue.dead_letters()) == []
+        await again.done()
+        assert await queue.requeue(Selector.all()) == 0
+
+    async def test_requeue_leaves_the_others(self, queue: MailQueue, consumer: Consumer) -> None:
+        for name in ("one", "two"):
+            await queue.enqueue(letter(name))
+            await (await consumer.next()).reject("reason")
+
+        assert await queue.requeue(Selector(name="one")) == 1
+
+        assert await names(queue.dead_letters()) == ["two"]
+        assert await names(queue.browse()) == ["one"]
+
+
+class DelayedMailQueueContract(_Fixtures):
+    """Delays from nothing to centuries."""
+
+    async def test_delayed_mail_comes_when_it_is_due_and_not_before(
+        self, queue: MailQueue, consumer: Consumer
+    ) -> None:
+        await queue.enqueue(letter("late"), delay=3 * SECOND)
+
+        assert await consumer.nothing(2 * SECOND)
+        assert (await consumer.next()).mail.name == "late"
+
+    async def test_negative_delay_is_none(self, queue: MailQueue, consumer: Consumer) -> None:
+        await queue.enqueue(letter("now"), delay=-30 * SECOND)
+
+        assert (await consumer.next(5 * SECOND)).mail.name == "now"
+
+    async def test_delayed_mail_lets_others_pass(
+        self, queue: MailQueue, consumer: Consumer
+    ) -> None:
+        await queue.enqueue(letter("late"), delay=HOUR)
+        await queue.enqueue(letter("now"))
+
+        assert (await consumer.next()).mail.name == "now"
+        assert await consumer.nothing()
+
+    @pytest.mark.parametrize(
+        "delay",
+        [
+            pytest.param(timedelta(days=3650), id="ten years"),
+            pytest.param(timedelta(days=365 * 291), id="291 years"),
+            pytest.param(timedelta.max, id="the longest there is"),
+        ],
+    )
+    async def test_very_long_delay_is_kept(
+        self, queue: MailQueue, consumer: Consumer, delay: timedelta
+    ) -> None:
+        await queue.enqueue(letter(), delay=delay)
+
+        assert await consumer.nothing()
+        sizes = await queue.size()
+        assert (sizes.size, sizes.delayed) == (1, 1)
+
+    async def test_delayed_mail_survives_the_handle(self, harness: Harness) -> None:
+        first = await harness.open()
+        await first.enqueue(letter("late"), delay=2 * SECOND)
+        await first.close()
+
+        consumer = Consumer(harness, await harness.open())
+
+        assert (await consumer.next()).mail.name == "late"
+        await consumer.close()

@@ -1,0 +1,378 @@
+"""What people who run a queue can do to it, whatever its engine."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+
+from contract.mail_queue_contract import HOUR, SECOND, _Fixtures
+from contract.queue_harness import Consumer, Harness, letter, names
+from postroad.domain.selectors import Selector
+from postroad.errors import InvalidInput
+from postroad.ports.queue import MailQueue, Sizes
+
+ALL = Selector.all()
+
+
+class ManageableMailQueueContract(_Fixtures):
+    """Counting, looking, removing."""
+
+    async def test_new_queue_is_empty(self, queue: MailQueue) -> None:
+        assert await queue.size() == Sizes(0, 0, 0, 0)
+        assert await names(queue.browse()) == []
+        assert await names(queue.dead_letters()) == []
+        assert not any(any(each.values()) for each in (await queue.ages()).values())
+
+    async def test_size_counts_what_waits_and_what_is_leased(
+        self, queue: MailQueue, consumer: Consumer
+    ) -> None:
+        for number in range(3):
+            await queue.enqueue(letter(f"name{number}"))
+        await consumer.next()
+
+        assert await queue.size() == Sizes(3, 0, 0, 0)
+
+    async def test_done_decreases_the_size_and_retry_does_not(
+        self, queue: MailQueue, consumer: Consumer
+    ) -> None:
+        await queue.enqueue(letter("done"))
+        await queue.enqueue(letter("again"))
+
+        await (await consumer.next()).done()
+        await (await consumer.next()).retry(HOUR)
+
+        assert await queue.size() == Sizes(1, 1, 0, 0)
+
+    async def test_browse_yields_mails_in_order(self, queue: MailQueue) -> None:
+        expected = [f"name{number}" for number in range(12)]
+        for name in expected:
+            await queue.enqueue(letter(name))
+
+        assert await names(queue.browse()) == expected
+
+    async def test_browse_shows_all_of_a_mail(self, queue: MailQueue) -> None:
+        mail = letter("shown", attributes={"color": "blue"}, recipients=("a@x.example",))
+        enqueue_id = await queue.enqueue(mail)
+
+        (view,) = [each async for each in queue.browse()]
+
+        assert view.mail == mail.envelope
+        assert view.enqueue_id == enqueue_id
+        assert view.size_bytes == len(b"Subject: hello\r\n\r\nbody\r\n")
+        assert (view.due_at, view.held, view.attempt) == (None, False, 0)
+        assert (view.last_error, view.reason) == (None, None)
+
+    async def test_browse_shows_leased_mail_until_it_is_done(
+        self, queue: MailQueue, consumer: Consumer
+    ) -> None:
+        await queue.enqueue(letter("leased"))
+        item = await consumer.next()
+
+        assert await names(queue.browse()) == ["leased"]
+        await item.done()
+        assert await names(queue.browse()) == []
+
+    async def test_browse_does_not_disturb_consumers(
+        self, queue: MailQueue, consumer: Consumer
+    ) -> None:
+        for name in ("one", "two"):
+            await queue.enqueue(letter(name))
+
+        await names(queue.browse())
+
+        assert (await consumer.next()).mail.name == "one"
+        assert (await consumer.next()).mail.name == "two"
+
+    async def test_browse_goes_on_while_mails_come_and_go(
+        self, queue: MailQueue, consumer: Consumer
+    ) -> None:
+        for number in range(10):
+            await queue.enqueue(letter(f"name{number}"))
+
+        found: list[object] = []
+        async for view in queue.browse():
+            found.append(view.mail.name)
+            await queue.enqueue(letter("new"))
+            if len(found) < 3:
+                await (await consumer.next()).done()
+
+        stayed = [f"name{number}" for number in range(2, 10)]
+        assert [name for name in found if name in stayed] == stayed
+
+    @pytest.mark.parametrize(
+        ("selector", "expected"),
+        [
+            pytest.param(Selector(name="one"), ["one"], id="name"),
+            pytest.param(Selector(sender="a@x.example"), ["one", "two"], id="sender"),
+            pytest.param(Selector(sender=""), ["three"], id="null sender"),
+            pytest.param(Selector(recipient="r@y.example"), ["one", "three"], id="recipient"),
+            pytest.param(Selector(recipient="r@y"), [], id="exactly"),
+            pytest.param(Selector(domain="Z.EXAMPLE"), ["two", "three"], id="domain"),
+            pytest.param(Selector(attribute=("color", "blue")), ["two"], id="attribute"),
+            pytest.param(Selector(older_than=HOUR), [], id="age"),
+            pytest.param(
+                Selector(sender="a@x.example", domain="z.example"), ["two"], id="joined by and"
+            ),
+            pytest.param(Selector(name="four"), [], id="nothing"),
+            pytest.param(ALL, ["one", "two", "three"], id="all"),
+        ],
+    )
+    async def test_selector_selects_for_browse_and_remove(
+        self, queue: MailQueue, selector: Selector, expected: list[str]
+    ) -> None:
+        await queue.enqueue(letter("one", "a@x.example", ("r@y.example",)))
+        await queue.enqueue(
+            letter("two", "a@x.example", ("s@z.example",), attributes={"color": "blue"})
+        )
+        await queue.enqueue(letter("three", None, ("s@z.example", "r@y.example")))
+
+        assert await names(queue.browse(selector)) == expected
+        assert await queue.remove(selector) == len(expected)
+
+        left = [name for name in ("one", "two", "three") if name not in expected]
+        assert await names(queue.browse()) == left
+        assert (await queue.size()).size == len(left)
+
+    async def test_selector_by_id(self, queue: MailQueue) -> None:
+        await queue.enqueue(letter("one"))
+        enqueue_id = await queue.enqueue(letter("two"))
+
+        assert await queue.remove(Selector(enqueue_id=enqueue_id)) == 1
+        assert await names(queue.browse()) == ["one"]
+
+    async def test_empty_selector_is_refused(self, queue: MailQueue) -> None:
+        for operation in (queue.remove, queue.flush, queue.hold, queue.release, queue.requeue):
+            with pytest.raises(InvalidInput):
+                await operation(Selector())
+
+    async def test_removed_mail_never_comes(self, queue: MailQueue, consumer: Consumer) -> None:
+        await queue.enqueue(letter("removed"))
+        await queue.enqueue(letter("stays"))
+
+        await queue.remove(Selector(name="removed"))
+
+        assert (await consumer.next()).mail.name == "stays"
+        assert await consumer.nothing()
+
+    async def test_remove_is_about_the_mails_that_wait_now(
+        self, queue: MailQueue, consumer: Consumer
+    ) -> None:
+        await queue.enqueue(letter("same"))
+        assert await queue.remove(Selector(name="same")) == 1
+
+        await queue.enqueue(letter("same"))
+
+        assert await names(queue.browse()) == ["same"]
+        await (await consumer.next()).done()
+        assert await queue.remove(Selector(name="same")) == 0
+
+    async def test_retried_mail_can_be_removed(self, queue: MailQueue, consumer: Consumer) -> None:
+        await queue.enqueue(letter("again"))
+        await (await consumer.next()).retry(SECOND)
+
+        assert await queue.remove(Selector(name="again")) == 1
+
+        assert await consumer.nothing(3 * SECOND)
+
+    async def test_mail_removed_while_leased_is_gone_whatever_its_consumer_says(
+        self, queue: MailQueue, consumer: Consumer
+    ) -> None:
+        for name in ("done", "retried", "rejected"):
+            await queue.enqueue(letter(name))
+        items = [await consumer.next() for _ in range(3)]
+
+        assert await queue.remove(ALL) == 3
+        await items[0].done()
+        await items[1].retry(timedelta(0))
+        await items[2].reject("reason")
+
+        assert await consumer.nothing()
+        assert await queue.size() == Sizes(0, 0, 0, 0)
+
+    async def test_purge_removes_everything(self, queue: MailQueue, consumer: Consumer) -> None:
+        await queue.enqueue(letter("due"))
+        await queue.enqueue(letter("delayed"), delay=2 * SECOND)
+        await queue.enqueue(letter("held"))
+        await queue.hold(Selector(name="held"))
+
+        assert await queue.purge() == 3
+        assert await queue.purge() == 0
+
+        assert await queue.size() == Sizes(0, 0, 0, 0)
+        assert await consumer.nothing(3 * SECOND)
+
+    async def test_ages_count_by_domain_and_age(self, queue: MailQueue) -> None:
+        await queue.enqueue(letter("one", recipients=("a@x.example", "b@y.example")))
+        await queue.enqueue(letter("two", recipients=("c@X.example",)))
+
+        ages = await queue.ages()
+
+        assert ages["x.example"][timedelta(minutes=5)] == 2
+        assert sum(ages["y.example"].values()) == 1
+        assert list(ages["x.example"]) == sorted(ages["x.example"])
+
+
+class HoldContract(_Fixtures):
+    """Holding mail back, and letting it go."""
+
+    async def test_held_mail_does_not_come_until_it_is_released(
+        self, queue: MailQueue, consumer: Consumer
+    ) -> None:
+        await queue.enqueue(letter("held"))
+
+        assert await queue.hold(ALL) == 1
+        assert await consumer.nothing()
+        assert await queue.size() == Sizes(1, 0, 1, 0)
+        assert [view.held async for view in queue.browse()] == [True]
+        assert await queue.release(ALL) == 1
+
+        item = await consumer.next()
+        assert item.mail.name == "held"
+        assert await item.content() == letter().content
+        await item.done()
+        assert await queue.size() == Sizes(0, 0, 0, 0)
+
+    async def test_hold_and_release_count_what_they_changed(self, queue: MailQueue) -> None:
+        await queue.enqueue(letter())
+
+        assert await queue.release(ALL) == 0
+        assert await queue.hold(ALL) == 1
+        assert await queue.hold(ALL) == 0
+        assert await queue.release(ALL) == 1
+        assert await queue.release(ALL) == 0
+
+    async def test_hold_is_selective(self, queue: MailQueue, consumer: Consumer) -> None:
+        await queue.enqueue(letter("held"))
+        await queue.enqueue(letter("free"))
+
+        await queue.hold(Selector(name="held"))
+
+        assert (await consumer.next()).mail.name == "free"
+        assert await consumer.nothing()
+
+    async def test_released_mail_keeps_a_delay_that_is_not_over(
+        self, queue: MailQueue, consumer: Consumer
+    ) -> None:
+        await queue.enqueue(letter(), delay=HOUR)
+
+        await queue.hold(ALL)
+        await queue.release(ALL)
+
+        assert await queue.size() == Sizes(1, 1, 0, 0)
+        assert await consumer.nothing()
+
+    async def test_held_mail_can_be_removed(self, queue: MailQueue, consumer: Consumer) -> None:
+        await queue.enqueue(letter())
+        await queue.hold(ALL)
+
+        assert await queue.remove(ALL) == 1
+        assert await queue.release(ALL) == 0
+        assert await consumer.nothing()
+
+    async def test_mail_held_while_leased_and_done_does_not_come_when_released(
+        self, queue: MailQueue, consumer: Consumer
+    ) -> None:
+        await queue.enqueue(letter())
+        item = await consumer.next()
+
+        await queue.hold(ALL)
+        await item.done()
+        await queue.release(ALL)
+
+        assert await consumer.nothing(10 * SECOND)
+        assert (await queue.size()).size == 0
+
+
+class DelayedManageableMailQueueContract(_Fixtures):
+    """Delayed mail can be seen, removed and made due."""
+
+    async def test_delayed_mail_is_counted_and_browsed(self, queue: MailQueue) -> None:
+        await queue.enqueue(letter("late"), delay=HOUR)
+
+        assert await queue.size() == Sizes(1, 1, 0, 0)
+        (view,) = [each async for each in queue.browse()]
+        assert view.due_at is not None
+        assert HOUR / 2 < view.due_at - view.accepted_at <= HOUR + SECOND
+
+    async def test_delayed_mail_can_be_removed(self, queue: MailQueue, consumer: Consumer) -> None:
+        await queue.enqueue(letter("removed"), delay=2 * SECOND)
+        await queue.enqueue(letter("stays"), delay=2 * SECOND)
+
+        assert await queue.remove(Selector(name="removed")) == 1
+
+        assert await names(queue.browse()) == ["stays"]
+        assert (await consumer.next()).mail.name == "stays"
+        assert await consumer.nothing()
+
+    async def test_flush_makes_delayed_mail_due(self, queue: MailQueue, consumer: Consumer) -> None:
+        await queue.enqueue(letter("late"), delay=30 * HOUR)
+
+        assert await queue.flush(ALL) == 1
+
+        assert await queue.size() == Sizes(1, 0, 0, 0)
+        item = await consumer.next(5 * SECOND)
+        assert item.mail.name == "late"
+        assert await item.content() == letter().content
+
+    async def test_flush_counts_and_selects(self, queue: MailQueue, consumer: Consumer) -> None:
+        await queue.enqueue(letter("now"))
+        await queue.enqueue(letter("one"), delay=HOUR)
+        await queue.enqueue(letter("two"), delay=HOUR)
+
+        assert await queue.flush(Selector(name="now")) == 0
+        assert await queue.flush(Selector(name="two")) == 1
+        assert await queue.flush(ALL) == 1
+        assert await queue.flush(ALL) == 0
+
+        assert {(await consumer.next()).mail.name for _ in range(3)} == {"now", "one", "two"}
+
+    async def test_flush_keeps_the_order_of_what_it_flushes(self, queue: MailQueue) -> None:
+        for name in ("one", "two", "three"):
+            await queue.enqueue(letter(name), delay=HOUR)
+
+        await queue.flush(ALL)
+
+        assert await names(queue.browse()) == ["one", "two", "three"]
+
+    async def test_flushed_mail_comes_once(
+        self, harness: Harness, queue: MailQueue, consumer: Consumer
+    ) -> None:
+        await queue.enqueue(letter("late"), delay=2 * SECOND)
+
+        await queue.flush(ALL)
+        await (await consumer.next()).done()
+
+        assert await consumer.nothing(4 * SECOND)
+        assert (await queue.size()).size == 0
+
+    async def test_republish_is_harmless_for_what_is_still_there(
+        self, queue: MailQueue, consumer: Consumer
+    ) -> None:
+        for number in range(3):
+            await queue.enqueue(letter(f"name{number}"))
+        await queue.enqueue(letter("late"), delay=HOUR)
+
+        await queue.republish(timedelta(0))
+        found: list[object] = []
+        for _ in range(3):
+            item = await consumer.next()
+            found.append(item.mail.name)
+            await item.done()
+
+        assert len(found) == 3
+        assert set(found) == {"name0", "name1", "name2"}
+        assert await consumer.nothing()
+        assert await queue.size() == Sizes(1, 1, 0, 0)
+
+    async def test_maintenance_changes_nothing_that_waits(
+        self, queue: MailQueue, consumer: Consumer
+    ) -> None:
+        await queue.enqueue(letter("now"))
+        await queue.enqueue(letter("late"), delay=HOUR)
+
+        await queue.maintain()
+        await queue.maintain()
+
+        assert await names(queue.browse()) == ["now", "late"]
+        assert (await consumer.next()).mail.name == "now"

@@ -1,0 +1,100 @@
+"""The `Blobs` contract in memory and in real stores."""
+
+from __future__ import annotations
+
+import os
+import secrets
+from collections.abc import AsyncIterator
+
+import pytest
+
+from contract.blobs_contract import BlobsContract
+from postroad.adapters.memory.blobs import Bucket, MemoryBlobs
+from postroad.adapters.memory.gate import Gate
+from postroad.adapters.s3.access import Access
+from postroad.adapters.s3.blobs import S3Blobs
+from postroad.adapters.s3.store import Store
+from postroad.errors import BlobsUnavailable, CredentialsRefused
+from postroad.ports.blobs import Blobs
+
+
+class TestMemoryBlobs(BlobsContract):
+    @pytest.fixture
+    async def blobs(self) -> Blobs:
+        made = MemoryBlobs(Bucket(), Gate())
+        await made.create()
+        return made
+
+    @pytest.fixture
+    def nowhere(self) -> Blobs:
+        return MemoryBlobs(Bucket(), Gate())
+
+
+def access(server: str = "S3", endpoint: str = "", secret_key: str = "") -> Access:
+    """The stack's store."""
+    variables = os.environ
+    return Access(
+        endpoint=endpoint or variables[f"POSTROAD_{server}_ENDPOINT"],
+        region=variables[f"POSTROAD_{server}_REGION"],
+        access_key=variables[f"POSTROAD_{server}_ACCESS_KEY"],
+        secret_key=secret_key or variables[f"POSTROAD_{server}_SECRET_KEY"],
+    )
+
+
+class S3Contract(BlobsContract):
+    server = "S3"
+
+    @pytest.fixture
+    async def store(self) -> AsyncIterator[Store]:
+        store = Store(access(self.server))
+        yield store
+        await store.close()
+
+    @pytest.fixture
+    async def blobs(self, store: Store) -> AsyncIterator[Blobs]:
+        made = S3Blobs(store, f"contract-{secrets.token_hex(6)}")
+        await made.create()
+        yield made
+        await made.drop()
+
+    @pytest.fixture
+    def nowhere(self, store: Store) -> Blobs:
+        return S3Blobs(store, f"contract-{secrets.token_hex(6)}")
+
+
+@pytest.mark.needs("s3")
+class TestS3Blobs(S3Contract):
+    async def test_a_store_without_lifecycle_says_so(self, store: Store) -> None:
+        blobs = S3Blobs(store, f"contract-{secrets.token_hex(6)}")
+
+        assert await blobs.create() == ("LifecycleUnsupported",)
+
+        await blobs.drop()
+
+    async def test_a_wrong_secret_is_refused_as_such(self) -> None:
+        store = Store(access(secret_key="wrong"))
+
+        with pytest.raises(CredentialsRefused) as caught:
+            await S3Blobs(store, "contract-any").put("a/b", b"x")
+
+        assert "wrong" not in caught.value.explain()
+        await store.close()
+
+    async def test_a_store_that_is_away_is_unavailable(self) -> None:
+        store = Store(access(endpoint="http://127.0.0.1:9"))
+
+        with pytest.raises(BlobsUnavailable):
+            await S3Blobs(store, "contract-any").get("a/b")
+
+        await store.close()
+
+
+@pytest.mark.needs("minio")
+class TestMinioBlobs(S3Contract):
+    server = "MINIO"
+
+
+def test_secrets_show_in_no_representation() -> None:
+    shown = repr(Access("http://localhost", "us-east-1", "who", "hunter2"))
+
+    assert "hunter2" not in shown

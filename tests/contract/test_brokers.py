@@ -1,0 +1,58 @@
+"""The broker's contract, over memory and RabbitMQ."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+import pytest
+
+import servers
+from contract.broker_contract import BrokerContract, Process
+from postroad.adapters.machine.clocks import MachineClock
+from postroad.adapters.memory.servers import MemoryServers, World
+from postroad.adapters.rabbitmq.broker import RabbitMQ
+from postroad.domain.names import QueueName
+from postroad.errors import BrokerRefused
+from postroad.ports.broker import Broker
+
+
+class TestMemoryBroker(BrokerContract):
+    """Over memory."""
+
+    @pytest.fixture
+    def process(self) -> Process:
+        world = World(MachineClock())
+        name = QueueName("test", servers.fresh())
+        return lambda delivery_limit=20: MemoryServers(world).broker(
+            name, delivery_limit=delivery_limit
+        )
+
+
+@pytest.mark.needs("rabbitmq")
+class TestRabbitMQBroker(BrokerContract):
+    """Over a real RabbitMQ."""
+
+    @pytest.fixture
+    async def process(self) -> AsyncIterator[Process]:
+        name = QueueName("test", servers.fresh())
+        started: list[tuple[RabbitMQ, Broker]] = []
+
+        def start(delivery_limit: int = 20) -> Broker:
+            server = RabbitMQ(servers.rabbitmq())
+            broker = server.broker(name, delivery_limit=delivery_limit)
+            started.append((server, broker))
+            return broker
+
+        yield start
+        await start().delete()
+        for server, broker in started:
+            await broker.close()
+            await server.close()
+
+    async def test_a_queue_that_was_declared_otherwise_is_refused_by_name(
+        self, process: Process
+    ) -> None:
+        await process(delivery_limit=2).declare()
+
+        with pytest.raises(BrokerRefused, match="x-delivery-limit"):
+            await process(delivery_limit=3).declare()

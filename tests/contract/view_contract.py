@@ -1,0 +1,491 @@
+"""What every `View` promises, whatever it is made of. Subclasses provide the fixture `store`."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from uuid import UUID
+
+import pytest
+
+import servers
+from postroad.domain.identifiers import id_at
+from postroad.domain.mail import DsnOptions, Envelope, Origin, Outcome, RecipientDsn
+from postroad.domain.slices import Partition, TurnKey
+from postroad.domain.turns import Change, Ending, EndingKind, Mark, Traits, Turn
+from postroad.ports.view import ClosedSlice, Counts, DeadLetter, Limits, Record, View, ViewStore
+
+HOUR = timedelta(hours=1)
+START = datetime(2026, 1, 1, 10, tzinfo=UTC)
+NOW = START + timedelta(minutes=7, milliseconds=123)
+PARTITION = Partition(START, 1)
+NO_TRAITS = Traits(())
+
+
+def key(number: int, partition: Partition = PARTITION) -> TurnKey:
+    """The place of the turn with this number; numbers are in the order of ids."""
+    identifier = id_at(partition.slice_start + timedelta(milliseconds=number), 0, number * 7919)
+    return TurnKey(partition.slice_start, partition.bucket_id, identifier)
+
+
+def turn(number: int = 1, partition: Partition = PARTITION) -> Turn:
+    """A turn with as little in it as can be."""
+    return Turn(
+        key=key(number, partition),
+        mail_id=UUID(int=number),
+        envelope=Envelope("a@example.org", ("b@example.net",)),
+        blob_key=f"queue/2026/01/01/{number}",
+        size_bytes=1000,
+        header_size=100,
+        accepted_at=NOW,
+        enqueued_at=NOW,
+    )
+
+
+FULL = replace(
+    turn(),
+    envelope=Envelope(
+        sender="Jürgen@exämple.org",
+        recipients=("b@example.net", "a@example.com", '"odd name"@example.net'),
+        name="newsletter 7",
+        attributes={"campaign": "spring", "empty": "", "ünï": "cödé ✉"},
+        origin=Origin("mx.example.org", "192.0.2.7", "ESMTPS"),
+        dsn=DsnOptions(
+            ret="HDRS",
+            envid="QQ314159",
+            recipients={
+                "b@example.net": RecipientDsn(("SUCCESS", "FAILURE"), "rfc822;b@example.net"),
+                "a@example.com": RecipientDsn(("NEVER",)),
+            },
+        ),
+    ),
+    size_bytes=5_000_000_000,
+    due_at=NOW + HOUR,
+    held=True,
+    attempt=3,
+    last_error="451 4.7.1 greylisted",
+    previous=(key(2), key(3)),
+)
+
+REMOVED = Ending(EndingKind.REMOVED, NOW)
+REPLACED = Ending(
+    EndingKind.REPLACED,
+    NOW,
+    successor=key(9),
+    change=Change(("b@example.net",), NOW + HOUR, True, 2, "450 try later", (key(2),)),
+)
+REPLACED_PLAINLY = Ending(
+    EndingKind.REPLACED,
+    NOW,
+    successor=key(9),
+    change=Change(("b@example.net",), None, False, 0, None),
+)
+
+
+class ViewContract:
+    """The suite."""
+
+    @pytest.fixture
+    def view(self, store: ViewStore) -> View:
+        """The view of a queue that no other test uses."""
+        return store.view(f"test.{servers.fresh()}")
+
+    # Rows
+
+    @pytest.mark.parametrize(
+        "wanted",
+        [
+            turn(),
+            FULL,
+            replace(turn(), envelope=Envelope(None, ("postmaster",))),
+            replace(turn(), envelope=Envelope("a@b.c", ("b@c.d",), dsn=DsnOptions())),
+            replace(turn(), envelope=Envelope("a@b.c", ("b@c.d",), origin=Origin(host="mx"))),
+        ],
+        ids=["plain", "full", "null reverse-path", "DSN without values", "half an origin"],
+    )
+    async def test_a_row_comes_back_as_it_was_inserted(self, view: View, wanted: Turn) -> None:
+        await view.insert(wanted)
+
+        assert await view.row(wanted.key) == wanted
+
+    async def test_a_row_that_was_never_inserted_is_none(self, view: View) -> None:
+        assert await view.row(key(1)) is None
+
+    async def test_inserting_a_row_again_changes_nothing(self, view: View) -> None:
+        await view.insert(FULL)
+        await view.insert(FULL)
+
+        assert await view.row(FULL.key) == FULL
+        assert (await view.count_rows(PARTITION, NOW)).total == 1
+
+    async def test_rows_come_in_the_order_of_their_ids_across_pages(self, view: View) -> None:
+        wanted = [turn(number) for number in range(1, 701)]
+        await asyncio.gather(*(view.insert(each) for each in reversed(wanted)))
+
+        assert [each async for each in view.rows(PARTITION)] == wanted
+
+    async def test_rows_can_be_continued_after_an_id(self, view: View) -> None:
+        for number in range(1, 6):
+            await view.insert(turn(number))
+
+        found = [each async for each in view.rows(PARTITION, after=key(3).enqueue_id)]
+
+        assert found == [turn(4), turn(5)]
+
+    async def test_a_partition_holds_its_own_rows_only(self, view: View) -> None:
+        others = [Partition(START, 2), Partition(START + HOUR, 1)]
+        for partition in (PARTITION, *others):
+            await view.insert(turn(1, partition))
+
+        assert [each async for each in view.rows(PARTITION)] == [turn(1)]
+
+    async def test_queues_do_not_see_each_other(self, store: ViewStore, view: View) -> None:
+        other = store.view(f"test.{servers.fresh()}")
+        await view.insert(turn())
+        await view.mark_delivered(key(1), NOW, NO_TRAITS)
+        await view.advance(browse_start=START)
+
+        assert await other.row(key(1)) is None
+        assert await other.mark(key(1)) is None
+        assert await other.limits() == Limits(None, None)
+
+    async def test_rows_are_counted_by_what_they_wait_for(self, view: View) -> None:
+        for number, due_at, held in (
+            (1, None, False),
+            (2, NOW - HOUR, False),
+            (3, NOW + HOUR, False),
+            (4, NOW + HOUR, True),
+            (5, None, True),
+        ):
+            await view.insert(replace(turn(number), due_at=due_at, held=held))
+
+        assert await view.count_rows(PARTITION, NOW) == Counts(total=5, delayed=1, held=2)
+        assert await view.count_rows(PARTITION, NOW + 2 * HOUR) == Counts(5, 0, 2)
+        assert await view.count_rows(Partition(START, 7), NOW) == Counts(0, 0, 0)
+
+    async def test_deleting_rows_empties_the_partition_only(self, view: View) -> None:
+        other = Partition(START, 2)
+        await view.insert(turn(1))
+        await view.insert(turn(1, other))
+        await view.mark_delivered(key(1), NOW, NO_TRAITS)
+
+        await view.delete_rows(PARTITION)
+        await view.delete_rows(PARTITION)
+
+        assert [each async for each in view.rows(PARTITION)] == []
+        assert [each async for each in view.rows(other)] == [turn(1, other)]
+        assert await view.mark(key(1)) == Mark(delivered_at=NOW)
+
+    # Marks
+
+    async def test_a_turn_without_an_end_has_no_mark(self, view: View) -> None:
+        await view.insert(turn())
+
+        assert await view.mark(key(1)) is None
+
+    async def test_a_delivery_is_marked_and_may_be_marked_again(self, view: View) -> None:
+        await view.mark_delivered(key(1), NOW, NO_TRAITS)
+        await view.mark_delivered(key(1), NOW, NO_TRAITS)
+
+        mark = await view.mark(key(1))
+
+        assert mark == Mark(delivered_at=NOW)
+        assert mark.is_final
+
+    @pytest.mark.parametrize("ending", [REMOVED, REPLACED, REPLACED_PLAINLY])
+    async def test_an_ending_comes_back_as_it_was_written(self, view: View, ending: Ending) -> None:
+        assert await view.end(key(1), ending, NO_TRAITS) is None
+
+        assert await view.mark(key(1)) == Mark(ending=ending)
+
+    @pytest.mark.parametrize("kind", [kind for kind in EndingKind if kind != EndingKind.REPLACED])
+    async def test_every_kind_of_ending_but_replacement_is_final(
+        self, view: View, kind: EndingKind
+    ) -> None:
+        await view.end(key(1), Ending(kind, NOW), NO_TRAITS)
+
+        mark = await view.mark(key(1))
+
+        assert mark == Mark(ending=Ending(kind, NOW))
+        assert mark.is_final
+
+    async def test_the_first_ending_wins_and_is_shown_to_the_second(self, view: View) -> None:
+        await view.end(key(1), REPLACED, NO_TRAITS)
+
+        assert await view.end(key(1), REMOVED, NO_TRAITS) == Mark(ending=REPLACED)
+        assert await view.mark(key(1)) == Mark(ending=REPLACED)
+
+    async def test_an_ending_that_is_repeated_is_recognised_as_ones_own(self, view: View) -> None:
+        await view.end(key(1), REPLACED, NO_TRAITS)
+
+        assert await view.end(key(1), REPLACED, NO_TRAITS) == Mark(ending=REPLACED)
+
+    async def test_of_many_endings_at_once_one_wins(self, view: View) -> None:
+        kinds = [EndingKind.REMOVED, EndingKind.REJECTED, EndingKind.EXPIRED] * 4
+
+        answers = await asyncio.gather(
+            *(view.end(key(1), Ending(kind, NOW), NO_TRAITS) for kind in kinds)
+        )
+
+        winners = [kind for kind, found in zip(kinds, answers, strict=True) if found is None]
+        assert len(winners) == 1
+        winner = Mark(ending=Ending(winners[0], NOW))
+        assert {found for found in answers if found is not None} == {winner}
+        assert await view.mark(key(1)) == winner
+
+    async def test_a_delivered_turn_takes_no_ending(self, view: View) -> None:
+        await view.mark_delivered(key(1), NOW, NO_TRAITS)
+
+        assert await view.end(key(1), REMOVED, NO_TRAITS) == Mark(delivered_at=NOW)
+        assert await view.mark(key(1)) == Mark(delivered_at=NOW)
+
+    async def test_a_delivery_is_marked_beside_an_ending(self, view: View) -> None:
+        await view.end(key(1), REPLACED, NO_TRAITS)
+        await view.mark_delivered(key(1), NOW, NO_TRAITS)
+
+        assert await view.mark(key(1)) == Mark(delivered_at=NOW, ending=REPLACED)
+
+    async def test_a_replacement_is_final_once_its_successor_is_published(self, view: View) -> None:
+        await view.end(key(1), REPLACED, NO_TRAITS)
+
+        assert await view.mark_published(key(1), key(9).enqueue_id)
+        assert await view.mark_published(key(1), key(9).enqueue_id)
+
+        mark = await view.mark(key(1))
+        assert mark == Mark(ending=REPLACED, published=True)
+        assert mark.is_final
+
+    async def test_publishing_a_successor_that_is_no_more_is_refused(self, view: View) -> None:
+        await view.end(key(1), REPLACED, NO_TRAITS)
+
+        assert not await view.mark_published(key(1), key(8).enqueue_id)
+        assert not await view.mark_published(key(2), key(9).enqueue_id)
+
+        assert await view.mark(key(1)) == Mark(ending=REPLACED)
+        assert await view.mark(key(2)) is None
+
+    async def test_an_unfinished_replacement_can_get_another_successor(self, view: View) -> None:
+        await view.end(key(1), REPLACED, NO_TRAITS)
+        later = key(5, Partition(START + HOUR, 0))
+
+        assert await view.change_successor(key(1), key(9).enqueue_id, later)
+        assert not await view.change_successor(key(1), key(9).enqueue_id, key(8))
+        assert not await view.mark_published(key(1), key(9).enqueue_id)
+
+        assert await view.mark(key(1)) == Mark(ending=replace(REPLACED, successor=later))
+
+    async def test_a_published_replacement_keeps_its_successor(self, view: View) -> None:
+        await view.end(key(1), REPLACED, NO_TRAITS)
+        await view.mark_published(key(1), key(9).enqueue_id)
+
+        assert not await view.change_successor(key(1), key(9).enqueue_id, key(8))
+
+        assert await view.mark(key(1)) == Mark(ending=REPLACED, published=True)
+
+    async def test_marks_come_in_the_order_of_ids_across_pages(self, view: View) -> None:
+        numbers = range(1, 1201)
+        await asyncio.gather(
+            *(view.mark_delivered(key(number), NOW, NO_TRAITS) for number in reversed(numbers))
+        )
+
+        found = [each async for each in view.marks(PARTITION)]
+        rest = [each async for each in view.marks(PARTITION, after=key(1198).enqueue_id)]
+
+        delivered = Mark(delivered_at=NOW)
+        assert found == [(key(number).enqueue_id, delivered) for number in numbers]
+        assert rest == [(key(number).enqueue_id, delivered) for number in (1199, 1200)]
+
+    async def test_marks_are_counted_by_the_traits_of_their_rows(self, view: View) -> None:
+        later = Traits(("example.net",), NOW + HOUR, False)
+        held = Traits(("example.net",), NOW + HOUR, True)
+        await view.mark_delivered(key(1), NOW, NO_TRAITS)
+        await view.mark_delivered(key(2), NOW, later)
+        await view.end(key(3), REMOVED, held)
+        await view.end(key(4), REPLACED, NO_TRAITS)
+
+        assert await view.count_marks(PARTITION, NOW) == Counts(total=4, delayed=1, held=1)
+
+    async def test_deleting_marks_empties_the_partition_only(self, view: View) -> None:
+        elsewhere = key(1, Partition(START, 2))
+        await view.insert(turn())
+        for each in (key(1), elsewhere):
+            await view.mark_delivered(each, NOW, NO_TRAITS)
+
+        await view.delete_marks(PARTITION)
+
+        assert await view.mark(key(1)) is None
+        assert await view.mark(elsewhere) == Mark(delivered_at=NOW)
+        assert await view.row(key(1)) == turn()
+
+    # Claims and delivery records
+
+    async def test_a_claim_has_one_owner_until_it_is_released(self, view: View) -> None:
+        turn_id, first, second = UUID(int=1), UUID(int=2), UUID(int=3)
+
+        assert await view.claim(turn_id, first, HOUR)
+        assert await view.claim(turn_id, first, HOUR)
+        assert not await view.claim(turn_id, second, HOUR)
+        await view.release_claim(turn_id, second)
+        assert not await view.claim(turn_id, second, HOUR)
+        await view.release_claim(turn_id, first)
+        await view.release_claim(turn_id, first)
+        assert await view.claim(turn_id, second, HOUR)
+
+    async def test_of_many_who_claim_at_once_one_has_it(self, view: View) -> None:
+        owners = [UUID(int=number) for number in range(1, 9)]
+
+        answers = await asyncio.gather(*(view.claim(UUID(int=99), owner, HOUR) for owner in owners))
+
+        assert sum(answers) == 1
+
+    async def test_records_are_kept_by_recipient_and_the_last_outcome_wins(
+        self, view: View
+    ) -> None:
+        mail_id = UUID(int=5)
+        first = Record("b@example.net", Outcome.failed("550 5.1.1 unknown"), NOW)
+        last = Record("b@example.net", Outcome.delivered("250 ok"), NOW + HOUR)
+        other = Record("c@example.net", Outcome.deferred(), NOW)
+        await view.record(mail_id, (first, other))
+        await view.record(mail_id, (last,))
+
+        assert await view.records(mail_id) == {"b@example.net": last, "c@example.net": other}
+        assert await view.records(UUID(int=6)) == {}
+
+    # Limits and slices
+
+    async def test_limits_only_move_forward(self, view: View) -> None:
+        assert await view.limits() == Limits(None, None)
+
+        await view.advance(browse_start=START + HOUR)
+        await view.advance(browse_start=START, content_start=START)
+        await view.advance(content_start=START - HOUR)
+
+        assert await view.limits() == Limits(START + HOUR, START)
+
+    async def test_the_first_close_of_a_slice_stands(self, view: View) -> None:
+        first = ClosedSlice(START, HOUR, {0: 3, 2: 1}, {"example.net": 4})
+        second = ClosedSlice(START, HOUR, {0: 9}, {})
+
+        assert await view.close_slice(first) == first
+        assert await view.close_slice(second) == first
+
+        assert [each async for each in view.closed_slices(START)] == [first]
+
+    async def test_closed_slices_come_in_order_from_a_slice_on(self, view: View) -> None:
+        wanted = [ClosedSlice(START + number * HOUR, HOUR, {}, {}) for number in range(4)]
+        for each in reversed(wanted):
+            await view.close_slice(each)
+
+        assert [each async for each in view.closed_slices(START + HOUR)] == wanted[1:]
+
+    async def test_a_slice_is_drained_then_forgotten(self, view: View) -> None:
+        closed = ClosedSlice(START, HOUR, {0: 3}, {"example.net": 3})
+        await view.close_slice(closed)
+
+        await view.mark_drained(START)
+        await view.mark_drained(START)
+        drained = [each async for each in view.closed_slices(START)]
+        await view.forget_slice(START)
+        await view.forget_slice(START)
+        await view.mark_drained(START)
+
+        assert drained == [replace(closed, drained=True)]
+        assert [each async for each in view.closed_slices(START)] == []
+
+    # Dead letters
+
+    async def test_dead_letters_come_oldest_month_first(self, view: View) -> None:
+        full = DeadLetter(FULL.enqueue_id, "2026-01", NOW, "550 no", FULL)
+        unreadable = DeadLetter(key(2).enqueue_id, "2026-01", NOW, "unreadable", None, b"\xff\x00")
+        older = DeadLetter(key(3).enqueue_id, "2025-12", NOW, "too old", turn(3))
+        for letter in (unreadable, full, older, full):
+            await view.bury(letter)
+
+        assert [each async for each in view.buried()] == [older, full, unreadable]
+        assert await view.count_buried() == 3
+
+    async def test_a_dead_letter_remembers_the_turn_that_a_requeue_gives_it(
+        self, view: View
+    ) -> None:
+        letter = DeadLetter(key(1).enqueue_id, "2026-01", NOW, "550 no", turn())
+        await view.bury(letter)
+
+        await view.bury(replace(letter, requeued_as=key(4)))
+
+        assert [each async for each in view.buried()] == [replace(letter, requeued_as=key(4))]
+
+    async def test_one_letter_is_found_by_its_month_and_id(self, view: View) -> None:
+        letter = DeadLetter(key(1).enqueue_id, "2026-01", NOW, "no", turn())
+        await view.bury(letter)
+
+        assert await view.letter("2026-01", key(1).enqueue_id) == letter
+        assert await view.letter("2026-02", key(1).enqueue_id) is None
+        assert await view.letter("2026-01", key(2).enqueue_id) is None
+
+    async def test_an_unburied_letter_is_gone(self, view: View) -> None:
+        letter = DeadLetter(key(1).enqueue_id, "2026-01", NOW, "550 no", turn())
+        await view.bury(letter)
+
+        await view.unbury(letter)
+        await view.unbury(letter)
+
+        assert [each async for each in view.buried()] == []
+        assert await view.count_buried() == 0
+
+    # The whole
+
+    async def test_the_views_clock_is_an_aware_instant_of_today(self, view: View) -> None:
+        now = await view.server_time()
+
+        assert abs(now - datetime.now(UTC)) < timedelta(minutes=5)
+
+    async def test_erasing_leaves_nothing_of_the_queue_and_all_of_others(
+        self, store: ViewStore, view: View
+    ) -> None:
+        other = store.view(f"test.{servers.fresh()}")
+        for each in (view, other):
+            await _fill(each)
+
+        await view.erase()
+        await view.erase()
+
+        assert await _census(view) == (0, 0, {}, Limits(None, None), 0, 0)
+        assert await _census(other) == (2, 2, RECORDS, Limits(START, START), 1, 1)
+
+    async def test_the_limits_of_a_queue_made_anew_may_be_earlier(
+        self, store: ViewStore, view: View
+    ) -> None:
+        name = f"test.{servers.fresh()}"
+        old, new = store.view(name), store.view(name)
+        await old.advance(browse_start=START + HOUR, content_start=START + HOUR)
+        await old.erase()
+
+        await new.advance(browse_start=START, content_start=START)
+
+        assert await old.limits() == await new.limits() == Limits(START, START)
+
+
+RECORDS = {"b@example.net": Record("b@example.net", Outcome.delivered(), NOW)}
+
+
+async def _fill(view: View) -> None:
+    for partition in (PARTITION, Partition(START + HOUR, 0)):
+        await view.insert(turn(1, partition))
+        await view.mark_delivered(key(1, partition), NOW, NO_TRAITS)
+    await view.record(UUID(int=1), tuple(RECORDS.values()))
+    await view.advance(browse_start=START, content_start=START)
+    await view.close_slice(ClosedSlice(START, HOUR, {}, {}))
+    await view.bury(DeadLetter(key(1).enqueue_id, "2026-01", NOW, "no", turn()))
+
+
+async def _census(view: View) -> tuple[object, ...]:
+    partitions = (PARTITION, Partition(START + HOUR, 0))
+    return (
+        sum([(await view.count_rows(each, NOW)).total for each in partitions]),
+        sum([(await view.count_marks(each, NOW)).total for each in partitions]),
+        await view.records(UUID(int=1)),
+        await view.limits(),
+        len([each async for each in view.closed_slices(START)]),
+        await view.count_buried(),
+    )

@@ -1,0 +1,1 @@
+"""What several test tiers use: a mail sink, and mails of many shapes."""

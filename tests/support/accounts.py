@@ -1,0 +1,31 @@
+"""A queue that only accounts for what is enqueued, and fails on demand."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import timedelta
+from pathlib import Path
+from uuid import UUID
+
+from postroad.domain.mail import Mail
+
+
+class Accounts:
+    """The part of MailQueue that an intake uses. `mails` pairs each mail with its octets."""
+
+    name = "test.accounts"
+
+    def __init__(self) -> None:
+        self.mails: list[tuple[Mail, bytes]] = []
+        self.error: Exception | None = None
+        self.gate = asyncio.Event()
+        self.gate.set()
+
+    async def enqueue(self, mail: Mail, delay: timedelta = timedelta(0)) -> UUID:
+        await self.gate.wait()
+        if self.error is not None:
+            raise self.error
+        assert isinstance(mail.content, bytes | Path)
+        content = mail.content if isinstance(mail.content, bytes) else mail.content.read_bytes()
+        self.mails.append((mail, content))
+        return UUID(int=len(self.mails))

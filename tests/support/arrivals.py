@@ -1,0 +1,96 @@
+"""What arrives at a sink that runs as a process of its own, read from the folder it writes."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from types import TracebackType
+
+TESTS = Path(__file__).parents[1]
+
+
+@dataclass(frozen=True)
+class Arrival:
+    """One mail as it arrived for one recipient; `content` has the headers that relays added."""
+
+    recipient: str
+    sender: str
+    at: datetime
+    content: bytes
+
+
+class Arrivals:
+    """`with Arrivals(folder) as sink: … sink.port … sink.each()`.
+
+    `defer_first` is a regular expression of recipients that are deferred once, `refuse` of ones
+    that are refused.
+    """
+
+    def __init__(self, folder: Path, *, defer_first: str = "", refuse: str = "") -> None:
+        self.folder = folder
+        self.port = 0
+        self._options = [
+            *(["--defer-first", defer_first] if defer_first else []),
+            *(["--refuse", refuse] if refuse else []),
+        ]
+        self._process: subprocess.Popen[str] | None = None
+
+    def __enter__(self) -> Arrivals:
+        self.folder.mkdir(parents=True, exist_ok=True)
+        for old in self.folder.glob("[0-9]*"):
+            old.unlink()
+        self._process = subprocess.Popen(
+            [
+                *(sys.executable, "-m", "support.sink", "--listen", f"127.0.0.1:{self.port}"),
+                *("--store", str(self.folder), *self._options),
+            ],
+            cwd=TESTS,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        assert self._process.stdout is not None
+        said = self._process.stdout.readline()
+        found = re.search(r":(\d+)\s*$", said)
+        if found is None:
+            self._process.kill()
+            raise RuntimeError(f"the sink did not start: {said!r}")
+        self.port = int(found[1])
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        assert self._process is not None
+        self._process.terminate()
+        self._process.wait(10)
+        if self._process.stdout:
+            self._process.stdout.close()
+
+    def each(self) -> Iterator[Arrival]:
+        """Yield everything that arrived so far, in order, one entry a recipient."""
+        for path in sorted(self.folder.glob("*.json")):
+            envelope = json.loads(path.read_text())
+            at = datetime.fromtimestamp(path.stat().st_mtime, UTC)
+            content = path.with_suffix(".eml").read_bytes()
+            for recipient in envelope["recipients"]:
+                yield Arrival(recipient, envelope["sender"], at, content)
+
+    def contents(self) -> dict[str, list[bytes]]:
+        """Return what arrived by recipient."""
+        found: dict[str, list[bytes]] = {}
+        for arrival in self.each():
+            found.setdefault(arrival.recipient, []).append(arrival.content)
+        return found
+
+    def has_all(self, recipients: Sequence[str]) -> bool:
+        """Return whether something arrived for each of these."""
+        return set(recipients) <= {arrival.recipient for arrival in self.each()}

@@ -1,0 +1,45 @@
+"""A certificate authority and a certificate for `localhost`, made by openssl for one test run."""
+
+from __future__ import annotations
+
+import ssl
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True)
+class Certificates:
+    """Files of one server and of the authority that vouches for it."""
+
+    authority: Path
+    chain: Path
+    key: Path
+
+    @classmethod
+    def make(cls, folder: Path) -> Certificates:
+        """Make them in `folder`."""
+        made = cls(folder / "ca.crt", folder / "tls.crt", folder / "tls.key")
+        ca_key, csr, extensions = folder / "ca.key", folder / "tls.csr", folder / "extensions"
+        extensions.write_text("subjectAltName=DNS:localhost\nbasicConstraints=CA:FALSE\n")
+        request = f"req -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -days 2 -out {csr}"
+        signer = f"-CA {made.authority} -CAkey {ca_key} -CAcreateserial"
+        for command in (
+            f"{request} -x509 -subj /CN=authority -keyout {ca_key} -out {made.authority}",
+            f"{request} -subj /CN=localhost -keyout {made.key}",
+            f"x509 -req -days 2 -in {csr} -extfile {extensions} {signer} -out {made.chain}",
+        ):
+            subprocess.run(
+                ["openssl", *command.split()], check=True, capture_output=True, timeout=30
+            )
+        return made
+
+    def server_context(self) -> ssl.SSLContext:
+        """For a server called localhost."""
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(self.chain, self.key)
+        return context
+
+    def client_context(self) -> ssl.SSLContext:
+        """For clients that trust the authority."""
+        return ssl.create_default_context(cafile=self.authority)

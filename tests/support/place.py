@@ -1,0 +1,132 @@
+"""A place for one test in a real cluster: a namespace with everything a MailQueue needs."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import stack
+from support.arrivals import Arrivals
+from support.installation import Installation
+from support.kubectl import Kubectl, KubectlFailed, Manifest, eventually
+
+
+@dataclass
+class Place:
+    """A namespace with the servers published in it, a QueueCluster `main` with a keyspace of its
+    own, and a sink outside the cluster that is reached as `sink:2525`."""
+
+    installation: Installation
+    stack: stack.Stack
+    namespace: str
+    keyspace: str
+    sink: Arrivals
+
+    @property
+    def kubectl(self) -> Kubectl:
+        return self.installation.kubectl
+
+    def mail_queue(self, name: str = "outgoing", **spec: object) -> Manifest:
+        """Return a MailQueue that delivers to the sink, with short retries."""
+        return {
+            "apiVersion": "postroad.dev/v1alpha1",
+            "kind": "MailQueue",
+            "metadata": {"name": name, "namespace": self.namespace},
+            "spec": {
+                "clusterRef": {"name": "main"},
+                "view": {"sliceWindow": "1h", "bucketCount": 3},
+                "retry": {"lanes": ["1s", "2s", "5s"], "maxAge": "1h"},
+                "workers": self.workers(1),
+                "intake": {"replicas": 1, "port": 2525},
+                **spec,
+            },
+        }
+
+    def workers(self, replicas: int) -> Manifest:
+        """Return the `workers` of a spec that relay to the sink."""
+        relay = {"host": "sink", "port": 2525, "tls": "none"}
+        return {"replicas": replicas, "handler": {"relay": relay}, "concurrency": 20}
+
+    def apply(self, *manifests: Manifest) -> None:
+        self.kubectl.apply(*manifests)
+
+    def wait_ready(self, name: str = "outgoing", within_seconds: float = 180) -> None:
+        self.installation.wait_ready("mailqueue", name, self.namespace, within_seconds)
+
+    def status(self, name: str = "outgoing") -> Manifest:
+        found: Manifest = self.kubectl.get("mailqueue", name, self.namespace).get("status", {})
+        return found
+
+    def condition(self, condition: str, name: str = "outgoing") -> Manifest:
+        return self.kubectl.condition("mailqueue", name, self.namespace, condition)
+
+    def events(self, reason: str) -> list[Manifest]:
+        """Return the Events of a reason in the namespace."""
+        return [e for e in self.kubectl.list("events", self.namespace) if e["reason"] == reason]
+
+    def postroad(self, *command: str, name: str = "outgoing") -> str:
+        """Run `postroad …` in the intake's pod."""
+        target = f"deployment/{name}-intake"
+        return self.kubectl("exec", "-n", self.namespace, target, "--", "postroad", *command)
+
+    def size(self, name: str = "outgoing") -> int:
+        """Return how many mails wait, as the command says."""
+        return int(json.loads(self.postroad("size", "--json", name=name))["size"])
+
+    def smtp(self, name: str = "outgoing") -> contextlib.AbstractContextManager[int]:
+        """Forward a port to the intake's Service."""
+        return self.kubectl.forwarded(self.namespace, f"service/{name}-intake", 2525)
+
+    def pods(self, component: str, name: str = "outgoing") -> list[Manifest]:
+        """Return the pods of a component that are not going away."""
+        selector = f"app.kubernetes.io/instance={name},app.kubernetes.io/component={component}"
+        found = self.kubectl.list("pods", self.namespace, selector)
+        return [each for each in found if "deletionTimestamp" not in each["metadata"]]
+
+
+@contextmanager
+def new_place(installation: Installation, running: stack.Stack, folder: Path) -> Iterator[Place]:
+    """Make a place, and remove it with all that is in it."""
+    namespace = f"e2e-{secrets.token_hex(3)}"
+    keyspace = namespace.replace("-", "_")
+    with Arrivals(folder / "sink", defer_first="greylisted", refuse="unknown") as sink:
+        installation.namespace(namespace)
+        running.publish(namespace)
+        running.kubernetes.publish(namespace, "sink", sink.port, 2525)
+        installation.kubectl.apply(installation.queue_cluster(namespace, keyspace))
+        try:
+            yield Place(installation, running, namespace, keyspace, sink)
+        finally:
+            _keep_logs(installation.kubectl, namespace, folder)
+            _remove(installation.kubectl, namespace)
+
+
+def _keep_logs(kubectl: Kubectl, namespace: str, folder: Path) -> None:
+    """Write down what the pods said, for a look after a failure."""
+    for pod in kubectl.list("pods", namespace):
+        name = pod["metadata"]["name"]
+        try:
+            said = kubectl("logs", name, "-n", namespace, "--tail=2000")
+        except KubectlFailed as error:
+            said = str(error)
+        (folder / f"{name}.log").write_text(said)
+
+
+def _remove(kubectl: Kubectl, namespace: str) -> None:
+    kubectl("delete", "mailqueue", "--all", "-n", namespace, "--timeout=150s", timeout=160)
+    kubectl("delete", "queuecluster", "--all", "-n", namespace, "--timeout=60s", timeout=70)
+    kubectl("delete", "namespace", namespace, "--wait=false")
+
+    def gone() -> bool:
+        try:
+            kubectl("get", "namespace", namespace)
+        except KubectlFailed:
+            return True
+        return False
+
+    eventually(gone, within_seconds=90)

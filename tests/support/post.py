@@ -1,0 +1,165 @@
+"""A post office in memory: processes over one world, that can be killed at any step, and a ledger
+of what was transmitted, with which the engine's promises are checked."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from datetime import timedelta
+from uuid import UUID
+
+from contract.queue_harness import Consumer, VirtualTime, letter
+from postroad.adapters.memory.broker import Queues
+from postroad.adapters.memory.clock import ManualClock, SeededChance
+from postroad.adapters.memory.configuration import FixedConfiguration
+from postroad.adapters.memory.gate import Gate, Plan, no_fault
+from postroad.adapters.memory.servers import MemoryServers, World
+from postroad.adapters.memory.view import Tables
+from postroad.domain.configuration_rules import ViewConfiguration
+from postroad.domain.names import QueueName
+from postroad.errors import PostroadError
+from postroad.mailqueue.engine import Parts
+from postroad.mailqueue.queue import DistributedQueue
+from postroad.mailqueue.timing import Timing
+from postroad.ports.queue import Item
+
+NAME = QueueName("mail", "outgoing")
+WINDOW = timedelta(minutes=5)
+LONG = timedelta(minutes=8)
+"""Longer than a claim, several hops, a slice with its grace, and two leases."""
+
+
+class Process:
+    """One process: a handle, and the gate through which it can be killed."""
+
+    def __init__(self, queue: DistributedQueue, gate: Gate, clock: ManualClock) -> None:
+        self.queue = queue
+        self.gate = gate
+        self.clock = clock
+
+    def fail(self, plan: Plan) -> None:
+        """Let steps from now on go wrong; the plan's numbers count from here."""
+        first = len(self.gate.steps)
+        self.gate.plan = lambda step: plan(type(step)(step.number - first, *_rest(step)))
+
+
+def _rest(step: object) -> tuple[str, str]:
+    return step.server, step.operation  # type: ignore[attr-defined]
+
+
+class Post(VirtualTime):
+    """The world, its processes and its ledger."""
+
+    def __init__(self, seed: int = 0, timing: Timing | None = None, pace: int = 10**9) -> None:
+        super().__init__(ManualClock())
+        self.world = World(self.clock)
+        self.transmitted: Counter[tuple[str, str]] = Counter()
+        self._configuration = FixedConfiguration(ViewConfiguration(WINDOW, 2, pace))
+        self._timing = timing or Timing()
+        self._seed = seed
+        self.processes: list[Process] = []
+
+    @property
+    def tables(self) -> Tables:
+        return self.world.tables(str(NAME))
+
+    @property
+    def broker(self) -> Queues:
+        return self.world.queues(str(NAME))
+
+    @property
+    def blobs(self) -> dict[str, bytes]:
+        return self.world.bucket("bucket").objects
+
+    async def start(self, skew: timedelta = timedelta(0)) -> Process:
+        """Start one more process."""
+        gate = Gate(no_fault)
+        servers = MemoryServers(self.world, gate)
+        clock = self.clock.beside(skew)
+        parts = Parts(
+            name=NAME,
+            broker=servers.broker(NAME),
+            view=servers.views().view(str(NAME)),
+            blobs=servers.blobs("bucket"),
+            configuration=self._configuration,
+            clock=clock,
+            chance=SeededChance(self._seed * 1000 + len(self.processes)),
+            timing=self._timing,
+        )
+        queue = await DistributedQueue.open(parts, create_missing=True)
+        self.processes.append(Process(queue, gate, clock))
+        return self.processes[-1]
+
+    async def enqueue(self, process: Process, *names: str, delay: float = 0) -> list[UUID]:
+        """Queue mails under these names."""
+        seconds = timedelta(seconds=delay)
+        return [await process.queue.enqueue(letter(name), seconds) for name in names]
+
+    async def pass_time(self, duration: timedelta) -> None:
+        """Let time pass for everybody."""
+        await self.clock.advance(duration)
+
+    async def take(self, process: Process) -> tuple[Consumer, Item]:
+        """Let a process lease one item."""
+        consumer = Consumer(self, process.queue)
+        return consumer, await consumer.next()
+
+    def transmit(self, item: Item) -> None:
+        """Note that an item was transmitted to all its recipients."""
+        for recipient in item.mail.recipients:
+            self.transmitted[item.mail.name or "", recipient] += 1
+
+    async def deliver(self, process: Process, within: timedelta = LONG) -> list[str]:
+        """Deliver whatever comes within a time; return the names in order."""
+        consumer = Consumer(self, process.queue, prefetch=50)
+        names = []
+        while not await consumer.nothing(within):
+            item = await consumer.next()
+            names.append(item.mail.name or "")
+            self.transmit(item)
+            await item.done()
+        await consumer.close()
+        return names
+
+    async def recover(self) -> list[str]:
+        """Let a healthy process maintain and deliver until nothing comes any more."""
+        process = await self.start()
+        names = await self.deliver(process)
+        while True:
+            await process.queue.maintain()
+            more = await self.deliver(process)
+            names += more
+            if not more:
+                return names
+
+    def copies(self, name: str) -> int:
+        """Return how often the first recipient of a mail was transmitted to."""
+        return max((count for (of, _), count in self.transmitted.items() if of == name), default=0)
+
+    def check_nothing_is_left(self, dead: Iterable[str] = ()) -> None:
+        """Nothing waits, no message and no byte is left, but for these dead letters."""
+        assert [turn.envelope.name for turn in self.tables.live()] == []
+        letters = [each.turn for each in self.tables.letters.values()]
+        assert sorted(turn.envelope.name or "" for turn in letters if turn) == sorted(dead)
+        assert (len(self.broker.ready), self.broker.delayed, len(self.broker.dead)) == (0, 0, 0)
+        assert set(self.blobs) == {turn.blob_key for turn in letters if turn}
+
+    def check_marks_have_rows(self) -> None:
+        """No mark is without its row."""
+        assert self.tables.marks.keys() <= self.tables.rows.keys()
+
+    async def close(self) -> None:
+        for process in self.processes:
+            if process.gate.stopped:
+                await _abandon(process)
+            else:
+                process.gate.plan = no_fault
+                await process.queue.close()
+
+
+async def _abandon(process: Process) -> None:
+    """Take the tasks of a killed process out of the event loop."""
+    try:
+        await process.queue._leases.close()
+    except PostroadError:
+        pass

@@ -1,0 +1,237 @@
+"""The operator in the test's own process: a real API server on one side, memory on the other."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from copy import copy
+from datetime import timedelta
+from threading import Event, Thread
+from typing import Any
+
+from postroad.adapters.machine.clocks import MachineChance, MachineClock
+from postroad.adapters.memory.gate import Fault, Gate, Step
+from postroad.adapters.memory.servers import MemoryServers, World
+from postroad.controller import program
+from postroad.controller.api import CONFIG_MAP, EVENT, MAIL_QUEUE, QUEUE_CLUSTER, SECRET, Kind
+from postroad.controller.api_server import ApiServer, Object
+from postroad.controller.controller import Intervals
+from postroad.errors import CredentialsRefused
+from postroad.ports.servers import Checked, Servers
+from postroad.settings import Settings
+from support import resources
+
+IMAGE = "postroad:test"
+QUICK = Intervals(
+    figures=timedelta(seconds=0.5),
+    thorough=timedelta(seconds=1),
+    clusters=timedelta(seconds=0.7),
+    first_retry=timedelta(seconds=0.2),
+)
+
+
+class Locked(MemoryServers):
+    """Servers of which Cassandra does not know us."""
+
+    async def check(self) -> dict[str, Checked]:
+        error = CredentialsRefused("Cassandra refused the user or the password")
+        return await super().check() | {"cassandra": Checked(error=error)}
+
+
+class Running:
+    """An operator that watches one namespace. `gate` makes servers go away, `settings` are those
+    that it connected with, newest last."""
+
+    def __init__(
+        self,
+        api: ApiServer,
+        namespace: str,
+        *,
+        operator_api: ApiServer | None = None,
+        also: tuple[str, ...] = (),
+        memory: World | None = None,
+        deletion_timeout: timedelta = timedelta(seconds=5),
+    ) -> None:
+        self.api = api
+        self.namespace = namespace
+        self.memory = memory or World(MachineClock())
+        self.gate = Gate()
+        self.settings: list[Settings] = []
+        self._also = also
+        self.right_password = ""
+        """When set, Cassandra refuses others."""
+
+        self.refusals = 0
+        self._operator_api = operator_api or api
+        self._deletion_timeout = deletion_timeout
+        self._ready = Event()
+        self._thread: Thread | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._failure: Exception | None = None
+
+    def at(self, namespace: str) -> Running:
+        """Return the same operator, asked about another namespace that it watches."""
+        other = copy(self)
+        other.namespace = namespace
+        return other
+
+    def connect(self, settings: Settings) -> Servers:
+        self.settings.append(settings)
+        password = settings.cassandra.password
+        given = password.get_secret_value() if password else ""
+        if self.right_password and given != self.right_password:
+            return Locked(self.memory, Gate(self._refuse))
+        return MemoryServers(self.memory, self.gate)
+
+    def _refuse(self, step: Step) -> Fault | None:
+        if step.server == "view":
+            self.refusals += 1
+            raise CredentialsRefused("Cassandra refused the user or the password")
+        return None
+
+    async def start(self) -> None:
+        """Start, and return when all watches run. The operator has a thread and an event loop of
+        its own: Kopf cancels every task of its loop when it ends."""
+        self._thread = Thread(target=self._run, name="operator", daemon=True)
+        self._thread.start()
+        ready = await asyncio.to_thread(self._ready.wait, 20)
+        if self._failure is not None:
+            raise self._failure
+        assert ready
+
+    async def stop(self) -> None:
+        """Stop in an orderly way. Raises what ended it before."""
+        if self._thread is None:
+            return
+        assert self._loop is not None
+        if not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(self._program.stop.set)
+        await asyncio.to_thread(self._thread.join, 20)
+        assert not self._thread.is_alive()
+        self._thread = None
+        if self._failure is not None:
+            raise self._failure
+
+    def _run(self) -> None:
+        try:
+            asyncio.run(self._serve())
+        except Exception as error:
+            self._failure = error
+        finally:
+            self._ready.set()
+
+    async def _serve(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        world = program.World(
+            api=self._operator_api,
+            connect=self.connect,
+            clock=MachineClock(),
+            chance=MachineChance(),
+        )
+        options = program.Options(
+            image=IMAGE,
+            namespaces=(self.namespace, *self._also),
+            intervals=QUICK,
+            deletion_timeout=self._deletion_timeout,
+        )
+        self._program = program.Program(world, options)
+        announcing = asyncio.create_task(self._announce())
+        await self._program.run()
+        announcing.cancel()
+
+    async def _announce(self) -> None:
+        await self._program.ready.wait()
+        self._ready.set()
+
+    async def apply(self, *wanted: Object) -> None:
+        """Apply as a user would, with a field manager of one's own."""
+        kinds = {"QueueCluster": QUEUE_CLUSTER, "MailQueue": MAIL_QUEUE, "Secret": SECRET}
+        for each in wanted:
+            metadata = each["metadata"]
+            place = (kinds[each["kind"]], metadata["namespace"], metadata["name"])
+            if await self.api.get(*place) is None:
+                await self.api.create(place[0], each)
+            else:
+                body: dict[str, Any] = {key: each[key] for key in ("spec", "data") if key in each}
+                await self.api.patch(*place, body)
+
+    async def apply_cluster(self, **spec: Any) -> None:
+        """Apply the Secrets and the QueueCluster `main`."""
+        await self.apply(*resources.secrets(self.namespace))
+        await self.apply(resources.queue_cluster(self.namespace, **spec))
+
+    async def queue(self, name: str = "outgoing") -> Object:
+        """Return a MailQueue."""
+        found = await self.api.get(MAIL_QUEUE, self.namespace, name)
+        assert found is not None
+        return found
+
+    async def conditions(
+        self, name: str = "outgoing", kind: Kind = MAIL_QUEUE
+    ) -> Mapping[str, Object]:
+        """Return the conditions of a resource by their types."""
+        found = await self.api.get(kind, self.namespace, name) or {}
+        listed = found.get("status", {}).get("conditions", [])
+        return {each["type"]: each for each in listed}
+
+    async def until(
+        self,
+        claim: Callable[[Mapping[str, Object]], object],
+        name: str = "outgoing",
+        kind: Kind = MAIL_QUEUE,
+        seconds: float = 30,
+    ) -> Mapping[str, Object]:
+        """Wait until a claim holds about the conditions of the present generation."""
+        deadline = asyncio.get_running_loop().time() + seconds
+        while True:
+            found = await self.api.get(kind, self.namespace, name) or {"metadata": {}}
+            status = found.get("status", {})
+            conditions = {each["type"]: each for each in status.get("conditions", [])}
+            current = status.get("observedGeneration") == found["metadata"].get("generation")
+            if current and conditions and claim(conditions):
+                return conditions
+            assert asyncio.get_running_loop().time() < deadline, status
+            await asyncio.sleep(0.1)
+
+    async def until_ready(self, name: str = "outgoing", kind: Kind = MAIL_QUEUE) -> None:
+        """Wait until a resource is ready."""
+        await self.until(lambda found: found["Ready"]["status"] == "True", name, kind)
+
+    async def pause(self) -> None:
+        """Let the operator go on for a moment."""
+        await asyncio.sleep(0.1)
+
+    async def settle(self) -> None:
+        """Let a few looks of every kind pass."""
+        await asyncio.sleep(3 * QUICK.thorough.total_seconds())
+
+    async def status(self, name: str = "outgoing") -> Object:
+        """Return the status of a MailQueue."""
+        found: Object = (await self.queue(name))["status"]
+        return found
+
+    async def change(self, spec: Mapping[str, Any], name: str = "outgoing") -> None:
+        """Change fields of a MailQueue's spec."""
+        assert await self.api.patch(MAIL_QUEUE, self.namespace, name, {"spec": spec})
+
+    async def configuration_of_pods(self, name: str = "outgoing") -> Mapping[str, str]:
+        """Return what the pods of a queue read from their environment."""
+        found = await self.api.get(CONFIG_MAP, self.namespace, f"{name}-queue")
+        assert found is not None
+        data: Mapping[str, str] = found["data"]
+        return data
+
+    async def events(self, reason: str = "", kind: str = "") -> list[Object]:
+        """Return the Events of the namespace."""
+        return [
+            each
+            for each in await self.api.list(EVENT, self.namespace)
+            if reason in ("", each["reason"]) and kind in ("", each["type"])
+        ]
+
+    async def until_gone(self, kind: Kind, name: str, seconds: float = 30) -> None:
+        """Wait until an object is no longer there."""
+        deadline = asyncio.get_running_loop().time() + seconds
+        while found := await self.api.get(kind, self.namespace, name):
+            assert asyncio.get_running_loop().time() < deadline, found
+            await asyncio.sleep(0.1)

@@ -1,0 +1,81 @@
+"""A look into the real servers past postroad: what is really there."""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+from typing import Any
+from urllib.error import HTTPError
+from urllib.parse import quote, unquote, urlsplit
+from urllib.request import Request, urlopen
+
+import boto3
+from botocore.config import Config
+from botocore.exceptions import ClientError
+from cassandra.auth import PlainTextAuthProvider
+from cassandra.cluster import EXEC_PROFILE_DEFAULT, Cluster, ExecutionProfile
+from cassandra.policies import DCAwareRoundRobinPolicy
+
+
+def broker_object(kind: str, name: str) -> dict[str, Any] | None:
+    """Return a queue or an exchange as RabbitMQ's management API shows it; None when it is gone."""
+    broker = urlsplit(os.environ["POSTROAD_RABBITMQ_URI"])
+    base = urlsplit(os.environ["POSTROAD_RABBITMQ_MANAGEMENT_URL"])
+    request = Request(f"http://{base.hostname}:{base.port}/api/{kind}/%2F/{quote(name, safe='')}")
+    login = f"{unquote(broker.username or '')}:{unquote(broker.password or '')}"
+    request.add_header("Authorization", f"Basic {base64.b64encode(login.encode()).decode()}")
+    try:
+        with urlopen(request, timeout=10) as answer:
+            found: dict[str, Any] = json.load(answer)
+            return found
+    except HTTPError as error:
+        if error.code == 404:
+            return None
+        raise
+
+
+def cql(statement: str, *values: object) -> list[Any]:
+    """Run one statement and return its rows."""
+    environment = os.environ
+    profile = ExecutionProfile(
+        load_balancing_policy=DCAwareRoundRobinPolicy(
+            environment["POSTROAD_CASSANDRA_LOCAL_DATACENTER"]
+        ),
+        request_timeout=30,
+    )
+    cluster = Cluster(
+        environment["POSTROAD_CASSANDRA_CONTACT_POINTS"].split(","),
+        port=int(environment["POSTROAD_CASSANDRA_PORT"]),
+        auth_provider=PlainTextAuthProvider(
+            environment["POSTROAD_CASSANDRA_USERNAME"], environment["POSTROAD_CASSANDRA_PASSWORD"]
+        ),
+        execution_profiles={EXEC_PROFILE_DEFAULT: profile},
+        protocol_version=5,
+    )
+    try:
+        return list(cluster.connect().execute(statement, values or None))
+    finally:
+        cluster.shutdown()
+
+
+def object_keys(bucket: str) -> list[str] | None:
+    """Return the keys of a bucket; None when there is no such bucket."""
+    environment = os.environ
+    client = boto3.client(
+        "s3",
+        endpoint_url=environment["POSTROAD_S3_ENDPOINT"],
+        region_name=environment["POSTROAD_S3_REGION"],
+        aws_access_key_id=environment["POSTROAD_S3_ACCESS_KEY"],
+        aws_secret_access_key=environment["POSTROAD_S3_SECRET_KEY"],
+        config=Config(signature_version="s3v4", s3={"addressing_style": "path"}),
+    )
+    try:
+        pages = client.get_paginator("list_objects_v2").paginate(Bucket=bucket)
+        return [entry["Key"] for page in pages for entry in page.get("Contents", ())]
+    except ClientError as error:
+        if error.response["Error"]["Code"] in {"NoSuchBucket", "404"}:
+            return None
+        raise
+    finally:
+        client.close()

@@ -1,0 +1,54 @@
+"""API servers as the operator sees them in tests: with a log of its calls, or gone half-way."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from postroad.controller.api_server import ApiServer, Object, load_configuration
+from postroad.errors import KubernetesRefused, KubernetesUnavailable
+
+
+@dataclass(frozen=True)
+class Call:
+    """One request, and whether it was refused."""
+
+    method: str
+    path: str
+    refusal: str = ""
+
+    @property
+    def is_write(self) -> bool:
+        return self.method != "GET"
+
+
+class Watched(ApiServer):
+    """Remembers every call; after `writes_left` writes nothing reaches the server any more, as if
+    the operator had been killed there."""
+
+    def __init__(self, kubeconfig: Path, writes_left: int | None = None) -> None:
+        super().__init__(load_configuration(kubeconfig))
+        self.calls: list[Call] = []
+        self.writes_left = writes_left
+        self.is_dead = False
+
+    @property
+    def writes(self) -> list[Call]:
+        """All calls that may change something."""
+        return [each for each in self.calls if each.is_write]
+
+    def _request(self, method: str, path: str, **options: Any) -> Object | None:
+        if method != "GET" and self.writes_left is not None:
+            if self.writes_left == 0:
+                self.is_dead = True
+            self.writes_left -= 1
+        if self.is_dead:
+            raise KubernetesUnavailable("killed")
+        try:
+            answer = super()._request(method, path, **options)
+        except KubernetesRefused as error:
+            self.calls.append(Call(method, path, str(error)))
+            raise
+        self.calls.append(Call(method, path))
+        return answer

@@ -1,0 +1,136 @@
+"""Turns, marks and dead letters survive the way into columns and back."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+from uuid import UUID
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from postroad.adapters.cassandra import rows, statements
+from postroad.adapters.cassandra.session import UNSET
+from postroad.domain.mail import DsnOptions, Envelope, Origin, RecipientDsn
+from postroad.domain.slices import TurnKey
+from postroad.domain.turns import Change, Ending, EndingKind, Mark, Turn
+from postroad.ports.view import DeadLetter
+
+texts = st.text(st.characters(codec="utf-8", exclude_characters="\x00"), max_size=20)
+addresses = st.sampled_from(["a@example.org", "ü@exämple.net", '"a b"@example.com', "postmaster"])
+START = datetime(2020, 1, 1, tzinfo=UTC)
+NOW = datetime(2026, 1, 1, 10, tzinfo=UTC)
+instants = st.integers(0, 80 * 365 * 86_400_000).map(
+    lambda milliseconds: START + timedelta(milliseconds=milliseconds)
+)
+keys = st.builds(TurnKey, instants, st.integers(0, 99), st.uuids())
+chains = st.lists(keys, max_size=3).map(tuple)
+dsn = st.builds(
+    DsnOptions,
+    ret=st.none() | st.just("FULL"),
+    envid=st.none() | texts,
+    recipients=st.dictionaries(
+        addresses,
+        st.builds(RecipientDsn, st.lists(texts, max_size=2).map(tuple), st.none() | texts),
+        max_size=2,
+    ),
+)
+origins = st.builds(Origin, st.none() | texts, st.none() | texts, st.none() | texts).filter(
+    lambda each: each != Origin()
+)
+envelopes = st.builds(
+    Envelope,
+    sender=st.none() | addresses,
+    recipients=st.lists(addresses, min_size=1, max_size=3).map(tuple),
+    name=st.none() | texts,
+    attributes=st.dictionaries(texts, texts, max_size=3),
+    origin=st.none() | origins,
+    dsn=st.none() | dsn,
+)
+turns = st.builds(
+    Turn,
+    key=keys,
+    mail_id=st.uuids(),
+    envelope=envelopes,
+    blob_key=texts,
+    size_bytes=st.integers(0, 2**40),
+    header_size=st.integers(0, 2**20),
+    accepted_at=instants,
+    enqueued_at=instants,
+    due_at=st.none() | instants,
+    held=st.booleans(),
+    attempt=st.integers(0, 1000),
+    last_error=st.none() | texts,
+    previous=chains,
+)
+changes = st.builds(
+    Change,
+    remaining=st.lists(addresses, min_size=1, max_size=3).map(tuple),
+    due_at=st.none() | instants,
+    held=st.booleans(),
+    attempt=st.integers(0, 1000),
+    last_error=st.none() | texts,
+    previous=chains,
+)
+endings = st.one_of(
+    st.builds(
+        Ending,
+        st.sampled_from([kind for kind in EndingKind if kind is not EndingKind.REPLACED]),
+        instants,
+    ),
+    st.builds(Ending, st.just(EndingKind.REPLACED), instants, keys, changes),
+)
+
+
+def stored(columns: Sequence[str], values: Sequence[object]) -> dict[str, object]:
+    """What the driver gives back: no unset values, instants without a zone."""
+
+    def read(value: object) -> object:
+        if value is UNSET:
+            return None
+        if isinstance(value, datetime):
+            return value.replace(tzinfo=None)
+        if isinstance(value, (list, tuple)):
+            return type(value)(read(each) for each in value)
+        return value
+
+    return dict(zip(columns, map(read, values), strict=True))
+
+
+@given(turns)
+def test_a_turn_survives(turn: Turn) -> None:
+    row = stored(statements.ROW_COLUMNS, rows.turn_values(turn))
+
+    assert rows.turn_of(row) == turn
+
+
+@given(endings)
+def test_an_ending_survives(ending: Ending) -> None:
+    row = stored(statements.MARK_COLUMNS, (UNSET, *rows.ending_values(ending)))
+
+    assert rows.mark_of(row) == Mark(ending=ending)
+
+
+@given(turns, st.none() | keys)
+def test_a_dead_letter_survives(turn: Turn, requeued_as: TurnKey | None) -> None:
+    letter = DeadLetter(turn.enqueue_id, "2026-01", NOW, "no", turn, None, requeued_as)
+
+    row = stored(statements.LETTER_COLUMNS, rows.letter_values("mail.out", letter))
+
+    assert rows.letter_of(row) == letter
+
+
+@given(st.uuids(), st.binary(max_size=20))
+def test_an_unreadable_dead_letter_survives(enqueue_id: UUID, body: bytes) -> None:
+    letter = DeadLetter(enqueue_id, "2026-01", NOW, "unreadable", None, body)
+
+    row = stored(statements.LETTER_COLUMNS, rows.letter_values("mail.out", letter))
+
+    assert rows.letter_of(row) == letter
+
+
+@given(instants)
+def test_later_limits_have_later_timestamps(limit: datetime) -> None:
+    earlier = rows.own_timestamp(limit - timedelta(microseconds=1))
+
+    assert earlier + 1 == rows.own_timestamp(limit)

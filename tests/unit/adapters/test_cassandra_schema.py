@@ -1,0 +1,74 @@
+"""The schema's files, and that the statements fit them."""
+
+from __future__ import annotations
+
+import re
+from datetime import timedelta
+from importlib import resources
+
+import pytest
+
+from postroad.adapters.cassandra import schema, statements
+from postroad.adapters.cassandra.session import Statement
+from postroad.ports.view import TableOptions
+
+
+def columns() -> dict[str, set[str]]:
+    """The columns of every table."""
+    found = {}
+    for statement in schema.statements():
+        table = schema.table_of(statement)
+        assert table is not None, f"this only creates tables so far: {statement}"
+        found[table] = set(re.findall(r"^    (\w+) [a-z]", statement, re.MULTILINE))
+    return found
+
+
+def test_files_are_numbered_without_gaps_and_say_when_they_run() -> None:
+    folder = resources.files("postroad.adapters.cassandra") / "schema"
+    names = sorted(file.name for file in folder.iterdir())
+
+    for number, name in enumerate(names, 1):
+        assert re.fullmatch(rf"{number:04}_(pre|post)_\w+\.cql", name)
+
+
+def test_every_statement_names_columns_that_its_table_has() -> None:
+    tables = columns()
+    inserts = [each for each in _statements() if "INSERT INTO" in each.cql]
+
+    for each in inserts:
+        found = re.match(r"INSERT INTO \{keyspace\}\.(\w+) \(([^)]*)\)", each.cql)
+        assert found is not None
+        assert set(found[2].split(", ")) <= tables[found[1]]
+    assert len(inserts) >= 8
+
+
+def test_marks_repeat_the_traits_of_rows_under_the_same_names() -> None:
+    tables = columns()
+
+    assert {"due_at", "held"} <= tables["enqueued_mails"] & tables["deleted_mails"]
+
+
+@pytest.mark.parametrize(
+    ("window", "unit", "size"),
+    [
+        (timedelta(hours=12), "HOURS", "12"),
+        (timedelta(days=3), "DAYS", "3"),
+        (timedelta(minutes=20), "MINUTES", "20"),
+        (timedelta(seconds=30), "MINUTES", "1"),
+    ],
+    ids=["hours", "days", "minutes", "less than a minute"],
+)
+def test_a_compaction_window_is_written_in_cassandras_units(
+    window: timedelta, unit: str, size: str
+) -> None:
+    options = TableOptions({}, timedelta(days=14), window, timedelta(hours=3))
+
+    assert schema.aging(options) == (
+        "default_time_to_live = 1209600 AND gc_grace_seconds = 10800 AND compaction ="
+        " {'class': 'TimeWindowCompactionStrategy',"
+        f" 'compaction_window_unit': '{unit}', 'compaction_window_size': '{size}'}}"
+    )
+
+
+def _statements() -> list[Statement]:
+    return [each for each in vars(statements).values() if isinstance(each, Statement)]
