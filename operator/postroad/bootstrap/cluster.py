@@ -1,0 +1,118 @@
+"""The real servers of a cluster as settings name them, behind the `Servers` port."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from datetime import timedelta
+
+from postroad.adapters.cassandra.access import Access as CassandraAccess
+from postroad.adapters.cassandra.history import CassandraHistory
+from postroad.adapters.cassandra.session import Session
+from postroad.adapters.cassandra.store import CassandraViewStore
+from postroad.adapters.rabbitmq.access import Access as RabbitMQAccess
+from postroad.adapters.rabbitmq.broker import RabbitMQ, RabbitMQBroker
+from postroad.adapters.s3.access import Access as S3Access
+from postroad.adapters.s3.blobs import S3Blobs
+from postroad.adapters.s3.store import Store
+from postroad.domain.names import QueueName
+from postroad.errors import (
+    BlobsUnavailable,
+    BrokerUnavailable,
+    PostroadError,
+    ServerError,
+    ViewUnavailable,
+)
+from postroad.ports.servers import Checked, Servers
+from postroad.settings import Settings
+
+CHECK_TIMEOUT = timedelta(seconds=8)
+"""How long one server may take to say its version before it counts as away."""
+
+
+class ClusterServers:
+    """`Servers` over RabbitMQ, Cassandra and S3. Connections are shared and open on first use."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.local_datacenter = settings.cassandra.local_datacenter
+        self._rabbitmq = RabbitMQ(_rabbitmq(settings))
+        self._session = Session(_cassandra(settings))
+        self._store = Store(_s3(settings))
+
+    def broker(self, queue: QueueName, *, delivery_limit: int = 20) -> RabbitMQBroker:
+        return self._rabbitmq.broker(queue, delivery_limit=delivery_limit)
+
+    def history(self, queue: QueueName) -> CassandraHistory:
+        return CassandraHistory(self._session, str(queue))
+
+    def views(self) -> CassandraViewStore:
+        return CassandraViewStore(self._session)
+
+    def blobs(self, bucket: str) -> S3Blobs:
+        return S3Blobs(self._store, bucket)
+
+    async def check(self) -> dict[str, Checked]:
+        asked = {
+            "rabbitmq": _checked(self._rabbitmq.check, BrokerUnavailable),
+            "cassandra": _checked(self.views().check, ViewUnavailable),
+            "s3": _checked(self._store.check, BlobsUnavailable),
+        }
+        found = await asyncio.gather(*asked.values())
+        return dict(zip(asked, found, strict=True))
+
+    async def close(self) -> None:
+        await asyncio.gather(self._rabbitmq.close(), self._session.close(), self._store.close())
+
+
+def connect(settings: Settings) -> Servers:
+    """Return the servers that settings name. No I/O; connections open on first use.
+    Raises: InvalidSettings."""
+    return ClusterServers(settings)
+
+
+async def _checked(ask: Callable[[], Awaitable[str]], silent: type[ServerError]) -> Checked:
+    try:
+        async with asyncio.timeout(CHECK_TIMEOUT.total_seconds()):
+            return Checked(version=await ask())
+    except TimeoutError:
+        return Checked(error=silent("the server did not answer in time"))
+    except ServerError as error:
+        return Checked(error=error)
+    except PostroadError as error:
+        return Checked(error=ServerError(str(error)))
+
+
+def _rabbitmq(settings: Settings) -> RabbitMQAccess:
+    rabbitmq = settings.rabbitmq
+    return RabbitMQAccess.from_uri(
+        rabbitmq.uri.get_secret_value(),
+        username=rabbitmq.username,
+        password=rabbitmq.password.get_secret_value() if rabbitmq.password else None,
+        ca_file=settings.ca_file,
+        management_url=rabbitmq.management_url,
+    )
+
+
+def _s3(settings: Settings) -> S3Access:
+    s3 = settings.s3
+    return S3Access(
+        endpoint=s3.endpoint,
+        region=s3.region,
+        access_key=s3.access_key.get_secret_value() if s3.access_key else None,
+        secret_key=s3.secret_key.get_secret_value() if s3.secret_key else None,
+        ca_file=settings.ca_file,
+    )
+
+
+def _cassandra(settings: Settings) -> CassandraAccess:
+    cassandra = settings.cassandra
+    return CassandraAccess(
+        contact_points=cassandra.contact_points,
+        port=cassandra.port,
+        local_datacenter=cassandra.local_datacenter,
+        keyspace=cassandra.keyspace,
+        username=cassandra.username,
+        password=cassandra.password.get_secret_value() if cassandra.password else None,
+        tls=cassandra.tls,
+        ca_file=settings.ca_file,
+    )

@@ -1,0 +1,112 @@
+"""Wires the embedded engine to the machine: its file system, its threads, its clocks."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+from urllib.parse import SplitResult, parse_qs, unquote
+
+from postroad.adapters.disk.files import DiskFiles
+from postroad.adapters.disk.threads import ThreadPool
+from postroad.adapters.machine.clocks import MachineChance, MachineClock
+from postroad.errors import InvalidQueueURL, QueueNotFound, StoreInUse
+from postroad.ports.queue import MailQueue
+from postroad.spool.engine import Engine
+from postroad.spool.handle import SpoolQueue
+from postroad.spool.keeping import Keeper
+from postroad.spool.layout import Layout, Options
+from postroad.spool.rebuilding import Rebuilt, rebuild
+from postroad.spool.starting import describe, open_store
+from postroad.spool.verification import Report, dump, verify
+
+LOG_THREADS = 4
+"""Lanes that can be written at a time; nearly always it is one."""
+
+MAIL_THREADS = 16
+"""Spool files that can be written and synced at a time: the disk sees them together."""
+
+
+async def open_embedded(url: SplitResult, *, create: bool) -> MailQueue:
+    """Open `embedded:///DIR`, with `?mail=DIR` for spool files on other disks than the log's.
+
+    Raises: InvalidQueueURL, QueueNotFound, StoreDamaged, StoreFailed, StoreUnavailable.
+    """
+    root = Path(unquote(url.path))
+    if url.netloc or not root.is_absolute() or root == Path("/"):
+        raise InvalidQueueURL("write embedded:///DIR, with an absolute path")
+    elsewhere = parse_qs(url.query).get("mail")
+    return await open_directory(
+        root, create=create, mail=None if elsewhere is None else Path(elsewhere[-1])
+    )
+
+
+@contextmanager
+def locked(root: Path) -> Iterator[tuple[DiskFiles, Layout, Options]]:
+    """Hold a store that nobody owns now. Raises: QueueNotFound, StoreDamaged, StoreInUse."""
+    files = DiskFiles()
+    if not root.is_dir():
+        raise QueueNotFound(f"there is no directory {root}")
+    lock = files.lock(Layout(root, root).lock)
+    if lock is None:
+        raise StoreInUse(f"a process owns {root}")
+    try:
+        yield files, *describe(files, root, Options(), create=False)
+    finally:
+        lock.release()
+
+
+def verify_directory(root: Path) -> Report:
+    """Read all of a store and report what is wrong with it."""
+    with locked(root) as (files, layout, _):
+        return verify(files, layout)
+
+
+def dump_directory(root: Path) -> Iterator[dict[str, Any]]:
+    """Yield the records of a store."""
+    with locked(root) as (files, layout, _):
+        yield from dump(files, layout)
+
+
+async def rebuild_directory(root: Path) -> Rebuilt:
+    """Make a new log from the spool files of a store."""
+    with locked(root) as (files, layout, options):
+        engine = _engine(files, layout, options)
+        try:
+            return await rebuild(engine)
+        finally:
+            await engine.close()
+
+
+def _engine(files: DiskFiles, layout: Layout, options: Options) -> Engine:
+    return Engine(
+        files,
+        layout,
+        options,
+        MachineClock(),
+        MachineChance(),
+        ThreadPool(LOG_THREADS, "log"),
+        ThreadPool(MAIL_THREADS, "mail"),
+    )
+
+
+async def open_directory(
+    root: Path, *, create: bool = False, mail: Path | None = None, options: Options | None = None
+) -> SpoolQueue:
+    """Open the store in `root`; with `create`, make it if it is missing."""
+    files = DiskFiles()
+    if create:
+        await asyncio.to_thread(files.make_directory, root)
+    elif not await asyncio.to_thread(root.is_dir):
+        raise QueueNotFound(f"there is no directory {root}")
+
+    async def engine() -> tuple[Engine, Keeper]:
+        layout, stored = await asyncio.to_thread(
+            describe, files, root, options or Options(), create=create, mail=mail
+        )
+        opened = _engine(files, layout, stored)
+        return opened, await open_store(opened)
+
+    return await SpoolQueue(str(root), files, Layout(root, root), MachineClock(), engine).open()

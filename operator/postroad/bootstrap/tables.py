@@ -1,0 +1,37 @@
+"""The tables that a library creates when nobody has yet; an operator computes its own."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+from postroad.bootstrap.cluster import ClusterServers
+from postroad.domain.lifetimes import lifetimes_of
+from postroad.ports.view import TableOptions
+
+ROW_LIFETIME = timedelta(days=14)
+LONGEST_RETRY_STEP = timedelta(hours=4)
+LONGEST_SLICE = timedelta(hours=1)
+
+MOST_REPLICAS = 3
+"""Copies of a row; fewer where the data center has not as many nodes."""
+
+
+async def create_tables(servers: ClusterServers) -> None:
+    """Create the keyspace and tables where there are none; leave existing ones as they are.
+    Raises: ViewError, CredentialsRefused."""
+    views = servers.views()
+    if await views.exists():
+        return
+    lifetimes = lifetimes_of(ROW_LIFETIME, [LONGEST_SLICE], LONGEST_RETRY_STEP)
+    replicas = min(MOST_REPLICAS, await views.local_nodes())
+    await views.create(
+        TableOptions(
+            replication={
+                "class": "NetworkTopologyStrategy",
+                servers.local_datacenter: str(replicas),
+            },
+            row_lifetime=lifetimes.row_lifetime,
+            compaction_window=lifetimes.compaction_window,
+            gc_grace=lifetimes.gc_grace,
+        )
+    )

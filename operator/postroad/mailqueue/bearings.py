@@ -1,0 +1,85 @@
+"""Where this process stands in time: the limits it last read, and its clock against the view's.
+
+Limits may be used for less than one lease after they were read, because cleanup waits a full lease
+between moving browse start and deleting marks: whoever finds no mark knows the browse start that
+explains it. Source: 001; invariants 4 and 7.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from datetime import timedelta
+
+from postroad.errors import ClockSkew, ServerError
+from postroad.mailqueue.timing import Timing
+from postroad.ports.clock import Clock
+from postroad.ports.view import Limits, View
+
+
+@dataclass(frozen=True, slots=True)
+class _Fix:
+    """What one reading gave. `at` is the elapsed time before it began."""
+
+    at: timedelta
+    limits: Limits
+    skew: timedelta
+
+
+class Bearings:
+    """Reads limits and the view's clock when needed; a reader refreshes them for all."""
+
+    def __init__(self, view: View, clock: Clock, timing: Timing) -> None:
+        self._view = view
+        self._clock = clock
+        self._timing = timing
+        self._fix: _Fix | None = None
+        self._reading = asyncio.Lock()
+
+    async def limits(self) -> Limits:
+        """Return limits read less than a lease ago, most often without I/O. Raises: ViewError."""
+        return (await self._current()).limits
+
+    async def check_clock(self) -> None:
+        """Refuse to make ids with a clock that is too far from the view's. Raises: ClockSkew,
+        ViewError."""
+        skew = (await self._current()).skew
+        if skew > self._timing.skew:
+            raise ClockSkew(f"the local clock is {skew} from the view's clock")
+
+    async def refresh(self) -> Limits:
+        """Read anew. Raises: ViewError."""
+        async with self._reading:
+            return (await self._read()).limits
+
+    async def _current(self) -> _Fix:
+        fix = self._fix
+        if fix is not None and self._age(fix) < self._timing.lease / 3:
+            return fix
+        async with self._reading:
+            fix = self._fix
+            if fix is not None and self._age(fix) < self._timing.lease / 3:
+                return fix
+            try:
+                return await self._read()
+            except ServerError as error:
+                # The old reading is good for the rest of its lease; half of it is left to those
+                # who compare it with marks they read later.
+                if error.transient and fix is not None and self._age(fix) < self._timing.lease / 2:
+                    return fix
+                raise
+
+    def _age(self, fix: _Fix) -> timedelta:
+        return self._clock.elapsed() - fix.at
+
+    async def _read(self) -> _Fix:
+        at = self._clock.elapsed()
+        limits = await self._view.limits()
+        before = self._clock.now()
+        theirs = await self._view.server_time()
+        after = self._clock.now()
+        # The true difference lies within the round trip of what was measured; only what is beyond
+        # doubt counts.
+        skew = max(before - theirs, theirs - after, timedelta(0))
+        self._fix = _Fix(at, limits, skew)
+        return self._fix

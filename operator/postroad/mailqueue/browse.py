@@ -1,0 +1,156 @@
+"""Browse: rows joined with marks, slice by slice, oldest first, one page per bucket in memory.
+
+A mail that changes its turn while it is browsed could be missed (its old turn is seen replaced, its
+new row came after its page was read): so a turn that was replaced since the browse began is
+followed to its successor. Source: 000 Decision (browse).
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from datetime import datetime
+from uuid import UUID
+
+from postroad.domain.selectors import Selector
+from postroad.domain.slices import Partition, slices_between
+from postroad.domain.turns import EndingKind, Mark, Turn
+from postroad.mailqueue.engine import Engine
+from postroad.mailqueue.protocol import replacement_of
+from postroad.ports.queue import MailView
+from postroad.ports.view import DeadLetter, View
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """A waiting mail. `row` is the turn that a change starts from; `turn` is how the mail waits:
+    the same, or its successor while a replacement is under way."""
+
+    row: Turn
+    turn: Turn
+    mark: Mark | None
+
+
+async def waiting(engine: Engine, selector: Selector | None = None) -> AsyncIterator[Waiting]:
+    """Yield waiting mails, oldest turn first. Raises: ViewError, ConfigurationStale."""
+    wanted = selector or Selector.all()
+    if wanted.is_empty:
+        return
+    began = engine.clock.now()
+    seen: set[UUID] = set()
+    async for partitions in _slices(engine, began):
+        async for row, mark in joined(engine.view, partitions):
+            if row.enqueue_id in seen:
+                continue
+            found = await _follow(engine, row, mark, began - engine.timing.skew, seen)
+            if found is not None and wanted.matches(found.turn, began):
+                yield found
+
+
+async def browse(engine: Engine, selector: Selector | None) -> AsyncIterator[MailView]:
+    """Yield waiting mails as people see them. See `MailQueue.browse`."""
+    async for each in waiting(engine, selector):
+        yield view_of(each.turn, engine.clock.now())
+
+
+def view_of(turn: Turn, now: datetime, letter: DeadLetter | None = None) -> MailView:
+    """Return how people see a turn."""
+    due_at = turn.due_at if turn.due_at is not None and turn.due_at > now else None
+    return MailView(
+        enqueue_id=turn.enqueue_id,
+        mail_id=turn.mail_id,
+        mail=turn.envelope,
+        accepted_at=turn.accepted_at,
+        enqueued_at=turn.enqueued_at,
+        due_at=due_at,
+        held=turn.held,
+        attempt=turn.attempt,
+        size_bytes=turn.size_bytes,
+        last_error=turn.last_error,
+        reason=letter.reason if letter is not None else None,
+    )
+
+
+async def _slices(engine: Engine, now: datetime) -> AsyncIterator[list[Partition]]:
+    """Yield the partitions of one slice after the other, from browse start to now and the skew."""
+    first = (await engine.bearings.refresh()).browse_start
+    if first is None:
+        return
+    for slice_start, buckets in readable(engine, first, now + engine.timing.skew):
+        yield [Partition(slice_start, bucket) for bucket in range(buckets)]
+
+
+def readable(engine: Engine, first: datetime, last: datetime) -> list[tuple[datetime, int]]:
+    """Return the slices from `first` to `last` with their numbers of buckets, in order, under every
+    configuration that rows may have been written with. Raises: ConfigurationStale."""
+    found: dict[datetime, int] = {}
+    for configuration in engine.configuration.effective().reading:
+        for slice_start in slices_between(first, last, configuration.slice_window):
+            known = found.get(slice_start, 0)
+            found[slice_start] = max(known, configuration.bucket_count)
+    return sorted(found.items())
+
+
+async def joined(
+    view: View, partitions: list[Partition]
+) -> AsyncIterator[tuple[Turn, Mark | None]]:
+    """Yield the rows of a slice with their marks, merged over its buckets in the order of ids."""
+    streams = [_joined_partition(view, each) for each in partitions]
+    heads: list[tuple[UUID, int, Turn, Mark | None]] = []
+    for number, stream in enumerate(streams):
+        async for row, mark in stream:
+            heapq.heappush(heads, (row.enqueue_id, number, row, mark))
+            break
+    while heads:
+        _, number, row, mark = heapq.heappop(heads)
+        yield row, mark
+        async for next_row, next_mark in streams[number]:
+            heapq.heappush(heads, (next_row.enqueue_id, number, next_row, next_mark))
+            break
+
+
+async def _joined_partition(
+    view: View, partition: Partition
+) -> AsyncIterator[tuple[Turn, Mark | None]]:
+    """Join one partition's rows with its marks: both come in the order of ids.
+
+    A page of marks can be older than the page of rows it meets: then a turn that just ended is
+    seen waiting, never the other way round.
+    """
+    marks: AsyncIterator[tuple[UUID, Mark]] | None = None
+    head: tuple[UUID, Mark] | None = None
+    async for row in view.rows(partition):
+        if marks is None:
+            marks = view.marks(partition)
+            head = await anext(marks, None)
+        while head is not None and head[0] < row.enqueue_id:
+            head = await anext(marks, None)
+        found = head is not None and head[0] == row.enqueue_id
+        yield row, head[1] if found and head is not None else None
+
+
+async def _follow(
+    engine: Engine, row: Turn, mark: Mark | None, since: datetime, seen: set[UUID]
+) -> Waiting | None:
+    """Return how the mail of a row waits; None when it does not (or is met later on its way)."""
+    if mark is None:
+        return Waiting(row, row, None)
+    if mark.is_live:
+        successor, change = replacement_of(mark)
+        seen.add(successor.enqueue_id)
+        return Waiting(row, row.with_change(successor, change), mark)
+    ending = mark.ending
+    if (
+        mark.delivered_at is not None
+        or ending is None
+        or ending.kind is not EndingKind.REPLACED
+        or ending.at < since
+    ):
+        return None
+    successor, change = replacement_of(mark)
+    if successor.enqueue_id in seen:
+        return None
+    seen.add(successor.enqueue_id)
+    after = await engine.view.mark(successor)
+    return await _follow(engine, row.with_change(successor, change), after, since, seen)

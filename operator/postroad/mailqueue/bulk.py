@@ -1,0 +1,34 @@
+"""Doing something to many mails: several at once, never all, begun in their order."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import TypeVar
+
+T = TypeVar("T")
+
+AT_ONCE = 16
+"""Mails being changed at the same time: enough to hide the servers' latency, too few to crowd out
+the queue's own work."""
+
+
+async def count(items: AsyncIterator[T], work: Callable[[T], Awaitable[bool]]) -> int:
+    """Do `work` for every item; return how often it was true. The first error ends it: what is
+    under way is cancelled, which is a stop between two steps like any other."""
+    running: set[asyncio.Future[bool]] = set()
+    total = 0
+    try:
+        async for item in items:
+            if len(running) >= AT_ONCE:
+                done, running = await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
+                total += sum(each.result() for each in done)
+            running.add(asyncio.ensure_future(work(item)))
+        while running:
+            done, running = await asyncio.wait(running)
+            total += sum(each.result() for each in done)
+    finally:
+        for each in running:
+            each.cancel()
+        await asyncio.gather(*running, return_exceptions=True)
+    return total

@@ -1,0 +1,63 @@
+"""Cleanup of slices that browse start has passed: rows, then marks, then content start.
+
+Begins a full lease after browse start was seen where it is: by then everybody's limits are younger,
+and whoever finds no mark finds the turn before browse start (invariant 4). What a failed cleanup
+left is found by the next, because content start did not move. Source: 001 Decision.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+
+from postroad.domain.slices import Partition
+from postroad.mailqueue.engine import Engine
+from postroad.ports.view import ClosedSlice
+
+
+class Cleaning:
+    """Remembers since when browse start stands where it does."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._seen: tuple[datetime, timedelta] | None = None
+        self._safe: datetime | None = None
+
+    async def run(self) -> int:
+        """Clean what may be cleaned; return how many slices. Raises: ServerError,
+        ConfigurationStale."""
+        engine = self._engine
+        limits = await engine.bearings.refresh()
+        now = engine.clock.elapsed()
+        if limits.browse_start is None:
+            return 0
+        if self._seen is not None and now - self._seen[1] >= engine.timing.lease:
+            self._safe, self._seen = self._seen[0], None
+        if self._seen is None:
+            self._seen = (limits.browse_start, now)
+        if self._safe is None or (limits.content_start or self._safe) >= self._safe:
+            return 0
+        return await self._clean(limits.content_start or limits.browse_start, self._safe)
+
+    async def _clean(self, first: datetime, before: datetime) -> int:
+        """Clean the closed slices from `first` on; those never closed had no rows."""
+        engine = self._engine
+        effective = engine.configuration.effective()
+        buckets = max(each.bucket_count for each in effective.reading)
+        cleaned = 0
+        async for closed in engine.view.closed_slices(first):
+            if closed.slice_start >= before:
+                break
+            engine.check_still(effective)
+            await self._clean_slice(closed, buckets)
+            cleaned += 1
+        await engine.view.advance(content_start=before)
+        return cleaned
+
+    async def _clean_slice(self, closed: ClosedSlice, buckets: int) -> None:
+        view = self._engine.view
+        partitions = [Partition(closed.slice_start, bucket) for bucket in range(buckets)]
+        for partition in partitions:
+            await view.delete_rows(partition)
+        for partition in partitions:
+            await view.delete_marks(partition)
+        await view.forget_slice(closed.slice_start)

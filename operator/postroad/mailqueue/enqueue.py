@@ -1,0 +1,170 @@
+"""Enqueue: bytes, then row, then message; a success only after all three (invariant 1)."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import timedelta
+from uuid import UUID
+
+from postroad.domain.ladder import hop_after, step_to
+from postroad.domain.mail import Mail
+from postroad.domain.references import Reference
+from postroad.domain.turns import EndingKind, Mark, Turn
+from postroad.domain.wire import encode
+from postroad.errors import (
+    BlobsError,
+    BrokerError,
+    BrokerUnavailable,
+    ClockSkew,
+    DeadlineExceeded,
+    InvalidMail,
+    PostroadError,
+    ServerError,
+    ViewError,
+)
+from postroad.mailqueue.engine import Engine
+from postroad.mailqueue.protocol import withdraw, withdraw_row
+from postroad.telemetry import metrics
+
+
+async def enqueue(engine: Engine, mail: Mail, delay: timedelta) -> UUID:
+    """Queue a mail. See `MailQueue.enqueue`."""
+    started = engine.clock.elapsed()
+    try:
+        enqueue_id = await _enqueue(engine, mail, delay)
+    except PostroadError as error:
+        metrics.ENQUEUE_FAILURES.labels(engine.label, _reason(error)).inc()
+        raise
+    metrics.ENQUEUED.labels(engine.label).inc()
+    seconds = (engine.clock.elapsed() - started).total_seconds()
+    metrics.ENQUEUE_SECONDS.labels(engine.label).observe(seconds)
+    return enqueue_id
+
+
+async def _enqueue(engine: Engine, mail: Mail, delay: timedelta) -> UUID:
+    engine.check_open()
+    await engine.bearings.check_clock()
+    engine.configuration.effective()
+    mail_id = engine.ids.new()
+    accepted_at = engine.clock.now()
+    blob_key = f"{engine.name}/{accepted_at:%Y/%m/%d}/{mail_id}"
+    stored = await engine.blobs.put(blob_key, mail.content, engine.largest_mail)
+    # The id is made only now, so that a slow upload does not use up the deadline.
+    key = await engine.new_key()
+    turn = Turn(
+        key=key,
+        mail_id=mail_id,
+        envelope=mail.envelope,
+        blob_key=blob_key,
+        size_bytes=stored.size_bytes,
+        header_size=stored.header_size,
+        accepted_at=accepted_at,
+        enqueued_at=accepted_at,
+        due_at=engine.moment_after(delay),
+    )
+    # A caller who goes away must not leave half a mail behind: the rest runs to its end.
+    await asyncio.shield(engine.in_background(_Registration(engine, turn).run()))
+    return key.enqueue_id
+
+
+class _Registration:
+    """One turn on its way into the view and the broker."""
+
+    def __init__(self, engine: Engine, turn: Turn) -> None:
+        self._engine = engine
+        self._turn = turn
+        self._deadline = engine.clock.elapsed() + engine.timing.deadline
+
+    async def run(self) -> None:
+        """Insert and publish, or withdraw. Raises: ServerError, DeadlineExceeded."""
+        try:
+            await self._engine.view.insert(self._turn)
+            await self._publish()
+            if self._engine.clock.elapsed() > self._deadline:
+                raise DeadlineExceeded
+        except PostroadError as error:
+            if not await self._withdraw():
+                raise
+            self._engine.log.info(
+                "a failed enqueue succeeds: a consumer was first", error=type(error).__name__
+            )
+
+    async def _publish(self) -> None:
+        """Publish until confirmed or until the deadline; from the second time on with a claim."""
+        engine, backoff, claim = self._engine, self._engine.backoff(), False
+        while True:
+            body = encode(Reference.to(self._turn, claim=claim))
+            step = step_to(self._turn.due_at, engine.clock.now())
+            if claim and not step:
+                step = hop_after(0, engine.timing.hop, 0.0)  # the first may be in somebody's hands
+            try:
+                return await engine.broker.publish(self._turn.enqueue_id, body, step)
+            except BrokerUnavailable:
+                claim = True
+                await backoff.wait()
+                if engine.clock.elapsed() > self._deadline:
+                    raise
+
+    async def _withdraw(self) -> bool:
+        """Withdraw the turn; return whether a consumer (or an administrator) was first, so that the
+        mail was accepted after all."""
+        engine, backoff = self._engine, self._engine.backoff()
+        give_up = engine.clock.elapsed() + engine.timing.deadline
+        while True:
+            try:
+                standing = await withdraw(engine, self._turn)
+                break
+            except ServerError as error:
+                if not error.transient or engine.clock.elapsed() > give_up:
+                    metrics.UNWITHDRAWN.labels(engine.label).inc()
+                    engine.log.warning(
+                        "a failed enqueue could not be withdrawn and may be delivered once",
+                        enqueue_id=str(self._turn.enqueue_id),
+                        error=type(error).__name__,
+                    )
+                    engine.until_closed(self._withdraw_late())
+                    return False
+            await backoff.wait()
+        return not await self._is_withdrawn(standing)
+
+    async def _withdraw_late(self) -> None:
+        """Go on until the view is back: the caller has had its error, and the row would wait for a
+        message that was never published."""
+        engine, backoff = self._engine, self._engine.backoff()
+        while True:
+            await backoff.wait()
+            try:
+                standing = await withdraw_row(engine, self._turn)
+            except ServerError:
+                continue
+            if await self._is_withdrawn(standing):
+                engine.log.info(
+                    "a failed enqueue was withdrawn late", enqueue_id=str(self._turn.enqueue_id)
+                )
+            return
+
+    async def _is_withdrawn(self, standing: Mark | None) -> bool:
+        """Return whether the turn is over by our withdrawal; its bytes are deleted then."""
+        withdrawn = standing is None or (
+            standing.ending is not None and standing.ending.kind is EndingKind.WITHDRAWN
+        )
+        if withdrawn:
+            await self._delete_bytes()
+        return withdrawn
+
+    async def _delete_bytes(self) -> None:
+        try:
+            await self._engine.blobs.delete(self._turn.blob_key)
+        except BlobsError as error:  # the audit finds what stays
+            self._engine.log.debug("bytes of a withdrawn mail stay", error=type(error).__name__)
+
+
+def _reason(error: PostroadError) -> str:
+    reasons: dict[str, tuple[type[PostroadError], ...]] = {
+        "broker": (BrokerError,),
+        "view": (ViewError, ClockSkew),
+        "blobs": (BlobsError,),
+        "deadline": (DeadlineExceeded,),
+        "invalid": (InvalidMail,),
+    }
+    return next((name for name, kinds in reasons.items() if isinstance(error, kinds)), "other")

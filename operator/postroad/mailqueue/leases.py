@@ -1,0 +1,91 @@
+"""Items in the hands of this process, and the claims that tell others about the slow ones.
+
+A first delivery takes no claim. An item that is leased for longer than `keep_after` gets one, which
+is renewed until the item ends: so whoever meets another message about the same mail, after its
+hop, sees that it is in somebody's hands (invariant 10).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import timedelta
+from uuid import UUID
+
+from postroad.errors import ServerError
+from postroad.mailqueue.engine import Engine
+from postroad.telemetry import metrics
+
+
+class Lease:
+    """One item in hand. `owner` is the claim's, one per lease, so that two messages about one turn
+    exclude each other within a process too."""
+
+    def __init__(self, leases: Leases, enqueue_id: UUID, owner: UUID, since: timedelta) -> None:
+        self._leases = leases
+        self.enqueue_id = enqueue_id
+        self.owner = owner
+        self.claim_due = since
+
+    def end(self) -> None:
+        """The item ended. The claim, if any, lapses by itself."""
+        self._leases.forget(self)
+
+    async def release(self) -> None:
+        """Give the claim back, as nothing was transmitted. Best effort: else it lapses."""
+        await self._leases.release(self)
+
+
+class Leases:
+    """All leases of a handle, and the task that keeps their claims."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._leases: set[Lease] = set()
+        self._keeper: asyncio.Task[None] | None = None
+
+    def hold(self, enqueue_id: UUID, owner: UUID, *, claimed: bool) -> Lease:
+        """Begin a lease."""
+        timing, now = self._engine.timing, self._engine.clock.elapsed()
+        first = timing.claim / 3 if claimed else timing.keep_after
+        lease = Lease(self, enqueue_id, owner, now + first)
+        self._leases.add(lease)
+        self._engine.in_hand.add(enqueue_id)
+        metrics.LEASED.labels(self._engine.label).set(len(self._leases))
+        if self._keeper is None or self._keeper.done():
+            self._keeper = asyncio.ensure_future(self._keep())
+        return lease
+
+    def forget(self, lease: Lease) -> None:
+        """End a lease. Idempotent."""
+        if lease in self._leases:
+            self._leases.discard(lease)
+            self._engine.in_hand.discard(lease.enqueue_id)
+            metrics.LEASED.labels(self._engine.label).set(len(self._leases))
+
+    async def release(self, lease: Lease) -> None:
+        try:
+            await self._engine.view.release_claim(lease.enqueue_id, lease.owner)
+        except ServerError as error:
+            self._engine.log.debug("a claim is left to lapse", error=type(error).__name__)
+
+    async def close(self) -> None:
+        """Stop keeping."""
+        if self._keeper is not None:
+            self._keeper.cancel()
+            await asyncio.gather(self._keeper, return_exceptions=True)
+
+    async def _keep(self) -> None:
+        while self._leases:
+            await self._engine.clock.sleep(self._engine.timing.keep_after / 4)
+            now = self._engine.clock.elapsed()
+            due = [each for each in self._leases if each.claim_due <= now]
+            await asyncio.gather(*(self._renew(each) for each in due))
+
+    async def _renew(self, lease: Lease) -> None:
+        timing = self._engine.timing
+        try:
+            await self._engine.view.claim(lease.enqueue_id, lease.owner, timing.claim)
+        except ServerError as error:  # tried again at the next round
+            self._engine.log.debug("a claim was not renewed", error=type(error).__name__)
+        else:
+            lease.claim_due = self._engine.clock.elapsed() + timing.claim / 3

@@ -1,0 +1,55 @@
+"""One round of upkeep: dead queue, limits, cleanup, waiting mail. Every part is idempotent, and a
+part that failed does not keep the others from their turn.
+
+Rounds belong to a long-running process: cleanup waits a lease between two of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from datetime import datetime
+
+from postroad.mailqueue.advancing import Advancing
+from postroad.mailqueue.cleaning import Cleaning
+from postroad.mailqueue.engine import Engine
+from postroad.mailqueue.tending import Tending
+from postroad.mailqueue.undelivered import consume_dead
+
+
+class Upkeep:
+    """The parts of a round, with what they remember from one to the next."""
+
+    def __init__(self, engine: Engine, advancing: Advancing) -> None:
+        self._engine = engine
+        self._advancing = advancing
+        self._cleaning = Cleaning(engine)
+        self._tending = Tending(engine)
+
+    async def round(self) -> None:
+        """Do one round. Raises: the first error of a part, after all had their turn."""
+        self._engine.check_open()
+        parts: list[Callable[[], Awaitable[object]]] = [
+            lambda: consume_dead(self._engine),
+            self._tending.run,
+            self._advancing.run,
+            self._cleaning.run,
+        ]
+        errors: list[Exception] = []
+        for part in parts:
+            try:
+                await part()
+            except Exception as error:  # the other parts have their turn all the same
+                errors.append(error)
+        if errors:
+            raise errors[0]
+
+    async def accept_loss(self, slice_start: datetime) -> None:
+        """Go on without rows that vanished from a slice: it is closed anew with what is left.
+
+        A person decides this, after looking for the mails elsewhere. Raises: ServerError.
+        """
+        engine = self._engine
+        engine.log.warning("vanished rows are accepted as lost", slice=slice_start.isoformat())
+        await engine.view.forget_slice(slice_start)
+        engine.closed_rows.clear()
+        await self._advancing.run()

@@ -1,0 +1,37 @@
+"""Opening a queue: its limits say whether it was ever created."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+from postroad.domain.slices import slice_of
+from postroad.errors import QueueNotFound
+from postroad.mailqueue.engine import Engine
+
+MOST_RACING = timedelta(minutes=10)
+"""Several may create a queue at once; each sets its limits this much earlier than its own now."""
+
+
+async def create(engine: Engine) -> None:
+    """Create what is missing of a queue whose tables exist. Idempotent. Raises: ServerError."""
+    await engine.broker.declare()
+    await engine.blobs.create()
+    await begin(engine)
+
+
+async def begin(engine: Engine) -> None:
+    """Set the limits of a queue that has none yet: from then on it exists. Idempotent.
+    Raises: ServerError, ConfigurationError."""
+    limits = await engine.bearings.refresh()
+    if limits.browse_start is None:
+        window = engine.configuration.effective().writing.slice_window
+        start = slice_of(engine.clock.now() - MOST_RACING, window)
+        await engine.view.advance(browse_start=start, content_start=start)
+        await engine.bearings.refresh()
+
+
+async def open_existing(engine: Engine) -> None:
+    """Raises: QueueNotFound when the queue was never created; ServerError."""
+    limits = await engine.bearings.refresh()
+    if limits.browse_start is None:
+        raise QueueNotFound(f"the queue {engine.name} was never created")

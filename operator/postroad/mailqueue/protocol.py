@@ -1,0 +1,140 @@
+"""The replacement of one turn by another, in exactly this order of steps (ADR 0003):
+
+1. mark the old turn: `replaced`, with the successor and the change, unless it has a mark;
+2. insert the successor's row; 3. publish it and wait for the confirm (a held one has no message);
+4. say `published` in the old turn's mark.
+
+A crash between any two leaves a mark that is not final: whoever meets it (a redelivery, another
+operation on the mail, maintenance) repeats 2 to 4. All of it is safe to run several times at once.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace as copy
+
+from postroad.domain.identifiers import moment_of
+from postroad.domain.ladder import hop_after, step_to
+from postroad.domain.references import Reference
+from postroad.domain.slices import TurnKey
+from postroad.domain.turns import Change, Ending, EndingKind, Mark, Turn
+from postroad.domain.wire import encode
+from postroad.mailqueue.engine import Engine
+
+
+async def replace(engine: Engine, turn: Turn, change: Change) -> Mark | None:
+    """Replace a turn. Durable when it returns.
+
+    Returns None, or the mark that stood there first and that decides (nothing was changed then).
+    Raises: ServerError, ClockSkew, ConfigurationStale; the replacement is then not begun, or
+    anybody finishes it.
+    """
+    successor = await engine.new_key(after=turn.enqueue_id)
+    ending = Ending(EndingKind.REPLACED, engine.clock.now(), successor, change)
+    standing = await engine.view.end(turn.key, ending, turn.traits)
+    if standing is not None:
+        return standing
+    await finish(engine, turn, Mark(ending=ending))
+    return None
+
+
+async def finish(engine: Engine, turn: Turn, mark: Mark) -> None:
+    """Take an unfinished replacement of `turn` to its end. Raises: as `replace`."""
+    while mark.is_unfinished_replacement:
+        successor, change = replacement_of(mark)
+        if mark.delivered_at is not None:
+            await hand_down_delivery(engine, turn, mark)
+        elif await _is_too_late(engine, successor):
+            await _choose_successor_anew(engine, turn, turn.with_change(successor, change))
+        else:
+            new = turn.with_change(successor, change)
+            await engine.view.insert(new)
+            if not new.held:
+                await publish(engine, new, _first_delay(engine, turn, new))
+            if await engine.view.mark_published(turn.key, successor.enqueue_id):
+                return
+            # Somebody found us too slow and chose another successor: ours must not stay.
+            await withdraw(engine, new)
+        mark = await engine.view.mark(turn.key) or Mark()
+
+
+def replacement_of(mark: Mark) -> tuple[TurnKey, Change]:
+    """Return the successor and the change of a mark whose ending is a replacement."""
+    ending = mark.ending
+    assert ending is not None
+    assert ending.successor is not None
+    assert ending.change is not None
+    return ending.successor, ending.change
+
+
+async def publish(engine: Engine, turn: Turn, delay_seconds: int) -> None:
+    """Publish a successor: its message needs a claim, because it can be published twice."""
+    body = encode(Reference.to(turn, claim=True))
+    await engine.broker.publish(turn.enqueue_id, body, delay_seconds)
+
+
+async def withdraw(engine: Engine, turn: Turn) -> Mark | None:
+    """End a turn that must not have been. Inserts its row first, so that no mark is without one.
+    Returns the mark that stood there first, if any."""
+    await engine.view.insert(turn)
+    ending = Ending(EndingKind.WITHDRAWN, engine.clock.now())
+    return await engine.view.end(turn.key, ending, turn.traits)
+
+
+async def withdraw_row(engine: Engine, turn: Turn) -> Mark | None:
+    """End a turn that must not have been, however late: a row that is not there is not made, since
+    its slice may be closed by now. Returns the mark that stood there first, if any."""
+    if await engine.view.row(turn.key) is None:
+        return None
+    ending = Ending(EndingKind.WITHDRAWN, engine.clock.now())
+    return await engine.view.end(turn.key, ending, turn.traits)
+
+
+async def hand_down_delivery(engine: Engine, turn: Turn, mark: Mark) -> None:
+    """Let all successors of a delivered turn know that the mail was delivered.
+
+    It was in a consumer's hands while administration replaced it.
+    """
+    assert mark.delivered_at is not None
+    if mark.ending is None or mark.ending.kind is not EndingKind.REPLACED:
+        return
+    successor, change = replacement_of(mark)
+    new = turn.with_change(successor, change)
+    if not mark.published:
+        await engine.view.insert(new)
+    await engine.view.mark_delivered(new.key, mark.delivered_at, new.traits)
+    after = await engine.view.mark(new.key) or Mark(mark.delivered_at)
+    await hand_down_delivery(engine, new, after)
+    await engine.view.mark_published(turn.key, successor.enqueue_id)
+
+
+async def _is_too_late(engine: Engine, successor: TurnKey) -> bool:
+    """Whether the successor's slice may be closed before its row is in, and the row is not."""
+    age = engine.clock.now() - moment_of(successor.enqueue_id)
+    return age >= engine.timing.deadline and await engine.view.row(successor) is None
+
+
+async def _choose_successor_anew(engine: Engine, turn: Turn, old: Turn) -> None:
+    fresh = await engine.new_key(after=turn.enqueue_id)
+    if await engine.view.change_successor(turn.key, old.enqueue_id, fresh):
+        # Should the old row still arrive, from a process or a write that was only slow: it is over.
+        await withdraw(engine, old)
+
+
+def _first_delay(engine: Engine, turn: Turn, new: Turn) -> int:
+    """Return the ladder step of a new turn's first message, in seconds.
+
+    A turn that may be in somebody's hands, or that follows such a one too soon, waits one hop: by
+    then whoever has it has delivered it, or holds a claim on it (invariant 10).
+    """
+    now = engine.clock.now()
+    due = step_to(new.due_at, now)
+    if due or not new.previous:
+        return due
+    was_due = not turn.held and (turn.due_at is None or turn.due_at <= now + engine.timing.skew)
+    follows_soon = bool(turn.previous) and turn.enqueued_at > now - engine.timing.hop
+    return hop_after(0, engine.timing.hop, 0.0) if was_due or follows_soon else 0
+
+
+def by_administration(turn: Turn, **changes: object) -> Change:
+    """Return the change of an administrative replacement: nothing, but for what is named."""
+    return copy(Change.nothing(turn), **changes)  # type: ignore[arg-type]

@@ -1,0 +1,114 @@
+"""`DistributedQueue`: the port `MailQueue`, each operation from its module."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping
+from datetime import datetime, timedelta
+from uuid import UUID
+
+from postroad.domain.mail import Mail
+from postroad.domain.selectors import Selector
+from postroad.mailqueue import changes, requeue
+from postroad.mailqueue.advancing import Advancing
+from postroad.mailqueue.ages import AgesCache
+from postroad.mailqueue.browse import browse
+from postroad.mailqueue.dequeue import dequeue
+from postroad.mailqueue.engine import Engine, Parts
+from postroad.mailqueue.enqueue import enqueue
+from postroad.mailqueue.items import DistributedItem
+from postroad.mailqueue.leases import Leases
+from postroad.mailqueue.maintain import Upkeep
+from postroad.mailqueue.opening import create, open_existing
+from postroad.mailqueue.remove import remove
+from postroad.mailqueue.size import size
+from postroad.ports.queue import NO_DELAY, MailView, Sizes
+
+
+class DistributedQueue:
+    """One handle on a queue. Make it with `open`."""
+
+    def __init__(self, parts: Parts) -> None:
+        self._engine = Engine(parts)
+        advancing = Advancing(self._engine)
+        self._engine.on_ending = advancing.draw
+        self._upkeep = Upkeep(self._engine, advancing)
+        self._leases = Leases(self._engine)
+        self._ages = AgesCache(self._engine)
+
+    @classmethod
+    async def open(cls, parts: Parts, *, create_missing: bool = False) -> DistributedQueue:
+        """Return an open queue. Raises: QueueNotFound, ServerError."""
+        queue = cls(parts)
+        if create_missing:
+            await create(queue._engine)
+        else:
+            await open_existing(queue._engine)
+        return queue
+
+    @property
+    def name(self) -> str:
+        return str(self._engine.name)
+
+    async def enqueue(self, mail: Mail, delay: timedelta = NO_DELAY) -> UUID:
+        return await enqueue(self._engine, mail, delay)
+
+    def dequeue(self, prefetch: int = 10) -> AsyncIterator[DistributedItem]:
+        return dequeue(self._engine, self._leases, prefetch)
+
+    def browse(self, selector: Selector | None = None) -> AsyncIterator[MailView]:
+        return browse(self._engine, selector)
+
+    async def size(self) -> Sizes:
+        return await size(self._engine)
+
+    async def ages(self) -> Mapping[str, Mapping[timedelta, int]]:
+        return await self._ages.get()
+
+    async def remove(self, selector: Selector) -> int:
+        return await remove(self._engine, selector)
+
+    async def purge(self) -> int:
+        return await remove(self._engine, Selector.all())
+
+    async def flush(self, selector: Selector) -> int:
+        return await changes.change(self._engine, selector, changes.flushed)
+
+    async def hold(self, selector: Selector) -> int:
+        return await changes.change(self._engine, selector, changes.held)
+
+    async def release(self, selector: Selector) -> int:
+        return await changes.change(self._engine, selector, changes.released)
+
+    def dead_letters(self, selector: Selector | None = None) -> AsyncIterator[MailView]:
+        return requeue.dead_letters(self._engine, selector)
+
+    async def requeue(self, selector: Selector) -> int:
+        return await requeue.requeue(self._engine, selector)
+
+    async def republish(self, older_than: timedelta) -> int:
+        decide = changes.republished(older_than)
+        return await changes.change(self._engine, Selector.all(), decide)
+
+    async def maintain(self) -> None:
+        await self._upkeep.round()
+
+    async def accept_loss(self, slice_start: datetime) -> None:
+        """Go on without rows that vanished from a closed slice. See `Upkeep.accept_loss`."""
+        await self._upkeep.accept_loss(slice_start)
+
+    async def close(self) -> None:
+        if self._engine.closed:
+            return
+        await self._engine.finish_background()
+        self._engine.closed = True
+        await self._leases.close()
+        await self._engine.broker.close()
+        await self._engine.blobs.close()
+        for each in self._engine.owned:
+            await each.close()
+
+    async def __aenter__(self) -> DistributedQueue:
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        await self.close()

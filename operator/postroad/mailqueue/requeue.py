@@ -1,0 +1,142 @@
+"""Dead letters listed, and given a new turn.
+
+The new turn's key is written into the letter before anything else, so that a requeue that stopped
+half way goes on with the same turn; a claim keeps two from requeueing the same letter.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from dataclasses import replace as copy
+from uuid import UUID
+
+from postroad.domain.identifiers import moment_of
+from postroad.domain.mail import Envelope, Outcome, OutcomeKind
+from postroad.domain.selectors import Selector
+from postroad.domain.slices import TurnKey
+from postroad.domain.turns import Change, Ending, EndingKind, Turn
+from postroad.domain.wire import decode, encode
+from postroad.errors import UnreadableReference
+from postroad.mailqueue.browse import view_of
+from postroad.mailqueue.dead import is_rejected
+from postroad.mailqueue.engine import Engine
+from postroad.mailqueue.protocol import publish
+from postroad.ports.queue import MailView
+from postroad.ports.view import DeadLetter, Record
+
+
+async def dead_letters(engine: Engine, selector: Selector | None) -> AsyncIterator[MailView]:
+    """Yield dead letters. One that cannot be read at all matches only `Selector.all()` (and None).
+    Raises: ViewError."""
+    now = engine.clock.now()
+    async for letter in _selected(engine, selector or Selector.all()):
+        yield _unreadable(letter) if letter.turn is None else view_of(letter.turn, now, letter)
+
+
+async def requeue(engine: Engine, selector: Selector) -> int:
+    """Give dead letters a new turn; return how many. Raises: InvalidInput, ServerError."""
+    selector.require_purpose()
+    engine.check_open()
+    count = 0
+    async for letter in _selected(engine, selector):
+        count += await requeue_letter(engine, letter)
+    return count
+
+
+async def requeue_letter(engine: Engine, letter: DeadLetter) -> bool:
+    """Give one dead letter a new turn. Returns whether it has one through this call; False when it
+    is somebody else's at the moment, stale, or unreadable."""
+    owner = UUID(int=engine.chance.bits(128))
+    if not await engine.view.claim(letter.enqueue_id, owner, engine.timing.claim):
+        return False
+    try:
+        current = await engine.view.letter(letter.month, letter.enqueue_id)
+        return current is not None and await _requeue(engine, current)
+    finally:
+        await engine.view.release_claim(letter.enqueue_id, owner)
+
+
+async def _requeue(engine: Engine, letter: DeadLetter) -> bool:
+    if letter.turn is None:
+        return await _hand_back(engine, letter)
+    if not await _is_dead(engine, letter.turn):
+        await engine.view.unbury(letter)
+        return False
+    turn, key = letter.turn, letter.requeued_as
+    if key is None or await _is_lost(engine, key):
+        key = await engine.new_key(after=turn.enqueue_id)
+        await engine.view.bury(copy(letter, requeued_as=key))
+    change = Change(turn.envelope.recipients, None, False, turn.attempt, turn.last_error)
+    new = turn.with_change(key, change)
+    await _forget_failures(engine, turn)
+    await engine.view.insert(new)
+    await publish(engine, new, 0)
+    await engine.view.unbury(letter)
+    return True
+
+
+async def _hand_back(engine: Engine, letter: DeadLetter) -> bool:
+    """Give a message back to the broker that this version can read after all."""
+    try:
+        reference = decode(letter.body or b"").again()
+    except UnreadableReference:
+        return False
+    await engine.broker.publish(reference.key.enqueue_id, encode(reference))
+    await engine.view.unbury(letter)
+    return True
+
+
+async def _is_dead(engine: Engine, turn: Turn) -> bool:
+    """Whether the turn really ended as rejected. A burial that stopped half way is finished here;
+    before browse start the mark may be gone, and the turn was final."""
+    limits = await engine.bearings.refresh()
+    if limits.browse_start is not None and turn.key.slice_start < limits.browse_start:
+        return True
+    ending = Ending(EndingKind.REJECTED, engine.clock.now())
+    standing = await engine.view.end(turn.key, ending, turn.traits)
+    return standing is None or is_rejected(standing)
+
+
+async def _is_lost(engine: Engine, key: TurnKey) -> bool:
+    """Whether the turn chosen by an earlier requeue cannot be inserted any more, and never was."""
+    age = engine.clock.now() - moment_of(key.enqueue_id)
+    return age >= engine.timing.deadline and await engine.view.row(key) is None
+
+
+async def _forget_failures(engine: Engine, turn: Turn) -> None:
+    records = await engine.view.records(turn.mail_id)
+    now = engine.clock.now()
+    forgotten = tuple(
+        Record(recipient, Outcome.deferred(record.outcome.text), now)
+        for recipient, record in records.items()
+        if record.outcome.kind is OutcomeKind.FAILED
+    )
+    if forgotten:
+        await engine.view.record(turn.mail_id, forgotten)
+
+
+async def _selected(engine: Engine, selector: Selector) -> AsyncIterator[DeadLetter]:
+    now = engine.clock.now()
+    async for letter in engine.view.buried():
+        if letter.turn is None:
+            selected = selector == Selector.all() or selector.enqueue_id == letter.enqueue_id
+        else:
+            selected = selector.matches(letter.turn, now)
+        if selected:
+            yield letter
+
+
+def _unreadable(letter: DeadLetter) -> MailView:
+    """Return how people see a message that is no reference: addressed to whoever runs the queue."""
+    return MailView(
+        enqueue_id=letter.enqueue_id,
+        mail_id=letter.enqueue_id,
+        mail=Envelope(sender=None, recipients=("postmaster",), name="unreadable message"),
+        accepted_at=letter.died_at,
+        enqueued_at=letter.died_at,
+        due_at=None,
+        held=False,
+        attempt=0,
+        size_bytes=len(letter.body or b""),
+        reason=letter.reason,
+    )

@@ -1,0 +1,65 @@
+"""Waiting mail that nobody else would look after: rows about to expire, replacements that stopped.
+
+A row is rolled forward at half its lifetime, so that tables may forget rows by age. A replacement
+whose process died is normally finished by the old turn's message; a held mail has none.
+"""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+from postroad.domain.turns import Change
+from postroad.mailqueue import dead, protocol
+from postroad.mailqueue.browse import Waiting, waiting
+from postroad.mailqueue.engine import Engine
+from postroad.mailqueue.requeue import requeue_letter
+from postroad.telemetry import metrics
+
+EVERY = timedelta(minutes=10)
+"""All waiting mail is gone over this often; much less than half of any row's lifetime."""
+
+
+class Tending:
+    """Goes over waiting mail now and then."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._due = timedelta(0)
+
+    async def run(self) -> None:
+        """Tend if it is time. Raises: ServerError, ConfigurationStale."""
+        now = self._engine.clock.elapsed()
+        if now < self._due:
+            return
+        async for each in waiting(self._engine):
+            await self._tend(each)
+        await self._tend_letters()
+        self._due = now + EVERY
+
+    async def _tend(self, each: Waiting) -> None:
+        engine, now = self._engine, self._engine.clock.now()
+        if each.mark is not None:
+            ending = each.mark.ending
+            if ending is not None and now - ending.at > engine.timing.grace:
+                await protocol.finish(engine, each.row, each.mark)
+        elif now - each.row.enqueued_at > engine.timing.row_lifetime / 2:
+            await self._roll_forward(each)
+
+    async def _roll_forward(self, each: Waiting) -> None:
+        engine = self._engine
+        standing = await protocol.replace(engine, each.row, Change.nothing(each.row))
+        if standing is None:
+            metrics.ROLLED_FORWARD.labels(engine.label).inc()
+
+    async def _tend_letters(self) -> None:
+        """Finish burials and requeues that stopped half way."""
+        engine = self._engine
+        passed = (await engine.bearings.refresh()).browse_start
+        async for letter in engine.view.buried():
+            turn = letter.turn
+            if letter.requeued_as is not None:
+                await requeue_letter(engine, letter)
+            elif turn is not None and passed is not None and turn.key.slice_start >= passed:
+                mark = await engine.view.mark(turn.key)
+                if mark is None or not dead.is_rejected(mark):
+                    await dead.finish(engine, turn)

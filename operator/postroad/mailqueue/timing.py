@@ -1,0 +1,58 @@
+"""The durations that hold the engine together, and the one relation they must keep."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import timedelta
+
+from postroad.domain.rollout import GRACE, LEASE
+from postroad.errors import InvalidSettings
+
+
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """How long things may take. Raises InvalidSettings when a late row could miss its slice.
+
+    A row is inserted at most `deadline` after its id was made, by a clock at most `skew` from the
+    view's; it is judged late by a second clock; its slice is closed by a third. So three times the
+    skew and the deadline have to fit into the grace period (invariant 7).
+    """
+
+    deadline: timedelta = timedelta(seconds=20)
+    """From an id to its row (replacements) or to the confirm of its message (enqueue)."""
+
+    skew: timedelta = timedelta(seconds=5)
+    """How far a producer's clock may be from the view's."""
+
+    grace: timedelta = GRACE
+    """How long after its end a slice stays open."""
+
+    lease: timedelta = LEASE
+    """How long limits that were read may be used; cleanup waits this long after moving them."""
+
+    hop: timedelta = timedelta(seconds=8)
+    """The first delay of a redelivered reference."""
+
+    keep_after: timedelta = timedelta(seconds=4)
+    """Items leased for longer are claimed, so that others know that they are in somebody's hands.
+    Shorter than the hop."""
+
+    claim: timedelta = timedelta(minutes=2)
+    """Lifetime of a claim; renewed while the item is leased."""
+
+    backoff: timedelta = timedelta(milliseconds=200)
+    """First wait after a server did not answer; doubles up to `longest_backoff`."""
+
+    longest_backoff: timedelta = timedelta(seconds=10)
+
+    row_lifetime: timedelta = timedelta(days=14)
+    """When the view forgets rows by itself; live ones are rolled forward at half of it."""
+
+    ages: timedelta = timedelta(seconds=60)
+    """How old an answer of `ages` may be."""
+
+    def __post_init__(self) -> None:
+        if self.deadline + 3 * self.skew >= self.grace:
+            raise InvalidSettings("the deadline and three times the skew must be within the grace")
+        if self.keep_after >= self.hop:
+            raise InvalidSettings("items must be claimed before a redelivered reference is tried")

@@ -1,0 +1,100 @@
+"""The broker's dead queue: what it could not get handled, brought to a decision by maintenance.
+
+A message that is no reference becomes a dead letter with its body. A reference only came here
+because consumers broke down around it: it goes back through a delay step, until that happened too
+often. Row in the dead letters, then mark, then ack.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import AsyncGenerator
+from contextlib import aclosing, suppress
+from typing import cast
+from uuid import UUID
+
+from postroad.domain.dispatch import deletes_bytes
+from postroad.domain.identifiers import id_at
+from postroad.domain.ladder import hop_after, step_to
+from postroad.domain.references import Reference
+from postroad.domain.turns import Mark
+from postroad.domain.wire import decode
+from postroad.errors import BrokerUnavailable, UnreadableReference
+from postroad.mailqueue import dead, protocol
+from postroad.mailqueue.endings import ack, delete_and_ack, later
+from postroad.mailqueue.engine import Engine
+from postroad.ports.broker import Delivery
+from postroad.ports.view import DeadLetter
+
+PREFETCH = 10
+UNREADABLE = "the message is no reference that this version can read"
+
+
+async def consume_dead(engine: Engine) -> int:
+    """Empty the dead queue; return how many messages were decided. Raises: ServerError."""
+    count = 0
+    messages = cast("AsyncGenerator[Delivery, None]", engine.broker.consume_dead(PREFETCH))
+    async with aclosing(messages):
+        async for delivery in messages:
+            try:
+                await _handle(engine, delivery)
+            except BaseException:
+                with suppress(BrokerUnavailable):
+                    await delivery.give_back()
+                raise
+            count += 1
+    return count
+
+
+async def _handle(engine: Engine, delivery: Delivery) -> None:
+    try:
+        reference = decode(delivery.body)
+    except UnreadableReference:
+        await _bury_body(engine, delivery)
+    else:
+        await _decide(engine, delivery, reference)
+
+
+async def _bury_body(engine: Engine, delivery: Delivery) -> None:
+    """Keep the body under an id made of its bytes, so that keeping it twice is keeping it once."""
+    now = engine.clock.now()
+    letter_id = _id_of(delivery.body, engine)
+    letter = DeadLetter(letter_id, dead.month_of(letter_id), now, UNREADABLE, None, delivery.body)
+    await engine.view.bury(letter)
+    await ack(engine, delivery)
+
+
+async def _decide(engine: Engine, delivery: Delivery, reference: Reference) -> None:
+    limits = await engine.bearings.limits()
+    mark = await engine.view.mark(reference.key)
+    passed = limits.browse_start is not None and reference.key.slice_start < limits.browse_start
+    if passed or (mark is not None and mark.is_final):
+        if mark is not None and deletes_bytes(mark):
+            await delete_and_ack(engine, delivery, reference)
+        else:
+            await ack(engine, delivery)
+        return
+    again = reference.again(crashes=1)
+    turn = reference.turn or await engine.view.row(reference.key)
+    if turn is None:
+        await _bury_body(engine, delivery)
+    elif mark is not None and mark.is_unfinished_replacement:
+        await protocol.finish(engine, turn, mark)
+        await ack(engine, delivery)
+    elif again.crashes > engine.delivery_limit:
+        standing = await dead.bury(engine, turn, turn.envelope, dead.OVER_THE_LIMIT)
+        await protocol.finish(engine, turn, standing or Mark())
+        await ack(engine, delivery)
+    else:
+        wait = step_to(again.due_at, engine.clock.now())
+        hop = hop_after(again.crashes, engine.timing.hop, engine.chance.uniform())
+        await later(engine, delivery, again, wait or hop)
+
+
+def _id_of(body: bytes, engine: Engine) -> UUID:
+    digest = int.from_bytes(hashlib.sha256(body).digest()[:16], "big")
+    return id_at(
+        engine.clock.now().replace(day=1, hour=0, minute=0, second=0, microsecond=0),
+        digest >> 64,
+        digest,
+    )

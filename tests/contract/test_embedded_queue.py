@@ -1,0 +1,221 @@
+"""The mail queue contract over the embedded engine: as the owner of a store, and as its client."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from datetime import timedelta
+from pathlib import Path
+from typing import TypeVar
+
+import pytest
+
+from contract.mail_queue_contract import (
+    DelayedMailQueueContract,
+    MailQueueContract,
+    RejectContract,
+    RetryContract,
+)
+from contract.manageable_mail_queue_contract import (
+    DelayedManageableMailQueueContract,
+    HoldContract,
+    ManageableMailQueueContract,
+)
+from contract.queue_harness import Harness, letter, names
+from postroad import open_queue
+from postroad.adapters.disk.files import DiskFiles
+from postroad.adapters.memory.clock import ManualClock, SeededChance
+from postroad.errors import InvalidQueueURL, QueueNotFound, StoreDamaged
+from postroad.ports.queue import MailQueue
+from postroad.spool.engine import Engine
+from postroad.spool.handle import SpoolQueue
+from postroad.spool.keeping import Keeper
+from postroad.spool.layout import Layout, Options
+from postroad.spool.starting import describe, open_store
+
+T = TypeVar("T")
+OPTIONS = Options(
+    segment_bytes=32 * 1024,
+    marks=64,
+    envelope_wait=timedelta(0),
+    steps=(timedelta(seconds=1), timedelta(minutes=1)),
+)
+"""Small segments, so that the contract crosses many of their ends."""
+
+
+class Inline:
+    """Blocking calls made at once: the same order every time."""
+
+    async def run(self, work: Callable[..., T], *arguments: object) -> T:
+        await asyncio.sleep(0)
+        return work(*arguments)
+
+    def close(self) -> None:
+        pass
+
+
+class EmbeddedHarness:
+    """Handles on stores in one directory. Virtual time, real files, real sockets."""
+
+    def __init__(self, root: Path) -> None:
+        self.clock = ManualClock()
+        self._root = root
+        self._handles: list[SpoolQueue] = []
+        self._names = 0
+
+    async def open(self) -> MailQueue:
+        return await self._open("outgoing")
+
+    async def new_name(self) -> MailQueue:
+        self._names += 1
+        return await self._open(f"other-{self._names}")
+
+    async def _open(self, name: str) -> SpoolQueue:
+        root, files = self._root / name, DiskFiles()
+        root.mkdir(exist_ok=True)
+
+        async def engine() -> tuple[Engine, Keeper]:
+            layout, options = describe(files, root, OPTIONS, create=True)
+            chance = SeededChance(len(self._handles))
+            opened = Engine(files, layout, options, self.clock, chance, Inline(), Inline())
+            return opened, await open_store(opened)
+
+        handle = SpoolQueue(str(root), files, Layout(root, root), self.clock, engine)
+        self._handles.append(handle)
+        return await handle.open()
+
+    async def outcome(self, work: asyncio.Future[T], within: timedelta) -> bool:
+        """Virtual time passes in steps; in each, sockets get the chance to deliver."""
+        end = self.clock.elapsed() + within
+        while not work.done() and self.clock.elapsed() < end:
+            await asyncio.wait({work}, timeout=0.002)
+            await self.clock.advance(min(timedelta(milliseconds=250), end - self.clock.elapsed()))
+        await asyncio.wait({work}, timeout=0.01)
+        return work.done()
+
+    async def close(self) -> None:
+        for handle in reversed(self._handles):
+            await handle.close()
+
+
+class ClientHarness(EmbeddedHarness):
+    """The same, when somebody else owns the stores."""
+
+    async def _open(self, name: str) -> SpoolQueue:
+        await super()._open(name)
+        return await super()._open(name)
+
+
+@pytest.fixture(params=[EmbeddedHarness, ClientHarness], ids=["owner", "client"])
+async def harness(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Harness]:
+    harness: EmbeddedHarness = request.param(tmp_path)
+    yield harness
+    await harness.close()
+
+
+class TestMailQueue(MailQueueContract):
+    """Over a directory."""
+
+
+class TestRetry(RetryContract):
+    """Over a directory."""
+
+
+class TestReject(RejectContract):
+    """Over a directory."""
+
+
+class TestDelayed(DelayedMailQueueContract):
+    """Over a directory."""
+
+
+class TestManageable(ManageableMailQueueContract):
+    """Over a directory."""
+
+
+class TestHold(HoldContract):
+    """Over a directory."""
+
+
+class TestDelayedManageable(DelayedManageableMailQueueContract):
+    """Over a directory."""
+
+
+async def test_url_opens_a_directory_as_owner_and_then_as_client(tmp_path: Path) -> None:
+    url = f"embedded://{tmp_path}/outgoing"
+    async with open_queue(url, create=True) as owner, open_queue(url) as client:
+        await owner.enqueue(letter("seen"))
+
+        assert await names(client.browse()) == ["seen"]
+        assert owner.name == client.name == f"{tmp_path}/outgoing"
+
+
+async def test_url_of_a_store_that_was_never_created_is_not_found(tmp_path: Path) -> None:
+    with pytest.raises(QueueNotFound):
+        await open_queue(f"embedded://{tmp_path}/nowhere")
+    with pytest.raises(QueueNotFound):
+        await open_queue(f"embedded://{tmp_path}")
+
+
+@pytest.mark.parametrize("url", ["embedded://host/dir", "embedded://", "embedded:///"])
+async def test_url_without_a_directory_is_refused(url: str) -> None:
+    with pytest.raises(InvalidQueueURL):
+        await open_queue(url)
+
+
+async def test_client_takes_over_when_the_owner_goes(tmp_path: Path) -> None:
+    url = f"embedded://{tmp_path}/outgoing"
+    owner = await open_queue(url, create=True)
+    client = await open_queue(url)
+    await owner.enqueue(letter("first"))
+    leased = await anext(owner.dequeue())
+    await owner.close()
+
+    enqueued = await client.enqueue(letter("second"))
+    items = client.dequeue()
+    found = [await anext(items), await anext(items)]
+
+    assert {each.enqueue_id for each in found} == {leased.enqueue_id, enqueued}
+    await client.close()
+
+
+async def test_recovered_mail_comes_once(tmp_path: Path) -> None:
+    url = f"embedded://{tmp_path}/outgoing"
+    async with open_queue(url, create=True) as queue:
+        for number in range(4):
+            await queue.enqueue(letter(f"{number}"))
+        leaving = queue.dequeue()
+        await (await anext(leaving)).retry(timedelta(0))
+        await anext(leaving)
+
+    async with open_queue(url) as queue:
+        items = queue.dequeue()
+        found = [(await anext(items)).mail.name for _ in range(4)]
+
+        assert sorted(name or "" for name in found) == ["0", "1", "2", "3"]
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(anext(items), 0.2)
+
+
+async def test_spool_files_may_lie_in_another_directory(tmp_path: Path) -> None:
+    url = f"embedded://{tmp_path}/outgoing"
+    async with open_queue(f"{url}?mail={tmp_path}/disks", create=True) as queue:
+        await queue.enqueue(letter("first"))
+    assert not (tmp_path / "outgoing" / "mail").exists()
+
+    async with open_queue(url) as again:
+        item = await anext(again.dequeue())
+
+        assert await item.content() == letter().content
+
+
+async def test_store_whose_log_is_gone_never_opens_empty(tmp_path: Path) -> None:
+    url = f"embedded://{tmp_path}/outgoing"
+    async with open_queue(url, create=True) as queue:
+        await queue.enqueue(letter("kept"))
+        await queue.maintain()
+    for segment in (tmp_path / "outgoing" / "log").iterdir():
+        segment.unlink()
+
+    with pytest.raises(StoreDamaged):
+        await open_queue(url, create=True)

@@ -1,0 +1,54 @@
+"""Whoever opens a queue is held to the rules of its history, like a resource."""
+
+from __future__ import annotations
+
+import secrets
+from datetime import timedelta
+
+import pytest
+
+from postroad import Mail, open_queue
+from postroad.domain.configuration_rules import ViewConfiguration
+from postroad.errors import ConfigurationRefused, InvalidInput, QueueNotFound
+
+HOUR, HALF, ODD = (ViewConfiguration(timedelta(minutes=each), 2) for each in (60, 30, 25))
+
+
+@pytest.fixture
+def url() -> str:
+    return f"memory://t{secrets.token_hex(4)}"
+
+
+async def test_a_queue_that_nobody_created_is_not_found(url: str) -> None:
+    with pytest.raises(QueueNotFound):
+        await open_queue(url)
+
+
+async def test_a_wanted_configuration_is_accepted_or_refused_with_what_is_allowed(
+    url: str,
+) -> None:
+    async with open_queue(url, create=True, configuration=HOUR) as queue:
+        await queue.enqueue(Mail("a@example.org", ("b@example.net",), b"Subject: x\r\n\r\n"))
+
+    with pytest.raises(ConfigurationRefused, match="20m and 30m"):
+        await open_queue(url, create=True, configuration=ODD)
+
+    async with open_queue(url, create=True, configuration=HALF) as queue:
+        assert (await queue.size()).size == 1
+    with pytest.raises(ConfigurationRefused, match="cannot grow"):
+        await open_queue(url, create=True, configuration=HOUR)
+
+
+async def test_without_a_wanted_configuration_whatever_holds_is_taken(url: str) -> None:
+    async with open_queue(url, create=True, configuration=HALF):
+        pass
+
+    async with open_queue(url, create=True):
+        pass
+    async with open_queue(url) as queue:
+        assert (await queue.size()).size == 0
+
+
+def test_a_configuration_is_only_wanted_when_creating(url: str) -> None:
+    with pytest.raises(InvalidInput, match="create=True"):
+        open_queue(url, configuration=HOUR)
