@@ -1,0 +1,169 @@
+"""Spool files: content, envelope, then the header that makes them valid; one sync. FORMAT.md 4.
+
+Blocking: called in threads. Each call opens and closes its file, so that a million waiting mails
+need no descriptors.
+Source: 003; SP-4..13, AMB-3.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from struct import Struct
+from typing import Any, NamedTuple
+
+from postroad.errors import BlobMissing
+from postroad.ports.files import File, Files
+from postroad.spool.frames import checksum, extended
+from postroad.spool.layout import Layout
+
+MAGIC = b"PRspool1"
+HEADER_BYTES = 512
+CHECKED = 128
+"""Bytes of the header that its checksum covers, from 12."""
+
+CHUNK = 1024 * 1024
+_HEAD = Struct("<I16sQQIIIIQ")
+_CRC = Struct("<I")
+
+
+class SpoolHeader(NamedTuple):
+    """What makes a spool file valid. An envelope offset of 0 says that it is free."""
+
+    reserved: int
+    mail_id: bytes
+    content_length: int
+    envelope_offset: int
+    envelope_length: int
+    content_crc: int
+    envelope_crc: int
+    header_size: int
+    accepted_us: int
+
+    def encode(self) -> bytes:
+        body = _HEAD.pack(*self).ljust(CHECKED - 12, b"\0")
+        return (MAGIC + _CRC.pack(checksum(body)) + body).ljust(HEADER_BYTES, b"\0")
+
+
+def read_header(block: bytes) -> SpoolHeader | None:
+    """Read a header; None when it is not whole, or says that the file is free."""
+    if len(block) < CHECKED or block[:8] != MAGIC:
+        return None
+    body = block[12:CHECKED]
+    if _CRC.pack(checksum(body)) != block[8:12]:
+        return None
+    header = SpoolHeader(*_HEAD.unpack_from(body))
+    return header if header.envelope_offset else None
+
+
+@dataclass(slots=True)
+class Filling:
+    """A spool file that is being filled, and what is known of its content so far."""
+
+    file: File
+    length: int = 0
+    crc: int = 0
+
+    def add(self, chunk: bytes) -> None:
+        """Write the next piece of content."""
+        self.file.pwrite(HEADER_BYTES + self.length, chunk)
+        self.crc = extended(self.crc, chunk)
+        self.length += len(chunk)
+
+    def finish(self, mail_id: bytes, envelope: bytes, header_size: int, accepted_us: int) -> None:
+        """Write envelope and header, and sync: the only sync in the life of the file (SP-9)."""
+        offset = HEADER_BYTES + self.length
+        self.file.pwrite(offset, envelope)
+        header = SpoolHeader(
+            0, mail_id, self.length, offset, len(envelope), self.crc, checksum(envelope),
+            header_size, accepted_us,
+        )  # fmt: skip
+        self.file.pwrite(0, header.encode())
+        self.file.sync()
+
+    def close(self) -> None:
+        """Release the file."""
+        self.file.close()
+
+
+class Contents:
+    """The spool files of a store, by slot."""
+
+    def __init__(self, files: Files, layout: Layout) -> None:
+        self._files, self._layout = files, layout
+        self.opened = 0
+        """How often a file was opened to be read (SP-20)."""
+
+    def begin(self, slot: int) -> Filling:
+        """Open a slot's file to be filled."""
+        return Filling(self._files.open(self._layout.spool_file(slot)))
+
+    def store(
+        self, slot: int, mail_id: bytes, content: bytes, envelope: bytes, header_size: int,
+        accepted_us: int,
+    ) -> None:  # fmt: skip
+        """Fill a slot's file with one mail. Durable when it returns."""
+        filling = self.begin(slot)
+        try:
+            filling.add(content)
+            filling.finish(mail_id, envelope, header_size, accepted_us)
+        finally:
+            filling.close()
+
+    def free(self, slot: int) -> int:
+        """Say in the file that it holds no mail (SP-12). Returns its size. Not durable."""
+        file = self._files.open(self._layout.spool_file(slot))
+        try:
+            file.pwrite(0, bytes(HEADER_BYTES))
+            return file.size()
+        finally:
+            file.close()
+
+    def open(self, slot: int, mail_id: bytes) -> tuple[File, SpoolHeader]:
+        """Open a mail for reading. Raises: BlobMissing when the file holds another mail or none."""
+        self.opened += 1
+        try:
+            file = self._files.open(self._layout.spool_file(slot))
+        except FileNotFoundError as error:
+            raise BlobMissing(f"spool file {slot} is missing") from error
+        header = read_header(file.pread(0, HEADER_BYTES))
+        if header is None or header.mail_id != mail_id:
+            file.close()
+            raise BlobMissing(f"spool file {slot} does not hold this mail")
+        return file, header
+
+    def read(self, slot: int, mail_id: bytes) -> bytes:
+        """Return a mail's content. Raises: BlobMissing when it is not what was stored."""
+        file, header = self.open(slot, mail_id)
+        try:
+            content = file.pread(HEADER_BYTES, header.content_length)
+        finally:
+            file.close()
+        if len(content) != header.content_length or checksum(content) != header.content_crc:
+            raise BlobMissing(f"spool file {slot} is damaged")
+        return content
+
+    def verify(self, slot: int) -> tuple[SpoolHeader, dict[str, Any]] | None:
+        """Return a whole mail's header and envelope; None for a free or incomplete file (AMB-3)."""
+        file = self._files.open(self._layout.spool_file(slot))
+        try:
+            header = read_header(file.pread(0, HEADER_BYTES))
+            if header is None or not _is_whole(file, header):
+                return None
+            envelope = file.pread(header.envelope_offset, header.envelope_length)
+        finally:
+            file.close()
+        if len(envelope) != header.envelope_length or checksum(envelope) != header.envelope_crc:
+            return None
+        return header, json.loads(envelope)
+
+
+def _is_whole(file: File, header: SpoolHeader) -> bool:
+    crc = 0
+    for offset in range(0, header.content_length, CHUNK):
+        length = min(CHUNK, header.content_length - offset)
+        chunk = file.pread(HEADER_BYTES + offset, length)
+        if len(chunk) < length:
+            return False
+        crc = extended(crc, chunk)
+    return crc == header.content_crc

@@ -1,0 +1,384 @@
+"""The store at work: what happens to a mail, record by record.
+
+The order of the lines in here is the argument of FORMAT.md 8 (R1 to R6): a record that is waited
+for, one that is not, and what may happen only after. `starting.py` recovers, `keeping.py` takes
+checkpoints, `items.py` and `queue.py` are what others see.
+Source: LQ-3..12, LQ-28..30.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from uuid import UUID
+
+from postroad.domain.identifiers import EPOCH, Identifiers
+from postroad.errors import PostroadError, QueueClosed, StoreFailed
+from postroad.ports.clock import Chance, Clock
+from postroad.ports.files import Files, Threads
+from postroad.spool.contents import Contents
+from postroad.spool.headroom import Headroom
+from postroad.spool.index import Entry, Index, State
+from postroad.spool.lanes import LaneLog, Shape, Written
+from postroad.spool.layout import DEAD, HELD, NEW, Lane, Layout, Options
+from postroad.spool.reading import Reader
+from postroad.spool.records import (
+    Delivery,
+    Finish,
+    Finished,
+    Hold,
+    Kind,
+    Record,
+    Start,
+    Waiting,
+    domains_of,
+    encode,
+)
+from postroad.spool.runners import Runners
+from postroad.spool.segments import Segment
+from postroad.spool.slots import Slots
+from postroad.telemetry.logs import logger
+
+LATEST = datetime(9999, 1, 1, tzinfo=UTC)
+"""No mail is due later; a delay beyond it ends here."""
+
+MICROSECOND = timedelta(microseconds=1)
+log = logger("spool")
+
+
+def microseconds(moment: datetime) -> int:
+    """Return an instant as the store keeps it."""
+    return (moment - EPOCH) // MICROSECOND
+
+
+def instant(us: int) -> datetime:
+    """Return the instant that the store keeps as `us`."""
+    return EPOCH + timedelta(microseconds=us)
+
+
+class Engine:
+    """One open store. Everything but file calls happens on one event loop."""
+
+    def __init__(
+        self, files: Files, layout: Layout, options: Options, clock: Clock, chance: Chance,
+        log_threads: Threads, mail_threads: Threads,
+    ) -> None:  # fmt: skip
+        self.files, self.layout, self.options, self.clock = files, layout, options, clock
+        self.log_threads, self.mail_threads = log_threads, mail_threads
+        self.identifiers = Identifiers(clock.now, chance.bits)
+        self.chance = chance
+        self.contents = Contents(files, layout)
+        self.lanes: dict[Lane, LaneLog] = {}
+        self.reader = Reader(self.lanes, log_threads)
+        self.headroom = Headroom(files, layout, self.elapsed)
+        self.index = Index(self.segments)
+        self.runners = Runners()
+        self.slots = Slots(files, layout, options, mail_threads, self.contents, 0)
+        self.receiving = 0
+        """Mails that are being received right now; recovery lets them pass."""
+        self.working: dict[Entry, None] = {}
+        self._orphans: dict[Entry, int] = {}
+        self.deliverable, self.indexed = asyncio.Event(), asyncio.Event()
+        self.failure: PostroadError | None = None
+        self.stopped = asyncio.Event()
+        self._consumers: deque[asyncio.Future[None]] = deque()
+        self._alarm: asyncio.Task[None] | None = None
+        self._alarm_at = float("inf")
+
+    # -- time ------------------------------------------------------------------------------------
+
+    def now_us(self) -> int:
+        return microseconds(self.clock.now())
+
+    def elapsed(self) -> float:
+        return self.clock.elapsed().total_seconds()
+
+    def due_after(self, delay: timedelta) -> int:
+        """Return when a delay is over, as the store keeps it; 0 when it is none. Centuries are
+        capped at LATEST."""
+        if delay <= timedelta(0):
+            return 0
+        now = self.clock.now()
+        return microseconds(LATEST if delay >= LATEST - now else now + delay)
+
+    def _due(self, waiting: Waiting) -> float:
+        """Return when a turn is due on the clock that never steps: what is left of its delay now,
+        so that a step of the wall clock moves nothing that already waits."""
+        if not waiting.due_us:
+            return 0.0
+        left = (waiting.due_us - self.now_us()) / 1e6
+        return self.elapsed() + left if left > 0 else 0.0
+
+    # -- the log ---------------------------------------------------------------------------------
+
+    def segments(self) -> Iterable[Segment]:
+        """All segments, lane by lane, oldest first."""
+        return [segment for lane in self.lanes.values() for segment in lane.segments]
+
+    def lane(self, lane: Lane) -> LaneLog:
+        """Return a lane; one that was never used begins now."""
+        if (known := self.lanes.get(lane)) is None:
+            known = self.lanes[lane] = self.lane_of(lane, [])
+        return known
+
+    def lane_of(self, lane: Lane, segments: list[Segment]) -> LaneLog:
+        """Build a lane over the segments that were found."""
+        return LaneLog(
+            lane, self.files, self.layout, Shape(self.options.segment_bytes, self.options.marks),
+            self.log_threads, self._salt, self.now_us, self.stop, segments,
+        )  # fmt: skip
+
+    def _salt(self) -> bytes:
+        return self.chance.bits(128).to_bytes(16, "big")
+
+    def append(self, lane: Lane, record: Record) -> Written:
+        """Append a record in memory. Raises: StoreFailed, QueueClosed."""
+        return self.lane(lane).append(*encode(record))
+
+    def stop(self, error: PostroadError) -> None:
+        """Stop for good: nothing is retried (FORMAT.md R6)."""
+        if self.failure is not None:
+            return
+        self.failure = error
+        for lane in self.lanes.values():
+            lane.fail(error)
+        self.stopped.set()
+        self.deliverable.set()
+        self.indexed.set()
+        self._wake_all()
+
+    def check(self) -> None:
+        """Raises: what stopped the store."""
+        if self.failure is not None:
+            raise self.failure
+
+    def is_durable(self, entry: Entry) -> bool:
+        return self.lanes[entry.segment.lane].durable > entry.position
+
+    async def settle(self, entry: Entry) -> None:
+        """Wait until a turn's ENVELOPE is durable, so that records may refer to it (R1)."""
+        if not self.is_durable(entry):
+            await self.lanes[entry.segment.lane].commit(entry.position + 1)
+
+    def lane_for(self, waiting: Waiting) -> Lane:
+        """Return the lane that a turn belongs to."""
+        if waiting.dead:
+            return DEAD
+        if waiting.held:
+            return HELD
+        delay = timedelta(microseconds=max(0, waiting.due_us - self.now_us()))
+        return self.options.lane_for(delay) if waiting.due_us else NEW
+
+    # -- turns -----------------------------------------------------------------------------------
+
+    def write(self, waiting: Waiting) -> Written:
+        """Append an ENVELOPE to the lane it belongs to."""
+        return self.append(self.lane_for(waiting), waiting)
+
+    def admit(self, waiting: Waiting, written: Written) -> Entry:
+        """Make a turn known to the index and to the runners."""
+        entry = Entry(
+            written.segment, written.offset, written.length, written.mark, waiting.enqueue_id,
+            waiting.slot, waiting.accepted_us, domains_of(waiting.envelope), self._due(waiting),
+            State.ASIDE,
+        )  # fmt: skip
+        self.index.add(entry)
+        if not (waiting.held or waiting.dead):
+            self.offer(entry)
+        return entry
+
+    def offer(self, entry: Entry) -> None:
+        """Let a runner hand a turn out when it is due."""
+        self.runners.add(entry, self.elapsed())
+        if entry.state is State.READY:
+            self._wake_one()
+        elif entry.due < self._alarm_at:
+            self._set_alarm(entry.due)
+
+    def successor(self, waiting: Waiting, of: Entry) -> Waiting:
+        """Return `waiting` as the replacement of a turn: a new turn number, and the link back."""
+        return replace(waiting, turn=waiting.turn + 1, predecessor=(of.segment.lane, of.position))
+
+    def new_turn(self, waiting: Waiting) -> Waiting:
+        """Return `waiting` under a new enqueue id, beginning now."""
+        return replace(waiting, enqueue_id=self.identifiers.new().bytes, enqueued_us=self.now_us())
+
+    def take_out(self, entry: Entry) -> None:
+        """Drop a turn from memory; the record that ends it has been appended."""
+        self.runners.withdraw(entry)
+        self.working.pop(entry, None)
+        self.lanes[entry.segment.lane].forget(entry.position)
+        self.index.remove(entry)
+
+    def put_in_place(self, entry: Entry, waiting: Waiting) -> Entry:
+        """Replace a turn by `waiting`, in the log and in memory. Not durable."""
+        replacement = self.successor(waiting, entry)
+        written = self.write(replacement)
+        self.take_out(entry)
+        entry.successor = self.admit(replacement, written)
+        return entry.successor
+
+    async def accept(self, waiting: Waiting, *, patience: bool = True) -> None:
+        """Write a new mail's ENVELOPE and return when it is durable (R2). A caller that is
+        cancelled meanwhile leaves the mail accepted."""
+        written = self.write(waiting)
+        lane = self.lanes[written.segment.lane]
+        lane.when_durable(written.end, lambda: self._admit_new(waiting, written))
+        may_wait = patience and bool(self.working) and lane.lane == NEW
+        await lane.commit(written.end, self.options.envelope_wait.total_seconds() * may_wait)
+
+    def _admit_new(self, waiting: Waiting, written: Written) -> None:
+        self.admit(waiting, written)
+
+    # -- deliveries ------------------------------------------------------------------------------
+
+    async def lease(self) -> tuple[Entry, Waiting]:
+        """Wait for the next turn that is due, and start it (LQ-11, step 1 and 2).
+        Raises: QueueClosed, StoreFailed, StoreDamaged."""
+        await self.deliverable.wait()
+        while True:
+            self.check()
+            entry = self.runners.take(self.elapsed())
+            if entry is None:
+                await self._sleep()
+                continue
+            entry.state = State.LEASED
+            try:
+                await self.settle(entry)
+                waiting = await self.reader.read(entry)
+            except asyncio.CancelledError:
+                if entry.state is State.LEASED:
+                    self.runners.give_back(entry)
+                    self._wake_one()
+                raise
+            except PostroadError as error:
+                self.stop(error)
+                raise
+            if entry.state is State.LEASED:
+                self._start(entry, waiting)
+                return entry, waiting
+
+    def _start(self, entry: Entry, waiting: Waiting) -> None:
+        lane = entry.segment.lane
+        start = Start(waiting.mail_id, waiting.turn, lane, entry.position)
+        entry.start = self.append(NEW, start).position
+        entry.segment.garbage.add(entry.mark)
+        self.working[entry] = None
+
+    async def deliver(
+        self, waiting: Waiting, kind: Kind, numbers: tuple[int, ...], text: str
+    ) -> None:
+        """Record what became of recipients. Durable when it returns, unless they were deferred."""
+        delivery = Delivery(waiting.mail_id, waiting.turn, kind, numbers, text)
+        written = self.append(NEW, delivery)
+        if kind is not Kind.DEFERRED:
+            await self.lanes[NEW].commit(written.end)
+
+    async def finish(self, entry: Entry, waiting: Waiting, left: tuple[int, ...]) -> None:
+        """End a turn whose last recipients were delivered. With nobody left to record, no sync is
+        waited for: the DELIVERYs say the same as the FINISH (LQ-28)."""
+        if not left:
+            return self.end(entry, waiting)
+        journal = self.lane(NEW)
+        record = Delivery(waiting.mail_id, waiting.turn, Kind.DELIVERED, left, "")
+        end = self.append(NEW, record).end
+        self._append_finish(entry, waiting, Finished.DONE)
+        self.take_out(entry)
+        journal.when_durable(end, lambda: self.slots.release(entry.slot))
+        await journal.commit(end)
+        return None
+
+    def end(self, entry: Entry, waiting: Waiting) -> None:
+        """End a turn whose recipients all have durable DELIVERYs."""
+        self._append_finish(entry, waiting, Finished.DONE)
+        self.take_out(entry)
+        self.slots.release(entry.slot)
+
+    def _append_finish(self, entry: Entry, waiting: Waiting, kind: Finished) -> Written:
+        lane, position = entry.segment.lane, entry.position
+        return self.append(NEW, Finish(waiting.mail_id, waiting.turn, lane, position, kind))
+
+    def remove(self, entry: Entry, waiting: Waiting) -> Written:
+        """Append the end of a mail that somebody removed, and drop its turn. Its ENVELOPE must be
+        durable (R1). Not durable; the slot stays with whoever is working on the mail."""
+        written = self._append_finish(entry, waiting, Finished.REMOVED)
+        if entry in self.working:
+            self._orphans[entry] = written.end
+        else:
+            self.lanes[NEW].when_durable(written.end, lambda: self.slots.release(entry.slot))
+        self.take_out(entry)
+        return written
+
+    def let_go(self, entry: Entry) -> None:
+        """Give back the slot of a mail that was removed while somebody worked on it."""
+        if (end := self._orphans.pop(entry, None)) is not None:
+            self.lanes[NEW].when_durable(end, lambda: self.slots.release(entry.slot))
+
+    def keep_back(self, entry: Entry, waiting: Waiting, hold: bool) -> Written:
+        """Ask for a turn that is being worked on to be held, or not, when it comes back."""
+        self.index.mark_held(entry, hold)
+        return self.append(NEW, Hold(waiting.mail_id, waiting.turn, hold))
+
+    # -- waiting ---------------------------------------------------------------------------------
+
+    async def _sleep(self) -> None:
+        """Wait until a turn may be ready."""
+        waiter = asyncio.get_running_loop().create_future()
+        self._consumers.append(waiter)
+        due = self.runners.next_due()
+        if due is not None and due < self._alarm_at:
+            self._set_alarm(due)
+        try:
+            await waiter
+        except asyncio.CancelledError:
+            if waiter.done() and not waiter.cancelled():
+                self._wake_one()
+            raise
+
+    def _wake_one(self) -> None:
+        while self._consumers:
+            waiter = self._consumers.popleft()
+            if not waiter.done():
+                waiter.set_result(None)
+                return
+
+    def _wake_all(self) -> None:
+        for waiter in self._consumers:
+            if not waiter.done():
+                waiter.set_result(None)
+        self._consumers.clear()
+
+    def _set_alarm(self, due: float) -> None:
+        if self._alarm is not None:
+            self._alarm.cancel()
+        self._alarm_at = due
+        self._alarm = asyncio.get_running_loop().create_task(self._ring(due))
+
+    async def _ring(self, due: float) -> None:
+        await self.clock.sleep(timedelta(seconds=max(0.0, due - self.elapsed())))
+        self._alarm, self._alarm_at = None, float("inf")
+        self._wake_all()
+
+    # -- the end ---------------------------------------------------------------------------------
+
+    async def close(self) -> None:
+        """Let go of everything and write nothing: to stop is to crash (LQ-1)."""
+        self.stop(QueueClosed())
+        if self._alarm is not None:
+            self._alarm.cancel()
+        await self.slots.close()
+        for lane in self.lanes.values():
+            await lane.close()
+
+    def new_mail_id(self) -> UUID:
+        return self.identifiers.new()
+
+    def unexpected(self, error: Exception) -> StoreFailed:
+        """Return the error that stands for a bug of our own; the store stops."""
+        failure = StoreFailed(f"an unforeseen {type(error).__name__} stopped the store")
+        failure.__cause__ = error
+        self.stop(failure)
+        return failure

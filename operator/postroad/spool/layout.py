@@ -1,0 +1,130 @@
+"""Where things lie in a store, and the sizes and times that it is run with. FORMAT.md 2, 3."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from datetime import timedelta
+from pathlib import PurePath
+
+FORMAT = 1
+"""The format that this code reads and writes."""
+
+Lane = int
+"""A lane as stored: seconds of its retry step, or one of the three below."""
+
+NEW: Lane = 0
+HELD: Lane = 0xFFFF_FFFE
+DEAD: Lane = 0xFFFF_FFFF
+NAMES = {NEW: "new", HELD: "held", DEAD: "dead"}
+SLOTS_PER_DIRECTORY = 1000
+MIB = 1024 * 1024
+
+
+def lane_name(lane: Lane) -> str:
+    """Return a lane's name, which its files begin with."""
+    return NAMES.get(lane, f"{lane}s")
+
+
+def lane_of(name: str) -> Lane | None:
+    """Read a lane's name; None when it is none."""
+    for lane, known in NAMES.items():
+        if name == known:
+            return lane
+    seconds = name.removesuffix("s")
+    return int(seconds) if name.endswith("s") and seconds.isdecimal() else None
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """The paths of one store."""
+
+    root: PurePath
+    mail: PurePath
+
+    @property
+    def log(self) -> PurePath:
+        return self.root / "log"
+
+    @property
+    def store(self) -> PurePath:
+        return self.root / "store"
+
+    @property
+    def lock(self) -> PurePath:
+        return self.root / "lock"
+
+    @property
+    def socket(self) -> PurePath:
+        return self.root / "socket"
+
+    @property
+    def checkpoint(self) -> PurePath:
+        return self.root / "checkpoint"
+
+    @property
+    def quarantine(self) -> PurePath:
+        return self.root / "quarantine"
+
+    def segment(self, lane: Lane, sequence: int) -> PurePath:
+        return self.log / f"{lane_name(lane)}.{sequence:010}"
+
+    def spool_directory(self, slot: int) -> PurePath:
+        return self.mail / f"{slot // SLOTS_PER_DIRECTORY:06}"
+
+    def spool_file(self, slot: int) -> PurePath:
+        return self.spool_directory(slot) / f"{slot % SLOTS_PER_DIRECTORY:03}"
+
+
+def segment_of(name: str) -> tuple[Lane, int] | None:
+    """Read a segment's file name; None when it is none."""
+    lane, _, sequence = name.partition(".")
+    known = lane_of(lane)
+    return None if known is None or not sequence.isdecimal() else (known, int(sequence))
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """How a store is run. Only `segment_bytes` and `marks` are part of what is stored."""
+
+    segment_bytes: int = 16 * MIB
+    """Where a segment is full."""
+
+    marks: int = 65_536
+    """ENVELOPEs a segment holds at most; at most 65,536."""
+
+    steps: tuple[timedelta, ...] = field(
+        default_factory=lambda: tuple(timedelta(minutes=each) for each in (1, 5, 15, 60, 240))
+    )
+    """The retry steps, a lane each. Empty: one log for everything but held mail."""
+
+    checkpoint_every: timedelta = timedelta(seconds=15)
+    """Less: a faster start; more: fewer syncs. Every retry step should be longer, so that a retried
+    mail is durable by the time it is due."""
+
+    envelope_wait: timedelta = timedelta(milliseconds=2)
+    """How long a new mail may wait for a delivery's sync to ride on, while deliveries go on."""
+
+    least_free_bytes: int = 64 * MIB
+    """Space that is left to others and to the log: below it, new mail is refused."""
+
+    least_free_inodes: int = 1000
+
+    pool_files: int = 2048
+    """Free spool files kept at most."""
+
+    pool_file_bytes: int = 256 * 1024
+    """Larger files are removed rather than kept, so that the pool's space is bounded."""
+
+    largest_mail: int | None = None
+    """Bytes of content; None: as large as fits."""
+
+    largest_envelope: int = 4 * MIB
+    """Bytes of one ENVELOPE; it must fit into a segment."""
+
+    carry_below: float = 0.25
+    """A lane whose live share is less has its oldest live mail written again at its end."""
+
+    def lane_for(self, delay: timedelta) -> Lane:
+        """Return the lane of a delay: the longest step that is not longer (AMB-9)."""
+        fitting = [step for step in self.steps if step <= delay]
+        return int(max(fitting).total_seconds()) if fitting else NEW

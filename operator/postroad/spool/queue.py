@@ -1,0 +1,134 @@
+"""`MailQueue` over a store that this process owns."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping
+from datetime import timedelta
+from uuid import UUID
+
+from postroad.domain.mail import Mail
+from postroad.domain.selectors import Selector
+from postroad.errors import PostroadError, StoreFull
+from postroad.ports.queue import NO_DELAY, MailView, Sizes
+from postroad.spool import bulk
+from postroad.spool.engine import Engine
+from postroad.spool.items import SpoolItem
+from postroad.spool.keeping import Keeper
+from postroad.spool.receiving import receive
+from postroad.telemetry import metrics
+
+CHANGES: dict[str, tuple[bulk.Change, bool]] = {
+    "remove": (bulk.remove, False),
+    "flush": (bulk.flush, False),
+    "hold": (bulk.hold, False),
+    "release": (bulk.release, False),
+    "requeue": (bulk.requeue, True),
+}
+"""What can be done to selected mails, and whether these are the dead letters."""
+
+
+class Consumer:
+    """Asks for items, and has at most `prefetch` that have not ended. To cancel `next` is safe."""
+
+    def __init__(self, label: str, engine: Engine, prefetch: int) -> None:
+        self._label, self._engine = label, engine
+        self._free = asyncio.Semaphore(prefetch)
+        self._leased = metrics.LEASED.labels(label)
+
+    async def next(self) -> SpoolItem:
+        """Wait for an item. Raises: QueueClosed, StoreFailed, StoreDamaged."""
+        await self._free.acquire()
+        try:
+            entry, waiting = await self._engine.lease()
+        except BaseException:
+            self._free.release()
+            raise
+        self._leased.inc()
+        return SpoolItem(self._engine, entry, waiting, self._label, self._gone)
+
+    def _gone(self, _: SpoolItem) -> None:
+        self._leased.dec()
+        self._free.release()
+
+
+class OwnedQueue:
+    """The port over an engine. `name` is what the queue is called in metrics and to people."""
+
+    def __init__(self, name: str, engine: Engine, keeper: Keeper) -> None:
+        self._name, self.engine, self.keeper = name, engine, keeper
+        self._ages: tuple[timedelta, Mapping[str, Mapping[timedelta, int]]] | None = None
+
+    @property
+    def name(self) -> str:
+        return self._name
+
+    async def enqueue(self, mail: Mail, delay: timedelta = NO_DELAY) -> UUID:
+        clock = self.engine.clock
+        began = clock.elapsed()
+        try:
+            enqueue_id = await receive(self.engine, mail, delay)
+        except PostroadError as error:
+            reason = "full" if isinstance(error, StoreFull) else "other"
+            metrics.ENQUEUE_FAILURES.labels(self._name, reason).inc()
+            raise
+        metrics.ENQUEUED.labels(self._name).inc()
+        seconds = (clock.elapsed() - began).total_seconds()
+        metrics.ENQUEUE_SECONDS.labels(self._name).observe(seconds)
+        return enqueue_id
+
+    async def dequeue(self, prefetch: int = 10) -> AsyncIterator[SpoolItem]:
+        consumer = self.consumer(prefetch)
+        while True:
+            yield await consumer.next()
+
+    def consumer(self, prefetch: int) -> Consumer:
+        """Return somebody who asks for one item after the other."""
+        return Consumer(self._name, self.engine, prefetch)
+
+    async def browse(self, selector: Selector | None = None) -> AsyncIterator[MailView]:
+        async for entry, waiting in bulk.select(self.engine, selector or Selector.all()):
+            yield bulk.view_of(self.engine, entry, waiting)
+
+    async def dead_letters(self, selector: Selector | None = None) -> AsyncIterator[MailView]:
+        wanted = selector or Selector.all()
+        async for entry, waiting in bulk.select(self.engine, wanted, dead=True):
+            yield bulk.view_of(self.engine, entry, waiting)
+
+    async def size(self) -> Sizes:
+        engine = self.engine
+        await engine.indexed.wait()
+        engine.check()
+        engine.runners.promote(engine.elapsed())
+        index = engine.index
+        return Sizes(index.live, engine.runners.delayed, index.held, index.dead)
+
+    async def ages(self) -> Mapping[str, Mapping[timedelta, int]]:
+        engine = self.engine
+        await engine.indexed.wait()
+        engine.check()
+        now = engine.clock.elapsed()
+        if self._ages is None or now - self._ages[0] > bulk.FRESH:
+            self._ages = (now, engine.index.ages(engine.now_us()))
+        return self._ages[1]
+
+    async def change(self, operation: str, selector: Selector) -> int:
+        """Remove, flush, hold, release or requeue what is selected; return how many."""
+        apply, dead = CHANGES[operation]
+        return await bulk.change(self.engine, selector, apply, dead=dead)
+
+    async def purge(self) -> int:
+        return await self.change("remove", Selector.all())
+
+    async def republish(self, older_than: timedelta) -> int:
+        """Nothing: there is no broker that could have lost anything."""
+        self.engine.check()
+        return 0
+
+    async def maintain(self) -> None:
+        await self.engine.indexed.wait()
+        await self.keeper.round()
+
+    async def close(self) -> None:
+        await self.keeper.close()
+        await self.engine.close()

@@ -1,0 +1,289 @@
+"""The records of the log, to bytes and back. FORMAT.md 6. Pure."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import IntEnum
+from struct import Struct
+from typing import Any, NamedTuple, TypeAlias
+
+from postroad.domain.mail import DsnOptions, Envelope, Origin, RecipientDsn
+from postroad.spool.layout import Lane
+
+ENVELOPE, START, DELIVERY, FINISH, HOLD = range(1, 6)
+NOWHERE = 0
+"""No position: 0 lies in no segment, as sequence numbers begin with 1."""
+
+LONGEST_TEXT = 512
+"""Bytes of a next hop's reply that are kept in a record."""
+
+LONGEST_DOMAINS = 65_535
+"""Bytes; the most that the format can say."""
+
+_ENVELOPE = Struct("<16s16sQIIQQQQQIBBH")
+_START = Struct("<16sIIQ")
+_DELIVERY = Struct("<16sIBBHI")
+_FINISH = Struct("<16sIIQB")
+_HOLD = Struct("<16sIB")
+
+
+class Kind(IntEnum):
+    """What a DELIVERY says of its recipients. Of those, only the deferred are attempted again."""
+
+    DELIVERED = 1
+    FAILED = 2
+    DEFERRED = 3
+    DROPPED = 4
+
+
+class Finished(IntEnum):
+    """Why nobody is left."""
+
+    DONE = 1
+    REMOVED = 2
+
+
+class EnvelopeHead(NamedTuple):
+    """The fixed part of an ENVELOPE: all that the index needs, read without the rest."""
+
+    mail_id: bytes
+    enqueue_id: bytes
+    slot: int
+    turn: int
+    attempt: int
+    accepted_us: int
+    enqueued_us: int
+    due_us: int
+    size_bytes: int
+    predecessor: int
+    predecessor_lane: Lane
+    flags: int
+    reserved: int
+    domains_length: int
+
+    @property
+    def held(self) -> bool:
+        return bool(self.flags & 1)
+
+    @property
+    def dead(self) -> bool:
+        return bool(self.flags & 2)
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """An ENVELOPE: a mail that waits. `numbers` are the recipients' places in the original list;
+    `failures` maps the numbers of failed recipients to (address, text)."""
+
+    mail_id: bytes
+    enqueue_id: bytes
+    slot: int
+    turn: int
+    envelope: Envelope
+    numbers: tuple[int, ...]
+    accepted_us: int
+    enqueued_us: int
+    size_bytes: int
+    due_us: int = 0
+    attempt: int = 0
+    held: bool = False
+    dead: bool = False
+    predecessor: tuple[Lane, int] = (0, NOWHERE)
+    error: str | None = None
+    reason: str | None = None
+    failures: Mapping[int, tuple[str, str]] = field(default_factory=dict)
+
+
+class Start(NamedTuple):
+    """A consumer has the turn whose ENVELOPE lies there."""
+
+    mail_id: bytes
+    turn: int
+    lane: Lane
+    position: int
+
+
+class Delivery(NamedTuple):
+    """What became of some recipients, by number."""
+
+    mail_id: bytes
+    turn: int
+    kind: Kind
+    numbers: tuple[int, ...]
+    text: str
+
+
+class Finish(NamedTuple):
+    """Nobody is left of the mail whose last ENVELOPE lies there."""
+
+    mail_id: bytes
+    turn: int
+    lane: Lane
+    position: int
+    kind: Finished
+
+
+class Hold(NamedTuple):
+    """A working turn is to be held, or not, when it comes back."""
+
+    mail_id: bytes
+    turn: int
+    held: bool
+
+
+Record: TypeAlias = Waiting | Start | Delivery | Finish | Hold
+
+
+def encode(record: Record) -> tuple[int, bytes]:
+    """Return a record's type and payload."""
+    match record:
+        case Waiting():
+            return ENVELOPE, _encode_waiting(record)
+        case Start():
+            return START, _START.pack(*record)
+        case Delivery(mail_id, turn, kind, numbers, text):
+            words = cut(text)
+            head = _DELIVERY.pack(mail_id, turn, kind, 0, len(words), len(numbers))
+            return DELIVERY, head + Struct(f"<{len(numbers)}I").pack(*numbers) + words
+        case Finish():
+            return FINISH, _FINISH.pack(*record)
+        case Hold():
+            return HOLD, _HOLD.pack(*record)
+
+
+def decode(record_type: int, payload: bytes) -> Record | None:
+    """Read a record; None for a type of a later format."""
+    match record_type:
+        case 1:
+            return decode_waiting(payload)
+        case 2:
+            return Start(*_START.unpack(payload))
+        case 3:
+            mail_id, turn, kind, _, _, count = _DELIVERY.unpack_from(payload)
+            numbers = Struct(f"<{count}I").unpack_from(payload, _DELIVERY.size)
+            text = payload[_DELIVERY.size + 4 * count :].decode(errors="replace")
+            return Delivery(mail_id, turn, Kind(kind), numbers, text)
+        case 4:
+            mail_id, turn, lane, position, finished = _FINISH.unpack(payload)
+            return Finish(mail_id, turn, lane, position, Finished(finished))
+        case 5:
+            mail_id, turn, held = _HOLD.unpack(payload)
+            return Hold(mail_id, turn, bool(held))
+    return None
+
+
+def read_head(payload: bytes) -> EnvelopeHead:
+    """Read the fixed part of an ENVELOPE."""
+    return EnvelopeHead(*_ENVELOPE.unpack_from(payload))
+
+
+def domains_in(payload: bytes, head: EnvelopeHead) -> str:
+    """Return an ENVELOPE's destination domains, space separated."""
+    return payload[_ENVELOPE.size : _ENVELOPE.size + head.domains_length].decode()
+
+
+def decode_waiting(payload: bytes) -> Waiting:
+    """Read an ENVELOPE."""
+    head = read_head(payload)
+    rest = json.loads(payload[_ENVELOPE.size + head.domains_length :])
+    envelope = envelope_from(rest)
+    numbers = rest.get("numbers")
+    return Waiting(
+        mail_id=head.mail_id,
+        enqueue_id=head.enqueue_id,
+        slot=head.slot,
+        turn=head.turn,
+        envelope=envelope,
+        numbers=tuple(range(len(envelope.recipients)) if numbers is None else numbers),
+        accepted_us=head.accepted_us,
+        enqueued_us=head.enqueued_us,
+        size_bytes=head.size_bytes,
+        due_us=head.due_us,
+        attempt=head.attempt,
+        held=head.held,
+        dead=head.dead,
+        predecessor=(head.predecessor_lane, head.predecessor),
+        error=rest.get("error"),
+        reason=rest.get("reason"),
+        failures={int(each): (to, text) for each, (to, text) in rest.get("failures", {}).items()},
+    )
+
+
+def _encode_waiting(record: Waiting) -> bytes:
+    domains = domains_of(record.envelope).encode()
+    head = _ENVELOPE.pack(
+        record.mail_id,
+        record.enqueue_id,
+        record.slot,
+        record.turn,
+        record.attempt,
+        record.accepted_us,
+        record.enqueued_us,
+        record.due_us,
+        record.size_bytes,
+        record.predecessor[1],
+        record.predecessor[0],
+        record.held | record.dead << 1,
+        0,
+        len(domains),
+    )
+    rest = envelope_json(record.envelope)
+    if record.numbers != tuple(range(len(record.numbers))):
+        rest["numbers"] = record.numbers
+    for name in ("error", "reason", "failures"):
+        if found := getattr(record, name):
+            rest[name] = found
+    return head + domains + to_json(rest)
+
+
+def domains_of(envelope: Envelope) -> str:
+    """Return the destination domains, space separated; of very many, the first that fit."""
+    domains = " ".join(each for each in envelope.domains if each)
+    if len(domains.encode()) <= LONGEST_DOMAINS:
+        return domains
+    return domains.encode()[:LONGEST_DOMAINS].rpartition(b" ")[0].decode()
+
+
+def to_json(content: Mapping[str, Any]) -> bytes:
+    """Return compact JSON in ASCII: it holds any string, lone surrogates included."""
+    return json.dumps(content, separators=(",", ":")).encode("ascii")
+
+
+def envelope_json(envelope: Envelope) -> dict[str, Any]:
+    """Return an envelope as JSON holds it; what is not there is left out."""
+    found: dict[str, Any] = {"sender": envelope.sender, "to": envelope.recipients}
+    if envelope.name is not None:
+        found["name"] = envelope.name
+    if envelope.attributes:
+        found["attributes"] = dict(envelope.attributes)
+    if (origin := envelope.origin) is not None:
+        found["origin"] = [origin.host, origin.address, origin.protocol]
+    if (dsn := envelope.dsn) is not None:
+        each = {to: [options.notify, options.orcpt] for to, options in dsn.recipients.items()}
+        found["dsn"] = [dsn.ret, dsn.envid, each]
+    return found
+
+
+def envelope_from(found: Mapping[str, Any]) -> Envelope:
+    """Return the envelope that `envelope_json` wrote."""
+    origin, dsn = found.get("origin"), found.get("dsn")
+    return Envelope(
+        found["sender"],
+        tuple(found["to"]),
+        found.get("name"),
+        found.get("attributes", {}),
+        None if origin is None else Origin(*origin),
+        None if dsn is None else _dsn_from(*dsn),
+    )
+
+
+def _dsn_from(ret: str | None, envid: str | None, recipients: Mapping[str, Any]) -> DsnOptions:
+    each = {to: RecipientDsn(tuple(notify), orcpt) for to, (notify, orcpt) in recipients.items()}
+    return DsnOptions(ret, envid, each)
+
+
+def cut(text: str) -> bytes:
+    """Return a text's first bytes, as many as records keep."""
+    return text.encode(errors="replace")[:LONGEST_TEXT].decode(errors="ignore").encode()

@@ -1,0 +1,303 @@
+"""The owner's side of the socket: the port, for the other processes on this machine.
+
+wire.py says what is spoken. Whatever a client does, the owner goes on; the leases of a client that
+leaves are given back.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import socket
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from postroad.domain.mail import Mail, Outcome, OutcomeKind
+from postroad.errors import InvalidInput, PostroadError, StoreFailed
+from postroad.ports.queue import MailView
+from postroad.spool import wire
+from postroad.spool.items import SpoolItem
+from postroad.spool.queue import CHANGES, Consumer, OwnedQueue
+from postroad.spool.records import envelope_from, envelope_json
+from postroad.spool.wire import Kind
+from postroad.telemetry.logs import logger
+
+log = logger("spool")
+Arguments = Mapping[str, Any]
+
+
+class Server:
+    """Serves an owned queue on a Unix socket."""
+
+    def __init__(self, queue: OwnedQueue) -> None:
+        self._queue = queue
+        self._server: asyncio.Server | None = None
+        self._connections: set[asyncio.Task[None]] = set()
+
+    async def listen(self, path: Path) -> None:
+        """Begin to serve. Only this user can connect."""
+        self._server = await asyncio.start_unix_server(self._connected, sock=_bind(path))
+
+    async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        self._connections.add(task)
+        try:
+            await _Connection(self._queue, reader, writer).serve()
+        except (ConnectionError, asyncio.IncompleteReadError, asyncio.CancelledError):
+            pass  # The client left, or we do: its leases are given back, and that is all.
+        finally:
+            self._connections.discard(task)
+            writer.close()
+
+    async def close(self) -> None:
+        """Stop serving."""
+        if self._server is not None:
+            self._server.close()
+        for task in list(self._connections):
+            task.cancel()
+        if self._connections:
+            await asyncio.wait(self._connections)
+
+
+def _bind(path: Path) -> socket.socket:
+    """Bind a socket, also where its path is longer than the 107 bytes that a socket's may have."""
+    listening = socket.socket(socket.AF_UNIX)
+    directory = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        path.unlink(missing_ok=True)
+        listening.bind(f"/proc/self/fd/{directory}/{path.name}")
+        path.chmod(0o600)
+    finally:
+        os.close(directory)
+    return listening
+
+
+class _Connection:
+    """One client: its calls under way, its consumers and the items it has."""
+
+    def __init__(
+        self, queue: OwnedQueue, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
+        self._queue, self._reader, self._writer = queue, reader, writer
+        self._calls: dict[int, asyncio.Task[None]] = {}
+        self._input: dict[int, asyncio.Queue[bytes | None]] = {}
+        self._credit: dict[int, asyncio.Semaphore] = {}
+        self._consumers: dict[int, Consumer] = {}
+        self._items: dict[int, SpoolItem] = {}
+        self._numbers = 0
+
+    async def serve(self) -> None:
+        """Answer until the client leaves."""
+        try:
+            while True:
+                head = await self._reader.readexactly(wire.HEAD.size)
+                length, call, kind = wire.HEAD.unpack(head)
+                if not 5 <= length <= wire.LONGEST:
+                    return
+                body = await self._reader.readexactly(length - 5)
+                self._take(call, kind, body)
+        finally:
+            for task in list(self._calls.values()):
+                task.cancel()
+            if self._calls:
+                await asyncio.wait(list(self._calls.values()))
+            for item in list(self._items.values()):
+                item.give_back()
+
+    def _take(self, call: int, kind: int, body: bytes) -> None:
+        if kind == Kind.CALL:
+            arguments = json.loads(body)
+            if arguments["op"] == "enqueue":
+                self._input[call] = asyncio.Queue()
+            self._credit[call] = asyncio.Semaphore(wire.BURST)
+            self._calls[call] = asyncio.ensure_future(self._answer(call, arguments))
+        elif kind == Kind.DATA and call in self._input:
+            self._input[call].put_nowait(body)
+        elif kind == Kind.END and call in self._input:
+            self._input[call].put_nowait(None)
+        elif kind == Kind.CANCEL and call in self._calls:
+            self._calls[call].cancel()
+        elif kind == Kind.MORE and call in self._credit:
+            for _ in range(wire.BURST):
+                self._credit[call].release()
+
+    async def _answer(self, call: int, arguments: Arguments) -> None:
+        operation = OPERATIONS.get(arguments["op"])
+        try:
+            if operation is None:
+                raise InvalidInput(f"the owner knows no operation {arguments['op']!r}")
+            result = await operation(self, call, arguments)
+            await self.send(wire.json_frame(call, Kind.RESULT, result))
+        except PostroadError as error:
+            await self.send(wire.json_frame(call, Kind.ERROR, wire.error_value(error)))
+        except (ConnectionError, asyncio.CancelledError):
+            pass
+        except Exception as error:
+            log.exception("a client's call failed", error=type(error).__name__)
+            failure = StoreFailed(f"an unforeseen {type(error).__name__}")
+            await self.send(wire.json_frame(call, Kind.ERROR, wire.error_value(failure)))
+        finally:
+            for known in (self._calls, self._input, self._credit):
+                known.pop(call, None)
+
+    async def send(self, data: bytes) -> None:
+        self._writer.write(data)
+        await self._writer.drain()
+
+    # -- operations ------------------------------------------------------------------------------
+
+    async def hello(self, call: int, arguments: Arguments) -> object:
+        if arguments["protocol"] != wire.PROTOCOL:
+            raise InvalidInput(
+                f"the owner speaks protocol {wire.PROTOCOL}, not {arguments['protocol']}"
+            )
+        return {"name": self._queue.name}
+
+    async def enqueue(self, call: int, arguments: Arguments) -> object:
+        pieces = self._input[call]
+
+        async def content() -> AsyncIterator[bytes]:
+            while (piece := await pieces.get()) is not None:
+                yield piece
+
+        envelope = envelope_from(arguments["mail"])
+        body: bytes | AsyncIterator[bytes] = content()
+        if arguments["whole"]:
+            body = await pieces.get() or b""
+        mail = Mail(
+            envelope.sender, envelope.recipients, body, envelope.name, envelope.attributes,
+            envelope.origin, envelope.dsn,
+        )  # fmt: skip
+        return str(await self._queue.enqueue(mail, wire.duration_of(arguments["delay"])))
+
+    async def browse(self, call: int, arguments: Arguments) -> object:
+        return await self._stream(call, self._queue.browse(_selector(arguments)))
+
+    async def dead_letters(self, call: int, arguments: Arguments) -> object:
+        return await self._stream(call, self._queue.dead_letters(_selector(arguments)))
+
+    async def _stream(self, call: int, views: AsyncIterator[MailView]) -> object:
+        credit = self._credit[call]
+        async for view in views:
+            await credit.acquire()
+            await self.send(wire.json_frame(call, Kind.ELEMENT, wire.view_value(view)))
+        return None
+
+    async def size(self, call: int, arguments: Arguments) -> object:
+        return asdict(await self._queue.size())
+
+    async def ages(self, call: int, arguments: Arguments) -> object:
+        found = await self._queue.ages()
+        return {
+            domain: [[wire.us_of(limit), count] for limit, count in counts.items()]
+            for domain, counts in found.items()
+        }
+
+    async def change(self, call: int, arguments: Arguments) -> object:
+        selector = _selector(arguments)
+        assert selector is not None
+        return await self._queue.change(arguments["op"], selector)
+
+    async def purge(self, call: int, arguments: Arguments) -> object:
+        return await self._queue.purge()
+
+    async def republish(self, call: int, arguments: Arguments) -> object:
+        return await self._queue.republish(wire.duration_of(arguments["older_than"]))
+
+    async def maintain(self, call: int, arguments: Arguments) -> object:
+        await self._queue.maintain()
+        return None
+
+    async def consume(self, call: int, arguments: Arguments) -> object:
+        self._numbers += 1
+        self._consumers[self._numbers] = self._queue.consumer(arguments["prefetch"])
+        return self._numbers
+
+    async def next(self, call: int, arguments: Arguments) -> object:
+        item = await self._consumers[arguments["consumer"]].next()
+        self._numbers += 1
+        self._items[self._numbers] = item
+        return {
+            "item": self._numbers,
+            "enqueue_id": str(item.enqueue_id),
+            "mail_id": str(item.mail_id),
+            "mail": envelope_json(item.mail),
+            "accepted_at": wire.moment_us(item.accepted_at),
+            "enqueued_at": wire.moment_us(item.enqueued_at),
+            "attempt": item.attempt,
+            "size_bytes": item.size_bytes,
+            "failures": dict(item.failures),
+        }
+
+    async def content(self, call: int, arguments: Arguments) -> object:
+        credit = self._credit[call]
+        async for chunk in self._items[arguments["item"]].stream():
+            await credit.acquire()
+            await self.send(wire.frame(call, Kind.DATA, chunk))
+        return None
+
+    async def record(self, call: int, arguments: Arguments) -> object:
+        outcome = Outcome(OutcomeKind(arguments["kind"]), arguments["text"])
+        await self._items[arguments["item"]].record(tuple(arguments["to"]), outcome)
+        return None
+
+    async def done(self, call: int, arguments: Arguments) -> object:
+        return await self._end(arguments, lambda item: item.done())
+
+    async def reject(self, call: int, arguments: Arguments) -> object:
+        return await self._end(arguments, lambda item: item.reject(arguments["reason"]))
+
+    async def retry(self, call: int, arguments: Arguments) -> object:
+        remaining = arguments["remaining"]
+        delay = wire.duration_of(arguments["delay"])
+        return await self._end(
+            arguments,
+            lambda item: item.retry(
+                delay, None if remaining is None else tuple(remaining), arguments["error"]
+            ),
+        )
+
+    async def give_back(self, call: int, arguments: Arguments) -> object:
+        if (item := self._items.pop(arguments["item"], None)) is not None:
+            item.give_back()
+        return None
+
+    async def _end(
+        self, arguments: Arguments, ending: Callable[[SpoolItem], Awaitable[None]]
+    ) -> object:
+        await ending(self._items[arguments["item"]])
+        del self._items[arguments["item"]]
+        return None
+
+
+def _selector(arguments: Arguments) -> Any:
+    return wire.selector_from(arguments["selector"])
+
+
+Operation = Callable[[_Connection, int, Arguments], Awaitable[object]]
+OPERATIONS: dict[str, Operation] = {
+    name: getattr(_Connection, name)
+    for name in (
+        "hello",
+        "enqueue",
+        "browse",
+        "dead_letters",
+        "size",
+        "ages",
+        "purge",
+        "republish",
+        "maintain",
+        "consume",
+        "next",
+        "content",
+        "record",
+        "done",
+        "reject",
+        "retry",
+        "give_back",
+    )
+} | dict.fromkeys(CHANGES, _Connection.change)

@@ -1,0 +1,155 @@
+"""What the owner of a store and its clients say to each other on the socket. Pure.
+
+A frame is the length of what follows (4 bytes, little-endian), the number of the call (4), its kind
+(1), and a body. A connection carries many calls at once; the client numbers them.
+
+    client              owner
+    CALL   JSON         what to do: {"op": …, …}
+    DATA   bytes        DATA     a piece of content, at most 1 MiB
+    END                 END      the content is complete
+    CANCEL                       the caller does not want the answer any more
+    MORE                         send the next BURST elements of a stream
+                        ELEMENT  JSON, one of a stream
+                        RESULT   JSON, the last answer of a call
+                        ERROR    JSON: {"type", "message", "hint"}
+
+The first call is {"op": "hello", "protocol": 1}. When a connection ends, its leases are given back.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from datetime import datetime, timedelta
+from enum import IntEnum
+from struct import Struct
+from typing import Any
+from uuid import UUID
+
+from postroad import errors
+from postroad.domain.identifiers import EPOCH
+from postroad.domain.selectors import Selector
+from postroad.errors import PostroadError, StoreUnavailable
+from postroad.ports.queue import MailView
+from postroad.spool.records import envelope_from, envelope_json
+
+PROTOCOL = 1
+HEAD = Struct("<IIB")
+LONGEST = 64 * 1024 * 1024
+"""Bytes of a frame's body; a longer one is an error of whoever sent it."""
+
+BURST = 100
+"""Elements of a stream that are sent before the client asks for more."""
+
+MICROSECOND = timedelta(microseconds=1)
+
+
+class Kind(IntEnum):
+    """Kinds of frames."""
+
+    CALL = 1
+    DATA = 2
+    END = 3
+    CANCEL = 4
+    MORE = 5
+    ELEMENT = 6
+    RESULT = 7
+    ERROR = 8
+
+
+def frame(call: int, kind: Kind, body: bytes = b"") -> bytes:
+    """Return a frame."""
+    return HEAD.pack(len(body) + 5, call, kind) + body
+
+
+def json_frame(call: int, kind: Kind, value: object) -> bytes:
+    """Return a frame with JSON in it."""
+    return frame(call, kind, json.dumps(value, separators=(",", ":")).encode())
+
+
+def error_value(error: PostroadError) -> dict[str, str]:
+    """Return an error as it is sent."""
+    return {"type": type(error).__name__, "message": str(error), "hint": error.hint}
+
+
+def error_from(value: Mapping[str, str]) -> PostroadError:
+    """Return the error that was sent; an unknown one is transient, as all unforeseen ones."""
+    found = getattr(errors, value["type"], None)
+    if isinstance(found, type) and issubclass(found, PostroadError):
+        return found(value["message"], hint=value["hint"])
+    return StoreUnavailable(value["message"], hint=value["hint"])
+
+
+def us_of(duration: timedelta) -> int:
+    return duration // MICROSECOND
+
+
+def duration_of(us: int) -> timedelta:
+    return timedelta(microseconds=us)
+
+
+def moment_us(moment: datetime | None) -> int | None:
+    return None if moment is None else (moment - EPOCH) // MICROSECOND
+
+
+def moment_of(us: int) -> datetime:
+    return EPOCH + timedelta(microseconds=us)
+
+
+def selector_value(selector: Selector | None) -> dict[str, Any] | None:
+    """Return a selector as it is sent; None stands for no selector at all."""
+    if selector is None:
+        return None
+    age = selector.older_than
+    return {
+        "enqueue_id": None if selector.enqueue_id is None else str(selector.enqueue_id),
+        "name": selector.name,
+        "sender": selector.sender,
+        "recipient": selector.recipient,
+        "domain": selector.domain,
+        "older_than": None if age is None else us_of(age),
+        "attribute": selector.attribute,
+        "everything": selector.everything,
+    }
+
+
+def selector_from(value: Mapping[str, Any] | None) -> Selector | None:
+    """Return the selector that was sent."""
+    if value is None:
+        return None
+    fields = dict(value)
+    if fields["enqueue_id"] is not None:
+        fields["enqueue_id"] = UUID(fields["enqueue_id"])
+    if fields["older_than"] is not None:
+        fields["older_than"] = duration_of(fields["older_than"])
+    if fields["attribute"] is not None:
+        name, text = fields["attribute"]
+        fields["attribute"] = (name, text)
+    return Selector(**fields)
+
+
+def view_value(view: MailView) -> dict[str, Any]:
+    """Return a mail's view as it is sent."""
+    return {
+        "enqueue_id": str(view.enqueue_id),
+        "mail_id": str(view.mail_id),
+        "mail": envelope_json(view.mail),
+        "accepted_at": moment_us(view.accepted_at),
+        "enqueued_at": moment_us(view.enqueued_at),
+        "due_at": moment_us(view.due_at),
+        "held": view.held,
+        "attempt": view.attempt,
+        "size_bytes": view.size_bytes,
+        "last_error": view.last_error,
+        "reason": view.reason,
+    }
+
+
+def view_from(value: Mapping[str, Any]) -> MailView:
+    """Return the view that was sent."""
+    fields = dict(value)
+    fields["enqueue_id"], fields["mail_id"] = UUID(value["enqueue_id"]), UUID(value["mail_id"])
+    fields["mail"] = envelope_from(value["mail"])
+    for name in ("accepted_at", "enqueued_at", "due_at"):
+        fields[name] = None if value[name] is None else moment_of(value[name])
+    return MailView(**fields)

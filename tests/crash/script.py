@@ -1,0 +1,158 @@
+"""One run of a store that meets everything: new mail and retries, several recipients, deaths and
+removals, holding, rotation, checkpoints, files used again, and a process that was killed midway.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from datetime import timedelta
+
+from crash.lossy import Journal, LossyFiles
+from crash.world import Outside, start
+from postroad.adapters.memory.clock import ManualClock
+
+MINUTE = timedelta(minutes=1)
+HOUR = timedelta(hours=1)
+
+
+Phase = Callable[[Outside, ManualClock], Awaitable[None]]
+
+
+async def record(*phases: Phase) -> Journal:
+    """Run some phases in one process, and return the journal."""
+    files, clock = LossyFiles(), ManualClock()
+    queue = await start(files, clock)
+    await queue.keeper.recovering
+    outside = Outside(files, queue)
+    for phase in phases:
+        await phase(outside, clock)
+    await queue.close()
+    return files.journal
+
+
+async def record_run() -> Journal:
+    """Run everything, and return the journal."""
+    files, clock = LossyFiles(), ManualClock()
+    queue = await start(files, clock)
+    await queue.keeper.recovering
+    outside = Outside(files, queue)
+    await first_mails(outside, clock)
+    await queue.maintain()
+    await administration(outside, clock)
+    await queue.close()  # to stop is to crash: nothing is written
+
+    queue = await start(files, clock, seed=1)
+    await queue.keeper.recovering
+    outside = Outside(files, queue)
+    await _second_process(outside, clock)
+    await queue.close()
+    return files.journal
+
+
+async def first_mails(outside: Outside, clock: ManualClock) -> None:
+    await outside.enqueue("one")
+    await outside.enqueue("three", 3)
+    await outside.enqueue("late", delay=HOUR)
+    for _ in range(2):
+        await outside.lease()
+    await outside.done("one")
+    await outside.transmit("three", ("three0@example.net",))
+    await outside.retry("three", MINUTE)
+    await outside.enqueue("four")  # takes the file of `one`
+    await outside.lease()
+    await outside.retry("four", timedelta(0))
+    await outside.queue.keeper.checkpoint()
+    await outside.lease()
+    await outside.transmit("four")
+    await outside.done("four")
+    await clock.advance(2 * MINUTE)
+    await outside.lease()
+    await outside.fail("three", "three1@example.net")
+    await outside.transmit("three", ("three2@example.net",))
+    await outside.reject("three")
+
+
+async def administration(outside: Outside, clock: ManualClock) -> None:
+    for name in ("held", "gone", "busy", "dead", "slow"):
+        await outside.enqueue(name, 2)
+    await outside.change("hold", "held")
+    await outside.change("remove", "gone")
+    for _ in range(3):
+        await outside.lease()
+    await outside.change("remove", "busy")
+    await outside.items["busy"].done()
+    await outside.reject("dead")
+    await outside.change("hold", "slow")
+    await outside.queue.keeper.checkpoint()
+    await outside.enqueue("more")
+    await outside.enqueue("again")
+    await outside.change("flush", "late")
+    await outside.change("requeue", "dead")
+    await outside.transmit("slow", ("slow0@example.net",))
+
+
+async def crowd(outside: Outside, clock: ManualClock) -> None:
+    """Several are worked on at once when an envelope comes that needs a segment of its own, so that
+    the one before ends with records nobody waited for."""
+    for number in range(2):
+        names = [f"crowd{number}{letter}" for letter in "ab"]
+        for name in names:
+            await outside.enqueue(name)
+        while not set(names) <= set(outside.items):
+            await outside.lease()
+        await outside.enqueue(f"long{number}", 40)
+        for name in names:
+            await outside.transmit(name)
+        for name in names:
+            await outside.done(name)
+    for name in list(outside.items):
+        await outside.done(name)
+
+
+async def _second_process(outside: Outside, clock: ManualClock) -> None:
+    names = set()
+    for _ in range(4):
+        names.add((await outside.lease()).mail.name)
+    assert names == {"more", "again", "late", "dead"}
+    await outside.done("again")
+    await outside.retry("more", HOUR)
+    await outside.queue.keeper.checkpoint()
+    await outside.change("release", "held")
+    await outside.done("late")
+    await outside.done("dead")
+    for number in range(3):
+        await outside.enqueue(f"new{number}")
+        await outside.lease()
+    await outside.queue.keeper.checkpoint()
+    await crowd(outside, clock)
+    await outside.queue.maintain()
+    await clock.advance(2 * HOUR)
+    await outside.lease()
+    await outside.transmit("more")
+
+
+async def aging(outside: Outside, clock: ManualClock) -> None:
+    """Mails are retried into another lane until the segments of the first one are garbage."""
+    for number in range(4):
+        await outside.enqueue(f"aging{number}", 6)
+    await outside.enqueue("long", 40)
+    for _ in range(5):
+        await outside.lease()
+    for name in list(outside.items):
+        await outside.retry(name, HOUR)
+    await outside.queue.keeper.checkpoint()
+    await outside.enqueue("last")
+
+
+async def changing_minds(outside: Outside, clock: ManualClock) -> None:
+    """A retried mail is made due again at once, before anybody synced its lane."""
+    for number in range(3):
+        await outside.enqueue(f"mind{number}")
+    await outside.queue.keeper.checkpoint()
+    for number in range(3):
+        await outside.lease()
+        await outside.retry(f"mind{number}", HOUR)
+        await clock.advance(HOUR)
+        await outside.lease()
+        await outside.transmit(f"mind{number}")
+        await outside.done(f"mind{number}")

@@ -1,0 +1,222 @@
+"""The suite bites: each rule of FORMAT.md, undone alone, breaks a promise that it then names.
+
+What is undone here are the resolutions of the holes by which the scheme would lose mail on power
+loss (AMB-3 to AMB-6), the order of the answer and the sync, and the rules R1, R3 and R5.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from crash.cuts import check_cuts
+from crash.script import Phase, aging, changing_minds, crowd, first_mails, record
+from crash.world import Broken
+from postroad.errors import PostroadError
+from postroad.spool import contents, frames
+from postroad.spool.contents import Filling
+from postroad.spool.engine import Engine
+from postroad.spool.keeping import Keeper, Moment
+from postroad.spool.lanes import LaneLog
+from postroad.spool.layout import NEW
+from postroad.spool.records import Delivery
+
+
+async def broken(*phases: Phase) -> str:
+    """Record a run of the store as it is now and return the promise that a cut breaks."""
+    journal = await record(*phases)
+    with pytest.raises((Broken, PostroadError)) as found:
+        await check_cuts(journal)
+    return str(found.value)
+
+
+async def test_nothing_undone_breaks_nothing() -> None:
+    journal = await record(crowd, aging)
+
+    assert await check_cuts(journal, every=5) > 50
+
+
+async def test_amb_3_a_header_is_no_proof_of_the_bytes_under_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Undone: a set envelope offset means a complete mail."""
+    monkeypatch.setattr(contents, "_is_whole", lambda file, header: True)
+
+    assert "calls junk a mail" in await broken(crowd)
+
+
+async def test_amb_4_a_mark_is_written_only_behind_its_start(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Undone: marks are written as soon as their STARTs are appended."""
+    honest = Engine._start
+
+    def eager(self: Engine, entry: Any, waiting: Any) -> None:
+        honest(self, entry, waiting)
+        if entry.segment.file is not None:
+            entry.segment.write_marks([entry.mark])
+
+    monkeypatch.setattr(Engine, "_start", eager)
+
+    assert "P1" in await broken(crowd)
+
+
+async def test_amb_4_marks_wait_for_the_sync_of_a_checkpoint(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Undone: a checkpoint writes its marks before it syncs the lanes."""
+    honest = Keeper._moment
+
+    def hasty(self: Keeper) -> Moment | None:
+        moment = honest(self)
+        for segment, numbers in moment.marks.items() if moment else ():
+            if segment.file is not None:
+                segment.write_marks(numbers)
+        return moment
+
+    monkeypatch.setattr(Keeper, "_moment", hasty)
+
+    assert "P1" in await broken(aging)
+
+
+async def test_amb_5_a_segment_is_synced_before_the_next_one_begins(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Undone: rotation without a barrier."""
+    honest = LaneLog._write
+
+    def without_barrier(self: LaneLog, batches: Any, to_sync: Any) -> None:
+        for batch in batches:
+            batch.earlier = None
+        honest(self, batches, to_sync)
+
+    monkeypatch.setattr(LaneLog, "_write", without_barrier)
+
+    assert "is damaged" in await broken(crowd)
+
+
+async def test_amb_6_segments_go_only_behind_a_completed_checkpoint(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Undone: segments are removed before the checkpoint is written."""
+    honest = Keeper._write
+
+    def removed_first(self: Keeper, moment: Moment) -> None:
+        for lane, state in moment.checkpoint.lanes.items():
+            for segment in self._engine.lanes[lane].segments:
+                if segment.sequence < state.first_sequence:
+                    path = self._engine.layout.segment(lane, segment.sequence)
+                    self._engine.files.unlink(path)
+        self._engine.files.sync_directory(self._engine.layout.log)
+        honest(self, moment)
+
+    monkeypatch.setattr(Keeper, "_write", removed_first)
+
+    assert "missing" in await broken(aging)
+
+
+async def test_amb_6_a_checkpoint_syncs_the_lanes_before_it_speaks_of_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Undone: old segments go while the replacements of their mails are not durable."""
+    honest = LaneLog._write
+
+    def only_new(self: LaneLog, batches: Any, to_sync: Any) -> None:
+        honest(self, batches, to_sync if self.lane == NEW else None)
+
+    monkeypatch.setattr(LaneLog, "_write", only_new)
+
+    assert "is damaged" in await broken(aging)
+
+
+async def test_the_answer_waits_for_the_sync_of_the_spool_file(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Undone: one sync less on the spool file."""
+
+    def unsynced(self: Filling, *arguments: Any) -> None:
+        sync, self.file = self.file, _Unsynced(self.file)  # type: ignore[assignment]
+        finish(self, *arguments)
+        self.file = sync
+
+    finish = Filling.finish
+    monkeypatch.setattr(Filling, "finish", unsynced)
+
+    assert "lost its content" in await broken(crowd)
+
+
+class _Unsynced:
+    def __init__(self, file: Any) -> None:
+        self.pwrite, self.sync = file.pwrite, lambda: None
+
+
+async def test_the_answer_waits_for_the_sync_of_the_log(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Undone: `enqueue` returns when its record is appended."""
+
+    async def impatient(self: Engine, waiting: Any, *, patience: bool = True) -> None:
+        self.admit(waiting, self.write(waiting))
+
+    monkeypatch.setattr(Engine, "accept", impatient)
+
+    assert "P1" in await broken(crowd)
+
+
+async def test_a_delivery_is_recorded_when_it_is_synced(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Undone: `record` returns when its record is appended."""
+
+    async def impatient(self: Engine, waiting: Any, kind: Any, numbers: Any, text: str) -> None:
+        self.append(NEW, Delivery(waiting.mail_id, waiting.turn, kind, numbers, text))
+
+    monkeypatch.setattr(Engine, "deliver", impatient)
+
+    assert "P2" in await broken(crowd)
+
+
+async def test_r1_nothing_refers_to_what_could_still_vanish(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Undone: a turn is started, or changed, before its envelope is durable."""
+
+    async def trusting(self: Engine, entry: Any) -> None:
+        pass
+
+    monkeypatch.setattr(Engine, "settle", trusting)
+
+    assert "no envelope" in await broken(changing_minds)
+
+
+async def test_r3_a_slot_is_given_away_only_when_nobody_needs_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Undone: the file of a finished mail goes to the pool before that is durable."""
+    monkeypatch.setattr(LaneLog, "when_durable", _at_once)
+
+    assert "P" in await broken(first_mails)
+
+
+def _at_once(self: LaneLog, position: int, then: Any) -> None:
+    then()
+
+
+async def test_a_torn_tail_is_cut_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Undone: frames are believed without their checksum."""
+    honest = frames.frame_at
+
+    def credulous(data: bytes, offset: int, seed: int) -> Any:
+        found = honest(data, offset, seed)
+        if found is not None or len(data) < offset + frames.HEAD.size:
+            return found
+        magic, _, length, record_type, _, mark, durable = frames.HEAD.unpack_from(data, offset)
+        stop = offset + frames.HEAD.size + length
+        if magic != frames.MAGIC or stop > len(data):
+            return None
+        end = offset + frames.frame_size(length)
+        payload = data[offset + frames.HEAD.size : stop]
+        return frames.Frame(offset, end, record_type, mark, durable, payload)
+
+    monkeypatch.setattr(frames, "frame_at", credulous)
+    journal = await record(crowd)
+
+    with pytest.raises(Exception):  # noqa: B017  # junk may break anything
+        await check_cuts(journal)

@@ -1,0 +1,81 @@
+"""Every call to the disk fails once: a refusal or a stop, never a silent loss (P12).
+
+The run goes on as far as the store lets it; then the process dies, and the next one recovers on a
+disk that works again.
+"""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+
+from crash.lossy import Event, LossyFiles
+from crash.script import Phase, aging, changing_minds, crowd
+from crash.world import Outside, check, opened, start
+from postroad.adapters.memory.clock import ManualClock
+from postroad.errors import PostroadError, StoreFailed, StoreFull
+from postroad.ports.files import Room
+
+SECOND = timedelta(seconds=1)
+ERRORS = {
+    "EIO": StoreFailed("cannot write: Input/output error"),
+    "ENOSPC": StoreFull("no space is left"),
+    "EMFILE": StoreFull("this process may open no more files"),
+}
+
+
+async def run_with_fault(call: int, error: PostroadError, phase: Phase) -> tuple[LossyFiles, bool]:
+    """Run a phase whose n-th call to the disk fails; return the disk, and whether all went well."""
+    files, clock = LossyFiles(), ManualClock()
+    queue = await start(files, clock)
+    await queue.keeper.recovering
+    files.fail[files.calls + call] = error
+    try:
+        await phase(Outside(files, queue), clock)
+    except (StoreFailed, StoreFull):  # transient both: no sender gives up because of them
+        went_well = False
+    else:
+        went_well = True
+    await queue.close()
+    files.fail.clear()
+    return files, went_well
+
+
+@pytest.mark.parametrize("phase", [crowd, aging, changing_minds], ids=lambda each: each.__name__)
+@pytest.mark.parametrize("error", ERRORS.values(), ids=ERRORS.keys())
+async def test_a_call_that_fails_never_loses_what_was_promised(
+    phase: Phase, error: PostroadError
+) -> None:
+    failed = 0
+    for call in range(1, 1000):
+        files, went_well = await run_with_fault(call, error, phase)
+        async with opened(files.disk, seed=1) as (_, queue):
+            await check(queue, files.journal.events(len(files.journal.steps)))
+        if went_well and files.calls < call:
+            break
+        failed += not went_well
+    assert failed > 20
+
+
+async def test_full_disk_is_refused_before_anything_is_written() -> None:
+    files, clock = LossyFiles(), ManualClock()
+    queue = await start(files, clock)
+    await queue.keeper.recovering
+    outside = Outside(files, queue)
+    await outside.enqueue("fits")
+    for room in (Room(1 << 20, 1 << 20), Room(1 << 40, 10)):
+        files.free = room
+        await clock.advance(SECOND)
+        before = [step for step in files.journal.steps if not isinstance(step, Event)]
+
+        with pytest.raises(StoreFull) as refused:
+            await outside.enqueue("refused")
+
+        assert refused.value.transient
+        assert [step for step in files.journal.steps if not isinstance(step, Event)] == before
+    files.free = Room(1 << 40, None)
+    await clock.advance(SECOND)
+    await outside.enqueue("again")
+    assert (await queue.size()).size == 2
+    await queue.close()

@@ -1,0 +1,85 @@
+"""`postroad mta` over a directory: no server, one process; killed at any time, it loses nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import smtplib
+from collections import Counter
+from pathlib import Path
+
+from postroad import open_queue
+from support.programs import Program
+from support.sink import Sink
+
+
+async def an_mta(folder: Path, root: Path, sink_port: int) -> tuple[Program, int]:
+    program = await Program.start(
+        folder,
+        *("mta", "--queue", f"embedded://{root}", "--listen", "127.0.0.1:0"),
+        *("--relay", f"127.0.0.1:{sink_port}", "--tls", "none"),
+        environment={"POSTROAD_RETRY_LANES": "1s"},
+    )
+    return program, await program.port("listening")
+
+
+def send(port: int, names: list[str]) -> list[str]:
+    """Send mails one after the other; return those that were answered with 250."""
+    accepted = []
+    try:
+        with smtplib.SMTP("127.0.0.1", port) as client:
+            for name in names:
+                client.sendmail(
+                    "a@origin.example", [f"{name}@dest.example"], f"Subject: {name}\r\n\r\nx\r\n"
+                )
+                accepted.append(name)
+    except (smtplib.SMTPException, OSError):
+        pass  # it was killed
+    return accepted
+
+
+async def until_empty(root: Path) -> None:
+    async with open_queue(f"embedded://{root}") as queue:
+        while (await queue.size()).size:
+            await asyncio.sleep(0.1)
+
+
+async def test_mails_pass_and_the_queue_can_be_asked_meanwhile(tmp_path: Path) -> None:
+    root, names = tmp_path / "store", [f"mail{number}" for number in range(30)]
+    async with Sink() as sink:
+        program, port = await an_mta(tmp_path, root, sink.port)
+        try:
+            accepted = await asyncio.to_thread(send, port, names)
+            asked = await Program.start(tmp_path, "size", "--queue", f"embedded://{root}", "--json")
+            assert await asked.stop_by_itself() == 0
+            await until_empty(root)
+        finally:
+            code = await program.stop()
+
+    assert code == 0
+    assert accepted == names
+    assert set(json.loads(asked.log.read_text())) == {"size", "delayed", "held", "dead_letters"}
+    assert Counter(to for mail in sink.mails for to in mail.recipients) == Counter(
+        f"{name}@dest.example" for name in names
+    )
+
+
+async def test_killed_again_and_again_it_loses_nothing_that_it_accepted(tmp_path: Path) -> None:
+    root, accepted = tmp_path / "store", list[str]()
+    async with Sink() as sink:
+        for life in range(4):
+            program, port = await an_mta(tmp_path, root, sink.port)
+            names = [[f"life{life}client{c}mail{n}" for n in range(200)] for c in range(4)]
+            sending = [asyncio.create_task(asyncio.to_thread(send, port, each)) for each in names]
+            before = len(sink.mails)
+            while len(sink.mails) < before + 20:
+                await asyncio.sleep(0.01)
+            await program.kill()
+            accepted += [name for each in await asyncio.gather(*sending) for name in each]
+        program, _ = await an_mta(tmp_path, root, sink.port)
+        await until_empty(root)
+        await program.stop()
+
+    arrived = Counter(to.partition("@")[0] for mail in sink.mails for to in mail.recipients)
+    assert set(accepted) <= set(arrived)
+    assert len(accepted) > 80

@@ -1,0 +1,281 @@
+"""A store on a lossy disk, what the world outside saw of it, and what it may hold after a cut."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from datetime import timedelta
+from pathlib import PurePosixPath
+from typing import TypeVar
+
+from crash.lossy import Disk, Event, LossyFiles
+from postroad.adapters.memory.clock import ManualClock, SeededChance
+from postroad.domain.mail import Mail, Outcome
+from postroad.domain.selectors import Selector
+from postroad.errors import BlobMissing
+from postroad.spool.engine import Engine
+from postroad.spool.items import SpoolItem
+from postroad.spool.layout import Options
+from postroad.spool.queue import OwnedQueue
+from postroad.spool.starting import describe, open_store
+
+T = TypeVar("T")
+ROOT = PurePosixPath("/store")
+OPTIONS = Options(
+    segment_bytes=4096 + 8 + 1800,
+    marks=8,
+    steps=(timedelta(minutes=1), timedelta(hours=1)),
+    envelope_wait=timedelta(0),
+    checkpoint_every=timedelta(days=3650),
+    pool_files=8,
+)
+"""Segments of a handful of records, and checkpoints only when a test takes them."""
+
+
+class Inline:
+    """Blocking calls made at once, in the order in which they were asked for."""
+
+    async def run(self, work: Callable[..., T], *arguments: object) -> T:
+        await asyncio.sleep(0)
+        return work(*arguments)
+
+    def close(self) -> None:
+        pass
+
+
+def content_of(name: str) -> bytes:
+    """Return a content that no other mail has, in length either."""
+    return f"Subject: {name}\r\n\r\n".encode() + name.encode() * (20 + sum(name.encode()) % 40)
+
+
+async def start(files: LossyFiles, clock: ManualClock | None = None, seed: int = 0) -> OwnedQueue:
+    """Open the store on a disk."""
+    layout, options = describe(files, ROOT, OPTIONS, create=True)
+    engine = Engine(
+        files, layout, options, clock or ManualClock(), SeededChance(seed), Inline(), Inline()
+    )
+    keeper = await open_store(engine)
+    return OwnedQueue("crash", engine, keeper)
+
+
+@asynccontextmanager
+async def opened(
+    disk: Disk, clock: ManualClock | None = None, seed: int = 0
+) -> AsyncIterator[tuple[LossyFiles, OwnedQueue]]:
+    """Recover the store on a disk. Raises: what recovery raises."""
+    files = LossyFiles(disk)
+    queue = await start(files, clock, seed)
+    try:
+        await queue.keeper.recovering
+        queue.engine.check()
+        yield files, queue
+    finally:
+        await queue.close()
+
+
+class Outside:
+    """The world outside: it uses the queue, and notes in the journal what it saw."""
+
+    def __init__(self, files: LossyFiles, queue: OwnedQueue) -> None:
+        self.files, self.queue = files, queue
+        self.items: dict[str, SpoolItem] = {}
+        self.consumer = queue.consumer(1000)
+
+    async def enqueue(self, name: str, count: int = 1, delay: timedelta = timedelta(0)) -> None:
+        recipients = tuple(f"{name}{number}@example.net" for number in range(count))
+        self.files.note("offered", name, recipients)
+        mail = Mail("a@example.org", recipients, content_of(name), name=name)
+        await self.queue.enqueue(mail, delay)
+        self.files.note("accepted", name)
+
+    async def lease(self) -> SpoolItem:
+        item = await asyncio.wait_for(self.consumer.next(), 5)
+        name = item.mail.name or ""
+        self.items[name] = item
+        return item
+
+    async def transmit(self, name: str, recipients: tuple[str, ...] | None = None) -> None:
+        """Hand the mail to its next hop, and record that it took it."""
+        item = self.items[name]
+        chosen = item.mail.recipients if recipients is None else recipients
+        self.files.note("transmitted", name, chosen)
+        await item.record(chosen, Outcome.delivered("250 ok"))
+        self.files.note("recorded", name, chosen)
+
+    async def fail(self, name: str, recipient: str) -> None:
+        self.files.note("failing", name, (recipient,))
+        await self.items[name].record((recipient,), Outcome.failed("550 no"))
+        self.files.note("failed", name, (recipient,))
+
+    async def done(self, name: str) -> None:
+        """End a mail; whoever was not recorded was transmitted to just now."""
+        item = self.items.pop(name)
+        self.files.note("transmitted", name, item.mail.recipients)
+        await item.done()
+        self.files.note("recorded", name, item.mail.recipients)
+
+    async def retry(self, name: str, delay: timedelta) -> None:
+        await self.items.pop(name).retry(delay, error="451 later")
+
+    async def reject(self, name: str) -> None:
+        await self.items.pop(name).reject("given up")
+        self.files.note("rejected", name)
+
+    async def change(self, operation: str, name: str) -> None:
+        """Change one mail. When there was nothing to change, the world was told so."""
+        self.files.note(f"{operation} begins", name)
+        count = await self.queue.change(operation, Selector(name=name))
+        self.files.note(operation if count else f"{operation} in vain", name)
+
+
+@dataclass
+class Expected:
+    """What was promised about one mail up to a cut, and what is in doubt."""
+
+    recipients: tuple[str, ...]
+    is_accepted: bool = False
+    must_not_come: set[str] = field(default_factory=set)
+    may_be_gone: set[str] = field(default_factory=set)
+    has_failed: set[str] = field(default_factory=set)
+    is_removed: bool = False
+    may_be_removed: bool = False
+    is_held: bool | None = False
+    was_held: bool | None = False
+    is_dead: bool | None = False
+
+    def learn(self, event: Event) -> None:
+        """Take in what the world saw of this mail."""
+        for name, value in FACTS.get(event.kind, {}).items():
+            setattr(self, name, value)
+        match event.kind:
+            case "transmitted":
+                self.may_be_gone.update(event.recipients)
+            case "recorded":
+                self.must_not_come.update(event.recipients)
+            case "failed":
+                self.has_failed.update(event.recipients)
+            case "requeue begins":
+                self.has_failed.clear()
+            case "remove in vain":
+                self.may_be_removed = self.is_removed
+            case "hold begins" | "release begins":
+                self.was_held, self.is_held = self.is_held, None
+            case "hold in vain" | "release in vain":
+                self.is_held = self.was_held
+            case _:
+                pass
+
+
+FACTS: dict[str, dict[str, bool | None]] = {
+    "accepted": {"is_accepted": True},
+    "remove begins": {"may_be_removed": True},
+    "remove": {"is_removed": True},
+    "hold": {"is_held": True},
+    "release": {"is_held": False},
+    "rejected": {"is_dead": True},
+    "requeue begins": {"is_dead": None},
+    "requeue": {"is_dead": False},
+}
+"""What some events say at once."""
+
+
+def promises(events: Iterable[Event]) -> dict[str, Expected]:
+    """Return what the events promise about each mail."""
+    found: dict[str, Expected] = {}
+    for event in events:
+        if event.kind == "offered":
+            found[event.mail] = Expected(event.recipients)
+        elif event.mail in found:
+            found[event.mail].learn(event)
+    return found
+
+
+class Broken(AssertionError):
+    """A promise was broken."""
+
+
+async def check(queue: OwnedQueue, events: Iterable[Event], *, strict: bool = True) -> set[object]:
+    """Compare a recovered queue with what was promised; return its state. Raises: Broken.
+
+    P1 nothing accepted is lost; P2 nobody recorded comes again; P3 no mail is there twice; P4 what
+    is there is whole, and was offered.
+    """
+    expected = promises(events)
+    live = [view async for view in queue.browse()]
+    dead = [view async for view in queue.dead_letters()]
+    failures = await _failures(queue)
+    names = [view.mail.name or "" for view in (*live, *dead)]
+    if len(set(names)) < len(names):
+        raise Broken(f"P3: a mail is there twice: {sorted(names)}")
+    for view in (*live, *dead):
+        name = view.mail.name or ""
+        if name not in expected:
+            raise Broken(f"P4: {name} was never offered")
+        mail, found = expected[name], set(view.mail.recipients)
+        if mail.is_removed:
+            raise Broken(f"P2: {name} was removed, and is back")
+        finished = mail.must_not_come | (mail.has_failed if view.reason is None else set())
+        if found & finished:
+            raise Broken(f"P2: {name} comes again for {found & finished}")
+        if not found <= set(mail.recipients):
+            raise Broken(f"P4: {name} has recipients that nobody named")
+        if not mail.is_accepted and strict and found != set(mail.recipients):
+            raise Broken(f"P4: {name} was never accepted and lacks recipients")
+        if mail.is_held is not None and view.reason is None and view.held != mail.is_held:
+            raise Broken(f"{name}: held is {view.held}")
+    for name, mail in expected.items():
+        here = {to for v in (*live, *dead) if v.mail.name == name for to in v.mail.recipients}
+        here |= failures.get(name, set())
+        left = set(mail.recipients) - mail.must_not_come - mail.may_be_gone
+        if mail.is_accepted and not mail.may_be_removed and not left <= here:
+            raise Broken(f"P1: {name} is lost for {left - here}")
+        if mail.is_dead and not mail.may_be_removed and name not in {v.mail.name for v in dead}:
+            raise Broken(f"P1: the dead letter {name} is lost")
+    await _check_contents(queue, set(expected))
+    return {
+        (v.mail.name, v.mail.recipients, v.enqueue_id, v.held, v.attempt, v.reason)
+        for v in (*live, *dead)
+    }
+
+
+async def _failures(queue: OwnedQueue) -> dict[str, set[str]]:
+    """Return who failed of each mail: they wait to be told of, and are not lost."""
+    engine, found = queue.engine, dict[str, set[str]]()
+    for entry in engine.index.walk():
+        waiting = await engine.reader.read(entry)
+        found[waiting.envelope.name or ""] = {to for to, _ in waiting.failures.values()}
+    return found
+
+
+async def _check_contents(queue: OwnedQueue, names: set[str]) -> None:
+    """P4: every live turn has its content, and every file that calls itself whole is whole."""
+    engine = queue.engine
+    known = {content_of(name) for name in names}
+    slots = [entry.slot for segment in engine.segments() for entry in segment.live.values()]
+    if len(set(slots)) < len(slots):
+        raise Broken("P4: two mails share a spool file")
+    for dead in (False, True):
+        for entry in engine.index.walk(dead=dead):
+            waiting = await engine.reader.read(entry)
+            if _read(queue, waiting.slot, waiting.mail_id) != content_of(
+                waiting.envelope.name or ""
+            ):
+                raise Broken(f"P4: {waiting.envelope.name} lost its content")
+    files = engine.files
+    for directory in files.names(engine.layout.mail):
+        for name in files.names(engine.layout.mail / directory):
+            slot = int(directory) * 1000 + int(name)
+            found = engine.contents.verify(slot)
+            if found is None:
+                continue
+            if _read(queue, slot, found[0].mail_id) not in known:
+                raise Broken(f"P4: spool file {slot} calls junk a mail")
+
+
+def _read(queue: OwnedQueue, slot: int, mail_id: bytes) -> bytes | None:
+    try:
+        return queue.engine.contents.read(slot, mail_id)
+    except BlobMissing:
+        return None
