@@ -1,0 +1,1 @@
+"""The Kopf operator: pure builders of the wanted children, thin handlers, conditions as status."""

@@ -1,0 +1,169 @@
+"""Builds every object that a MailQueue wants to have in Kubernetes: pure, from facts to manifests.
+
+Children are named after the MailQueue, owned by it, and labelled so that people and the operator
+find them. Labels and annotations of the MailQueue itself are never copied: they belong to whoever
+put them there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from postroad.controller.api import (
+    API_VERSION,
+    CONFIG_MAP,
+    DEPLOYMENT,
+    DISRUPTION_BUDGET,
+    INSTANCE,
+    MAIL_QUEUE,
+    MANAGED_BY,
+    SERVICE,
+    SERVICE_ACCOUNT,
+    Kind,
+)
+from postroad.controller.drift import with_hash
+from postroad.controller.pods import AUTHORITIES_KEY, pod_template
+from postroad.controller.queue_facts import Queue, Surroundings
+from postroad.domain.durations import format_duration
+
+Child = tuple[Kind, dict[str, Any]]
+
+WORKER, INTAKE, QUEUE = "worker", "intake", "queue"
+
+
+def wanted_children(
+    queue: Queue, around: Surroundings, *, scaled_elsewhere: frozenset[str] = frozenset()
+) -> list[Child]:
+    """Return all children, in the order in which to apply them.
+
+    `scaled_elsewhere` names the Deployments whose replicas an autoscaler rules: theirs are left
+    out, so that the two do not fight.
+    """
+    configuration = queue_configuration(queue, around)
+    children = [
+        _child(queue, CONFIG_MAP, f"{queue.name.name}-queue", QUEUE, {"data": configuration}),
+        _child(
+            queue,
+            SERVICE_ACCOUNT,
+            f"{queue.name.name}-queue",
+            QUEUE,
+            {"automountServiceAccountToken": False},
+        ),
+    ]
+    if around.authorities:
+        data = {"data": {AUTHORITIES_KEY: around.authorities}}
+        children.append(_child(queue, CONFIG_MAP, f"{queue.name.name}-ca", QUEUE, data))
+    workers, intake = queue.spec.workers, queue.spec.intake
+    if intake:
+        children.append(_service(queue, intake.port))
+        template = pod_template(queue, around, INTAKE, labels(queue, INTAKE), configuration)
+        children += _deployment(queue, INTAKE, intake.replicas, template, scaled_elsewhere)
+    if workers:
+        template = pod_template(
+            queue, around, WORKER, labels(queue, WORKER), configuration, workers.template
+        )
+        children += _deployment(queue, WORKER, workers.replicas, template, scaled_elsewhere)
+    return [(kind, with_hash(child)) for kind, child in children]
+
+
+def queue_configuration(queue: Queue, around: Surroundings) -> dict[str, str]:
+    """Return what the pods read from their environment, credentials excepted."""
+    cluster, spec = around.cluster, queue.spec
+    values: dict[str, object | None] = {
+        "QUEUE": f"distributed://{queue.name}",
+        "RABBITMQ_URI": cluster.rabbitmq.uri,
+        "RABBITMQ_MANAGEMENT_URL": cluster.rabbitmq.management_url,
+        "CASSANDRA_CONTACT_POINTS": ",".join(cluster.cassandra.contact_points),
+        "CASSANDRA_PORT": cluster.cassandra.port,
+        "CASSANDRA_LOCAL_DATACENTER": cluster.cassandra.local_datacenter,
+        "CASSANDRA_KEYSPACE": cluster.cassandra.keyspace,
+        "CASSANDRA_TLS": "true" if around.cassandra_tls else None,
+        "S3_ENDPOINT": cluster.s3.endpoint,
+        "S3_REGION": cluster.s3.region,
+        "S3_BUCKET": queue.bucket(cluster),
+        "BROKER_DELIVERY_LIMIT": spec.broker.delivery_limit,
+        "RETRY_LANES": ",".join(map(format_duration, spec.retry.lanes)),
+        "RETRY_MAX_AGE": format_duration(spec.retry.max_age),
+    }
+    if spec.workers:
+        relay = spec.workers.handler.relay
+        values |= {
+            "WORKER_RELAY_HOST": relay.host,
+            "WORKER_RELAY_PORT": relay.port,
+            "WORKER_RELAY_TLS": relay.tls,
+            "WORKER_CONCURRENCY": spec.workers.concurrency,
+        }
+    if spec.intake:
+        values["INTAKE_PORT"] = spec.intake.port
+    return {f"POSTROAD_{name}": str(each) for name, each in values.items() if each is not None}
+
+
+def labels(queue: Queue, component: str) -> dict[str, str]:
+    """Return the labels by which pods are selected."""
+    return {
+        "app.kubernetes.io/name": "postroad",
+        INSTANCE: queue.name.name,
+        "app.kubernetes.io/component": component,
+    }
+
+
+def selector(queue: Queue, component: str) -> str:
+    """Return the same labels as a selector in text form."""
+    return ",".join(f"{name}={value}" for name, value in labels(queue, component).items())
+
+
+def _child(queue: Queue, kind: Kind, name: str, component: str, body: Mapping[str, Any]) -> Child:
+    owner = {
+        "apiVersion": API_VERSION,
+        "kind": MAIL_QUEUE.name,
+        "name": queue.name.name,
+        "uid": queue.uid,
+        "controller": True,
+        "blockOwnerDeletion": True,
+    }
+    metadata = {
+        "name": name,
+        "namespace": queue.name.namespace,
+        "labels": labels(queue, component) | {MANAGED_BY: "postroad"},
+        "ownerReferences": [owner],
+    }
+    return kind, {
+        "apiVersion": kind.api_version,
+        "kind": kind.name,
+        "metadata": metadata,
+        **body,
+    }
+
+
+def _deployment(
+    queue: Queue,
+    component: str,
+    replicas: int,
+    template: dict[str, Any],
+    scaled_elsewhere: frozenset[str],
+) -> list[Child]:
+    name = f"{queue.name.name}-{component}"
+    selected = {"matchLabels": labels(queue, component)}
+    template["metadata"]["labels"][MANAGED_BY] = "postroad"
+    spec: dict[str, Any] = {
+        "selector": selected,
+        "revisionHistoryLimit": 3,
+        "template": template,
+    }
+    if name not in scaled_elsewhere:
+        spec["replicas"] = replicas
+    children = [_child(queue, DEPLOYMENT, name, component, {"spec": spec})]
+    if replicas > 1 or name in scaled_elsewhere:
+        budget = {"spec": {"maxUnavailable": 1, "selector": selected}}
+        children.append(_child(queue, DISRUPTION_BUDGET, name, component, budget))
+    return children
+
+
+def _service(queue: Queue, port: int) -> Child:
+    spec = {
+        "type": "ClusterIP",
+        "selector": labels(queue, INTAKE),
+        "ports": [{"name": "smtp", "port": port, "targetPort": "smtp", "protocol": "TCP"}],
+    }
+    return _child(queue, SERVICE, f"{queue.name.name}-intake", INTAKE, {"spec": spec})

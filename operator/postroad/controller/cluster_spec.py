@@ -1,0 +1,143 @@
+"""The spec of a QueueCluster as Python reads it.
+
+`crds/queueclusters.yaml` says the same in OpenAPI, and a test keeps the two equal.
+"""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from postroad.controller.spec_parts import Duration, Host, Model, Name, Port
+
+
+class LocalReference(Model):
+    """Names an object in the same namespace."""
+
+    name: Name
+    """Name of the object."""
+
+
+class RabbitMQ(Model):
+    """Where references to mail wait."""
+
+    uri: Annotated[str, Field(max_length=512, pattern="^amqps?://[^@]+$")]
+    """AMQP URI with host, port and vhost (percent-encoded), without user and password."""
+
+    management_url: Annotated[str, Field(max_length=512, pattern="^https?://[^@]+$")] | None = None
+    """Base URL of the management API. Absent: not used."""
+
+    secret_ref: LocalReference
+    """Secret with the keys `username` and `password`, and optionally `ca.crt` (certificate
+    authorities in PEM form)."""
+
+
+class Replication(Model):
+    """How Cassandra replicates the keyspace."""
+
+    class_: Annotated[
+        Literal["NetworkTopologyStrategy", "SimpleStrategy"], Field(alias="class")
+    ] = "NetworkTopologyStrategy"
+    """Replication strategy. SimpleStrategy is for trying things out."""
+
+    factor: Annotated[int, Field(ge=1, le=9)] = 3
+    """Copies of each row, in the local data center. Below 3, the loss of one machine can stop the
+    queue or lose mail; a condition says so."""
+
+
+class Cassandra(Model):
+    """Where the time-series view of the queues lies."""
+
+    contact_points: Annotated[list[Host], Field(min_length=1, max_length=16)]
+    """Host names or addresses of some nodes."""
+
+    port: Port = 9042
+    """Port of the native protocol."""
+
+    local_datacenter: Annotated[str, Field(min_length=1, max_length=128)] = "datacenter1"
+    """Data center whose replicas make the quorum."""
+
+    keyspace: Annotated[str, Field(max_length=48, pattern="^[a-z][a-z0-9_]{0,47}$")] = "postroad"
+    """Keyspace of this cluster's tables; made when missing. Cannot be changed."""
+
+    replication: Replication = Replication()
+    """Replication of the keyspace, applied when it is made."""
+
+    row_lifetime: Duration = timedelta(hours=336)
+    """How long rows live. Waiting mail is rolled forward at half of it, so it bounds how long
+    Cassandra keeps finished rows on disk, not how long mail may wait."""
+
+    secret_ref: LocalReference | None = None
+    """Secret with the keys `username` and `password`, and optionally `ca.crt`: with it, connections
+    are encrypted. Absent: Cassandra asks for no password."""
+
+
+class S3(Model):
+    """Where the bytes of mail lie."""
+
+    endpoint: Annotated[str, Field(max_length=512, pattern="^https?://[^@]+$")] | None = None
+    """URL of the object store. Absent: Amazon S3, by region."""
+
+    region: Annotated[str, Field(min_length=1, max_length=64)] = "us-east-1"
+    """Region of the buckets."""
+
+    bucket_prefix: Annotated[str, Field(max_length=32, pattern="^[a-z0-9][a-z0-9-]*$")] = (
+        "postroad-"
+    )
+    """Begins the name of every bucket that is made for a queue. Cannot be changed."""
+
+    secret_ref: LocalReference | None = None
+    """Secret with the keys `accessKey` and `secretKey`, and optionally `ca.crt`. Absent: the
+    credentials of the environment (of a cloud's service account, for instance)."""
+
+
+class LabelRequirement(Model):
+    """A requirement on one label."""
+
+    key: Annotated[str, Field(min_length=1, max_length=317)]
+    """Name of the label."""
+
+    operator: Literal["In", "NotIn", "Exists", "DoesNotExist"]
+    """How the label relates to the values."""
+
+    values: list[Annotated[str, Field(max_length=63)]] = Field(default=[], max_length=64)
+    """Values for In and NotIn; empty for Exists and DoesNotExist."""
+
+
+class LabelSelector(Model):
+    """Selects by labels; all requirements must hold."""
+
+    match_labels: dict[str, Annotated[str, Field(max_length=63)]] = Field(default={}, max_length=64)
+    """Labels that must have exactly these values."""
+
+    match_expressions: list[LabelRequirement] = Field(default=[], max_length=64)
+    """Further requirements."""
+
+
+class AllowedNamespaces(Model):
+    """Namespaces whose MailQueues may use this cluster."""
+
+    from_: Annotated[Literal["Same", "All", "Selector"], Field(alias="from")] = "Same"
+    """Same: only the QueueCluster's own namespace. All: every namespace. Selector: the namespaces
+    that `selector` selects, and its own."""
+
+    selector: LabelSelector | None = None
+    """Selects namespaces by their labels; with `from: Selector` only."""
+
+
+class QueueClusterSpec(Model):
+    """The servers that queues share."""
+
+    rabbitmq: RabbitMQ
+    """RabbitMQ: where references to mail wait."""
+
+    cassandra: Cassandra
+    """Cassandra: where the time-series view of the queues lies."""
+
+    s3: S3
+    """S3: where the bytes of mail lie."""
+
+    allowed_namespaces: AllowedNamespaces = AllowedNamespaces()
+    """Namespaces whose MailQueues may use this cluster."""

@@ -1,0 +1,184 @@
+"""Access to QueueClusters: who may use them, the servers behind them, and their tables."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from pydantic import ValidationError
+
+from postroad.controller.api import MAIL_QUEUE, NAMESPACE, QUEUE_CLUSTER
+from postroad.controller.api_server import ApiServer, Object
+from postroad.controller.cluster_spec import QueueClusterSpec
+from postroad.controller.connections import Connections
+from postroad.controller.hosts import located
+from postroad.controller.namespaces import allows
+from postroad.controller.queue_facts import Queue
+from postroad.controller.secrets_of import (
+    NO_CREDENTIALS,
+    ClusterCredentials,
+    read_credentials,
+)
+from postroad.controller.tables import Need, need_of, table_options
+from postroad.errors import (
+    ClusterNotAllowed,
+    ClusterNotFound,
+    CredentialsMissing,
+    PostroadError,
+)
+from postroad.ports.servers import Servers
+from postroad.ports.view import TableOptions
+
+
+@dataclass(frozen=True, slots=True)
+class Cluster:
+    """A QueueCluster that can be used now."""
+
+    uid: str
+    namespace: str
+    name: str
+    spec: QueueClusterSpec
+    credentials: ClusterCredentials
+    servers: Servers
+
+
+class Clusters:
+    """Gives access to QueueClusters, and makes their tables. `namespaces` are the watched ones;
+    none are all."""
+
+    def __init__(
+        self, api: ApiServer, connections: Connections, namespaces: Sequence[str] = ()
+    ) -> None:
+        self._api = api
+        self._connections = connections
+        self._namespaces = tuple(namespaces)
+        self._tables: dict[str, tuple[Servers, TableOptions]] = {}
+        self._making: dict[str, asyncio.Lock] = {}
+
+    async def for_queue(self, queue: Queue) -> Cluster:
+        """Return the cluster of a MailQueue.
+
+        Raises: ClusterNotFound, ClusterNotAllowed, CredentialsMissing, KubernetesError.
+        """
+        namespace, name = queue.cluster_namespace, queue.spec.cluster_ref.name
+        cluster = await self.open(await self._find(namespace, name))
+        if not await self._is_allowed(cluster, queue):
+            raise ClusterNotAllowed(
+                f"QueueCluster {namespace}/{name} does not allow MailQueues of namespace "
+                f"{queue.name.namespace}",
+                hint="change its spec.allowedNamespaces, or use another cluster",
+            )
+        return cluster
+
+    async def for_deletion(self, queue: Queue) -> Cluster:
+        """Return the cluster of a MailQueue that goes away, whomever it allows meanwhile. When its
+        Secrets are gone already, the connections are used that were made with them. Errors as
+        `for_queue`."""
+        namespace, name = queue.cluster_namespace, queue.spec.cluster_ref.name
+        found = await self._find(namespace, name)
+        try:
+            return await self.open(found)
+        except CredentialsMissing:
+            uid = found["metadata"]["uid"]
+            servers = self._connections.last(uid)
+            if servers is None:
+                raise
+            spec = located(QueueClusterSpec.model_validate(found["spec"]), namespace)
+            return Cluster(uid, namespace, name, spec, NO_CREDENTIALS, servers)
+
+    async def open(self, found: Object) -> Cluster:
+        """Return the cluster behind a QueueCluster resource. Raises: CredentialsMissing,
+        KubernetesError, pydantic.ValidationError."""
+        metadata = found["metadata"]
+        spec = located(QueueClusterSpec.model_validate(found["spec"]), metadata["namespace"])
+        credentials = await read_credentials(self._api, metadata["namespace"], spec)
+        return Cluster(
+            uid=metadata["uid"],
+            namespace=metadata["namespace"],
+            name=metadata["name"],
+            spec=spec,
+            credentials=credentials,
+            servers=self._connections.to(metadata["uid"], spec, credentials),
+        )
+
+    async def queues(self, namespace: str, name: str) -> Sequence[Object]:
+        """Return the MailQueues that refer to a QueueCluster, in all namespaces we may see."""
+        found = [
+            each
+            for watched in self._namespaces or (None,)
+            for each in await self._api.list(MAIL_QUEUE, watched)
+        ]
+        return [each for each in found if refers_to(each, namespace, name)]
+
+    async def make_tables(self, cluster: Cluster) -> TableOptions:
+        """Make the keyspace and the tables, or alter what differs, for all queues of the cluster.
+        Raises: ConfigurationRefused, ViewError."""
+        needs = [
+            need
+            for each in await self.queues(cluster.namespace, cluster.name)
+            if (need := _need(each)) is not None
+        ]
+        options = table_options(cluster.spec.cassandra, needs)
+        if self._tables.get(cluster.uid) != (cluster.servers, options):
+            await cluster.servers.views().create(options)
+            self._tables[cluster.uid] = (cluster.servers, options)
+        return options
+
+    async def ensure_tables(self, cluster: Cluster, need: Need) -> None:
+        """Make the tables unless they are there and fit this need. Errors as `make_tables`."""
+        async with self._making.setdefault(cluster.uid, asyncio.Lock()):
+            if not self._fits(cluster, need):
+                await self.make_tables(cluster)
+
+    def _fits(self, cluster: Cluster, need: Need) -> bool:
+        servers, options = self._tables.get(cluster.uid, (None, None))
+        return (
+            servers is cluster.servers
+            and options is not None
+            and options.compaction_window >= need.longest_window
+            and options.row_lifetime > 2 * need.longest_step
+        )
+
+    def forget(self, uid: str) -> None:
+        """Close the connections to a cluster that is gone. Idempotent."""
+        self._tables.pop(uid, None)
+        self._making.pop(uid, None)
+        self._connections.forget(uid)
+
+    def forget_tables(self, uid: str) -> None:
+        """Look again at the tables with the next need: somebody may have dropped them."""
+        self._tables.pop(uid, None)
+
+    async def _find(self, namespace: str, name: str) -> Object:
+        found = await self._api.get(QUEUE_CLUSTER, namespace, name)
+        if found is None:
+            raise ClusterNotFound(
+                f"there is no QueueCluster {name} in namespace {namespace}",
+                hint="create it; the queue is made as soon as it is there",
+            )
+        return found
+
+    async def _is_allowed(self, cluster: Cluster, queue: Queue) -> bool:
+        labels: Mapping[str, str] = {}
+        if cluster.spec.allowed_namespaces.selector:
+            namespace = await self._api.get(NAMESPACE, None, queue.name.namespace) or {}
+            labels = namespace.get("metadata", {}).get("labels") or {}
+        return allows(
+            cluster.spec.allowed_namespaces, cluster.namespace, queue.name.namespace, labels
+        )
+
+
+def refers_to(queue: Mapping[str, Any], namespace: str, name: str) -> bool:
+    """Whether a MailQueue refers to this QueueCluster."""
+    reference = queue["spec"].get("clusterRef") or {}
+    theirs = reference.get("namespace") or queue["metadata"]["namespace"]
+    return (theirs, reference.get("name")) == (namespace, name)
+
+
+def _need(found: Object) -> Need | None:
+    try:
+        return need_of(Queue.of(found), found.get("status") or {})
+    except (ValidationError, PostroadError):
+        return None  # the queue's own reconcile says what is wrong with it

@@ -1,0 +1,115 @@
+"""Connections to the servers of each QueueCluster, shared by its queues and kept while neither the
+spec nor a Secret changes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from pydantic import SecretStr
+
+from postroad.controller.cluster_spec import QueueClusterSpec
+from postroad.controller.drift import hash_of
+from postroad.controller.secrets_of import ClusterCredentials
+from postroad.ports.servers import Servers
+from postroad.settings import S3, Cassandra, RabbitMQ, Settings
+
+Connect = Callable[[Settings], Servers]
+
+
+@dataclass(frozen=True, slots=True)
+class _Connected:
+    fingerprint: str
+    servers: Servers
+
+
+class Connections:
+    """Opens and closes `Servers`; `connect` makes them from settings without I/O."""
+
+    def __init__(self, connect: Connect) -> None:
+        self._connect = connect
+        self._open: dict[str, _Connected] = {}
+        self._folder = TemporaryDirectory(prefix="postroad-operator-")
+        self._closing: set[asyncio.Task[None]] = set()
+
+    def to(self, uid: str, spec: QueueClusterSpec, credentials: ClusterCredentials) -> Servers:
+        """Return the servers of a QueueCluster. Connections made with other credentials or for
+        another spec are closed: what still runs on them fails and is repeated."""
+        fingerprint = hash_of([spec.model_dump(mode="json"), credentials.versions])
+        known = self._open.get(uid)
+        if known is None or known.fingerprint != fingerprint:
+            self.forget(uid)
+            settings = server_settings(spec, credentials, self._authorities_file(credentials))
+            known = self._open[uid] = _Connected(fingerprint, self._connect(settings))
+        return known.servers
+
+    def last(self, uid: str) -> Servers | None:
+        """Return the servers as they were last reached, for deletions whose Secrets are gone."""
+        known = self._open.get(uid)
+        return known.servers if known else None
+
+    def fingerprint(self, uid: str) -> str | None:
+        """Return what changes when the spec or a Secret of a QueueCluster does."""
+        known = self._open.get(uid)
+        return known.fingerprint if known else None
+
+    def forget(self, uid: str) -> None:
+        """Close the connections of a QueueCluster. Idempotent."""
+        known = self._open.pop(uid, None)
+        if known is not None:
+            task = asyncio.ensure_future(known.servers.close())
+            self._closing.add(task)
+            task.add_done_callback(self._closing.discard)
+
+    async def close(self) -> None:
+        """Close all. Idempotent."""
+        for uid in list(self._open):
+            self.forget(uid)
+        await asyncio.gather(*self._closing, return_exceptions=True)
+        self._folder.cleanup()
+
+    def _authorities_file(self, credentials: ClusterCredentials) -> Path | None:
+        if not credentials.authorities:
+            return None
+        file = Path(self._folder.name) / f"{hash_of(credentials.authorities)}.crt"
+        file.write_text(credentials.authorities)
+        return file
+
+
+def server_settings(
+    spec: QueueClusterSpec, credentials: ClusterCredentials, ca_file: Path | None = None
+) -> Settings:
+    """Return the settings by which the operator itself reaches the servers."""
+    return Settings(
+        rabbitmq=RabbitMQ(
+            uri=SecretStr(spec.rabbitmq.uri),
+            management_url=spec.rabbitmq.management_url,
+            username=_text(credentials.rabbitmq.get("username")),
+            password=credentials.rabbitmq.get("password"),
+        ),
+        cassandra=Cassandra(
+            contact_points=tuple(spec.cassandra.contact_points),
+            port=spec.cassandra.port,
+            local_datacenter=spec.cassandra.local_datacenter,
+            keyspace=spec.cassandra.keyspace,
+            username=_text(credentials.cassandra.get("username")),
+            password=credentials.cassandra.get("password"),
+            tls=bool(credentials.cassandra.authorities),
+        ),
+        s3=S3(
+            endpoint=spec.s3.endpoint,
+            region=spec.s3.region,
+            bucket_prefix=spec.s3.bucket_prefix,
+            access_key=credentials.s3.get("accessKey"),
+            secret_key=credentials.s3.get("secretKey"),
+        ),
+        ca_file=ca_file,
+    )
+
+
+def _text(value: SecretStr | None) -> str | None:
+    return value.get_secret_value() if value is not None else None

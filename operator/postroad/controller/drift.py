@@ -1,0 +1,80 @@
+"""Whether a child in the cluster still is what was wanted.
+
+Server-side apply makes the API server compare; this comparison only spares the request. What was
+last applied is told by a hash in an annotation, so that fields no longer wanted are noticed too.
+The API server adds defaults and others add fields of their own: only wanted fields count.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Mapping, Sequence
+from decimal import Decimal
+from typing import Any
+
+from postroad.controller.api import APPLIED_HASH
+
+_IDENTITIES = ("name", "mountPath", "containerPort", "topologyKey", "port", "type", "key")
+_QUANTITY = re.compile(r"(\d+(?:\.\d+)?)(m|k|M|G|T|Ki|Mi|Gi|Ti)?")
+_UNITS = {
+    "": Decimal(1), "m": Decimal("0.001"),
+    "k": Decimal(10**3), "M": Decimal(10**6), "G": Decimal(10**9), "T": Decimal(10**12),
+    "Ki": Decimal(2**10), "Mi": Decimal(2**20), "Gi": Decimal(2**30), "Ti": Decimal(2**40),
+}  # fmt: skip
+
+
+def hash_of(wanted: Any) -> str:
+    """Return a short hash of JSON, independent of the order of keys."""
+    text = json.dumps(wanted, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def with_hash(wanted: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the object with its own hash among its annotations."""
+    metadata = wanted["metadata"]
+    annotations = metadata.get("annotations", {}) | {APPLIED_HASH: hash_of(wanted)}
+    return {**wanted, "metadata": {**metadata, "annotations": annotations}}
+
+
+def is_current(wanted: Mapping[str, Any], found: Mapping[str, Any] | None) -> bool:
+    """Whether applying the wanted object (with its hash) would change nothing."""
+    return found is not None and _holds(wanted, found)
+
+
+def _holds(wanted: Any, found: Any) -> bool:
+    if isinstance(wanted, Mapping):
+        return isinstance(found, Mapping) and all(
+            _holds(value, found.get(field)) for field, value in wanted.items()
+        )
+    if isinstance(wanted, list):
+        return isinstance(found, list) and _list_holds(wanted, found)
+    if wanted == found and isinstance(wanted, bool) == isinstance(found, bool):
+        return True
+    if found is None:
+        return wanted in ("", [], {})
+    return isinstance(wanted, str) and isinstance(found, str) and _same_quantity(wanted, found)
+
+
+def _list_holds(wanted: Sequence[Any], found: Sequence[Any]) -> bool:
+    identity = _identity(wanted)
+    if identity is None:
+        return len(wanted) == len(found) and all(map(_holds, wanted, found))
+    known = {each.get(identity): each for each in found if isinstance(each, Mapping)}
+    return all(_holds(each, known.get(each[identity])) for each in wanted)
+
+
+def _identity(entries: Sequence[Any]) -> str | None:
+    for field in _IDENTITIES:
+        if entries and all(isinstance(each, Mapping) and field in each for each in entries):
+            return field
+    return None
+
+
+def _same_quantity(wanted: str, found: str) -> bool:
+    """The API server writes quantities its own way (0.5 as 500m)."""
+    one, other = _QUANTITY.fullmatch(wanted), _QUANTITY.fullmatch(found)
+    if one is None or other is None:
+        return False
+    return Decimal(one[1]) * _UNITS[one[2] or ""] == Decimal(other[1]) * _UNITS[other[2] or ""]

@@ -1,0 +1,88 @@
+"""The engine of each queue, as far as the operator needs it: to begin a queue, to count its mail.
+
+Engines are kept per queue and share the connections of the cluster. They consume nothing, and read
+the configuration only when something is asked.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from typing import Any
+
+from postroad.controller.queue_facts import Queue
+from postroad.controller.status import instant
+from postroad.mailqueue.configuration import LeasedConfiguration
+from postroad.mailqueue.engine import Engine, Parts
+from postroad.mailqueue.opening import begin
+from postroad.mailqueue.size import size
+from postroad.ports.clock import Chance, Clock
+from postroad.ports.servers import Servers
+
+MEASURING_SECONDS = 20.0
+"""For all figures of one queue."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Kept:
+    servers: Servers
+    configuration: LeasedConfiguration
+    engine: Engine
+
+
+class Engines:
+    """Makes and keeps engines."""
+
+    def __init__(self, clock: Clock, chance: Chance) -> None:
+        self._clock = clock
+        self._chance = chance
+        self._kept: dict[str, _Kept] = {}
+
+    async def begin(self, servers: Servers, queue: Queue, bucket: str) -> None:
+        """Set the limits of a queue whose configuration stands in the history. Idempotent.
+        Raises: ViewError, ConfigurationError, QueueNotFound."""
+        kept = self._of(servers, queue, bucket)
+        await kept.configuration.refresh()
+        await begin(kept.engine)
+
+    async def figures(self, servers: Servers, queue: Queue, bucket: str) -> dict[str, Any]:
+        """Return the figures of a queue as fields of its status. Raises: ViewError,
+        ConfigurationError, QueueNotFound, TimeoutError."""
+        kept = self._of(servers, queue, bucket)
+        async with asyncio.timeout(MEASURING_SECONDS):
+            await kept.configuration.refresh()
+            sizes = await size(kept.engine)
+            limits = await kept.engine.view.limits()
+        return {
+            "size": sizes.size,
+            "delayed": sizes.delayed,
+            "held": sizes.held,
+            "deadLetters": sizes.dead_letters,
+            "browseStart": instant(limits.browse_start),
+            "contentStart": instant(limits.content_start),
+        }
+
+    def forget(self, uid: str) -> None:
+        """Drop what is kept for a queue. Idempotent."""
+        self._kept.pop(uid, None)
+
+    def _of(self, servers: Servers, queue: Queue, bucket: str) -> _Kept:
+        kept = self._kept.get(queue.uid)
+        if kept is None or kept.servers is not servers:
+            kept = self._kept[queue.uid] = self._made(servers, queue, bucket)
+        return kept
+
+    def _made(self, servers: Servers, queue: Queue, bucket: str) -> _Kept:
+        configuration = LeasedConfiguration(servers.history(queue.name), self._clock)
+        limit = queue.spec.broker.delivery_limit
+        parts = Parts(
+            name=queue.name,
+            broker=servers.broker(queue.name, delivery_limit=limit),
+            view=servers.views().view(str(queue.name)),
+            blobs=servers.blobs(bucket),
+            configuration=configuration,
+            clock=self._clock,
+            chance=self._chance,
+            delivery_limit=limit,
+        )
+        return _Kept(servers, configuration, Engine(parts))

@@ -1,0 +1,98 @@
+"""Kubernetes Events: one for each change that people want to hear of, none for a resync.
+
+Whether something changed is read off the status (what it said before, what it says now), so a
+restart of the operator announces nothing twice. Events never hold addresses or credentials.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+from uuid import uuid4
+
+from postroad.controller.conditions import PENDING, PODS_NOT_READY, READY, shortened
+
+NORMAL, WARNING = "Normal", "Warning"
+LONGEST_NOTE = 1000
+"""Characters of an Event's note; the API server allows 1024 bytes."""
+
+PROGRESS = frozenset({PENDING, "Deleting", "InUse", PODS_NOT_READY})
+"""Reasons that every queue goes through while it is made; nobody needs to be told."""
+
+
+@dataclass(frozen=True, slots=True)
+class Announcement:
+    """What happened, as one word and as a sentence; `action` is what the operator was doing."""
+
+    kind: str
+    reason: str
+    note: str
+    action: str = "Reconcile"
+
+
+def announcements(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[Announcement]:
+    """Return what is worth saying about a change of the status: that the resource became ready,
+    that it is not any more or for another reason, that a configuration was accepted."""
+    said = []
+    was, is_now = _ready(before), _ready(after)
+    if is_now.get("status") == "True":
+        if was.get("status") != "True":
+            said.append(Announcement(NORMAL, "Ready", is_now["message"]))
+    elif is_now and is_now["reason"] not in PROGRESS and _kind(was) != _kind(is_now):
+        said.append(Announcement(WARNING, is_now["reason"], is_now["message"]))
+    accepted, earlier = after.get("configuration") or {}, before.get("configuration") or {}
+    if accepted.get("version") != earlier.get("version"):
+        note = (
+            f"version {accepted['version']}: sliceWindow {accepted['sliceWindow']}, "
+            f"bucketCount {accepted['bucketCount']}, "
+            f"updateBrowseStartPace {accepted['updateBrowseStartPace']}"
+        )
+        said.append(Announcement(NORMAL, "ConfigurationAccepted", note))
+    return said
+
+
+def _kind(condition: Mapping[str, Any]) -> tuple[object, object]:
+    return condition.get("status"), condition.get("reason")
+
+
+def _ready(status: Mapping[str, Any]) -> Mapping[str, Any]:
+    conditions = status.get("conditions") or []
+    return next((each for each in conditions if each["type"] == READY), {})
+
+
+def event_object(
+    about: Mapping[str, Any], announcement: Announcement, now: datetime
+) -> dict[str, Any]:
+    """Return the Event to create."""
+    metadata = about["metadata"]
+    return {
+        "apiVersion": "events.k8s.io/v1",
+        "kind": "Event",
+        "metadata": {
+            "name": f"{metadata['name']}.{uuid4().hex[:16]}",
+            "namespace": metadata["namespace"],
+        },
+        "eventTime": now.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ"),
+        "type": announcement.kind,
+        "reason": announcement.reason,
+        "action": announcement.action,
+        "note": _within_bytes(shortened(announcement.note, LONGEST_NOTE)),
+        "regarding": {
+            "apiVersion": about["apiVersion"],
+            "kind": about["kind"],
+            "name": metadata["name"],
+            "namespace": metadata["namespace"],
+            "uid": metadata["uid"],
+            "resourceVersion": metadata["resourceVersion"],
+        },
+        "reportingController": "postroad.dev/operator",
+        "reportingInstance": os.environ.get("HOSTNAME") or socket.gethostname(),
+    }
+
+
+def _within_bytes(note: str) -> str:
+    return note.encode()[:1024].decode(errors="ignore")

@@ -1,0 +1,149 @@
+"""Builds the pod templates of workers and intake.
+
+Pods run under Pod Security's `restricted` profile with a read-only root, get servers and behaviour
+from the queue's ConfigMap and credentials from the cluster's Secrets, and answer on one port for
+probes and metrics.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from postroad.controller.api import CONFIGURATION_HASH
+from postroad.controller.cluster_spec import QueueClusterSpec
+from postroad.controller.drift import hash_of
+from postroad.controller.merging import merged
+from postroad.controller.queue_facts import Queue, Surroundings
+
+USER = 10001
+"""User and group of the image."""
+
+HEALTH_PORT = 8080
+AUTHORITIES_FOLDER = "/etc/postroad/authorities"
+AUTHORITIES_KEY = "ca.crt"
+GRACE_SECONDS = 30
+"""Until SIGKILL; the programs drain within 25 s."""
+
+DEFAULT_RESOURCES = {
+    "requests": {"cpu": "100m", "memory": "128Mi"},
+    "limits": {"memory": "512Mi"},
+}
+
+
+def pod_template(
+    queue: Queue,
+    around: Surroundings,
+    component: str,
+    labels: Mapping[str, str],
+    configuration: Mapping[str, str],
+    partial: Mapping[str, Any] | None = None,
+) -> dict[str, Any]:
+    """Return the PodTemplateSpec of a component, the user's partial template merged in."""
+    ours = {
+        "metadata": {"labels": dict(labels)},
+        "spec": _pod_spec(queue, around, component, labels),
+    }
+    template = merged(ours, partial or {})
+    metadata = template.setdefault("metadata", {})
+    metadata["labels"] = {**metadata.get("labels", {}), **labels}
+    metadata["annotations"] = {
+        **metadata.get("annotations", {}),
+        CONFIGURATION_HASH: hash_of(
+            [dict(configuration), around.authorities, dict(around.secret_versions or {})]
+        ),
+    }
+    return template
+
+
+def _pod_spec(
+    queue: Queue, around: Surroundings, component: str, labels: Mapping[str, str]
+) -> dict[str, Any]:
+    volumes: list[dict[str, Any]] = [{"name": "tmp", "emptyDir": {}}]
+    if around.authorities:
+        source = {"name": f"{queue.name.name}-ca"}
+        volumes.append({"name": "authorities", "configMap": source})
+    return {
+        "serviceAccountName": f"{queue.name.name}-queue",
+        "automountServiceAccountToken": False,
+        "enableServiceLinks": False,
+        "terminationGracePeriodSeconds": GRACE_SECONDS,
+        "securityContext": {
+            "runAsNonRoot": True,
+            "runAsUser": USER,
+            "runAsGroup": USER,
+            "fsGroup": USER,
+            "seccompProfile": {"type": "RuntimeDefault"},
+        },
+        "topologySpreadConstraints": [
+            {
+                "maxSkew": 1,
+                "topologyKey": key,
+                "whenUnsatisfiable": "ScheduleAnyway",
+                "labelSelector": {"matchLabels": dict(labels)},
+            }
+            for key in ("kubernetes.io/hostname", "topology.kubernetes.io/zone")
+        ],
+        "containers": [_container(queue, around, component)],
+        "volumes": volumes,
+    }
+
+
+def _container(queue: Queue, around: Surroundings, component: str) -> dict[str, Any]:
+    ports = [{"name": "health", "containerPort": HEALTH_PORT, "protocol": "TCP"}]
+    if component == "intake" and queue.spec.intake:
+        port = queue.spec.intake.port
+        ports.append({"name": "smtp", "containerPort": port, "protocol": "TCP"})
+    mounts = [{"name": "tmp", "mountPath": "/tmp"}]  # noqa: S108 - the pod's own emptyDir
+    environment = credentials(around.cluster)
+    if around.authorities:
+        mounts.append({"name": "authorities", "mountPath": AUTHORITIES_FOLDER})
+        file = f"{AUTHORITIES_FOLDER}/{AUTHORITIES_KEY}"
+        environment.append({"name": "POSTROAD_CA_FILE", "value": file})
+    return {
+        "name": component,
+        "image": around.image,
+        "args": [component],
+        "envFrom": [{"configMapRef": {"name": f"{queue.name.name}-queue"}}],
+        "env": environment,
+        "ports": ports,
+        "readinessProbe": _probe("/readyz", period=5, failures=2),
+        "livenessProbe": _probe("/healthz", period=10, failures=6),
+        "startupProbe": _probe("/healthz", period=2, failures=60),
+        "resources": DEFAULT_RESOURCES,
+        "securityContext": {
+            "allowPrivilegeEscalation": False,
+            "readOnlyRootFilesystem": True,
+            "capabilities": {"drop": ["ALL"]},
+        },
+        "volumeMounts": mounts,
+    }
+
+
+def _probe(path: str, period: int, failures: int) -> dict[str, Any]:
+    return {
+        "httpGet": {"path": path, "port": "health"},
+        "periodSeconds": period,
+        "timeoutSeconds": 5,
+        "failureThreshold": failures,
+    }
+
+
+def credentials(cluster: QueueClusterSpec) -> list[dict[str, Any]]:
+    """Return the environment variables that hold credentials, by reference to their Secrets."""
+    references = (
+        ("RABBITMQ_USERNAME", cluster.rabbitmq.secret_ref, "username"),
+        ("RABBITMQ_PASSWORD", cluster.rabbitmq.secret_ref, "password"),
+        ("CASSANDRA_USERNAME", cluster.cassandra.secret_ref, "username"),
+        ("CASSANDRA_PASSWORD", cluster.cassandra.secret_ref, "password"),
+        ("S3_ACCESS_KEY", cluster.s3.secret_ref, "accessKey"),
+        ("S3_SECRET_KEY", cluster.s3.secret_ref, "secretKey"),
+    )
+    return [
+        {
+            "name": f"POSTROAD_{variable}",
+            "valueFrom": {"secretKeyRef": {"name": reference.name, "key": key}},
+        }
+        for variable, reference, key in references
+        if reference is not None
+    ]

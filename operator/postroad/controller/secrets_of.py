@@ -1,0 +1,105 @@
+"""The Secrets that a QueueCluster names, read by name each time: a changed one is noticed, and the
+operator needs no right to list Secrets and no memory for those of others.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from pydantic import SecretStr
+
+from postroad.controller.api import SECRET
+from postroad.controller.api_server import ApiServer
+from postroad.controller.cluster_spec import LocalReference, QueueClusterSpec
+from postroad.errors import CredentialsMissing
+
+AUTHORITIES = "ca.crt"
+LOGIN, KEYS = ("username", "password"), ("accessKey", "secretKey")
+
+
+@dataclass(frozen=True, slots=True)
+class Credentials:
+    """What one server wants to see. `version` changes with the Secret; it says nothing about what
+    is in it."""
+
+    values: Mapping[str, SecretStr] = field(default_factory=dict)
+    authorities: str = ""
+    version: str = ""
+
+    def get(self, name: str) -> SecretStr | None:
+        return self.values.get(name)
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterCredentials:
+    """The credentials of all three servers."""
+
+    rabbitmq: Credentials
+    cassandra: Credentials
+    s3: Credentials
+
+    @property
+    def versions(self) -> dict[str, str]:
+        """The versions of the Secrets, by server."""
+        return {
+            "rabbitmq": self.rabbitmq.version,
+            "cassandra": self.cassandra.version,
+            "s3": self.s3.version,
+        }
+
+    @property
+    def authorities(self) -> str:
+        """All certificate authorities, each once, in PEM form."""
+        each = (self.rabbitmq.authorities, self.cassandra.authorities, self.s3.authorities)
+        return "".join(f"{text.strip()}\n" for text in dict.fromkeys(each) if text.strip())
+
+
+NO_CREDENTIALS = ClusterCredentials(Credentials(), Credentials(), Credentials())
+
+
+async def read_credentials(
+    api: ApiServer, namespace: str, spec: QueueClusterSpec
+) -> ClusterCredentials:
+    """Read the Secrets from a namespace. Raises: CredentialsMissing with what to create."""
+    return ClusterCredentials(
+        rabbitmq=await _read(api, namespace, spec.rabbitmq.secret_ref, LOGIN),
+        cassandra=await _read(api, namespace, spec.cassandra.secret_ref, LOGIN),
+        s3=await _read(api, namespace, spec.s3.secret_ref, KEYS),
+    )
+
+
+async def _read(
+    api: ApiServer, namespace: str, reference: LocalReference | None, keys: tuple[str, ...]
+) -> Credentials:
+    if reference is None:
+        return Credentials()
+    found = await api.get(SECRET, namespace, reference.name)
+    wanted = " and ".join(f"`{key}`" for key in keys)
+    if found is None:
+        raise CredentialsMissing(
+            f"there is no Secret {reference.name} in namespace {namespace}",
+            hint=f"create it with the keys {wanted}",
+        )
+    data: Mapping[str, Any] = found.get("data") or {}
+    if missing := [key for key in keys if not data.get(key)]:
+        raise CredentialsMissing(
+            f"Secret {namespace}/{reference.name} has no key " + " and no key ".join(missing),
+            hint=f"it needs the keys {wanted}",
+        )
+    metadata = found["metadata"]
+    return Credentials(
+        values={key: SecretStr(_decoded(data[key]).strip("\r\n")) for key in keys},
+        authorities=_decoded(data.get(AUTHORITIES, "")),
+        version=f"{metadata['uid']}/{metadata['resourceVersion']}",
+    )
+
+
+def _decoded(value: str) -> str:
+    try:
+        return base64.b64decode(value).decode()
+    except (binascii.Error, UnicodeDecodeError) as error:
+        raise CredentialsMissing("a Secret's value is not text") from error

@@ -1,0 +1,209 @@
+"""The spec of a MailQueue as Python reads it.
+
+`crds/mailqueues.yaml` says the same in OpenAPI; a test keeps fields, defaults, bounds and
+descriptions equal. What a schema cannot say (a window must divide the accepted one) is decided
+elsewhere.
+"""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from postroad.controller.spec_parts import (
+    NAME_PATTERN,
+    Anything,
+    Duration,
+    Host,
+    Model,
+    Name,
+    Port,
+    Replicas,
+    Schedule,
+)
+from postroad.domain.configuration import ViewConfiguration
+
+
+class ClusterReference(Model):
+    """Names a QueueCluster."""
+
+    name: Name
+    """Name of the QueueCluster."""
+
+    namespace: Annotated[str, Field(min_length=1, max_length=63, pattern=NAME_PATTERN)] | None = (
+        None
+    )
+    """Namespace of the QueueCluster, when it is another one than the MailQueue's. The QueueCluster
+    must allow it (spec.allowedNamespaces), and the Secrets it names must exist under the same names
+    in the MailQueue's namespace."""
+
+
+class View(Model):
+    """How the time-series view is cut. Careless changes would make mail invisible, so only some are
+    allowed; what holds now is in status.configuration."""
+
+    slice_window: Duration = timedelta(hours=1)
+    """Length of a slice of time, in whole seconds, at least 1s. A new value must divide the
+    accepted one: after 1h, for example 30m, 20m, 15m, 10m, 5m or 1m. It can never grow."""
+
+    bucket_count: Annotated[int, Field(ge=1, le=1024)] = 1
+    """Partitions of a slice, to spread it over Cassandra's nodes. It can only grow."""
+
+    update_browse_start_pace: Annotated[int, Field(ge=1, le=1_000_000_000)] = 1000
+    """How rarely browse start is updated: once in so many ended mails, on average. Free to
+    change."""
+
+    def configuration(self) -> ViewConfiguration:
+        """Return what the spec wants, as the rules know it."""
+        return ViewConfiguration(
+            slice_window=self.slice_window,
+            bucket_count=self.bucket_count,
+            update_browse_start_pace=self.update_browse_start_pace,
+        )
+
+
+class BrokerPolicy(Model):
+    """How RabbitMQ keeps references."""
+
+    delivery_limit: Annotated[int, Field(ge=1, le=1000)] = 20
+    """How often a mail may be handed out without being finished, before it goes to the dead
+    letters. Cannot be changed: it is an argument of the quorum queues."""
+
+
+class BlobsPlace(Model):
+    """Where the bytes of this queue's mail lie."""
+
+    bucket: (
+        Annotated[str, Field(min_length=3, max_length=63, pattern="^[a-z0-9][a-z0-9.-]*[a-z0-9]$")]
+        | None
+    ) = None
+    """An existing bucket to share with others; the queue keeps to keys that begin with its name.
+    Absent or null: a bucket of its own, `<bucketPrefix><namespace>-<name>`. Cannot be changed:
+    the bytes of waiting mail would be left behind."""
+
+
+class Retry(Model):
+    """When deferred mail is tried again."""
+
+    lanes: list[Duration] = Field(
+        default=[
+            timedelta(minutes=1),
+            timedelta(minutes=5),
+            timedelta(minutes=15),
+            timedelta(hours=1),
+            timedelta(hours=4),
+        ],
+        min_length=1,
+        max_length=16,
+    )
+    """Delays before the second, third, … attempt; the last one repeats until maxAge."""
+
+    max_age: Duration = timedelta(hours=120)
+    """Age since acceptance at which a mail that still fails becomes a dead letter, with the last
+    reply as its reason."""
+
+
+class Relay(Model):
+    """Hands every mail to one SMTP server."""
+
+    host: Host
+    """Host name or address of the next hop."""
+
+    port: Port = 25
+    """Port of the next hop."""
+
+    tls: Literal["none", "opportunistic", "required"] = "opportunistic"
+    """none: never encrypt. opportunistic: encrypt when the next hop offers STARTTLS. required:
+    transmit only over TLS with a certificate that verifies."""
+
+
+class Handler(Model):
+    """What workers do with a mail."""
+
+    relay: Relay
+    """Hand every mail to one SMTP server."""
+
+
+class Workers(Model):
+    """The Deployment `<name>-worker`, which dequeues and delivers."""
+
+    replicas: Replicas = 2
+    """How many workers run. `kubectl scale` and a HorizontalPodAutoscaler change this field."""
+
+    handler: Handler
+    """What workers do with a mail."""
+
+    concurrency: Annotated[int, Field(ge=1, le=10_000)] = 200
+    """Mails that one worker attempts at the same time, at most."""
+
+    template: Anything = Field(default={})
+    """A partial PodTemplateSpec that is merged into the workers' pods: resources, node selectors,
+    tolerations, labels, a further container, … The container is called `worker`."""
+
+
+class Intake(Model):
+    """The Deployment and the Service `<name>-intake`, which accept mail by SMTP."""
+
+    replicas: Replicas = 1
+    """How many intake pods run."""
+
+    port: Port = 2525
+    """Port of the Service, and port that the pods listen on."""
+
+
+class Job(Model):
+    """When a job runs."""
+
+    schedule: Schedule
+    """Cron expression in UTC, as in a CronJob."""
+
+
+class Pipeline(Model):
+    """Spark jobs over the view."""
+
+    traffic: Job | None = None
+    """Statistics of mail traffic. Absent: not run."""
+
+    audit: Job | None = None
+    """Search for what crashes left behind: bytes without rows, rows without bytes. Absent: not
+    run."""
+
+
+class MailQueueSpec(Model):
+    """A distributed mail queue and the programs around it."""
+
+    cluster_ref: ClusterReference
+    """The QueueCluster whose servers carry this queue. Cannot be changed."""
+
+    view: View = View()
+    """How the time-series view is cut."""
+
+    broker: BrokerPolicy = BrokerPolicy()
+    """How RabbitMQ keeps references."""
+
+    blobs: BlobsPlace = BlobsPlace()
+    """Where the bytes of this queue's mail lie."""
+
+    retry: Retry = Retry()
+    """When deferred mail is tried again."""
+
+    workers: Workers | None = None
+    """The workers, which dequeue and deliver. Absent: none; the queue is emptied by programs of
+    your own."""
+
+    intake: Intake | None = None
+    """The intake, which accepts mail by SMTP. Absent: none."""
+
+    pipeline: Pipeline | None = None
+    """Spark jobs over the view. Absent: none."""
+
+    deletion_policy: Literal["Retain", "Delete"] = "Retain"
+    """What happens to the RabbitMQ queues, the rows in Cassandra and the bytes in S3 when this
+    resource is deleted. Retain: all stay, and a MailQueue of the same name takes them over. Delete:
+    all are deleted, the configuration history included."""
+
+    paused: bool = False
+    """true: the operator changes nothing for this queue, until it is false again. Running workers
+    go on; sizes in the status stay fresh."""

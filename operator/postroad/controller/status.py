@@ -1,0 +1,109 @@
+"""Composes a resource's status from what a reconcile found: pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+
+from postroad.controller.conditions import (
+    BLOBS_READY,
+    BROKER_READY,
+    CONFIGURATION_ACCEPTED,
+    INTAKE_READY,
+    PAUSED,
+    PODS_NOT_READY,
+    RECONCILING,
+    STALLED,
+    VIEW_READY,
+    WORKERS_READY,
+    Finding,
+    Truth,
+    conclude,
+    conditions,
+    timestamp,
+)
+
+Status = dict[str, Any]
+
+
+@dataclass(slots=True)
+class Report:
+    """What a reconcile found. `fields` replace those of the status; a None removes one."""
+
+    findings: list[Finding] = field(default_factory=list)
+    fields: dict[str, Any] = field(default_factory=dict)
+
+    def concluded(self) -> list[Finding]:
+        """The findings with Ready, and Stalled or Reconciling."""
+        return conclude(self.findings)
+
+
+def composed(before: Mapping[str, Any], report: Report, generation: int, now: datetime) -> Status:
+    """Return the status after a report. Equal to `before` when nothing changed."""
+    known = before.get("conditions") or []
+    after = with_fields(before, report.fields)
+    after["observedGeneration"] = generation
+    after["conditions"] = conditions(known, report.concluded(), generation, now)
+    return after
+
+
+def composed_paused(
+    before: Mapping[str, Any], fields: Mapping[str, Any], generation: int, now: datetime
+) -> Status:
+    """Return the status of a paused resource: its conditions are those from before the pause."""
+    known: Sequence[Mapping[str, Any]] = before.get("conditions") or []
+    message = "spec.paused is true: nothing is changed until it is false"
+    paused = conditions(
+        known, [Finding(PAUSED, Truth.TRUE, "PausedByUser", message)], generation, now
+    )
+    after = with_fields(before, fields)
+    after["observedGeneration"] = generation
+    after["conditions"] = [
+        dict(each) for each in known if each["type"] not in (PAUSED, RECONCILING, STALLED)
+    ] + paused
+    return after
+
+
+def with_fields(before: Mapping[str, Any], fields: Mapping[str, Any]) -> Status:
+    """Return a status with some fields replaced, or removed where None."""
+    merged = {**before, **fields}
+    return {name: value for name, value in merged.items() if value is not None}
+
+
+def deployment_facts(deployment: Mapping[str, Any] | None, wanted: int) -> dict[str, int]:
+    """Return ready, desired and present replicas of a Deployment."""
+    if deployment is None:
+        return {"ready": 0, "desired": wanted, "replicas": 0}
+    status = deployment.get("status") or {}
+    return {
+        "ready": int(status.get("readyReplicas") or 0),
+        "desired": int(deployment["spec"].get("replicas", wanted)),
+        "replicas": int(status.get("replicas") or 0),
+    }
+
+
+def instant(moment: datetime | None) -> str | None:
+    """Return an instant as the status has it."""
+    return timestamp(moment) if moment is not None else None
+
+
+def servers_are_good(status: Mapping[str, Any]) -> bool:
+    """Whether the last thorough look found nothing wrong with servers and configuration."""
+    truths = {each["type"]: each["status"] for each in status.get("conditions") or []}
+    asked = (BROKER_READY, VIEW_READY, BLOBS_READY)
+    return all(truths.get(each) == "True" for each in asked) and (
+        truths.get(CONFIGURATION_ACCEPTED, "True") == "True"
+    )
+
+
+def wants_retry(status: Mapping[str, Any]) -> bool:
+    """Whether something could not be brought about. Pods that are not ready are not meant: their
+    own watch tells when they are."""
+    return not servers_are_good(status) or any(
+        each["type"] in (WORKERS_READY, INTAKE_READY)
+        and each["status"] == "False"
+        and each["reason"] != PODS_NOT_READY
+        for each in status.get("conditions") or []
+    )

@@ -1,0 +1,218 @@
+"""What the API server itself refuses, defaults and explains, with the CRDs and nothing else."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from postroad.controller.api import API_VERSION, MAIL_QUEUE, QUEUE_CLUSTER
+from postroad.controller.api_server import ApiServer, Object
+from postroad.errors import KubernetesRefused
+from support.configuration_cases import CASES, Case
+from support.resources import mail_queue, queue_cluster, view
+
+pytestmark = pytest.mark.needs("kubernetes")
+
+
+async def accept(api: ApiServer, queue: Object, configuration: dict[str, Any]) -> None:
+    """Say in the status that a configuration was accepted, as the operator does."""
+    queue["status"] = {"observedGeneration": 1, "configuration": {"version": 1} | configuration}
+    assert await api.replace_status(MAIL_QUEUE, queue)
+
+
+async def change(api: ApiServer, queue: Object, spec: dict[str, Any]) -> Object | None:
+    metadata = queue["metadata"]
+    return await api.patch(MAIL_QUEUE, metadata["namespace"], metadata["name"], {"spec": spec})
+
+
+async def check(api: ApiServer, queue: Object, case: Case) -> None:
+    if case.accepted:
+        assert await change(api, queue, {"view": view(*case.after)})
+        return
+    with pytest.raises(KubernetesRefused) as refusal:
+        await change(api, queue, {"view": view(*case.after)})
+    for message in case.messages:
+        assert message in str(refusal.value)
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+async def test_a_change_is_compared_with_the_accepted_configuration(
+    api: ApiServer, namespace: str, case: Case
+) -> None:
+    """The spec is further along here (it was never accepted), and must not be the base."""
+    queue = await api.create(MAIL_QUEUE, mail_queue(namespace, view=view("1s", 1000, 1)))
+    await accept(api, queue, view(*case.before))
+
+    await check(api, queue, case)
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+async def test_a_change_is_compared_with_the_spec_until_one_was_accepted(
+    api: ApiServer, namespace: str, case: Case
+) -> None:
+    queue = await api.create(MAIL_QUEUE, mail_queue(namespace, view=view(*case.before)))
+
+    await check(api, queue, case)
+
+
+async def test_removing_a_field_cannot_get_round_the_rules(api: ApiServer, namespace: str) -> None:
+    queue = await api.create(MAIL_QUEUE, mail_queue(namespace, view=view("30m", 4, 1000)))
+
+    with pytest.raises(KubernetesRefused, match=r"sliceWindow cannot grow.*30m"):
+        await change(api, queue, {"view": {"sliceWindow": None}})
+    with pytest.raises(KubernetesRefused, match=r"bucketCount cannot shrink.*4"):
+        await change(api, queue, {"view": None})
+
+
+async def test_a_spec_that_was_refused_still_lets_status_and_metadata_be_written(
+    api: ApiServer, namespace: str
+) -> None:
+    """Else a spec that got past the rules could neither be reported on nor be deleted."""
+    queue = await api.create(MAIL_QUEUE, mail_queue(namespace, view=view("25m", 1, 1000)))
+    await accept(api, queue, view("1h", 3, 1000))
+
+    labelled = await api.patch(
+        MAIL_QUEUE, namespace, "outgoing", {"metadata": {"labels": {"team": "mail"}}}
+    )
+    assert labelled
+    labelled["status"]["size"] = 3
+    reported = await api.replace_status(MAIL_QUEUE, labelled)
+
+    assert reported
+    assert reported["status"]["size"] == 3
+    with pytest.raises(KubernetesRefused, match="sliceWindow"):
+        await change(api, queue, {"view": {"sliceWindow": "50m"}})
+    assert await change(api, queue, {"view": view("1h", 3, 1000)})
+
+
+@pytest.mark.parametrize(
+    ("spec", "message"),
+    [
+        ({"view": {"sliceWindow": "0s"}}, "at least 1s"),
+        ({"view": {"sliceWindow": "500ms"}}, "sliceWindow"),
+        ({"view": {"sliceWindow": "1.5h"}}, "sliceWindow"),
+        ({"view": {"sliceWindow": "1m1h"}}, "sliceWindow"),
+        ({"view": {"sliceWindow": ""}}, "sliceWindow"),
+        ({"view": {"sliceWindow": "-1h"}}, "sliceWindow"),
+        ({"view": {"sliceWindow": 3600}}, "sliceWindow"),
+        ({"view": {"bucketCount": 0}}, "bucketCount"),
+        ({"view": {"updateBrowseStartPace": 0}}, "updateBrowseStartPace"),
+        ({"broker": {"deliveryLimit": 0}}, "deliveryLimit"),
+        ({"retry": {"lanes": []}}, "lanes"),
+        ({"retry": {"lanes": ["0s"]}}, "at least 1s"),
+        ({"retry": {"maxAge": "0s"}}, "at least 1s"),
+        ({"workers": {}}, "handler"),
+        ({"workers": {"handler": {"relay": {"host": "h", "tls": "maybe"}}}}, "tls"),
+        ({"workers": {"handler": {"relay": {"host": "h", "port": 0}}}}, "port"),
+        ({"workers": {"replicas": -1, "handler": {"relay": {"host": "h"}}}}, "replicas"),
+        ({"deletionPolicy": "Forget"}, "deletionPolicy"),
+        ({"clusterRef": {}}, "clusterRef.name"),
+    ],
+    ids=str,
+)
+async def test_values_that_make_no_sense_are_refused_by_name(
+    api: ApiServer, namespace: str, spec: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(KubernetesRefused, match=message):
+        await api.create(MAIL_QUEUE, mail_queue(namespace, **spec))
+
+
+@pytest.mark.parametrize("name", ["with.dots", "x" * 53])
+async def test_names_that_children_could_not_have_are_refused(
+    api: ApiServer, namespace: str, name: str
+) -> None:
+    with pytest.raises(KubernetesRefused, match="DNS label"):
+        await api.create(MAIL_QUEUE, mail_queue(namespace, name))
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ({}, {"clusterRef": {"name": "other"}}),
+        ({}, {"clusterRef": {"namespace": "elsewhere"}}),
+        ({"broker": {"deliveryLimit": 5}}, {"broker": {"deliveryLimit": 6}}),
+        ({}, {"blobs": {"bucket": "shared"}}),
+        ({"blobs": {"bucket": "shared"}}, {"blobs": {"bucket": None}}),
+    ],
+    ids=str,
+)
+async def test_what_would_leave_mail_behind_cannot_be_changed(
+    api: ApiServer, namespace: str, before: dict[str, Any], after: dict[str, Any]
+) -> None:
+    queue = await api.create(MAIL_QUEUE, mail_queue(namespace, **before))
+
+    with pytest.raises(KubernetesRefused, match="cannot be changed"):
+        await change(api, queue, after)
+
+
+async def test_defaults_appear_and_null_means_absent(api: ApiServer, namespace: str) -> None:
+    created = await api.create(
+        MAIL_QUEUE, mail_queue(namespace, blobs={"bucket": None}, intake=None)
+    )
+
+    spec = created["spec"]
+    assert spec["view"] == view("1h", 1, 1000)
+    assert spec["broker"] == {"deliveryLimit": 20}
+    assert spec["blobs"] == {}
+    assert spec["retry"] == {"lanes": ["1m", "5m", "15m", "1h", "4h"], "maxAge": "120h"}
+    assert (spec["deletionPolicy"], spec["paused"]) == ("Retain", False)
+    assert not {"workers", "intake"} & spec.keys()
+    assert created["status"] == {"observedGeneration": -1}
+
+
+async def test_a_cluster_is_checked_and_defaulted(api: ApiServer, namespace: str) -> None:
+    with pytest.raises(KubernetesRefused, match="uri"):
+        await api.create(
+            QUEUE_CLUSTER,
+            queue_cluster(
+                namespace,
+                rabbitmq={"uri": "amqp://me:secret@rabbitmq", "secretRef": {"name": "rabbitmq"}},
+            ),
+        )
+    with pytest.raises(KubernetesRefused, match="selector goes with"):
+        await api.create(
+            QUEUE_CLUSTER, queue_cluster(namespace, allowedNamespaces={"from": "Selector"})
+        )
+
+    created = await api.create(QUEUE_CLUSTER, queue_cluster(namespace))
+
+    cassandra = created["spec"]["cassandra"]
+    assert (cassandra["port"], cassandra["keyspace"]) == (9042, "postroad")
+    assert cassandra["replication"] == {"class": "NetworkTopologyStrategy", "factor": 3}
+    assert created["spec"]["allowedNamespaces"] == {"from": "Same"}
+    with pytest.raises(KubernetesRefused, match="keyspace cannot be changed"):
+        await api.patch(
+            QUEUE_CLUSTER, namespace, "main", {"spec": {"cassandra": {"keyspace": "other"}}}
+        )
+    with pytest.raises(KubernetesRefused, match="bucketPrefix cannot be changed"):
+        await api.patch(QUEUE_CLUSTER, namespace, "main", {"spec": {"s3": {"bucketPrefix": "x-"}}})
+
+
+async def test_kubectl_explain_has_a_text_for_the_view(api: ApiServer) -> None:
+    """`kubectl explain` reads what the API server publishes here."""
+    published = await api._call("GET", f"/openapi/v3/apis/{API_VERSION}")
+    assert published
+    schema = published["components"]["schemas"]["dev.postroad.v1alpha1.MailQueue"]
+
+    view_schema = schema["properties"]["spec"]["properties"]["view"]
+
+    assert "must divide the accepted one" in view_schema["properties"]["sliceWindow"]["description"]
+    assert "only grow" in view_schema["properties"]["bucketCount"]["description"]
+
+
+async def test_workers_can_be_scaled_by_kubectl_and_autoscalers(
+    api: ApiServer, namespace: str
+) -> None:
+    workers = {"handler": {"relay": {"host": "sink"}}}
+    await api.create(MAIL_QUEUE, mail_queue(namespace, workers=workers))
+    path = f"{MAIL_QUEUE.prefix}/namespaces/{namespace}/mailqueues/outgoing/scale"
+
+    scale = await api._call("GET", path)
+    assert scale
+    assert scale["spec"]["replicas"] == 2
+    await api._call("PUT", path, body=scale | {"spec": {"replicas": 5}})
+
+    queue = await api.get(MAIL_QUEUE, namespace, "outgoing")
+    assert queue
+    assert queue["spec"]["workers"]["replicas"] == 5

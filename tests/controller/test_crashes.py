@@ -1,0 +1,112 @@
+"""An operator that dies between any two of its writes is followed by one that finishes the work."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from postroad.adapters.memory.servers import MemoryServers
+from postroad.controller.api import MAIL_QUEUE
+from postroad.controller.api_server import ApiServer
+from postroad.domain.names import QueueName
+from support.resources import mail_queue, view, workers
+from support.running_operator import Running
+from support.watched_api import Watched
+
+pytestmark = [pytest.mark.needs("kubernetes"), pytest.mark.timeout(120)]
+
+
+async def run_until_dead(operator: Running, watched: Watched) -> None:
+    await operator.start()
+    for _ in range(200):
+        if watched.is_dead:
+            break
+        await operator.pause()
+    await operator.stop()
+    assert watched.is_dead, [str(each) for each in watched.writes]
+
+
+@pytest.mark.parametrize("writes", range(10))
+async def test_after_any_write_the_next_operator_finishes(
+    api: ApiServer, kubeconfig: Path, namespace: str, writes: int
+) -> None:
+    """The first look at a cluster and a queue writes ten times and more: finalizers, statuses,
+    children, Events."""
+    watched = Watched(kubeconfig, writes_left=writes)
+    first = Running(api, namespace, operator_api=watched)
+    await first.apply_cluster()
+    await first.apply(mail_queue(namespace, view=view("1h", 3), workers=workers()))
+    await run_until_dead(first, watched)
+    watched.close()
+
+    second = Running(api, namespace, memory=first.memory)
+    await second.start()
+    try:
+        await second.until_ready()
+        status = await second.status()
+        history = await MemoryServers(first.memory).history(QueueName(namespace, "outgoing")).load()
+    finally:
+        await second.stop()
+
+    assert [each.sequence for each in history.events] == [1]
+    assert [each["sequence"] for each in status["history"]] == [1]
+    assert status["configuration"]["version"] == 1
+
+
+@pytest.mark.parametrize("writes", range(3))
+async def test_a_change_that_was_recorded_but_not_reported_is_reported(
+    api: ApiServer, kubeconfig: Path, namespace: str, writes: int
+) -> None:
+    first = Running(api, namespace)
+    await first.start()
+    await first.apply_cluster()
+    await first.apply(mail_queue(namespace, view=view("1h", 3), workers=workers()))
+    await first.until_ready()
+    await first.stop()
+    await first.change({"view": view("30m", 5), "workers": {"concurrency": 3}})
+
+    watched = Watched(kubeconfig, writes_left=writes)
+    await run_until_dead(
+        Running(api, namespace, memory=first.memory, operator_api=watched), watched
+    )
+    watched.close()
+
+    second = Running(api, namespace, memory=first.memory)
+    await second.start()
+    try:
+        await second.until_ready()
+        status = await second.status()
+    finally:
+        await second.stop()
+
+    assert [each["sequence"] for each in status["history"]] == [1, 2]
+    assert (status["configuration"]["version"], status["configuration"]["bucketCount"]) == (2, 5)
+
+
+async def test_what_happened_while_no_operator_ran_is_caught_up_with(
+    api: ApiServer, namespace: str
+) -> None:
+    first = Running(api, namespace)
+    await first.start()
+    await first.apply_cluster()
+    await first.apply(
+        mail_queue(namespace), mail_queue(namespace, "going", deletionPolicy="Delete")
+    )
+    await first.until_ready()
+    await first.until_ready("going")
+    await first.stop()
+
+    await first.change({"view": view("30m", 2)})
+    await api.delete(MAIL_QUEUE, await first.queue("going"))
+    await first.apply(mail_queue(namespace, "coming"))
+
+    second = Running(api, namespace, memory=first.memory)
+    await second.start()
+    try:
+        await second.until_ready()
+        await second.until_ready("coming")
+        await second.until_gone(MAIL_QUEUE, "going")
+        assert (await second.status())["configuration"]["version"] == 2
+    finally:
+        await second.stop()

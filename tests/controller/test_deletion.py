@@ -1,0 +1,160 @@
+"""A deletion keeps or removes what it says, and ends."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from postroad.adapters.memory.gate import away, no_fault
+from postroad.adapters.memory.servers import MemoryServers
+from postroad.controller.api import DEPLOYMENT, MAIL_QUEUE, NAMESPACE, QUEUE_CLUSTER, SECRET
+from postroad.domain.names import QueueName
+from support.resources import mail_queue, workers
+from support.running_operator import Running
+
+pytestmark = [pytest.mark.needs("kubernetes"), pytest.mark.timeout(120)]
+
+
+async def declare(operator: Running, **spec: Any) -> None:
+    await operator.apply_cluster()
+    await operator.apply(mail_queue(operator.namespace, workers=workers(), **spec))
+    await operator.until_ready()
+
+
+async def delete(operator: Running, name: str = "outgoing") -> None:
+    await operator.api.delete(MAIL_QUEUE, await operator.queue(name))
+
+
+async def what_is_left(operator: Running) -> tuple[bool, bool, bool]:
+    """Whether history, limits and bucket are there."""
+    name = QueueName(operator.namespace, "outgoing")
+    servers = MemoryServers(operator.memory)
+    history = await servers.history(name).load()
+    limits = await servers.views().view(str(name)).limits()
+    bucket = await servers.blobs(name.bucket("postroad-")).exists()
+    return bool(history.events), limits.browse_start is not None, bucket
+
+
+async def test_retain_keeps_everything_but_the_programs(operator: Running) -> None:
+    await declare(operator)
+
+    await delete(operator)
+    await operator.until_gone(MAIL_QUEUE, "outgoing")
+    await operator.until_gone(DEPLOYMENT, "outgoing-worker")
+
+    assert await what_is_left(operator) == (True, True, True)
+    assert len(await operator.events("Retained")) == 1
+
+
+async def test_delete_removes_everything(operator: Running) -> None:
+    await declare(operator, deletionPolicy="Delete")
+    assert await what_is_left(operator) == (True, True, True)
+
+    await delete(operator)
+    await operator.until_gone(MAIL_QUEUE, "outgoing")
+
+    assert await what_is_left(operator) == (False, False, False)
+    assert len(await operator.events("Deleted")) == 1
+
+
+async def test_a_queue_made_anew_after_delete_begins_anew(operator: Running) -> None:
+    await declare(operator, deletionPolicy="Delete", view={"sliceWindow": "1m", "bucketCount": 9})
+    await delete(operator)
+    await operator.until_gone(MAIL_QUEUE, "outgoing")
+
+    await declare(operator, view={"sliceWindow": "2h", "bucketCount": 1})
+
+    status = await operator.status()
+    assert (status["configuration"]["version"], status["configuration"]["sliceWindow"]) == (1, "2h")
+
+
+async def test_a_dead_server_does_not_hold_a_deletion_for_ever(operator: Running) -> None:
+    await declare(operator, deletionPolicy="Delete")
+
+    operator.gate.plan = away("blobs")
+    await delete(operator)
+    conditions = await operator.until(lambda found: found["Ready"]["reason"] == "Deleting")
+    await operator.until_gone(MAIL_QUEUE, "outgoing")
+
+    assert f"postroad-{operator.namespace}-outgoing" in conditions["Ready"]["message"]
+    (said,) = await operator.events("LeftBehind", "Warning")
+    assert f"bucket postroad-{operator.namespace}-outgoing" in said["note"]
+    assert "RabbitMQ" not in said["note"]
+    assert await what_is_left(operator) == (False, False, True)
+
+
+async def test_a_server_that_comes_back_in_time_is_still_cleaned(operator: Running) -> None:
+    await declare(operator, deletionPolicy="Delete")
+
+    operator.gate.plan = away("view")
+    await delete(operator)
+    await operator.until(lambda found: found["Ready"]["reason"] == "Deleting")
+    operator.gate.plan = no_fault
+    await operator.until_gone(MAIL_QUEUE, "outgoing")
+
+    assert await what_is_left(operator) == (False, False, False)
+
+
+async def test_secrets_that_are_gone_do_not_keep_a_queue_from_being_deleted(
+    operator: Running,
+) -> None:
+    """In a namespace that goes away nobody knows which objects go first."""
+    await declare(operator, deletionPolicy="Delete")
+
+    for each in await operator.api.list(SECRET, operator.namespace):
+        await operator.api.delete(SECRET, each)
+    await delete(operator)
+    await operator.until_gone(MAIL_QUEUE, "outgoing")
+
+    assert await what_is_left(operator) == (False, False, False)
+
+
+async def test_a_paused_queue_is_retained(operator: Running) -> None:
+    await declare(operator, deletionPolicy="Delete")
+    await operator.change({"paused": True})
+    await operator.until(lambda found: "Paused" in found)
+
+    await delete(operator)
+    await operator.until_gone(MAIL_QUEUE, "outgoing")
+
+    assert await what_is_left(operator) == (True, True, True)
+
+
+async def test_a_queue_without_its_cluster_can_be_deleted(operator: Running) -> None:
+    await operator.apply(mail_queue(operator.namespace, deletionPolicy="Delete"))
+    await operator.until(lambda found: found["Ready"]["reason"] == "ClusterNotFound")
+
+    await delete(operator)
+    await operator.until_gone(MAIL_QUEUE, "outgoing")
+
+
+async def test_a_cluster_waits_for_its_queues(operator: Running) -> None:
+    await declare(operator, deletionPolicy="Delete")
+    cluster = await operator.api.get(QUEUE_CLUSTER, operator.namespace, "main")
+    assert cluster
+
+    await operator.api.delete(QUEUE_CLUSTER, cluster)
+    await operator.until(lambda found: found["Ready"]["reason"] == "InUse", "main", QUEUE_CLUSTER)
+    await delete(operator)
+    await operator.until_gone(MAIL_QUEUE, "outgoing")
+    await operator.until_gone(QUEUE_CLUSTER, "main")
+
+    assert await what_is_left(operator) == (False, False, False)
+
+
+async def test_a_namespace_goes_with_all_that_is_in_it(operator: Running) -> None:
+    await declare(operator, deletionPolicy="Delete")
+    namespace = await operator.api.get(NAMESPACE, None, operator.namespace)
+    assert namespace
+
+    await operator.api.delete(NAMESPACE, namespace)
+    for _ in range(600):
+        if await operator.api.get(NAMESPACE, None, operator.namespace) is None:
+            break
+        await asyncio.sleep(0.1)
+    else:
+        raise AssertionError("the namespace is still there")
+
+    assert await what_is_left(operator) == (False, False, False)

@@ -1,0 +1,100 @@
+"""With the shipped ClusterRole the operator can do all it does."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from postroad.controller.api import DEPLOYMENT, MAIL_QUEUE, QUEUE_CLUSTER, SERVICE_ACCOUNT, Kind
+from postroad.controller.api_server import ApiServer
+from support.kubectl import manifests
+from support.resources import mail_queue, workers
+from support.running_operator import Running
+from support.watched_api import Watched
+
+pytestmark = [pytest.mark.needs("kubernetes"), pytest.mark.timeout(120)]
+
+RBAC = "rbac.authorization.k8s.io/v1"
+ROLE = Kind(RBAC, "ClusterRole", "clusterroles")
+BINDING = Kind(RBAC, "ClusterRoleBinding", "clusterrolebindings")
+INSTALL = Path(__file__).parents[2] / "manifests" / "install.yaml"
+
+
+def shipped(kind: str) -> dict[str, Any]:
+    (found,) = (each for each in manifests(INSTALL) if each["kind"] == kind)
+    return found
+
+
+@pytest.fixture
+async def unprivileged(api: ApiServer, kubeconfig: Path, namespace: str) -> AsyncIterator[Watched]:
+    """The API server as the operator's service account sees it; what it was refused is noted."""
+    role, binding = shipped("ClusterRole"), shipped("ClusterRoleBinding")
+    subject = {"kind": "ServiceAccount", "name": "postroad-operator", "namespace": namespace}
+    name = f"postroad-operator-{namespace}"
+    role["metadata"]["name"] = binding["metadata"]["name"] = binding["roleRef"]["name"] = name
+    binding["subjects"] = [subject]
+    account = {
+        "apiVersion": "v1",
+        "kind": "ServiceAccount",
+        "metadata": {"name": subject["name"], "namespace": namespace},
+    }
+    await api.create(SERVICE_ACCOUNT, account)
+    made = [(ROLE, await api.create(ROLE, role)), (BINDING, await api.create(BINDING, binding))]
+    answer = await api._call(
+        "POST",
+        f"/api/v1/namespaces/{namespace}/serviceaccounts/{subject['name']}/token",
+        body={"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {}},
+    )
+    assert answer
+    server = Watched(kubeconfig)
+    server.configuration.cert_file = server.configuration.key_file = None
+    server.configuration.refresh_api_key_hook = None
+    server.configuration.api_key = {"BearerToken": f"Bearer {answer['status']['token']}"}
+    yield server
+    server.close()
+    for kind, each in made:
+        await api.delete(kind, each)
+
+
+async def test_nothing_is_forbidden_in_the_life_of_a_queue(
+    api: ApiServer, unprivileged: Watched, namespace: str
+) -> None:
+    operator = Running(api, namespace, operator_api=unprivileged)
+    await operator.start()
+    try:
+        await operator.apply_cluster(allowedNamespaces={"from": "Selector", "selector": {}})
+        await operator.apply(
+            mail_queue(
+                namespace, workers=workers(), intake={"replicas": 0}, deletionPolicy="Delete"
+            )
+        )
+        await operator.until_ready()
+        await operator.change({"workers": {"replicas": 2}})
+        await operator.until(lambda found: found["WorkersReady"]["status"] == "False")
+        await operator.change({"workers": {"replicas": 0}, "intake": None})
+        await operator.until_ready()
+        worker = await api.get(DEPLOYMENT, namespace, "outgoing-worker")
+        assert worker
+        await api.delete(DEPLOYMENT, worker)
+        await operator.settle()
+        await api.delete(MAIL_QUEUE, await operator.queue())
+        await operator.until_gone(MAIL_QUEUE, "outgoing")
+        cluster = await api.get(QUEUE_CLUSTER, namespace, "main")
+        assert cluster
+        await api.delete(QUEUE_CLUSTER, cluster)
+        await operator.until_gone(QUEUE_CLUSTER, "main")
+    finally:
+        await operator.stop()
+
+    assert [each for each in unprivileged.calls if each.refusal] == []
+    assert {"Ready", "Deleted"} <= {each["reason"] for each in await operator.events()}
+
+
+async def test_the_account_really_is_unprivileged(unprivileged: Watched, namespace: str) -> None:
+    secrets = Kind("v1", "Secret", "secrets")
+
+    with pytest.raises(Exception, match="forbidden"):
+        await unprivileged.list(secrets, namespace)

@@ -1,0 +1,211 @@
+"""What stands in the way is said once, in a condition that says what to do, and is got over."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator
+
+import pytest
+
+from postroad.adapters.memory.gate import away, no_fault
+from postroad.controller.api import CONFIG_MAP, MAIL_QUEUE, NAMESPACE, QUEUE_CLUSTER
+from postroad.controller.api_server import ApiServer
+from support.resources import mail_queue, queue_cluster, secret, secrets, workers
+from support.running_operator import Running
+
+pytestmark = [pytest.mark.needs("kubernetes"), pytest.mark.timeout(120)]
+
+
+async def test_a_cluster_that_does_not_exist_is_waited_for(operator: Running) -> None:
+    await operator.apply(mail_queue(operator.namespace, clusterRef={"name": "later"}))
+    conditions = await operator.until(lambda found: found["Ready"]["status"] == "False")
+    await operator.settle()
+
+    assert conditions["Ready"]["reason"] == "ClusterNotFound"
+    assert "QueueCluster later" in conditions["Ready"]["message"]
+    assert conditions["Reconciling"]["status"] == "True"
+    assert "Stalled" not in conditions
+    assert len(await operator.events("ClusterNotFound")) == 1
+
+    await operator.apply(*secrets(operator.namespace))
+    await operator.apply(queue_cluster(operator.namespace, name="later"))
+    await operator.until_ready()
+
+
+async def test_a_missing_secret_is_named_and_waited_for(operator: Running) -> None:
+    made = secrets(operator.namespace)
+    await operator.apply(*made[1:], queue_cluster(operator.namespace))
+    await operator.apply(mail_queue(operator.namespace))
+    conditions = await operator.until(lambda found: found["Ready"]["status"] == "False")
+    cluster = await operator.until(
+        lambda found: found["Ready"]["status"] == "False", "main", QUEUE_CLUSTER
+    )
+
+    for found in (conditions, cluster):
+        assert found["Ready"]["reason"] == "CredentialsMissing"
+        assert "Secret rabbitmq" in found["Ready"]["message"]
+        assert "`username` and `password`" in found["Ready"]["message"]
+
+    await operator.apply(made[0])
+    await operator.until_ready()
+
+
+async def test_an_incomplete_secret_is_named_without_its_values(operator: Running) -> None:
+    made = secrets(operator.namespace)
+    half = secret(operator.namespace, "cassandra", {"username": "only-half"})
+    await operator.apply(made[0], half, made[2], queue_cluster(operator.namespace))
+    await operator.apply(mail_queue(operator.namespace))
+    conditions = await operator.until(lambda found: found["Ready"]["status"] == "False")
+
+    assert "no key password" in conditions["Ready"]["message"]
+    assert "only-half" not in json.dumps(conditions)
+
+
+async def test_wrong_credentials_are_one_event_and_no_hot_loop(operator: Running) -> None:
+    operator.right_password = "another"
+    await operator.apply_cluster()
+    await operator.apply(mail_queue(operator.namespace, name="locked"))
+    conditions = await operator.until(
+        lambda found: found["ViewReady"]["status"] == "False", "locked"
+    )
+    await operator.settle()
+
+    assert conditions["ViewReady"]["reason"] == "CredentialsRefused"
+    assert conditions["BrokerReady"]["status"] == "True"
+    assert conditions["ConfigurationAccepted"]["status"] == "Unknown"
+    assert conditions["Stalled"]["reason"] == "CredentialsRefused"
+    warnings = await operator.events("CredentialsRefused", "Warning")
+    assert sorted(each["regarding"]["name"] for each in warnings) == ["locked", "main"]
+    everything = json.dumps([await operator.queue("locked"), warnings])
+    assert "s3cr3t" not in everything
+    assert operator.refusals < 30
+
+    login = {"username": "postroad", "password": "another"}
+    await operator.apply(secret(operator.namespace, "cassandra", login))
+    await operator.until_ready("locked")
+    assert operator.settings[-1].cassandra.password is not None
+    assert "another" not in repr(operator.settings[-1])
+
+
+@pytest.mark.parametrize(
+    ("server", "condition", "others"),
+    [
+        ("broker", "BrokerReady", ("ViewReady", "BlobsReady", "ConfigurationAccepted")),
+        ("view", "ViewReady", ("BrokerReady", "BlobsReady")),
+        ("blobs", "BlobsReady", ("BrokerReady", "ViewReady", "ConfigurationAccepted")),
+    ],
+)
+async def test_a_server_that_is_away_is_said_and_the_children_stay(
+    operator: Running, server: str, condition: str, others: tuple[str, ...]
+) -> None:
+    await operator.apply_cluster()
+    await operator.apply(mail_queue(operator.namespace, workers=workers()))
+    await operator.until_ready()
+    before = await operator.status()
+
+    operator.gate.plan = away(server)
+    await operator.change({"workers": workers() | {"concurrency": 9}})
+    conditions = await operator.until(lambda found: found[condition]["status"] == "False")
+
+    assert conditions[condition]["reason"].endswith("Unavailable")
+    assert conditions["Reconciling"]["status"] == "True"
+    assert {conditions[each]["status"] for each in others} == {"True"}
+    assert (await operator.configuration_of_pods())["POSTROAD_WORKER_CONCURRENCY"] == "9"
+    status = await operator.status()
+    assert status["configuration"] == before["configuration"]
+    assert status["history"] == before["history"]
+    assert status["size"] == 0
+
+    operator.gate.plan = no_fault
+    await operator.until_ready()
+
+
+async def test_a_template_that_the_api_server_refuses_is_said(operator: Running) -> None:
+    template = {"spec": {"containers": [{"name": "worker", "resources": {"limits": {"cpu": "x"}}}]}}
+    await operator.apply_cluster()
+    await operator.apply(mail_queue(operator.namespace, workers=workers() | {"template": template}))
+    conditions = await operator.until(lambda found: found["WorkersReady"]["status"] == "False")
+
+    assert conditions["WorkersReady"]["reason"] == "KubernetesRefused"
+    assert "quantities must match" in conditions["WorkersReady"]["message"]
+    assert conditions["Stalled"]["status"] == "True"
+    assert conditions["ConfigurationAccepted"]["status"] == "True"
+
+    await operator.change({"workers": {"template": None}})
+    await operator.until_ready()
+
+
+async def test_somebody_elses_object_under_a_childs_name_is_left_alone(operator: Running) -> None:
+    theirs = {
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "metadata": {"name": "outgoing-queue", "namespace": operator.namespace},
+        "data": {"theirs": "kept"},
+    }
+    await operator.api.create(CONFIG_MAP, theirs)
+    await operator.apply_cluster()
+    await operator.apply(mail_queue(operator.namespace, workers=workers()))
+    conditions = await operator.until(lambda found: found["WorkersReady"]["status"] == "False")
+
+    assert conditions["WorkersReady"]["reason"] == "NameTaken"
+    found = await operator.api.get(CONFIG_MAP, operator.namespace, "outgoing-queue")
+    assert found
+    assert found["data"] == {"theirs": "kept"}
+
+    await operator.api.delete(CONFIG_MAP, found)
+    await operator.until_ready()
+
+
+async def test_spark_jobs_that_this_release_does_not_run_are_said(operator: Running) -> None:
+    await operator.apply_cluster()
+    pipeline = {"audit": {"schedule": "30 3 * * *"}}
+    await operator.apply(mail_queue(operator.namespace, pipeline=pipeline))
+    await operator.until_ready()
+
+    conditions = await operator.conditions()
+    assert conditions["PipelineReady"]["reason"] == "NotSupported"
+
+
+@pytest.fixture
+async def neighbour(api: ApiServer) -> AsyncIterator[str]:
+    """Another namespace."""
+    created = await api.create(
+        NAMESPACE,
+        {
+            "apiVersion": "v1",
+            "kind": "Namespace",
+            "metadata": {"generateName": "test-", "labels": {"mail": "yes"}},
+        },
+    )
+    yield created["metadata"]["name"]
+    await api.delete(NAMESPACE, created)
+
+
+async def test_another_namespace_needs_the_clusters_leave_and_its_secrets(
+    api: ApiServer, namespace: str, neighbour: str
+) -> None:
+    operator = Running(api, namespace, also=(neighbour,))
+    await operator.start()
+    try:
+        await operator.apply_cluster()
+        reference = {"name": "main", "namespace": namespace}
+        await operator.apply(mail_queue(neighbour, clusterRef=reference, workers=workers()))
+        await operator.until_ready("main", QUEUE_CLUSTER)
+        there = operator.at(neighbour)
+        conditions = await there.until(lambda found: "Stalled" in found)
+        assert conditions["Ready"]["reason"] == "ClusterNotAllowed"
+
+        allowed = {"from": "Selector", "selector": {"matchLabels": {"mail": "yes"}}}
+        await api.patch(QUEUE_CLUSTER, namespace, "main", {"spec": {"allowedNamespaces": allowed}})
+        conditions = await there.until(
+            lambda found: found["WorkersReady"]["reason"] == "CredentialsMissing"
+        )
+        assert conditions["ConfigurationAccepted"]["status"] == "True"
+        assert f"namespace {neighbour}" in conditions["WorkersReady"]["message"]
+
+        await operator.apply(*secrets(neighbour))
+        await there.until_ready()
+        await api.delete(MAIL_QUEUE, await there.queue())
+        await there.until_gone(MAIL_QUEUE, "outgoing")
+    finally:
+        await operator.stop()

@@ -1,0 +1,365 @@
+"""The builders: what pods get, how a partial template is merged, when a child counts as changed."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+
+from postroad.controller.api import CONFIGURATION_HASH
+from postroad.controller.applying import scaled_elsewhere
+from postroad.controller.children import wanted_children
+from postroad.controller.cluster_spec import AllowedNamespaces, QueueClusterSpec
+from postroad.controller.drift import is_current, with_hash
+from postroad.controller.merging import merged
+from postroad.controller.namespaces import allows
+from postroad.controller.queue_facts import Queue, Surroundings
+from postroad.controller.workloads import workload_finding
+
+CLUSTER = QueueClusterSpec.model_validate(
+    {
+        "rabbitmq": {"uri": "amqp://rabbitmq:5672/%2F", "secretRef": {"name": "rabbitmq"}},
+        "cassandra": {"contactPoints": ["c1", "c2"], "secretRef": {"name": "cassandra"}},
+        "s3": {"endpoint": "http://s3:9000", "secretRef": {"name": "s3"}},
+    }
+)
+RELAY = {"relay": {"host": "sink", "port": 2525, "tls": "none"}}
+
+
+def queue(**spec: Any) -> Queue:
+    return Queue.of(
+        {
+            "metadata": {"namespace": "mail", "name": "out", "uid": "u1", "generation": 1},
+            "spec": {"clusterRef": {"name": "main"}} | spec,
+        }
+    )
+
+
+def children(
+    wanted: Queue, *, scaled: frozenset[str] = frozenset(), **around: Any
+) -> dict[tuple[str, str], dict[str, Any]]:
+    surroundings = Surroundings(CLUSTER, "postroad:1", **around)
+    built = wanted_children(wanted, surroundings, scaled_elsewhere=scaled)
+    return {(kind.name, child["metadata"]["name"]): child for kind, child in built}
+
+
+def worker_pod(found: dict[tuple[str, str], dict[str, Any]]) -> dict[str, Any]:
+    template: dict[str, Any] = found["Deployment", "out-worker"]["spec"]["template"]
+    return template
+
+
+def test_a_queue_without_programs_has_only_its_configuration() -> None:
+    assert set(children(queue())) == {("ConfigMap", "out-queue"), ("ServiceAccount", "out-queue")}
+
+
+def test_all_children_are_there_and_owned() -> None:
+    found = children(
+        queue(workers={"replicas": 3, "handler": RELAY}, intake={"replicas": 1}),
+        authorities="PEM",
+    )
+
+    assert set(found) == {
+        ("ConfigMap", "out-queue"),
+        ("ConfigMap", "out-ca"),
+        ("ServiceAccount", "out-queue"),
+        ("Service", "out-intake"),
+        ("Deployment", "out-intake"),
+        ("Deployment", "out-worker"),
+        ("PodDisruptionBudget", "out-worker"),
+    }
+    for each in found.values():
+        (owner,) = each["metadata"]["ownerReferences"]
+        assert (owner["uid"], owner["controller"]) == ("u1", True)
+
+
+def test_pods_read_servers_and_behaviour_from_the_configuration() -> None:
+    spec = {
+        "workers": {"handler": RELAY, "concurrency": 9},
+        "intake": {"port": 2600},
+        "retry": {"lanes": ["90s", "1h30m"], "maxAge": "48h"},
+        "broker": {"deliveryLimit": 4},
+    }
+
+    data = children(queue(**spec))["ConfigMap", "out-queue"]["data"]
+
+    assert data == {
+        "POSTROAD_QUEUE": "distributed://mail.out",
+        "POSTROAD_RABBITMQ_URI": "amqp://rabbitmq:5672/%2F",
+        "POSTROAD_CASSANDRA_CONTACT_POINTS": "c1,c2",
+        "POSTROAD_CASSANDRA_PORT": "9042",
+        "POSTROAD_CASSANDRA_LOCAL_DATACENTER": "datacenter1",
+        "POSTROAD_CASSANDRA_KEYSPACE": "postroad",
+        "POSTROAD_S3_ENDPOINT": "http://s3:9000",
+        "POSTROAD_S3_REGION": "us-east-1",
+        "POSTROAD_S3_BUCKET": "postroad-mail-out",
+        "POSTROAD_BROKER_DELIVERY_LIMIT": "4",
+        "POSTROAD_RETRY_LANES": "1m30s,1h30m",
+        "POSTROAD_RETRY_MAX_AGE": "48h",
+        "POSTROAD_WORKER_RELAY_HOST": "sink",
+        "POSTROAD_WORKER_RELAY_PORT": "2525",
+        "POSTROAD_WORKER_RELAY_TLS": "none",
+        "POSTROAD_WORKER_CONCURRENCY": "9",
+        "POSTROAD_INTAKE_PORT": "2600",
+    }
+
+
+def test_credentials_are_only_ever_referred_to() -> None:
+    (container,) = worker_pod(children(queue(workers={"handler": RELAY})))["spec"]["containers"]
+
+    assert {each["name"]: each["valueFrom"]["secretKeyRef"] for each in container["env"]} == {
+        "POSTROAD_RABBITMQ_USERNAME": {"name": "rabbitmq", "key": "username"},
+        "POSTROAD_RABBITMQ_PASSWORD": {"name": "rabbitmq", "key": "password"},
+        "POSTROAD_CASSANDRA_USERNAME": {"name": "cassandra", "key": "username"},
+        "POSTROAD_CASSANDRA_PASSWORD": {"name": "cassandra", "key": "password"},
+        "POSTROAD_S3_ACCESS_KEY": {"name": "s3", "key": "accessKey"},
+        "POSTROAD_S3_SECRET_KEY": {"name": "s3", "key": "secretKey"},
+    }
+
+
+def test_pods_keep_to_the_restricted_profile() -> None:
+    pod = worker_pod(children(queue(workers={"handler": RELAY})))["spec"]
+    (container,) = pod["containers"]
+
+    assert pod["securityContext"]["runAsNonRoot"] is True
+    assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+    assert container["securityContext"] == {
+        "allowPrivilegeEscalation": False,
+        "readOnlyRootFilesystem": True,
+        "capabilities": {"drop": ["ALL"]},
+    }
+    assert pod["automountServiceAccountToken"] is False
+    assert {"name": "tmp", "mountPath": "/tmp"} in container["volumeMounts"]
+
+
+def test_authorities_are_mounted_and_named() -> None:
+    found = children(queue(workers={"handler": RELAY}), authorities="PEM", cassandra_tls=True)
+    (container,) = worker_pod(found)["spec"]["containers"]
+
+    mounted = {each["mountPath"] for each in container["volumeMounts"]}
+    environment = {each["name"]: each.get("value") for each in container["env"]}
+
+    assert environment["POSTROAD_CA_FILE"] == "/etc/postroad/authorities/ca.crt"
+    assert "/etc/postroad/authorities" in mounted
+    assert found["ConfigMap", "out-ca"]["data"] == {"ca.crt": "PEM"}
+    assert found["ConfigMap", "out-queue"]["data"]["POSTROAD_CASSANDRA_TLS"] == "true"
+
+
+@pytest.mark.parametrize(
+    ("spec", "around", "rolls"),
+    [
+        ({}, {}, False),
+        ({"view": {"bucketCount": 5}}, {}, False),
+        ({"retry": {"maxAge": "1h"}}, {}, True),
+        ({}, {"secret_versions": {"s3": "2"}}, True),
+        ({}, {"authorities": "other"}, True),
+    ],
+    ids=["nothing", "the view", "retries", "a secret", "an authority"],
+)
+def test_pods_roll_when_something_that_they_read_changes(
+    spec: dict[str, Any], around: dict[str, Any], rolls: bool
+) -> None:
+    def stamp(found: dict[tuple[str, str], dict[str, Any]]) -> str:
+        return str(worker_pod(found)["metadata"]["annotations"][CONFIGURATION_HASH])
+
+    base = {"workers": {"handler": RELAY}}
+    before = stamp(children(queue(**base), secret_versions={"s3": "1"}))
+
+    after = stamp(children(queue(**base, **spec), **({"secret_versions": {"s3": "1"}} | around)))
+
+    assert (before != after) == rolls
+
+
+def test_a_partial_template_changes_the_worker_and_cannot_break_its_selection() -> None:
+    template = {
+        "metadata": {"labels": {"team": "mail", "app.kubernetes.io/component": "mine"}},
+        "spec": {
+            "nodeSelector": {"disk": "fast"},
+            "containers": [
+                {"name": "worker", "env": [{"name": "EXTRA", "value": "1"}]},
+                {"name": "sidecar", "image": "x"},
+            ],
+        },
+    }
+    found = children(queue(workers={"handler": RELAY, "template": template}))
+    pod = worker_pod(found)
+    worker, sidecar = pod["spec"]["containers"]
+
+    selected = found["Deployment", "out-worker"]["spec"]["selector"]["matchLabels"]
+    assert selected.items() <= pod["metadata"]["labels"].items()
+    assert pod["metadata"]["labels"]["team"] == "mail"
+    assert pod["spec"]["nodeSelector"] == {"disk": "fast"}
+    assert worker["image"] == "postroad:1"
+    assert {"name": "EXTRA", "value": "1"} in worker["env"]
+    assert len(worker["env"]) == 7
+    assert sidecar == {"name": "sidecar", "image": "x"}
+
+
+def test_merging_changes_neither_side() -> None:
+    base: dict[str, Any] = {"env": [{"name": "a", "value": "1"}], "args": ["x"], "keep": {"b": 1}}
+    partial = {"env": [{"name": "a", "value": "2"}], "args": ["y"], "keep": None}
+    before = copy.deepcopy((base, partial))
+
+    assert merged(base, partial) == {"env": [{"name": "a", "value": "2"}], "args": ["y"]}
+    assert (base, partial) == before
+
+
+def test_replicas_are_left_to_an_autoscaler() -> None:
+    wanted = queue(workers={"replicas": 3, "handler": RELAY})
+
+    ours = children(wanted)["Deployment", "out-worker"]["spec"]
+    theirs = children(wanted, scaled=frozenset({"out-worker"}))["Deployment", "out-worker"]["spec"]
+
+    assert ours["replicas"] == 3
+    assert "replicas" not in theirs
+
+
+@pytest.mark.parametrize(
+    ("manager", "subresource", "is_theirs"),
+    [
+        ("kube-controller-manager", "scale", True),
+        ("kube-controller-manager", "status", False),
+        ("kubectl", "scale", False),
+        ("postroad", "", False),
+    ],
+)
+def test_an_autoscaler_is_known_by_how_it_writes(
+    manager: str, subresource: str, is_theirs: bool
+) -> None:
+    entry = {
+        "manager": manager,
+        "subresource": subresource,
+        "fieldsV1": {"f:spec": {"f:replicas": {}}},
+    }
+    found = {("Deployment", "out-worker"): {"metadata": {"managedFields": [entry]}}}
+
+    assert scaled_elsewhere(found) == (frozenset({"out-worker"}) if is_theirs else frozenset())
+
+
+CHILD = with_hash(
+    {
+        "metadata": {"name": "x", "labels": {"a": "b"}},
+        "spec": {
+            "replicas": 0,
+            "paused": False,
+            "containers": [{"name": "c", "resources": {"limits": {"cpu": "0.5"}}}],
+        },
+    }
+)
+
+
+def change(path: str, value: object) -> dict[str, Any]:
+    found: dict[str, Any] = copy.deepcopy(CHILD)
+    *parents, last = path.split(".")
+    node: Any = found
+    for each in parents:
+        node = node[int(each)] if isinstance(node, list) else node[each]
+    node[last] = value
+    return found
+
+
+@pytest.mark.parametrize(
+    ("found", "current"),
+    [
+        (copy.deepcopy(CHILD), True),
+        (change("spec.strategy", {"type": "RollingUpdate"}), True),
+        (change("metadata.labels.theirs", "yes"), True),
+        (change("spec.containers.0.image", "defaulted"), True),
+        (change("spec.containers.0.resources.limits.cpu", "500m"), True),
+        (change("spec.containers.0.resources.limits.cpu", "600m"), False),
+        (change("spec.replicas", 1), False),
+        (change("spec.paused", None), False),
+        (change("spec.containers", []), False),
+        (change("metadata.labels.a", "c"), False),
+        (change("metadata.annotations", {}), False),
+        (None, False),
+    ],
+)
+def test_only_wanted_fields_decide_whether_a_child_is_current(
+    found: dict[str, Any] | None, current: bool
+) -> None:
+    assert is_current(CHILD, found) is current
+
+
+def test_a_field_that_is_no_longer_wanted_is_noticed_by_the_hash() -> None:
+    before = with_hash({"metadata": {"name": "x"}, "data": {"a": "1", "b": "2"}})
+
+    assert not is_current(with_hash({"metadata": {"name": "x"}, "data": {"a": "1"}}), before)
+
+
+@pytest.mark.parametrize(
+    ("allowed", "asking", "labels", "expected"),
+    [
+        ({}, "mail", {}, True),
+        ({}, "other", {}, False),
+        ({"from": "All"}, "other", {}, True),
+        ({"from": "Selector", "selector": {"matchLabels": {"a": "b"}}}, "other", {"a": "b"}, True),
+        ({"from": "Selector", "selector": {"matchLabels": {"a": "b"}}}, "other", {}, False),
+        ({"from": "Selector", "selector": {"matchLabels": {"a": "b"}}}, "mail", {}, True),
+        ({"from": "Selector", "selector": {}}, "other", {}, True),
+        ({"from": "Selector"}, "other", {}, False),
+    ],
+)
+def test_a_cluster_serves_the_namespaces_that_it_allows(
+    allowed: dict[str, Any], asking: str, labels: dict[str, str], expected: bool
+) -> None:
+    model = AllowedNamespaces.model_validate(allowed)
+
+    assert allows(model, "mail", asking, labels) is expected
+
+
+@pytest.mark.parametrize(
+    ("operator", "values", "labels", "expected"),
+    [
+        ("In", ["x", "y"], {"k": "y"}, True),
+        ("In", ["x"], {}, False),
+        ("NotIn", ["x"], {"k": "x"}, False),
+        ("NotIn", ["x"], {}, True),
+        ("Exists", [], {"k": ""}, True),
+        ("Exists", [], {}, False),
+        ("DoesNotExist", [], {"k": ""}, False),
+        ("DoesNotExist", [], {}, True),
+    ],
+)
+def test_label_expressions_are_kubernetes_own(
+    operator: str, values: list[str], labels: dict[str, str], expected: bool
+) -> None:
+    expression = {"key": "k", "operator": operator, "values": values}
+    allowed = {"from": "Selector", "selector": {"matchExpressions": [expression]}}
+
+    assert allows(AllowedNamespaces.model_validate(allowed), "a", "b", labels) is expected
+
+
+def deployment(generation: int = 2, seen: int = 2, **status: Any) -> dict[str, Any]:
+    return {
+        "metadata": {"generation": generation},
+        "spec": {"replicas": 2},
+        "status": {"observedGeneration": seen, **status},
+    }
+
+
+ALL = {"replicas": 2, "readyReplicas": 2, "updatedReplicas": 2}
+
+
+@pytest.mark.parametrize(
+    ("found", "ready"),
+    [
+        (deployment(**ALL), True),
+        (deployment(seen=1, **ALL), False),
+        (deployment(**ALL | {"updatedReplicas": 1}), False),
+        (deployment(**ALL | {"replicas": 3}), False),
+        (deployment(**ALL | {"readyReplicas": 1}), False),
+        (deployment(), False),
+    ],
+    ids=["all", "not seen yet", "old ones", "too many", "too few", "none"],
+)
+def test_workers_are_ready_when_enough_new_ones_are(found: dict[str, Any], ready: bool) -> None:
+    assert workload_finding("WorkersReady", "workers", found, 2).is_good is ready
+
+
+def test_a_stuck_deployment_says_why() -> None:
+    condition = {"type": "ReplicaFailure", "status": "True", "message": "quota exceeded"}
+
+    finding = workload_finding("WorkersReady", "workers", deployment(conditions=[condition]), 2)
+
+    assert finding.message.endswith("quota exceeded")

@@ -1,0 +1,195 @@
+"""Findings become conditions that kstatus, Flux and Argo CD read right; Events tell once."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from postroad.controller.conditions import (
+    Finding,
+    Truth,
+    advice,
+    bad,
+    conclude,
+    conditions,
+    failed,
+    good,
+    shortened,
+    unknown,
+)
+from postroad.controller.events import announcements, event_object
+from postroad.controller.status import (
+    Report,
+    composed,
+    composed_paused,
+    servers_are_good,
+    wants_retry,
+)
+from postroad.errors import BrokerUnavailable, CredentialsRefused, ViewRefused
+
+NOW = datetime(2026, 1, 1, 10, tzinfo=UTC)
+LATER = NOW + timedelta(hours=1)
+FINE = good("BrokerReady", "there")
+AWAY = bad("ViewReady", "ViewUnavailable", "Cassandra is away", waits=True)
+REFUSED = bad("ConfigurationAccepted", "SliceWindowGrows", "keep 1h", waits=False)
+PENDING = unknown("BlobsReady", "Pending", "not looked at yet")
+ADVICE = advice("Durable", "LimitedDurability", "factor 1")
+
+
+def kstatus(found: list[dict[str, Any]]) -> str:
+    """What cli-utils' kstatus says about an object whose observedGeneration is current."""
+    truths = {each["type"]: each["status"] for each in found}
+    if truths.get("Reconciling") == "True":
+        return "InProgress"
+    if truths.get("Stalled") == "True":
+        return "Failed"
+    return "Current" if truths.get("Ready") == "True" else "InProgress"
+
+
+@pytest.mark.parametrize(
+    ("findings", "ready", "reason", "read_as"),
+    [
+        ([FINE], "True", "AsDeclared", "Current"),
+        ([FINE, ADVICE], "True", "AsDeclared", "Current"),
+        ([FINE, AWAY], "False", "ViewUnavailable", "InProgress"),
+        ([FINE, REFUSED], "False", "SliceWindowGrows", "Failed"),
+        ([AWAY, REFUSED], "False", "SliceWindowGrows", "Failed"),
+        ([PENDING, AWAY], "False", "ViewUnavailable", "InProgress"),
+        ([FINE, PENDING], "Unknown", "Pending", "InProgress"),
+    ],
+    ids=["fine", "advice", "waits", "stuck", "both", "pending and waits", "pending"],
+)
+def test_ready_says_what_most_needs_somebody(
+    findings: list[Finding], ready: str, reason: str, read_as: str
+) -> None:
+    found = conditions([], conclude(findings), 3, NOW)
+
+    assert (found[0]["type"], found[0]["status"], found[0]["reason"]) == ("Ready", ready, reason)
+    assert kstatus(found) == read_as
+    assert not {"Stalled", "Reconciling"} <= {each["type"] for each in found}
+    assert {each["observedGeneration"] for each in found} == {3}
+
+
+def test_one_trouble_of_several_aspects_is_told_once() -> None:
+    same = [Finding(each, Truth.UNKNOWN, "ClusterNotFound", "no cluster") for each in ("A", "B")]
+
+    assert conclude(same)[0].message == "no cluster"
+
+
+def test_the_last_transition_is_that_of_the_truth_not_of_the_reason() -> None:
+    first = conditions([], [AWAY, FINE], 1, NOW)
+    other_reason = bad("ViewReady", "TooSlow", "no answer", waits=True)
+
+    second = conditions(first, [other_reason, bad("BrokerReady", "X", "y", waits=True)], 2, LATER)
+
+    assert second[0]["lastTransitionTime"] == first[0]["lastTransitionTime"]
+    assert second[0]["reason"] == "TooSlow"
+    assert second[1]["lastTransitionTime"] == "2026-01-01T11:00:00Z"
+
+
+def test_the_same_findings_leave_the_status_as_it_is() -> None:
+    report = Report([FINE, AWAY], {"size": 4})
+    before = composed({"observedGeneration": -1}, report, 2, NOW)
+
+    assert composed(before, report, 2, LATER) == before
+
+
+def test_a_paused_resource_keeps_its_conditions_and_says_that_it_is_paused() -> None:
+    before = composed({}, Report([FINE, AWAY]), 1, NOW)
+
+    paused = composed_paused(before, {"size": 7}, 2, LATER)
+
+    types = {each["type"]: each for each in paused["conditions"]}
+    assert types["Paused"]["observedGeneration"] == 2
+    assert types["Ready"] == before["conditions"][0]
+    assert "Reconciling" not in types
+    assert (paused["observedGeneration"], paused["size"]) == (2, 7)
+
+
+@pytest.mark.parametrize(
+    ("error", "waits"),
+    [(BrokerUnavailable(), True), (ViewRefused(), False), (CredentialsRefused(), False)],
+    ids=lambda value: type(value).__name__,
+)
+def test_an_error_is_named_and_says_whether_waiting_helps(error: Any, waits: bool) -> None:
+    finding = failed("ViewReady", error)
+
+    assert (finding.reason, finding.waits) == (type(error).__name__, waits)
+    assert finding.message
+
+
+def test_a_long_message_is_cut_and_stays_on_a_line() -> None:
+    assert shortened("a\n b") == "a b"
+    assert len(shortened("word " * 1000)) == 1024
+
+
+def status(*findings: Finding, version: int | None = None) -> dict[str, Any]:
+    fields: dict[str, Any] = {}
+    if version:
+        fields["configuration"] = {
+            "version": version,
+            "sliceWindow": "1h",
+            "bucketCount": 1,
+            "updateBrowseStartPace": 1000,
+        }
+    return composed({}, Report(list(findings), fields), 1, NOW)
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "said"),
+    [
+        ({}, status(FINE), [("Normal", "Ready")]),
+        (status(FINE), status(FINE), []),
+        (status(FINE), status(FINE, AWAY), [("Warning", "ViewUnavailable")]),
+        (status(AWAY), status(AWAY), []),
+        (status(AWAY), status(AWAY, REFUSED), [("Warning", "SliceWindowGrows")]),
+        (status(AWAY), status(FINE), [("Normal", "Ready")]),
+        ({}, status(PENDING), []),
+        (status(FINE), status(FINE, version=1), [("Normal", "ConfigurationAccepted")]),
+        (status(FINE, version=1), status(FINE, version=2), [("Normal", "ConfigurationAccepted")]),
+    ],
+)
+def test_a_change_is_announced_once(
+    before: dict[str, Any], after: dict[str, Any], said: list[tuple[str, str]]
+) -> None:
+    assert [(each.kind, each.reason) for each in announcements(before, after)] == said
+
+
+def test_an_event_fits_what_the_api_server_takes() -> None:
+    about = {
+        "apiVersion": "postroad.dev/v1alpha1",
+        "kind": "MailQueue",
+        "metadata": {"name": "q", "namespace": "n", "uid": "u", "resourceVersion": "1"},
+    }
+    (announcement,) = announcements({}, status(bad("ViewReady", "X", "ü" * 2000, waits=True)))
+
+    event = event_object(about, announcement, NOW)
+
+    assert len(event["note"].encode()) <= 1024
+    assert event["eventTime"] == "2026-01-01T10:00:00.000000Z"
+
+
+def test_servers_are_good_only_when_all_were_asked_and_answered() -> None:
+    three = [good(each, "") for each in ("BrokerReady", "ViewReady", "BlobsReady")]
+
+    assert servers_are_good(status(*three))
+    assert not servers_are_good(status(*three, REFUSED))
+    assert not servers_are_good(status(*three[:2]))
+
+
+@pytest.mark.parametrize(
+    ("workers", "retried"),
+    [
+        (good("WorkersReady", ""), False),
+        (bad("WorkersReady", "PodsNotReady", "0 of 2", waits=True), False),
+        (bad("WorkersReady", "NameTaken", "theirs", waits=True), True),
+        (bad("WorkersReady", "KubernetesRefused", "no", waits=False), True),
+    ],
+    ids=lambda value: getattr(value, "reason", value),
+)
+def test_what_no_watch_will_tell_is_tried_again(workers: Finding, retried: bool) -> None:
+    three = [good(each, "") for each in ("BrokerReady", "ViewReady", "BlobsReady")]
+
+    assert wants_retry(status(*three, workers)) is retried

@@ -1,0 +1,119 @@
+"""The CRDs and the models of `controller.spec` say the same, field by field."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from pydantic import BaseModel
+
+from postroad.controller import api
+from postroad.controller.cluster_spec import QueueClusterSpec
+from postroad.controller.spec import MailQueueSpec
+from support.structural_schema import structural_schema
+
+ROOT = Path(__file__).parents[3]
+KINDS: dict[str, type[BaseModel]] = {"mailqueues": MailQueueSpec, "queueclusters": QueueClusterSpec}
+CHECKED_BY_THE_SERVER_ONLY = ("x-kubernetes-validations", "x-kubernetes-list-type")
+
+
+def schema_of(plural: str) -> dict[str, Any]:
+    crd = yaml.safe_load((ROOT / "crds" / f"{plural}.yaml").read_text())
+    (version,) = crd["spec"]["versions"]
+    found: dict[str, Any] = version["schema"]["openAPIV3Schema"]
+    return found
+
+
+def comparable(schema: Any) -> Any:
+    if isinstance(schema, dict):
+        return {
+            key: " ".join(value.split()) if key == "description" else comparable(value)
+            for key, value in schema.items()
+            if key not in CHECKED_BY_THE_SERVER_ONLY
+        }
+    return [comparable(each) for each in schema] if isinstance(schema, list) else schema
+
+
+def fields(schema: dict[str, Any], path: str = "") -> Iterator[tuple[str, dict[str, Any]]]:
+    yield path, schema
+    for name, each in schema.get("properties", {}).items():
+        yield from fields(each, f"{path}.{name}")
+    for nested in ("items", "additionalProperties"):
+        if isinstance(schema.get(nested), dict):
+            yield from fields(schema[nested], f"{path}[]")
+
+
+@pytest.mark.parametrize("plural", KINDS)
+def test_the_crd_has_the_fields_defaults_bounds_and_descriptions_of_the_model(plural: str) -> None:
+    spec = comparable(schema_of(plural)["properties"]["spec"])
+
+    expected = structural_schema(KINDS[plural], spec["description"])
+
+    assert spec == expected
+
+
+@pytest.mark.parametrize("plural", KINDS)
+def test_every_field_is_described_in_a_sentence(plural: str) -> None:
+    undescribed = [
+        path
+        for path, each in fields(schema_of(plural))
+        if path not in (".metadata",)
+        and not path.endswith("[]")
+        and not each.get("description", "").endswith(".")
+    ]
+
+    assert undescribed == []
+
+
+@pytest.mark.parametrize("plural", KINDS)
+def test_every_string_and_list_is_bounded_so_that_a_resource_stays_small(plural: str) -> None:
+    bounds = {"string": ("maxLength", "enum", "format"), "array": ("maxItems",)}
+    unbounded = [
+        path
+        for path, each in fields(schema_of(plural))
+        if each.get("type") in bounds
+        and path not in (".apiVersion", ".kind")
+        and not any(bound in each for bound in bounds[each["type"]])
+    ]
+
+    assert unbounded == []
+
+
+@pytest.mark.parametrize("plural", KINDS)
+def test_the_group_and_version_are_those_of_the_code(plural: str) -> None:
+    crd = yaml.safe_load((ROOT / "crds" / f"{plural}.yaml").read_text())
+
+    assert crd["spec"]["group"] == api.GROUP
+    assert [each["name"] for each in crd["spec"]["versions"]] == [api.VERSION]
+    assert crd["spec"]["names"]["categories"] == ["postroad"]
+
+
+@pytest.mark.parametrize("plural", KINDS)
+def test_a_new_resource_says_that_nobody_has_looked_at_it_yet(plural: str) -> None:
+    status = schema_of(plural)["properties"]["status"]
+
+    assert status["default"] == {"observedGeneration": -1}
+
+
+def test_a_short_mail_queue_gets_the_documented_defaults() -> None:
+    spec = MailQueueSpec.model_validate(
+        {"clusterRef": {"name": "main"}, "workers": {"handler": {"relay": {"host": "sink"}}}}
+    )
+
+    assert spec.view.slice_window == timedelta(hours=1)
+    assert spec.retry.lanes[-1] == timedelta(hours=4)
+    assert spec.workers is not None
+    assert (spec.workers.replicas, spec.workers.concurrency) == (2, 200)
+    assert spec.workers.handler.relay.tls == "opportunistic"
+    assert spec.intake is None
+    assert spec.deletion_policy == "Retain"
+
+
+def test_a_field_of_a_newer_crd_does_not_stop_this_program() -> None:
+    spec = MailQueueSpec.model_validate({"clusterRef": {"name": "main"}, "later": {"field": 1}})
+
+    assert spec.cluster_ref.name == "main"

@@ -1,0 +1,123 @@
+"""The queue of looks: one look per object at a time, none lost, changes before routine."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from datetime import timedelta
+
+import pytest
+
+from postroad.controller.workqueue import Workqueue
+
+
+class Middling:
+    """Chance without any."""
+
+    def uniform(self) -> float:
+        return 0.5
+
+    def bits(self, count: int) -> int:
+        return 0
+
+
+async def run(
+    look: Callable[[str], Awaitable[timedelta | None]],
+    begin: Callable[[Workqueue[str]], None],
+    until: Callable[[], bool],
+    tasks: int = 2,
+) -> None:
+    work: Workqueue[str] = Workqueue(look, Middling())
+    begin(work)
+    running = asyncio.create_task(work.run(tasks))
+    while not until():
+        await asyncio.sleep(0.005)
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running
+
+
+async def test_many_events_of_one_object_are_one_look() -> None:
+    looked: list[str] = []
+
+    async def look(key: str) -> None:
+        looked.append(key)
+
+    def begin(work: Workqueue[str]) -> None:
+        for key in ("a", "a", "b", "a"):
+            work.add(key)
+
+    await run(look, begin, lambda: len(looked) == 2)
+
+    assert sorted(looked) == ["a", "b"]
+
+
+async def test_an_object_is_never_looked_at_twice_at_once_and_a_late_event_is_not_lost() -> None:
+    looked, running = 0, 0
+    works: list[Workqueue[str]] = []
+
+    async def look(key: str) -> None:
+        nonlocal looked, running
+        running += 1
+        assert running == 1
+        looked += 1
+        if looked == 1:
+            works[0].add(key)
+        for _ in range(5):
+            await asyncio.sleep(0.005)
+        running -= 1
+
+    def begin(work: Workqueue[str]) -> None:
+        works.append(work)
+        work.add("a")
+
+    await run(look, begin, lambda: looked == 2 and running == 0, tasks=3)
+
+
+async def test_a_change_goes_before_routine() -> None:
+    looked: list[str] = []
+
+    async def look(key: str) -> None:
+        looked.append(key)
+
+    def begin(work: Workqueue[str]) -> None:
+        for key in ("r1", "r2", "r3"):
+            work.add(key, urgent=False)
+        work.add("changed")
+        work.add("r3")
+
+    await run(look, begin, lambda: len(looked) == 4, tasks=1)
+
+    assert looked == ["changed", "r3", "r1", "r2"]
+
+
+async def test_a_failed_look_is_repeated_and_stops_nothing() -> None:
+    looked: list[str] = []
+
+    async def look(key: str) -> timedelta | None:
+        looked.append(key)
+        if key == "bad" and looked.count("bad") == 1:
+            raise RuntimeError("once")
+        return None
+
+    def begin(work: Workqueue[str]) -> None:
+        work.add("bad")
+        work.add("good")
+
+    await run(look, begin, lambda: looked.count("bad") == 2, tasks=1)
+
+    assert looked.count("good") == 1
+
+
+async def test_the_next_look_comes_when_the_last_one_said() -> None:
+    looked: list[float] = []
+    loop = asyncio.get_running_loop()
+
+    async def look(key: str) -> timedelta | None:
+        looked.append(loop.time())
+        return timedelta(seconds=0.3)
+
+    await run(look, lambda work: work.add("a"), lambda: len(looked) == 3)
+
+    assert looked[1] - looked[0] >= 0.3
+    assert looked[2] - looked[1] >= 0.3
