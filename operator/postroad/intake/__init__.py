@@ -1,0 +1,1 @@
+"""Mail in: SMTP and HTTP. A positive answer means that the queue has it."""

@@ -1,0 +1,40 @@
+"""What a client is told about a mail. Public texts are generic; the reason is for the log.
+
+Only what will never work is refused for good. Whatever else went wrong on our side is a transient
+reply, also when it is not transient for us (refused credentials): the client keeps the mail while
+somebody repairs it.
+"""
+
+from __future__ import annotations
+
+from uuid import UUID
+
+from postroad.domain.replies import Reply
+from postroad.errors import InvalidMail, MailTooLarge, StoreFull
+
+TOO_LARGE = Reply(552, ("5.3.4 the mail is larger than accepted",))
+BARE_LINE_ENDS = Reply(554, ("5.6.0 the mail holds a bare CR or LF",))
+LOOP = Reply(554, ("5.4.6 too many hops: the mail goes round in circles",))
+CLOSING = Reply(421, ("4.3.2 closing, come again",))
+BUSY = Reply(421, ("4.3.2 too many sessions, come again",))
+IDLE = Reply(421, ("4.4.2 idle for too long",))
+LINE_TOO_LONG = Reply(500, ("5.5.2 line too long",))
+
+
+def accepted(enqueue_id: UUID) -> Reply:
+    """Return the reply that takes over responsibility."""
+    return Reply(250, (f"2.0.0 queued as {enqueue_id}",))
+
+
+def reply_for(error: Exception) -> Reply:
+    """Return the reply for an enqueue that failed.
+
+    A mail that is invalid because our own copy of it cannot be read is none of the client's doing.
+    """
+    if isinstance(error, MailTooLarge):
+        return TOO_LARGE
+    if isinstance(error, InvalidMail) and not isinstance(error.__cause__, OSError):
+        return Reply(554, ("5.6.0 the mail cannot be queued",))
+    if isinstance(error, StoreFull):
+        return Reply(452, ("4.3.1 no space left, come again",))
+    return Reply(451, ("4.3.0 not now, come again",))

@@ -1,0 +1,172 @@
+"""The commands of an SMTP client, read from their lines. Pure; what is wrong is said as a reply.
+
+Lenient where a strict reading would only refuse mail that everybody else takes (a space after
+`FROM:`, dots anywhere in a local part), strict where leniency is a way in: no bare CR, LF or NUL,
+no address without its angle brackets.
+Source: RFC 5321 4.1; RFC 1870; RFC 3461 4; RFC 6152; RFC 6531 3; RFC 6533 3.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from postroad.domain.mail import RecipientDsn, check_address
+from postroad.domain.replies import Reply
+from postroad.domain.xtext import decode_xtext
+from postroad.errors import InvalidInput, InvalidMail
+
+LONGEST_LINE = 4096
+"""Octets of a command without its CRLF. RFC 5321 says 512 and lets every extension add to it;
+ORCPT alone adds 500."""
+
+_VERB = re.compile(rb"([A-Za-z]{3,10})(?:[ \t]+(.*))?", re.DOTALL)
+_PATH = re.compile(
+    r"(?P<keyword>FROM|TO):[ ]*"
+    r"<(?P<path>(?:\"(?:[^\"\\]|\\.)*\"|[^\">])*)>"
+    r"(?:[ ]+(?P<parameters>.*))?",
+    re.IGNORECASE | re.DOTALL,
+)
+_ROUTE = re.compile(r"@[^:]*:")
+_LOCAL = re.compile(
+    r"\"(?:[^\"\\\x00-\x1f\x7f]|\\[\x20-\x7e])*\"|[^\s\"()<>\[\]\\,;:@\x00-\x20\x7f]+"
+)
+_DOMAIN = re.compile(r"(?:[\w-]+\.)*[\w-]+|\[[A-Za-z0-9:.\-]+\]")
+_PARAMETER = re.compile(r"([A-Za-z0-9][A-Za-z0-9-]*)(?:=([^\s=\x00-\x20\x7f]+))?")
+_NOTIFY = frozenset(("NEVER", "SUCCESS", "FAILURE", "DELAY"))
+
+
+class Refused(InvalidInput):
+    """The command is answered with `reply` and changes nothing."""
+
+    def __init__(self, code: int, text: str) -> None:
+        super().__init__(text)
+        self.reply = Reply(code, (text,))
+
+
+@dataclass(frozen=True, slots=True)
+class MailFrom:
+    """MAIL: a transaction begins. `sender` is None for the null reverse-path."""
+
+    sender: str | None
+    size_bytes: int | None = None
+    utf8: bool = False
+    ret: str | None = None
+    envid: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RcptTo:
+    """RCPT: one recipient more."""
+
+    recipient: str
+    dsn: RecipientDsn | None = None
+
+
+def split_command(line: bytes) -> tuple[str, str]:
+    """Return the verb in upper case and its argument.
+
+    Raises: Refused for what is not a command line.
+    """
+    if any(octet in line for octet in (b"\r", b"\n", b"\0")):
+        raise Refused(500, "5.5.2 bare CR, LF or NUL in a command")
+    found = _VERB.fullmatch(line.rstrip(b" \t"))
+    if found is None:
+        raise Refused(500, "5.5.2 command not understood")
+    try:
+        return found[1].decode().upper(), (found[2] or b"").decode().strip(" \t")
+    except UnicodeDecodeError:
+        raise Refused(501, "5.5.4 the command is not UTF-8") from None
+
+
+def parse_mail(argument: str) -> MailFrom:
+    """Read what follows MAIL. Raises: Refused."""
+    path, parameters = _split_path("FROM", argument)
+    values = _parameters(parameters, ("SIZE", "BODY", "SMTPUTF8", "RET", "ENVID"))
+    utf8 = "SMTPUTF8" in values
+    if values.get("SMTPUTF8"):
+        raise Refused(501, "5.5.4 SMTPUTF8 takes no value")
+    if values.get("BODY", "7BIT").upper() not in ("7BIT", "8BITMIME"):
+        raise Refused(501, "5.5.4 BODY is 7BIT or 8BITMIME")
+    size = values.get("SIZE")
+    if size is not None and not re.fullmatch(r"[0-9]{1,20}", size):
+        raise Refused(501, "5.5.4 SIZE is a number of octets")
+    ret = values.get("RET", "").upper() or None
+    if ret not in (None, "FULL", "HDRS"):
+        raise Refused(501, "5.5.4 RET is FULL or HDRS")
+    sender = _mailbox(path, "5.1.7 malformed sender", utf8=utf8) if path else None
+    envid = values.get("ENVID")
+    return MailFrom(
+        sender, None if size is None else int(size), utf8, ret, envid and _decoded(envid)
+    )
+
+
+def parse_rcpt(argument: str, *, utf8: bool) -> RcptTo:
+    """Read what follows RCPT. Raises: Refused."""
+    path, parameters = _split_path("TO", argument)
+    values = _parameters(parameters, ("NOTIFY", "ORCPT"))
+    if path.lower() == "postmaster":  # the one mailbox that needs no domain (RFC 5321 4.5.1)
+        recipient = path
+    else:
+        recipient = _mailbox(path, "5.1.3 malformed recipient", utf8=utf8)
+    if not values:
+        return RcptTo(recipient)
+    notify = tuple(word for word in values.get("NOTIFY", "").upper().split(",") if word)
+    if not _NOTIFY.issuperset(notify) or ("NEVER" in notify and len(notify) > 1):
+        raise Refused(501, "5.5.4 NOTIFY is NEVER, or a list of SUCCESS, FAILURE, DELAY")
+    return RcptTo(recipient, RecipientDsn(notify, _original_recipient(values.get("ORCPT"))))
+
+
+def _split_path(keyword: str, argument: str) -> tuple[str, str]:
+    found = _PATH.fullmatch(argument)
+    if found is None or found["keyword"].upper() != keyword:
+        raise Refused(501, f"5.5.4 syntax: {keyword}:<address>")
+    return found["path"], found["parameters"] or ""
+
+
+def _parameters(text: str, known: tuple[str, ...]) -> dict[str, str]:
+    values: dict[str, str] = {}
+    for word in text.split():
+        found = _PARAMETER.fullmatch(word)
+        if found is None:
+            raise Refused(501, "5.5.4 malformed parameter")
+        keyword = found[1].upper()
+        if keyword not in known:
+            raise Refused(555, "5.5.4 parameter not recognised")
+        if keyword in values or (found[2] is None and keyword != "SMTPUTF8"):
+            raise Refused(501, "5.5.4 parameter given twice or without a value")
+        values[keyword] = found[2] or ""
+    return values
+
+
+def _mailbox(path: str, complaint: str, *, utf8: bool) -> str:
+    route = _ROUTE.match(path)
+    address = path[route.end() :] if route else path  # a source route is ignored (RFC 5321 C)
+    local, _, domain = address.rpartition("@")
+    if not _LOCAL.fullmatch(local) or not _DOMAIN.fullmatch(domain) or len(domain.encode()) > 255:
+        raise Refused(553 if local and domain else 501, complaint)
+    if not address.isascii() and not utf8:
+        raise Refused(553, "5.6.7 a non-ASCII address needs SMTPUTF8")
+    try:
+        check_address(address)
+    except InvalidMail:
+        raise Refused(553, complaint) from None
+    return address
+
+
+def _decoded(xtext: str) -> str:
+    try:
+        return decode_xtext(xtext)
+    except InvalidInput:
+        raise Refused(501, "5.5.4 malformed xtext") from None
+
+
+def _original_recipient(text: str | None) -> str | None:
+    if text is None:
+        return None
+    kind, semicolon, address = text.partition(";")
+    if not semicolon or not re.fullmatch(r"[A-Za-z0-9-]+", kind):
+        raise Refused(501, "5.5.4 ORCPT is type;address")
+    # utf-8-addr-unitext may hold raw UTF-8; kept in its ASCII form, which any next hop takes.
+    ascii_form = "".join(char if char.isascii() else f"\\x{{{ord(char):X}}}" for char in address)
+    return f"{kind};{_decoded(ascii_form)}"

@@ -1,0 +1,212 @@
+"""What the intake says to each command. Pure: a line in, a reply and perhaps a step out.
+
+The session that carries it does the steps: read the mail, start TLS, close.
+Source: RFC 5321 3.3, 4.1, 4.1.4 (order of commands); RFC 3207 4.2; RFC 2920; RFC 2034.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from enum import Enum, auto
+
+from postroad.domain.mail import DsnOptions, RecipientDsn
+from postroad.domain.replies import Reply
+from postroad.intake.commands import MailFrom, Refused, parse_mail, parse_rcpt, split_command
+
+MOST_ERRORS = 20
+"""Refused commands after which a client is sent away: it is broken, or guessing."""
+
+_HELLO = re.compile(r"[A-Za-z0-9._:\-\[\]\u0080-\U0010ffff]{1,255}")
+
+
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """What this intake is and offers."""
+
+    hostname: str
+    max_size_bytes: int
+    max_recipients: int = 1000
+    """Per mail; RFC 5321 4.5.3.1.8 wants at least 100."""
+
+    tls: bool = False
+
+
+class Step(Enum):
+    """What the session does after it has sent the reply."""
+
+    NEXT_COMMAND = auto()
+    READ_MAIL = auto()
+    START_TLS = auto()
+    CLOSE = auto()
+
+
+@dataclass(frozen=True, slots=True)
+class Transaction:
+    """An envelope on its way in; a new value with every recipient."""
+
+    mail_from: MailFrom
+    recipients: tuple[str, ...]
+    dsn_of: dict[str, RecipientDsn]
+
+    @property
+    def dsn(self) -> DsnOptions | None:
+        """The DSN parameters that were given, if any."""
+        if not (self.mail_from.ret or self.mail_from.envid or self.dsn_of):
+            return None
+        return DsnOptions(self.mail_from.ret, self.mail_from.envid, self.dsn_of)
+
+
+Answer = tuple[Reply, Step]
+_OK = Reply(250, ("2.0.0 ok",))
+_NEEDLESS = Reply(503, ("5.5.1 bad sequence of commands",))
+
+
+@dataclass
+class Dialogue:
+    """The state of one client's session."""
+
+    offer: Offer
+    client_name: str | None = None
+    is_extended: bool = False
+    """Whether the client said EHLO; a client that said HELO gets no enhanced codes offered."""
+
+    is_secured: bool = False
+    transaction: Transaction | None = None
+    errors: int = 0
+    _recipients: dict[str, RecipientDsn | None] = field(default_factory=dict)
+    _mail_from: MailFrom | None = None
+
+    def greeting(self) -> Reply:
+        """Return what a client that has connected is told."""
+        return Reply(220, (f"{self.offer.hostname} ESMTP",))
+
+    def answer(self, line: bytes) -> Answer:
+        """Answer one command line."""
+        try:
+            verb, argument = split_command(line)
+            reply, step = self._do(verb, argument)
+        except Refused as error:
+            reply, step = error.reply, Step.NEXT_COMMAND
+        return self._count(reply, step)
+
+    def refuse(self, reply: Reply) -> Answer:
+        """Answer a line that could not even be read."""
+        return self._count(reply, Step.NEXT_COMMAND)
+
+    def finish(self) -> None:
+        """Forget the transaction: its mail was read and answered, or cannot be."""
+        self.transaction = None
+        self._mail_from = None
+        self._recipients = {}
+
+    def secured(self) -> None:
+        """TLS has started: forget what was said in clear. Source: RFC 3207 4.2."""
+        self.finish()
+        self.client_name, self.is_extended, self.is_secured = None, False, True
+
+    @property
+    def protocol(self) -> str:
+        """The protocol for `Received: … with`. Source: RFC 3848; RFC 6531 4.3."""
+        mail_from = self.transaction.mail_from if self.transaction else None
+        if mail_from is not None and mail_from.utf8:
+            return "UTF8SMTPS" if self.is_secured else "UTF8SMTP"
+        if self.is_extended:
+            return "ESMTPS" if self.is_secured else "ESMTP"
+        return "SMTP"
+
+    def _count(self, reply: Reply, step: Step) -> Answer:
+        if reply.is_permanent:
+            self.errors += 1
+            if self.errors >= MOST_ERRORS:
+                return Reply(421, ("4.7.0 too many errors",)), Step.CLOSE
+        return reply, step
+
+    def _do(self, verb: str, argument: str) -> Answer:
+        match verb:
+            case "EHLO" | "HELO":
+                return self._hello(verb, argument), Step.NEXT_COMMAND
+            case "MAIL":
+                return self._mail(argument), Step.NEXT_COMMAND
+            case "RCPT":
+                return self._rcpt(argument), Step.NEXT_COMMAND
+            case "DATA":
+                return self._data(argument)
+            case "RSET":
+                self.finish()
+                return _OK, Step.NEXT_COMMAND
+            case "NOOP":
+                return _OK, Step.NEXT_COMMAND
+            case "QUIT":
+                return Reply(221, ("2.0.0 bye",)), Step.CLOSE
+            case "STARTTLS" if self.offer.tls:
+                return self._start_tls(argument)
+            case "VRFY":
+                reply = Reply(252, ("2.5.0 cannot verify, send and see",))
+                return reply, Step.NEXT_COMMAND
+            case "HELP":
+                return Reply(214, ("2.0.0 see RFC 5321",)), Step.NEXT_COMMAND
+        raise Refused(502, "5.5.1 command not implemented")
+
+    def _hello(self, verb: str, argument: str) -> Reply:
+        if not _HELLO.fullmatch(argument):
+            raise Refused(501, f"5.5.4 syntax: {verb} name")
+        self.finish()
+        self.client_name, self.is_extended = argument, verb == "EHLO"
+        if verb == "HELO":
+            return Reply(250, (self.offer.hostname,))
+        extensions = [
+            self.offer.hostname,
+            "PIPELINING",
+            f"SIZE {self.offer.max_size_bytes}",
+            "8BITMIME",
+            "SMTPUTF8",
+            "ENHANCEDSTATUSCODES",
+            "DSN",
+        ]
+        if self.offer.tls and not self.is_secured:
+            extensions.append("STARTTLS")
+        return Reply(250, tuple(extensions))
+
+    def _mail(self, argument: str) -> Reply:
+        if self.client_name is None:
+            raise Refused(503, "5.5.1 say EHLO first")
+        if self._mail_from is not None:
+            return _NEEDLESS
+        mail_from = parse_mail(argument)
+        if mail_from.size_bytes is not None and mail_from.size_bytes > self.offer.max_size_bytes:
+            raise Refused(552, "5.3.4 the mail is larger than accepted")
+        self._mail_from = mail_from
+        return Reply(250, ("2.1.0 ok",))
+
+    def _rcpt(self, argument: str) -> Reply:
+        if self._mail_from is None:
+            return _NEEDLESS
+        wanted = parse_rcpt(argument, utf8=self._mail_from.utf8)
+        if wanted.recipient in self._recipients:
+            return Reply(250, ("2.1.5 ok",))
+        if len(self._recipients) >= self.offer.max_recipients:
+            return Reply(452, ("4.5.3 too many recipients",))
+        self._recipients[wanted.recipient] = wanted.dsn
+        return Reply(250, ("2.1.5 ok",))
+
+    def _data(self, argument: str) -> Answer:
+        if argument:
+            raise Refused(501, "5.5.4 DATA takes no argument")
+        if self._mail_from is None:
+            return _NEEDLESS, Step.NEXT_COMMAND
+        if not self._recipients:
+            raise Refused(554, "5.5.1 no valid recipients")
+        self.transaction = Transaction(
+            self._mail_from,
+            tuple(self._recipients),
+            {recipient: dsn for recipient, dsn in self._recipients.items() if dsn is not None},
+        )
+        return Reply(354, ("end with <CRLF>.<CRLF>",)), Step.READ_MAIL
+
+    def _start_tls(self, argument: str) -> Answer:
+        if argument:
+            raise Refused(501, "5.5.4 STARTTLS takes no argument")
+        if self.is_secured:
+            return _NEEDLESS, Step.NEXT_COMMAND
+        return Reply(220, ("2.0.0 go ahead",)), Step.START_TLS

@@ -1,0 +1,1 @@
+"""Dequeue, deliver, record, end; and stop without losing any."""

@@ -1,0 +1,172 @@
+"""One item: transmit, record, end.
+
+The order is what keeps duplicates few: the outcome is recorded as soon as it is known, and the item
+ended only then. A crash between the next hop's answer and the record is the one way to a copy.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import aclosing
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from functools import partial
+from typing import cast
+
+from postroad.domain.mail import Outcome, OutcomeKind
+from postroad.domain.retries import Done, Ending, Reject, Retry, RetryPlan, decide
+from postroad.errors import BlobMissing, PostroadError, QueueClosed, TurnEnded
+from postroad.ports.clock import Chance, Clock
+from postroad.ports.queue import Item
+from postroad.ports.transport import Transport
+from postroad.telemetry.logs import logger
+from postroad.telemetry.metrics import ATTEMPTS, DELIVERY_SECONDS
+
+_log = logger("worker")
+_CODES = re.compile(r"[2-5][0-9]{2}(?: [245]\.[0-9]{1,3}\.[0-9]{1,3})?\b")
+
+MOST_RECIPIENTS = 100
+"""Per transmission. Every server takes so many; more may be refused (RFC 5321 4.5.3.1.8)."""
+
+FIRST_PAUSE, LONGEST_PAUSE = timedelta(seconds=1), timedelta(seconds=30)
+"""Between attempts to record what is known while the queue cannot be reached."""
+
+
+@dataclass(frozen=True, slots=True)
+class Deliverer:
+    """What all deliveries of a worker share."""
+
+    queue: str
+    transport: Transport
+    plan: RetryPlan
+    clock: Clock
+    chance: Chance
+
+    async def deliver(self, item: Item) -> None:
+        """Do all that is to be done with one item. Raises: QueueClosed."""
+        try:
+            await self._deliver(item)
+        except BlobMissing:
+            _log.info("mail without its bytes", **_ids(self.queue, item))  # ended by the queue
+
+    async def _deliver(self, item: Item) -> None:
+        begun = self.clock.elapsed()
+        outcomes: dict[str, Outcome] = {}
+        recipients = item.mail.recipients
+        for start in range(0, len(recipients), MOST_RECIPIENTS):
+            part = recipients[start : start + MOST_RECIPIENTS]
+            results = await self._transmit(item, part)
+            outcomes.update(results)
+            if len(recipients) > MOST_RECIPIENTS:
+                await self._record(item, results)
+        ending = decide(
+            self.plan,
+            outcomes,
+            item.failures,
+            attempt=item.attempt,
+            age=self.clock.now() - item.accepted_at,
+            uniform=self.chance.uniform(),
+        )
+        if _must_be_recorded(outcomes, ending):
+            await self._record(item, outcomes)
+        await self._insist("end", partial(_carry_out, item, ending))
+        self._report(item, outcomes, ending, self.clock.elapsed() - begun)
+
+    async def _transmit(self, item: Item, recipients: tuple[str, ...]) -> dict[str, Outcome]:
+        envelope = replace(item.mail, recipients=recipients)
+        with DELIVERY_SECONDS.labels(self.queue).time():
+            try:
+                # Closed here: a transport that stops early must not keep a download open.
+                async with aclosing(cast("AsyncGenerator[bytes, None]", item.stream())) as content:
+                    results = await self.transport.transmit(envelope, content, item.size_bytes)
+            except (QueueClosed, BlobMissing):
+                raise
+            except PostroadError as error:
+                deferred = Outcome.deferred(f"451 4.3.0 {type(error).__name__}")
+                _log.warning("mail not transmitted", **_ids(self.queue, item), error=str(error))
+                results = dict.fromkeys(recipients, deferred)
+            except Exception:
+                deferred = Outcome.deferred("451 4.3.5 the worker failed in an unforeseen way")
+                _log.exception("mail not transmitted", **_ids(self.queue, item))
+                results = dict.fromkeys(recipients, deferred)
+        for outcome in results.values():
+            ATTEMPTS.labels(self.queue, outcome.kind.value).inc()
+        return dict(results)
+
+    async def _record(self, item: Item, outcomes: dict[str, Outcome]) -> None:
+        """Record who is finished. Deferred recipients need no record: they simply remain."""
+        finished: dict[Outcome, list[str]] = {}
+        for recipient, outcome in outcomes.items():
+            if outcome.kind is not OutcomeKind.DEFERRED:
+                finished.setdefault(outcome, []).append(recipient)
+        for outcome, recipients in finished.items():
+            await self._insist("record", partial(item.record, tuple(recipients), outcome))
+
+    async def _insist(self, step: str, operation: Callable[[], Awaitable[None]]) -> None:
+        """Do it until it is done: what happened to the mail must not be forgotten.
+
+        The lease is kept meanwhile, so a queue that is away stops this worker from taking more.
+        Raises: QueueClosed.
+        """
+        pause = FIRST_PAUSE
+        while True:
+            try:
+                return await operation()
+            except TurnEnded:
+                return None  # an attempt before this one got through
+            except QueueClosed:
+                raise
+            except Exception as error:  # nothing may lose the outcome
+                _log.warning(
+                    "outcome not recorded yet", queue=self.queue, step=step, error=str(error)
+                )
+            await self.clock.sleep(pause)
+            pause = min(pause * 2, LONGEST_PAUSE)
+
+    def _report(
+        self, item: Item, outcomes: dict[str, Outcome], ending: Ending, duration: timedelta
+    ) -> None:
+        counts = dict.fromkeys(OutcomeKind, 0)
+        for outcome in outcomes.values():
+            counts[outcome.kind] += 1
+        events = {Done: "mail delivered", Retry: "mail deferred", Reject: "mail rejected"}
+        _log.info(
+            events[type(ending)],
+            **_ids(self.queue, item),
+            attempt=item.attempt,
+            **{kind.value: count for kind, count in counts.items() if count},
+            replies=sorted({_codes_of(outcome.text) for outcome in outcomes.values()}),
+            duration=round(duration.total_seconds(), 3),
+        )
+
+
+def _must_be_recorded(outcomes: dict[str, Outcome], ending: Ending) -> bool:
+    """Whether the ending alone would not say what became of each recipient."""
+    if isinstance(ending, Reject):
+        return any(outcome.kind is OutcomeKind.DELIVERED for outcome in outcomes.values())
+    return isinstance(ending, Retry)
+
+
+async def _carry_out(item: Item, ending: Ending) -> None:
+    match ending:
+        case Done():
+            await item.done()
+        case Retry(delay, remaining, error):
+            await item.retry(delay, remaining, error)
+        case Reject(reason):
+            await item.reject(reason)
+
+
+def _codes_of(text: str) -> str:
+    """The codes of a reply; its text may hold addresses, which logs at INFO do not."""
+    found = _CODES.match(text)
+    return found[0] if found else "-"
+
+
+def _ids(queue: str, item: Item) -> dict[str, str]:
+    return {
+        "queue": queue,
+        "enqueue_id": str(item.enqueue_id),
+        "mail_id": str(item.mail_id),
+    }

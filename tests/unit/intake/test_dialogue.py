@@ -1,0 +1,132 @@
+"""The dialogue answers commands in their order and forgets what it must."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from postroad.domain.mail import DsnOptions, RecipientDsn
+from postroad.intake.dialogue import MOST_ERRORS, Dialogue, Offer, Step
+
+OFFER = Offer("intake.example", max_size_bytes=1000, max_recipients=3)
+
+
+def say(dialogue: Dialogue, *lines: str) -> list[int]:
+    return [dialogue.answer(line.encode())[0].code for line in lines]
+
+
+def test_a_transaction_comes_to_its_envelope() -> None:
+    dialogue = Dialogue(OFFER)
+
+    codes = say(
+        dialogue,
+        "EHLO client.example",
+        "MAIL FROM:<a@b.example> RET=FULL ENVID=x",
+        "RCPT TO:<c@d.example> NOTIFY=NEVER",
+        "RCPT TO:<e@f.example>",
+        "RCPT TO:<c@d.example>",
+    )
+    reply, step = dialogue.answer(b"DATA")
+
+    assert codes == [250] * 5
+    assert (reply.code, step) == (354, Step.READ_MAIL)
+    assert dialogue.transaction is not None
+    assert dialogue.transaction.recipients == ("c@d.example", "e@f.example")
+    assert dialogue.transaction.dsn == DsnOptions(
+        "FULL", "x", {"c@d.example": RecipientDsn(("NEVER",))}
+    )
+
+
+def test_commands_out_of_order_are_refused() -> None:
+    dialogue = Dialogue(OFFER)
+
+    assert say(dialogue, "MAIL FROM:<a@b.example>") == [503]
+    assert say(dialogue, "EHLO x", "RCPT TO:<a@b.example>", "DATA") == [250, 503, 503]
+    assert say(dialogue, "MAIL FROM:<>", "MAIL FROM:<>", "DATA") == [250, 503, 554]
+    assert say(dialogue, "NONSENSE", "STARTTLS", "AUTH PLAIN") == [502, 502, 502]
+
+
+def test_a_new_hello_and_rset_forget_the_transaction() -> None:
+    for forget in ("EHLO again", "RSET"):
+        dialogue = Dialogue(OFFER)
+        say(dialogue, "EHLO x", "MAIL FROM:<>", "RCPT TO:<a@b.example>", forget)
+
+        assert say(dialogue, "RCPT TO:<a@b.example>", "DATA", "MAIL FROM:<>") == [503, 503, 250]
+
+
+def test_an_announced_size_beyond_the_limit_is_refused_at_once() -> None:
+    dialogue = Dialogue(OFFER)
+
+    assert say(dialogue, "EHLO x", "MAIL FROM:<> SIZE=1001") == [250, 552]
+    assert say(dialogue, "MAIL FROM:<> SIZE=1000") == [250]
+
+
+def test_recipients_beyond_the_limit_are_to_come_in_another_mail() -> None:
+    dialogue = Dialogue(OFFER)
+    say(dialogue, "EHLO x", "MAIL FROM:<>")
+
+    codes = say(dialogue, *(f"RCPT TO:<r{number}@b.example>" for number in range(5)))
+
+    assert codes == [250, 250, 250, 452, 452]
+
+
+def test_starttls_is_offered_once_and_forgets_what_was_said_in_clear() -> None:
+    dialogue = Dialogue(Offer("intake.example", 1000, tls=True))
+    offered = dialogue.answer(b"EHLO x")[0].lines
+    say(dialogue, "MAIL FROM:<>")
+
+    reply, step = dialogue.answer(b"STARTTLS")
+    dialogue.secured()
+
+    assert (reply.code, step) == (220, Step.START_TLS)
+    assert "STARTTLS" in offered
+    assert say(dialogue, "MAIL FROM:<>") == [503]
+    assert "STARTTLS" not in dialogue.answer(b"EHLO x")[0].lines
+    assert say(dialogue, "STARTTLS") == [503]
+
+
+def test_the_protocol_is_named_as_it_was_spoken() -> None:
+    dialogue = Dialogue(Offer("intake.example", 1000, tls=True))
+
+    def spoken(hello: str, mail: str = "MAIL FROM:<>") -> str:
+        say(dialogue, hello, mail, "RCPT TO:<a@b.example>", "DATA")
+        return dialogue.protocol
+
+    assert spoken("HELO x") == "SMTP"
+    assert spoken("EHLO x") == "ESMTP"
+    dialogue.secured()
+    assert spoken("EHLO x") == "ESMTPS"
+    assert spoken("EHLO x", "MAIL FROM:<> SMTPUTF8") == "UTF8SMTPS"
+
+
+def test_a_client_that_only_errs_is_sent_away() -> None:
+    dialogue = Dialogue(OFFER)
+
+    steps = [dialogue.answer(b"NONSENSE")[1] for _ in range(MOST_ERRORS)]
+
+    assert steps == [Step.NEXT_COMMAND] * (MOST_ERRORS - 1) + [Step.CLOSE]
+
+
+def test_a_name_that_could_break_out_of_the_trace_field_is_refused() -> None:
+    dialogue = Dialogue(OFFER)
+
+    assert say(dialogue, "EHLO", "EHLO a b", "EHLO a(b", "HELO a;b", "EHLO <x>") == [501] * 5
+    assert say(dialogue, "EHLO [192.0.2.1]", "EHLO [IPv6:2001:db8::1]") == [250, 250]
+
+
+LINES = (
+    *("EHLO x", "HELO x", "MAIL FROM:<>", "MAIL FROM:<a@b.example>", "RCPT TO:<a@b.example>"),
+    *("RCPT TO:<c@d.example>", "DATA", "RSET", "NOOP", "QUIT", "VRFY x", "NONSENSE", "MAIL x"),
+)
+
+
+@given(st.lists(st.sampled_from(LINES), max_size=15))
+def test_data_is_only_accepted_for_a_whole_envelope(lines: list[str]) -> None:
+    dialogue = Dialogue(OFFER)
+    for line in lines:
+        reply, step = dialogue.answer(line.encode())
+
+        assert (reply.code == 354) == (step is Step.READ_MAIL)
+        if step is Step.READ_MAIL:
+            assert dialogue.transaction is not None
+            assert dialogue.transaction.recipients
+            assert dialogue.client_name == "x"
+            dialogue.finish()

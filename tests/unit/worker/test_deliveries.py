@@ -1,0 +1,230 @@
+"""A delivery records what it learns before it ends the item, and insists until that is done."""
+
+from collections.abc import AsyncIterator, Mapping
+from datetime import UTC, datetime, timedelta
+from typing import cast
+from uuid import UUID
+
+import pytest
+import structlog.testing
+
+from postroad.domain.mail import Envelope, Outcome
+from postroad.domain.retries import RetryPlan
+from postroad.errors import BlobMissing, BlobsUnavailable, BrokerUnavailable, QueueClosed, TurnEnded
+from postroad.ports.queue import Item
+from postroad.worker import deliveries
+from postroad.worker.deliveries import Deliverer
+
+NOON = datetime(2026, 11, 21, 12, tzinfo=UTC)
+MINUTE = timedelta(minutes=1)
+YES, NO, LATER = Outcome.delivered("250 ok"), Outcome.failed("550 no"), Outcome.deferred("450 x")
+
+
+class StillClock:
+    """Stands still, and notes how long it was asked to wait."""
+
+    def __init__(self) -> None:
+        self.waits: list[timedelta] = []
+
+    def now(self) -> datetime:
+        return NOON
+
+    def elapsed(self) -> timedelta:
+        return timedelta(0)
+
+    async def sleep(self, duration: timedelta) -> None:
+        self.waits.append(duration)
+
+
+class NoChance:
+    def uniform(self) -> float:
+        return 0.0
+
+    def bits(self, count: int) -> int:
+        return 0
+
+
+class OneItem:
+    """An item that notes what is done with it; `problems` are raised first, one a call."""
+
+    enqueue_id = UUID(int=1)
+    mail_id = UUID(int=2)
+    attempt = 0
+    size_bytes = 4
+
+    def __init__(self, *recipients: str, age: timedelta = timedelta(0)) -> None:
+        self.mail = Envelope("a@x.example", recipients)
+        self.accepted_at = NOON - age
+        self.failures: dict[str, str] = {}
+        self.problems: list[Exception] = []
+        self.steps: list[tuple[object, ...]] = []
+
+    async def stream(self) -> AsyncIterator[bytes]:
+        yield b"x\r\n"
+
+    def _step(self, *step: object) -> None:
+        if self.problems:
+            raise self.problems.pop(0)
+        self.steps.append(step)
+
+    async def record(self, recipients: tuple[str, ...], outcome: Outcome) -> None:
+        self._step("record", recipients, outcome)
+
+    async def done(self) -> None:
+        self._step("done")
+
+    async def retry(
+        self, delay: timedelta, remaining: tuple[str, ...] | None = None, error: str | None = None
+    ) -> None:
+        self._step("retry", delay, remaining, error)
+
+    async def reject(self, reason: str) -> None:
+        self._step("reject", reason)
+
+
+class Answers:
+    """A transport that answers by recipient, or raises."""
+
+    def __init__(self, answers: Mapping[str, Outcome], error: Exception | None = None) -> None:
+        self.answers = answers
+        self.error = error
+        self.asked: list[tuple[str, ...]] = []
+
+    async def transmit(
+        self, envelope: Envelope, content: AsyncIterator[bytes], size_bytes: int
+    ) -> Mapping[str, Outcome]:
+        self.asked.append(envelope.recipients)
+        if self.error is not None:
+            raise self.error
+        return {recipient: self.answers[recipient] for recipient in envelope.recipients}
+
+    async def close(self) -> None:
+        pass
+
+
+async def deliver(item: OneItem, transport: Answers) -> StillClock:
+    clock = StillClock()
+    plan = RetryPlan((MINUTE, 5 * MINUTE), timedelta(hours=1), spread=0)
+    await Deliverer("q", transport, plan, clock, NoChance()).deliver(cast("Item", item))
+    return clock
+
+
+@pytest.mark.parametrize(
+    ("answers", "steps"),
+    [
+        ({"a@b": YES}, [("done",)]),
+        ({"a@b": YES, "c@d": YES}, [("done",)]),
+        ({"a@b": LATER}, [("retry", MINUTE, ("a@b",), "450 x")]),
+        ({"a@b": NO}, [("reject", "550 no")]),
+        (
+            {"a@b": YES, "c@d": LATER},
+            [("record", ("a@b",), YES), ("retry", MINUTE, ("c@d",), "450 x")],
+        ),
+        (
+            {"a@b": NO, "c@d": LATER, "e@f": NO},
+            [("record", ("a@b", "e@f"), NO), ("retry", MINUTE, ("c@d",), "450 x")],
+        ),
+        (
+            {"a@b": YES, "c@d": NO},
+            [("record", ("a@b",), YES), ("record", ("c@d",), NO), ("reject", "550 no")],
+        ),
+    ],
+)
+async def test_outcomes_are_recorded_where_they_differ_and_then_the_item_ends(
+    answers: dict[str, Outcome], steps: list[tuple[object, ...]]
+) -> None:
+    item = OneItem(*answers)
+
+    await deliver(item, Answers(answers))
+
+    assert item.steps == steps
+
+
+async def test_failures_of_earlier_turns_make_a_dead_letter_in_the_end() -> None:
+    item = OneItem("a@b")
+    item.failures = {"c@d": "550 earlier"}
+
+    await deliver(item, Answers({"a@b": YES}))
+
+    assert item.steps == [("record", ("a@b",), YES), ("reject", "550 earlier")]
+
+
+async def test_many_recipients_go_in_parts_each_recorded_before_the_next() -> None:
+    recipients = [f"{number}@x" for number in range(250)]
+    item = OneItem(*recipients)
+    transport = Answers(dict.fromkeys(recipients, YES))
+
+    await deliver(item, transport)
+
+    assert [len(part) for part in transport.asked] == [100, 100, 50]
+    assert [step[0] for step in item.steps] == ["record", "record", "record", "done"]
+
+
+async def test_an_outcome_is_insisted_on_while_the_queue_is_away() -> None:
+    item = OneItem("a@b")
+    item.problems = [BrokerUnavailable(), RuntimeError("a bug"), BrokerUnavailable()]
+    transport = Answers({"a@b": YES})
+
+    clock = await deliver(item, transport)
+
+    assert item.steps == [("done",)]
+    assert transport.asked == [("a@b",)]
+    assert clock.waits == [timedelta(seconds=1), timedelta(seconds=2), timedelta(seconds=4)]
+
+
+async def test_an_ending_that_got_through_before_is_an_ending() -> None:
+    item = OneItem("a@b")
+    item.problems = [BrokerUnavailable(), TurnEnded()]
+
+    await deliver(item, Answers({"a@b": YES}))
+
+    assert item.problems == []
+
+
+async def test_a_closed_queue_ends_the_insisting() -> None:
+    item = OneItem("a@b")
+    item.problems = [QueueClosed()]
+
+    with pytest.raises(QueueClosed):
+        await deliver(item, Answers({"a@b": YES}))
+
+
+@pytest.mark.parametrize("error", [BlobsUnavailable(), RuntimeError("a bug")])
+async def test_what_could_not_be_transmitted_is_tried_again(error: Exception) -> None:
+    item = OneItem("a@b")
+
+    await deliver(item, Answers({}, error))
+
+    [(step, delay, remaining, _)] = item.steps
+    assert (step, delay, remaining) == ("retry", MINUTE, ("a@b",))
+
+
+async def test_a_mail_without_its_bytes_was_ended_by_the_queue() -> None:
+    item = OneItem("a@b")
+
+    await deliver(item, Answers({}, BlobMissing()))
+
+    assert item.steps == []
+
+
+async def test_a_mail_that_is_too_old_is_given_up_with_the_last_answer() -> None:
+    item = OneItem("a@b", age=timedelta(hours=2))
+
+    await deliver(item, Answers({"a@b": LATER}))
+
+    assert item.steps == [("reject", "not delivered within 1h: 450 x")]
+
+
+async def test_logs_name_ids_and_codes_but_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    written = structlog.testing.LogCapture()
+    monkeypatch.setattr(deliveries, "_log", structlog.wrap_logger(None, [written]))
+    secret = "secret.person@secret.example"
+    item = OneItem(secret)
+
+    await deliver(item, Answers({secret: Outcome.failed(f"550 5.1.1 <{secret}> unknown")}))
+
+    [line] = written.entries
+    assert line["event"] == "mail rejected"
+    assert line["enqueue_id"] == str(item.enqueue_id)
+    assert line["replies"] == ["550 5.1.1"]
+    assert "secret" not in str(line)
