@@ -1,0 +1,1 @@
+"""Health and the REST API for people who run queues."""

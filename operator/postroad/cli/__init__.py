@@ -1,0 +1,95 @@
+"""`postroad …`: one command, a subcommand per task; heavy imports only when chosen.
+
+Exit codes: 0 done, 1 refused or failed, 2 usage, 75 try again later (sysexits' EX_TEMPFAIL).
+"""
+
+from __future__ import annotations
+
+import errno
+import sys
+from collections.abc import Mapping
+from importlib import import_module
+from typing import Any
+
+import click
+
+from postroad.errors import PostroadError
+
+COMMANDS: dict[str, str] = {
+    "enqueue": "postroad.cli.enqueueing:enqueue",
+    "browse": "postroad.cli.looking:browse",
+    "show": "postroad.cli.looking:show",
+    "size": "postroad.cli.looking:size",
+    "ages": "postroad.cli.looking:ages",
+    "dead-letters": "postroad.cli.looking:dead_letters",
+    "remove": "postroad.cli.changing:remove",
+    "purge": "postroad.cli.changing:purge",
+    "flush": "postroad.cli.changing:flush",
+    "hold": "postroad.cli.changing:hold",
+    "release": "postroad.cli.changing:release",
+    "requeue": "postroad.cli.changing:requeue",
+    "republish": "postroad.cli.changing:republish",
+    "worker": "postroad.cli.delivering:worker",
+    "intake": "postroad.cli.receiving:intake",
+    "mta": "postroad.cli.mta:mta",
+    "operator": "postroad.cli.operator:operator",
+    "maintain": "postroad.cli.maintaining:maintain",
+    "config": "postroad.cli.configuring:config",
+    "verify": "postroad.cli.directories:verify",
+    "dump": "postroad.cli.directories:dump",
+    "rebuild": "postroad.cli.directories:rebuild",
+}
+"""Subcommand → `module:attribute` of the click command; imported when it is called or listed."""
+
+KUBECTL_COMMANDS: dict[str, str] = {
+    "plan": "postroad.cli.planning:plan",
+    "adopt": "postroad.cli.planning:adopt",
+}
+"""The same for `kubectl mailqueue`."""
+
+FAILED, TRY_AGAIN = 1, 75
+
+
+class LazyGroup(click.Group):
+    """A group whose commands live in modules that are imported on use, and whose errors are said
+    in one line with what to do about them."""
+
+    def __init__(self, *args: Any, lazy: Mapping[str, str], **options: Any) -> None:
+        super().__init__(*args, **options)
+        self._lazy = lazy
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return sorted({*super().list_commands(ctx), *self._lazy})
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in self._lazy:
+            return super().get_command(ctx, cmd_name)
+        module, _, attribute = self._lazy[cmd_name].partition(":")
+        command: click.Command = getattr(import_module(module), attribute)
+        return command
+
+    def invoke(self, ctx: click.Context) -> object:
+        try:
+            return super().invoke(ctx)
+        except PostroadError as error:
+            click.echo(f"postroad: {error.explain()}", err=True)
+            sys.exit(TRY_AGAIN if error.transient else FAILED)
+        except OSError as error:
+            if error.errno == errno.EPIPE:  # the reader has what it wanted: click ends quietly
+                raise
+            click.echo(f"postroad: {error}", err=True)
+            sys.exit(FAILED)
+
+
+HELP = {"help_option_names": ["-h", "--help"]}
+
+
+@click.group(cls=LazyGroup, lazy=COMMANDS, context_settings=HELP)
+@click.version_option(package_name="postroad")
+def main() -> None:
+    """Run and administer distributed mail queues."""
+
+
+@click.group(cls=LazyGroup, lazy=KUBECTL_COMMANDS, context_settings=HELP)
+def kubectl_mailqueue() -> None:
+    """Administer the queues of MailQueue resources."""

@@ -1,0 +1,88 @@
+"""`postroad worker`: take mail from a queue and hand it to a next hop."""
+
+from __future__ import annotations
+
+import asyncio
+
+import click
+
+from postroad.adapters.machine.clocks import MachineChance, MachineClock
+from postroad.bootstrap.transports import open_transport
+from postroad.cli.queues import queue_option
+from postroad.cli.serving import Process, process, run
+from postroad.domain.nexthops import NextHop, TlsMode, parse_host_port
+from postroad.domain.retries import RetryPlan
+from postroad.errors import InvalidSettings
+from postroad.settings import Settings, from_environment
+from postroad.worker.consumer import Consumer
+from postroad.worker.deliveries import Deliverer
+from postroad.worker.upkeep import keep_up
+
+
+@click.command()
+@queue_option
+@click.option(
+    "--relay", metavar="HOST[:PORT]", help="The next hop (or POSTROAD_WORKER_RELAY_HOST)."
+)
+@click.option(
+    "--tls", type=click.Choice([mode.value for mode in TlsMode]), help="How far TLS is needed."
+)
+@click.option("--concurrency", type=click.IntRange(1), help="Mails in flight at the same time.")
+@click.option("--create", is_flag=True, help="Create what is missing of the queue.")
+def worker(
+    url: str, relay: str | None, tls: str | None, concurrency: int | None, create: bool
+) -> None:
+    """Take mail from a queue and hand it to a next hop, until SIGTERM."""
+    settings = with_relay(from_environment(), relay, tls, concurrency)
+    run(settings, _deliver(settings, url, create))
+
+
+def with_relay(
+    settings: Settings, relay: str | None, tls: str | None, concurrency: int | None
+) -> Settings:
+    """Return the settings with what the command line says of the next hop."""
+    changes: dict[str, object] = {"relay_tls": tls and TlsMode(tls), "concurrency": concurrency}
+    if relay is not None:
+        host, port = parse_host_port(relay, settings.worker.relay_port)
+        changes |= {"relay_host": host, "relay_port": port}
+    given = {field: value for field, value in changes.items() if value is not None}
+    section = settings.worker.model_copy(update=given)
+    return settings.model_copy(update={"worker": section})
+
+
+async def _deliver(settings: Settings, url: str, create: bool) -> None:
+    hop = next_hop(settings)
+    async with process(settings, url, create=create) as this:
+        if this is not None:
+            await deliver(this, settings, hop)
+
+
+def next_hop(settings: Settings) -> NextHop:
+    """Return where mail goes. Raises: InvalidSettings."""
+    section = settings.worker
+    if section.relay_host is None:
+        raise InvalidSettings("the worker has no next hop", hint="give --relay host:port")
+    return NextHop(
+        section.relay_host, section.relay_port, section.relay_tls, section.relay_protocol
+    )
+
+
+async def deliver(this: Process, settings: Settings, hop: NextHop) -> None:
+    """Hand the queue's mail to the next hop until the process is to end. Raises: what `dequeue`
+    raises."""
+    transport = open_transport(settings, hop)
+    deliverer = Deliverer(
+        this.queue.name,
+        transport,
+        RetryPlan(settings.retry.lanes, settings.retry.max_age),
+        MachineClock(),
+        MachineChance(),
+    )
+    consumer = Consumer(this.queue, deliverer, concurrency=settings.worker.concurrency)
+    upkeep = asyncio.create_task(keep_up(this.queue, MachineClock(), MachineChance()))
+    try:
+        await consumer.run(this.stop, this.drain_within)
+    finally:
+        upkeep.cancel()
+        await asyncio.wait([upkeep])
+        await transport.close()

@@ -1,0 +1,71 @@
+"""`postroad verify|dump|rebuild DIR`: the log of an embedded store that nobody owns right now."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from pathlib import Path
+
+import click
+
+from postroad.bootstrap.directory import dump_directory, rebuild_directory, verify_directory
+from postroad.cli.queues import json_option, say
+
+directory = click.argument(
+    "root", metavar="DIR", type=click.Path(file_okay=False, resolve_path=True, path_type=Path)
+)
+
+
+@click.command()
+@directory
+@json_option
+def verify(root: Path, as_json: bool) -> None:
+    """Read every record and every waiting mail of the store in DIR, and change nothing.
+
+    Exit code 1 when anything is damaged.
+    """
+    report = verify_directory(root)
+    values = {
+        "mails": report.mails,
+        "dead_letters": report.dead_letters,
+        "in_work": report.working,
+        "records": report.records,
+        "damage": report.damage,
+    }
+    counted = f"{report.mails} mails, {report.dead_letters} dead letters, {report.records} records"
+    lines = [f"damaged: {each}" for each in report.damage] or ["everything is whole"]
+    say(values, as_json=as_json, text="\n".join([counted, *lines]))
+    if not report.is_whole:
+        sys.exit(1)
+
+
+@click.command()
+@directory
+def dump(root: Path) -> None:
+    """Print the checkpoint and every record of the log in DIR, one JSON object a line."""
+    for record in dump_directory(root):
+        click.echo(json.dumps(record, ensure_ascii=False))
+
+
+@click.command()
+@directory
+@json_option
+def rebuild(root: Path, as_json: bool) -> None:
+    """Make a new log for the store in DIR from its spool files.
+
+    The old log is kept in DIR/quarantine. No mail is lost by this; some may be delivered twice.
+    """
+    done = asyncio.run(rebuild_directory(root))
+    values = {
+        "mails": done.mails,
+        "finished": done.finished,
+        "free_or_unfinished_files": done.unfinished_files,
+        "lost": done.lost,
+        "quarantine": str(done.quarantine),
+    }
+    lines = [f"{done.mails} mails wait; the old log is in {done.quarantine}"]
+    lines += [f"the content is damaged: {each}" for each in done.lost]
+    say(values, as_json=as_json, text="\n".join(lines))
+    if done.lost:
+        sys.exit(1)

@@ -1,0 +1,54 @@
+"""`postroad maintain`: upkeep, once or as a loop."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import UTC, datetime, timedelta
+
+import click
+
+from postroad.cli.queues import DURATION, with_queue
+from postroad.errors import PostroadError
+from postroad.ports.queue import MailQueue
+from postroad.telemetry.logs import logger
+
+
+@click.command()
+@with_queue
+@click.option("--every", type=DURATION, help="Go on for ever, with this pause; default: one round.")
+@click.option(
+    "--accept-loss",
+    "lost",
+    metavar="SLICE",
+    help="Go on without the rows that vanished from the slice that starts at this time.",
+)
+async def maintain(queue: MailQueue, every: timedelta | None, lost: str | None) -> None:
+    """Move limits, clean what is over, roll old mail forward, decide dead letters.
+
+    Cleaning waits a lease after the limits moved, so it needs --every.
+    """
+    if lost is not None:
+        await _accept_loss(queue, lost)
+    if every is None:
+        return await queue.maintain()
+    while True:
+        try:
+            await queue.maintain()
+        except PostroadError as error:
+            if not error.transient:
+                raise
+            logger("maintain").warning("a round of upkeep failed", error=error.explain())
+        await asyncio.sleep(every.total_seconds())
+
+
+async def _accept_loss(queue: MailQueue, lost: str) -> None:
+    accept = getattr(queue, "accept_loss", None)
+    if accept is None:
+        raise click.UsageError("rows do not vanish from a queue of this engine")
+    try:
+        slice_start = datetime.fromisoformat(lost)
+    except ValueError as error:
+        raise click.UsageError("write SLICE as 2026-01-01T10:00:00Z") from error
+    if slice_start.tzinfo is None:
+        raise click.UsageError("SLICE needs a zone, as in 2026-01-01T10:00:00Z")
+    await accept(slice_start.astimezone(UTC))

@@ -1,0 +1,51 @@
+"""`postroad mta`: a small MTA in one process: what intake and worker do, over one queue."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+
+import click
+
+from postroad.cli.delivering import deliver, next_hop, with_relay
+from postroad.cli.queues import queue_option
+from postroad.cli.receiving import receive, tls_context, with_address
+from postroad.cli.serving import process, run
+from postroad.domain.nexthops import NextHop, TlsMode
+from postroad.errors import PostroadError
+from postroad.settings import Settings, from_environment
+
+
+@click.command()
+@queue_option
+@click.option("--listen", metavar="HOST:PORT", help="Where to listen (or POSTROAD_INTAKE_PORT).")
+@click.option(
+    "--relay", metavar="HOST[:PORT]", help="The next hop (or POSTROAD_WORKER_RELAY_HOST)."
+)
+@click.option(
+    "--tls", type=click.Choice([mode.value for mode in TlsMode]), help="How far TLS is needed."
+)
+@click.option("--concurrency", type=click.IntRange(1), help="Mails in flight at the same time.")
+def mta(
+    url: str, listen: str | None, relay: str | None, tls: str | None, concurrency: int | None
+) -> None:
+    """Accept mail over SMTP into a queue, and hand it to a next hop, until SIGTERM.
+
+    With embedded:///DIR nothing else is needed; the directory is made when it is missing.
+    """
+    settings = with_address(with_relay(from_environment(), relay, tls, concurrency), listen)
+    run(settings, _serve(settings, url, next_hop(settings), tls_context(settings.intake)))
+
+
+async def _serve(settings: Settings, url: str, hop: NextHop, tls: ssl.SSLContext | None) -> None:
+    """When either half fails the process ends, and whoever started it starts it again."""
+    async with process(settings, url, create=True) as this:
+        if this is None:
+            return
+        try:
+            async with asyncio.TaskGroup() as halves:
+                halves.create_task(receive(this, settings, tls))
+                halves.create_task(deliver(this, settings, hop))
+        except ExceptionGroup as group:
+            ours = group.subgroup(PostroadError) or group
+            raise ours.exceptions[0] from group

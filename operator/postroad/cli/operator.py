@@ -1,0 +1,78 @@
+"""`postroad operator`: keeps QueueClusters and MailQueues as they are declared."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import timedelta
+from importlib.metadata import version
+
+import click
+
+from postroad.telemetry import logs
+
+
+@click.command()
+@click.option(
+    "--namespace",
+    "namespaces",
+    multiple=True,
+    envvar="POSTROAD_OPERATOR_NAMESPACES",
+    help="Watch only this namespace (repeatable; the variable takes several, separated by spaces). "
+    "Default: all.",
+)
+@click.option(
+    "--image",
+    envvar="POSTROAD_OPERATOR_IMAGE",
+    default=lambda: f"postroad:{version('postroad')}",
+    show_default="postroad:<this version>",
+    help="Image that workers and intake run.",
+)
+@click.option(
+    "--deletion-timeout",
+    type=click.IntRange(min=1),
+    envvar="POSTROAD_OPERATOR_DELETION_TIMEOUT",
+    default=120,
+    show_default=True,
+    help="Seconds after which a deletion ends although a server is away.",
+)
+@click.option(
+    "--tasks",
+    type=click.IntRange(1, 100),
+    envvar="POSTROAD_OPERATOR_TASKS",
+    default=8,
+    show_default=True,
+    help="Resources that are looked at at the same time.",
+)
+@click.option(
+    "--health-port",
+    type=click.IntRange(0, 65535),
+    envvar="POSTROAD_HEALTH_PORT",
+    default=8080,
+    show_default=True,
+    help="Port for /healthz, /readyz and /metrics.",
+)
+@click.option("--log-level", envvar="POSTROAD_LOG_LEVEL", default="INFO", show_default=True)
+def operator(
+    namespaces: tuple[str, ...],
+    image: str,
+    deletion_timeout: int,
+    tasks: int,
+    health_port: int,
+    log_level: str,
+) -> None:
+    """Keep QueueClusters and MailQueues as they are declared.
+
+    Runs until SIGTERM. Needs no storage of its own: what it decided stands in Cassandra, what it
+    found in the resources' status. Run one at a time.
+    """
+    from postroad.controller import program
+
+    logs.configure(log_level)
+    program.quiet_logs()
+    options = program.Options(
+        image=image,
+        namespaces=namespaces,
+        tasks=tasks,
+        deletion_timeout=timedelta(seconds=deletion_timeout),
+    )
+    asyncio.run(program.serve(options, health_port))

@@ -1,0 +1,200 @@
+"""`kubectl mailqueue plan|adopt`: a resource's configuration before it is applied, or after loss.
+
+The resource is read with `kubectl` itself, so that its contexts and credentials are the user's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from functools import wraps
+from typing import Any, BinaryIO
+
+import click
+import yaml
+
+from postroad.bootstrap import open_history
+from postroad.cli import outcomes
+from postroad.cli.configuring import REFUSED, adopt_into, adopted, wanting
+from postroad.cli.queues import json_option
+from postroad.controller.api import API_VERSION, GROUP, MAIL_QUEUE
+from postroad.domain.agreement import readable
+from postroad.domain.configuration import ConfigurationEvent
+from postroad.domain.history import configuration_from
+from postroad.domain.names import QueueName
+from postroad.errors import InvalidInput, KubernetesRefused, KubernetesUnavailable
+
+Resource = dict[str, Any]
+
+RESOURCE = f"{MAIL_QUEUE.plural}.{GROUP}"
+
+
+@dataclass(frozen=True, slots=True)
+class Kubectl:
+    """`kubectl` with the user's choice of cluster."""
+
+    options: tuple[str, ...]
+    namespace: str | None
+
+    def find(self, name: str, namespace: str | None) -> Resource | None:
+        """Return a MailQueue, or None. Raises: KubernetesUnavailable, KubernetesRefused."""
+        place = namespace or self.namespace
+        command = [
+            *("kubectl", *self.options, "get", RESOURCE, name),
+            *(("--namespace", place) if place else ()),
+            *("--ignore-not-found", "--output", "json"),
+        ]
+        found = _run(command)
+        if found.returncode:
+            said = found.stderr.strip().splitlines() or ["kubectl failed"]
+            refused = "Error from server" in found.stderr
+            raise (KubernetesRefused if refused else KubernetesUnavailable)(said[-1])
+        return json.loads(found.stdout) if found.stdout.strip() else None
+
+    def default_namespace(self) -> str:
+        """Return the namespace of resources that name none. Raises: KubernetesUnavailable."""
+        if self.namespace:
+            return self.namespace
+        command = ["kubectl", *self.options, "config", "view", "--minify", "--output"]
+        return _run([*command, "jsonpath={..namespace}"]).stdout.strip() or "default"
+
+
+def _run(command: Sequence[str]) -> subprocess.CompletedProcess[str]:
+    try:
+        return subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603
+    except OSError as error:
+        raise KubernetesUnavailable("kubectl cannot be run") from error
+
+
+def with_kubectl(command: Any) -> Any:
+    """Add kubectl's options of where to look; the command gets them as `kubectl`."""
+
+    @click.option("-n", "--namespace", help="The namespace (default: the context's).")
+    @click.option("--context", help="The kubeconfig's context.")
+    @click.option("--kubeconfig", help="The kubeconfig.")
+    @wraps(command)
+    def run(
+        namespace: str | None, context: str | None, kubeconfig: str | None, **options: Any
+    ) -> Any:
+        given = {"--context": context, "--kubeconfig": kubeconfig}
+        chosen = tuple(part for name, value in given.items() if value for part in (name, value))
+        return command(kubectl=Kubectl(chosen, namespace), **options)
+
+    return run
+
+
+@click.command()
+@with_kubectl
+@click.option(
+    "-f",
+    "--filename",
+    "manifests",
+    type=click.File("rb"),
+    multiple=True,
+    required=True,
+    help="Manifests as for kubectl apply; - for standard input. What is no MailQueue is passed by.",
+)
+@click.option(
+    "--from-view",
+    is_flag=True,
+    help="Decide by the history in Cassandra (POSTROAD_CASSANDRA_*) instead of the status.",
+)
+@json_option
+def plan(kubectl: Kubectl, manifests: tuple[BinaryIO, ...], from_view: bool, as_json: bool) -> None:
+    """Say what applying MailQueues would do to their view configurations.
+
+    Nothing is changed. Exits with 1 when one of them would be refused, for CI in GitOps
+    repositories; with 75 when that cannot be found out now.
+    """
+    accepted = []
+    for resource in mail_queues(manifests):
+        queue = queue_of(resource, kubectl)
+        wanted = configuration_from((resource.get("spec") or {}).get("view") or {})
+        history = _mirror(queue) if from_view else _status(kubectl, queue)
+        outcome = outcomes.outcome_of(str(queue), history, wanted)
+        accepted.append(outcomes.say_outcome(outcome, as_json=as_json))
+    if not accepted:
+        raise click.UsageError("there is no MailQueue in the manifests")
+    if not all(accepted):
+        sys.exit(REFUSED)
+
+
+@click.command()
+@with_kubectl
+@click.argument("name")
+@click.option("--reason", required=True, help="What happened, for the history.")
+@wanting
+@json_option
+def adopt(
+    kubectl: Kubectl,
+    name: str,
+    reason: str,
+    slice_window: timedelta | None,
+    bucket_count: int | None,
+    update_browse_start_pace: int | None,
+    as_json: bool,
+) -> None:
+    """Record how the queue NAME is configured whose history was lost, restored or forked.
+
+    Brings back to Cassandra (POSTROAD_CASSANDRA_*) what the resource's status remembers.
+    """
+    namespace = kubectl.default_namespace()
+    resource = kubectl.find(name, namespace)
+    if resource is None:
+        raise InvalidInput(f"there is no MailQueue {namespace}/{name}")
+    wanted = adopted(slice_window, bucket_count, update_browse_start_pace)
+    status = (resource.get("status") or {}).get("history") or []
+
+    async def record() -> None:
+        async with open_history(str(QueueName(namespace, name))) as opened:
+            await adopt_into(opened, wanted, reason, status, as_json=as_json)
+
+    asyncio.run(record())
+
+
+def mail_queues(manifests: tuple[BinaryIO, ...]) -> Iterator[Resource]:
+    """Yield the MailQueues of manifests, those in Lists too. Raises: InvalidInput."""
+    for file in manifests:
+        try:
+            documents = [each for each in yaml.safe_load_all(file) if isinstance(each, dict)]
+        except yaml.YAMLError as error:
+            raise InvalidInput(f"{file.name} is not YAML: {error}") from error
+        for document in documents:
+            items = document.get("items") if document.get("kind") == "List" else [document]
+            for item in items or ():
+                if (item.get("apiVersion"), item.get("kind")) == (API_VERSION, MAIL_QUEUE.name):
+                    yield item
+
+
+def queue_of(resource: Resource, kubectl: Kubectl) -> QueueName:
+    """Return the name of a resource's queue. Raises: InvalidInput."""
+    metadata = resource.get("metadata") or {}
+    namespace = metadata.get("namespace") or kubectl.default_namespace()
+    if not metadata.get("name"):
+        raise InvalidInput("a MailQueue in the manifests has no name")
+    return QueueName(namespace, metadata["name"])
+
+
+def _status(kubectl: Kubectl, queue: QueueName) -> tuple[ConfigurationEvent, ...]:
+    """Return what the resource's status remembers; nothing for a queue that is new."""
+    found = kubectl.find(queue.name, queue.namespace)
+    history = ((found or {}).get("status") or {}).get("history") or ()
+    if not history and os.environ.get("POSTROAD_CASSANDRA_CONTACT_POINTS"):
+        return _mirror(queue)
+    if not history:
+        outcomes.note(f"{queue}: no status yet; data that wait in Cassandra may decide otherwise")
+    return readable(history)
+
+
+def _mirror(queue: QueueName) -> tuple[ConfigurationEvent, ...]:
+    async def load() -> tuple[ConfigurationEvent, ...]:
+        async with open_history(str(queue)) as opened:
+            return (await opened.history.load()).events
+
+    return asyncio.run(load())

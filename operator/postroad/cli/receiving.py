@@ -1,0 +1,69 @@
+"""`postroad intake`: accept mail over SMTP into a queue."""
+
+from __future__ import annotations
+
+import ssl
+
+import click
+
+from postroad.adapters.machine.clocks import MachineChance, MachineClock
+from postroad.bootstrap.transports import hostname_of
+from postroad.cli.queues import queue_option
+from postroad.cli.serving import Process, process, run
+from postroad.domain.nexthops import parse_host_port
+from postroad.errors import InvalidSettings
+from postroad.intake.dialogue import Offer
+from postroad.intake.server import SmtpServer
+from postroad.intake.sessions import Receiver
+from postroad.settings import Intake, Settings, from_environment
+
+
+@click.command()
+@queue_option
+@click.option("--listen", metavar="HOST:PORT", help="Where to listen (or POSTROAD_INTAKE_PORT).")
+@click.option("--create", is_flag=True, help="Create what is missing of the queue.")
+def intake(url: str, listen: str | None, create: bool) -> None:
+    """Accept mail over SMTP into a queue, until SIGTERM."""
+    settings = with_address(from_environment(), listen)
+    run(settings, _receive(settings, url, create))
+
+
+def with_address(settings: Settings, listen: str | None) -> Settings:
+    """Return the settings with what the command line says of where to listen."""
+    if listen is None:
+        return settings
+    host, port = parse_host_port(listen, settings.intake.port)
+    section = settings.intake.model_copy(update={"host": host, "port": port})
+    return settings.model_copy(update={"intake": section})
+
+
+async def _receive(settings: Settings, url: str, create: bool) -> None:
+    tls = tls_context(settings.intake)
+    async with process(settings, url, create=create) as this:
+        if this is not None:
+            await receive(this, settings, tls)
+
+
+async def receive(this: Process, settings: Settings, tls: ssl.SSLContext | None) -> None:
+    """Accept mail into the queue until the process is to end."""
+    section = settings.intake
+    offer = Offer(hostname_of(settings), section.max_size_bytes, section.max_recipients)
+    receiver = Receiver(this.queue, offer, MachineClock(), MachineChance(), tls)
+    server = SmtpServer(receiver, max_sessions=section.max_sessions)
+    await server.listen(section.host, section.port)
+    try:
+        await this.stop.wait()
+    finally:
+        await server.drain(this.drain_within)
+
+
+def tls_context(section: Intake) -> ssl.SSLContext | None:
+    """Return the TLS that the settings ask for. Raises: InvalidSettings."""
+    if section.tls_certificate is None:
+        return None
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    try:
+        context.load_cert_chain(section.tls_certificate, section.tls_key)
+    except (OSError, ssl.SSLError) as error:
+        raise InvalidSettings(f"POSTROAD_INTAKE_TLS_CERTIFICATE cannot be used: {error}") from error
+    return context

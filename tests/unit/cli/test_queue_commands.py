@@ -1,0 +1,227 @@
+"""The day-2 commands, as scripts use them: their JSON, their exit codes, their refusals."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import json
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from postroad import Mail, open_queue
+from postroad.adapters.disk.files import DiskFiles
+from postroad.cli import main
+from postroad.errors import StoreFailed
+
+LETTER = b"From: a@example.org\r\nTo: b@x.example, C <c@y.example>\r\nSubject: s\r\n\r\nbody\r\n"
+
+
+@pytest.fixture
+def url(request: pytest.FixtureRequest) -> str:
+    name = "cli-" + str(abs(hash(request.node.name)) % 10**8)
+
+    async def create() -> None:
+        async with open_queue(f"memory://{name}", create=True) as queue:
+            await queue.purge()
+
+    asyncio.run(create())
+    return f"memory://{name}"
+
+
+def run(url: str, command: str, *options: str, content: bytes | None = None) -> Result:
+    return CliRunner().invoke(main, [command, "--queue", url, *options], input=content)
+
+
+def read(url: str, command: str, *options: str) -> list[dict[str, Any]]:
+    result = run(url, command, *options, "--json")
+    assert result.exit_code == 0, result.output
+    return [json.loads(line) for line in result.output.splitlines()]
+
+
+def reject_one(url: str) -> None:
+    async def reject() -> None:
+        async with open_queue(url) as queue:
+            async for item in queue.dequeue():
+                await item.reject("550 no such user")
+                break
+
+    asyncio.run(reject())
+
+
+def test_enqueue_takes_envelope_from_the_header_and_prints_the_id(url: str) -> None:
+    result = run(url, "enqueue", content=LETTER)
+
+    (mail,) = read(url, "browse")
+    assert result.output.strip() == mail["enqueue_id"]
+    assert mail["sender"] == "a@example.org"
+    assert mail["recipients"] == ["b@x.example", "c@y.example"]
+    assert mail["size_bytes"] == len(LETTER)
+
+
+def test_enqueue_takes_files_and_options(url: str, tmp_path: Path) -> None:
+    for name in ("one", "two"):
+        (tmp_path / name).write_bytes(LETTER)
+
+    options = ("--from", "<>", "--to", "z@example.net", "--delay", "5m", "--name", "n")
+    result = run(url, "enqueue", str(tmp_path / "one"), str(tmp_path / "two"), *options)
+
+    assert result.exit_code == 0
+    assert len(result.output.split()) == 2
+    mails = read(url, "browse")
+    assert [(mail["sender"], mail["recipients"], mail["name"]) for mail in mails] == [
+        (None, ["z@example.net"], "n")
+    ] * 2
+    assert all(mail["due_at"].endswith("Z") for mail in mails)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        pytest.param(b"Subject: s\r\n\r\n", id="no addresses"),
+        pytest.param(b"From: a@x.example\r\nBcc: b@x.example\r\n\r\n", id="bcc"),
+        pytest.param(b"From: a@x.example\r\n\r\n", id="no recipients"),
+    ],
+)
+def test_enqueue_refuses_to_guess_an_envelope(url: str, content: bytes) -> None:
+    assert run(url, "enqueue", content=content).exit_code == 2
+    assert read(url, "browse") == []
+
+
+def test_json_of_browse_has_the_promised_fields(url: str) -> None:
+    run(url, "enqueue", content=LETTER)
+
+    (mail,) = read(url, "browse")
+
+    assert list(mail) == [
+        *("enqueue_id", "mail_id", "name", "sender", "recipients", "accepted_at", "enqueued_at"),
+        *("due_at", "held", "attempt", "size_bytes", "last_error"),
+    ]
+    assert mail["due_at"] is None
+
+
+def test_size_counts_and_show_shows(url: str) -> None:
+    run(url, "enqueue", content=LETTER)
+    run(url, "enqueue", "--delay", "1h", content=LETTER)
+    first, second = read(url, "browse")
+
+    assert read(url, "size") == [{"size": 2, "delayed": 1, "held": 0, "dead_letters": 0}]
+    assert read(url, "show", second["enqueue_id"]) == [second]
+    assert run(url, "show", "00000000-0000-0000-0000-000000000000").exit_code == 1
+    assert first["due_at"] is None
+
+
+def test_commands_count_what_they_change(url: str) -> None:
+    for _ in range(2):
+        run(url, "enqueue", "--delay", "1h", content=LETTER)
+
+    assert read(url, "hold", "--all") == [{"count": 2}]
+    assert read(url, "release", "--domain", "x.example") == [{"count": 2}]
+    assert read(url, "flush", "--sender", "a@example.org") == [{"count": 2}]
+    assert read(url, "republish", "--older-than", "1h") == [{"count": 0}]
+    assert read(url, "remove", "--older-than", "1h") == [{"count": 0}]
+    assert read(url, "remove", "--recipient", "b@x.example") == [{"count": 2}]
+    assert read(url, "purge") == [{"count": 0}]
+
+
+def test_dead_letters_are_listed_and_requeued(url: str) -> None:
+    run(url, "enqueue", content=LETTER)
+    reject_one(url)
+
+    (dead,) = read(url, "dead-letters")
+    assert dead["reason"] == "550 no such user"
+    assert read(url, "requeue", "--id", dead["enqueue_id"]) == [{"count": 1}]
+    assert read(url, "dead-letters") == []
+
+
+def test_ages_are_by_domain(url: str) -> None:
+    run(url, "enqueue", content=LETTER)
+
+    found = read(url, "ages")
+
+    assert [each["domain"] for each in found] == ["x.example", "y.example"]
+    assert found[0]["ages"]["5m"] == found[0]["total"] == 1
+    assert list(found[0]["ages"])[-1] == "older"
+
+
+def test_people_get_lines_to_read(url: str) -> None:
+    run(url, "enqueue", content=LETTER)
+
+    assert "a@example.org -> b@x.example and 1 more" in run(url, "browse").output
+    assert "1 waiting" in run(url, "size").output
+    assert "domain" in run(url, "ages").output
+    assert run(url, "maintain").exit_code == 0
+    assert "removed 1 mail\n" in run(url, "purge").output
+
+
+@pytest.mark.parametrize(
+    ("slice_start", "code"),
+    [("2026-01-01T10:00:00Z", 0), ("2026-01-01T10:00:00", 2), ("yesterday", 2)],
+)
+def test_loss_is_accepted_for_a_slice_by_its_start(url: str, slice_start: str, code: int) -> None:
+    run(url, "enqueue", content=LETTER)
+
+    assert run(url, "maintain", "--accept-loss", slice_start).exit_code == code
+    assert len(read(url, "browse")) == 1
+
+
+@pytest.mark.parametrize("command", ["remove", "flush", "hold", "release", "requeue"])
+def test_bulk_commands_want_a_selector(url: str, command: str) -> None:
+    assert run(url, command).exit_code == 2
+    assert run(url, command, "--all", "--sender", "a@example.org").exit_code == 2
+
+
+@pytest.mark.parametrize(
+    ("queue", "code"),
+    [
+        pytest.param("memory://nobody-made-it", 1, id="not found"),
+        pytest.param("imap://host", 1, id="no such scheme"),
+    ],
+)
+def test_errors_are_one_line_and_a_code(queue: str, code: int) -> None:
+    result = run(queue, "size")
+
+    assert result.exit_code == code
+    assert result.output.startswith("postroad: ")
+    assert len(result.output.splitlines()) == 1
+
+
+def test_delay_of_a_mail_that_was_enqueued_by_the_library_is_shown(url: str) -> None:
+    async def enqueue() -> None:
+        async with open_queue(url) as queue:
+            mail = Mail("a@example.org", ("b@example.net",), b"")
+            await queue.enqueue(mail, delay=timedelta(days=1))
+
+    asyncio.run(enqueue())
+
+    assert "delayed" in run(url, "browse").output
+
+
+@pytest.mark.parametrize("command", ["size", "browse"])
+def test_a_directory_that_cannot_hold_a_store_is_refused_in_one_line(command: str) -> None:
+    result = run("embedded:///proc", command)
+    assert result.exit_code == 75
+    assert result.output.startswith("postroad: cannot lock /proc/lock: ")
+    assert len(result.output.splitlines()) == 1
+
+
+def test_a_store_is_not_made_below_a_file(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"")
+    for name in ("file", "file/below"):
+        with pytest.raises(StoreFailed, match="cannot make"):
+            DiskFiles().make_directory(tmp_path / name)
+
+
+def test_output_that_cannot_be_written_is_told_in_one_line(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object, **__: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("postroad.cli.looking.say", full)
+    result = run(url, "size")
+    assert result.exit_code == 1
+    assert result.output == "postroad: [Errno 28] No space left on device\n"
