@@ -1,0 +1,104 @@
+"""A stack of its own, to pause and to kill: the shared one stays as it is."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from typing import TypeVar
+
+import pytest
+
+from postroad.bootstrap import connect
+from postroad.errors import ServerError
+from postroad.ports.servers import Servers
+from postroad.settings import Settings, from_environment
+from stack.local import Stack
+from stack.native import NativeServer
+from stack.progress import Progress
+from stack.server import State
+
+T = TypeVar("T")
+
+SERVERS = ("rabbitmq", "cassandra", "s3")
+
+BOUND_SECONDS = 45
+"""Whatever hangs longer than this hangs; every call is meant to end in a third of it."""
+
+RECOVERY_SECONDS = 90
+"""Whoever has not recovered by then needs a restart, which nobody should."""
+
+
+class Victims:
+    """Servers to hurt, and the settings that lead to them."""
+
+    def __init__(self, stack: Stack) -> None:
+        self._stack = stack
+        variables: dict[str, str] = {}
+        for name in SERVERS:
+            variables.update(stack.server(name).environment())
+        self.settings: Settings = from_environment(variables)
+
+    async def pause(self, name: str) -> None:
+        await asyncio.to_thread(self._stack.server(name).pause)
+
+    async def resume(self, name: str) -> None:
+        await asyncio.to_thread(self._stack.server(name).resume)
+
+    async def kill(self, name: str) -> None:
+        await asyncio.to_thread(self._stack.server(name).kill)
+
+    async def up(self, name: str) -> None:
+        await asyncio.to_thread(self._stack.up, [name])
+
+
+@pytest.fixture(scope="package")
+def own_stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
+    """Start the three servers in a new folder; end them afterwards."""
+    stack = Stack(
+        tmp_path_factory.mktemp("stack") / "own", environment={}, progress=Progress(quiet=True)
+    )
+    for name in SERVERS:
+        server = stack.server(name)
+        if not (isinstance(server, NativeServer) and server.is_prepared()):
+            required = name in os.environ.get("POSTROAD_REQUIRE", "").split(",")
+            (pytest.fail if required else pytest.skip)(f"{name} cannot be run from here")
+    stack.up(list(SERVERS))
+    yield stack
+    stack.down()
+
+
+@pytest.fixture
+def victims(own_stack: Stack) -> Iterator[Victims]:
+    """The servers, running; whatever a test did to them is undone for the next."""
+    yield Victims(own_stack)
+    for name in SERVERS:
+        if own_stack.server(name).state() is State.PAUSED:
+            own_stack.server(name).resume()
+    own_stack.up(list(SERVERS))
+
+
+@pytest.fixture
+async def connected(victims: Victims) -> AsyncIterator[Servers]:
+    """The servers as one process of ours sees them; the same connections all through a test."""
+    connected = connect(victims.settings)
+    yield connected
+    await bounded(connected.close())
+
+
+async def bounded(work: Awaitable[T]) -> T:
+    """Wait for what must end by itself. Raises: TimeoutError when it hangs."""
+    async with asyncio.timeout(BOUND_SECONDS):
+        return await work
+
+
+async def recovered(action: Callable[[], Awaitable[T]]) -> T:
+    """Repeat until it works, as everybody above the adapters does."""
+    async with asyncio.timeout(RECOVERY_SECONDS):
+        while True:
+            try:
+                return await action()
+            except ServerError as error:
+                if not error.transient:
+                    raise
+                await asyncio.sleep(0.2)

@@ -1,0 +1,119 @@
+"""Creating the keyspace and its tables in a real Cassandra."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from typing import cast
+from uuid import uuid4
+
+import pytest
+
+import servers
+from postroad.adapters.cassandra import schema
+from postroad.adapters.cassandra.session import Session
+from postroad.adapters.cassandra.store import CassandraViewStore
+from postroad.domain.identifiers import id_at
+from postroad.domain.mail import Envelope
+from postroad.domain.slices import place
+from postroad.domain.turns import Turn
+from postroad.errors import ViewRefused
+from postroad.ports.view import TableOptions
+
+pytestmark = pytest.mark.needs("cassandra")
+
+HOUR = timedelta(hours=1)
+NOW = datetime(2026, 1, 1, 10, 20, tzinfo=UTC)
+OPTIONS = TableOptions(
+    replication={"class": "SimpleStrategy", "replication_factor": "1"},
+    row_lifetime=timedelta(days=14),
+    compaction_window=12 * HOUR,
+    gc_grace=3 * HOUR,
+)
+
+
+@pytest.fixture
+async def session() -> AsyncIterator[Session]:
+    session = Session(servers.cassandra(servers.fresh()))
+    yield session
+    await session.run("DROP KEYSPACE IF EXISTS {keyspace}")
+    await session.close()
+
+
+async def options_of(session: Session, table: str) -> dict[str, object]:
+    rows = await session.run(
+        "SELECT default_time_to_live, gc_grace_seconds, compaction FROM system_schema.tables"
+        f" WHERE keyspace_name = '{{keyspace}}' AND table_name = '{table}'"
+    )
+    return dict(rows[0])
+
+
+async def test_several_may_create_and_again_when_all_is_there(session: Session) -> None:
+    store = CassandraViewStore(session)
+
+    await asyncio.gather(*(store.create(OPTIONS) for _ in range(3)))
+    await store.create(OPTIONS)
+
+    tables = await session.run(
+        "SELECT table_name FROM system_schema.tables WHERE keyspace_name = '{keyspace}'"
+    )
+    wanted = {schema.table_of(each) for each in schema.statements()}
+    assert {row["table_name"] for row in tables} == wanted
+
+
+async def test_options_that_differ_are_altered(session: Session) -> None:
+    store = CassandraViewStore(session)
+    await store.create(OPTIONS)
+
+    await store.create(
+        replace(OPTIONS, row_lifetime=timedelta(days=30), compaction_window=24 * HOUR)
+    )
+
+    for table in schema.AGING_TABLES:
+        found = await options_of(session, table)
+        assert found["default_time_to_live"] == 30 * 86400
+        assert found["gc_grace_seconds"] == 3 * 3600
+        compaction = dict(cast("Mapping[str, str]", found["compaction"]))
+        assert compaction["class"].endswith("TimeWindowCompactionStrategy")
+        assert compaction["compaction_window_unit"] == "DAYS"
+        assert compaction["compaction_window_size"] == "1"
+    assert (await options_of(session, "dead_letters"))["default_time_to_live"] == 0
+
+
+async def test_rows_expire_with_the_tables_lifetime(session: Session) -> None:
+    store = CassandraViewStore(session)
+    await store.create(OPTIONS)
+    key = place(id_at(NOW, 0, 1), HOUR, 1)
+    turn = Turn(key, uuid4(), Envelope(None, ("b@example.net",)), "k", 1, 1, NOW, NOW)
+
+    await store.view("test.out").insert(turn)
+
+    rows = await session.run("SELECT TTL(blob_key) AS left FROM {keyspace}.enqueued_mails")
+    assert 14 * 86400 - 60 < rows[0]["left"] <= 14 * 86400
+
+
+async def test_what_a_turn_lacks_is_left_unset_and_makes_no_tombstone(session: Session) -> None:
+    """A null would overwrite; an unset value leaves what stands there."""
+    store = CassandraViewStore(session)
+    await store.create(OPTIONS)
+    view = store.view("test.out")
+    key = place(id_at(NOW, 0, 1), HOUR, 1)
+    envelope = Envelope("a@example.org", ("b@example.net",), name="n", attributes={"a": "b"})
+    full = Turn(key, uuid4(), envelope, "k", 1, 1, NOW, NOW, NOW, True, 1, "error", (key,))
+    bare = Turn(key, full.mail_id, Envelope(None, ("b@example.net",)), "k", 1, 1, NOW, NOW, None)
+    await view.insert(full)
+
+    await view.insert(bare)
+
+    assert await view.row(key) == replace(full, attempt=0)
+
+
+async def test_tables_that_nobody_created_are_refused_with_what_to_do(session: Session) -> None:
+    view = CassandraViewStore(session).view("test.out")
+
+    with pytest.raises(ViewRefused) as refused:
+        await view.limits()
+
+    assert "create=True" in refused.value.hint

@@ -1,0 +1,195 @@
+"""A configuration changes under producers, consumers and readers, on real servers.
+
+Each handle is a process of its own: it shares nothing with the others but the servers. The lease
+is shorter than in production, and the same for all.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections import Counter
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+from datetime import timedelta
+from uuid import UUID
+
+import pytest
+
+import servers
+from postroad.adapters.machine.clocks import MachineChance, MachineClock
+from postroad.adapters.memory.configuration import FixedConfiguration
+from postroad.bootstrap.cluster import ClusterServers
+from postroad.bootstrap.tables import create_tables
+from postroad.domain.configuration_rules import ViewConfiguration
+from postroad.domain.mail import Mail
+from postroad.domain.names import QueueName
+from postroad.domain.slices import place
+from postroad.errors import ConfigurationStale
+from postroad.mailqueue.configuration import LeasedConfiguration
+from postroad.mailqueue.configure import settle
+from postroad.mailqueue.engine import Parts
+from postroad.mailqueue.queue import DistributedQueue
+from postroad.mailqueue.timing import Timing
+from postroad.ports.history import ConfigurationSource
+
+pytestmark = [pytest.mark.needs("rabbitmq", "cassandra", "s3"), pytest.mark.timeout(300)]
+
+SECOND = timedelta(seconds=1)
+TIMING = Timing(lease=4 * SECOND, grace=20 * SECOND, deadline=15 * SECOND, skew=SECOND)
+OLD, NEW = ViewConfiguration(3600 * SECOND, 1), ViewConfiguration(1800 * SECOND, 4)
+
+
+@dataclass
+class Site:
+    """A queue on the servers, and what is known to have happened to its mails."""
+
+    servers: ClusterServers
+    name: QueueName
+    enqueued: set[UUID] = field(default_factory=set)
+    taken: set[UUID] = field(default_factory=set)
+    done: Counter[UUID] = field(default_factory=Counter)
+    handles: list[DistributedQueue] = field(default_factory=list)
+    stopping: bool = False
+
+    async def want(self, wanted: ViewConfiguration) -> None:
+        history, now = self.servers.history(self.name), MachineClock().now()
+        assert (await settle(history, wanted, at=now, by="test")).refusal is None
+
+    async def process(self, source: ConfigurationSource | None = None) -> DistributedQueue:
+        """Start a process. Without a source of its own it keeps itself fresh, like all do."""
+        clock = MachineClock()
+        leased = LeasedConfiguration(
+            self.servers.history(self.name), clock, lease=TIMING.lease, grace=TIMING.grace
+        )
+        if source is None:
+            await leased.start()
+        parts = Parts(
+            name=self.name,
+            broker=self.servers.broker(self.name),
+            view=self.servers.views().view(str(self.name)),
+            blobs=self.servers.blobs(f"{self.name.namespace}-{self.name.name}"),
+            configuration=source or leased,
+            clock=clock,
+            chance=MachineChance(),
+            timing=TIMING,
+            owned=(leased,),
+        )
+        queue = await DistributedQueue.open(parts, create_missing=True)
+        self.handles.append(queue)
+        return queue
+
+
+@pytest.fixture
+async def site() -> AsyncIterator[Site]:
+    given = servers.settings()
+    keyspace = given.cassandra.model_copy(update={"keyspace": servers.fresh()})
+    cluster = ClusterServers(given.model_copy(update={"cassandra": keyspace}))
+    await create_tables(cluster)
+    site = Site(cluster, QueueName("test", servers.fresh()))
+    await site.want(OLD)
+    yield site
+    await asyncio.gather(*(each.close() for each in site.handles))
+    await cluster.broker(site.name).delete()
+    await cluster.blobs(f"{site.name.namespace}-{site.name.name}").drop()
+    await cluster._session.run("DROP KEYSPACE {keyspace}")
+    await cluster.close()
+
+
+async def produce(site: Site, queue: DistributedQueue) -> None:
+    """Until the site stops: an enqueue that is cancelled may have queued its mail."""
+    while not site.stopping:
+        mail = Mail("a@example.org", ("b@example.net",), b"Subject: x\r\n\r\nbody\r\n")
+        site.enqueued.add(await queue.enqueue(mail))
+        await asyncio.sleep(0.05)
+
+
+async def consume(site: Site, queue: DistributedQueue) -> None:
+    """Deliver half of what comes; hold the rest on the lease."""
+    chance = random.Random(3)
+    async for item in queue.dequeue(prefetch=2000):
+        if chance.random() < 0.5:
+            site.taken.add(item.enqueue_id)
+            await item.done()
+            site.done[item.enqueue_id] += 1
+
+
+async def look(site: Site, queue: DistributedQueue) -> None:
+    """Browse: what was there before and is still there after is seen, and seen once."""
+    before = {*site.enqueued}
+    seen = Counter([view.enqueue_id async for view in queue.browse()])
+
+    assert before - site.taken <= set(seen), "a mail is not seen"
+    assert set(seen.values()) <= {1}, "a mail is seen twice"
+
+
+async def read(site: Site, queue: DistributedQueue) -> None:
+    while True:
+        await look(site, queue)
+        await asyncio.sleep(0.2)
+
+
+async def written_under_new(site: Site) -> None:
+    """Wait until some mails lie where only the new configuration puts them."""
+    view = site.servers.views().view(str(site.name))
+    while True:
+        await asyncio.sleep(0.1)
+        if not site.enqueued:
+            continue
+        newest = place(max(site.enqueued), NEW.slice_window, NEW.bucket_count)
+        if newest.bucket_id and await view.row(newest) is not None:
+            return
+
+
+async def test_a_change_under_producers_and_consumers_loses_and_doubles_nothing(
+    site: Site,
+) -> None:
+    producing = [asyncio.create_task(produce(site, await site.process()))]
+    others = [
+        asyncio.create_task(consume(site, await site.process())),
+        asyncio.create_task(read(site, await site.process())),
+        asyncio.create_task(read(site, await site.process())),
+    ]
+    while len(site.done) < 20:
+        await asyncio.sleep(0.1)
+
+    await site.want(NEW)
+    producing.append(asyncio.create_task(produce(site, await site.process())))
+    waiting = asyncio.create_task(written_under_new(site))
+    await asyncio.wait({waiting, *producing, *others}, return_when=asyncio.FIRST_COMPLETED)
+    assert waiting.done(), [each for each in (*producing, *others) if each.done()]
+    later = len(site.enqueued) + 50
+    while len(site.enqueued) < later:
+        await asyncio.sleep(0.1)
+
+    site.stopping = True
+    await asyncio.gather(*producing)
+    for each in others:
+        each.cancel()
+    ended = await asyncio.gather(*others, return_exceptions=True)
+    assert all(isinstance(each, asyncio.CancelledError) for each in ended), ended
+    assert set(site.done.values()) == {1}
+    for queue in (site.handles[0], await site.process()):
+        found = [view.enqueue_id async for view in queue.browse()]
+        assert len(found) == len(set(found)) == (await queue.size()).size
+        assert site.enqueued - site.taken <= set(found) <= site.enqueued - set(site.done)
+
+
+async def test_a_reader_that_lost_the_history_refuses_rather_than_sees_less(site: Site) -> None:
+    stale = LeasedConfiguration(
+        site.servers.history(site.name), MachineClock(), lease=TIMING.lease, grace=TIMING.grace
+    )
+    await stale.refresh()
+    reader = await site.process(stale)
+    unprotected = await site.process(FixedConfiguration(OLD))
+    work = asyncio.create_task(produce(site, await site.process()))
+    await site.want(NEW)
+
+    await written_under_new(site)
+
+    with pytest.raises(ConfigurationStale):
+        await look(site, reader)
+    with pytest.raises(AssertionError, match="not seen"):
+        await look(site, unprotected)
+    site.stopping = True
+    await work

@@ -1,0 +1,431 @@
+"""The intake over real sockets: what gets a 250 is queued as it came, whatever clients do."""
+
+import asyncio
+import smtplib
+import socket
+import ssl
+import tempfile
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from datetime import timedelta
+from email import message_from_bytes
+from pathlib import Path
+from typing import cast
+
+import pytest
+import uvloop
+
+from postroad.adapters.machine.clocks import MachineChance, MachineClock
+from postroad.adapters.network.relay import SmtpRelay
+from postroad.domain.mail import Mail, Origin, Outcome, OutcomeKind
+from postroad.domain.nexthops import NextHop, TlsMode
+from postroad.errors import BrokerUnavailable, PostroadError, StoreFull
+from postroad.intake.dialogue import Offer
+from postroad.intake.received import MOST_HOPS
+from postroad.intake.server import SmtpServer
+from postroad.intake.sessions import Patience, Receiver
+from postroad.ports.queue import MailQueue
+from support.accounts import Accounts
+from support.certificates import Certificates
+from support.mails import samples
+
+MEBIBYTE = 2**20
+
+
+class Client:
+    """A client that says exactly what it is told to."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.reader = reader
+        self.writer = writer
+
+    async def reply(self) -> str:
+        lines = [(await self.reader.readline()).decode()]
+        while lines[-1][3:4] == "-":
+            lines.append((await self.reader.readline()).decode())
+        return lines[-1].rstrip()
+
+    async def say(self, *lines: str) -> list[str]:
+        replies = []
+        for line in lines:
+            self.writer.write(line.encode() + b"\r\n")
+            replies.append(await self.reply())
+        return replies
+
+    async def envelope(self, recipient: str = "b@dest.example") -> None:
+        """Say all up to and including DATA."""
+        replies = await self.say("MAIL FROM:<a@origin.example>", f"RCPT TO:<{recipient}>", "DATA")
+        assert [reply[:3] for reply in replies] == ["250", "250", "354"]
+
+    async def is_gone(self) -> bool:
+        try:
+            return await self.reader.read() == b""
+        except ConnectionResetError:
+            return True  # what was still on its way to the server makes TCP reset
+
+
+class Intake:
+    """A listening intake over a queue that accounts."""
+
+    def __init__(self, queue: Accounts, server: SmtpServer) -> None:
+        self.queue = queue
+        self.server = server
+
+    @asynccontextmanager
+    async def client(self, hello: str | None = "EHLO client.example") -> AsyncIterator[Client]:
+        reader, writer = await asyncio.open_connection("127.0.0.1", self.server.port)
+        client = Client(reader, writer)
+        if hello is not None:
+            assert (await client.reply()).startswith("220 intake.example")
+            await client.say(hello)
+        try:
+            yield client
+        finally:
+            writer.transport.abort()
+
+
+@asynccontextmanager
+async def an_intake(
+    *,
+    max_size_bytes: int = 2 * MEBIBYTE,
+    max_sessions: int = 50,
+    tls: ssl.SSLContext | None = None,
+    patience: Patience | None = None,
+) -> AsyncIterator[Intake]:
+    queue = Accounts()
+    receiver = Receiver(
+        cast("MailQueue", queue),
+        Offer("intake.example", max_size_bytes, max_recipients=100),
+        MachineClock(),
+        MachineChance(),
+        tls,
+        patience or Patience(),
+    )
+    server = SmtpServer(receiver, max_sessions=max_sessions)
+    await server.listen("127.0.0.1", 0)
+    try:
+        yield Intake(queue, server)
+    finally:
+        queue.gate.set()
+        await server.drain(timedelta(seconds=1))
+
+
+def without_trace(content: bytes) -> bytes:
+    """The content less the field that the intake added: three lines."""
+    assert content.startswith(b"Received: from ")
+    return content.split(b"\r\n", 3)[3]
+
+
+async def test_mails_of_every_shape_are_queued_as_they_came() -> None:
+    """Sent by our own transport, pipelined; its envelope arrives whole, DSN parameters too."""
+    sent = list(samples(200))
+    async with an_intake() as intake:
+        relay = SmtpRelay(
+            NextHop("127.0.0.1", intake.server.port, TlsMode.NONE), ehlo_name="client.example"
+        )
+
+        async def send(mail: Mail) -> dict[str, Outcome]:
+            async def octets() -> AsyncIterator[bytes]:
+                assert isinstance(mail.content, bytes)
+                yield mail.content
+
+            assert isinstance(mail.content, bytes)
+            return dict(await relay.transmit(mail.envelope, octets(), len(mail.content)))
+
+        outcomes = await asyncio.gather(*(send(sample.mail) for sample in sent))
+        await relay.close()
+
+    assert {o.kind for each in outcomes for o in each.values()} == {OutcomeKind.DELIVERED}
+    arrived = {without_trace(content): mail for mail, content in intake.queue.mails}
+    assert len(intake.queue.mails) == len(arrived) == 200
+    for sample in sent:
+        mail = arrived[sample.sent]
+        assert (mail.sender, mail.recipients) == (sample.sender, sample.recipients)
+        assert mail.dsn == sample.dsn
+
+
+async def test_another_implementations_client_is_understood() -> None:
+    async with an_intake() as intake:
+
+        def send() -> dict[str, tuple[int, bytes]]:
+            with smtplib.SMTP("127.0.0.1", intake.server.port, "other.example") as client:
+                return client.sendmail(
+                    "a@origin.example",
+                    ["b@dest.example", "c@dest.example"],
+                    b"Subject: x\r\n\r\n.dot\r\n\r\n..\r\n\xe4\r\n",
+                    mail_options=["BODY=8BITMIME", "RET=HDRS"],
+                    rcpt_options=["NOTIFY=FAILURE"],
+                )
+
+        refused = await asyncio.to_thread(send)
+
+    assert refused == {}
+    [(mail, content)] = intake.queue.mails
+    assert without_trace(content) == b"Subject: x\r\n\r\n.dot\r\n\r\n..\r\n\xe4\r\n"
+    assert mail.recipients == ("b@dest.example", "c@dest.example")
+    assert mail.origin == Origin("other.example", "127.0.0.1", "ESMTP")
+
+
+async def test_the_trace_field_leads_to_the_mail_in_the_queue() -> None:
+    async with an_intake() as intake, intake.client() as client:
+        await client.envelope()
+        [reply] = await client.say("Subject: x\r\n\r\nbody\r\n.")
+
+    [(mail, content)] = intake.queue.mails
+    trace = message_from_bytes(content)["Received"]
+    assert f"id {mail.name};" in trace
+    assert "from client.example ([127.0.0.1])" in trace.replace("\r\n\t", " ")
+    assert reply == "250 2.0.0 queued as 00000000-0000-0000-0000-000000000001"
+
+
+async def test_250_is_said_only_after_the_queue_has_the_mail() -> None:
+    async with an_intake() as intake, intake.client() as client:
+        intake.queue.gate.clear()
+        await client.envelope()
+        client.writer.write(b"x\r\n.\r\n")
+        reply = asyncio.create_task(client.reply())
+        done, _ = await asyncio.wait([reply], timeout=0.05)
+        assert not done
+        intake.queue.gate.set()
+
+        assert (await reply).startswith("250 ")
+
+
+@pytest.mark.parametrize(
+    ("error", "expected"),
+    [
+        (BrokerUnavailable("secret host down"), "451 4.3.0 not now, come again"),
+        (StoreFull(), "452 4.3.1 no space left, come again"),
+        (PostroadError("odd"), "451 4.3.0 not now, come again"),
+        (RuntimeError("a bug"), "451 4.3.0 not now, come again"),
+    ],
+    ids=lambda value: type(value).__name__ if isinstance(value, Exception) else "",
+)
+async def test_a_failing_queue_makes_the_client_keep_its_mail(
+    error: Exception, expected: str
+) -> None:
+    async with an_intake() as intake, intake.client() as client:
+        intake.queue.error = error
+        await client.envelope()
+        first = await client.say("x\r\n.")
+        intake.queue.error = None
+        await client.envelope()
+        second = await client.say("y\r\n.")
+
+    assert first == [expected]
+    assert second[0].startswith("250 ")
+    assert [without_trace(content) for _, content in intake.queue.mails] == [b"y\r\n"]
+
+
+async def test_too_large_a_mail_is_refused_when_announced_and_when_sent() -> None:
+    async with an_intake(max_size_bytes=300_000) as intake, intake.client() as client:
+        announced = await client.say("MAIL FROM:<> SIZE=300001")
+        await client.envelope()
+        sent = await client.say("x" * 300_001 + "\r\n.")
+        await client.envelope()
+        after = await client.say("fits\r\n.")
+
+    assert announced == ["552 5.3.4 the mail is larger than accepted"]
+    assert sent == announced
+    assert after[0].startswith("250 ")
+    assert len(intake.queue.mails) == 1
+
+
+async def test_a_client_that_never_ends_its_mail_is_cut_off() -> None:
+    async with an_intake(max_size_bytes=10_000) as intake, intake.client() as client:
+        await client.envelope()
+        client.writer.write(b"x" * 100_000)
+
+        try:
+            answer = await client.reader.read()
+        except ConnectionResetError:
+            answer = b""  # the reset overtook the reply
+        assert answer in (b"", b"552 5.3.4 the mail is larger than accepted\r\n")
+    assert intake.queue.mails == []
+
+
+async def test_a_large_mail_waits_in_a_file_and_leaves_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    line = b"y" * 76 + b"\r\n"
+    body = line * (MEBIBYTE // len(line))
+    async with an_intake() as intake, intake.client() as client:
+        await client.envelope()
+        client.writer.write(body + b".\r\n")
+        reply = await client.reply()
+        await client.envelope()
+        client.writer.write(body)  # and then the client goes away
+        await client.writer.drain()
+
+    assert reply.startswith("250 ")
+    assert [without_trace(content) for _, content in intake.queue.mails] == [body]
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    "end",
+    ["\n.\n", "\n.\r\n", "\r.\r", "\r\n.\n", "\r\n.\r", "\n\n.\r\n"],
+    ids=repr,
+)
+async def test_a_mail_cannot_be_smuggled_inside_another(end: str) -> None:
+    """Only CRLF.CRLF ends a mail; one that holds another's idea of an end is refused whole."""
+    smuggled = "MAIL FROM:<x@y.example>\r\nRCPT TO:<z@y.example>\r\nDATA\r\nsmuggled"
+    async with an_intake() as intake, intake.client() as client:
+        await client.envelope()
+        replies = await client.say(f"Subject: x\r\n\r\nbody{end}{smuggled}\r\n.")
+        after = await client.say("NOOP")
+
+    assert replies == ["554 5.6.0 the mail holds a bare CR or LF"]
+    assert after == ["250 2.0.0 ok"]
+    assert intake.queue.mails == []
+
+
+async def test_a_command_with_a_bare_line_end_is_not_two_commands() -> None:
+    async with an_intake() as intake, intake.client() as client:
+        replies = await client.say("NOOP\nMAIL FROM:<a@b.example>", "RCPT TO:<a@b.example>")
+
+    assert [reply[:3] for reply in replies] == ["500", "503"]
+
+
+async def test_pipelined_commands_are_answered_in_order() -> None:
+    async with an_intake() as intake, intake.client() as client:
+        client.writer.write(
+            b"MAIL FROM:<a@b.example>\r\nRCPT TO:<no>\r\nRCPT TO:<c@d.example>\r\nDATA\r\n"
+        )
+        envelope = [await client.reply() for _ in range(4)]
+        client.writer.write(b"one\r\n.\r\nMAIL FROM:<>\r\nRCPT TO:<e@f.example>\r\nDATA\r\n")
+        second = [await client.reply() for _ in range(4)]
+        client.writer.write(b"two\r\n.\r\nQUIT\r\n")
+        end = [await client.reply() for _ in range(2)]
+
+    codes = [reply[:3] for reply in (*envelope, *second, *end)]
+    assert codes == ["250", "501", "250", "354", "250", "250", "250", "354", "250", "221"]
+    assert [without_trace(content) for _, content in intake.queue.mails] == [b"one\r\n", b"two\r\n"]
+
+
+async def test_a_mail_that_goes_round_in_circles_is_stopped() -> None:
+    async with an_intake() as intake, intake.client() as client:
+        await client.envelope()
+        looping = await client.say("Received: x\r\n" * MOST_HOPS + "\r\nbody\r\n.")
+        await client.envelope()
+        well_travelled = await client.say("Received: x\r\n" * (MOST_HOPS - 1) + "\r\nbody\r\n.")
+
+    assert looping == ["554 5.4.6 too many hops: the mail goes round in circles"]
+    assert well_travelled[0].startswith("250 ")
+
+
+async def test_a_line_too_long_for_a_command_costs_nothing() -> None:
+    async with an_intake() as intake, intake.client() as client:
+        replies = await client.say("NOOP " + "x" * 500_000, "NOOP")
+
+    assert replies == ["500 5.5.2 line too long", "250 2.0.0 ok"]
+
+
+async def test_an_idle_client_is_sent_away() -> None:
+    patience = Patience(command=timedelta(milliseconds=50))
+    async with an_intake(patience=patience) as intake, intake.client() as client:
+        assert await client.reply() == "421 4.4.2 idle for too long"
+        assert await client.is_gone()
+
+
+async def test_a_client_that_stops_within_its_mail_is_sent_away_and_nothing_is_queued() -> None:
+    patience = Patience(data_block=timedelta(milliseconds=50))
+    async with an_intake(patience=patience) as intake, intake.client() as client:
+        await client.envelope()
+        client.writer.write(b"Subject: half")
+
+        assert await client.reply() == "421 4.4.2 idle for too long"
+    assert intake.queue.mails == []
+
+
+async def test_slow_clients_hold_back_nobody() -> None:
+    async with an_intake() as intake, intake.client() as slow, intake.client() as fast:
+        await slow.envelope("slow@dest.example")
+        slow.writer.write(b"half a mail\r\n")
+        await fast.envelope("fast@dest.example")
+        await fast.say("quick\r\n.")
+        assert [mail.recipients for mail, _ in intake.queue.mails] == [("fast@dest.example",)]
+        assert (await slow.say("the rest\r\n."))[0].startswith("250 ")
+
+
+async def test_clients_beyond_the_limit_are_told_to_come_again() -> None:
+    async with an_intake(max_sessions=1) as intake:
+        async with intake.client(), intake.client(hello=None) as second:
+            assert await second.reply() == "421 4.3.2 too many sessions, come again"
+        await asyncio.sleep(0.05)
+        async with intake.client() as third:
+            assert await third.say("NOOP") == ["250 2.0.0 ok"]
+
+
+async def test_a_drain_finishes_mails_and_sends_the_others_away() -> None:
+    async with an_intake() as intake, intake.client() as idle, intake.client() as sending:
+        port = intake.server.port
+        await sending.envelope()
+        sending.writer.write(b"half\r\n")
+        draining = asyncio.create_task(intake.server.drain(timedelta(seconds=10)))
+        assert await idle.reply() == "421 4.3.2 closing, come again"
+        assert await idle.is_gone()
+        with pytest.raises(ConnectionRefusedError):
+            await asyncio.open_connection("127.0.0.1", port)
+        replies = await sending.say("whole\r\n.")
+        assert replies[0].startswith("250 ")
+        assert await sending.reply() == "421 4.3.2 closing, come again"
+        await draining
+
+    assert [without_trace(content) for _, content in intake.queue.mails] == [b"half\r\nwhole\r\n"]
+
+
+async def test_a_drain_cuts_off_who_does_not_finish() -> None:
+    async with an_intake() as intake, intake.client() as client:
+        await client.envelope()
+        await intake.server.drain(timedelta(milliseconds=50))
+
+        assert await client.is_gone()
+    assert intake.queue.mails == []
+
+
+async def test_mail_under_tls_is_accepted_and_said_to_be(certificates: Certificates) -> None:
+    async with an_intake(tls=certificates.server_context()) as intake:
+
+        def send() -> None:
+            with smtplib.SMTP("localhost", intake.server.port, "other.example") as client:
+                client.starttls(context=certificates.client_context())
+                client.sendmail("a@origin.example", ["b@dest.example"], b"under TLS\r\n")
+
+        await asyncio.to_thread(send)
+
+    [(mail, content)] = intake.queue.mails
+    assert mail.origin is not None
+    assert mail.origin.protocol == "ESMTPS"
+    assert b" with ESMTPS id " in content
+
+
+async def test_commands_sent_in_clear_behind_starttls_are_not_taken(
+    certificates: Certificates,
+) -> None:
+    async with an_intake(tls=certificates.server_context()) as intake, intake.client() as client:
+        client.writer.write(b"STARTTLS\r\nMAIL FROM:<x@y.example>\r\n")
+
+        assert (await client.reply()).startswith("220 ")
+        assert await client.is_gone()
+
+
+def test_tls_runs_on_uvloop_as_in_the_pods(certificates: Certificates) -> None:
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(test_mail_under_tls_is_accepted_and_said_to_be(certificates))
+        runner.run(test_commands_sent_in_clear_behind_starttls_are_not_taken(certificates))
+        runner.run(test_a_drain_finishes_mails_and_sends_the_others_away())
+
+
+async def test_a_client_that_leaves_at_any_moment_harms_nobody() -> None:
+    said = b"EHLO x\r\nMAIL FROM:<>\r\nRCPT TO:<a@b.example>\r\nDATA\r\nbody\r\n"
+    async with an_intake() as intake:
+        for length in range(0, len(said), 7):
+            client = socket.create_connection(("127.0.0.1", intake.server.port))
+            client.sendall(said[:length])
+            client.close()
+        async with intake.client() as other:
+            assert await other.say("NOOP") == ["250 2.0.0 ok"]
+
+    assert intake.queue.mails == []

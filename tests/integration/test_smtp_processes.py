@@ -1,0 +1,195 @@
+"""Intake and worker as processes, as pods run them: probes, signals, kills; nothing is lost."""
+
+import asyncio
+import secrets
+import smtplib
+from collections import Counter
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import pytest
+
+from postroad import open_queue
+from postroad.adapters.network.pools import PoolLimits
+from postroad.adapters.network.relay import SmtpRelay
+from postroad.bootstrap import connect
+from postroad.domain.mail import OutcomeKind
+from postroad.domain.names import QueueName
+from postroad.domain.nexthops import NextHop, TlsMode
+from postroad.ports.queue import MailQueue
+from postroad.settings import from_environment
+from support.mails import Sample, samples
+from support.programs import Program
+from support.servers import cql
+from support.sink import Sink, rule_for
+
+real_servers = pytest.mark.needs("rabbitmq", "cassandra", "s3")
+
+
+@pytest.fixture
+async def programs(tmp_path: Path) -> AsyncIterator[list[Program]]:
+    """Programs that are killed in the end, if they still run."""
+    started: list[Program] = []
+    yield started
+    for program in started:
+        await program.kill()
+
+
+async def test_an_intake_serves_and_ends_in_good_order(
+    tmp_path: Path, programs: list[Program]
+) -> None:
+    intake = await Program.start(
+        tmp_path, *("intake", "--queue", "memory://q", "--create", "--listen", "127.0.0.1:0")
+    )
+    programs.append(intake)
+    await intake.until_ready()
+    port = await intake.port("listening")
+
+    def send() -> None:
+        with smtplib.SMTP("127.0.0.1", port) as client:
+            client.sendmail("a@origin.example", ["b@dest.example"], b"Subject: x\r\n\r\ny\r\n")
+
+    await asyncio.to_thread(send)
+    metrics = await intake.ask("/metrics")
+    code = await intake.stop()
+
+    assert 'postroad_received_mails_total{queue="memory.q",reply="accepted"} 1.0' in metrics
+    assert '"event": "mail accepted"' in intake.log.read_text()
+    assert "dest.example" not in intake.log.read_text()
+    assert code == 0
+
+
+async def test_a_worker_with_nothing_to_do_is_ready_and_ends_in_good_order(
+    tmp_path: Path, programs: list[Program]
+) -> None:
+    worker = await Program.start(
+        tmp_path, *("worker", "--queue", "memory://q", "--create", "--relay", "127.0.0.1:1")
+    )
+    programs.append(worker)
+    await worker.until_ready()
+
+    assert await worker.stop() == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "text"),
+    [
+        (("worker", "--queue", "memory://q"), 1, "no next hop"),
+        (("worker", "--queue", "nowhere://q", "--relay", "x"), 1, "no known scheme"),
+        (("worker", "--queue", "memory://q", "--relay", "x:y"), 1, "not a host and port"),
+        (("intake",), 2, "--queue"),
+    ],
+)
+async def test_what_cannot_work_is_said_at_once(
+    tmp_path: Path, arguments: tuple[str, ...], code: int, text: str
+) -> None:
+    program = await Program.start(tmp_path, *arguments)
+
+    assert await program.stop_by_itself() == code
+    assert text in program.log.read_text()
+
+
+@pytest.fixture
+def url(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """The URL of a queue of this test's own, in a keyspace of its own."""
+    word = secrets.token_hex(4)
+    monkeypatch.setenv("POSTROAD_CASSANDRA_KEYSPACE", f"smtp_{word}")
+    yield f"distributed://smtp-{word}.outgoing"
+    cql(f"DROP KEYSPACE IF EXISTS smtp_{word}")
+
+
+@pytest.fixture
+async def queue(url: str) -> AsyncIterator[MailQueue]:
+    async with open_queue(url, create=True) as opened:
+        yield opened
+    name = QueueName.parse(url.removeprefix("distributed://"))
+    servers = connect(from_environment())
+    await servers.broker(name).delete()
+    await servers.blobs(name.bucket("postroad-")).drop()
+    await servers.close()
+
+
+async def a_worker(folder: Path, url: str, sink: Sink, concurrency: int = 50) -> Program:
+    return await Program.start(
+        folder,
+        *("worker", "--queue", url, "--relay", f"127.0.0.1:{sink.port}", "--tls", "none"),
+        *("--concurrency", str(concurrency)),
+        environment={"POSTROAD_RETRY_LANES": "1s"},
+    )
+
+
+async def until_empty(queue: MailQueue) -> None:
+    while (await queue.size()).size:
+        await asyncio.sleep(0.2)
+
+
+def arrivals(sink: Sink) -> Counter[tuple[bytes, str]]:
+    return Counter((mail.content, each) for mail in sink.mails for each in mail.recipients)
+
+
+@real_servers
+async def test_mails_pass_from_smtp_to_smtp_each_once_and_as_they_were(
+    tmp_path: Path, programs: list[Program], queue: MailQueue, url: str
+) -> None:
+    sent = list(samples(200))
+    intake = await Program.start(tmp_path, "intake", "--queue", url, "--listen", "127.0.0.1:0")
+    programs.append(intake)
+    await _send(sent, await intake.port("listening"))
+    refused = sent[0].recipients[0]
+    async with Sink(rule_for(None, f"<{refused}>", "destination1")) as sink:
+        worker = await a_worker(tmp_path, url, sink)
+        programs.append(worker)
+        await until_empty(queue)
+        codes = (await worker.stop(), await intake.stop())
+
+    dead = [letter async for letter in queue.dead_letters()]
+    arrived = Counter(
+        {(_after_trace(content), to): n for (content, to), n in arrivals(sink).items()}
+    )
+    expected = Counter((each.sent, to) for each in sent for to in each.recipients if to != refused)
+    assert arrived == expected
+    assert [letter.mail.recipients for letter in dead] == [(refused,)]
+    assert codes == (0, 0)
+
+
+@real_servers
+async def test_a_worker_that_is_killed_loses_nothing_and_repeats_only_what_was_in_flight(
+    tmp_path: Path, programs: list[Program], queue: MailQueue, url: str
+) -> None:
+    sent = [each for each in samples(150) if len(each.recipients) == 1]
+    await asyncio.gather(*(queue.enqueue(each.mail) for each in sent))
+    async with Sink() as sink:
+        first = await a_worker(tmp_path, url, sink, concurrency=10)
+        programs.append(first)
+        while len(sink.mails) < 40:
+            await asyncio.sleep(0.005)
+        await first.kill()
+        programs.append(await a_worker(tmp_path, url, sink, concurrency=10))
+        await until_empty(queue)
+
+    arrived = arrivals(sink)
+    expected = Counter((each.sent, to) for each in sent for to in each.recipients)
+    assert arrived.keys() == expected.keys()
+    assert (arrived - expected).total() <= 10
+
+
+def _after_trace(content: bytes) -> bytes:
+    return content.split(b"\r\n", 3)[3]
+
+
+async def _send(sent: list[Sample], port: int) -> None:
+    relay = SmtpRelay(
+        NextHop("127.0.0.1", port, TlsMode.NONE),
+        ehlo_name="client.example",
+        limits=PoolLimits(sessions=20),
+    )
+
+    async def hand_over(sample: Sample) -> None:
+        async def octets() -> AsyncIterator[bytes]:
+            yield sample.content
+
+        outcomes = await relay.transmit(sample.mail.envelope, octets(), len(sample.content))
+        assert {each.kind for each in outcomes.values()} == {OutcomeKind.DELIVERED}
+
+    await asyncio.gather(*map(hand_over, sent))
+    await relay.close()

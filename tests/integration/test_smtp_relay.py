@@ -1,0 +1,451 @@
+"""The SMTP transport hands mails to a real server over loopback, and takes it at its word."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+import uvloop
+
+from postroad.adapters.network.pools import PoolLimits
+from postroad.adapters.network.relay import SmtpRelay
+from postroad.adapters.network.sessions import IN_DOUBT
+from postroad.adapters.network.timeouts import Timeouts
+from postroad.domain.mail import Envelope, Mail, Origin, Outcome, OutcomeKind
+from postroad.domain.nexthops import NextHop, Protocol, TlsMode
+from postroad.errors import BlobsUnavailable
+from support.certificates import Certificates
+from support.mails import Sample, samples
+from support.sink import EXTENSIONS, HANG_UP, SILENCE, Rule, Sink
+
+
+async def chunks(content: bytes, size: int = 65536) -> AsyncIterator[bytes]:
+    for start in range(0, len(content), size):
+        yield content[start : start + size]
+
+
+def relay_to(
+    sink: Sink,
+    tls: TlsMode = TlsMode.NONE,
+    *,
+    host: str = "127.0.0.1",
+    protocol: Protocol = Protocol.SMTP,
+    ca_file: Path | None = None,
+    limits: PoolLimits | None = None,
+    timeouts: Timeouts | None = None,
+) -> SmtpRelay:
+    return SmtpRelay(
+        NextHop(host, sink.port, tls, protocol),
+        ehlo_name="relay.example",
+        ca_file=ca_file,
+        limits=limits or PoolLimits(),
+        timeouts=timeouts or Timeouts(),
+    )
+
+
+async def hand_over(relay: SmtpRelay, mail: Mail) -> dict[str, Outcome]:
+    assert isinstance(mail.content, bytes)
+    result = await relay.transmit(mail.envelope, chunks(mail.content), len(mail.content))
+    return dict(result)
+
+
+def a_mail(*recipients: str, content: bytes = b"Subject: x\r\n\r\nbody\r\n") -> Mail:
+    return Mail("a@origin.example", recipients or ("b@dest.example",), content)
+
+
+def kinds(outcomes: dict[str, Outcome]) -> dict[str, OutcomeKind]:
+    return {recipient: outcome.kind for recipient, outcome in outcomes.items()}
+
+
+def refusing(verb: str, reply: str, only: str = "") -> Rule:
+    return lambda given, argument: reply if given == verb and only in argument else None
+
+
+@pytest.mark.parametrize("extensions", [EXTENSIONS, EXTENSIONS[1:]], ids=["pipelined", "stepwise"])
+async def test_mails_of_every_shape_arrive_as_they_were(extensions: tuple[str, ...]) -> None:
+    sent = list(samples(34))
+    async with Sink(extensions=extensions) as sink:
+        relay = relay_to(sink)
+        for sample in sent:
+            outcomes = await hand_over(relay, sample.mail)
+            assert set(kinds(outcomes).values()) == {OutcomeKind.DELIVERED}
+        await relay.close()
+
+    assert [each.content for each in sink.mails] == [sample.sent for sample in sent]
+    assert [each.sender for each in sink.mails] == [sample.sender or "" for sample in sent]
+    assert [tuple(each.recipients) for each in sink.mails] == [s.recipients for s in sent]
+    assert sink.connections == 1
+
+
+def test_all_of_it_runs_on_uvloop_as_in_the_pods() -> None:
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(test_mails_of_every_shape_arrive_as_they_were(EXTENSIONS))
+
+
+async def test_parameters_are_passed_on_where_they_are_offered() -> None:
+    sample: Sample = next(each for each in samples() if each.shape == "dsn")
+    async with Sink() as sink:
+        relay = relay_to(sink)
+        await hand_over(relay, sample.mail)
+        await relay.close()
+    async with Sink(extensions=()) as bare:
+        relay = relay_to(bare)
+        await hand_over(relay, sample.mail)
+        await relay.close()
+
+    assert sample.dsn is not None
+    recipient = sample.recipients[0]
+    assert sink.mails[0].mail_parameters == [
+        f"SIZE={len(sample.content)}",
+        f"RET={sample.dsn.ret}",
+        f"ENVID=id+2B{sample.number}+20+3Dx",
+    ]
+    assert sink.mails[0].recipient_parameters[recipient] == [
+        "NOTIFY=SUCCESS,FAILURE",
+        f"ORCPT=rfc822;first+2B{recipient}",
+    ]
+    assert bare.mails[0].mail_parameters == []
+    assert bare.mails[0].recipient_parameters[recipient] == []
+
+
+async def test_each_recipient_gets_the_answer_that_was_given_for_it() -> None:
+    def rule(verb: str, argument: str) -> str | None:
+        if verb != "RCPT":
+            return None
+        return {"TO:<no": "550 5.1.1 no", "TO:<la": "450 4.2.1 later"}.get(argument[:6])
+
+    recipients = ("yes@x.example", "no@x.example", "later@x.example", "yes2@x.example")
+    async with Sink(rule) as sink:
+        relay = relay_to(sink)
+        outcomes = await hand_over(relay, a_mail(*recipients))
+        await relay.close()
+
+    assert outcomes == {
+        "yes@x.example": Outcome.delivered("250 2.0.0 kept"),
+        "no@x.example": Outcome.failed("550 5.1.1 no"),
+        "later@x.example": Outcome.deferred("450 4.2.1 later"),
+        "yes2@x.example": Outcome.delivered("250 2.0.0 kept"),
+    }
+    assert sink.mails[0].recipients == ["yes@x.example", "yes2@x.example"]
+
+
+@pytest.mark.parametrize("extensions", [EXTENSIONS, ()], ids=["pipelined", "stepwise"])
+@pytest.mark.parametrize(
+    ("rule", "expected"),
+    [
+        (refusing("MAIL", "550 5.7.1 not you"), OutcomeKind.FAILED),
+        (refusing("MAIL", "451 4.3.0 later"), OutcomeKind.DEFERRED),
+        (refusing("RCPT", "550 5.1.1 nobody"), OutcomeKind.FAILED),
+        (refusing("RCPT", "552 too many recipients"), OutcomeKind.DEFERRED),
+        (refusing("DATA", "554 5.6.0 no"), OutcomeKind.FAILED),
+        (refusing("DATA", "451 4.3.0 no"), OutcomeKind.DEFERRED),
+        (refusing("DOT", "554 5.6.0 no"), OutcomeKind.FAILED),
+        (refusing("DOT", "452 4.3.1 full"), OutcomeKind.DEFERRED),
+        (refusing("DOT", "421 4.3.2 going down"), OutcomeKind.DEFERRED),
+        (refusing("RCPT", "421 4.3.2 going down"), OutcomeKind.DEFERRED),
+        (refusing("CONNECT", "554 5.7.1 go away"), OutcomeKind.DEFERRED),
+        (refusing("CONNECT", "not SMTP"), OutcomeKind.DEFERRED),
+        (refusing("CONNECT", HANG_UP), OutcomeKind.DEFERRED),
+        (refusing("MAIL", HANG_UP), OutcomeKind.DEFERRED),
+        (refusing("DATA", HANG_UP), OutcomeKind.DEFERRED),
+        (refusing("DOT", HANG_UP), OutcomeKind.DEFERRED),
+    ],
+)
+async def test_a_failure_is_final_only_when_the_next_hop_said_so(
+    rule: Rule, expected: OutcomeKind, extensions: tuple[str, ...]
+) -> None:
+    async with Sink(rule, extensions=extensions) as sink:
+        relay = relay_to(sink)
+        outcomes = await hand_over(relay, a_mail("b@x.example", "c@x.example"))
+        sink.rule = lambda verb, argument: None
+        after = await hand_over(relay, a_mail("d@x.example"))
+        await relay.close()
+
+    assert set(kinds(outcomes).values()) == {expected}
+    assert kinds(after) == {"d@x.example": OutcomeKind.DELIVERED}
+    assert [each.recipients for each in sink.mails] == [["d@x.example"]]
+
+
+async def test_a_loss_between_the_end_of_a_mail_and_its_answer_is_said_to_be_in_doubt() -> None:
+    async with Sink(refusing("DOT", HANG_UP)) as sink:
+        relay = relay_to(sink)
+        outcomes = await hand_over(relay, a_mail())
+        await relay.close()
+
+    assert outcomes == {"b@dest.example": Outcome.deferred(IN_DOUBT)}
+
+
+async def test_a_data_reply_to_nobody_is_answered_with_a_lone_dot() -> None:
+    """RFC 2920 3.1: a server may accept a pipelined DATA although every recipient was refused."""
+    lines: list[bytes] = []
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(b"220 x\r\n")
+        replies = {b"EHLO": b"250-x\r\n250 PIPELINING", b"RCPT": b"550 no", b"DATA": b"354 go"}
+        while line := await reader.readline():
+            lines.append(line)
+            reply = b"554 nobody" if line == b".\r\n" else replies.get(line[:4], b"250 ok")
+            writer.write(reply + b"\r\n")
+        writer.close()
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    hop = NextHop("127.0.0.1", server.sockets[0].getsockname()[1], TlsMode.NONE)
+    relay = SmtpRelay(hop, ehlo_name="relay.example")
+    outcomes = await hand_over(relay, a_mail())
+    await relay.close()
+    server.close()
+
+    assert kinds(outcomes) == {"b@dest.example": OutcomeKind.FAILED}
+    assert [line.split()[0] for line in lines] == [
+        *(b"EHLO", b"MAIL", b"RCPT", b"DATA", b".", b"RSET", b"QUIT")
+    ]
+
+
+async def test_more_recipients_than_fit_one_group_are_all_answered() -> None:
+    recipients = tuple(f"r{number}@x.example" for number in range(1000))
+    async with Sink(refusing("RCPT", "550 no", "7@")) as sink:
+        relay = relay_to(sink)
+        outcomes = await hand_over(relay, a_mail(*recipients))
+        await relay.close()
+
+    assert list(outcomes) == list(recipients)
+    assert sink.mails[0].recipients == [each for each in recipients if "7@" not in each]
+
+
+async def test_nothing_is_sent_that_the_next_hop_cannot_take() -> None:
+    needy = {
+        "SMTPUTF8": a_mail("bü@x.example"),
+        "8BITMIME": a_mail(content=b"Subject: x\r\n\r\n\xff\r\n"),
+        "SIZE 10": a_mail(),
+    }
+    offered = {"SMTPUTF8": (), "8BITMIME": (), "SIZE 10": ("SIZE 10",)}
+    for need, mail in needy.items():
+        async with Sink(extensions=offered[need]) as sink:
+            relay = relay_to(sink)
+            outcomes = await hand_over(relay, mail)
+            await relay.close()
+
+        assert set(kinds(outcomes).values()) == {OutcomeKind.FAILED}, need
+        assert sink.mails == []
+
+
+async def test_eight_bit_content_found_late_is_never_finished() -> None:
+    content = b"Subject: x\r\n\r\n" + b"a" * 100_000 + b"\xff\r\n"
+    async with Sink(extensions=()) as sink:
+        relay = relay_to(sink)
+        outcomes = await hand_over(relay, a_mail(content=content))
+        await relay.close()
+
+    assert kinds(outcomes) == {"b@dest.example": OutcomeKind.FAILED}
+    assert sink.mails == []
+
+
+async def test_content_that_was_not_seen_yet_is_declared_eight_bit() -> None:
+    for content, expected in ((b"a" * 100, False), (b"a" * 100_000, True), (b"\xff", True)):
+        async with Sink() as sink:
+            relay = relay_to(sink)
+            await hand_over(relay, a_mail(content=content))
+            await relay.close()
+
+        assert ("BODY=8BITMIME" in sink.mails[0].mail_parameters) == expected
+
+
+async def test_a_mail_that_came_by_smtputf8_leaves_by_it() -> None:
+    envelope = Envelope("a@x.example", ("b@x.example",), origin=Origin(protocol="UTF8SMTPS"))
+    async with Sink() as sink:
+        relay = relay_to(sink)
+        await relay.transmit(envelope, chunks(b"x\r\n"), 3)
+        await relay.close()
+
+    assert "SMTPUTF8" in sink.mails[0].mail_parameters
+
+
+async def test_an_error_of_the_content_is_the_callers_and_no_half_mail_is_taken() -> None:
+    async def broken() -> AsyncIterator[bytes]:
+        yield b"Subject: x\r\n\r\n"
+        raise BlobsUnavailable
+
+    async with Sink() as sink:
+        relay = relay_to(sink)
+        with pytest.raises(BlobsUnavailable):
+            await relay.transmit(a_mail().envelope, broken(), 100)
+        await relay.close()
+
+    assert sink.mails == []
+
+
+async def test_a_session_the_server_closed_meanwhile_is_replaced_unseen() -> None:
+    async with Sink() as sink:
+        relay = relay_to(sink)
+        await hand_over(relay, a_mail())
+        once = iter([HANG_UP])
+        sink.rule = lambda verb, argument: next(once, None) if verb == "MAIL" else None
+        outcomes = await hand_over(relay, a_mail("c@x.example"))
+        await relay.close()
+
+    assert kinds(outcomes) == {"c@x.example": OutcomeKind.DELIVERED}
+    assert sink.connections == 2
+
+
+async def test_sessions_are_shared_bounded_and_replaced_when_worn() -> None:
+    async with Sink() as sink:
+        relay = relay_to(sink, limits=PoolLimits(sessions=3, mails=10))
+        outcomes = await asyncio.gather(*(hand_over(relay, a_mail()) for _ in range(60)))
+        await relay.close()
+
+    assert all(kinds(each) == {"b@dest.example": OutcomeKind.DELIVERED} for each in outcomes)
+    assert len(sink.mails) == 60
+    assert max(sum(m.connection == n for m in sink.mails) for n in range(1, 20)) <= 10
+    assert sink.connections >= 6
+
+
+async def test_idle_sessions_say_goodbye() -> None:
+    async with Sink() as sink:
+        relay = relay_to(sink, limits=PoolLimits(idle=timedelta(milliseconds=20)))
+        await hand_over(relay, a_mail())
+        while sink.commands[-1] != "QUIT":
+            await asyncio.sleep(0.01)
+        await hand_over(relay, a_mail())
+        await relay.close()
+
+    assert sink.connections == 2
+
+
+@pytest.mark.parametrize("verb", ["CONNECT", "MAIL", "DATA", "DOT"])
+async def test_a_silent_next_hop_is_given_up_in_time(verb: str) -> None:
+    moment = timedelta(milliseconds=50)
+    timeouts = Timeouts(*(moment for _ in range(7)))
+    async with Sink(refusing(verb, SILENCE)) as sink:
+        relay = relay_to(sink, timeouts=timeouts)
+        outcomes = await hand_over(relay, a_mail())
+        await relay.close()
+
+    assert kinds(outcomes) == {"b@dest.example": OutcomeKind.DEFERRED}
+
+
+async def test_nobody_listening_defers() -> None:
+    async with Sink() as sink:
+        pass
+    relay = relay_to(sink)
+    outcomes = await hand_over(relay, a_mail())
+    await relay.close()
+
+    assert kinds(outcomes) == {"b@dest.example": OutcomeKind.DEFERRED}
+
+
+async def test_a_cancelled_transmission_leaves_no_half_mail() -> None:
+    arrived = asyncio.Event()
+
+    async def slow() -> AsyncIterator[bytes]:
+        yield b"Subject: x\r\n\r\n"
+        arrived.set()
+        await asyncio.Event().wait()
+
+    async with Sink() as sink:
+        relay = relay_to(sink)
+        task = asyncio.create_task(relay.transmit(a_mail().envelope, slow(), 100))
+        await arrived.wait()
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        outcomes = await hand_over(relay, a_mail())
+        await relay.close()
+
+    assert kinds(outcomes) == {"b@dest.example": OutcomeKind.DELIVERED}
+    assert len(sink.mails) == 1
+
+
+async def test_lmtp_answers_for_each_recipient_after_the_mail() -> None:
+    async with Sink(refusing("DOT", "452 4.2.2 full", "c@"), lmtp=True) as sink:
+        relay = relay_to(sink, protocol=Protocol.LMTP)
+        outcomes = await hand_over(relay, a_mail("b@x.example", "c@x.example", "d@x.example"))
+        await relay.close()
+
+    assert sink.commands[0] == "LHLO relay.example"
+    assert kinds(outcomes) == {
+        "b@x.example": OutcomeKind.DELIVERED,
+        "c@x.example": OutcomeKind.DEFERRED,
+        "d@x.example": OutcomeKind.DELIVERED,
+    }
+
+
+@pytest.mark.parametrize(
+    ("mode", "offered", "trusted", "host", "delivered", "secured"),
+    [
+        (TlsMode.NONE, True, True, "localhost", True, False),
+        (TlsMode.OPPORTUNISTIC, False, True, "localhost", True, False),
+        (TlsMode.OPPORTUNISTIC, True, False, "127.0.0.1", True, True),
+        (TlsMode.REQUIRED, True, True, "localhost", True, True),
+        (TlsMode.REQUIRED, True, False, "localhost", False, False),
+        (TlsMode.REQUIRED, True, True, "127.0.0.1", False, False),
+        (TlsMode.REQUIRED, False, True, "localhost", False, False),
+    ],
+)
+async def test_tls_is_used_as_far_as_the_mode_says(
+    certificates: Certificates,
+    mode: TlsMode,
+    offered: bool,
+    trusted: bool,
+    host: str,
+    delivered: bool,
+    secured: bool,
+) -> None:
+    async with Sink(tls=certificates.server_context() if offered else None) as sink:
+        ca_file = certificates.authority if trusted else None
+        relay = relay_to(sink, tls=mode, host=host, ca_file=ca_file)
+        outcomes = await hand_over(relay, a_mail())
+        await relay.close()
+
+    expected = OutcomeKind.DELIVERED if delivered else OutcomeKind.DEFERRED
+    assert kinds(outcomes) == {"b@dest.example": expected}
+    assert [each.tls for each in sink.mails] == ([secured] if delivered else [])
+
+
+def test_tls_runs_on_uvloop_as_in_the_pods(certificates: Certificates) -> None:
+    async def required() -> None:
+        async with Sink(tls=certificates.server_context()) as sink:
+            relay = relay_to(
+                sink, TlsMode.REQUIRED, host="localhost", ca_file=certificates.authority
+            )
+            await hand_over(relay, a_mail())
+            await relay.close()
+        assert [each.tls for each in sink.mails] == [True]
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(required())
+        runner.run(test_what_arrives_in_clear_before_tls_ends_the_session(certificates))
+
+
+async def test_opportunistic_tls_goes_on_in_clear_where_tls_is_broken() -> None:
+    async with Sink(refusing("STARTTLS", "220 come"), extensions=(*EXTENSIONS, "STARTTLS")) as sink:
+        relay = relay_to(sink, tls=TlsMode.OPPORTUNISTIC)
+        outcomes = await hand_over(relay, a_mail())
+        await relay.close()
+
+    assert kinds(outcomes) == {"b@dest.example": OutcomeKind.DELIVERED}
+    assert [each.tls for each in sink.mails] == [False]
+
+
+async def test_what_arrives_in_clear_before_tls_ends_the_session(
+    certificates: Certificates,
+) -> None:
+    """A reply injected after STARTTLS must not count as said under TLS."""
+    rule = refusing("STARTTLS", "220 go\r\n250 injected")
+    async with Sink(rule, tls=certificates.server_context()) as sink:
+        relay = relay_to(
+            sink, tls=TlsMode.REQUIRED, host="localhost", ca_file=certificates.authority
+        )
+        outcomes = await hand_over(relay, a_mail())
+        await relay.close()
+
+    assert kinds(outcomes) == {"b@dest.example": OutcomeKind.DEFERRED}
+    assert sink.mails == []
+
+
+async def test_a_next_hop_whose_name_no_resolver_takes_defers() -> None:
+    relay = SmtpRelay(NextHop(f"{'x' * 64}.example", 25, TlsMode.NONE), ehlo_name="relay.example")
+    outcomes = await hand_over(relay, a_mail())
+    await relay.close()
+
+    assert kinds(outcomes) == {"b@dest.example": OutcomeKind.DEFERRED}
