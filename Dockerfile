@@ -1,0 +1,48 @@
+# One image for all long-running parts: `postroad operator|worker|intake`.
+# It runs as uid 10001 on a read-only root file system with a writable /tmp.
+# Libraries and postroad lie in layers of their own: a change of postroad is a small layer.
+FROM python:3.11-slim-bookworm AS libraries
+WORKDIR /src
+ENV PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_NO_CACHE_DIR=1 PIP_NO_COMPILE=1 PIP_ONLY_BINARY=:all:
+COPY locks/run.txt locks/
+# Compiled by content, not by time: the copies stay valid wherever the layer is unpacked.
+RUN python -m venv --without-pip /opt/libraries \
+ && pip --python /opt/libraries/bin/python install --require-hashes -r locks/run.txt \
+ && python -m compileall -q --invalidation-mode unchecked-hash /opt/libraries/lib
+
+FROM libraries AS build
+COPY locks/build.txt locks/
+RUN python -m venv /opt/build && /opt/build/bin/pip install --require-hashes -r locks/build.txt
+COPY pyproject.toml README.md LICENSE ./
+COPY operator operator
+RUN /opt/build/bin/hatchling build -t wheel \
+ && pip --python /opt/libraries/bin/python install --no-deps --no-index --target /opt/postroad \
+        dist/*.whl \
+ && python -m compileall -q --invalidation-mode unchecked-hash /opt/postroad \
+ && PYTHONPATH=/opt/postroad /opt/postroad/bin/postroad --version
+
+FROM python:3.11-slim-bookworm
+LABEL org.opencontainers.image.title="postroad" \
+      org.opencontainers.image.description="Distributed mail queues on Kubernetes" \
+      org.opencontainers.image.licenses="Apache-2.0"
+# Nothing is installed at run time, so nothing that installs is left.
+RUN groupadd --gid 10001 postroad \
+ && useradd --uid 10001 --gid 10001 --home-dir /tmp --no-create-home \
+        --shell /usr/sbin/nologin postroad \
+ && for package in wheel setuptools pip; do \
+        if python -m pip show --quiet $package 2>/dev/null; then \
+            python -m pip uninstall --yes --quiet --root-user-action ignore $package; \
+        fi; \
+    done \
+ && rm -rf /usr/share/python-wheels /usr/local/lib/python3.*/ensurepip \
+        /usr/lib/python3.*/ensurepip /var/cache/apt /var/lib/apt/lists
+COPY --from=libraries /opt/libraries /opt/libraries
+COPY --from=build /opt/postroad /opt/postroad
+ENV PATH=/opt/postroad/bin:/opt/libraries/bin:$PATH \
+    PYTHONPATH=/opt/postroad \
+    HOME=/tmp \
+    PYTHONDONTWRITEBYTECODE=1 \
+    PYTHONUNBUFFERED=1
+USER 10001:10001
+EXPOSE 2525 8080
+ENTRYPOINT ["postroad"]

@@ -1,0 +1,1 @@
+"""`make demo`: from `kubectl apply` to delivered mail, on real servers, on this machine."""

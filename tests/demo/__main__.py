@@ -1,0 +1,195 @@
+"""`python -m demo [--mail DIR]`: the main job, from `kubectl apply` to delivered mail.
+
+Brings the local stack up, installs the operator into its Kubernetes, applies a QueueCluster and a
+MailQueue, sends mail by SMTP through the intake's Service, shows it waiting in the queue, lets the
+workers deliver it to a sink, and gives an account of every mail. Everything is left running to look
+around in; `make clean` removes it. Ctrl-C removes what the demo brought up.
+"""
+
+from __future__ import annotations
+
+import argparse
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import stack
+from demo.letters import SAMPLES, Account, note_arrivals, read_letters, send
+from demo.report import print_letters
+from support.arrivals import Arrivals
+from support.installation import OPERATOR_NAMESPACE, ROOT, Installation, build_image
+from support.kubectl import Kubectl, KubectlFailed, TooLate, eventually, manifests
+
+NAMESPACE, CLUSTER, QUEUE = "mail", "main", "outgoing"
+LOGS = ROOT / "build" / "demo"
+
+
+class DemoFailed(Exception):
+    """A step of the demo failed; the message says which, and where to look."""
+
+
+class Demo:
+    """One run. Steps are methods, in order, each announced with the time since the start."""
+
+    def __init__(self, mail: Path) -> None:
+        self.letters = read_letters(mail)
+        if not self.letters:
+            raise DemoFailed(f"{mail} holds no .eml files: give a folder of mails by MAIL=dir")
+        self._start = time.monotonic()
+        self.stack = stack.Stack()
+        self.was_running = bool(self.stack.running())
+
+    def run(self) -> Account:
+        """Do it all."""
+        with self.step("servers: RabbitMQ, Cassandra, S3 and Kubernetes"):
+            self.stack.up()
+            self.kubectl = Kubectl(self.stack.kubernetes.kubectl.command())
+        with self.step("image of this source"):
+            image = build_image(self.stack)
+        self.installation = Installation(self.kubectl, self.stack.environment(), image)
+        with self.step("operator"):
+            self.installation.install()
+        with self.step("QueueCluster and MailQueue"):
+            self.apply()
+        with Arrivals(LOGS / "sink") as sink:
+            self.stack.kubernetes.publish(NAMESPACE, "sink", sink.port, 2525)
+            with self.step(f"{len(self.letters)} mails by SMTP to the Service {QUEUE}-intake"):
+                self.send()
+            self.show_waiting()
+            with self.step("two workers deliver them"):
+                self.deliver(sink)
+        return Account.of(self.letters)
+
+    @contextmanager
+    def step(self, title: str) -> Iterator[None]:
+        begin = time.monotonic()
+        print(f"▸ {title} …", flush=True)
+        try:
+            yield
+        except (stack.StackError, KubectlFailed, TooLate, OSError) as error:
+            raise DemoFailed(f"{title}: {error}\n{self.save_logs()}") from error
+        took, total = time.monotonic() - begin, time.monotonic() - self._start
+        print(f"  done in {took:.1f} s ({total:.0f} s since the start)", flush=True)
+
+    def apply(self) -> None:
+        """Apply the samples, with this machine's servers in the QueueCluster, workers at rest."""
+        self.installation.namespace(NAMESPACE)
+        self.stack.publish(NAMESPACE)
+        self.kubectl.apply(
+            self.installation.queue_cluster(NAMESPACE, keyspace="postroad", name=CLUSTER)
+        )
+        samples = manifests(ROOT / "manifests" / "samples")
+        queue = next(each for each in samples if each["kind"] == "MailQueue")
+        queue["spec"]["workers"]["replicas"] = 0
+        self.kubectl.apply(queue)
+        self.installation.wait_ready("mailqueue", QUEUE, NAMESPACE, within_seconds=180)
+
+    def send(self) -> None:
+        with self.kubectl.forwarded(NAMESPACE, f"service/{QUEUE}-intake", 2525) as port:
+            send(self.letters, "127.0.0.1", port)
+        for letter in self.letters:
+            if letter.accepted_at is None:
+                print(f"  not accepted: {letter.file.name}: {letter.reply}")
+
+    def show_waiting(self) -> None:
+        """Show the queue as a mail administrator sees it, from inside the intake's pod."""
+        pod = f"deployment/{QUEUE}-intake"
+        print(self.kubectl("exec", "-n", NAMESPACE, pod, "--", "postroad", "size"))
+        print(self.kubectl("exec", "-n", NAMESPACE, pod, "--", "postroad", "browse"))
+
+    def deliver(self, sink: Arrivals) -> None:
+        """Scale the workers up and wait until every accepted mail came, and a little for more."""
+        self.kubectl("scale", "mailqueue", QUEUE, "-n", NAMESPACE, "--replicas=2")
+        accepted = [letter for letter in self.letters if letter.accepted_at]
+        try:
+            eventually(
+                lambda: self.arrived(sink) >= len(accepted),
+                within_seconds=120 + len(accepted) / 10,
+            )
+        except TooLate:
+            print("  not all mails came in time", flush=True)
+        self.arrived(sink)
+        try:  # the resource's figures are refreshed now and then; a duplicate would come meanwhile
+            eventually(lambda: self.size() == 0, within_seconds=90)
+        except TooLate:
+            print(f"  the queue still holds {self.size()} mails", flush=True)
+        self.arrived(sink)
+
+    def size(self) -> object:
+        return self.kubectl.get("mailqueue", QUEUE, NAMESPACE)["status"].get("size")
+
+    def arrived(self, sink: Arrivals) -> int:
+        note_arrivals(
+            self.letters, ((each.recipient, each.at, each.content) for each in sink.each())
+        )
+        return sum(bool(letter.arrivals) for letter in self.letters)
+
+    def account(self, account: Account) -> None:
+        """Print what happened and where to look next."""
+        print_letters(self.letters)
+        print(self.kubectl("get", "mailqueue,queuecluster", "-n", NAMESPACE))
+        print("Look around:  cd tests")
+        print(f"              python3 -m stack kubectl get mq -n {NAMESPACE}")
+        print(f"              python3 -m stack kubectl describe mq {QUEUE} -n {NAMESPACE}")
+        print(f"              python3 -m stack kubectl logs -n {NAMESPACE} deploy/{QUEUE}-worker")
+        print("Remove it:    make clean")
+        print(account)
+
+    def save_logs(self) -> str:
+        """Write down what the cluster says, for a look after a failure; say where."""
+        LOGS.mkdir(parents=True, exist_ok=True)
+        questions = {
+            "pods.txt": ("get", "pods", "-A", "-o", "wide"),
+            "events.txt": ("get", "events", "-A", "--sort-by=.lastTimestamp"),
+            "operator.log": ("logs", "-n", OPERATOR_NAMESPACE, "deployment/postroad-operator"),
+            "intake.log": ("logs", "-n", NAMESPACE, f"deployment/{QUEUE}-intake"),
+            "worker.log": ("logs", "-n", NAMESPACE, f"deployment/{QUEUE}-worker"),
+            "queue.yaml": ("get", "qc,mq", "-n", NAMESPACE, "-o", "yaml"),
+        }
+        for name, question in questions.items():
+            (LOGS / name).write_text(self.ask(question))
+        return f"logs: {LOGS.relative_to(ROOT)}/ and `cd tests && python3 -m stack logs`"
+
+    def ask(self, question: tuple[str, ...]) -> str:
+        try:
+            return self.kubectl(*question)
+        except (KubectlFailed, subprocess.SubprocessError, AttributeError) as error:
+            return f"{error}\n"
+
+    def clean_up(self) -> None:
+        """Remove what this run brought up."""
+        print("\nremoving what the demo brought up …", flush=True)
+        if not self.was_running:
+            self.stack.down()
+            return
+        for kind, name in (("mailqueue", QUEUE), ("queuecluster", CLUSTER)):
+            self.ask(("delete", kind, name, "-n", NAMESPACE, "--ignore-not-found", "--timeout=60s"))
+        for name in (NAMESPACE, OPERATOR_NAMESPACE):
+            self.ask(("delete", "namespace", name, "--ignore-not-found", "--timeout=60s"))
+
+
+def main() -> int:
+    """Run the demo; returns 0 only when every mail accepted was delivered once."""
+    parser = argparse.ArgumentParser(prog="make demo", description=__doc__.splitlines()[0])
+    parser.add_argument("--mail", type=Path, default=SAMPLES, help="a folder of .eml files")
+    options = parser.parse_args()
+    demo: Demo | None = None
+    try:
+        demo = Demo(options.mail)
+        account = demo.run()
+        demo.account(account)
+        return 0 if account.is_good else 1
+    except DemoFailed as error:
+        print(f"demo failed: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        if demo:
+            demo.clean_up()
+        return 130
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,37 @@
+"""The operator of this source, installed once; a namespace of its own for each test."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import stack
+from support.installation import Installation, build_image
+from support.kubectl import Kubectl
+from support.place import Place, new_place
+
+
+@pytest.fixture(scope="session")
+def running_stack() -> stack.Stack:
+    """The running servers, which these tests also kill."""
+    return stack.Stack()
+
+
+@pytest.fixture(scope="session")
+def installation(running_stack: stack.Stack) -> Installation:
+    """The operator in the running cluster."""
+    kubectl = Kubectl(running_stack.kubernetes.kubectl.command())
+    installed = Installation(kubectl, running_stack.environment(), build_image(running_stack))
+    installed.install()
+    return installed
+
+
+@pytest.fixture
+def place(
+    installation: Installation, running_stack: stack.Stack, tmp_path: Path
+) -> Iterator[Place]:
+    """A namespace with everything a MailQueue needs but the MailQueue."""
+    with new_place(installation, running_stack, tmp_path) as made:
+        yield made

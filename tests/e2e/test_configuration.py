@@ -1,0 +1,102 @@
+"""Changes that would make mail invisible are refused, at admission and again by the operator."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from support.installation import ROOT
+from support.kubectl import Kubectl, KubectlFailed, Manifest, eventually, manifests
+from support.place import Place
+
+pytestmark = [
+    pytest.mark.needs("rabbitmq", "cassandra", "s3", "kubernetes"),
+    pytest.mark.timeout(600),
+]
+
+
+def view(slice_window: str, bucket_count: int) -> Manifest:
+    return {"sliceWindow": slice_window, "bucketCount": bucket_count}
+
+
+@pytest.mark.parametrize(
+    ("wanted", "said"),
+    [
+        pytest.param(view("25m", 3), "sliceWindow", id="the window does not divide"),
+        pytest.param(view("2h", 3), "sliceWindow", id="the window grows"),
+        pytest.param(view("1h", 2), "bucketCount", id="buckets shrink"),
+    ],
+)
+def test_kubectl_apply_is_refused_with_the_rule_and_what_is_allowed(
+    place: Place, wanted: Manifest, said: str
+) -> None:
+    place.apply(place.mail_queue())
+    place.wait_ready()
+
+    with pytest.raises(KubectlFailed) as refusal:
+        place.apply(place.mail_queue(view=wanted))
+
+    assert said in str(refusal.value)
+    assert "1h" in str(refusal.value) or "3" in str(refusal.value)
+
+
+def test_past_a_bypassed_admission_the_operator_refuses_and_the_queue_goes_on(
+    place: Place,
+) -> None:
+    place.apply(place.mail_queue())
+    place.wait_ready()
+
+    with admission_without_rules(place.kubectl):
+        place.apply(place.mail_queue(view=view("25m", 3), workers=place.workers(2)))
+        refused = eventually(
+            lambda: (
+                place.condition("ConfigurationAccepted").get("status") == "False"
+                and place.condition("ConfigurationAccepted")
+            ),
+            within_seconds=60,
+        )
+        eventually(lambda: len(place.pods("worker")) == 2, within_seconds=60)
+        status = place.status()
+        place.apply(place.mail_queue(view=view("30m", 4), workers=place.workers(2)))
+        place.wait_ready()
+
+    assert refused["reason"] == "SliceWindowDoesNotDivide"
+    assert "30m" in refused["message"]
+    assert status["configuration"]["sliceWindow"] == "1h"
+    assert [entry["type"] for entry in status["history"]] == [
+        "ConfigurationCreated",
+        "ConfigurationRefused",
+    ]
+    assert any(c["type"] == "Stalled" and c["status"] == "True" for c in status["conditions"])
+    mended = place.status()
+    assert mended["configuration"]["sliceWindow"] == "30m"
+    assert mended["configuration"]["bucketCount"] == 4
+    assert not any(c["type"] == "Stalled" for c in mended["conditions"])
+
+
+@contextmanager
+def admission_without_rules(kubectl: Kubectl) -> Iterator[None]:
+    """Take the CEL rules out of the CRD, and put them back."""
+    crds = [
+        each for each in manifests(ROOT / "crds") if each["spec"]["names"]["kind"] == "MailQueue"
+    ]
+    kubectl.apply(*[without_rules(crd) for crd in crds])
+    try:
+        yield
+    finally:
+        kubectl.apply(*crds)
+
+
+def without_rules(node: object) -> Manifest:
+    """Return a copy of a schema without validation rules."""
+
+    def strip(value: object) -> object:
+        if isinstance(value, dict):
+            return {k: strip(v) for k, v in value.items() if k != "x-kubernetes-validations"}
+        return [strip(each) for each in value] if isinstance(value, list) else value
+
+    stripped = strip(node)
+    assert isinstance(stripped, dict)
+    return stripped

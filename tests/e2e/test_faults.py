@@ -1,0 +1,175 @@
+"""Everything is killed once while mail flows: nothing acknowledged is lost, all recovers by itself.
+
+A sender sends one mail after another and writes down which were acknowledged; a mail whose session
+broke was not, and is sent again as another mail, as a real client would.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import smtplib
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager, suppress
+from pathlib import Path
+
+import pytest
+
+from support.installation import OPERATOR_NAMESPACE
+from support.kubectl import Manifest, eventually
+from support.place import Place
+from support.senders import Letter, Reply, Sender
+
+pytestmark = [
+    pytest.mark.needs("rabbitmq", "cassandra", "s3", "kubernetes"),
+    pytest.mark.timeout(900),
+]
+
+STEADY_SECONDS = 4
+
+
+class Flow:
+    """Mail that flows in a thread, whatever happens to the intake."""
+
+    def __init__(self, place: Place) -> None:
+        self._place = place
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self.acknowledged: list[str] = []
+        self.given_up: list[Reply] = []
+        """Answers for which a client would give its mail up, though only our servers were away."""
+        self.offered = 0
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def finish(self) -> None:
+        self._stop.set()
+        self._thread.join(120)
+        assert not self._thread.is_alive()
+
+    def wait_for_more(self, count: int, within_seconds: float) -> None:
+        """Wait until so many more mails were acknowledged: the way in works (again)."""
+        goal = len(self.acknowledged) + count
+        eventually(lambda: len(self.acknowledged) >= goal, within_seconds=within_seconds)
+
+    def _run(self) -> None:
+        while not self._stop.is_set():
+            try:
+                with self._place.smtp() as port, closing(Sender("127.0.0.1", port)) as sender:
+                    self._send(sender)
+            except Exception:  # the forwarding broke with the pod: open another
+                time.sleep(0.5)
+
+    def _send(self, sender: Sender) -> None:
+        while not self._stop.is_set():
+            self.offered += 1
+            recipient = f"flow-{self.offered:06d}@inn.example"
+            content = f"Subject: {self.offered}\r\n\r\n{'x' * 500}\r\n".encode()
+            try:
+                reply = sender.send(Letter("a@origin.example", [recipient], content))
+            except smtplib.SMTPException as error:
+                raise ConnectionError from error
+            if reply.code == 250:
+                self.acknowledged.append(recipient)
+            elif reply.code >= 500:
+                self.given_up.append(reply)
+            time.sleep(0.02)
+
+
+@contextmanager
+def flowing(place: Place) -> Iterator[Flow]:
+    """Let mail flow; afterwards every acknowledged mail must arrive."""
+    flow = Flow(place)
+    flow.start()
+    flow.wait_for_more(20, within_seconds=60)
+    yield flow
+    flow.wait_for_more(20, within_seconds=120)
+    flow.finish()
+    assert flow.given_up == []
+    eventually(lambda: place.sink.has_all(flow.acknowledged), within_seconds=240)
+    eventually(lambda: place.size() == 0, within_seconds=60)
+
+
+def duplicates(place: Place) -> int:
+    return sum(len(came) - 1 for came in place.sink.contents().values())
+
+
+def kill_program(place: Place, namespace: str, selector: str) -> None:
+    """Kill a pod's program with SIGKILL, and see that it was: a pod that is deleted, even by force,
+    would be asked to end first."""
+    pod = next(
+        each
+        for each in place.kubectl.list("pods", namespace, selector)
+        if "deletionTimestamp" not in each["metadata"]
+    )
+    before = restarts(pod)
+    for pid in programs_of(pod):
+        os.kill(pid, signal.SIGKILL)
+    name = pod["metadata"]["name"]
+    eventually(
+        lambda: restarts(place.kubectl.get("pod", name, namespace)) > before, within_seconds=60
+    )
+
+
+def programs_of(pod: Manifest) -> list[int]:
+    """Return the pod's processes that run postroad, as this machine numbers them."""
+    uid = pod["metadata"]["uid"]
+    found = []
+    for process in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):
+            group = (process / "cgroup").read_text().replace("_", "-")  # systemd's way to write it
+            if f"pod{uid}" in group and b"postroad" in (process / "cmdline").read_bytes():
+                found.append(int(process.name))
+    assert found, "the pod's processes are not on this machine"
+    return found
+
+
+def restarts(pod: Manifest) -> int:
+    statuses = pod.get("status", {}).get("containerStatuses", [])
+    return sum(each["restartCount"] for each in statuses)
+
+
+def kill_component(name: str) -> Callable[[Place], None]:
+    selector = f"app.kubernetes.io/instance=outgoing,app.kubernetes.io/component={name}"
+    return lambda place: kill_program(place, place.namespace, selector)
+
+
+def kill_server(name: str) -> Callable[[Place], None]:
+    def kill(place: Place) -> None:
+        place.stack.server(name).kill()
+        time.sleep(STEADY_SECONDS)
+        place.stack.up([name])
+
+    return kill
+
+
+FAULTS: dict[str, tuple[Callable[[Place], None], int]] = {
+    "rabbitmq": (kill_server("rabbitmq"), 20),
+    "cassandra": (kill_server("cassandra"), 20),
+    "s3": (kill_server("s3"), 20),
+    "worker": (kill_component("worker"), 20),
+    "intake": (kill_component("intake"), 0),
+    "operator": (
+        lambda place: kill_program(
+            place, OPERATOR_NAMESPACE, "app.kubernetes.io/component=operator"
+        ),
+        0,
+    ),
+}
+"""What is killed, and how many mails were in flight at most: only these may come twice."""
+
+
+@pytest.mark.parametrize("victim", FAULTS)
+def test_nothing_acknowledged_is_lost_when_it_is_killed(place: Place, victim: str) -> None:
+    kill, in_flight = FAULTS[victim]
+    place.apply(place.mail_queue())
+    place.wait_ready()
+
+    with flowing(place):
+        kill(place)
+
+    assert duplicates(place) <= in_flight
+    place.wait_ready(within_seconds=120)

@@ -1,0 +1,120 @@
+"""The main job, as a user does it: apply, send, receive."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from support.kubectl import eventually
+from support.mails import samples
+from support.place import Place
+from support.senders import Letter, Sender
+from support.servers import broker_object, cql, object_keys
+
+pytestmark = [
+    pytest.mark.needs("rabbitmq", "cassandra", "s3", "kubernetes"),
+    pytest.mark.timeout(600),
+]
+
+MAILS = 200
+
+
+def test_every_mail_of_many_shapes_arrives_once_with_its_bytes(place: Place) -> None:
+    place.apply(place.mail_queue(workers=place.workers(2)))
+    place.wait_ready()
+    mails = list(samples(MAILS, seed=1))
+    recipients = [recipient for mail in mails for recipient in mail.recipients]
+
+    with place.smtp() as port:
+        letters = [Letter(mail.sender, mail.recipients, mail.sent) for mail in mails]
+        replies = Sender("127.0.0.1", port).send_all(letters)
+
+    assert {reply.code for reply in replies} == {250}
+    eventually(lambda: place.sink.has_all(recipients), within_seconds=180)
+    eventually(lambda: place.size() == 0, within_seconds=60)
+    arrived = place.sink.contents()
+    for mail in mails:
+        for recipient in mail.recipients:
+            came = arrived[recipient]
+            assert len(came) == 1, f"{mail.shape}: {len(came)} times"
+            assert came[0].endswith(mail.sent), f"{mail.shape}: other bytes"
+            assert came[0].removesuffix(mail.sent).startswith(b"Received: ")
+    bucket = f"postroad-{place.namespace}-outgoing"
+    eventually(lambda: object_keys(bucket) == [], within_seconds=30)  # bytes go after the mark
+    assert eventually(lambda: place.status()["size"] == 0, within_seconds=90)
+
+
+def test_a_ready_queue_is_really_built_as_declared(place: Place) -> None:
+    place.apply(place.mail_queue())
+    place.wait_ready()
+    queue = f"postroad.{place.namespace}.outgoing"
+
+    work = broker_object("queues", f"{queue}.work")
+    dead = broker_object("queues", f"{queue}.dead")
+    step = broker_object("queues", f"{queue}.delay.64")
+    table = cql(
+        "SELECT compaction, default_time_to_live, gc_grace_seconds FROM system_schema.tables "
+        "WHERE keyspace_name = %s AND table_name = 'enqueued_mails'",
+        place.keyspace,
+    )[0]
+
+    assert work is not None
+    assert work["arguments"]["x-queue-type"] == "quorum"
+    assert work["arguments"]["x-delivery-limit"] == 20
+    assert work["arguments"]["x-dead-letter-exchange"] == queue
+    assert dead is not None
+    assert dead["arguments"]["x-queue-type"] == "quorum"
+    assert step is not None
+    assert step["arguments"]["x-message-ttl"] == 64_000
+    assert table.compaction["class"].endswith("TimeWindowCompactionStrategy")
+    assert table.default_time_to_live == 14 * 86400
+    assert window_seconds(table.compaction) == pytest.approx(14 * 86400 / 30, rel=0.1)
+    assert 0 < table.gc_grace_seconds < 10 * 86400
+    assert object_keys(f"postroad-{place.namespace}-outgoing") == []
+    blobs = place.condition("BlobsReady")
+    assert blobs["status"] == "True"
+    assert "LifecycleUnsupported" in blobs["reason"] + blobs["message"]
+    workers = place.pods("worker")
+    assert [pod["status"]["phase"] for pod in workers] == ["Running"]
+    assert workers[0]["status"]["containerStatuses"][0]["containerID"].startswith("containerd://")
+
+
+def window_seconds(compaction: dict[str, str]) -> int:
+    """Return the length of a compaction window from a table's options."""
+    units = {"MINUTES": 60, "HOURS": 3600, "DAYS": 86400}
+    return int(compaction["compaction_window_size"]) * units[compaction["compaction_window_unit"]]
+
+
+def test_a_temporary_failure_is_tried_again_and_a_permanent_one_kept_as_a_dead_letter(
+    place: Place,
+) -> None:
+    place.apply(place.mail_queue())
+    place.wait_ready()
+    again, never = "greylisted@inn.example", "unknown@inn.example"
+    letters = [
+        Letter("a@origin.example", [again], b"Subject: again\r\n\r\n"),
+        Letter("a@origin.example", [never], b"Subject: never\r\n\r\n"),
+    ]
+
+    with place.smtp() as port:
+        replies = Sender("127.0.0.1", port).send_all(letters)
+
+    assert [reply.code for reply in replies] == [250, 250]
+    eventually(lambda: place.sink.has_all([again]), within_seconds=60)
+    eventually(lambda: place.size() == 0, within_seconds=30)
+    dead = [json.loads(line) for line in place.postroad("dead-letters", "--json").splitlines()]
+    assert [(each["recipients"], "550" in each["reason"]) for each in dead] == [([never], True)]
+    assert eventually(lambda: place.status()["deadLetters"] == 1, within_seconds=90)
+
+
+def test_a_queue_shows_itself_in_columns(place: Place) -> None:
+    place.apply(place.mail_queue())
+    place.wait_ready()
+
+    header, row = place.kubectl("get", "mq", "-n", place.namespace).splitlines()
+
+    assert header.split() == (
+        ["NAME", "READY", "SIZE", "DELAYED", "DEAD", "WORKERS", "SLICE", "BUCKETS", "AGE"]
+    )
+    assert row.split()[:-1] == ["outgoing", "True", "0", "0", "0", "1", "1h", "3"]
