@@ -1,0 +1,94 @@
+"""`postroad mta` over a directory beside Debian's Postfix: same machine, same disk, by turns.
+
+Both relay to one smtp-sink while smtp-source sends mails of 10 kB. Accepted means that 250 was
+answered, and both answer it only after a sync; end to end means that the sink has the mail. Ours is
+one process, Postfix some dozens; CPU is theirs, without source and sink.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import tempfile
+import time
+from collections import defaultdict
+from collections.abc import Callable
+from pathlib import Path
+
+from bench.results import Result, compared
+from support.postfix import Postfix, SmtpSink, cpu_seconds, smtp_source
+from support.programs import Program
+
+SESSIONS = {1: 400, 16: 2000, 64: 2000}
+"""Mails sent for each number of sessions."""
+
+SIZE = 10_000
+ROUNDS = int(os.environ.get("BENCH_ROUNDS", "3"))
+PEER = "postfix (Debian)"
+
+
+def measure() -> list[Result]:
+    """Measure both. Needs root and the package postfix."""
+    return asyncio.run(_measure())
+
+
+async def _measure() -> list[Result]:
+    # Postfix' own users must reach its files, so they cannot lie in a private directory.
+    base = Path(tempfile.mkdtemp(prefix="postroad-bench-"))
+    base.chmod(0o755)
+    sink = await SmtpSink.start(base)
+    postfix = await Postfix.start(base / "postfix", sink.port)
+    program = await Program.start(
+        base,
+        *("mta", "--queue", f"embedded://{base}/store", "--listen", "127.0.0.1:0"),
+        *("--relay", f"127.0.0.1:{sink.port}", "--tls", "none"),
+    )
+    try:
+        port = await program.port("listening")
+        ours = Candidate(port, lambda: [program.pid], sink)
+        theirs = Candidate(postfix.port, postfix.processes, sink)
+        return [
+            result
+            for sessions, mails in SESSIONS.items()
+            for result in await _compare(ours, theirs, sessions, mails)
+        ]
+    finally:
+        await program.kill()
+        await postfix.stop()
+        await sink.stop()
+        shutil.rmtree(base, ignore_errors=True)
+
+
+class Candidate:
+    """One of the two. `processes` gives the ids whose CPU counts."""
+
+    def __init__(self, port: int, processes: Callable[[], list[int]], sink: SmtpSink) -> None:
+        self._port, self._processes, self._sink = port, processes, sink
+
+    async def round(self, sessions: int, mails: int) -> tuple[float, float, float]:
+        """Return mails accepted and delivered a second, and milliseconds of CPU a mail."""
+        before, spent = self._sink.received, cpu_seconds(self._processes())
+        began = time.perf_counter()
+        await smtp_source(self._port, mails, sessions, SIZE)
+        accepted = time.perf_counter() - began
+        while self._sink.received < before + mails:
+            await asyncio.sleep(0.01)
+        delivered = time.perf_counter() - began
+        cpu = cpu_seconds(self._processes()) - spent
+        return mails / accepted, mails / delivered, 1000 * cpu / mails
+
+
+async def _compare(ours: Candidate, theirs: Candidate, sessions: int, mails: int) -> list[Result]:
+    found: dict[str, list[tuple[float, float, float]]] = defaultdict(list)
+    for _ in range(ROUNDS):
+        found["theirs"].append(await theirs.round(sessions, mails))
+        found["ours"].append(await ours.round(sessions, mails))
+    case = f"10 kB, {sessions} session{'s' * (sessions > 1)}"
+    mine = list(zip(*found["ours"], strict=True))
+    other = list(zip(*found["theirs"], strict=True))
+    return [
+        compared("accepted with 250", case, "mails/s", mine[0], PEER, other[0]),
+        compared("end to end", case, "mails/s", mine[1], PEER, other[1]),
+        compared("CPU", case, "ms/mail", mine[2], PEER, other[2], less_is_better=True),
+    ]

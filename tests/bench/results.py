@@ -1,0 +1,62 @@
+"""What a room measured, as a table for people and JSON for machines."""
+
+from __future__ import annotations
+
+import json
+import statistics
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+FOLDER = Path(__file__).parents[2] / "build" / "bench"
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """One measure in one case. `ratio` is ours to theirs, larger is better."""
+
+    measure: str
+    case: str
+    unit: str
+    ours: float
+    peer: str
+    theirs: float
+    ratio: float
+
+
+def compared(
+    measure: str,
+    case: str,
+    unit: str,
+    ours: Sequence[float],
+    peer: str,
+    theirs: Sequence[float],
+    *,
+    less_is_better: bool = False,
+) -> Result:
+    """Return the medians of rounds that ran by turns."""
+    mine, other = statistics.median(ours), statistics.median(theirs)
+    ratio = other / mine if less_is_better else mine / other
+    return Result(measure, case, unit, round(mine, 3), peer, round(other, 3), round(ratio, 3))
+
+
+def show(results: Iterable[Result]) -> str:
+    """Return a table."""
+    rows = [("measure", "case", "ours", "theirs", "unit", "ratio", "peer")]
+    rows += [
+        (r.measure, r.case, f"{r.ours:g}", f"{r.theirs:g}", r.unit, f"{r.ratio:.2f}", r.peer)
+        for r in results
+    ]
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    return "\n".join(
+        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+        for row in rows
+    )
+
+
+def write(room: str, results: Sequence[Result], folder: Path = FOLDER) -> Path:
+    """Write `<folder>/<room>.json`; return its path."""
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / f"{room}.json"
+    path.write_text(json.dumps([asdict(each) for each in results], indent=2) + "\n")
+    return path
