@@ -15,10 +15,11 @@ from uuid import UUID
 from postroad.domain.mail import Envelope
 from postroad.domain.selectors import Selector
 from postroad.ports.queue import MailView
-from postroad.spool.engine import Engine, instant
+from postroad.spool.engine import Engine
 from postroad.spool.index import Entry, State
 from postroad.spool.lanes import Written
 from postroad.spool.layout import HELD, Lane
+from postroad.spool.moments import instant
 from postroad.spool.records import Waiting
 
 BREATH = 200

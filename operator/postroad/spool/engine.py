@@ -9,13 +9,11 @@ Source: LQ-3..12, LQ-28..30.
 from __future__ import annotations
 
 import asyncio
-from collections import deque
 from collections.abc import Iterable
 from dataclasses import replace
-from datetime import UTC, datetime, timedelta
-from uuid import UUID
+from datetime import timedelta
 
-from postroad.domain.identifiers import EPOCH, Identifiers
+from postroad.domain.identifiers import Identifiers
 from postroad.errors import PostroadError, QueueClosed, StoreFailed
 from postroad.ports.clock import Chance, Clock
 from postroad.ports.files import Files, Threads
@@ -24,6 +22,7 @@ from postroad.spool.headroom import Headroom
 from postroad.spool.index import Entry, Index, State
 from postroad.spool.lanes import LaneLog, Shape, Written
 from postroad.spool.layout import DEAD, HELD, NEW, Lane, Layout, Options
+from postroad.spool.moments import due_after, microseconds
 from postroad.spool.reading import Reader
 from postroad.spool.records import (
     Delivery,
@@ -40,23 +39,10 @@ from postroad.spool.records import (
 from postroad.spool.runners import Runners
 from postroad.spool.segments import Segment
 from postroad.spool.slots import Slots
+from postroad.spool.waking import Waking
 from postroad.telemetry.logs import logger
 
-LATEST = datetime(9999, 1, 1, tzinfo=UTC)
-"""No mail is due later; a delay beyond it ends here."""
-
-MICROSECOND = timedelta(microseconds=1)
 log = logger("spool")
-
-
-def microseconds(moment: datetime) -> int:
-    """Return an instant as the store keeps it."""
-    return (moment - EPOCH) // MICROSECOND
-
-
-def instant(us: int) -> datetime:
-    """Return the instant that the store keeps as `us`."""
-    return EPOCH + timedelta(microseconds=us)
 
 
 class Engine:
@@ -84,9 +70,7 @@ class Engine:
         self.deliverable, self.indexed = asyncio.Event(), asyncio.Event()
         self.failure: PostroadError | None = None
         self.stopped = asyncio.Event()
-        self._consumers: deque[asyncio.Future[None]] = deque()
-        self._alarm: asyncio.Task[None] | None = None
-        self._alarm_at = float("inf")
+        self._waking = Waking(clock)
 
     # -- time ------------------------------------------------------------------------------------
 
@@ -97,12 +81,8 @@ class Engine:
         return self.clock.elapsed().total_seconds()
 
     def due_after(self, delay: timedelta) -> int:
-        """Return when a delay is over, as the store keeps it; 0 when it is none. Centuries are
-        capped at LATEST."""
-        if delay <= timedelta(0):
-            return 0
-        now = self.clock.now()
-        return microseconds(LATEST if delay >= LATEST - now else now + delay)
+        """Return when a delay that begins now is over, as the store keeps it."""
+        return due_after(self.clock.now(), delay)
 
     def _due(self, waiting: Waiting) -> float:
         """Return when a turn is due on the clock that never steps: what is left of its delay now,
@@ -148,7 +128,7 @@ class Engine:
         self.stopped.set()
         self.deliverable.set()
         self.indexed.set()
-        self._wake_all()
+        self._waking.wake_all()
 
     def check(self) -> None:
         """Raises: what stopped the store."""
@@ -194,9 +174,9 @@ class Engine:
         """Let a runner hand a turn out when it is due."""
         self.runners.add(entry, self.elapsed())
         if entry.state is State.READY:
-            self._wake_one()
-        elif entry.due < self._alarm_at:
-            self._set_alarm(entry.due)
+            self._waking.wake_one()
+        else:
+            self._waking.wake_at(entry.due)
 
     def successor(self, waiting: Waiting, of: Entry) -> Waiting:
         """Return `waiting` as the replacement of a turn: a new turn number, and the link back."""
@@ -243,7 +223,7 @@ class Engine:
             self.check()
             entry = self.runners.take(self.elapsed())
             if entry is None:
-                await self._sleep()
+                await self._waking.wait(self.runners.next_due())
                 continue
             entry.state = State.LEASED
             try:
@@ -252,7 +232,7 @@ class Engine:
             except asyncio.CancelledError:
                 if entry.state is State.LEASED:
                     self.runners.give_back(entry)
-                    self._wake_one()
+                    self._waking.wake_one()
                 raise
             except PostroadError as error:
                 self.stop(error)
@@ -322,59 +302,15 @@ class Engine:
         self.index.mark_held(entry, hold)
         return self.append(NEW, Hold(waiting.mail_id, waiting.turn, hold))
 
-    # -- waiting ---------------------------------------------------------------------------------
-
-    async def _sleep(self) -> None:
-        """Wait until a turn may be ready."""
-        waiter = asyncio.get_running_loop().create_future()
-        self._consumers.append(waiter)
-        due = self.runners.next_due()
-        if due is not None and due < self._alarm_at:
-            self._set_alarm(due)
-        try:
-            await waiter
-        except asyncio.CancelledError:
-            if waiter.done() and not waiter.cancelled():
-                self._wake_one()
-            raise
-
-    def _wake_one(self) -> None:
-        while self._consumers:
-            waiter = self._consumers.popleft()
-            if not waiter.done():
-                waiter.set_result(None)
-                return
-
-    def _wake_all(self) -> None:
-        for waiter in self._consumers:
-            if not waiter.done():
-                waiter.set_result(None)
-        self._consumers.clear()
-
-    def _set_alarm(self, due: float) -> None:
-        if self._alarm is not None:
-            self._alarm.cancel()
-        self._alarm_at = due
-        self._alarm = asyncio.get_running_loop().create_task(self._ring(due))
-
-    async def _ring(self, due: float) -> None:
-        await self.clock.sleep(timedelta(seconds=max(0.0, due - self.elapsed())))
-        self._alarm, self._alarm_at = None, float("inf")
-        self._wake_all()
-
     # -- the end ---------------------------------------------------------------------------------
 
     async def close(self) -> None:
         """Let go of everything and write nothing: to stop is to crash (LQ-1)."""
         self.stop(QueueClosed())
-        if self._alarm is not None:
-            self._alarm.cancel()
+        self._waking.close()
         await self.slots.close()
         for lane in self.lanes.values():
             await lane.close()
-
-    def new_mail_id(self) -> UUID:
-        return self.identifiers.new()
 
     def unexpected(self, error: Exception) -> StoreFailed:
         """Return the error that stands for a bug of our own; the store stops."""

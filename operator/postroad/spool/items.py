@@ -12,9 +12,10 @@ from uuid import UUID
 from postroad.domain.mail import Envelope, Outcome, OutcomeKind
 from postroad.errors import BlobMissing, TurnEnded
 from postroad.spool.contents import CHUNK, HEADER_BYTES
-from postroad.spool.engine import Engine, instant
+from postroad.spool.engine import Engine
 from postroad.spool.frames import extended
 from postroad.spool.index import Entry, State
+from postroad.spool.moments import instant
 from postroad.spool.records import Kind, Waiting, cut
 from postroad.spool.recovery import Work, as_dead_letter, comes_again, with_recipients
 from postroad.spool.shape import Shape
