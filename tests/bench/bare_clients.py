@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from datetime import timedelta
 from typing import Any
 
@@ -15,6 +15,7 @@ import obstore
 import pika
 from cassandra.cluster import Cluster
 from cassandra.cluster import Session as DriverSession
+from cassandra.query import BatchStatement, BatchType
 from pika.adapters.asyncio_connection import AsyncioConnection
 
 from postroad.adapters.cassandra.access import Access, cluster_of
@@ -44,9 +45,21 @@ class BareCassandra:
             self._prepared[each] = await asyncio.to_thread(self._session.prepare, cql)
 
     async def execute(self, statement: Statement, values: Sequence[object]) -> Any:
+        return await self._answer(self._session.execute_async(self._prepared[statement], values))
+
+    async def execute_together(
+        self, statement: Statement, many: Iterable[Sequence[object]]
+    ) -> None:
+        """Run a statement with many values as one unlogged batch (of one partition)."""
+        batch = BatchStatement(BatchType.UNLOGGED)
+        for values in many:
+            batch.add(self._prepared[statement], values)
+        await self._answer(self._session.execute_async(batch))
+
+    async def _answer(self, response: Any) -> Any:
         answer: asyncio.Future[Any] = self._loop.create_future()
         call = self._loop.call_soon_threadsafe
-        self._session.execute_async(self._prepared[statement], values).add_callbacks(
+        response.add_callbacks(
             lambda rows: call(answer.set_result, rows),
             lambda error: call(answer.set_exception, error),
         )
@@ -65,6 +78,7 @@ class BareRabbitMQ:
         self._gone: asyncio.Future[None] = loop.create_future()
         self._confirms: dict[int, asyncio.Future[None]] = {}
         self._tag = 0
+        self._consumer_tag = ""
         self.inbox: deque[tuple[int, bytes]] = deque()
         self.arrived = asyncio.Event()
         self._connection = AsyncioConnection(
@@ -85,7 +99,13 @@ class BareRabbitMQ:
 
     def consume(self, queue: str, prefetch: int) -> None:
         self.channel.basic_qos(prefetch_count=prefetch)
-        self.channel.basic_consume(queue, self._on_message)
+        self._consumer_tag = self.channel.basic_consume(queue, self._on_message)
+
+    async def cancel(self) -> None:
+        """Take no more. Everything that came must have been acked."""
+        cancelled: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.channel.basic_cancel(self._consumer_tag, callback=lambda _: cancelled.set_result(None))
+        await cancelled
 
     async def close(self) -> None:
         self._connection.close()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import statistics
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
@@ -36,8 +37,20 @@ def compared(
 ) -> Result:
     """Return the medians of rounds that ran by turns."""
     mine, other = statistics.median(ours), statistics.median(theirs)
-    ratio = other / mine if less_is_better else mine / other
+    ratio = _ratio(other, mine) if less_is_better else _ratio(mine, other)
     return Result(measure, case, unit, round(mine, 3), peer, round(other, 3), round(ratio, 3))
+
+
+def _ratio(above: float, below: float) -> float:
+    """Nothing is as good as nothing; against nothing, a count is its own ratio."""
+    if below:
+        return above / below
+    return max(above, 1.0)
+
+
+def percentile(values: Sequence[float], share: float) -> float:
+    """Return the value that this share of all values does not exceed (nearest rank)."""
+    return sorted(values)[max(0, math.ceil(share * len(values)) - 1)]
 
 
 def show(results: Iterable[Result]) -> str:

@@ -1,0 +1,172 @@
+"""Fills a view with a large queue, as if it had grown over hours and nobody had delivered.
+
+What it writes, and nothing else:
+
+- `enqueued_mails`: `mails` rows in slices of `PER_SLICE`, one window apart, the last one closed by
+  now; ids spread evenly over their slice, buckets by id. Recipients are spread over `DOMAINS`
+  domains; every hundredth mail is named `HUNDREDTH`.
+- `slices`: a close record for each, as maintenance would have written it.
+- `limits`: both at the first slice.
+- the bucket, only by `write_bytes`: `OBJECT_BYTES` for each mail.
+- `deleted_mails`, only by `mark_half`: a delivery mark for every other row of every slice.
+
+No messages: nothing that is measured over such a queue asks the broker. The same mails come out for
+the same name, so that they are not kept in memory between the steps.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections import Counter, defaultdict
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from itertools import islice
+from typing import TypeVar
+from uuid import UUID
+
+from bench.bare_clients import BareCassandra, BareStore
+from bench.queue_place import Place
+from postroad.adapters.cassandra import rows, statements
+from postroad.adapters.cassandra.session import Statement
+from postroad.domain.identifiers import id_at
+from postroad.domain.mail import Envelope
+from postroad.domain.names import QueueName
+from postroad.domain.slices import Partition, place, slice_of
+from postroad.domain.turns import Turn
+from postroad.ports.view import ClosedSlice
+
+T = TypeVar("T")
+
+PER_SLICE = 10_000
+WINDOW = timedelta(hours=1)
+BUCKETS = 3
+DOMAINS = 50
+HUNDREDTH = "hundredth"
+OBJECT_BYTES = 1000
+BATCH = 50
+"""Rows a request."""
+AT_ONCE = 32
+
+
+@dataclass(frozen=True)
+class Bulk:
+    """One large queue."""
+
+    where: Place
+    name: QueueName
+    mails: int
+    until: datetime
+    view: BareCassandra
+    store: BareStore
+
+    @property
+    def slices(self) -> int:
+        return -(-self.mails // PER_SLICE)
+
+    @property
+    def first(self) -> datetime:
+        """The start of the first slice."""
+        return self.until - self.slices * WINDOW
+
+    async def write_rows(self) -> None:
+        """Write rows, close records and limits."""
+        await self._in_batches(statements.INSERT_ROW, rows.turn_values, lambda _: True)
+        port = self.where.servers.views().view(str(self.name))
+        for number in range(self.slices):
+            counts: Counter[int] = Counter()
+            live: Counter[str] = Counter()
+            for turn in self._slice(number):
+                counts[turn.key.bucket_id] += 1
+                live.update(turn.envelope.domains)
+            start = self.first + number * WINDOW
+            await port.close_slice(ClosedSlice(start, WINDOW, dict(counts), dict(live)))
+        await port.advance(browse_start=self.first, content_start=self.first)
+
+    async def write_bytes(self) -> None:
+        """Write an object for each mail."""
+        body = b"x" * OBJECT_BYTES
+        await _all(self._turns(), lambda turn: self.store.put(turn.blob_key, body))
+
+    async def mark_half(self) -> None:
+        """End every other mail."""
+        now = datetime.now(UTC)
+
+        def mark(turn: Turn) -> tuple[object, ...]:
+            key, traits = turn.key, turn.traits
+            place_of = (key.slice_start, key.bucket_id, key.enqueue_id)
+            return (*place_of, *rows.trait_values(traits), now)
+
+        await self._in_batches(statements.MARK_DELIVERED, mark, is_marked)
+
+    async def _in_batches(
+        self,
+        statement: Statement,
+        values: Callable[[Turn], tuple[object, ...]],
+        wanted: Callable[[Turn], bool],
+    ) -> None:
+        def batches() -> Iterator[list[tuple[object, ...]]]:
+            for number in range(self.slices):
+                gathered: dict[Partition, list[Turn]] = defaultdict(list)
+                for turn in filter(wanted, self._slice(number)):
+                    gathered[turn.key.partition].append(turn)
+                for turns in gathered.values():
+                    left = iter(turns)
+                    while batch := list(islice(left, BATCH)):
+                        yield [(str(self.name), *values(each)) for each in batch]
+
+        await _all(batches(), lambda batch: self.view.execute_together(statement, batch))
+
+    def _turns(self) -> Iterator[Turn]:
+        for number in range(self.slices):
+            yield from self._slice(number)
+
+    def _slice(self, number: int) -> Iterator[Turn]:
+        """Yield the turns of a slice. The attempt of every other one is odd."""
+        chance = random.Random(f"{self.name} {number}")
+        start = self.first + number * WINDOW
+        for index in range(min(PER_SLICE, self.mails - number * PER_SLICE)):
+            at = start + index * WINDOW / PER_SLICE
+            key = place(id_at(at, 0, chance.getrandbits(62)), WINDOW, BUCKETS)
+            recipient = f"recipient@destination{chance.randrange(DOMAINS)}.example"
+            name = HUNDREDTH if index % 100 == 0 else "bulk"
+            yield Turn(
+                key=key,
+                mail_id=UUID(int=key.enqueue_id.int ^ 1),
+                envelope=Envelope("sender@origin.example", (recipient,), name),
+                blob_key=f"{self.name}/{at:%Y/%m/%d}/{key.enqueue_id}",
+                size_bytes=OBJECT_BYTES,
+                header_size=100,
+                accepted_at=at,
+                enqueued_at=at,
+                attempt=index % 2,
+            )
+
+
+def is_marked(turn: Turn) -> bool:
+    """Whether `mark_half` ends this mail."""
+    return turn.attempt == 1
+
+
+@asynccontextmanager
+async def bulk(where: Place, name: QueueName, mails: int) -> AsyncIterator[Bulk]:
+    """Open what the loader needs. Nothing is written yet."""
+    view = await where.bare_cassandra()
+    try:
+        await view.prepare(statements.INSERT_ROW, statements.MARK_DELIVERED)
+        until = slice_of(datetime.now(UTC), WINDOW) - WINDOW
+        yield Bulk(where, name, mails, until, view, where.bare_store())
+    finally:
+        await view.close()
+
+
+async def _all(items: Iterator[T], work: Callable[[T], Awaitable[None]]) -> None:
+    async def worker() -> None:
+        for each in items:
+            await work(each)
+
+    async with asyncio.TaskGroup() as workers:
+        for _ in range(AT_ONCE):
+            workers.create_task(worker())

@@ -1,0 +1,90 @@
+"""Where the queue room measures: names of its own on the real servers, gone afterwards."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+
+from pydantic import SecretStr
+
+import servers
+from bench.bare_clients import BareCassandra, BareRabbitMQ, BareStore
+from postroad.adapters.rabbitmq.access import parameters_of
+from postroad.adapters.s3.access import Access as S3Access
+from postroad.adapters.s3.objects import Objects
+from postroad.bootstrap.cluster import ClusterServers
+from postroad.bootstrap.tables import create_tables
+from postroad.domain.names import QueueName
+from postroad.settings import Settings, from_environment
+
+
+@dataclass(frozen=True)
+class Place:
+    """A keyspace and a bucket; any number of queues."""
+
+    settings: Settings
+    servers: ClusterServers
+
+    @property
+    def keyspace(self) -> str:
+        return self.settings.cassandra.keyspace
+
+    @property
+    def bucket(self) -> str:
+        return self.settings.s3.bucket or ""
+
+    async def bare_cassandra(self) -> BareCassandra:
+        """Return the driver on this keyspace."""
+        return await BareCassandra.open(servers.cassandra(self.keyspace))
+
+    async def bare_rabbitmq(self) -> BareRabbitMQ:
+        """Return a connection with one channel."""
+        broker = BareRabbitMQ(parameters_of(servers.rabbitmq(), "bench"))
+        await broker.ready()
+        return broker
+
+    def bare_store(self) -> BareStore:
+        """Return obstore on this bucket."""
+        s3 = self.settings.s3
+        access = S3Access(s3.endpoint, s3.region, _secret(s3.access_key), _secret(s3.secret_key))
+        return BareStore(Objects(access, self.bucket))
+
+
+def fresh_name() -> QueueName:
+    """Return the name of a queue that nobody uses."""
+    return QueueName("bench", servers.fresh())
+
+
+@asynccontextmanager
+async def new_place() -> AsyncIterator[Place]:
+    """Make a keyspace with its tables and a bucket; remove them at the end."""
+    keyspace = servers.fresh()
+    given = {"POSTROAD_CASSANDRA_KEYSPACE": keyspace, "POSTROAD_S3_BUCKET": f"bench-{keyspace}"}
+    settings = from_environment({**os.environ, **given})
+    place = Place(settings, ClusterServers(settings))
+    try:
+        await create_tables(place.servers)
+        await place.servers.blobs(place.bucket).create()
+        yield place
+    finally:
+        await place.servers.blobs(place.bucket).drop()
+        await place.servers.close()
+        session = servers.session(keyspace)
+        await session.run("DROP KEYSPACE IF EXISTS {keyspace}")
+        await session.close()
+
+
+@asynccontextmanager
+async def queue_names(place: Place) -> AsyncIterator[QueueName]:
+    """Give the name of a queue whose broker objects are removed at the end."""
+    name = fresh_name()
+    try:
+        yield name
+    finally:
+        await place.servers.broker(name).delete()
+
+
+def _secret(value: SecretStr | None) -> str | None:
+    return None if value is None else value.get_secret_value()
