@@ -46,6 +46,9 @@ the system can do. An unforeseen error counts as transient: mail is never droppe
 
 from __future__ import annotations
 
+CREATE = "let `postroad intake --create` or `postroad worker --create` make what is missing"
+"""How a queue comes to be without an operator. Hints are read by people at a shell."""
+
 
 class PostroadError(Exception):
     """postroad could not do what was asked."""
@@ -97,7 +100,7 @@ class InvalidSettings(InvalidInput):
 class QueueNotFound(PostroadError):
     """Nothing was created under this name."""
 
-    hint = "apply a MailQueue, or open it with create=True"
+    hint = f"apply a MailQueue, or {CREATE}"
 
 
 class QueueClosed(PostroadError):
@@ -153,7 +156,7 @@ class Unroutable(BrokerError):
     """The exchange has no queue behind it."""
 
     transient = True
-    hint = "the operator declares what is missing; without one, open the queue with create=True"
+    hint = f"the operator declares what is missing; without one, {CREATE}"
 
 
 class ViewError(ServerError):

@@ -75,8 +75,8 @@ async def test_a_worker_with_nothing_to_do_is_ready_and_ends_in_good_order(
     ("arguments", "code", "text"),
     [
         (("worker", "--queue", "memory://q"), 1, "no next hop"),
-        (("worker", "--queue", "nowhere://q", "--relay", "x"), 1, "no known scheme"),
-        (("worker", "--queue", "memory://q", "--relay", "x:y"), 1, "not a host and port"),
+        (("worker", "--queue", "nowhere://q", "--relay", "x"), 2, "no known scheme"),
+        (("worker", "--queue", "memory://q", "--relay", "x:y"), 2, "not a host and port"),
         (("intake",), 2, "--queue"),
     ],
 )

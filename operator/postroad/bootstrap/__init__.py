@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from urllib.parse import SplitResult, urlsplit
+from urllib.parse import SplitResult, parse_qs, urlsplit
 
 from postroad.adapters.machine.clocks import MachineChance, MachineClock
 from postroad.adapters.memory.servers import MemoryServers, World
@@ -86,6 +86,7 @@ def open_queue(
                 f"{url!r} has no known scheme: write one of "
                 + ", ".join(f"{scheme}://" for scheme in sorted(OPENERS))
             )
+        check_parts(parts)
         asked = Asked(parts, settings or from_environment(), create, configuration)
         return await opener(asked)
 
@@ -148,6 +149,24 @@ async def _open_embedded(asked: Asked) -> MailQueue:
     return await open_embedded(asked.url, create=asked.create)
 
 
+PARAMETERS = {"embedded": {"mail"}}
+"""The parameters that a URL may have, by scheme."""
+
+
+def check_parts(url: SplitResult) -> None:
+    """Refuse what would be ignored: a misspelt parameter is not what was asked for.
+    Raises: InvalidQueueURL."""
+    if url.fragment or (url.path.strip("/") and url.scheme != "embedded"):
+        raise InvalidQueueURL(
+            f"{url.geturl()!r} has more than a queue's URL has: write %23 for # and %3F for ?"
+        )
+    known = PARAMETERS.get(url.scheme, set())
+    unknown = sorted(parse_qs(url.query, keep_blank_values=True).keys() - known)
+    if unknown:
+        names = ", ".join(sorted(known)) or "none"
+        raise InvalidQueueURL(f"unknown parameter of the URL: {unknown[0]!r} (known: {names})")
+
+
 OPENERS: dict[str, Opener] = {
     "distributed": _open_distributed,
     "embedded": _open_embedded,
@@ -173,6 +192,7 @@ async def open_history(
     Raises: InvalidQueueURL, InvalidQueueName, InvalidSettings.
     """
     parts = urlsplit(url if "://" in url else f"distributed://{url}")
+    check_parts(parts)
     servers: Servers
     if parts.scheme == "memory":
         servers, name = MemoryServers(_MEMORY), QueueName("memory", parts.netloc)

@@ -13,7 +13,7 @@ from typing import Any
 
 import click
 
-from postroad.errors import PostroadError
+from postroad.errors import InvalidQueueName, InvalidQueueURL, PostroadError
 
 COMMANDS: dict[str, str] = {
     "enqueue": "postroad.cli.enqueueing:enqueue",
@@ -47,7 +47,7 @@ KUBECTL_COMMANDS: dict[str, str] = {
 }
 """The same for `kubectl mailqueue`."""
 
-FAILED, TRY_AGAIN = 1, 75
+FAILED, USAGE, TRY_AGAIN = 1, 2, 75
 
 
 class LazyGroup(click.Group):
@@ -73,12 +73,18 @@ class LazyGroup(click.Group):
             return super().invoke(ctx)
         except PostroadError as error:
             click.echo(f"postroad: {error.explain()}", err=True)
-            sys.exit(TRY_AGAIN if error.transient else FAILED)
+            sys.exit(_code_of(error))
         except OSError as error:
             if error.errno == errno.EPIPE:  # the reader has what it wanted: click ends quietly
                 raise
             click.echo(f"postroad: {error}", err=True)
             sys.exit(FAILED)
+
+
+def _code_of(error: PostroadError) -> int:
+    if isinstance(error, InvalidQueueURL | InvalidQueueName):
+        return USAGE
+    return TRY_AGAIN if error.transient else FAILED
 
 
 HELP = {"help_option_names": ["-h", "--help"]}

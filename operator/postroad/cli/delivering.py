@@ -8,7 +8,7 @@ import click
 
 from postroad.adapters.machine.clocks import MachineChance, MachineClock
 from postroad.bootstrap.transports import open_transport
-from postroad.cli.queues import queue_option
+from postroad.cli.queues import RELAY, queue_option
 from postroad.cli.serving import Process, process, run
 from postroad.domain.nexthops import NextHop, TlsMode, parse_host_port
 from postroad.domain.retries import RetryPlan
@@ -22,7 +22,10 @@ from postroad.worker.upkeep import keep_up
 @click.command()
 @queue_option
 @click.option(
-    "--relay", metavar="HOST[:PORT]", help="The next hop (or POSTROAD_WORKER_RELAY_HOST)."
+    "--relay",
+    type=RELAY,
+    metavar="HOST[:PORT]",
+    help="The next hop (or POSTROAD_WORKER_RELAY_HOST).",
 )
 @click.option(
     "--tls", type=click.Choice([mode.value for mode in TlsMode]), help="How far TLS is needed."

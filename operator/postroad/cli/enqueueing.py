@@ -35,6 +35,10 @@ async def enqueue(
 ) -> None:
     """Queue messages from FILES, or one from standard input; print their enqueue ids."""
     contents = [path.read_bytes() for path in files] or [sys.stdin.buffer.read()]
+    if not all(contents):
+        raise click.UsageError(
+            "the message is empty: give a file, or the message on standard input"
+        )
     mails = [_mail(content, sender, recipients, name) for content in contents]
     for mail in mails:
         enqueue_id = str(await queue.enqueue(mail, delay))

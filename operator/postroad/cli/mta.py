@@ -8,7 +8,7 @@ import ssl
 import click
 
 from postroad.cli.delivering import deliver, next_hop, with_relay
-from postroad.cli.queues import queue_option
+from postroad.cli.queues import LISTEN, RELAY, queue_option
 from postroad.cli.receiving import receive, tls_context, with_address
 from postroad.cli.serving import process, run
 from postroad.domain.nexthops import NextHop, TlsMode
@@ -18,9 +18,17 @@ from postroad.settings import Settings, from_environment
 
 @click.command()
 @queue_option
-@click.option("--listen", metavar="HOST:PORT", help="Where to listen (or POSTROAD_INTAKE_PORT).")
 @click.option(
-    "--relay", metavar="HOST[:PORT]", help="The next hop (or POSTROAD_WORKER_RELAY_HOST)."
+    "--listen",
+    type=LISTEN,
+    metavar="HOST:PORT",
+    help="Where to listen (or POSTROAD_INTAKE_PORT).",
+)
+@click.option(
+    "--relay",
+    type=RELAY,
+    metavar="HOST[:PORT]",
+    help="The next hop (or POSTROAD_WORKER_RELAY_HOST).",
 )
 @click.option(
     "--tls", type=click.Choice([mode.value for mode in TlsMode]), help="How far TLS is needed."

@@ -13,6 +13,7 @@ import click
 
 from postroad.bootstrap import open_queue
 from postroad.domain.durations import parse_duration
+from postroad.domain.nexthops import parse_host_port
 from postroad.domain.selectors import Selector
 from postroad.errors import InvalidInput
 from postroad.ports.queue import MailView
@@ -37,7 +38,26 @@ class DurationType(click.ParamType[timedelta]):
             self.fail(str(error), param, ctx)
 
 
+class AddressType(click.ParamType[str]):
+    """`HOST`, `HOST:PORT` or `[ADDRESS]:PORT`; port 0 (any that is free) only to listen on."""
+
+    name = "address"
+
+    def __init__(self, lowest_port: int) -> None:
+        self._lowest_port = lowest_port
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        try:
+            _, port = parse_host_port(value, self._lowest_port)
+        except InvalidInput as error:
+            self.fail(str(error), param, ctx)
+        if port < self._lowest_port:
+            self.fail(f"{value!r} has no port that can be connected to", param, ctx)
+        return str(value)
+
+
 DURATION = DurationType()
+LISTEN, RELAY = AddressType(0), AddressType(1)
 
 queue_option = click.option(
     "--queue",

@@ -8,7 +8,7 @@ import click
 
 from postroad.adapters.machine.clocks import MachineChance, MachineClock
 from postroad.bootstrap.transports import hostname_of
-from postroad.cli.queues import queue_option
+from postroad.cli.queues import LISTEN, queue_option
 from postroad.cli.serving import Process, process, run
 from postroad.domain.nexthops import parse_host_port
 from postroad.errors import InvalidSettings
@@ -20,7 +20,12 @@ from postroad.settings import Intake, Settings, from_environment
 
 @click.command()
 @queue_option
-@click.option("--listen", metavar="HOST:PORT", help="Where to listen (or POSTROAD_INTAKE_PORT).")
+@click.option(
+    "--listen",
+    type=LISTEN,
+    metavar="HOST:PORT",
+    help="Where to listen (or POSTROAD_INTAKE_PORT).",
+)
 @click.option("--create", is_flag=True, help="Create what is missing of the queue.")
 def intake(url: str, listen: str | None, create: bool) -> None:
     """Accept mail over SMTP into a queue, until SIGTERM."""

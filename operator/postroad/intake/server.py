@@ -37,7 +37,10 @@ class SmtpServer:
                 lambda: Wire(self._welcome), host or None, port, backlog=1024
             )
         except OSError as error:
-            raise InvalidSettings(f"cannot listen on {host}:{port}: {error.strerror}") from error
+            raise InvalidSettings(
+                f"cannot listen on {host}:{port}: {error.strerror}",
+                hint="say another address with --listen or POSTROAD_INTAKE_PORT",
+            ) from error
         _log.info("listening", queue=self._receiver.queue.name, address=f"{host}:{self.port}")
 
     @property

@@ -78,7 +78,10 @@ class HealthServer:
         try:
             self._server = await asyncio.start_server(self._serve, host or None, port, limit=8192)
         except OSError as error:
-            raise InvalidSettings(f"cannot listen on port {port}: {error.strerror}") from error
+            raise InvalidSettings(
+                f"cannot listen on port {port} for probes: {error.strerror}",
+                hint="say another with POSTROAD_HEALTH_PORT; 0 takes any that is free",
+            ) from error
         _log.info("health", address=f"{host}:{self.port}")
 
     @property

@@ -179,5 +179,5 @@ def test_there_is_nothing_to_adopt_while_nothing_is_lost(url: str) -> None:
 def test_an_embedded_queue_has_no_view_configuration() -> None:
     result = CliRunner().invoke(main, ["config", "show", "embedded:///nowhere"])
 
-    assert result.exit_code == 1
+    assert result.exit_code == 2
     assert "no configuration history" in result.output

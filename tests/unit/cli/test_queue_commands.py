@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import errno
 import json
+import subprocess
+import sys
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -12,7 +14,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
-from postroad import Mail, open_queue
+from postroad import Mail, errors, open_queue
 from postroad.adapters.disk.files import DiskFiles
 from postroad.cli import main
 from postroad.errors import StoreFailed
@@ -168,6 +170,45 @@ def test_loss_is_accepted_for_a_slice_by_its_start(url: str, slice_start: str, c
     assert len(read(url, "browse")) == 1
 
 
+def test_a_queue_that_is_not_there_is_told_in_words_for_a_shell() -> None:
+    said = run("memory://nobody-made-it", "size").output
+
+    assert "postroad worker --create" in said
+    hints = [each.hint for each in vars(errors).values() if hasattr(each, "hint")]
+    assert not [hint for hint in hints if "open_queue" in hint or "=True" in hint]
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        ("worker", "--relay", "two words"),
+        ("worker", "--relay", "host:0"),
+        ("worker", "--relay", "host:70000"),
+        ("intake", "--listen", "::1"),
+        ("intake", "--listen", "localhost:smtp"),
+        ("mta", "--listen", "localhost:65536"),
+    ],
+    ids=" ".join,
+)
+def test_an_address_that_is_none_is_a_mistake_of_usage(url: str, options: tuple[str, ...]) -> None:
+    command, *rest = options
+    result = run(url, command, *rest)
+
+    assert result.exit_code == 2
+    assert f"Invalid value for '{rest[0]}'" in result.output
+
+
+def test_an_empty_message_is_refused_before_it_is_queued(url: str, tmp_path: Path) -> None:
+    envelope = ("--from", "a@x.example", "--to", "b@y.example")
+    (tmp_path / "empty").write_bytes(b"")
+    (tmp_path / "one").write_bytes(LETTER)
+    files = (str(tmp_path / "one"), str(tmp_path / "empty"))
+
+    assert run(url, "enqueue", *envelope, content=b"").exit_code == 2
+    assert run(url, "enqueue", *envelope, *files).exit_code == 2
+    assert read(url, "browse") == []
+
+
 @pytest.mark.parametrize("command", ["remove", "flush", "hold", "release", "requeue"])
 def test_bulk_commands_want_a_selector(url: str, command: str) -> None:
     assert run(url, command).exit_code == 2
@@ -178,7 +219,13 @@ def test_bulk_commands_want_a_selector(url: str, command: str) -> None:
     ("queue", "code"),
     [
         pytest.param("memory://nobody-made-it", 1, id="not found"),
-        pytest.param("imap://host", 1, id="no such scheme"),
+        pytest.param("imap://host", 2, id="no such scheme"),
+        pytest.param("embedded://relative", 2, id="no absolute path"),
+        pytest.param("embedded:///var/q?mial=/mnt/a", 2, id="a misspelt parameter"),
+        pytest.param("embedded:///var/q#1", 2, id="a fragment"),
+        pytest.param("memory://q?create=1", 2, id="a parameter of another engine"),
+        pytest.param("memory://q/more", 2, id="a path"),
+        pytest.param("distributed://outgoing", 2, id="no namespace"),
     ],
 )
 def test_errors_are_one_line_and_a_code(queue: str, code: int) -> None:
@@ -225,3 +272,22 @@ def test_output_that_cannot_be_written_is_told_in_one_line(
     result = run(url, "size")
     assert result.exit_code == 1
     assert result.output == "postroad: [Errno 28] No space left on device\n"
+
+
+def test_a_reader_that_has_enough_ends_a_listing_without_a_word(tmp_path: Path) -> None:
+    """`postroad browse --json | head -1`."""
+    store = f"embedded://{tmp_path}/store"
+
+    async def fill() -> None:
+        async with open_queue(store, create=True) as queue:
+            mails = [Mail("a@example.org", ("b@example.net",), b"x") for _ in range(500)]
+            await asyncio.gather(*map(queue.enqueue, mails))
+
+    asyncio.run(fill())
+    command = [sys.executable, "-m", "postroad", "browse", "--queue", store, "--json"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as listing:
+        assert listing.stdout is not None
+        assert listing.stderr is not None
+        assert json.loads(listing.stdout.readline())["attempt"] == 0
+        listing.stdout.close()
+        assert listing.stderr.read() == b""

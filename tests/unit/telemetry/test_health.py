@@ -4,7 +4,7 @@ from unittest.mock import patch
 
 import pytest
 
-from postroad.errors import ViewUnavailable
+from postroad.errors import InvalidSettings, ViewUnavailable
 from postroad.telemetry import health
 from postroad.telemetry.health import HealthServer, Readiness
 
@@ -78,3 +78,17 @@ async def test_metrics_are_shown_as_prometheus_reads_them() -> None:
 )
 async def test_other_requests_are_answered_shortly(method: str, path: str, status: int) -> None:
     assert (await ask(Readiness(), path, method))[0] == status
+
+
+async def test_a_second_process_on_one_machine_is_told_how_to_get_a_port_of_its_own() -> None:
+    first, second = HealthServer(Readiness()), HealthServer(Readiness())
+    await first.listen(0)
+    taken = first.port
+    try:
+        with pytest.raises(InvalidSettings) as refusal:
+            await second.listen(taken)
+    finally:
+        await first.close()
+
+    assert str(taken) in refusal.value.explain()
+    assert "POSTROAD_HEALTH_PORT" in refusal.value.explain()

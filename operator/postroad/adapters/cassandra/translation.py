@@ -14,9 +14,9 @@ from cassandra.cluster import NoHostAvailable
 from cassandra.protocol import RequestValidationException as RequestValidationMessage
 from cassandra.protocol import SyntaxException
 
-from postroad.errors import CredentialsRefused, ServerError, ViewRefused, ViewUnavailable
+from postroad.errors import CREATE, CredentialsRefused, ServerError, ViewRefused, ViewUnavailable
 
-NOT_CREATED = "apply the QueueCluster, or open the queue with create=True"
+NOT_CREATED = f"apply the QueueCluster, or {CREATE}"
 
 _SERVERS_WORDS = re.compile(r'message="(.*)"', re.DOTALL)
 

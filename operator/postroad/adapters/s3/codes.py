@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from postroad.errors import (
+    CREATE,
     BlobMissing,
     BlobsRefused,
     BlobsUnavailable,
@@ -41,7 +42,7 @@ def error_of(code: str, said: str = "", status: int = 500) -> PostroadError:
     if code in _NO_BUCKET:
         return BlobsUnavailable(
             "the bucket does not exist",
-            hint="the operator creates it; without one, open the queue with create=True",
+            hint=f"the operator creates it; without one, {CREATE}",
         )
     if code not in _LATER and 400 <= status < 500 and status not in {408, 429}:
         return BlobsRefused(f"the object store refused the request: {code}")
