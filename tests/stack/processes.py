@@ -17,6 +17,13 @@ from pathlib import Path
 MARKER = "POSTROAD_STACK_MEMBER"
 """Environment variable that says which server's folder a process belongs to."""
 
+KERNEL_THREAD = 0x00200000
+"""PF_KTHREAD among the flags of `/proc/PID/stat`."""
+EXEC_SECONDS, EXEC_LOOKS = 0.2, 20
+"""How long, and how often, a process is looked at that shows no environment."""
+_always_blank: dict[int, int] = {}
+"""Processes that showed none all that time, with their start: they are waited for once."""
+
 PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 
@@ -86,19 +93,44 @@ def pids() -> list[int]:
 def members(member: Path) -> list[Process]:
     """Return the living processes of a server, the oldest first."""
     mark = f"{MARKER}={member}".encode()
-    found = []
-    for pid in pids():
-        if pid == os.getpid():
-            continue
-        try:
-            environment = Path(f"/proc/{pid}/environ").read_bytes()
-        except OSError:
-            continue
-        if mark in environment.split(b"\0"):
-            process = look(pid)
-            if process is not None:
-                found.append(process)
+    marked, blank = [], [pid for pid in pids() if pid != os.getpid() and not _is_always_blank(pid)]
+    for again in range(EXEC_LOOKS):
+        if again:  # in the midst of an exec a living process shows no environment for a moment
+            time.sleep(EXEC_SECONDS / EXEC_LOOKS)
+        environments = {pid: _environment(pid) for pid in blank}
+        marked += [pid for pid, variables in environments.items() if mark in variables]
+        blank = [pid for pid in blank if environments[pid] == [b""] and _may_exec(pid)]
+        if not blank:
+            break
+    _always_blank.update({pid: process.started for pid in blank if (process := look(pid))})
+    found = [process for process in map(look, marked) if process is not None]
     return sorted(found, key=lambda process: (process.started, process.pid))
+
+
+def _is_always_blank(pid: int) -> bool:
+    started = _always_blank.get(pid)
+    if started is None:
+        return False
+    process = look(pid)
+    return process is not None and process.started == started
+
+
+def _environment(pid: int) -> list[bytes]:
+    """Return a process' environment: one empty entry when it shows none, none when it is gone or
+    not ours to read."""
+    try:
+        return Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+    except OSError:
+        return []
+
+
+def _may_exec(pid: int) -> bool:
+    """Tell a program from the kernel's threads and from what has ended: those never exec."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return False
+    return fields[0] not in "ZX" and not int(fields[6]) & KERNEL_THREAD
 
 
 def descendants(roots: Iterable[int]) -> list[Process]:

@@ -78,6 +78,11 @@ class Place:
         """Return how many mails wait, as the command says."""
         return int(json.loads(self.postroad("size", "--json", name=name))["size"])
 
+    def browse(self, name: str = "outgoing") -> list[Manifest]:
+        """Return what waits, as the command lists it."""
+        lines = self.postroad("browse", "--json", name=name).splitlines()
+        return [json.loads(line) for line in lines]
+
     def smtp(self, name: str = "outgoing") -> contextlib.AbstractContextManager[int]:
         """Forward a port to the intake's Service."""
         return self.kubectl.forwarded(self.namespace, f"service/{name}-intake", 2525)

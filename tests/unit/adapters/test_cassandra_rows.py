@@ -25,13 +25,15 @@ instants = st.integers(0, 80 * 365 * 86_400_000).map(
 )
 keys = st.builds(TurnKey, instants, st.integers(0, 99), st.uuids())
 chains = st.lists(keys, max_size=3).map(tuple)
+notify = st.lists(st.sampled_from(["NEVER", "SUCCESS", "FAILURE", "DELAY"]), max_size=2).map(tuple)
+printable = st.text(st.characters(min_codepoint=32, max_codepoint=126), max_size=20)
 dsn = st.builds(
     DsnOptions,
     ret=st.none() | st.just("FULL"),
-    envid=st.none() | texts,
+    envid=st.none() | printable,
     recipients=st.dictionaries(
         addresses,
-        st.builds(RecipientDsn, st.lists(texts, max_size=2).map(tuple), st.none() | texts),
+        st.builds(RecipientDsn, notify, st.none() | printable.map("rfc822;".__add__)),
         max_size=2,
     ),
 )

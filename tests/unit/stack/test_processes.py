@@ -40,6 +40,14 @@ def test_daemons_of_a_member_are_members(member: Path) -> None:
     assert len(found) == 3
 
 
+def test_a_member_is_seen_in_the_midst_of_an_exec(member: Path) -> None:
+    script = member / "again"
+    script.write_text("touch ready; exec sh again")
+    start(member, "exec sh again")
+
+    assert all(processes.members(member) for _ in range(100))
+
+
 def test_a_folder_with_a_similar_name_has_no_part_in_it(member: Path) -> None:
     start(member, "touch ready; exec sleep 60")
 
