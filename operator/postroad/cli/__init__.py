@@ -44,6 +44,18 @@ COMMANDS: dict[str, str] = {
 KUBECTL_COMMANDS: dict[str, str] = {
     "plan": "postroad.cli.planning:plan",
     "adopt": "postroad.cli.planning:adopt",
+    "browse": "postroad.cli.remote:browse",
+    "show": "postroad.cli.remote:show",
+    "size": "postroad.cli.remote:size",
+    "ages": "postroad.cli.remote:ages",
+    "dead-letters": "postroad.cli.remote:dead_letters",
+    "remove": "postroad.cli.remote:remove",
+    "purge": "postroad.cli.remote:purge",
+    "flush": "postroad.cli.remote:flush",
+    "hold": "postroad.cli.remote:hold",
+    "release": "postroad.cli.remote:release",
+    "requeue": "postroad.cli.remote:requeue",
+    "republish": "postroad.cli.remote:republish",
 }
 """The same for `kubectl mailqueue`."""
 

@@ -6,15 +6,11 @@ The resource is read with `kubectl` itself, so that its contexts and credentials
 from __future__ import annotations
 
 import asyncio
-import json
 import os
-import subprocess
 import sys
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator
 from datetime import timedelta
-from functools import wraps
-from typing import Any, BinaryIO
+from typing import BinaryIO
 
 import click
 import yaml
@@ -22,71 +18,14 @@ import yaml
 from postroad.bootstrap import open_history
 from postroad.cli import outcomes
 from postroad.cli.configuring import REFUSED, adopt_into, adopted, wanting
+from postroad.cli.kubectl import Kubectl, Resource, with_kubectl
 from postroad.cli.queues import json_option
-from postroad.controller.api import API_VERSION, GROUP, MAIL_QUEUE
+from postroad.controller.api import API_VERSION, MAIL_QUEUE
 from postroad.domain.agreement import readable
 from postroad.domain.configuration import ConfigurationEvent
 from postroad.domain.history import configuration_from
 from postroad.domain.names import QueueName
-from postroad.errors import InvalidInput, KubernetesRefused, KubernetesUnavailable
-
-Resource = dict[str, Any]
-
-RESOURCE = f"{MAIL_QUEUE.plural}.{GROUP}"
-
-
-@dataclass(frozen=True, slots=True)
-class Kubectl:
-    """`kubectl` with the user's choice of cluster."""
-
-    options: tuple[str, ...]
-    namespace: str | None
-
-    def find(self, name: str, namespace: str | None) -> Resource | None:
-        """Return a MailQueue, or None. Raises: KubernetesUnavailable, KubernetesRefused."""
-        place = namespace or self.namespace
-        command = [
-            *("kubectl", *self.options, "get", RESOURCE, name),
-            *(("--namespace", place) if place else ()),
-            *("--ignore-not-found", "--output", "json"),
-        ]
-        found = _run(command)
-        if found.returncode:
-            said = found.stderr.strip().splitlines() or ["kubectl failed"]
-            refused = "Error from server" in found.stderr
-            raise (KubernetesRefused if refused else KubernetesUnavailable)(said[-1])
-        return json.loads(found.stdout) if found.stdout.strip() else None
-
-    def default_namespace(self) -> str:
-        """Return the namespace of resources that name none. Raises: KubernetesUnavailable."""
-        if self.namespace:
-            return self.namespace
-        command = ["kubectl", *self.options, "config", "view", "--minify", "--output"]
-        return _run([*command, "jsonpath={..namespace}"]).stdout.strip() or "default"
-
-
-def _run(command: Sequence[str]) -> subprocess.CompletedProcess[str]:
-    try:
-        return subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603
-    except OSError as error:
-        raise KubernetesUnavailable("kubectl cannot be run") from error
-
-
-def with_kubectl(command: Any) -> Any:
-    """Add kubectl's options of where to look; the command gets them as `kubectl`."""
-
-    @click.option("-n", "--namespace", help="The namespace (default: the context's).")
-    @click.option("--context", help="The kubeconfig's context.")
-    @click.option("--kubeconfig", help="The kubeconfig.")
-    @wraps(command)
-    def run(
-        namespace: str | None, context: str | None, kubeconfig: str | None, **options: Any
-    ) -> Any:
-        given = {"--context": context, "--kubeconfig": kubeconfig}
-        chosen = tuple(part for name, value in given.items() if value for part in (name, value))
-        return command(kubectl=Kubectl(chosen, namespace), **options)
-
-    return run
+from postroad.errors import InvalidInput
 
 
 @click.command()
@@ -145,9 +84,7 @@ def adopt(
     Brings back to Cassandra (POSTROAD_CASSANDRA_*) what the resource's status remembers.
     """
     namespace = kubectl.default_namespace()
-    resource = kubectl.find(name, namespace)
-    if resource is None:
-        raise InvalidInput(f"there is no MailQueue {namespace}/{name}")
+    resource = kubectl.require(name, namespace)
     wanted = adopted(slice_window, bucket_count, update_browse_start_pace)
     status = (resource.get("status") or {}).get("history") or []
 

@@ -1,0 +1,144 @@
+"""The user's `kubectl`, run as it is, so that its contexts and credentials are the user's."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import wraps
+from typing import Any
+
+import click
+
+from postroad.controller.api import GROUP, MAIL_QUEUE
+from postroad.errors import InvalidInput, KubernetesRefused, KubernetesUnavailable
+
+Resource = dict[str, Any]
+
+RESOURCE = f"{MAIL_QUEUE.plural}.{GROUP}"
+
+ENDED_WITH = "command terminated with exit code"
+"""What `kubectl exec` says when the program ran and failed, beside what the program said."""
+
+
+@dataclass(frozen=True, slots=True)
+class Kubectl:
+    """`kubectl` with the user's choice of cluster."""
+
+    options: tuple[str, ...]
+    namespace: str | None
+
+    def find(self, name: str, namespace: str | None) -> Resource | None:
+        """Return a MailQueue, or None. Raises: KubernetesUnavailable, KubernetesRefused."""
+        return self.get(RESOURCE, name, namespace)
+
+    def get(self, kind: str, name: str, namespace: str | None) -> Resource | None:
+        """Return an object, or None. Errors as `find`."""
+        said = self._say("get", kind, name, "--ignore-not-found", namespace=namespace)
+        return json.loads(said) if said.strip() else None
+
+    def require(self, name: str, namespace: str) -> Resource:
+        """Return a MailQueue. Raises: InvalidInput when there is none; else as `find`."""
+        found = self.find(name, namespace)
+        if found is None:
+            raise InvalidInput(f"there is no MailQueue {namespace}/{name}")
+        return found
+
+    def list(self, kind: str, labels: str, namespace: str) -> Sequence[Resource]:
+        """Return the objects with these labels. Errors as `find`."""
+        said = self._say("get", kind, "--selector", labels, namespace=namespace)
+        found: Sequence[Resource] = json.loads(said)["items"] if said.strip() else []
+        return found
+
+    def create(self, manifest: Resource, namespace: str) -> None:
+        """Create an object. Errors as `find`."""
+        text = json.dumps(manifest)
+        self._say("create", "--filename", "-", namespace=namespace, stdin=text)
+
+    def wait_ready(self, pod: str, seconds: int, namespace: str) -> None:
+        """Wait for a pod. Errors as `find`."""
+        within = f"--timeout={seconds}s"
+        self._say("wait", f"pod/{pod}", "--for=condition=Ready", within, namespace=namespace)
+
+    def delete(self, pod: str, namespace: str) -> None:
+        """Delete a pod without waiting. Errors as `find`."""
+        options = ("--ignore-not-found", "--wait=false")
+        self._say("delete", f"pod/{pod}", *options, namespace=namespace, output="name")
+
+    def execute(self, pod: str, container: str, namespace: str, command: Sequence[str]) -> int:
+        """Run a command in a pod, with this process' output; return its exit code.
+
+        Raises: KubernetesUnavailable, KubernetesRefused when it could not be run.
+        """
+        place = ("--namespace", namespace, pod, "--container", container)
+        line = ["kubectl", *self.options, "exec", *place, "--", *command]
+        try:
+            with subprocess.Popen(  # noqa: S603
+                line, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
+            ) as running:
+                assert running.stderr is not None
+                said = running.stderr.read().splitlines()
+        except OSError as error:
+            raise KubernetesUnavailable("kubectl cannot be run") from error
+        ended = [each for each in said if each.startswith(ENDED_WITH)]
+        if running.returncode > 0 and not ended:
+            raise _failure(said)
+        for each in said:
+            if each not in ended:
+                click.echo(each, err=True)
+        return running.returncode
+
+    def default_namespace(self) -> str:
+        """Return the namespace of resources that name none. Raises: KubernetesUnavailable."""
+        if self.namespace:
+            return self.namespace
+        command = ["kubectl", *self.options, "config", "view", "--minify", "--output"]
+        return _run([*command, "jsonpath={..namespace}"]).stdout.strip() or "default"
+
+    def _say(
+        self, *command: str, namespace: str | None, stdin: str | None = None, output: str = "json"
+    ) -> str:
+        place = namespace or self.namespace
+        line = [
+            *("kubectl", *self.options, *command),
+            *(("--namespace", place) if place else ()),
+            *("--output", output),
+        ]
+        done = _run(line, stdin)
+        if done.returncode:
+            raise _failure(done.stderr.strip().splitlines())
+        return done.stdout
+
+
+def _failure(said: Sequence[str]) -> Exception:
+    """Return what kubectl's complaint means: a no of the API server, or that it was not reached."""
+    refused = any(each.startswith("Error from server") for each in said)
+    kind = KubernetesRefused if refused else KubernetesUnavailable
+    return kind(said[-1] if said else "kubectl failed")
+
+
+def _run(command: Sequence[str], stdin: str | None = None) -> subprocess.CompletedProcess[str]:
+    try:
+        return subprocess.run(  # noqa: S603
+            command, input=stdin, capture_output=True, text=True, check=False
+        )
+    except OSError as error:
+        raise KubernetesUnavailable("kubectl cannot be run") from error
+
+
+def with_kubectl(command: Any) -> Any:
+    """Add kubectl's options of where to look; the command gets them as `kubectl`."""
+
+    @click.option("-n", "--namespace", help="The namespace (default: the context's).")
+    @click.option("--context", help="The kubeconfig's context.")
+    @click.option("--kubeconfig", help="The kubeconfig.")
+    @wraps(command)
+    def run(
+        namespace: str | None, context: str | None, kubeconfig: str | None, **options: Any
+    ) -> Any:
+        given = {"--context": context, "--kubeconfig": kubeconfig}
+        chosen = tuple(part for name, value in given.items() if value for part in (name, value))
+        return command(kubectl=Kubectl(chosen, namespace), **options)
+
+    return run

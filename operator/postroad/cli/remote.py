@@ -1,0 +1,135 @@
+"""`kubectl mailqueue browse|show|… NAME`: the day-2 commands, run in a pod of the queue.
+
+A pod of the queue has its servers, credentials and certificates; whoever administers the queue
+needs none of them, only the right to `exec` there. Where no pod runs, one is made for the command.
+"""
+
+from __future__ import annotations
+
+import copy
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from importlib.metadata import version
+from typing import Any
+
+import click
+
+from postroad.cli import changing, looking
+from postroad.cli.kubectl import Kubectl, Resource, with_kubectl
+from postroad.cli.stand_in import COMPONENTS, STAND_IN, labels_of, stand_in
+from postroad.domain.names import QueueName
+from postroad.errors import PostroadError
+
+START_SECONDS = 120
+"""For a pod that is made for a command: the image may have to be pulled."""
+
+
+class AsGiven(click.ParamType[str]):
+    """A value that another type accepts, kept as it was written."""
+
+    def __init__(self, inner: click.ParamType[Any]) -> None:
+        self.name = inner.name
+        self._inner = inner
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        self._inner.convert(value, param, ctx)
+        return str(value)
+
+
+def remote(local: click.Command) -> click.Command:
+    """Return a command of the same name and options for the queue of a resource."""
+    passed_on = [_as_given(each) for each in local.params if each.name != "url"]
+
+    @with_kubectl
+    @click.argument("resource", metavar="NAME")
+    @click.option(
+        "--image",
+        help="What a pod runs that is made for the command when none of the queue's runs.",
+    )
+    def run(kubectl: Kubectl, resource: str, image: str | None, **given: Any) -> None:
+        queue = QueueName(kubectl.default_namespace(), resource)
+        command = ["postroad", str(local.name), "--queue", f"distributed://{queue}"]
+        command += arguments(passed_on, given)
+        with place(kubectl, queue, image) as (pod, container):
+            code = kubectl.execute(pod, container, queue.namespace, command)
+        if code:
+            sys.exit(code if code > 0 else 128 - code)  # a signal, as shells number it
+
+    made = click.command(local.name, help=local.help)(run)
+    made.params += passed_on
+    return made
+
+
+def _as_given(param: click.Parameter) -> click.Parameter:
+    given = copy.copy(param)
+    if not (isinstance(param, click.Option) and param.is_flag):
+        given.type = AsGiven(param.type)
+    return given
+
+
+def arguments(params: Sequence[click.Parameter], given: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the command line that gives these values."""
+    for param in params:
+        value = given[str(param.name)]
+        if value is None or value is False:
+            continue
+        if isinstance(param, click.Argument):
+            yield value
+        else:
+            yield param.opts[0] if value is True else f"{param.opts[0]}={value}"
+
+
+@contextmanager
+def place(kubectl: Kubectl, queue: QueueName, image: str | None) -> Iterator[tuple[str, str]]:
+    """Give the pod and the container to run a command in.
+
+    Raises: InvalidInput when there is no such MailQueue; KubernetesUnavailable, KubernetesRefused.
+    """
+    resource = kubectl.require(queue.name, queue.namespace)
+    found = running(kubectl.list("pods", labels_of(queue), queue.namespace))
+    if found is not None:
+        yield found
+        return
+    made = stand_in(kubectl, resource, queue, image or f"postroad:{version('postroad')}")
+    pod = made["metadata"]["name"]
+    click.echo(f"no pod of {queue} runs: pod {pod} is made for this command", err=True)
+    kubectl.create(made, queue.namespace)
+    try:
+        kubectl.wait_ready(pod, START_SECONDS, queue.namespace)
+        yield pod, STAND_IN
+    finally:
+        _delete(kubectl, pod, queue.namespace)
+
+
+def _delete(kubectl: Kubectl, pod: str, namespace: str) -> None:
+    try:
+        kubectl.delete(pod, namespace)
+    except PostroadError as error:
+        click.echo(f"pod {pod} was not deleted and ends by itself: {error}", err=True)
+
+
+def running(pods: Sequence[Resource]) -> tuple[str, str] | None:
+    """Return a pod and the container of ours that runs in it: a ready one, if there is any."""
+    found = sorted(
+        (not status.get("ready"), COMPONENTS.index(status["name"]), pod["metadata"]["name"])
+        for pod in pods
+        if "deletionTimestamp" not in pod["metadata"]
+        for status in (pod.get("status") or {}).get("containerStatuses") or ()
+        if status["name"] in COMPONENTS and "running" in (status.get("state") or {})
+    )
+    return (found[0][2], COMPONENTS[found[0][1]]) if found else None
+
+
+browse = remote(looking.browse)
+show = remote(looking.show)
+size = remote(looking.size)
+ages = remote(looking.ages)
+dead_letters = remote(looking.dead_letters)
+remove = remote(changing.remove)
+purge = remote(changing.purge)
+flush = remote(changing.flush)
+hold = remote(changing.hold)
+release = remote(changing.release)
+requeue = remote(changing.requeue)
+republish = remote(changing.republish)

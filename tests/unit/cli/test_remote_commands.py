@@ -1,0 +1,201 @@
+"""`kubectl mailqueue browse …`: the day-2 commands, run in a pod of the queue.
+
+`kubectl` is played by a script that writes down what it is asked for.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from postroad.cli import KUBECTL_COMMANDS, kubectl_mailqueue, main
+from support import played_kubectl
+from support.played_kubectl import answer, calls, executed, folder
+
+__all__ = ["folder"]
+
+DAY_2 = sorted(KUBECTL_COMMANDS.keys() - {"plan", "adopt"})
+CLUSTER = {
+    "rabbitmq": {"uri": "amqp://rabbitmq:5672/%2F", "secretRef": {"name": "rabbitmq"}},
+    "cassandra": {"contactPoints": ["cassandra"], "secretRef": {"name": "cassandra"}},
+    "s3": {"endpoint": "http://s3:9000", "secretRef": {"name": "s3"}},
+}
+
+
+def pod(name: str, container: str, *, ready: bool = True, **metadata: str) -> dict[str, Any]:
+    status = {"name": container, "ready": ready, "state": {"running": {}}}
+    return {"metadata": {"name": name} | metadata, "status": {"containerStatuses": [status]}}
+
+
+@pytest.fixture
+def queue(folder: Path) -> Path:
+    """A MailQueue `outgoing` with a running worker."""
+    resource = {
+        "kind": "MailQueue",
+        "metadata": {"namespace": "mail", "name": "outgoing", "uid": "1", "generation": 1},
+        "spec": {"clusterRef": {"name": "main"}},
+    }
+    (folder / "outgoing.json").write_text(json.dumps(resource))
+    played_kubectl.put_list(folder, "pods", [pod("outgoing-worker-1", "worker")])
+    answer(folder, "")
+    return folder
+
+
+def run(*arguments: str) -> Result:
+    return CliRunner().invoke(kubectl_mailqueue, arguments)
+
+
+def command(folder: Path) -> list[str]:
+    """What runs in the pod."""
+    words = executed(folder)
+    return words[words.index("--") + 1 :]
+
+
+def test_a_command_runs_in_a_pod_of_the_queue_and_its_output_is_passed_on(
+    queue: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    answer(queue, '{"size": 7}\n', stderr="a warning\n")
+
+    result = run("size", "outgoing", "-n", "other", "--json")
+
+    assert result.exit_code == 0, result.output
+    assert capfd.readouterr().out == '{"size": 7}\n'
+    assert result.stderr == "a warning\n"
+    assert executed(queue)[:6] == [
+        *("exec", "--namespace", "other", "outgoing-worker-1", "--container", "worker")
+    ]
+    assert command(queue) == [
+        *("postroad", "size", "--queue", "distributed://other.outgoing", "--json")
+    ]
+
+
+@pytest.mark.parametrize("code", [1, 2, 75])
+def test_the_exit_code_is_that_of_the_command(queue: Path, code: int) -> None:
+    answer(queue, "", code=code, stderr="postroad: no mail waits under this id\n")
+
+    result = run("show", "outgoing", "00000000-0000-0000-0000-000000000000")
+
+    assert result.exit_code == code
+    assert result.stderr == "postroad: no mail waits under this id\n"
+
+
+def test_every_option_reaches_the_command_as_it_was_written(queue: Path) -> None:
+    given = (
+        *("--sender=<>", "--recipient=it's me@x.example", "--name=-n", "--domain=x.example"),
+        *("--older-than=90m", "--attribute=a=b c", "--limit=5", "--json"),
+        "--id=00000000-0000-0000-0000-000000000000",
+    )
+    result = run("browse", "outgoing", *given)
+
+    assert result.exit_code == 0, result.output
+    assert sorted(command(queue)[4:]) == sorted(given)
+    parsed = main.get_command(None, "browse").make_context("browse", command(queue)[2:])  # type: ignore[union-attr, arg-type]
+    assert parsed.params["sender"] == "<>"
+    assert parsed.params["recipient"] == "it's me@x.example"
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("browse", "outgoing", "--older-than", "a while"),
+        ("browse", "outgoing", "--limit", "0"),
+        ("show", "outgoing", "7"),
+        ("republish", "outgoing"),
+        ("size",),
+        ("size", "Out_Going"),
+    ],
+    ids=" ".join,
+)
+def test_mistakes_of_usage_are_told_before_anything_is_asked(
+    queue: Path, arguments: tuple[str, ...]
+) -> None:
+    assert run(*arguments).exit_code == 2
+    assert not (queue / "executed").exists()
+
+
+@pytest.mark.parametrize("name", DAY_2)
+def test_a_command_has_the_options_that_it_has_for_a_url(name: str) -> None:
+    local = main.get_command(None, name)  # type: ignore[arg-type]
+    remote = kubectl_mailqueue.get_command(None, name)  # type: ignore[arg-type]
+    assert local is not None
+    assert remote is not None
+
+    theirs = {each for param in remote.params for each in param.opts}
+
+    assert {each for param in local.params for each in param.opts} - {"--queue"} <= theirs
+    assert {"--namespace", "--context", "--kubeconfig"} <= theirs
+    assert run(name, "--help").exit_code == 0
+
+
+def test_a_ready_pod_is_chosen_before_others(queue: Path) -> None:
+    pods = [
+        pod("a-going", "worker", deletionTimestamp="2026-01-01T00:00:00Z"),
+        pod("b-unready", "worker", ready=False),
+        pod("c-sidecar", "proxy"),
+        pod("d-intake", "intake"),
+        {"metadata": {"name": "e-pending"}, "status": {"phase": "Pending"}},
+    ]
+    played_kubectl.put_list(queue, "pods", pods)
+
+    assert run("size", "outgoing").exit_code == 0
+
+    assert executed(queue)[3:6] == ["d-intake", "--container", "intake"]
+
+
+def test_without_a_running_pod_one_is_made_as_the_deployment_would_and_deleted(
+    queue: Path,
+) -> None:
+    container = {
+        "name": "worker",
+        "image": "registry/postroad:1",
+        "args": ["worker"],
+        "envFrom": [{"configMapRef": {"name": "outgoing-queue"}}],
+        "readinessProbe": {},
+    }
+    template = {"spec": {"containers": [{"name": "proxy"}, container], "volumes": []}}
+    played_kubectl.put_list(queue, "pods", [])
+    played_kubectl.put_list(queue, "deployments", [{"spec": {"template": template}}])
+    answer(queue, "", code=1)
+
+    assert run("purge", "outgoing").exit_code == 1
+
+    made = json.loads((queue / "created.json").read_text())
+    (only,) = made["spec"]["containers"]
+    assert (only["image"], only["envFrom"]) == (container["image"], container["envFrom"])
+    assert "readinessProbe" not in only
+    assert "args" not in only
+    assert made["spec"]["restartPolicy"] == "Never"
+    assert made["spec"]["activeDeadlineSeconds"] > 0
+    assert made["metadata"]["labels"]["app.kubernetes.io/component"] == "command"
+    assert executed(queue)[3] == made["metadata"]["name"]
+    done = [line.split()[0] for line in calls(queue)]
+    assert done[-4:] == ["create", "wait", "exec", "delete"]
+
+
+def test_a_queue_without_deployments_gets_a_pod_like_a_workers(queue: Path) -> None:
+    played_kubectl.put_list(queue, "pods", [])
+    played_kubectl.put_list(queue, "deployments", [])
+    (queue / "main.json").write_text(json.dumps({"spec": CLUSTER}))
+    (queue / "outgoing-ca.json").write_text("{}")
+
+    assert run("size", "outgoing", "--image", "registry/postroad:2").exit_code == 0
+
+    spec = json.loads((queue / "created.json").read_text())["spec"]
+    (only,) = spec["containers"]
+    names = {each["name"] for each in only["env"]}
+    assert only["image"] == "registry/postroad:2"
+    assert {"POSTROAD_RABBITMQ_PASSWORD", "POSTROAD_S3_SECRET_KEY", "POSTROAD_CA_FILE"} <= names
+    assert only["securityContext"]["readOnlyRootFilesystem"]
+    assert spec["serviceAccountName"] == "outgoing-queue"
+
+
+def test_a_queue_that_is_not_there_and_a_cluster_that_is_away(queue: Path) -> None:
+    assert run("size", "incoming").exit_code == 1
+    (queue / "away").touch()
+    result = run("size", "outgoing")
+    assert result.exit_code == 75
+    assert "connection refused" in result.output
