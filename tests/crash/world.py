@@ -50,9 +50,11 @@ def content_of(name: str) -> bytes:
     return f"Subject: {name}\r\n\r\n".encode() + name.encode() * (20 + sum(name.encode()) % 40)
 
 
-async def start(files: LossyFiles, clock: ManualClock | None = None, seed: int = 0) -> OwnedQueue:
+async def start(
+    files: LossyFiles, clock: ManualClock | None = None, seed: int = 0, options: Options = OPTIONS
+) -> OwnedQueue:
     """Open the store on a disk."""
-    layout, options = describe(files, ROOT, OPTIONS, create=True)
+    layout, options = describe(files, ROOT, options, create=True)
     engine = Engine(
         files, layout, options, clock or ManualClock(), SeededChance(seed), Inline(), Inline()
     )
@@ -62,11 +64,11 @@ async def start(files: LossyFiles, clock: ManualClock | None = None, seed: int =
 
 @asynccontextmanager
 async def opened(
-    disk: Disk, clock: ManualClock | None = None, seed: int = 0
+    disk: Disk, clock: ManualClock | None = None, seed: int = 0, options: Options = OPTIONS
 ) -> AsyncIterator[tuple[LossyFiles, OwnedQueue]]:
     """Recover the store on a disk. Raises: what recovery raises."""
     files = LossyFiles(disk)
-    queue = await start(files, clock, seed)
+    queue = await start(files, clock, seed, options)
     try:
         await queue.keeper.recovering
         queue.engine.check()

@@ -146,7 +146,8 @@ async def _open_over(servers: Servers, name: QueueName, bucket: str, asked: Aske
 
 
 async def _open_embedded(asked: Asked) -> MailQueue:
-    return await open_embedded(asked.url, create=asked.create)
+    lanes = asked.settings.retry.lanes
+    return await open_embedded(asked.url, create=asked.create, steps=lanes)
 
 
 PARAMETERS = {"embedded": {"mail"}}

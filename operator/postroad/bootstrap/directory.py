@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 from urllib.parse import SplitResult, parse_qs, unquote
@@ -12,6 +13,7 @@ from urllib.parse import SplitResult, parse_qs, unquote
 from postroad.adapters.disk.files import DiskFiles
 from postroad.adapters.disk.threads import ThreadPool
 from postroad.adapters.machine.clocks import MachineChance, MachineClock
+from postroad.domain.retries import DEFAULT_LANES
 from postroad.errors import InvalidQueueURL, QueueNotFound, StoreInUse
 from postroad.ports.queue import MailQueue
 from postroad.spool.engine import Engine
@@ -29,8 +31,11 @@ MAIL_THREADS = 16
 """Spool files that can be written and synced at a time: the disk sees them together."""
 
 
-async def open_embedded(url: SplitResult, *, create: bool) -> MailQueue:
+async def open_embedded(
+    url: SplitResult, *, create: bool, steps: tuple[timedelta, ...] = DEFAULT_LANES
+) -> MailQueue:
     """Open `embedded:///DIR`, with `?mail=DIR` for spool files on other disks than the log's.
+    `steps` are the retry steps, a lane each; they may be others than last time.
 
     Raises: InvalidQueueURL, QueueNotFound, StoreDamaged, StoreFailed, StoreUnavailable.
     """
@@ -38,9 +43,8 @@ async def open_embedded(url: SplitResult, *, create: bool) -> MailQueue:
     if url.netloc or not root.is_absolute() or root == Path("/"):
         raise InvalidQueueURL("write embedded:///DIR, with an absolute path")
     elsewhere = parse_qs(url.query).get("mail")
-    return await open_directory(
-        root, create=create, mail=None if elsewhere is None else Path(elsewhere[-1])
-    )
+    mail = None if elsewhere is None else Path(elsewhere[-1])
+    return await open_directory(root, create=create, mail=mail, options=Options(steps=steps))
 
 
 @contextmanager

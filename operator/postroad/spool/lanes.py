@@ -96,6 +96,10 @@ class LaneLog:
         self._failure: PostroadError | None = None
         self._recent: dict[int, bytes] = {}
 
+    def appends_to(self, segment: Segment) -> bool:
+        """Whether records still go to a segment: those of earlier processes are never touched."""
+        return segment is self._current
+
     def skip_to(self, sequence: int) -> None:
         """Let the next segment have at least this number."""
         self._next_sequence = max(self._next_sequence, sequence)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import PurePath
+
+from postroad.domain.retries import DEFAULT_LANES
 
 FORMAT = 1
 """The format that this code reads and writes."""
@@ -92,10 +94,9 @@ class Options:
     marks: int = 65_536
     """ENVELOPEs a segment holds at most; at most 65,536."""
 
-    steps: tuple[timedelta, ...] = field(
-        default_factory=lambda: tuple(timedelta(minutes=each) for each in (1, 5, 15, 60, 240))
-    )
-    """The retry steps, a lane each. Empty: one log for everything but held mail."""
+    steps: tuple[timedelta, ...] = DEFAULT_LANES
+    """The retry steps, a lane each. Empty: one log for everything but held mail. They are no part
+    of the store: a lane whose step is gone drains, and is written no more."""
 
     checkpoint_every: timedelta = timedelta(seconds=15)
     """Less: a faster start; more: fewer syncs. Every retry step should be longer, so that a retried

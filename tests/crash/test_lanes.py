@@ -1,0 +1,193 @@
+"""A lane per retry step (LQ-32, AMB-9): each in the order of due times, and steps may change."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from contract.queue_harness import letter
+from crash.cuts import disks_after
+from crash.lossy import Disk, LossyFiles
+from crash.world import OPTIONS, ROOT, Outside, check, opened, start
+from postroad import open_queue
+from postroad.adapters.memory.clock import ManualClock
+from postroad.domain.retries import RetryPlan
+from postroad.settings import Retry, Settings
+from postroad.spool.index import Entry
+from postroad.spool.items import SpoolItem
+from postroad.spool.layout import Options
+from postroad.spool.queue import Consumer
+from postroad.spool.records import Waiting
+
+SECOND, MINUTE = timedelta(seconds=1), timedelta(minutes=1)
+MOMENT = timedelta(milliseconds=1)
+BEFORE = (MINUTE, 5 * MINUTE, 60 * MINUTE)
+AFTER: list[tuple[timedelta, ...]] = [
+    (),
+    (5 * MINUTE,),
+    (30 * SECOND, 2 * MINUTE, 240 * MINUTE),
+    BEFORE,
+]
+"""Steps of a second process: none, fewer, all of them other ones, the same."""
+
+DELAYS = [timedelta(0), 30 * SECOND, MINUTE, 4 * MINUTE, 6 * MINUTE, 61 * MINUTE, 600 * MINUTE]
+
+
+def with_steps(*steps: timedelta) -> Options:
+    return replace(OPTIONS, steps=steps)
+
+
+def lanes_on(disk: Disk) -> set[str]:
+    """Return the lanes that have files."""
+    return {name.partition(".")[0] for name in disk.names[ROOT / "log"]}
+
+
+async def next_in_time(consumer: Consumer, clock: ManualClock) -> SpoolItem:
+    """Return the next item; time passes until it comes, and no longer."""
+    asked = asyncio.ensure_future(consumer.next())
+    await clock.advance(timedelta(0))
+    while not asked.done():
+        assert clock.next_waking is not None, "nothing will ever come"
+        await clock.advance(clock.next_waking)
+    return await asked
+
+
+async def fill(outside: Outside, clock: ManualClock) -> dict[str, timedelta]:
+    """Queue mails with all delays, of new mail and of retried mail; return when each is due."""
+    due = {}
+    for number, delay in enumerate(DELAYS):
+        for name in (f"new{number}", f"retried{number}"):
+            due[name] = clock.elapsed() + delay
+        await outside.enqueue(f"retried{number}", 2)
+        while f"retried{number}" not in outside.items:
+            await outside.lease()
+        await outside.transmit(f"retried{number}", (f"retried{number}0@example.net",))
+        await outside.retry(f"retried{number}", delay)
+        await outside.enqueue(f"new{number}", delay=delay)
+        if number == 3:
+            await outside.queue.keeper.checkpoint()
+    return due
+
+
+async def test_the_settings_name_the_lanes(tmp_path: Path) -> None:
+    """From the settings down to the names of files."""
+    settings = Settings(retry=Retry(lanes=(7 * SECOND, 2 * MINUTE)))
+    url = f"embedded://{tmp_path}/outgoing"
+    async with open_queue(url, create=True, settings=settings) as queue:
+        items = queue.dequeue()
+        for delay in (8 * SECOND, 3 * MINUTE):
+            await queue.enqueue(letter(f"after {delay}"))
+            await (await anext(items)).retry(delay)
+        await queue.maintain()
+
+    segments = {path.name.partition(".")[0] for path in (tmp_path / "outgoing" / "log").iterdir()}
+    assert segments == {"new", "7s", "120s"}
+
+
+async def test_each_lane_hands_out_in_the_order_of_due_times(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Retries at random times, spread as the worker spreads them."""
+    clock, chance, plan = ManualClock(), random.Random(4), RetryPlan(BEFORE)
+    queue = await start(LossyFiles(), clock, options=with_steps(*BEFORE))
+    await queue.keeper.recovering
+    consumer, due = queue.consumer(1000), dict[str, timedelta]()
+    for number in range(120):
+        await queue.enqueue(letter(f"{number}"))
+        item = await consumer.next()
+        delay = plan.delay(number % 3, chance.random())
+        due[f"{number}"] = clock.elapsed() + delay
+        await item.retry(delay)
+        clock.jump(chance.random() * SECOND / 4)
+    by_lane: dict[int, list[str]] = {}
+    honest = queue.engine._start
+
+    def noting(entry: Entry, waiting: Waiting) -> None:
+        by_lane.setdefault(entry.segment.lane, []).append(waiting.envelope.name or "")
+        honest(entry, waiting)
+
+    monkeypatch.setattr(queue.engine, "_start", noting)
+    for _ in due:
+        await next_in_time(consumer, clock)
+    await queue.close()
+
+    assert set(by_lane) == {60, 300, 3600}
+    for names in by_lane.values():
+        assert [due[name] for name in names] == sorted(due[name] for name in names)
+
+
+@pytest.mark.parametrize("after", AFTER, ids=str)
+async def test_other_lanes_at_the_next_start_make_no_mail_early_late_or_lost(
+    after: tuple[timedelta, ...],
+) -> None:
+    files, clock = LossyFiles(), ManualClock()
+    queue = await start(files, clock, options=with_steps(*BEFORE))
+    await queue.keeper.recovering
+    due = await fill(Outside(files, queue), clock)
+    await queue.keeper.checkpoint()
+    await queue.close()
+
+    options = with_steps(*after)
+    async with opened(files.disk, clock, seed=1, options=options) as (again, queue):
+        consumer, came = queue.consumer(1000), dict[str, timedelta]()
+        for _ in due:
+            item = await next_in_time(consumer, clock)
+            came[item.mail.name or ""] = clock.elapsed()
+            await item.done()
+        await queue.keeper.checkpoint()
+
+        assert (await queue.size()).size == 0
+        assert lanes_on(again.disk) <= {"new"}, "a lane that nobody needs has no files"
+    assert came.keys() == due.keys()
+    for name in came:
+        assert due[name] - MOMENT < came[name] < due[name] + SECOND, name
+
+
+async def test_a_lane_that_ran_empty_is_written_again() -> None:
+    files, clock = LossyFiles(), ManualClock()
+    queue = await start(files, clock)
+    await queue.keeper.recovering
+    outside = Outside(files, queue)
+    for name in ("first", "second"):
+        await outside.enqueue(name, delay=MINUTE)
+        await queue.keeper.checkpoint()
+        if name == "first":
+            await clock.advance(MINUTE)
+            await outside.lease()
+            await outside.done("first")
+            await queue.keeper.checkpoint()
+    await queue.close()
+
+    async with opened(files.disk) as (_, queue):
+        await check(queue, files.journal.events(len(files.journal.steps)))
+
+
+@pytest.mark.parametrize("after", AFTER[:3], ids=str)
+async def test_every_cut_recovers_into_other_lanes_and_back(after: tuple[timedelta, ...]) -> None:
+    """P1 to P4, when the power goes while one set of lanes is written and again in the next."""
+    files, clock = LossyFiles(), ManualClock()
+    queue = await start(files, clock, options=with_steps(*BEFORE))
+    await queue.keeper.recovering
+    await fill(Outside(files, queue), clock)
+    await queue.close()
+
+    for cut in range(5, len(files.journal.steps), 16):
+        events = files.journal.events(cut)
+        for disk in disks_after(files.journal, cut, most=2):
+            async with opened(disk, seed=1, options=with_steps(*after)) as (second, queue):
+                await check(queue, events)
+                outside = Outside(second, queue)
+                if (await queue.size()).size > (await queue.size()).delayed:
+                    await outside.retry((await outside.lease()).mail.name or "", 5 * MINUTE)
+                await queue.maintain()
+            journal = second.journal
+            for again in range(len(journal.steps) % 7, len(journal.steps), 7):
+                for other in disks_after(journal, again, most=2):
+                    options = with_steps(*BEFORE)
+                    async with opened(other, seed=2, options=options) as (_, queue):
+                        await check(queue, [*events, *journal.events(again)])
