@@ -18,7 +18,7 @@ from postroad.ports.view import Limits, View
 
 
 @dataclass(frozen=True, slots=True)
-class _Fix:
+class Fix:
     """What one reading gave. `at` is the elapsed time before it began."""
 
     at: timedelta
@@ -33,17 +33,17 @@ class Bearings:
         self._view = view
         self._clock = clock
         self._timing = timing
-        self._fix: _Fix | None = None
+        self._fix: Fix | None = None
         self._reading = asyncio.Lock()
 
     async def limits(self) -> Limits:
         """Return limits read less than a lease ago, most often without I/O. Raises: ViewError."""
-        return (await self._current()).limits
+        return (await self.fix()).limits
 
     async def check_clock(self) -> None:
         """Refuse to make ids with a clock that is too far from the view's. Raises: ClockSkew,
         ViewError."""
-        skew = (await self._current()).skew
+        skew = (await self.fix()).skew
         if skew > self._timing.skew:
             raise ClockSkew(f"the local clock is {skew} from the view's clock")
 
@@ -52,7 +52,8 @@ class Bearings:
         async with self._reading:
             return (await self._read()).limits
 
-    async def _current(self) -> _Fix:
+    async def fix(self) -> Fix:
+        """Return what was read less than a lease ago, most often without I/O. Raises: ViewError."""
         fix = self._fix
         if fix is not None and self._age(fix) < self._timing.lease / 3:
             return fix
@@ -69,10 +70,15 @@ class Bearings:
                     return fix
                 raise
 
-    def _age(self, fix: _Fix) -> timedelta:
+    def is_good(self, fix: Fix) -> bool:
+        """Return whether a reading may still be acted on: no mark that it cannot explain was
+        cleaned before now."""
+        return self._age(fix) < self._timing.lease
+
+    def _age(self, fix: Fix) -> timedelta:
         return self._clock.elapsed() - fix.at
 
-    async def _read(self) -> _Fix:
+    async def _read(self) -> Fix:
         at = self._clock.elapsed()
         limits = await self._view.limits()
         before = self._clock.now()
@@ -81,5 +87,5 @@ class Bearings:
         # The true difference lies within the round trip of what was measured; only what is beyond
         # doubt counts.
         skew = max(before - theirs, theirs - after, timedelta(0))
-        self._fix = _Fix(at, limits, skew)
+        self._fix = Fix(at, limits, skew)
         return self._fix

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from datetime import datetime, timedelta
 
-from postroad.domain.slices import Partition
+from postroad.domain.slices import Partition, TurnKey
+from postroad.mailqueue import protocol
 from postroad.mailqueue.engine import Engine
 from postroad.ports.view import ClosedSlice
 
@@ -57,7 +58,22 @@ class Cleaning:
         view = self._engine.view
         partitions = [Partition(closed.slice_start, bucket) for bucket in range(buckets)]
         for partition in partitions:
+            await self._hand_down_deliveries(partition)
+        for partition in partitions:
             await view.delete_rows(partition)
         for partition in partitions:
             await view.delete_marks(partition)
         await view.forget_slice(closed.slice_start)
+
+    async def _hand_down_deliveries(self, partition: Partition) -> None:
+        """Tell successors of what was delivered since the slice was judged drained, by somebody who
+        had it in hand while it was replaced; from now on, whoever delivers knows the browse start,
+        and tells them by himself."""
+        engine = self._engine
+        async for enqueue_id, mark in engine.view.marks(partition):
+            if mark.delivered_at is None or mark.ending is None or mark.ending.successor is None:
+                continue
+            key = TurnKey(partition.slice_start, partition.bucket_id, enqueue_id)
+            row = await engine.view.row(key)
+            if row is not None:
+                await protocol.hand_down_delivery(engine, row, mark)

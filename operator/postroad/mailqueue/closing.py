@@ -96,7 +96,13 @@ async def examine(engine: Engine, slice_: Slice, closed: ClosedSlice) -> State:
 
 
 async def _is_final(engine: Engine, row: Turn, mark: Mark | None) -> bool:
-    if mark is not None and mark.is_unfinished_replacement:
+    if mark is None:
+        return False
+    if mark.is_unfinished_replacement:
         await protocol.finish(engine, row, mark)
         return True
-    return mark is not None and mark.is_final
+    if mark.delivered_at is not None:
+        # It was delivered by somebody who had it in hand while it was replaced, and who may have
+        # died after the mark: a held successor has no message that would ask.
+        await protocol.hand_down_delivery(engine, row, mark)
+    return mark.is_final

@@ -8,6 +8,7 @@ from uuid import UUID
 from postroad.domain.identifiers import moment_of
 from postroad.domain.mail import Envelope
 from postroad.domain.turns import Ending, EndingKind, Mark, Turn
+from postroad.mailqueue.endings import end, mark_if_passed
 from postroad.mailqueue.engine import Engine
 from postroad.ports.view import DeadLetter
 
@@ -26,6 +27,9 @@ async def bury(engine: Engine, turn: Turn, envelope: Envelope, reason: str) -> M
 
     Returns None, or the mark of a turn that ended otherwise before; it has no letter then.
     """
+    over = await mark_if_passed(engine, turn)
+    if over is not None:
+        return over
     now = engine.clock.now()
     letter = DeadLetter(
         turn.enqueue_id, month_of(turn.enqueue_id), now, reason, copy(turn, envelope=envelope)
@@ -42,7 +46,7 @@ async def finish(engine: Engine, turn: Turn) -> bool:
 
 async def _end(engine: Engine, turn: Turn, letter: DeadLetter) -> Mark | None:
     ending = Ending(EndingKind.REJECTED, engine.clock.now())
-    standing = await engine.view.end(turn.key, ending, turn.traits)
+    standing = await end(engine, turn, ending)
     if standing is None or is_rejected(standing):
         return None
     await engine.view.unbury(letter)

@@ -1,12 +1,17 @@
-"""What the endings of a turn have in common: bytes go when nobody needs them, then the ack.
+"""What the endings of a turn have in common: a mark, where the turn is not over; then the bytes go
+when nobody needs them; then the ack.
 
 Mark, then bytes, then ack (invariant 2): a crash between is a redelivery that the mark filters.
+A turn before browse start is over, and its mark may be cleaned away: no mark is written there
+(invariant 4).
 """
 
 from __future__ import annotations
 
+from postroad.domain.identifiers import EPOCH
 from postroad.domain.ladder import LADDER_SECONDS
 from postroad.domain.references import Reference
+from postroad.domain.turns import Ending, EndingKind, Mark, Turn
 from postroad.domain.wire import encode
 from postroad.errors import BrokerUnavailable, ServerError
 from postroad.mailqueue.engine import Engine
@@ -14,6 +19,38 @@ from postroad.ports.broker import Delivery
 
 BYTES_LATER = max(step for step in LADDER_SECONDS if step <= 60)
 """Seconds until a deletion of bytes that failed is tried again."""
+
+CLEANED = Mark(ending=Ending(EndingKind.WITHDRAWN, EPOCH))
+"""Stands for the mark of a turn that is over, where nobody can tell any more how it ended."""
+
+
+async def mark_if_passed(engine: Engine, turn: Turn) -> Mark | None:
+    """Return the final mark of a turn before browse start, or `CLEANED`; None: it is not before.
+    Raises: ViewError."""
+    if not (await engine.bearings.limits()).have_passed(turn.key.slice_start):
+        return None
+    mark = await engine.view.mark(turn.key)
+    return mark if mark is not None and mark.is_final else CLEANED
+
+
+async def end(engine: Engine, turn: Turn, ending: Ending) -> Mark | None:
+    """End a turn that is not over. Returns None when it was ended, else the mark that decides.
+
+    Limits that were read less than a lease before the write know of every mark that was cleaned
+    before it. Who was suspended between the two looks again before anything follows from a
+    replacement: its successor is either there already, by somebody who found the mark in time,
+    or must not be. (Of the other endings nothing follows that could repeat a mail.)
+    Raises: ViewError.
+    """
+    fix = await engine.bearings.fix()
+    over = await mark_if_passed(engine, turn)
+    if over is not None:
+        return over
+    standing = await engine.view.end(turn.key, ending, turn.traits)
+    if standing is None and ending.successor is not None and not engine.bearings.is_good(fix):
+        limits = await engine.bearings.refresh()
+        return CLEANED if limits.have_passed(turn.key.slice_start) else None
+    return standing
 
 
 async def later(

@@ -10,10 +10,10 @@ from uuid import UUID
 
 from postroad.domain.mail import Envelope, Outcome, OutcomeKind
 from postroad.domain.references import Reference
-from postroad.domain.turns import Change, EndingKind, Mark, Turn
+from postroad.domain.turns import Change, Mark, Turn
 from postroad.errors import BlobMissing, BrokerUnavailable, TurnEnded
 from postroad.mailqueue import dead, protocol
-from postroad.mailqueue.endings import ack, delete_and_ack
+from postroad.mailqueue.endings import CLEANED, ack, delete_and_ack, mark_if_passed
 from postroad.mailqueue.engine import Engine
 from postroad.mailqueue.leases import Lease
 from postroad.ports.broker import Delivery
@@ -152,9 +152,16 @@ class DistributedItem:
         )
 
     async def _mark_delivered(self) -> None:
+        """Before browse start the mark may be cleaned before anybody sees the delivery in it: the
+        turn was replaced then, and its successors learn of it here. (Where the mark is cleaned
+        already, ours stays, and a successor that names this turn finds it.)"""
         if not self._marked:
-            engine, turn = self._engine, self._turn
-            await engine.view.mark_delivered(turn.key, engine.clock.now(), turn.traits)
+            engine, turn, now = self._engine, self._turn, self._engine.clock.now()
+            standing = await mark_if_passed(engine, turn)
+            await engine.view.mark_delivered(turn.key, now, turn.traits)
+            if standing is not None:
+                mark = copy(standing, delivered_at=now)
+                await protocol.hand_down_delivery(engine, turn, mark)
             self._marked = True
 
     # Endings
@@ -193,14 +200,17 @@ class DistributedItem:
         await ack(engine, self._delivery)
 
     async def _yield_to(self, standing: Mark, wanted: tuple[str, ...]) -> None:
-        """Somebody ended this turn before us. If it was replaced, what this attempt finished must
-        not be attempted again under the successor."""
+        """Somebody ended this turn before us. If it was replaced (or may have been), what this
+        attempt finished must not be attempted again under the successor."""
         engine = self._engine
         if standing.delivered_at is None and standing.ending is not None:
-            if standing.ending.kind is not EndingKind.REPLACED:
+            if standing.ending.change is not None:
+                remaining = standing.ending.change.remaining
+            elif standing is CLEANED:
+                remaining = self._turn.envelope.recipients
+            else:
                 return
-            _, change = protocol.replacement_of(standing)
-            finished = set(change.remaining) - set(wanted) - self._outcomes.keys()
+            finished = set(remaining) - set(wanted) - self._outcomes.keys()
             if finished:
                 now = engine.clock.now()
                 records = tuple(Record(each, Outcome.delivered(), now) for each in sorted(finished))

@@ -18,6 +18,7 @@ from postroad.domain.references import Reference
 from postroad.domain.slices import TurnKey
 from postroad.domain.turns import Change, Ending, EndingKind, Mark, Turn
 from postroad.domain.wire import encode
+from postroad.mailqueue.endings import end
 from postroad.mailqueue.engine import Engine
 
 
@@ -30,7 +31,7 @@ async def replace(engine: Engine, turn: Turn, change: Change) -> Mark | None:
     """
     successor = await engine.new_key(after=turn.enqueue_id)
     ending = Ending(EndingKind.REPLACED, engine.clock.now(), successor, change)
-    standing = await engine.view.end(turn.key, ending, turn.traits)
+    standing = await end(engine, turn, ending)
     if standing is not None:
         return standing
     await finish(engine, turn, Mark(ending=ending))
@@ -92,7 +93,8 @@ async def withdraw_row(engine: Engine, turn: Turn) -> Mark | None:
 async def hand_down_delivery(engine: Engine, turn: Turn, mark: Mark) -> None:
     """Let all successors of a delivered turn know that the mail was delivered.
 
-    It was in a consumer's hands while administration replaced it.
+    It was in a consumer's hands while administration replaced it. Idempotent; where they know
+    already, nothing is written.
     """
     assert mark.delivered_at is not None
     if mark.ending is None or mark.ending.kind is not EndingKind.REPLACED:
@@ -101,10 +103,13 @@ async def hand_down_delivery(engine: Engine, turn: Turn, mark: Mark) -> None:
     new = turn.with_change(successor, change)
     if not mark.published:
         await engine.view.insert(new)
-    await engine.view.mark_delivered(new.key, mark.delivered_at, new.traits)
-    after = await engine.view.mark(new.key) or Mark(mark.delivered_at)
+    after = await engine.view.mark(new.key)
+    if after is None or after.delivered_at is None:
+        await engine.view.mark_delivered(new.key, mark.delivered_at, new.traits)
+        after = await engine.view.mark(new.key) or Mark(mark.delivered_at)
     await hand_down_delivery(engine, new, after)
-    await engine.view.mark_published(turn.key, successor.enqueue_id)
+    if not mark.published:
+        await engine.view.mark_published(turn.key, successor.enqueue_id)
 
 
 async def _is_too_late(engine: Engine, successor: TurnKey) -> bool:

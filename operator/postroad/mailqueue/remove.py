@@ -7,6 +7,7 @@ from postroad.domain.turns import Ending, EndingKind, Mark, Turn
 from postroad.errors import BlobsError
 from postroad.mailqueue.browse import Waiting, waiting
 from postroad.mailqueue.bulk import count
+from postroad.mailqueue.endings import end
 from postroad.mailqueue.engine import Engine
 from postroad.mailqueue.protocol import hand_down_delivery, replacement_of
 
@@ -30,7 +31,7 @@ async def remove_turn(engine: Engine, turn: Turn, mark: Mark | None = None) -> b
     """
     if mark is None:
         ending = Ending(EndingKind.REMOVED, engine.clock.now())
-        mark = await engine.view.end(turn.key, ending, turn.traits)
+        mark = await end(engine, turn, ending)
         if mark is None:
             await _delete_bytes(engine, turn)
             engine.on_ending()

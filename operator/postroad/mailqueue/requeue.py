@@ -90,7 +90,7 @@ async def _is_dead(engine: Engine, turn: Turn) -> bool:
     """Whether the turn really ended as rejected. A burial that stopped half way is finished here;
     before browse start the mark may be gone, and the turn was final."""
     limits = await engine.bearings.refresh()
-    if limits.browse_start is not None and turn.key.slice_start < limits.browse_start:
+    if limits.have_passed(turn.key.slice_start):
         return True
     ending = Ending(EndingKind.REJECTED, engine.clock.now())
     standing = await engine.view.end(turn.key, ending, turn.traits)

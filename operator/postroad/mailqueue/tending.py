@@ -54,12 +54,12 @@ class Tending:
     async def _tend_letters(self) -> None:
         """Finish burials and requeues that stopped half way."""
         engine = self._engine
-        passed = (await engine.bearings.refresh()).browse_start
+        limits = await engine.bearings.refresh()
         async for letter in engine.view.buried():
             turn = letter.turn
             if letter.requeued_as is not None:
                 await requeue_letter(engine, letter)
-            elif turn is not None and passed is not None and turn.key.slice_start >= passed:
+            elif turn is not None and not limits.have_passed(turn.key.slice_start):
                 mark = await engine.view.mark(turn.key)
                 if mark is None or not dead.is_rejected(mark):
                     await dead.finish(engine, turn)

@@ -67,7 +67,7 @@ async def _bury_body(engine: Engine, delivery: Delivery) -> None:
 async def _decide(engine: Engine, delivery: Delivery, reference: Reference) -> None:
     limits = await engine.bearings.limits()
     mark = await engine.view.mark(reference.key)
-    passed = limits.browse_start is not None and reference.key.slice_start < limits.browse_start
+    passed = limits.have_passed(reference.key.slice_start)
     if passed or (mark is not None and mark.is_final):
         if mark is not None and deletes_bytes(mark):
             await delete_and_ack(engine, delivery, reference)

@@ -28,6 +28,10 @@ class Limits:
     browse_start: datetime | None
     content_start: datetime | None
 
+    def have_passed(self, slice_start: datetime) -> bool:
+        """Return whether everything in a slice is finished, and its marks may be gone."""
+        return self.browse_start is not None and slice_start < self.browse_start
+
 
 @dataclass(frozen=True, slots=True)
 class DeadLetter:
