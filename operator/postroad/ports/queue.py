@@ -119,7 +119,10 @@ class Item(Protocol):
         error: str | None = None,
     ) -> None:
         """Give the mail another turn after `delay`, for `remaining` (default: all not recorded as
-        delivered or failed). Durable when it returns. With nobody remaining this is `done`."""
+        delivered or failed). With nobody remaining this is `done`.
+
+        That the mail waits, and for whom, is durable when it returns. The embedded engine may
+        forget the delay in a crash within seconds (FORMAT.md 8): the mail is then due at once."""
         ...
 
     async def reject(self, reason: str) -> None:

@@ -1,0 +1,78 @@
+"""What `retry` promises when it returns: who is left is durable, the delay need not be (LQ-28).
+
+FORMAT.md 8 argues it: the replacement ENVELOPE of a retry is never synced for its own sake.
+"""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+from crash.cuts import disks_after
+from crash.lossy import Disk, LossyFiles, Sync
+from crash.world import Outside, opened, start
+from postroad.adapters.memory.clock import ManualClock
+from postroad.ports.queue import MailView
+from postroad.spool.queue import OwnedQueue
+
+HOUR = timedelta(hours=1)
+KEPT = ("mail1@example.net",)
+
+
+def syncs(files: LossyFiles) -> int:
+    return sum(isinstance(step, Sync) for step in files.journal.steps)
+
+
+async def retried(files: LossyFiles, clock: ManualClock) -> OwnedQueue:
+    """Give a mail of three another turn: one was delivered, one is kept, one is left out."""
+    queue = await start(files, clock)
+    await queue.keeper.recovering
+    outside = Outside(files, queue)
+    await outside.enqueue("mail", 3)
+    await outside.lease()
+    await outside.transmit("mail", ("mail0@example.net",))
+    await outside.items["mail"].retry(HOUR, KEPT, error="451 later")
+    files.note("retried", "mail")
+    return queue
+
+
+async def test_a_retry_waits_for_no_sync_unless_it_leaves_somebody_out() -> None:
+    files, clock = LossyFiles(), ManualClock()
+    queue = await start(files, clock)
+    await queue.keeper.recovering
+    outside = Outside(files, queue)
+    for name in ("all", "some"):
+        await outside.enqueue(name, 2)
+        await outside.lease()
+
+    before = syncs(files)
+    await outside.retry("all", HOUR)
+    assert syncs(files) == before
+    await outside.items["some"].retry(HOUR, ("some0@example.net",))
+    assert syncs(files) == before + 1
+    await queue.close()
+
+
+async def test_after_a_retry_a_cut_may_forget_the_delay_and_nothing_else() -> None:
+    files, clock = LossyFiles(), ManualClock()
+    queue = await retried(files, clock)
+    begun = len(files.journal.steps)
+    await queue.keeper.checkpoint()
+    await queue.close()
+
+    found = set()
+    for cut in range(begun, len(files.journal.steps) + 1):
+        for disk in disks_after(files.journal, cut):
+            view = await only_mail(disk, clock)
+            assert view.mail.recipients == KEPT, f"cut {cut}"
+            found.add((view.due_at is not None, view.attempt, view.last_error))
+            last = (view.due_at is not None, view.attempt, view.last_error)
+
+    assert found == {(False, 0, None), (True, 1, "451 later")}, "both can be, and nothing between"
+    assert last == (True, 1, "451 later"), "a checkpoint makes the delay durable"
+
+
+async def only_mail(disk: Disk, clock: ManualClock) -> MailView:
+    """Recover a store and return the one mail that it has."""
+    async with opened(disk, clock, seed=1) as (_, queue):
+        (view,) = [view async for view in queue.browse()]
+    return view
