@@ -267,6 +267,23 @@ class BrokerContract:
         await broker.declare()
         await settled(broker, Depths(work=0, delayed=0, dead=0, consumers=0))
 
+    async def test_a_consumer_goes_on_when_its_queue_was_deleted_and_is_declared_again(
+        self, process: Process, broker: Broker
+    ) -> None:
+        await publish(broker, b"a")
+        deliveries = broker.consume(2)
+        [held] = await take(deliveries)
+        waiting = asyncio.ensure_future(anext(deliveries))
+
+        other = process()
+        await other.delete()
+        await other.declare()
+        await publish(other, b"c")
+
+        async with asyncio.timeout(SOON):
+            assert (await waiting).body == b"c"
+        assert held.body == b"a"
+
     async def test_a_closed_broker_publishes_nothing(self, broker: Broker) -> None:
         await broker.close()
 

@@ -102,8 +102,8 @@ class RabbitMQBroker:
                         return
                     continue
                 except StopAsyncIteration:
-                    if subscription.lost is not None and not self._closing.is_set():
-                        raise BrokerUnavailable("lost the dead queue") from subscription.lost
+                    if subscription.broken is not None and not self._closing.is_set():
+                        raise BrokerUnavailable("lost the dead queue") from subscription.broken
                     return
                 yield delivery
         finally:

@@ -4,7 +4,8 @@ whose requests can be awaited. Everything here belongs to one event loop."""
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import asynccontextmanager
 from datetime import timedelta
 from typing import Any, Generic, TypeVar
 
@@ -157,9 +158,11 @@ class Channel:
         try:
             self.driver = connection.channel(on_open_callback=lambda _: _resolve(answer))
         except exceptions.AMQPError as error:
+            self._answers.discard(answer)
             raise translated(error) from error
         self.driver.add_on_close_callback(self._on_close)
-        await self._answer(answer, "opening a channel")
+        async with self.or_abandoned():
+            await self._answer(answer, "opening a channel")
 
     async def call(self, request: Callable[..., object], *values: object, **named: object) -> Any:
         """Make a request of the driver that takes a `callback`, and return the answer's method.
@@ -178,6 +181,25 @@ class Channel:
             self._answers.discard(answer)
             raise translated(error) from error
         return await self._answer(answer, getattr(request, "__name__", "a request"))
+
+    @asynccontextmanager
+    async def or_abandoned(self) -> AsyncIterator[None]:
+        """Abandon the channel when what is done within fails or is cancelled: nobody else knows of
+        it, and what the server sends it later would stay with it."""
+        try:
+            yield
+        except BaseException:
+            self.abandon()
+            raise
+
+    def abandon(self) -> None:
+        """Ask the server to close it, and wait for nothing: the driver sends the request once the
+        server has answered what was asked before. Idempotent."""
+        if self.lost is None and not (self.driver.is_closed or self.driver.is_closing):
+            try:
+                self.driver.close()
+            except exceptions.AMQPError:
+                pass  # gone is gone
 
     async def close(self) -> None:
         """Close it: what it was given and did not settle goes back. Idempotent."""

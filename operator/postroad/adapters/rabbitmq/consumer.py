@@ -65,7 +65,7 @@ class Subscription:
         self._loop = asyncio.get_running_loop()
         self._consumer_tag = ""
         self._stopped = False
-        self._closing: asyncio.Task[None] | None = None
+        self._cancelled = False
         channel.when_lost.append(lambda _: self._arrived.set())
 
     @classmethod
@@ -75,8 +75,10 @@ class Subscription:
         subscription = cls(channel)
         driver = channel.driver
         driver.add_on_cancel_callback(subscription._on_cancelled)
-        await channel.call(driver.basic_qos, prefetch_count=prefetch)
-        answer = await channel.call(driver.basic_consume, queue, subscription._on_message)
+        # A consumer that the server starts after we gave up would be sent messages for nobody.
+        async with channel.or_abandoned():
+            await channel.call(driver.basic_qos, prefetch_count=prefetch)
+            answer = await channel.call(driver.basic_consume, queue, subscription._on_message)
         subscription._consumer_tag = answer.consumer_tag
         return subscription
 
@@ -84,6 +86,13 @@ class Subscription:
     def lost(self) -> ServerError | None:
         """Why the channel is gone, once it is."""
         return self._channel.lost
+
+    @property
+    def broken(self) -> ServerError | None:
+        """Why nothing comes any more though nobody here stopped it; None as long as it is well."""
+        if self._cancelled:
+            return self.lost or BrokerUnavailable("RabbitMQ cancelled the consumer")
+        return self.lost
 
     @property
     def holds(self) -> int:
@@ -108,14 +117,15 @@ class Subscription:
         channel is closed when the last of it has ended."""
         self._stopped = True
         self._arrived.set()
-        if self._channel.lost is None and self._consumer_tag:
-            try:
+        try:
+            if self._channel.lost is None and not self._cancelled:
                 await self._channel.call(self._driver.basic_cancel, self._consumer_tag)
-            except ServerError:
-                return
-            while self._inbox:
+        except ServerError:
+            pass  # the driver sends back what comes until the server has heard of it
+        finally:
+            while self._inbox and self._driver.is_open:
                 self.nack(self._inbox.popleft().tag, requeue=True)
-        await self._close_when_empty()
+            self._close_when_empty()
 
     async def close(self) -> None:
         """Close the channel: everything that did not end goes back."""
@@ -140,7 +150,7 @@ class Subscription:
             self._driver.basic_nack(tag, requeue=requeue)
         except exceptions.AMQPError as error:
             raise BrokerUnavailable("the channel of this delivery is gone") from error
-        self._after_an_ending()
+        self._close_when_empty()
 
     def _require_leased(self, tag: int) -> None:
         if self._channel.lost is not None or self._leased.get(tag, True):
@@ -173,15 +183,11 @@ class Subscription:
             return  # the channel is going; the broker delivers these again
         for tag in (*acked, *scattered):
             del self._leased[tag]
-        self._after_an_ending()
+        self._close_when_empty()
 
-    def _after_an_ending(self) -> None:
+    def _close_when_empty(self) -> None:
         if self._stopped and not self._leased:
-            self._closing = self._loop.create_task(self._channel.close())
-
-    async def _close_when_empty(self) -> None:
-        if not self._leased:
-            await self._channel.close()
+            self._channel.abandon()
 
     def _on_message(
         self, _: object, method: Any, properties: pika.BasicProperties, body: bytes
@@ -193,8 +199,9 @@ class Subscription:
         self._arrived.set()
 
     def _on_cancelled(self, _: object) -> None:
-        """The queue was deleted or its node left: this consumer gets nothing any more."""
-        self._stopped = True
+        """The queue was deleted or its node left: this consumer gets nothing any more. The driver
+        has forgotten its tag, and would never answer a request to cancel it."""
+        self._cancelled = self._stopped = True
         self._arrived.set()
 
 

@@ -31,30 +31,52 @@ class Publisher:
     def __init__(self, connection: Connection, exchange: str) -> None:
         self._connection = connection
         self._exchange = exchange
-        self._opening: Shared[Channel] = Shared()
-        self._channel: Channel | None = None
-        self._confirms: dict[int, asyncio.Future[None]] = {}
-        self._returned: set[int] = set()
-        self._last_tag = 0
+        self._opening: Shared[_Confirming] = Shared()
+        self._current: _Confirming | None = None
+        self._closed = False
 
     async def publish(self, routing_key: str, message_id: UUID, body: bytes) -> None:
         """Return when the message is confirmed. Raises: ServerError."""
         try:
             async with asyncio.timeout(CONFIRM_DEADLINE.total_seconds()):
-                channel = self._channel
-                if channel is None or channel.lost is not None:
-                    channel = await self._opening.get(self._open)
-                await self._send(channel, routing_key, message_id, body)
+                current = self._current
+                if current is None or current.channel.lost is not None:
+                    current = await self._opening.get(self._open)
+                await current.send(self._exchange, routing_key, message_id, body)
         except TimeoutError as error:
             raise BrokerUnavailable("RabbitMQ did not confirm in time") from error
 
     async def close(self) -> None:
         """Close the channel. Idempotent."""
-        if self._channel is not None:
-            await self._channel.close()
+        self._closed = True
+        if self._current is not None:
+            await self._current.channel.close()
 
-    def _send(
-        self, channel: Channel, routing_key: str, message_id: UUID, body: bytes
+    async def _open(self) -> _Confirming:
+        channel = await self._connection.channel()
+        async with channel.or_abandoned():
+            confirming = _Confirming(channel)
+            await channel.call(channel.driver.confirm_delivery, confirming.on_confirm)
+            if self._closed:
+                raise BrokerUnavailable("the publisher was closed")
+        self._current = confirming
+        return confirming
+
+
+class _Confirming:
+    """A channel in confirm mode, and the publishes on it that wait for their confirms. Whatever
+    becomes of an earlier channel of the publisher is nothing to this one's."""
+
+    def __init__(self, channel: Channel) -> None:
+        self.channel = channel
+        self._confirms: dict[int, asyncio.Future[None]] = {}
+        self._returned: set[int] = set()
+        self._last_tag = 0
+        channel.when_lost.append(self._on_lost)
+        channel.driver.add_on_return_callback(self._on_return)
+
+    def send(
+        self, exchange: str, routing_key: str, message_id: UUID, body: bytes
     ) -> asyncio.Future[None]:
         """Send and return the confirm to come. No await between counting and sending: the tag is
         the server's own count."""
@@ -66,8 +88,8 @@ class Publisher:
             correlation_id=str(tag),
         )
         try:
-            channel.driver.basic_publish(
-                self._exchange, routing_key, body, properties, mandatory=True
+            self.channel.driver.basic_publish(
+                exchange, routing_key, body, properties, mandatory=True
             )
         except exceptions.AMQPError as error:
             raise translated(error) from error
@@ -76,22 +98,8 @@ class Publisher:
         self._confirms[tag] = confirm
         return confirm
 
-    async def _open(self) -> Channel:
-        channel = await self._connection.channel()
-        self._confirms, self._returned, self._last_tag = {}, set(), 0
-        channel.when_lost.append(self._on_lost)
-        channel.driver.add_on_return_callback(self._on_return)
-        await channel.call(channel.driver.confirm_delivery, self._on_confirm)
-        self._channel = channel
-        return channel
-
-    def _on_return(
-        self, _: object, __: object, properties: pika.BasicProperties, ___: object
-    ) -> None:
-        """What cannot be routed comes back before it is confirmed."""
-        self._returned.add(int(properties.correlation_id or 0))
-
-    def _on_confirm(self, frame: Any) -> None:
+    def on_confirm(self, frame: Any) -> None:
+        """Called by the driver for each ack or nack."""
         method = frame.method
         is_ack = isinstance(method, spec.Basic.Ack)
         if not method.multiple:
@@ -104,6 +112,12 @@ class Publisher:
             confirmed.append(tag)
         for tag in confirmed:
             self._settle(tag, is_ack)
+
+    def _on_return(
+        self, _: object, __: object, properties: pika.BasicProperties, ___: object
+    ) -> None:
+        """What cannot be routed comes back before it is confirmed."""
+        self._returned.add(int(properties.correlation_id or 0))
 
     def _settle(self, tag: int, is_ack: bool) -> None:
         confirm = self._confirms.pop(tag, None)
