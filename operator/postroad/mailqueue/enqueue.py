@@ -9,7 +9,7 @@ from uuid import UUID
 from postroad.domain.ladder import hop_after, step_to
 from postroad.domain.mail import Mail
 from postroad.domain.references import Reference
-from postroad.domain.turns import EndingKind, Mark, Turn
+from postroad.domain.turns import Mark, Turn
 from postroad.domain.wire import encode
 from postroad.errors import (
     BlobsError,
@@ -23,7 +23,7 @@ from postroad.errors import (
     ViewError,
 )
 from postroad.mailqueue.engine import Engine
-from postroad.mailqueue.protocol import withdraw, withdraw_row
+from postroad.mailqueue.protocol import is_withdrawn, withdraw, withdraw_row
 from postroad.telemetry import metrics
 
 
@@ -145,9 +145,7 @@ class _Registration:
 
     async def _is_withdrawn(self, standing: Mark | None) -> bool:
         """Return whether the turn is over by our withdrawal; its bytes are deleted then."""
-        withdrawn = standing is None or (
-            standing.ending is not None and standing.ending.kind is EndingKind.WITHDRAWN
-        )
+        withdrawn = standing is None or is_withdrawn(standing)
         if withdrawn:
             await self._delete_bytes()
         return withdrawn

@@ -90,6 +90,11 @@ async def withdraw_row(engine: Engine, turn: Turn) -> Mark | None:
     return await engine.view.end(turn.key, ending, turn.traits)
 
 
+def is_withdrawn(mark: Mark) -> bool:
+    """Return whether a mark says that its turn must not have been."""
+    return mark.ending is not None and mark.ending.kind is EndingKind.WITHDRAWN
+
+
 async def hand_down_delivery(engine: Engine, turn: Turn, mark: Mark) -> None:
     """Let all successors of a delivered turn know that the mail was delivered.
 

@@ -1,7 +1,8 @@
 """Dead letters listed, and given a new turn.
 
 The new turn's key is written into the letter before anything else, so that a requeue that stopped
-half way goes on with the same turn; a claim keeps two from requeueing the same letter.
+half way goes on with the same turn, or ends it when it may have come too late; a claim keeps two
+from requeueing the same letter.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from postroad.errors import UnreadableReference
 from postroad.mailqueue.browse import view_of
 from postroad.mailqueue.dead import is_rejected
 from postroad.mailqueue.engine import Engine
-from postroad.mailqueue.protocol import publish
+from postroad.mailqueue.protocol import is_withdrawn, publish, withdraw_row
 from postroad.ports.queue import MailView
 from postroad.ports.view import DeadLetter, Record
 
@@ -63,14 +64,24 @@ async def _requeue(engine: Engine, letter: DeadLetter) -> bool:
         await engine.view.unbury(letter)
         return False
     turn, key = letter.turn, letter.requeued_as
-    if key is None or await _is_lost(engine, key):
+    if key is not None and _is_late(engine, key):
+        if not await _give_up(engine, _again(turn, key)):
+            if await engine.view.mark(key) is not None:
+                await engine.view.unbury(letter)
+            return False
+        key = None
+    if key is None:
         key = await engine.new_key(after=turn.enqueue_id)
         await engine.view.bury(copy(letter, requeued_as=key))
-    change = Change(turn.envelope.recipients, None, False, turn.attempt, turn.last_error)
-    new = turn.with_change(key, change)
+    new = _again(turn, key)
     await _forget_failures(engine, turn)
     await engine.view.insert(new)
-    await publish(engine, new, 0)
+    if not _is_late(engine, key):
+        await publish(engine, new, 0)
+    if _is_late(engine, key):
+        # The letter stays, and names a turn that is given up: so requeue may be done again.
+        await _give_up(engine, new)
+        return False
     await engine.view.unbury(letter)
     return True
 
@@ -97,10 +108,27 @@ async def _is_dead(engine: Engine, turn: Turn) -> bool:
     return standing is None or is_rejected(standing)
 
 
-async def _is_lost(engine: Engine, key: TurnKey) -> bool:
-    """Whether the turn chosen by an earlier requeue cannot be inserted any more, and never was."""
-    age = engine.clock.now() - moment_of(key.enqueue_id)
-    return age >= engine.timing.deadline and await engine.view.row(key) is None
+def _again(turn: Turn, key: TurnKey) -> Turn:
+    change = Change(turn.envelope.recipients, None, False, turn.attempt, turn.last_error)
+    return turn.with_change(key, change)
+
+
+def _is_late(engine: Engine, key: TurnKey) -> bool:
+    """Whether a row that is inserted now may come into a slice that was judged drained."""
+    return engine.clock.now() - moment_of(key.enqueue_id) >= engine.timing.deadline
+
+
+async def _give_up(engine: Engine, new: Turn) -> bool:
+    """Withdraw a turn whose row may have come too late to be seen. Returns whether it is withdrawn;
+    False when it is in somebody's hands, or ended otherwise: it was seen then."""
+    owner = UUID(int=engine.chance.bits(128))
+    if not await engine.view.claim(new.enqueue_id, owner, engine.timing.claim):
+        return False
+    try:
+        standing = await withdraw_row(engine, new)
+    finally:
+        await engine.view.release_claim(new.enqueue_id, owner)
+    return standing is None or is_withdrawn(standing)
 
 
 async def _forget_failures(engine: Engine, turn: Turn) -> None:

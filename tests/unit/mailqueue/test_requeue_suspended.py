@@ -1,0 +1,139 @@
+"""A requeue that is suspended between two of its steps, past the grace period, while others close,
+drain and pass the slice of the new turn: the letter is neither lost nor queued twice."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import timedelta
+
+import pytest
+
+from contract.queue_harness import Consumer
+from postroad.adapters.memory.gate import Fault, Step
+from postroad.domain.selectors import Selector
+from support.post import WINDOW, Post, Process
+
+ALL = Selector.all()
+MINUTE = timedelta(minutes=1)
+STEPS = 20
+
+
+async def with_a_letter() -> tuple[Post, Process, Process]:
+    post = Post()
+    victim, other = await post.start(), await post.start()
+    await post.enqueue(other, "mail")
+    consumer, item = await post.take(other)
+    await item.reject("no")
+    await consumer.close()
+    return post, victim, other
+
+
+async def maintained(post: Post, other: Process, duration: timedelta) -> None:
+    """Let time pass, with a worker that maintains and delivers."""
+    for _ in range(duration // (WINDOW + 3 * MINUTE) or 1):
+        await post.pass_time(min(duration, WINDOW + 3 * MINUTE))
+        await other.queue.maintain()
+        await post.deliver(other, MINUTE)
+
+
+@pytest.mark.parametrize("minutes", [0.5, 1.5, 40])
+async def test_requeue_suspended_before_any_step_loses_and_repeats_nothing(minutes: float) -> None:
+    for number in range(STEPS):
+        if not await suspended_before(number, timedelta(minutes=minutes)):
+            return
+    pytest.fail("the operation has more steps than this test expects")
+
+
+async def suspended_before(number: int, duration: timedelta) -> bool:
+    """Suspend a requeue before one of its steps; return whether it has this step."""
+    post, victim, other = await with_a_letter()
+    number += len(victim.gate.steps)
+
+    async def suspend(step: Step) -> None:
+        if step.number == number:
+            await maintained(post, other, duration)
+
+    victim.gate.before = suspend
+    await victim.queue.requeue(ALL)
+    reached = len(victim.gate.steps) > number
+
+    victim.gate.before = None
+    await recovered(post)
+    assert post.copies("mail") == 1, victim.gate.steps[number:][:1]
+    post.check_nothing_is_left()
+    await post.close()
+    return reached
+
+
+async def recovered(post: Post) -> None:
+    """Let everything that waits for its time have it."""
+    for _ in range(3):
+        await post.pass_time(10 * MINUTE)
+        await post.recover()
+
+
+async def test_row_that_comes_after_its_turn_was_given_up_is_not_published() -> None:
+    """Somebody else has requeued the letter meanwhile; the slice of the first turn is still open to
+    consumers."""
+    post, victim, other = await with_a_letter()
+    consumer = Consumer(post, other.queue)
+
+    async def suspend(step: Step) -> None:
+        if step.operation == "insert":
+            await post.pass_time(3 * MINUTE)
+            assert await other.queue.requeue(ALL) == 1
+        if not await consumer.nothing():
+            item = await consumer.next()
+            post.transmit(item)
+            await item.done()
+
+    victim.gate.before = suspend
+    assert await victim.queue.requeue(ALL) == 0
+
+    victim.gate.before = None
+    await consumer.close()
+    await recovered(post)
+    assert post.copies("mail") == 1
+    post.check_nothing_is_left()
+
+
+async def test_requeue_that_died_after_a_suspension_is_done_again() -> None:
+    """Its row came late, into a slice that browse start had passed; nobody withdrew it."""
+    post, victim, other = await with_a_letter()
+
+    async def suspend(step: Step) -> None:
+        if step.operation == "insert":
+            for _ in range(3):
+                await post.pass_time(WINDOW + MINUTE)
+                await other.queue._upkeep._advancing.run()
+
+    victim.gate.before = suspend
+    victim.fail(lambda step: Fault.STOP_AFTER if step.operation == "insert" else None)
+    work = asyncio.ensure_future(victim.queue.requeue(ALL))
+    await asyncio.wait([work])
+
+    assert await post.recover() == ["mail"]
+    assert post.copies("mail") == 1
+    post.check_nothing_is_left()
+
+
+async def test_requeued_mail_in_a_workers_hands_is_not_given_a_turn_again() -> None:
+    """The requeue died after its message went out, so the letter is still there."""
+    post, victim, other = await with_a_letter()
+    victim.fail(lambda step: Fault.STOP_AFTER if step.operation == "publish" else None)
+    await asyncio.wait([asyncio.ensure_future(victim.queue.requeue(ALL))])
+    consumer = Consumer(post, other.queue)
+    item = await consumer.next()
+
+    for _ in range(4):
+        await post.pass_time(11 * MINUTE)
+        await other.queue.maintain()
+        assert await consumer.nothing(MINUTE)
+    post.transmit(item)
+    await item.done()
+    await consumer.close()
+    await post.pass_time(11 * MINUTE)
+
+    assert await post.recover() == []
+    assert post.copies("mail") == 1
+    post.check_nothing_is_left()
