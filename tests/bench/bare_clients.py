@@ -130,10 +130,11 @@ class BareStore:
     """obstore alone."""
 
     def __init__(self, objects: Objects) -> None:
-        self._store = objects._store
+        self._store = objects._reading
+        self._writing = objects._writing
 
     async def put(self, key: str, body: bytes) -> None:
-        await obstore.put_async(self._store, key, body, use_multipart=False)
+        await obstore.put_async(self._writing, key, body, use_multipart=False)
 
     async def get(self, key: str) -> bytes:
         return bytes(await (await obstore.get_async(self._store, key)).bytes_async())

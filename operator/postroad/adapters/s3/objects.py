@@ -6,6 +6,7 @@ in options (buckets, listings, uploads in parts) stays with boto3.
 
 from __future__ import annotations
 
+import asyncio
 import re
 from collections.abc import AsyncIterator
 from datetime import timedelta
@@ -26,37 +27,33 @@ SILENCE = timedelta(seconds=8)
 TRANSFER = timedelta(minutes=10)
 """How long one transfer may take as long as something comes."""
 
+SLOWEST = 32 << 10
+"""Bytes a second. What is uploaded more slowly counts as stuck."""
+
 FAILURES = (BaseError, OSError)
 """A missing object is raised as the built-in FileNotFoundError."""
 
 _CODE = re.compile(r"<Code>(\w+)</Code>")
 
 
+def patience(size_bytes: int) -> timedelta:
+    """Return how long the upload of so much may take. While a request is sent nothing comes back,
+    so a store's silence says nothing before a slow line had the time it needs."""
+    return 2 * SILENCE + timedelta(seconds=size_bytes / SLOWEST)
+
+
 class Objects:
     """The objects of one bucket. Safe to use concurrently."""
 
     def __init__(self, access: Access, bucket: str) -> None:
-        options: dict[str, object] = {
-            "connect_timeout": timedelta(seconds=3),
-            "read_timeout": SILENCE,
-            "timeout": TRANSFER,
-            "allow_http": (access.endpoint or "").startswith("http://"),
-        }
-        if access.ca_file is not None:
-            options["root_certificate"] = access.ca_file.read_bytes()
-        self._store = S3Store(
-            bucket,
-            region=access.region,
-            client_options=options,  # type: ignore[arg-type]
-            retry_config={"max_retries": 1, "retry_timeout": 2 * SILENCE},
-            virtual_hosted_style_request=access.endpoint is None,
-            **access.identity,  # type: ignore[arg-type]
-        )
+        self._reading = _opened(access, bucket, {"read_timeout": SILENCE})
+        self._writing = _opened(access, bucket, {})
 
     async def put(self, key: str, body: bytes) -> None:
         """Store one object in one request. Raises: BlobsError, CredentialsRefused."""
         try:
-            await obstore.put_async(self._store, key, body, use_multipart=False)
+            async with asyncio.timeout(patience(len(body)).total_seconds()):
+                await obstore.put_async(self._writing, key, body, use_multipart=False)
         except FAILURES as error:
             raise translated(error) from error
 
@@ -64,10 +61,10 @@ class Objects:
         """Return a range, or from `first` to the end. Errors as `put`, and BlobMissing."""
         try:
             if length is not None:
-                part = await obstore.get_range_async(self._store, key, start=first, length=length)
+                part = await obstore.get_range_async(self._reading, key, start=first, length=length)
                 return bytes(part)
             options = {"range": {"offset": first}} if first else {}
-            answer = await obstore.get_async(self._store, key, options=options)  # type: ignore[arg-type]
+            answer = await obstore.get_async(self._reading, key, options=options)  # type: ignore[arg-type]
             return bytes(await answer.bytes_async())
         except FAILURES as error:
             raise translated(error) from error
@@ -75,7 +72,7 @@ class Objects:
     async def stream(self, key: str) -> AsyncIterator[bytes]:
         """Yield the object in chunks of at most CHUNK_BYTES. Errors as `get`."""
         try:
-            answer = await obstore.get_async(self._store, key)
+            answer = await obstore.get_async(self._reading, key)
             async for chunk in answer.stream(min_chunk_size=CHUNK_BYTES // 4):
                 whole = bytes(chunk)
                 for start in range(0, len(whole), CHUNK_BYTES):
@@ -86,11 +83,30 @@ class Objects:
     async def delete(self, key: str) -> None:
         """Delete an object; a missing one is fine. Errors as `put`."""
         try:
-            await obstore.delete_async(self._store, key)
+            await obstore.delete_async(self._reading, key)
         except FAILURES as error:
             failed = translated(error)
             if not isinstance(failed, BlobMissing):
                 raise failed from error
+
+
+def _opened(access: Access, bucket: str, timeouts: dict[str, object]) -> S3Store:
+    options: dict[str, object] = {
+        "connect_timeout": timedelta(seconds=3),
+        "timeout": TRANSFER,
+        **timeouts,
+        "allow_http": (access.endpoint or "").startswith("http://"),
+    }
+    if access.ca_file is not None:
+        options["root_certificate"] = access.ca_file.read_bytes()
+    return S3Store(
+        bucket,
+        region=access.region,
+        client_options=options,  # type: ignore[arg-type]
+        retry_config={"max_retries": 1, "retry_timeout": 2 * SILENCE},
+        virtual_hosted_style_request=access.endpoint is None,
+        **access.identity,  # type: ignore[arg-type]
+    )
 
 
 def translated(error: Exception) -> PostroadError:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
 from typing import TYPE_CHECKING, TypeVar
 
 import boto3
@@ -35,13 +36,15 @@ class Store:
 
     def __init__(self, access: Access) -> None:
         self._access = access
-        self._client: S3Client | None = None
+        self._clients: dict[timedelta | None, S3Client] = {}
         self._objects: dict[str, Objects] = {}
         self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="s3")
 
-    async def __call__(self, work: Callable[[S3Client], T]) -> T:
-        """Run `work` with the client in a thread. Raises: BlobsError, CredentialsRefused."""
-        return await asyncio.get_running_loop().run_in_executor(self._threads, self._run, work)
+    async def __call__(self, work: Callable[[S3Client], T], patience: timedelta | None = None) -> T:
+        """Run `work` with the client in a thread; with `patience`, a body may take as long to be
+        sent, and the answer as long to come. Raises: BlobsError, CredentialsRefused."""
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._threads, self._run, work, patience)
 
     def objects(self, bucket: str) -> Objects:
         """Return the objects of a bucket; connections are shared by those of one bucket."""
@@ -54,16 +57,19 @@ class Store:
         Raises: BlobsError, CredentialsRefused."""
         return await self(_name_of_server)
 
-    def _run(self, work: Callable[[S3Client], T]) -> T:
+    def _run(self, work: Callable[[S3Client], T], patience: timedelta | None) -> T:
         try:
-            return work(self._connected())
+            return work(self._client(patience))
         except (ClientError, BotoCoreError, OSError) as error:
             raise translated(error) from error
 
-    def _connected(self) -> S3Client:
-        if self._client is None:
+    def _client(self, patience: timedelta | None) -> S3Client:
+        """Return the client with this patience. boto3 sends a body within its timeout for
+        connecting: there is no other for it."""
+        if patience not in self._clients:
             access = self._access
-            self._client = boto3.session.Session().client(
+            seconds = patience and patience.total_seconds()
+            self._clients[patience] = boto3.session.Session().client(
                 "s3",
                 endpoint_url=access.endpoint,
                 region_name=access.region,
@@ -75,21 +81,21 @@ class Store:
                     signature_version="s3v4",
                     s3={"addressing_style": "path" if access.endpoint else "auto"},
                     max_pool_connections=THREADS,
-                    connect_timeout=CONNECT_SECONDS,
-                    read_timeout=READ_SECONDS,
+                    connect_timeout=seconds or CONNECT_SECONDS,
+                    read_timeout=seconds or READ_SECONDS,
                     retries={"mode": "standard", "total_max_attempts": ATTEMPTS},
                     # Stores other than AWS do not know the newer default checksums.
                     request_checksum_calculation="when_required",
                     response_checksum_validation="when_required",
                 ),
             )
-        return self._client
+        return self._clients[patience]
 
     async def close(self) -> None:
         """Let running calls end and release what is idle. Idempotent."""
         self._threads.shutdown(wait=False, cancel_futures=True)
-        if self._client is not None:
-            self._client.close()
+        for client in self._clients.values():
+            client.close()
 
 
 def _name_of_server(client: S3Client) -> str:

@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from postroad.adapters.s3.objects import Objects
+from postroad.adapters.s3.objects import Objects, patience
 from postroad.adapters.s3.store import Store
 from postroad.domain.content import LONGEST_HEADER, header_size
 from postroad.domain.mail import Content
@@ -21,8 +21,9 @@ from postroad.ports.blobs import Stored
 if TYPE_CHECKING:
     from mypy_boto3_s3.type_defs import CompletedPartTypeDef
 
-PART_BYTES = 8 << 20
-"""Size of a part; S3 takes none below 5 MiB but the last, and at most 10,000 (here 78 GiB)."""
+PART_BYTES = 5 << 20
+"""Size of a part; S3 takes none below 5 MiB but the last, and at most 10,000 (here 48 GiB). The
+smaller, the sooner an upload that is stuck is known to be."""
 
 
 async def upload(
@@ -67,7 +68,8 @@ class _Multipart:
             await self._store(
                 lambda client: client.complete_multipart_upload(
                     Bucket=bucket, Key=key, UploadId=self._id, MultipartUpload={"Parts": done}
-                )
+                ),
+                patience(PART_BYTES),  # some stores put the parts together only now
             )
         except BaseException:
             await asyncio.shield(self._abort())
@@ -79,7 +81,8 @@ class _Multipart:
         answer = await self._store(
             lambda client: client.upload_part(
                 Bucket=bucket, Key=key, UploadId=self._id, PartNumber=number, Body=body
-            )
+            ),
+            patience(PART_BYTES),
         )
         return {"PartNumber": number, "ETag": answer["ETag"]}
 
