@@ -4,6 +4,10 @@ PYTHON ?= python3
 PY := .venv/bin/python
 export PYTHONPATH := operator:tests
 .DEFAULT_GOAL := help
+# What the tests use; the demo does without a second store.
+SERVERS := rabbitmq cassandra s3 minio kubernetes
+empty :=
+comma := ,
 
 .PHONY: help setup lock check test unit demo bench clean
 
@@ -33,9 +37,9 @@ unit: setup ## the tests that need no server
 	$(PY) -m pytest tests/unit tests/contract operator
 
 test: setup ## every test, on real servers (TESTS=path to choose)
-	cd tests && $(PYTHON) -m stack up
-	eval "$$(cd tests && $(PYTHON) -m stack env)"; \
-	export POSTROAD_REQUIRE="$${POSTROAD_REQUIRE-rabbitmq,cassandra,s3,kubernetes}"; \
+	cd tests && $(PYTHON) -m stack up $(SERVERS)
+	variables="$$(cd tests && $(PYTHON) -m stack env)" || exit 1; eval "$$variables"; \
+	export POSTROAD_REQUIRE="$${POSTROAD_REQUIRE-$(subst $(empty) $(empty),$(comma),$(SERVERS))}"; \
 	$(PY) -m pytest $(TESTS)
 
 demo: setup ## from kubectl apply to delivered mail (MAIL=dir for mails of your own)

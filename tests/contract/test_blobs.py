@@ -16,6 +16,7 @@ from postroad.adapters.s3.blobs import S3Blobs
 from postroad.adapters.s3.store import Store
 from postroad.errors import BlobsUnavailable, CredentialsRefused
 from postroad.ports.blobs import Blobs
+from support.servers import store_client
 
 
 class TestMemoryBlobs(BlobsContract):
@@ -92,6 +93,28 @@ class TestS3Blobs(S3Contract):
 @pytest.mark.needs("minio")
 class TestMinioBlobs(S3Contract):
     server = "MINIO"
+
+    async def test_incomplete_uploads_are_aborted_by_a_rule_beside_the_users_own(
+        self, store: Store
+    ) -> None:
+        bucket = f"contract-{secrets.token_hex(6)}"
+        blobs = S3Blobs(store, bucket)
+        client = store_client("MINIO")
+        theirs = {"ID": "theirs", "Status": "Enabled", "Filter": {"Prefix": "x/"}}
+        client.create_bucket(Bucket=bucket)
+        client.put_bucket_lifecycle_configuration(
+            Bucket=bucket,
+            LifecycleConfiguration={"Rules": [{**theirs, "Expiration": {"Days": 9}}]},
+        )
+
+        assert await blobs.create() == ()
+        assert await blobs.create() == ()
+
+        rules = client.get_bucket_lifecycle_configuration(Bucket=bucket)["Rules"]
+        aborting = [each for each in rules if "AbortIncompleteMultipartUpload" in each]
+        assert len(aborting) == 1
+        assert [each["ID"] for each in rules if each not in aborting] == ["theirs"]
+        await blobs.drop()
 
 
 def test_secrets_show_in_no_representation() -> None:

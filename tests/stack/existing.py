@@ -10,7 +10,7 @@ from stack.errors import NotPossible
 from stack.progress import Progress
 from stack.server import Server, State
 
-DEFAULT_PORTS = {"rabbitmq": 5672, "cassandra": 9042, "s3": 80, "kubernetes": 443}
+DEFAULT_PORTS = {"rabbitmq": 5672, "cassandra": 9042, "s3": 80, "minio": 80, "kubernetes": 443}
 
 
 class ExistingServer(Server):

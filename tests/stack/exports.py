@@ -15,6 +15,7 @@ LEADING = {
     "rabbitmq": "POSTROAD_RABBITMQ_URI",
     "cassandra": "POSTROAD_CASSANDRA_CONTACT_POINTS",
     "s3": "POSTROAD_S3_ENDPOINT",
+    "minio": "POSTROAD_MINIO_ENDPOINT",
     "kubernetes": "KUBECONFIG",
 }
 """The variable that says that a server of this kind is there."""
@@ -23,6 +24,7 @@ PREFIXES = {
     "rabbitmq": "POSTROAD_RABBITMQ_",
     "cassandra": "POSTROAD_CASSANDRA_",
     "s3": "POSTROAD_S3_",
+    "minio": "POSTROAD_MINIO_",
     "kubernetes": "KUBECONFIG",
 }
 

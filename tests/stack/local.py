@@ -18,6 +18,7 @@ from stack.control_plane import ControlPlane
 from stack.errors import NotPossible, StackError
 from stack.existing import ExistingServer
 from stack.kubernetes import Kubernetes
+from stack.minio import MinIO
 from stack.progress import Progress
 from stack.rabbitmq import RabbitMQ
 from stack.s3 import VersityGW
@@ -27,6 +28,7 @@ NATIVE: Mapping[str, Callable[[Path], ManagedServer]] = {
     "rabbitmq": RabbitMQ,
     "cassandra": Cassandra,
     "s3": VersityGW,
+    "minio": MinIO,
     "kubernetes": Kubernetes,
     "apiserver": ControlPlane,
 }
@@ -37,7 +39,7 @@ PROVIDER_VARIABLE = "POSTROAD_STACK_PROVIDER"
 DEFAULT = ("rabbitmq", "cassandra", "s3", "kubernetes")
 """What `up` starts when no server is named."""
 
-ORDER = ("apiserver", *DEFAULT)
+ORDER = ("apiserver", *DEFAULT, "minio")
 """Whose variables count: KUBECONFIG is the cluster's when both it and the API server alone run."""
 
 

@@ -59,17 +59,22 @@ def cql(statement: str, *values: object) -> list[Any]:
         cluster.shutdown()
 
 
-def object_keys(bucket: str) -> list[str] | None:
-    """Return the keys of a bucket; None when there is no such bucket."""
+def store_client(server: str = "S3") -> Any:
+    """Return a client of a store, `S3` or `MINIO`."""
     environment = os.environ
-    client = boto3.client(
+    return boto3.client(
         "s3",
-        endpoint_url=environment["POSTROAD_S3_ENDPOINT"],
-        region_name=environment["POSTROAD_S3_REGION"],
-        aws_access_key_id=environment["POSTROAD_S3_ACCESS_KEY"],
-        aws_secret_access_key=environment["POSTROAD_S3_SECRET_KEY"],
+        endpoint_url=environment[f"POSTROAD_{server}_ENDPOINT"],
+        region_name=environment[f"POSTROAD_{server}_REGION"],
+        aws_access_key_id=environment[f"POSTROAD_{server}_ACCESS_KEY"],
+        aws_secret_access_key=environment[f"POSTROAD_{server}_SECRET_KEY"],
         config=Config(signature_version="s3v4", s3={"addressing_style": "path"}),
     )
+
+
+def object_keys(bucket: str) -> list[str] | None:
+    """Return the keys of a bucket; None when there is no such bucket."""
+    client = store_client()
     try:
         pages = client.get_paginator("list_objects_v2").paginate(Bucket=bucket)
         return [entry["Key"] for page in pages for entry in page.get("Contents", ())]

@@ -1,0 +1,73 @@
+"""A second S3 server: MinIO, which has what versitygw lacks (lifecycle rules, synced writes).
+
+It is run as a program of its own, by tests only; nothing of it is part of postroad.
+"""
+
+from collections.abc import Sequence
+
+from stack import golang, probes, processes
+from stack.cache import Entry
+from stack.native import NativeServer
+from stack.records import Record
+
+REGION = "us-east-1"
+USER = "postroad"
+MINIO = ("github.com/minio/minio", "v0.0.0-20260212201848-7aac2a2c5b7c")
+
+
+class MinIO(NativeServer):
+    """MinIO on loopback with one drive; it never asks the outside for anything."""
+
+    name = "minio"
+    port_names = ("minio",)
+
+    @property
+    def endpoint(self) -> str:
+        """Where S3 listens."""
+        return f"http://127.0.0.1:{self.record.ports['minio']}"
+
+    def service_ports(self) -> dict[int, int]:
+        """Return its ports for pods."""
+        return {9000: self.record.ports["minio"]}
+
+    def environment(self) -> dict[str, str]:
+        """Return endpoint, region and keys."""
+        return {
+            "POSTROAD_MINIO_ENDPOINT": self.endpoint,
+            "POSTROAD_MINIO_REGION": REGION,
+            "POSTROAD_MINIO_ACCESS_KEY": USER,
+            "POSTROAD_MINIO_SECRET_KEY": self.record.secrets["password"],
+        }
+
+    def answers(self) -> bool:
+        """Ask for its health."""
+        return probes.http_answers(f"{self.endpoint}/minio/health/ready")
+
+    def entries(self) -> Sequence[Entry]:
+        """Its program, and what builds it."""
+        return (*golang.toolchain(), self.program())
+
+    def program(self) -> Entry:
+        """Return the cache entry of the program."""
+        return golang.installed("minio", *MINIO, "about 4 minutes of CPU, once")
+
+    def launch(self, record: Record) -> None:
+        """Start it."""
+        drive = self.directory / "drive"
+        drive.mkdir(exist_ok=True)
+        switched_off = ("BROWSER", "UPDATE", "CALLHOME_ENABLE")
+        processes.start(
+            self.directory,
+            [
+                *(self.program().path / "minio", "server", "--quiet"),
+                *("--address", f"127.0.0.1:{record.ports['minio']}"),
+                *("--certs-dir", self.directory / "certificates"),
+                drive,
+            ],
+            self.main_log,
+            environment={
+                "MINIO_ROOT_USER": USER,
+                "MINIO_ROOT_PASSWORD": record.secrets["password"],
+                **{f"MINIO_{name}": "off" for name in switched_off},
+            },
+        )
