@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import AsyncIterator, Iterator
-from datetime import timedelta
+from collections.abc import AsyncIterator
 
 import pytest
 
@@ -14,34 +12,10 @@ from postroad.adapters.cassandra.session import Session
 from postroad.adapters.cassandra.store import CassandraViewStore
 from postroad.adapters.machine.clocks import MachineClock
 from postroad.adapters.memory.servers import MemoryServers, World
-from postroad.ports.view import TableOptions, ViewStore
+from postroad.ports.view import ViewStore
+from support.keyspaces import keyspace
 
-OPTIONS = TableOptions(
-    replication={"class": "SimpleStrategy", "replication_factor": "1"},
-    row_lifetime=timedelta(days=14),
-    compaction_window=timedelta(hours=12),
-    gc_grace=timedelta(hours=3),
-)
-
-
-@pytest.fixture(scope="module")
-def keyspace() -> Iterator[str]:
-    """A keyspace for all tests of this module; each uses a queue of its own in it."""
-    name = servers.fresh()
-
-    async def create() -> None:
-        session = Session(servers.cassandra(name))
-        await CassandraViewStore(session).create(OPTIONS)
-        await session.close()
-
-    async def drop() -> None:
-        session = Session(servers.cassandra(name))
-        await session.run("DROP KEYSPACE {keyspace}")
-        await session.close()
-
-    asyncio.run(create())
-    yield name
-    asyncio.run(drop())
+__all__ = ["keyspace"]
 
 
 class TestMemoryView(ViewContract):

@@ -7,37 +7,17 @@ from collections.abc import Sequence
 
 from stack import golang, probes, processes
 from stack.cache import Entry
-from stack.native import NativeServer
 from stack.records import Record
+from stack.s3 import ACCESS_KEY, S3Server
 
-REGION = "us-east-1"
-USER = "postroad"
 MINIO = ("github.com/minio/minio", "v0.0.0-20260212201848-7aac2a2c5b7c")
 
 
-class MinIO(NativeServer):
-    """MinIO on loopback with one drive; it never asks the outside for anything."""
+class MinIO(S3Server):
+    """MinIO with one drive; it never asks the outside for anything."""
 
     name = "minio"
-    port_names = ("minio",)
-
-    @property
-    def endpoint(self) -> str:
-        """Where S3 listens."""
-        return f"http://127.0.0.1:{self.record.ports['minio']}"
-
-    def service_ports(self) -> dict[int, int]:
-        """Return its ports for pods."""
-        return {9000: self.record.ports["minio"]}
-
-    def environment(self) -> dict[str, str]:
-        """Return endpoint, region and keys."""
-        return {
-            "POSTROAD_MINIO_ENDPOINT": self.endpoint,
-            "POSTROAD_MINIO_REGION": REGION,
-            "POSTROAD_MINIO_ACCESS_KEY": USER,
-            "POSTROAD_MINIO_SECRET_KEY": self.record.secrets["password"],
-        }
+    variables = "POSTROAD_MINIO"
 
     def answers(self) -> bool:
         """Ask for its health."""
@@ -60,13 +40,13 @@ class MinIO(NativeServer):
             self.directory,
             [
                 *(self.program().path / "minio", "server", "--quiet"),
-                *("--address", f"127.0.0.1:{record.ports['minio']}"),
+                *("--address", f"127.0.0.1:{record.ports['s3']}"),
                 *("--certs-dir", self.directory / "certificates"),
                 drive,
             ],
             self.main_log,
             environment={
-                "MINIO_ROOT_USER": USER,
+                "MINIO_ROOT_USER": ACCESS_KEY,
                 "MINIO_ROOT_PASSWORD": record.secrets["password"],
                 **{f"MINIO_{name}": "off" for name in switched_off},
             },

@@ -5,6 +5,7 @@ protocol, not durability.
 """
 
 from collections.abc import Sequence
+from typing import ClassVar
 
 from stack import golang, probes, processes
 from stack.cache import Entry
@@ -17,11 +18,12 @@ HEALTH = "/health"
 VERSITYGW = ("github.com/versity/versitygw/cmd/versitygw", "v1.8.0")
 
 
-class VersityGW(NativeServer):
-    """versitygw on loopback, with bucket versioning."""
+class S3Server(NativeServer):
+    """A server of the S3 protocol on loopback, whoever made it."""
 
-    name = "s3"
     port_names = ("s3",)
+    variables: ClassVar[str]
+    """How the names of its variables begin."""
 
     @property
     def endpoint(self) -> str:
@@ -35,11 +37,18 @@ class VersityGW(NativeServer):
     def environment(self) -> dict[str, str]:
         """Return endpoint, region and keys."""
         return {
-            "POSTROAD_S3_ENDPOINT": self.endpoint,
-            "POSTROAD_S3_REGION": REGION,
-            "POSTROAD_S3_ACCESS_KEY": ACCESS_KEY,
-            "POSTROAD_S3_SECRET_KEY": self.record.secrets["password"],
+            f"{self.variables}_ENDPOINT": self.endpoint,
+            f"{self.variables}_REGION": REGION,
+            f"{self.variables}_ACCESS_KEY": ACCESS_KEY,
+            f"{self.variables}_SECRET_KEY": self.record.secrets["password"],
         }
+
+
+class VersityGW(S3Server):
+    """versitygw, with bucket versioning."""
+
+    name = "s3"
+    variables = "POSTROAD_S3"
 
     def answers(self) -> bool:
         """Ask for its health."""
