@@ -11,7 +11,7 @@ import asyncio
 from dataclasses import dataclass
 from datetime import timedelta
 
-from postroad.errors import ClockSkew, ServerError
+from postroad.errors import ClockSkew, ServerError, ViewUnavailable
 from postroad.mailqueue.timing import Timing
 from postroad.ports.clock import Clock
 from postroad.ports.view import Limits, View
@@ -35,6 +35,7 @@ class Bearings:
         self._timing = timing
         self._fix: Fix | None = None
         self._reading = asyncio.Lock()
+        self._attempt = self._failed = 0  # numbers of readings
 
     async def limits(self) -> Limits:
         """Return limits read less than a lease ago, most often without I/O. Raises: ViewError."""
@@ -57,11 +58,15 @@ class Bearings:
         fix = self._fix
         if fix is not None and self._age(fix) < self._timing.lease / 3:
             return fix
+        waits_for = self._attempt if self._reading.locked() else None
         async with self._reading:
             fix = self._fix
             if fix is not None and self._age(fix) < self._timing.lease / 3:
                 return fix
             try:
+                if waits_for is not None and self._failed >= waits_for:
+                    # Each trying for himself, one after the other, the last would wait for hours.
+                    raise ViewUnavailable("the limits could not be read")
                 return await self._read()
             except ServerError as error:
                 # The old reading is good for the rest of its lease; half of it is left to those
@@ -79,6 +84,14 @@ class Bearings:
         return self._clock.elapsed() - fix.at
 
     async def _read(self) -> Fix:
+        self._attempt += 1
+        try:
+            return await self._read_once()
+        except ServerError:
+            self._failed = self._attempt
+            raise
+
+    async def _read_once(self) -> Fix:
         at = self._clock.elapsed()
         limits = await self._view.limits()
         before = self._clock.now()

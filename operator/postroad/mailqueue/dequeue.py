@@ -1,7 +1,9 @@
 """Dequeue: references come from the broker, `domain.dispatch` decides, this module carries out.
 
 Several references are decided at the same time and handed out in the order they came. A server that
-is away makes a reference wait here, with backoff, within the consumer's prefetch (invariant 9).
+is away makes a reference wait here, with backoff, within the consumer's prefetch (invariant 9); one
+that waited for long goes through the ladder meanwhile, since a broker that gets no ack for half an
+hour takes that for a broken consumer.
 """
 
 from __future__ import annotations
@@ -19,13 +21,13 @@ from postroad.domain.dispatch import (
     decide_claimed,
     deletes_bytes,
 )
-from postroad.domain.ladder import hop_after
+from postroad.domain.ladder import hop_after, step_to
 from postroad.domain.references import Reference
 from postroad.domain.turns import Mark, Turn
 from postroad.domain.wire import decode
 from postroad.errors import BrokerUnavailable, PostroadError, ServerError, UnreadableReference
 from postroad.mailqueue import dead, protocol
-from postroad.mailqueue.endings import ack, delete_and_ack, later
+from postroad.mailqueue.endings import SERVER_LATER, ack, delete_and_ack, later
 from postroad.mailqueue.engine import Engine
 from postroad.mailqueue.items import FINISHED, DistributedItem
 from postroad.mailqueue.leases import Leases
@@ -106,10 +108,14 @@ class _Dispatcher:
 
         Waits out servers that are away. A cancelled dispatch gives the message back.
         """
-        backoff = self._engine.backoff()
+        clock, backoff = self._engine.clock, self._engine.backoff()
+        until = clock.elapsed() + self._engine.timing.hold
         try:
             while not self._engine.closed:
                 try:
+                    if clock.elapsed() >= until:
+                        await self._put_off(delivery)
+                        return None
                     return await self._once(delivery)
                 except PostroadError as error:
                     # Whatever a server refuses (credentials that were changed, say) is mended by
@@ -130,6 +136,14 @@ class _Dispatcher:
             raise
         return None
 
+    async def _put_off(self, delivery: Delivery) -> None:
+        """Let a reference wait in the ladder. To give it back would count as a failed delivery
+        before RabbitMQ 4, and it would come again at once."""
+        reference = decode(delivery.body).again(crashes=delivery.failed_deliveries)
+        due = step_to(reference.due_at, self._engine.clock.now())
+        self._count("put off")
+        await later(self._engine, delivery, reference, due or SERVER_LATER)
+
     async def _once(self, delivery: Delivery) -> DistributedItem | None:
         engine = self._engine
         try:
@@ -140,10 +154,12 @@ class _Dispatcher:
             return None
         limits = await engine.bearings.limits()
         mark = await engine.view.mark(reference.key)
+        in_hand = reference.key.enqueue_id in engine.in_hand
         arrival = Arrival(
             now=engine.clock.now(),
-            redelivered=delivery.redelivered or reference.key.enqueue_id in engine.in_hand,
-            failed_deliveries=delivery.failed_deliveries,
+            redelivered=delivery.redelivered or in_hand,
+            # What we still have in hand broke nobody down: only the channel was lost.
+            failed_deliveries=0 if in_hand else delivery.failed_deliveries,
             browse_start=limits.browse_start,
             hop=engine.timing.hop,
             limit=engine.delivery_limit,

@@ -17,8 +17,8 @@ from postroad.errors import BrokerUnavailable, ServerError
 from postroad.mailqueue.engine import Engine
 from postroad.ports.broker import Delivery
 
-BYTES_LATER = max(step for step in LADDER_SECONDS if step <= 60)
-"""Seconds until a deletion of bytes that failed is tried again."""
+SERVER_LATER = max(step for step in LADDER_SECONDS if step <= 60)
+"""Seconds until what failed because a server is away is tried again."""
 
 CLEANED = Mark(ending=Ending(EndingKind.WITHDRAWN, EPOCH))
 """Stands for the mark of a turn that is over, where nobody can tell any more how it ended."""
@@ -72,7 +72,7 @@ async def delete_and_ack(engine: Engine, delivery: Delivery, reference: Referenc
         await engine.blobs.delete(reference.blob_key)
     except ServerError as error:
         engine.log.debug("bytes are deleted later", error=type(error).__name__)
-        await later(engine, delivery, reference.again(), BYTES_LATER)
+        await later(engine, delivery, reference.again(), SERVER_LATER)
     else:
         await ack(engine, delivery)
 

@@ -45,6 +45,11 @@ class Timing:
 
     longest_backoff: timedelta = timedelta(seconds=10)
 
+    hold: timedelta = timedelta(minutes=10)
+    """How long a reference waits in a consumer's prefetch for a server; then it goes through the
+    ladder. Much shorter than RabbitMQ's consumer_timeout (30 minutes by default), after which the
+    broker closes the channel and counts a failed delivery for all that is held on it."""
+
     row_lifetime: timedelta = timedelta(days=14)
     """When the view forgets rows by itself; live ones are rolled forward at half of it."""
 

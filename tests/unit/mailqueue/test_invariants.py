@@ -11,7 +11,7 @@ from uuid import UUID
 import pytest
 
 from contract.queue_harness import Consumer, letter
-from postroad.adapters.memory.broker import Message
+from postroad.adapters.memory.broker import MemoryBroker, MemoryDelivery, Message
 from postroad.adapters.memory.gate import Fault, Plan, Step, away, no_fault
 from postroad.domain.selectors import Selector
 from postroad.domain.slices import TurnKey
@@ -505,7 +505,63 @@ async def test_invariant_9_consumer_waits_without_spinning_and_recovers(
     assert len(fresh.gate.steps) - first < 200
     fresh.gate.plan = no_fault
 
-    assert (await waiting.next()).mail.name in {"mail", "second"}
+    assert (await waiting.next(MINUTE)).mail.name in {"mail", "second"}
+
+
+async def test_invariant_9_what_waits_for_the_view_is_never_held_as_long_as_the_broker_allows(
+    post: Post, process: Process
+) -> None:
+    """RabbitMQ counts what is held for half an hour as a failed delivery, and gives mails over
+    their limit of those to the dead queue."""
+    names = [f"mail{number}" for number in range(5)]
+    await post.enqueue(process, *names)
+    fresh = await post.start()
+    consumer = Consumer(post, fresh.queue, prefetch=3)
+    broker = fresh.queue._engine.broker
+    assert isinstance(broker, MemoryBroker)
+    fresh.gate.plan = away("view")
+    held_since: dict[MemoryDelivery, timedelta] = {}
+    longest = timedelta(0)
+
+    for _ in range(24 * 20):
+        assert await consumer.nothing(3 * MINUTE)
+        now = post.clock.elapsed()
+        held_since = {each: held_since.get(each, now) for each in broker.leased}
+        longest = max([longest, *(now - since for since in held_since.values())])
+    fresh.gate.plan = no_fault
+    waiting = [decode(each.body) for each in [*post.broker.ready, *post.broker.delayed_messages]]
+    found = sorted([(await consumer.next()).mail.name or "" for _ in range(3)])
+
+    assert 10 * MINUTE <= longest + 3 * MINUTE <= 20 * MINUTE
+    assert [each.crashes for each in waiting] == [0] * len(waiting)
+    assert len(servers_of(fresh.gate.steps, "publish")) < 2 * 5 * 24 * 6
+    assert len(found) == len({*found} & {*names}) == 3
+    await consumer.close()
+    await fresh.queue.close()
+    await post.recover()
+    assert not post.tables.letters
+
+
+async def test_invariant_9_those_who_wait_for_the_limits_share_one_failure(
+    post: Post, process: Process
+) -> None:
+    bearings = process.queue._engine.bearings
+    await post.pass_time(MINUTE)
+    attempts = 0
+
+    async def slowly(step: Step) -> None:
+        nonlocal attempts
+        attempts += 1
+        await process.clock.sleep(5 * SECOND)
+
+    process.gate.before = slowly
+    process.gate.plan = away("view")
+
+    work = asyncio.gather(*(bearings.limits() for _ in range(100)), return_exceptions=True)
+    assert await post.outcome(work, MINUTE)
+
+    assert {type(each) for each in work.result()} == {ViewUnavailable}
+    assert attempts == 1
 
 
 # 10

@@ -49,6 +49,10 @@ class Queues:
     def delayed(self) -> int:
         return len(self._delayed)
 
+    @property
+    def delayed_messages(self) -> list[Message]:
+        return [message for _, _, message in self._delayed]
+
     def put(self, message: Message, delay_seconds: int) -> None:
         if delay_seconds:
             self._count += 1

@@ -2,7 +2,8 @@
 
 Acks are gathered for one turn of the event loop and sent as one `multiple` ack as far as they are
 without a gap. RabbitMQ closes a channel that holds a message longer than its consumer_timeout (30
-minutes by default): whoever leases longer must raise that.
+minutes by default), and counts a failed delivery for everything that was held on it: whoever leases
+for longer, time and again, must raise that.
 """
 
 from __future__ import annotations
