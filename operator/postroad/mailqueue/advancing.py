@@ -61,6 +61,7 @@ class Advancing:
         first = (await engine.bearings.refresh()).browse_start
         if first is None:
             return
+        await engine.bearings.check_clock()  # by one that is ahead, open slices look closed
         effective = engine.configuration.effective()
         slices = closable(engine, first)[: AT_MOST + 1]
         closed = {each.slice_start: each async for each in engine.view.closed_slices(first)}

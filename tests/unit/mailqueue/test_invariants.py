@@ -399,6 +399,21 @@ async def test_invariant_7_clock_that_is_too_far_from_the_views_makes_no_ids(pos
     post.check_nothing_is_left()
 
 
+async def test_invariant_7_no_slice_is_closed_by_a_clock_that_is_too_far_ahead(
+    post: Post, process: Process
+) -> None:
+    ahead = await post.start(skew=timedelta(hours=1))
+    await post.enqueue(process, "before")
+    await post.deliver(process, SECOND)
+
+    with pytest.raises(ClockSkew):
+        await ahead.queue.maintain()
+    await post.enqueue(process, "after")
+
+    assert post.tables.slices == {}
+    assert await post.recover() == ["after"]
+
+
 async def test_invariant_7_browse_reads_what_a_tolerated_clock_wrote_ahead(post: Post) -> None:
     ahead, exact = await post.start(skew=4 * SECOND), await post.start()
     await post.pass_time(WINDOW - 2 * SECOND)
