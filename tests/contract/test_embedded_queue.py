@@ -37,7 +37,7 @@ T = TypeVar("T")
 OPTIONS = Options(
     segment_bytes=32 * 1024,
     marks=64,
-    envelope_wait=timedelta(0),
+    delivery_wait=timedelta(0),
     steps=(timedelta(seconds=1), timedelta(minutes=1)),
 )
 """Small segments, so that the contract crosses many of their ends."""

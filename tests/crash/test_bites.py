@@ -154,7 +154,7 @@ class _Unsynced:
 async def test_the_answer_waits_for_the_sync_of_the_log(monkeypatch: pytest.MonkeyPatch) -> None:
     """Undone: `enqueue` returns when its record is appended."""
 
-    async def impatient(self: Engine, waiting: Any, *, patience: bool = True) -> None:
+    async def impatient(self: Engine, waiting: Any, content: Any) -> None:
         self.admit(waiting, self.write(waiting))
 
     monkeypatch.setattr(Engine, "accept", impatient)

@@ -13,6 +13,7 @@ from uuid import UUID
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _RANDOM_BITS = 62
+_MILLISECOND = timedelta(milliseconds=1)
 
 
 def id_at(moment: datetime, sequence: int, randomness: int) -> UUID:
@@ -20,7 +21,10 @@ def id_at(moment: datetime, sequence: int, randomness: int) -> UUID:
 
     `sequence` is the 12-bit counter that orders ids within a millisecond; `randomness` 62 bits.
     """
-    milliseconds = (moment - EPOCH) // timedelta(milliseconds=1)
+    return _id_of((moment - EPOCH) // _MILLISECOND, sequence, randomness)
+
+
+def _id_of(milliseconds: int, sequence: int, randomness: int) -> UUID:
     value = (milliseconds & 0xFFFF_FFFF_FFFF) << 80
     value |= 0x7000_0000_0000_0000_0000 | (sequence & 0xFFF) << 64
     value |= 0x8000_0000_0000_0000 | randomness & ((1 << _RANDOM_BITS) - 1)
@@ -45,7 +49,7 @@ class Identifiers:
 
     def new(self, after: UUID | None = None) -> UUID:
         """Return the next id; one that is also greater than `after`."""
-        millisecond = (self._now() - EPOCH) // timedelta(milliseconds=1)
+        millisecond = (self._now() - EPOCH) // _MILLISECOND
         if after is not None:
             millisecond = max(millisecond, (after.int >> 80) + 1)
         last_millisecond, last_sequence = self._last
@@ -55,5 +59,4 @@ class Identifiers:
             self._last = (last_millisecond, last_sequence + 1)
         else:
             self._last = (last_millisecond + 1, 0)
-        moment = EPOCH + timedelta(milliseconds=self._last[0])
-        return id_at(moment, self._last[1], self._random_bits(_RANDOM_BITS))
+        return _id_of(*self._last, self._random_bits(_RANDOM_BITS))

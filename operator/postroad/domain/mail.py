@@ -114,22 +114,20 @@ class Mail:
     attributes: Mapping[str, str] = field(default_factory=_no_attributes)
     origin: Origin | None = None
     dsn: DsnOptions | None = None
+    envelope: Envelope = field(init=False, repr=False, compare=False)
+    """All of it but the content."""
 
     def __post_init__(self) -> None:
         if isinstance(self.recipients, str):  # type: ignore[unreachable]  # callers without mypy
             raise InvalidMail("recipients is a tuple of addresses, not one string")
         object.__setattr__(self, "recipients", tuple(self.recipients))
-        _ = self.envelope
+        envelope = Envelope(
+            self.sender, self.recipients, self.name, self.attributes, self.origin, self.dsn
+        )
+        object.__setattr__(self, "envelope", envelope)
 
     def __repr__(self) -> str:
         return f"<Mail name={self.name!r} recipients={len(self.recipients)}>"
-
-    @property
-    def envelope(self) -> Envelope:
-        """The envelope. Raises: InvalidMail."""
-        return Envelope(
-            self.sender, self.recipients, self.name, self.attributes, self.origin, self.dsn
-        )
 
 
 class OutcomeKind(StrEnum):

@@ -10,7 +10,7 @@ the system reports. Nothing is retried here.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from pathlib import PurePath
 from typing import Protocol, TypeVar
@@ -111,8 +111,9 @@ class Files(Protocol):
 class Threads(Protocol):
     """Where blocking calls are made, so that the event loop goes on."""
 
-    async def run(self, work: Callable[..., Result], *arguments: object) -> Result:
-        """Run `work` in a thread. When the caller is cancelled, the work still goes on."""
+    def run(self, work: Callable[..., Result], *arguments: object) -> Awaitable[Result]:
+        """Run `work` in a thread, from now on; what is returned can be awaited once. When the
+        caller is cancelled, the work still goes on."""
         ...
 
     def close(self) -> None:

@@ -1,13 +1,14 @@
 """Spool files: content, envelope, then the header that makes them valid; one sync. FORMAT.md 4.
 
-Blocking: called in threads. Each call opens and closes its file, so that a million waiting mails
-need no descriptors.
+Blocking: called in threads. The files used last stay open, as the pool hands them out again first;
+a million waiting mails need no descriptors.
 Source: 003; SP-4..13, AMB-3.
 """
 
 from __future__ import annotations
 
 import json
+from collections import OrderedDict
 from dataclasses import dataclass
 from struct import Struct
 from typing import Any, NamedTuple
@@ -23,6 +24,9 @@ CHECKED = 128
 """Bytes of the header that its checksum covers, from 12."""
 
 CHUNK = 1024 * 1024
+KEPT_OPEN = 256
+"""Spool files that stay open when nobody uses them."""
+
 _HEAD = Struct("<I16sQQIIIIQ")
 _CRC = Struct("<I")
 
@@ -70,15 +74,22 @@ class Filling:
         self.crc = extended(self.crc, chunk)
         self.length += len(chunk)
 
-    def finish(self, mail_id: bytes, envelope: bytes, header_size: int, accepted_us: int) -> None:
-        """Write envelope and header, and sync: the only sync in the life of the file (SP-9)."""
-        offset = HEADER_BYTES + self.length
-        self.file.pwrite(offset, envelope)
+    def finish(
+        self, mail_id: bytes, envelope: bytes, header_size: int, accepted_us: int,
+        last: bytes = b"",
+    ) -> None:  # fmt: skip
+        """Write the last piece of content, envelope and header, and sync: the only sync in the
+        life of the file (SP-9). A mail of one piece is one write."""
+        length = self.length + len(last)
         header = SpoolHeader(
-            0, mail_id, self.length, offset, len(envelope), self.crc, checksum(envelope),
-            header_size, accepted_us,
-        )  # fmt: skip
-        self.file.pwrite(0, header.encode())
+            0, mail_id, length, HEADER_BYTES + length, len(envelope), extended(self.crc, last),
+            checksum(envelope), header_size, accepted_us,
+        ).encode()  # fmt: skip
+        if self.length:
+            self.file.pwrite(HEADER_BYTES + self.length, last, envelope)
+            self.file.pwrite(0, header)
+        else:
+            self.file.pwrite(0, header, last, envelope)
         self.file.sync()
 
     def close(self) -> None:
@@ -91,12 +102,13 @@ class Contents:
 
     def __init__(self, files: Files, layout: Layout) -> None:
         self._files, self._layout = files, layout
+        self._idle: OrderedDict[int, File] = OrderedDict()
         self.opened = 0
         """How often a file was opened to be read (SP-20)."""
 
     def begin(self, slot: int) -> Filling:
         """Open a slot's file to be filled."""
-        return Filling(self._files.open(self._layout.spool_file(slot)))
+        return Filling(self._take(slot))
 
     def store(
         self, slot: int, mail_id: bytes, content: bytes, envelope: bytes, header_size: int,
@@ -105,19 +117,47 @@ class Contents:
         """Fill a slot's file with one mail. Durable when it returns."""
         filling = self.begin(slot)
         try:
-            filling.add(content)
-            filling.finish(mail_id, envelope, header_size, accepted_us)
-        finally:
+            filling.finish(mail_id, envelope, header_size, accepted_us, content)
+        except BaseException:
             filling.close()
+            raise
+        self.keep(slot, filling.file)
 
     def free(self, slot: int) -> int:
         """Say in the file that it holds no mail (SP-12). Returns its size. Not durable."""
-        file = self._files.open(self._layout.spool_file(slot))
+        file = self._take(slot)
         try:
             file.pwrite(0, bytes(HEADER_BYTES))
-            return file.size()
-        finally:
+            size = file.size()
+        except BaseException:
             file.close()
+            raise
+        self.keep(slot, file)
+        return size
+
+    def remove(self, slot: int) -> None:
+        """Remove a file that nobody needs. Not durable."""
+        if (file := self._idle.pop(slot, None)) is not None:
+            file.close()
+        self._files.unlink(self._layout.spool_file(slot))
+
+    def _take(self, slot: int) -> File:
+        """Return a slot's file, for this caller alone. Any thread may call: each step on the table
+        of idle files is one that no other thread can divide."""
+        file = self._idle.pop(slot, None)
+        return file or self._files.open(self._layout.spool_file(slot))
+
+    def keep(self, slot: int, file: File) -> None:
+        """Let a slot's file stay open for whoever needs it next."""
+        if self._idle.setdefault(slot, file) is not file:
+            file.close()
+        elif len(self._idle) > KEPT_OPEN:
+            self._idle.popitem(last=False)[1].close()
+
+    def close(self) -> None:
+        """Release the files that are idle."""
+        while self._idle:
+            self._idle.popitem()[1].close()
 
     def open(self, slot: int, mail_id: bytes) -> tuple[File, SpoolHeader]:
         """Open a mail for reading. Raises: BlobMissing when the file holds another mail or none."""

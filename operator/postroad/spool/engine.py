@@ -18,6 +18,7 @@ from postroad.errors import PostroadError, QueueClosed, StoreFailed
 from postroad.ports.clock import Chance, Clock
 from postroad.ports.files import Files, Threads
 from postroad.spool.contents import Contents
+from postroad.spool.fresh import Fresh
 from postroad.spool.headroom import Headroom
 from postroad.spool.index import Entry, Index, State
 from postroad.spool.lanes import LaneLog, Shape, Written
@@ -60,7 +61,7 @@ class Engine:
         self.lanes: dict[Lane, LaneLog] = {}
         self.reader = Reader(self.lanes, log_threads)
         self.headroom = Headroom(files, layout, self.elapsed)
-        self.index = Index(self.segments)
+        self.index, self.fresh = Index(self.segments), Fresh()
         self.runners = Runners()
         self.slots = Slots(files, layout, options, mail_threads, self.contents, 0)
         self.receiving = 0
@@ -191,6 +192,7 @@ class Engine:
         self.runners.withdraw(entry)
         self.working.pop(entry, None)
         self.lanes[entry.segment.lane].forget(entry.position)
+        self.fresh.take(entry)
         self.index.remove(entry)
 
     def put_in_place(self, entry: Entry, waiting: Waiting) -> Entry:
@@ -201,22 +203,25 @@ class Engine:
         entry.successor = self.admit(replacement, written)
         return entry.successor
 
-    async def accept(self, waiting: Waiting, *, patience: bool = True) -> None:
+    async def accept(self, waiting: Waiting, content: bytes | None = None) -> None:
         """Write a new mail's ENVELOPE and return when it is durable (R2). A caller that is
-        cancelled meanwhile leaves the mail accepted."""
+        cancelled meanwhile leaves the mail accepted. `content`: what its spool file holds, if it
+        is at hand."""
         written = self.write(waiting)
         lane = self.lanes[written.segment.lane]
-        lane.when_durable(written.end, lambda: self._admit_new(waiting, written))
-        may_wait = patience and bool(self.working) and lane.lane == NEW
-        await lane.commit(written.end, self.options.envelope_wait.total_seconds() * may_wait)
+        lane.when_durable(written.end, lambda: self._admit_new(waiting, written, content))
+        await lane.commit(written.end)
 
-    def _admit_new(self, waiting: Waiting, written: Written) -> None:
-        self.admit(waiting, written)
+    def _admit_new(self, waiting: Waiting, written: Written, content: bytes | None) -> None:
+        entry = self.admit(waiting, written)
+        if content is not None and not waiting.due_us:
+            self.fresh.keep(entry, waiting, content)
 
     # -- deliveries ------------------------------------------------------------------------------
 
-    async def lease(self) -> tuple[Entry, Waiting]:
-        """Wait for the next turn that is due, and start it (LQ-11, step 1 and 2).
+    async def lease(self) -> tuple[Entry, Waiting, bytes | None]:
+        """Wait for the next turn that is due, and start it (LQ-11, step 1 and 2). The last is the
+        content, where that is still in memory.
         Raises: QueueClosed, StoreFailed, StoreDamaged."""
         await self.deliverable.wait()
         while True:
@@ -226,6 +231,9 @@ class Engine:
                 await self._waking.wait(self.runners.next_due())
                 continue
             entry.state = State.LEASED
+            if (fresh := self.fresh.take(entry)) is not None:  # durable, or it would not be here
+                self._start(entry, fresh[0])
+                return entry, *fresh
             try:
                 await self.settle(entry)
                 waiting = await self.reader.read(entry)
@@ -239,7 +247,7 @@ class Engine:
                 raise
             if entry.state is State.LEASED:
                 self._start(entry, waiting)
-                return entry, waiting
+                return entry, waiting, None
 
     def _start(self, entry: Entry, waiting: Waiting) -> None:
         lane = entry.segment.lane
@@ -255,7 +263,7 @@ class Engine:
         delivery = Delivery(waiting.mail_id, waiting.turn, kind, numbers, text)
         written = self.append(NEW, delivery)
         if kind is not Kind.DEFERRED:
-            await self.lanes[NEW].commit(written.end)
+            await self._commit_delivery(written.end)
 
     async def finish(self, entry: Entry, waiting: Waiting, left: tuple[int, ...]) -> None:
         """End a turn whose last recipients were delivered. With nobody left to record, no sync is
@@ -268,8 +276,14 @@ class Engine:
         self._append_finish(entry, waiting, Finished.DONE)
         self.take_out(entry)
         journal.when_durable(end, lambda: self.slots.release(entry.slot))
-        await journal.commit(end)
+        await self._commit_delivery(end)
         return None
+
+    async def _commit_delivery(self, end: int) -> None:
+        """Wait for the sync of what became of a mail. A client that waits for its 250 goes first:
+        while mail comes in, this sync rides on that of the next ENVELOPE (LQ-29, turned round)."""
+        patience = self.options.delivery_wait.total_seconds() if self.receiving else 0.0
+        await self.lanes[NEW].commit(end, patience)
 
     def end(self, entry: Entry, waiting: Waiting) -> None:
         """End a turn whose recipients all have durable DELIVERYs."""
@@ -309,6 +323,7 @@ class Engine:
         self.stop(QueueClosed())
         self._waking.close()
         await self.slots.close()
+        self.contents.close()
         for lane in self.lanes.values():
             await lane.close()
 

@@ -15,6 +15,7 @@ from operator import attrgetter
 
 from postroad.domain.ages import AGES
 from postroad.spool.layout import DEAD, HELD
+from postroad.spool.records import Waiting
 from postroad.spool.segments import Segment, position
 
 
@@ -31,10 +32,11 @@ class State(IntEnum):
 
 class Entry:
     """A live turn. `due` is on the clock that never steps; `hold` asks for a turn that is being
-    worked on to be held next; `successor` is set when it was replaced."""
+    worked on to be held next; `successor` is set when it was replaced; `fresh` is a new mail that
+    is still in memory (fresh.py)."""
 
     __slots__ = (
-        "accepted_us", "domains", "due", "enqueue_id", "hold", "length", "mark", "offset",
+        "accepted_us", "domains", "due", "enqueue_id", "fresh", "hold", "length", "mark", "offset",
         "segment", "slot", "start", "state", "successor",
     )  # fmt: skip
 
@@ -48,6 +50,7 @@ class Entry:
         self.hold = False
         self.start = 0
         self.successor: Entry | None = None
+        self.fresh: tuple[Waiting, bytes] | None = None
 
     @property
     def position(self) -> int:

@@ -39,7 +39,7 @@ class SpoolItem:
     """`Item` over a turn of this store. `gone` is called once, when it ended."""
 
     def __init__(
-        self, engine: Engine, entry: Entry, waiting: Waiting, label: str,
+        self, engine: Engine, entry: Entry, waiting: Waiting, content: bytes | None, label: str,
         gone: Callable[[SpoolItem], None],
     ) -> None:  # fmt: skip
         self._engine, self._entry, self._waiting = engine, entry, waiting
@@ -48,7 +48,7 @@ class SpoolItem:
         self._addresses = dict(self._left)
         self._failures = dict(waiting.failures)
         self._stage = _Stage.OPEN
-        self._content: bytes | None = None
+        self._content = content
 
     def __repr__(self) -> str:
         return f"<Item {self.enqueue_id}>"

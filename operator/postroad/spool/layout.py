@@ -102,8 +102,9 @@ class Options:
     """Less: a faster start; more: fewer syncs. Every retry step should be longer, so that a retried
     mail is durable by the time it is due."""
 
-    envelope_wait: timedelta = timedelta(milliseconds=2)
-    """How long a new mail may wait for a delivery's sync to ride on, while deliveries go on."""
+    delivery_wait: timedelta = timedelta(milliseconds=2)
+    """How long the record of a delivery may wait for the sync of a new mail to ride on, while mail
+    comes in."""
 
     least_free_bytes: int = 64 * MIB
     """Space that is left to others and to the log: below it, new mail is refused."""

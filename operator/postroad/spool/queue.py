@@ -40,12 +40,12 @@ class Consumer:
         """Wait for an item. Raises: QueueClosed, StoreFailed, StoreDamaged."""
         await self._free.acquire()
         try:
-            entry, waiting = await self._engine.lease()
+            entry, waiting, content = await self._engine.lease()
         except BaseException:
             self._free.release()
             raise
         self._leased.inc()
-        return SpoolItem(self._engine, entry, waiting, self._label, self._gone)
+        return SpoolItem(self._engine, entry, waiting, content, self._label, self._gone)
 
     def _gone(self, _: SpoolItem) -> None:
         self._leased.dec()
@@ -57,6 +57,8 @@ class OwnedQueue:
 
     def __init__(self, name: str, engine: Engine, keeper: Keeper) -> None:
         self._name, self.engine, self.keeper = name, engine, keeper
+        self._enqueued = metrics.ENQUEUED.labels(name)
+        self._enqueue_seconds = metrics.ENQUEUE_SECONDS.labels(name)
         self._ages: tuple[timedelta, Mapping[str, Mapping[timedelta, int]]] | None = None
 
     @property
@@ -72,9 +74,9 @@ class OwnedQueue:
             reason = "full" if isinstance(error, StoreFull) else "other"
             metrics.ENQUEUE_FAILURES.labels(self._name, reason).inc()
             raise
-        metrics.ENQUEUED.labels(self._name).inc()
+        self._enqueued.inc()
         seconds = (clock.elapsed() - began).total_seconds()
-        metrics.ENQUEUE_SECONDS.labels(self._name).observe(seconds)
+        self._enqueue_seconds.observe(seconds)
         return enqueue_id
 
     async def dequeue(self, prefetch: int = 10) -> AsyncIterator[SpoolItem]:

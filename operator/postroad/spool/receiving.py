@@ -9,7 +9,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable
 from datetime import timedelta
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 from uuid import UUID
 
 from postroad.domain.mail import Content, Mail
@@ -50,7 +50,7 @@ async def _receive(
         mail_id, enqueue_id.bytes, slot, 0, mail.envelope, tuple(range(len(mail.recipients))),
         accepted_us, accepted_us, size, engine.due_after(delay),
     )  # fmt: skip
-    await engine.accept(waiting)
+    await engine.accept(waiting, mail.content if isinstance(mail.content, bytes) else None)
     return enqueue_id
 
 
@@ -78,7 +78,7 @@ class _Spooling:
         self._engine, self._slot = engine, slot
         self._mail_id, self._accepted_us = mail_id, accepted_us
         self._filling: Filling | None = None
-        self._call: asyncio.Task[object] | None = None
+        self._call: asyncio.Future[Any] | None = None
 
     async def store(self, content: Content, envelope: dict[str, object]) -> int:
         """Store content and envelope; return the content's size. Durable when it returns."""

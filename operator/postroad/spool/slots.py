@@ -103,8 +103,10 @@ class Slots:
             file = self._files.open(self._layout.spool_file(slot), create=True)
             try:
                 file.allocate(RESERVED_BYTES)
-            finally:
+            except BaseException:
                 file.close()
+                raise
+            self._contents.keep(slot, file)
         self._files.sync_directory(directory)
 
     async def _clean(self) -> None:
@@ -126,7 +128,7 @@ class Slots:
             if len(kept) < keep and size <= self._options.pool_file_bytes:
                 kept.append(slot)
             else:
-                self._files.unlink(self._layout.spool_file(slot))
+                self._contents.remove(slot)
         return kept
 
     async def shrink(self) -> None:
@@ -143,7 +145,7 @@ class Slots:
 
     def _unlink_all(self, slots: list[int]) -> None:
         for slot in slots:
-            self._files.unlink(self._layout.spool_file(slot))
+            self._contents.remove(slot)
 
     async def close(self) -> None:
         """Wait for the threads' work under way."""

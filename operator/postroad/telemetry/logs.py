@@ -7,8 +7,10 @@ library's underneath, so that a program that only uses the library keeps its own
 
 from __future__ import annotations
 
+import json
 import logging
 import sys
+from datetime import UTC, datetime
 
 import structlog
 
@@ -17,29 +19,50 @@ Logger = structlog.stdlib.BoundLogger
 _CHATTY = ("cassandra", "boto3", "botocore", "urllib3", "aiohttp.access", "mail.log")
 
 
+_STANDARD = frozenset((*vars(logging.makeLogRecord({})), "message", "asctime", "taskName"))
+_encode = json.JSONEncoder(default=repr).encode
+
+
+class JsonLines(logging.Formatter):
+    """A line of JSON for each event, ours and other libraries' alike. Written for the two lines
+    that every mail gets: structlog's own chain takes three times as long."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        fields: dict[str, object] = {"event": record.getMessage()}
+        fields |= {name: value for name, value in vars(record).items() if name not in _STANDARD}
+        fields["level"], fields["logger"] = record.levelname.lower(), record.name
+        moment = datetime.fromtimestamp(record.created, UTC)
+        fields["timestamp"] = moment.isoformat(timespec="microseconds").replace("+00:00", "Z")
+        if record.exc_info:
+            fields["exception"] = self.formatException(record.exc_info)
+        return _encode(fields)
+
+
+def _for_people() -> logging.Formatter:
+    return structlog.stdlib.ProcessorFormatter(
+        foreign_pre_chain=[
+            structlog.stdlib.add_log_level,
+            structlog.stdlib.add_logger_name,
+            structlog.stdlib.ExtraAdder(),
+            structlog.processors.TimeStamper(fmt="iso", utc=True),
+        ],
+        processors=[
+            structlog.stdlib.ProcessorFormatter.remove_processors_meta,
+            structlog.processors.format_exc_info,
+            structlog.dev.ConsoleRenderer(),
+        ],
+    )
+
+
 def configure(level: str = "INFO", *, as_json: bool | None = None) -> None:
     """Send logs to standard error: JSON lines, or for people when it is a terminal."""
     if as_json is None:
         as_json = not sys.stderr.isatty()
-    renderer: structlog.typing.Processor = (
-        structlog.processors.JSONRenderer() if as_json else structlog.dev.ConsoleRenderer()
-    )
+    # What nobody is shown need not be found out. Source: Python's logging HOWTO, "Optimization".
+    logging._srcfile = None
+    logging.logThreads = logging.logProcesses = logging.logMultiprocessing = False
     handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(
-        structlog.stdlib.ProcessorFormatter(
-            foreign_pre_chain=[
-                structlog.stdlib.add_log_level,
-                structlog.stdlib.add_logger_name,
-                structlog.stdlib.ExtraAdder(),
-                structlog.processors.TimeStamper(fmt="iso", utc=True),
-            ],
-            processors=[
-                structlog.stdlib.ProcessorFormatter.remove_processors_meta,
-                structlog.processors.format_exc_info,
-                renderer,
-            ],
-        )
-    )
+    handler.setFormatter(JsonLines() if as_json else _for_people())
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(level)

@@ -1,18 +1,25 @@
 import json
 import logging
 from collections.abc import Iterator
+from datetime import UTC, datetime
 
 import pytest
 
 from postroad.telemetry import logs
+
+FOUND_OUT = ("_srcfile", "logThreads", "logProcesses", "logMultiprocessing")
+"""What `logging` finds out about each record unless it is told that nobody wants it."""
 
 
 @pytest.fixture
 def untouched_root() -> Iterator[None]:
     root = logging.getLogger()
     before = (root.handlers[:], root.level)
+    found_out = {name: getattr(logging, name) for name in FOUND_OUT}
     yield
     root.handlers[:], root.level = before
+    for name, value in found_out.items():
+        setattr(logging, name, value)
 
 
 def test_a_program_that_configured_nothing_sees_no_debug_lines(
@@ -37,4 +44,5 @@ def test_fields_and_errors_stand_in_one_line_of_json(capfd: pytest.CaptureFixtur
     assert (first["event"], first["queue"], first["attempt"]) == ("it failed", "mail.outgoing", 3)
     assert first["logger"] == "postroad.test"
     assert "ValueError: why" in first["exception"]
+    assert datetime.fromisoformat(first["timestamp"]).tzinfo is UTC
     assert second["event"] == "a line of a library"

@@ -238,6 +238,7 @@ class Session:
         self, accepted: Sequence[str], content: Content, outcomes: dict[str, Outcome]
     ) -> None:
         stuffer = Stuffer()
+        held = b""  # the last piece goes together with the dot
         problem: Outcome | None = None
         # An error of the content itself is the caller's; the session is broken then and is closed
         # before the dot, so that no next hop takes half a mail.
@@ -247,15 +248,17 @@ class Session:
                     problem = Outcome.failed("554 5.6.3 the next hop does not offer 8BITMIME")
                     break
                 try:
-                    await self._wire.write(stuffer.feed(chunk), self._timeouts.data_block)
+                    if held:
+                        await self._wire.write(held, self._timeouts.data_block)
                 except WireError as error:
                     problem = Outcome.deferred(f"451 4.4.2 {error}")
                     break
+                held = stuffer.feed(chunk)
         if problem is not None:
             self._wire.abort()
             outcomes.update(dict.fromkeys(accepted, problem))
             return
-        await self._finish(accepted, stuffer.end(), outcomes)
+        await self._finish(accepted, held + stuffer.end(), outcomes)
 
     async def _finish(
         self, accepted: Sequence[str], end: bytes, outcomes: dict[str, Outcome]

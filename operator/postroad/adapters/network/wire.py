@@ -61,9 +61,12 @@ class Wire(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self._lost: Exception | None = None
         self._at_end = False
+        self._loop = asyncio.get_running_loop()
         self._reader: asyncio.Future[None] | None = None
+        self._due = 0.0
+        self._watch: asyncio.TimerHandle | None = None
         self._writer: asyncio.Future[None] | None = None
-        self._closed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._closed: asyncio.Future[None] = self._loop.create_future()
         self._is_writing_paused = False
         self._is_reading_paused = False
         self._is_interrupted = False
@@ -93,6 +96,8 @@ class Wire(asyncio.Protocol):
         self._lost = exc
         self._wake_reader()
         self.resume_writing()
+        if self._watch is not None:
+            self._watch.cancel()
         if not self._closed.done():
             self._closed.set_result(None)
 
@@ -129,31 +134,31 @@ class Wire(asyncio.Protocol):
         """
         too_long = False
         searched = 0
-        async with _deadline(timeout):
-            while True:
-                if self._is_interrupted:
-                    raise Interrupted
-                end = self._buffer.find(b"\r\n", searched)
-                if end >= 0:
-                    line = bytes(self._buffer[:end])
-                    self._consume(end + 2)
-                    if too_long or len(line) > limit:
-                        raise LineTooLong
-                    return line
-                if len(self._buffer) > limit + 1:
-                    too_long = True
-                    self._consume(len(self._buffer) - 1)  # the last octet may be a CR
-                searched = max(0, len(self._buffer) - 1)
-                await self._arrival()
+        due = self._loop.time() + timeout.total_seconds()
+        while True:
+            if self._is_interrupted:
+                raise Interrupted
+            end = self._buffer.find(b"\r\n", searched)
+            if end >= 0:
+                line = bytes(self._buffer[:end])
+                self._consume(end + 2)
+                if too_long or len(line) > limit:
+                    raise LineTooLong
+                return line
+            if len(self._buffer) > limit + 1:
+                too_long = True
+                self._consume(len(self._buffer) - 1)  # the last octet may be a CR
+            searched = max(0, len(self._buffer) - 1)
+            await self._arrival(due)
 
     async def read_some(self, timeout: timedelta) -> bytes:
         """Return what has arrived: at least one octet, at most CHUNK.
 
         Raises: ConnectionLost, TooSlow.
         """
-        async with _deadline(timeout):
-            while not self._buffer:
-                await self._arrival()
+        due = self._loop.time() + timeout.total_seconds()
+        while not self._buffer:
+            await self._arrival(due)
         data = bytes(self._buffer[:CHUNK])
         self._consume(len(data))
         return data
@@ -178,7 +183,7 @@ class Wire(asyncio.Protocol):
         if self._is_writing_paused:
             async with _deadline(timeout):
                 while self._is_writing_paused and not self._closed.done():
-                    self._writer = asyncio.get_running_loop().create_future()
+                    self._writer = self._loop.create_future()
                     await self._writer
         if self._closed.done():
             raise ConnectionLost from self._lost
@@ -195,9 +200,8 @@ class Wire(asyncio.Protocol):
         if self._buffer:
             raise InjectedBeforeTLS
         # Nothing can arrive between the check and the pause with which start_tls begins.
-        loop = asyncio.get_running_loop()
         try:
-            secured = await loop.start_tls(
+            secured = await self._loop.start_tls(
                 self._transport,
                 self,
                 context,
@@ -216,11 +220,13 @@ class Wire(asyncio.Protocol):
         if self._transport is None:
             return
         self._transport.close()
+        if self._closed.done():
+            return
+        abort = self._loop.call_later(timeout.total_seconds(), self.abort)
         try:
-            async with asyncio.timeout(timeout.total_seconds()):
-                await asyncio.shield(self._closed)
-        except TimeoutError:
-            self.abort()
+            await asyncio.shield(self._closed)
+        finally:
+            abort.cancel()
 
     def abort(self) -> None:
         """Close at once; what waits to be sent is lost. Idempotent."""
@@ -235,14 +241,34 @@ class Wire(asyncio.Protocol):
             if not self._transport.is_closing():
                 self._transport.resume_reading()
 
-    async def _arrival(self) -> None:
+    async def _arrival(self, due: float) -> None:
+        """Wait until something arrives, at most until `due` on the loop's clock."""
         if self._at_end:
             raise ConnectionLost from self._lost
-        self._reader = asyncio.get_running_loop().create_future()
+        self._reader = self._loop.create_future()
+        self._due = due
+        if self._watch is None or due < self._watch.when():
+            self._watch_until(due)
         try:
             await self._reader
         finally:
             self._reader = None
+
+    def _watch_until(self, due: float) -> None:
+        """Look at the clock at `due`. A reader that is served in time leaves the timer as it is:
+        one serves a whole session, where one for each line would cost more than the line."""
+        if self._watch is not None:
+            self._watch.cancel()
+        self._watch = self._loop.call_at(due, self._is_time)
+
+    def _is_time(self) -> None:
+        self._watch = None
+        if self._reader is None or self._reader.done():
+            return
+        if self._loop.time() < self._due:
+            self._watch_until(self._due)
+        else:
+            self._reader.set_exception(TooSlow())
 
     def _wake_reader(self) -> None:
         if self._reader is not None and not self._reader.done():

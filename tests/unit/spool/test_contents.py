@@ -1,0 +1,109 @@
+"""Spool files: which stay open, and what one write holds."""
+
+from __future__ import annotations
+
+from pathlib import PurePosixPath
+
+import pytest
+
+from crash.lossy import LossyFiles, Sync, Write
+from postroad.errors import StoreFull
+from postroad.spool import contents
+from postroad.spool.contents import HEADER_BYTES, Contents
+from postroad.spool.layout import Layout
+
+ROOT = PurePosixPath("/store")
+LAYOUT = Layout(ROOT, ROOT / "mail")
+MAIL_ID = bytes(range(16))
+
+
+class CountedFiles(LossyFiles):
+    """Counts every opening."""
+
+    def __init__(self, slots: int) -> None:
+        super().__init__()
+        self.openings = 0
+        self.make_directory(LAYOUT.spool_directory(0))
+        for slot in range(slots):
+            super().open(LAYOUT.spool_file(slot), create=True)
+        self.journal.steps.clear()
+
+    def ask(self, what: str) -> None:
+        self.openings += what == "open"
+        super().ask(what)
+
+
+def fill(store: Contents, slot: int, content: bytes = b"x") -> None:
+    store.store(slot, MAIL_ID, content, b"{}", 0, 1)
+
+
+def test_a_file_that_is_used_again_and_again_is_opened_once() -> None:
+    files = CountedFiles(1)
+    store = Contents(files, LAYOUT)
+    before = files.openings
+
+    for _ in range(5):
+        fill(store, 0)
+        store.free(0)
+
+    assert files.openings == before + 1
+
+
+def test_no_more_files_stay_open_than_allowed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(contents, "KEPT_OPEN", 3)
+    files = CountedFiles(5)
+    store = Contents(files, LAYOUT)
+    for slot in range(5):
+        fill(store, slot)
+    before = files.openings
+
+    for slot in (4, 3, 2):
+        store.free(slot)
+    assert files.openings == before
+    store.free(0)
+
+    assert files.openings == before + 1
+
+
+def test_a_removed_file_is_not_kept_open() -> None:
+    files = CountedFiles(1)
+    store = Contents(files, LAYOUT)
+    fill(store, 0)
+
+    store.remove(0)
+
+    with pytest.raises(FileNotFoundError):
+        store.free(0)
+
+
+def test_a_file_that_refused_a_write_is_opened_anew() -> None:
+    files = CountedFiles(1)
+    store = Contents(files, LAYOUT)
+    fill(store, 0)
+    files.fail = {files.calls + 1: StoreFull("no")}
+    before = files.openings
+
+    with pytest.raises(StoreFull):
+        fill(store, 0)
+    fill(store, 0, b"again")
+
+    assert files.openings == before + 1
+    assert store.read(0, MAIL_ID) == b"again"
+
+
+def test_a_whole_mail_is_one_write_and_one_sync() -> None:
+    files = CountedFiles(1)
+    store = Contents(files, LAYOUT)
+    calls = files.calls
+
+    fill(store, 0, b"content")
+
+    assert files.calls == calls + 3  # open, write, sync
+    *parts, sync = files.journal.steps
+    assert isinstance(sync, Sync)
+    writes = [part for part in parts if isinstance(part, Write)]
+    assert [(each.offset, len(each.data)) for each in writes] == [
+        (0, HEADER_BYTES),
+        (HEADER_BYTES, 7),
+        (HEADER_BYTES + 7, 2),
+    ]

@@ -1,0 +1,34 @@
+from typing import cast
+
+from postroad.spool.fresh import LARGEST, Fresh
+from postroad.spool.index import Entry, State
+from postroad.spool.records import Waiting
+from postroad.spool.segments import Segment
+
+WAITING = cast("Waiting", object())
+
+
+def an_entry() -> Entry:
+    segment = cast("Segment", object())
+    return Entry(segment, 0, 0, 0, bytes(16), 0, 0, "", 0.0, State.READY)
+
+
+def test_the_first_mails_are_kept_and_those_that_do_not_fit_are_read() -> None:
+    fresh, first, second, third = Fresh(10), an_entry(), an_entry(), an_entry()
+    fresh.keep(first, WAITING, b"seven..")
+    fresh.keep(second, WAITING, b"seven..")
+    fresh.keep(third, WAITING, b"3..")
+
+    assert fresh.take(second) is None
+    assert fresh.take(first) == (WAITING, b"seven..")
+    assert fresh.take(first) is None
+    assert fresh.take(third) == (WAITING, b"3..")
+    assert fresh.room == 10
+
+
+def test_a_large_mail_is_read_in_pieces() -> None:
+    fresh, entry = Fresh(), an_entry()
+
+    fresh.keep(entry, WAITING, bytes(LARGEST + 1))
+
+    assert fresh.take(entry) is None
