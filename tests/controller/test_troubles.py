@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import AsyncIterator
+from typing import Any
 
 import pytest
 
@@ -120,14 +121,35 @@ async def test_a_server_that_is_away_is_said_and_the_children_stay(
     await operator.until_ready()
 
 
-async def test_a_template_that_the_api_server_refuses_is_said(operator: Running) -> None:
-    template = {"spec": {"containers": [{"name": "worker", "resources": {"limits": {"cpu": "x"}}}]}}
+@pytest.mark.parametrize(
+    ("template", "reason", "said"),
+    [
+        (
+            {"spec": {"containers": [{"name": "worker", "resources": {"limits": {"cpu": "x"}}}]}},
+            "KubernetesRefused",
+            "quantities must match",
+        ),
+        ({"spec": {"contaners": []}}, "KubernetesRefused", "contaners"),
+        ({"spec": {"replicas": 3}}, "KubernetesRefused", "replicas"),
+        ({"spec": {"containers": None}}, "KubernetesRefused", "containers"),
+        ({"metadata": {"annotations": {"a": 1}}}, "KubernetesRefused", "annotations"),
+        (
+            {"spec": {"containers": ["worker"]}},
+            "InvalidSpec",
+            "spec.workers.template.spec.containers[0] must be an object with a name",
+        ),
+    ],
+    ids=str,
+)
+async def test_a_malformed_template_is_said_once_and_stalls(
+    operator: Running, template: dict[str, Any], reason: str, said: str
+) -> None:
     await operator.apply_cluster()
     await operator.apply(mail_queue(operator.namespace, workers=workers() | {"template": template}))
     conditions = await operator.until(lambda found: found["WorkersReady"]["status"] == "False")
 
-    assert conditions["WorkersReady"]["reason"] == "KubernetesRefused"
-    assert "quantities must match" in conditions["WorkersReady"]["message"]
+    assert conditions["WorkersReady"]["reason"] == reason
+    assert said in conditions["WorkersReady"]["message"]
     assert conditions["Stalled"]["status"] == "True"
     assert conditions["ConfigurationAccepted"]["status"] == "True"
 

@@ -59,6 +59,11 @@ def load_configuration(kubeconfig: Path | None = None) -> client.Configuration:
     return found
 
 
+MALFORMED = ("unable to convert", "failed to create typed patch object")
+"""How server-side apply answers a malformed quantity or an unknown field, with 500: it would say so
+for ever."""
+
+
 class ApiServer:
     """Every method may raise KubernetesUnavailable and KubernetesRefused."""
 
@@ -233,8 +238,8 @@ def _refusal(
     text = f"{what}: {status} {message}"
     if status == 409:
         return KubernetesConflict(text)
-    if "unable to convert" in text:
-        return KubernetesRefused(text)  # how server-side apply answers a malformed quantity: 500
+    if any(each in text for each in MALFORMED):
+        return KubernetesRefused(text)
     if status == 429 or status >= 500:
         return KubernetesUnavailable(text)
     return KubernetesRefused(text)

@@ -10,7 +10,21 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from postroad.controller.spec_parts import Duration, Host, Model, Name, Port
+from postroad.controller.spec_parts import (
+    Duration,
+    Host,
+    Model,
+    Name,
+    Port,
+    PortInRange,
+    at_least,
+    holds,
+)
+
+NOT_A_SYSTEM_KEYSPACE = holds(
+    lambda name: name != "system" and not name.startswith("system_"),
+    "the keyspace must not be one of Cassandra's own",
+)
 
 
 class LocalReference(Model):
@@ -23,10 +37,12 @@ class LocalReference(Model):
 class RabbitMQ(Model):
     """Where references to mail wait."""
 
-    uri: Annotated[str, Field(max_length=512, pattern="^amqps?://[^@]+$")]
+    uri: Annotated[str, Field(max_length=512, pattern=r"^amqps?://[^@\s]+$"), PortInRange]
     """AMQP URI with host, port and vhost (percent-encoded), without user and password."""
 
-    management_url: Annotated[str, Field(max_length=512, pattern="^https?://[^@]+$")] | None = None
+    management_url: (
+        Annotated[str, Field(max_length=512, pattern=r"^https?://[^@\s]+$"), PortInRange] | None
+    ) = None
     """Base URL of the management API. Absent: not used."""
 
     secret_ref: LocalReference
@@ -56,16 +72,20 @@ class Cassandra(Model):
     port: Port = 9042
     """Port of the native protocol."""
 
-    local_datacenter: Annotated[str, Field(min_length=1, max_length=128)] = "datacenter1"
+    local_datacenter: Annotated[
+        str, Field(min_length=1, max_length=128, pattern="^[A-Za-z0-9_][-A-Za-z0-9_.]*$")
+    ] = "datacenter1"
     """Data center whose replicas make the quorum."""
 
-    keyspace: Annotated[str, Field(max_length=48, pattern="^[a-z][a-z0-9_]{0,47}$")] = "postroad"
+    keyspace: Annotated[
+        str, Field(max_length=48, pattern="^[a-z][a-z0-9_]{0,47}$"), NOT_A_SYSTEM_KEYSPACE
+    ] = "postroad"
     """Keyspace of this cluster's tables; made when missing. Cannot be changed."""
 
     replication: Replication = Replication()
     """Replication of the keyspace, applied when it is made."""
 
-    row_lifetime: Duration = timedelta(hours=336)
+    row_lifetime: Annotated[Duration, at_least(timedelta(hours=1))] = timedelta(hours=336)
     """How long rows live. Waiting mail is rolled forward at half of it, so it bounds how long
     Cassandra keeps finished rows on disk, not how long mail may wait."""
 
@@ -77,7 +97,9 @@ class Cassandra(Model):
 class S3(Model):
     """Where the bytes of mail lie."""
 
-    endpoint: Annotated[str, Field(max_length=512, pattern="^https?://[^@]+$")] | None = None
+    endpoint: (
+        Annotated[str, Field(max_length=512, pattern=r"^https?://[^@\s]+$"), PortInRange] | None
+    ) = None
     """URL of the object store. Absent: Amazon S3, by region."""
 
     region: Annotated[str, Field(min_length=1, max_length=64)] = "us-east-1"

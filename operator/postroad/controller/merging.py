@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from postroad.errors import InvalidInput
+
 MERGE_KEYS: dict[str, str] = {
     "containers": "name",
     "initContainers": "name",
@@ -26,8 +28,12 @@ MERGE_KEYS: dict[str, str] = {
 """Field → what identifies an entry of its list, as the PodSpec declares it."""
 
 
-def merged(base: Mapping[str, Any], partial: Mapping[str, Any]) -> dict[str, Any]:
+def merged(
+    base: Mapping[str, Any], partial: Mapping[str, Any], path: str = "template"
+) -> dict[str, Any]:
     """Return the base with the partial laid over it; neither is changed.
+
+    Raises: InvalidInput, with the field's path, where the partial is not of the base's shape.
 
     >>> merged({"a": 1, "env": [{"name": "x", "value": "1"}]}, {"a": None, "env": [{"name": "y"}]})
     {'env': [{'name': 'x', 'value': '1'}, {'name': 'y'}]}
@@ -37,23 +43,33 @@ def merged(base: Mapping[str, Any], partial: Mapping[str, Any]) -> dict[str, Any
         if value is None:
             result.pop(field, None)
         else:
-            result[field] = _merged_value(field, base.get(field), value)
+            result[field] = _merged_value(f"{path}.{field}", field, base.get(field), value)
     return result
 
 
-def _merged_value(field: str, base: Any, partial: Any) -> Any:
+def _merged_value(path: str, field: str, base: Any, partial: Any) -> Any:
+    if isinstance(base, Mapping) and not isinstance(partial, Mapping):
+        raise InvalidInput(f"{path} must be an object")
+    if isinstance(base, list) and not isinstance(partial, list):
+        raise InvalidInput(f"{path} must be a list")
     if isinstance(partial, Mapping):
-        return merged(base if isinstance(base, Mapping) else {}, partial)
+        return merged(base if isinstance(base, Mapping) else {}, partial, path)
     key = MERGE_KEYS.get(field)
-    if key and isinstance(base, list) and isinstance(partial, list):
-        return _merged_list(key, base, partial)
+    if key and isinstance(partial, list):
+        return _merged_list(path, key, base if isinstance(base, list) else [], partial)
     return partial
 
 
-def _merged_list(key: str, base: Sequence[Any], partial: Sequence[Any]) -> list[Any]:
+def _merged_list(path: str, key: str, base: Sequence[Any], partial: Sequence[Any]) -> list[Any]:
+    for number, each in enumerate(partial):
+        if not isinstance(each, Mapping) or not isinstance(each.get(key), str | int):
+            raise InvalidInput(f"{path}[{number}] must be an object with a {key}")
     ours = {each.get(key): each for each in base}
-    theirs = {each.get(key): each for each in partial if isinstance(each, Mapping)}
+    theirs = {each[key]: each for each in partial}
     changed = [
-        merged(each, theirs[name]) if name in theirs else each for name, each in ours.items()
+        merged(each, theirs[name], f"{path}[{name}]") if name in theirs else each
+        for name, each in ours.items()
     ]
-    return changed + [merged({}, each) for name, each in theirs.items() if name not in ours]
+    return changed + [
+        merged({}, each, f"{path}[{name}]") for name, each in theirs.items() if name not in ours
+    ]

@@ -39,12 +39,13 @@ def pod_template(
     configuration: Mapping[str, str],
     partial: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """Return the PodTemplateSpec of a component, the user's partial template merged in."""
+    """Return the PodTemplateSpec of a component, the user's partial template merged in.
+    Raises: InvalidInput for a partial template of another shape."""
     ours = {
-        "metadata": {"labels": dict(labels)},
+        "metadata": {"labels": dict(labels), "annotations": {}},
         "spec": _pod_spec(queue, around, component, labels),
     }
-    template = merged(ours, partial or {})
+    template = merged(ours, partial or {}, "spec.workers.template")
     metadata = template.setdefault("metadata", {})
     metadata["labels"] = {**metadata.get("labels", {}), **labels}
     metadata["annotations"] = {

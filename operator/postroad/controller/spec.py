@@ -10,7 +10,7 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from postroad.controller.spec_parts import (
     NAME_PATTERN,
@@ -22,8 +22,11 @@ from postroad.controller.spec_parts import (
     Port,
     Replicas,
     Schedule,
+    at_least,
 )
 from postroad.domain.configuration import ViewConfiguration
+
+AT_LEAST_A_SECOND = at_least(timedelta(seconds=1))
 
 
 class ClusterReference(Model):
@@ -44,7 +47,7 @@ class View(Model):
     """How the time-series view is cut. Careless changes would make mail invisible, so only some are
     allowed; what holds now is in status.configuration."""
 
-    slice_window: Duration = timedelta(hours=1)
+    slice_window: Annotated[Duration, AT_LEAST_A_SECOND] = timedelta(hours=1)
     """Length of a slice of time, in whole seconds, at least 1s. A new value must divide the
     accepted one: after 1h, for example 30m, 20m, 15m, 10m, 5m or 1m. It can never grow."""
 
@@ -87,7 +90,7 @@ class BlobsPlace(Model):
 class Retry(Model):
     """When deferred mail is tried again."""
 
-    lanes: list[Duration] = Field(
+    lanes: list[Annotated[Duration, AT_LEAST_A_SECOND]] = Field(
         default=[
             timedelta(minutes=1),
             timedelta(minutes=5),
@@ -98,11 +101,20 @@ class Retry(Model):
         min_length=1,
         max_length=16,
     )
-    """Delays before the second, third, … attempt; the last one repeats until maxAge."""
+    """Delays before the second, third, … attempt; the last one repeats until maxAge. They differ,
+    and none is longer than maxAge."""
 
-    max_age: Duration = timedelta(hours=120)
+    max_age: Annotated[Duration, AT_LEAST_A_SECOND] = timedelta(hours=120)
     """Age since acceptance at which a mail that still fails becomes a dead letter, with the last
     reply as its reason."""
+
+    @model_validator(mode="after")
+    def _fit_together(self) -> Retry:
+        if max(self.lanes) > self.max_age:
+            raise ValueError("a lane cannot be longer than maxAge: name shorter lanes")
+        if len(set(self.lanes)) < len(self.lanes):
+            raise ValueError("lanes must differ: the last one repeats by itself")
+        return self
 
 
 class Relay(Model):

@@ -2,24 +2,72 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import timedelta
 from typing import Annotated, Any
+from urllib.parse import urlsplit
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer, WithJsonSchema
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    PlainSerializer,
+    WithJsonSchema,
+)
 from pydantic.alias_generators import to_camel
 
 from postroad.domain.durations import format_duration, parse_duration
+from postroad.errors import InvalidInput
 
 DURATION_PATTERN = "^([0-9]{1,6}h)?([0-9]{1,8}m)?([0-9]{1,9}s)?$"
 NAME_PATTERN = "^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$"
+HOST_PATTERN = "^([A-Za-z0-9_][-A-Za-z0-9_.]*|[0-9A-Fa-f.]*:[0-9A-Fa-f:.]*)$"
+"""A host name (A-labels), an IPv4 or an IPv6 address."""
 
 
 def _alias(name: str) -> str:
     return to_camel(name).replace("Url", "URL")
 
 
-def _duration(value: object) -> object:
-    return parse_duration(value) if isinstance(value, str) else value
+def _duration(value: object) -> timedelta:
+    if isinstance(value, timedelta):
+        return value
+    try:
+        return parse_duration(str(value))
+    except InvalidInput as error:
+        raise ValueError(str(error)) from error
+
+
+def at_least(shortest: timedelta) -> AfterValidator:
+    """Refuse shorter durations."""
+
+    def check(value: timedelta) -> timedelta:
+        if value < shortest:
+            raise ValueError(f"must be at least {format_duration(shortest)}")
+        return value
+
+    return AfterValidator(check)
+
+
+def holds(condition: Callable[[Any], bool], message: str) -> AfterValidator:
+    """Refuse a value for which a condition does not hold. The CRD has a rule with the message."""
+
+    def check(value: Any) -> Any:
+        if not condition(value):
+            raise ValueError(message)
+        return value
+
+    return AfterValidator(check)
+
+
+def has_port_in_range(url: str) -> bool:
+    """Whether the port of a URL, if it has one, can be connected to."""
+    try:
+        return urlsplit(url).port != 0
+    except ValueError:
+        return False
 
 
 Duration = Annotated[
@@ -31,7 +79,8 @@ Duration = Annotated[
     ),
 ]
 Name = Annotated[str, Field(min_length=1, max_length=253, pattern=NAME_PATTERN)]
-Host = Annotated[str, Field(min_length=1, max_length=253)]
+Host = Annotated[str, Field(min_length=1, max_length=253, pattern=HOST_PATTERN)]
+PortInRange = holds(has_port_in_range, "the port must be between 1 and 65535")
 Port = Annotated[int, Field(ge=1, le=65535)]
 Replicas = Annotated[int, Field(ge=0, le=1000)]
 Schedule = Annotated[str, Field(min_length=1, max_length=100)]

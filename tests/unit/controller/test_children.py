@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import re
 from typing import Any
 
 import pytest
@@ -16,6 +17,7 @@ from postroad.controller.merging import merged
 from postroad.controller.namespaces import allows
 from postroad.controller.queue_facts import Queue, Surroundings
 from postroad.controller.workloads import workload_finding
+from postroad.errors import InvalidInput
 
 CLUSTER = QueueClusterSpec.model_validate(
     {
@@ -150,7 +152,7 @@ def test_authorities_are_mounted_and_named() -> None:
     [
         ({}, {}, False),
         ({"view": {"bucketCount": 5}}, {}, False),
-        ({"retry": {"maxAge": "1h"}}, {}, True),
+        ({"retry": {"maxAge": "48h"}}, {}, True),
         ({}, {"secret_versions": {"s3": "2"}}, True),
         ({}, {"authorities": "other"}, True),
     ],
@@ -193,6 +195,46 @@ def test_a_partial_template_changes_the_worker_and_cannot_break_its_selection() 
     assert {"name": "EXTRA", "value": "1"} in worker["env"]
     assert len(worker["env"]) == 7
     assert sidecar == {"name": "sidecar", "image": "x"}
+
+
+@pytest.mark.parametrize(
+    ("template", "said"),
+    [
+        ({"spec": "x"}, "spec.workers.template.spec must be an object"),
+        ({"metadata": []}, "spec.workers.template.metadata must be an object"),
+        ({"metadata": {"labels": "x"}}, "metadata.labels must be an object"),
+        ({"metadata": {"annotations": ["x"]}}, "metadata.annotations must be an object"),
+        ({"spec": {"containers": {"name": "worker"}}}, "spec.containers must be a list"),
+        ({"spec": {"containers": ["worker"]}}, "spec.containers[0] must be an object with a name"),
+        ({"spec": {"containers": [{"image": "x"}]}}, "containers[0] must be an object with a name"),
+        ({"spec": {"initContainers": [{"name": ["x"]}]}}, "initContainers[0] must be an object"),
+        (
+            {"spec": {"containers": [{"name": "worker", "env": [{"value": "1"}]}]}},
+            "spec.containers[worker].env[0] must be an object with a name",
+        ),
+    ],
+    ids=str,
+)
+def test_a_template_of_another_shape_is_refused_by_its_path(
+    template: dict[str, Any], said: str
+) -> None:
+    with pytest.raises(InvalidInput, match=re.escape(said)):
+        children(queue(workers={"handler": RELAY, "template": template}))
+
+
+@pytest.mark.parametrize(
+    "template",
+    [{"metadata": None}, {"metadata": {"labels": None, "annotations": None}}, {"spec": None}],
+    ids=str,
+)
+def test_a_template_may_remove_what_it_likes(template: dict[str, Any]) -> None:
+    """What is then missing is the API server's to say."""
+    found = children(queue(workers={"handler": RELAY, "template": template}))
+
+    labels = worker_pod(found)["metadata"]["labels"]
+    assert found["Deployment", "out-worker"]["spec"]["selector"]["matchLabels"].items() <= (
+        labels.items()
+    )
 
 
 def test_merging_changes_neither_side() -> None:

@@ -96,10 +96,21 @@ async def _create_keyspace(session: Session, options: TableOptions) -> None:
         "SELECT keyspace_name FROM system_schema.keyspaces WHERE keyspace_name = '{keyspace}'"
     )
     if not found:
-        replication = ", ".join(f"'{key}': '{value}'" for key, value in options.replication.items())
+        replication = ", ".join(
+            f"{quoted(key)}: {quoted(value)}" for key, value in options.replication.items()
+        )
         await session.run(
             f"CREATE KEYSPACE IF NOT EXISTS {{keyspace}} WITH replication = {{{replication}}}"
         )
+
+
+def quoted(text: str) -> str:
+    """Return a text as a literal of CQL.
+
+    >>> quoted("o'neill")
+    "'o''neill'"
+    """
+    return "'" + text.replace("'", "''") + "'"
 
 
 async def _tables(session: Session) -> dict[str, Aging]:

@@ -1,0 +1,93 @@
+"""Specs that make no sense, and what the refusal must say.
+
+The same table is held against the CRDs in an API server and against the models in Python.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+Spec = dict[str, Any]
+
+RABBITMQ: Spec = {"uri": "amqp://rabbitmq:5672/%2F", "secretRef": {"name": "rabbitmq"}}
+CASSANDRA: Spec = {"contactPoints": ["cassandra"]}
+
+
+@dataclass(frozen=True)
+class Case:
+    """Fields of a spec; a refusal names the field or says why. None: accepted."""
+
+    spec: Spec
+    said: str | None = None
+
+    def __str__(self) -> str:
+        return str(self.spec)
+
+
+def _relay(**relay: Any) -> Spec:
+    return {"workers": {"handler": {"relay": {"host": "h"} | relay}}}
+
+
+def _retry(*lanes: str, max_age: str = "1h") -> Spec:
+    return {"retry": {"lanes": list(lanes), "maxAge": max_age}}
+
+
+MAIL_QUEUES = (
+    Case({"view": {"sliceWindow": "0s"}}, "at least 1s"),
+    Case({"view": {"sliceWindow": "500ms"}}, "sliceWindow"),
+    Case({"view": {"sliceWindow": "1.5h"}}, "sliceWindow"),
+    Case({"view": {"sliceWindow": "1m1h"}}, "sliceWindow"),
+    Case({"view": {"sliceWindow": ""}}, "sliceWindow"),
+    Case({"view": {"sliceWindow": "-1h"}}, "sliceWindow"),
+    Case({"view": {"sliceWindow": 3600}}, "sliceWindow"),
+    Case({"view": {"bucketCount": 0}}, "bucketCount"),
+    Case({"view": {"updateBrowseStartPace": 0}}, "updateBrowseStartPace"),
+    Case({"broker": {"deliveryLimit": 0}}, "deliveryLimit"),
+    Case(_retry(), "lanes"),
+    Case(_retry("0s"), "at least 1s"),
+    Case({"retry": {"maxAge": "0s"}}, "at least 1s"),
+    Case(_retry("1m", "2h"), "a lane cannot be longer than maxAge"),
+    Case({"retry": {"maxAge": "2h"}}, "a lane cannot be longer than maxAge"),
+    Case(_retry("1m", "5m", "60s"), "lanes must differ"),
+    Case(_retry("1m", "1h")),
+    Case(_retry("1h", max_age="60m")),
+    Case({"workers": {}}, "handler"),
+    Case(_relay(tls="maybe"), "tls"),
+    Case(_relay(port=0), "port"),
+    Case(_relay(port=65536), "port"),
+    Case(_relay(host=""), "host"),
+    Case(_relay(host="smtp.example.org 25"), "host"),
+    Case(_relay(host=" smtp.example.org"), "host"),
+    Case(_relay(host="smtp.example.org\n"), "host"),
+    Case(_relay(host="smtp.example.org:25"), "host"),
+    Case(_relay(host="https://smtp.example.org"), "host"),
+    Case(_relay(host="-smtp"), "host"),
+    Case(_relay(host="smtp-1.example.org.")),
+    Case(_relay(host="192.0.2.1")),
+    Case(_relay(host="2001:db8::25")),
+    Case({"workers": {"replicas": -1, "handler": {"relay": {"host": "h"}}}}, "replicas"),
+    Case({"intake": {"port": 65536}}, "port"),
+    Case({"deletionPolicy": "Forget"}, "deletionPolicy"),
+    Case({"clusterRef": {}}, "clusterRef.name"),
+)
+
+QUEUE_CLUSTERS = (
+    Case({"rabbitmq": RABBITMQ | {"uri": "amqp://me:secret@rabbitmq"}}, "uri"),
+    Case({"rabbitmq": RABBITMQ | {"uri": "amqp://rabbitmq:65536/"}}, "port must be between"),
+    Case({"rabbitmq": RABBITMQ | {"uri": "amqp://rabbitmq:0/"}}, "port must be between"),
+    Case({"rabbitmq": RABBITMQ | {"uri": "amqp://rabbit mq"}}, "uri"),
+    Case({"rabbitmq": RABBITMQ | {"managementURL": "http://r:99999"}}, "port must be between"),
+    Case({"rabbitmq": RABBITMQ | {"uri": "amqps://rabbitmq", "managementURL": "https://r:65535"}}),
+    Case({"s3": {"endpoint": "http://s3:70000"}}, "port must be between"),
+    Case({"s3": {"endpoint": "http://[2001:db8::1]:9000"}}),
+    Case({"cassandra": CASSANDRA | {"port": 65536}}, "port"),
+    Case({"cassandra": CASSANDRA | {"contactPoints": ["a b"]}}, "contactPoints"),
+    Case({"cassandra": CASSANDRA | {"keyspace": "system"}}, "one of Cassandra's own"),
+    Case({"cassandra": CASSANDRA | {"keyspace": "system_auth"}}, "one of Cassandra's own"),
+    Case({"cassandra": CASSANDRA | {"keyspace": "systematic"}}),
+    Case({"cassandra": CASSANDRA | {"localDatacenter": "dc1' }"}}, "localDatacenter"),
+    Case({"cassandra": CASSANDRA | {"localDatacenter": 'd"c'}}, "localDatacenter"),
+    Case({"cassandra": CASSANDRA | {"localDatacenter": "us-east_1.a"}}),
+    Case({"cassandra": CASSANDRA | {"rowLifetime": "59m"}}, "at least 1h"),
+)
