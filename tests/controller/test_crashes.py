@@ -84,6 +84,37 @@ async def test_a_change_that_was_recorded_but_not_reported_is_reported(
     assert (status["configuration"]["version"], status["configuration"]["bucketCount"]) == (2, 5)
 
 
+@pytest.mark.parametrize("policy", ["Retain", "Delete"])
+async def test_the_end_of_a_queue_is_told_once_by_two_operators(
+    api: ApiServer, kubeconfig: Path, namespace: str, policy: str
+) -> None:
+    """The first dies with the Event written and the finalizer still there."""
+    first = Running(api, namespace)
+    await first.start()
+    await first.apply_cluster()
+    await first.apply(mail_queue(namespace, deletionPolicy=policy))
+    await first.until_ready()
+    await first.stop()
+    await api.delete(MAIL_QUEUE, await first.queue())
+
+    watched = Watched(kubeconfig, writes_left=1)
+    dying = Running(api, namespace, memory=first.memory, operator_api=watched)
+    await run_until_dead(dying, watched)
+    watched.close()
+    told = [each.path for each in watched.writes if each.path.endswith("/events")]
+    assert await first.queue()
+
+    second = Running(api, namespace, memory=first.memory)
+    await second.start()
+    try:
+        await second.until_gone(MAIL_QUEUE, "outgoing")
+    finally:
+        await second.stop()
+
+    assert len(told) == 1
+    assert len(await second.events("Retained" if policy == "Retain" else "Deleted")) == 1
+
+
 async def test_what_happened_while_no_operator_ran_is_caught_up_with(
     api: ApiServer, namespace: str
 ) -> None:

@@ -37,6 +37,20 @@ async def test_each_server_says_its_version() -> None:
     await connected.close()
 
 
+async def test_servers_of_one_node_say_so() -> None:
+    connected = connect(settings())
+    alone = connect(settings(POSTROAD_RABBITMQ_MANAGEMENT_URL=""))
+
+    found, without = await connected.check(), await alone.check()
+
+    assert "1 node, fewer than 3" in found["rabbitmq"].limits
+    assert "1 node, fewer than 3" in found["cassandra"].limits
+    assert without["rabbitmq"].limits == ()
+    assert "managementURL" in without["rabbitmq"].unknown[0]
+    await connected.close()
+    await alone.close()
+
+
 async def test_each_server_says_what_stands_in_the_way() -> None:
     connected = connect(
         settings(

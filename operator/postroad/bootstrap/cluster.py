@@ -23,7 +23,7 @@ from postroad.errors import (
     ServerError,
     ViewUnavailable,
 )
-from postroad.ports.servers import Checked, Servers
+from postroad.ports.servers import SAFE_COPIES, Checked, Servers
 from postroad.settings import Settings
 
 CHECK_TIMEOUT = timedelta(seconds=8)
@@ -53,12 +53,32 @@ class ClusterServers:
 
     async def check(self) -> dict[str, Checked]:
         asked = {
-            "rabbitmq": _checked(self._rabbitmq.check, BrokerUnavailable),
-            "cassandra": _checked(self.views().check, ViewUnavailable),
-            "s3": _checked(self._store.check, BlobsUnavailable),
+            "rabbitmq": _checked(self._check_rabbitmq, BrokerUnavailable),
+            "cassandra": _checked(self._check_cassandra, ViewUnavailable),
+            "s3": _checked(self._check_s3, BlobsUnavailable),
         }
         found = await asyncio.gather(*asked.values())
         return dict(zip(asked, found, strict=True))
+
+    async def _check_rabbitmq(self) -> Checked:
+        version = await self._rabbitmq.check()
+        management = self._rabbitmq.management
+        if management is None:
+            return Checked(version, unknown=("its nodes: the cluster has no managementURL",))
+        try:
+            return Checked(version, limits=too_few_nodes(await management.nodes()))
+        except ServerError as error:  # a queue works without it
+            return Checked(version, unknown=(f"its nodes: {error.explain()}",))
+
+    async def _check_cassandra(self) -> Checked:
+        views = self.views()
+        version = await views.check()
+        limits = too_few_nodes(await views.local_nodes())
+        factor = await views.replication_factor(self.local_datacenter)
+        return Checked(version, limits=(*too_few_copies(factor), *limits))
+
+    async def _check_s3(self) -> Checked:
+        return Checked(await self._store.check())
 
     async def close(self) -> None:
         await asyncio.gather(self._rabbitmq.close(), self._session.close(), self._store.close())
@@ -70,10 +90,24 @@ def connect(settings: Settings) -> Servers:
     return ClusterServers(settings)
 
 
-async def _checked(ask: Callable[[], Awaitable[str]], silent: type[ServerError]) -> Checked:
+def too_few_nodes(count: int) -> tuple[str, ...]:
+    """Return what a server's number of nodes does not allow."""
+    if count >= SAFE_COPIES:
+        return ()
+    return (f"{count} node{'' if count == 1 else 's'}, fewer than {SAFE_COPIES}",)
+
+
+def too_few_copies(factor: int | None) -> tuple[str, ...]:
+    """Return what a keyspace's replication does not allow; None: there is none yet."""
+    if factor is None or factor >= SAFE_COPIES:
+        return ()
+    return (f"replication factor {factor} is below {SAFE_COPIES}",)
+
+
+async def _checked(ask: Callable[[], Awaitable[Checked]], silent: type[ServerError]) -> Checked:
     try:
         async with asyncio.timeout(CHECK_TIMEOUT.total_seconds()):
-            return Checked(version=await ask())
+            return await ask()
     except TimeoutError:
         return Checked(error=silent("the server did not answer in time"))
     except ServerError as error:

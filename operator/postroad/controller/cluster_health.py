@@ -17,16 +17,13 @@ from postroad.controller.reporting import Reporter
 from postroad.controller.status import Report, Status, composed
 from postroad.domain.durations import format_duration
 from postroad.ports.clock import Clock
-from postroad.ports.servers import Checked
+from postroad.ports.servers import SAFE_COPIES, Checked
 
 ASPECTS = {
     "rabbitmq": aspect.BROKER_READY,
     "cassandra": aspect.VIEW_READY,
     "s3": aspect.BLOBS_READY,
 }
-SAFE_FACTOR = 3
-"""Copies with which the loss of one machine loses and stops nothing."""
-
 STILL_USED = timedelta(seconds=10)
 """How often a cluster that is to go is looked at, while queues still use it."""
 
@@ -128,11 +125,17 @@ def server_finding(server: str, checked: Checked) -> Finding:
 
 
 def durability(cluster: Cluster, checked: Mapping[str, Checked]) -> Finding:
-    """Return whether accepted mail survives the loss of one machine, as far as it can be told."""
+    """Return whether accepted mail survives the loss of one machine, as far as it can be told: the
+    object store says nothing about its copies. What the keyspace has counts, not what the spec
+    wants: replication is applied only when the keyspace is made."""
     lacks = [f"{server}: {word}" for server, each in checked.items() for word in each.limits]
+    unknown = [f"{server}: {word}" for server, each in checked.items() for word in each.unknown]
     factor = cluster.spec.cassandra.replication.factor
-    if factor < SAFE_FACTOR:
-        lacks.insert(0, f"cassandra: replication factor {factor} is below {SAFE_FACTOR}")
+    if factor < SAFE_COPIES:
+        lacks.insert(0, f"cassandra: replication factor {factor} is below {SAFE_COPIES}")
     if lacks:
-        return advice(aspect.DURABLE, "LimitedDurability", "; ".join(lacks))
+        return advice(aspect.DURABLE, "LimitedDurability", "; ".join(dict.fromkeys(lacks)))
+    if unknown:
+        said = f"not known of {'; '.join(unknown)}"
+        return Finding(aspect.DURABLE, Truth.UNKNOWN, "NotAllKnown", said, advisory=True)
     return good(aspect.DURABLE, "accepted mail survives the loss of one machine", "Replicated")

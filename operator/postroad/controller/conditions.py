@@ -27,6 +27,9 @@ PENDING = "Pending"
 PODS_NOT_READY = "PodsNotReady"
 """The reason while a Deployment has not all the ready pods that it should have."""
 
+PAUSED_BY_USER = "PausedByUser"
+"""The reason while `spec.paused` keeps the operator from doing anything."""
+
 LONGEST_MESSAGE = 1024
 """Characters of a condition's message; the CRD allows twice as many."""
 

@@ -70,7 +70,7 @@ class Deletion:
             return None
         if queue.spec.deletion_policy == "Retain" or queue.spec.paused:
             note = f"the queue {queue.name}, its rows and its bytes are kept"
-            await self._end(found, Announcement(NORMAL, "Retained", note, "Delete"))
+            await self._end(found, Announcement(NORMAL, "Retained", note, "Delete", once=True))
             return None
         late = self._is_late(found)
         if await self._pods_run(queue) and not late:
@@ -84,6 +84,8 @@ class Deletion:
         return None
 
     async def _end(self, found: Object, announcement: Announcement) -> None:
+        """The Event comes first: what was left behind is said nowhere else, so a crash between the
+        two may repeat it, but must not lose it."""
         await self._reporter.announce(found, [announcement])
         await self._reporter.let_go(MAIL_QUEUE, found)
 
@@ -171,6 +173,6 @@ class Deletion:
 def _last_words(queue: Queue, left: list[Left]) -> Announcement:
     if left:
         note = "left behind: " + "; ".join(map(str, left))
-        return Announcement(WARNING, "LeftBehind", note, "Delete")
+        return Announcement(WARNING, "LeftBehind", note, "Delete", once=True)
     note = f"the queue {queue.name}, its rows, bytes and history are gone"
-    return Announcement(NORMAL, "Deleted", note, "Delete")
+    return Announcement(NORMAL, "Deleted", note, "Delete", once=True)

@@ -14,24 +14,34 @@ from datetime import UTC, datetime
 from typing import Any
 from uuid import uuid4
 
-from postroad.controller.conditions import PENDING, PODS_NOT_READY, READY, shortened
+from postroad.controller.conditions import (
+    PAUSED_BY_USER,
+    PENDING,
+    PODS_NOT_READY,
+    READY,
+    shortened,
+)
+from postroad.controller.drift import hash_of
 
 NORMAL, WARNING = "Normal", "Warning"
 LONGEST_NOTE = 1000
 """Characters of an Event's note; the API server allows 1024 bytes."""
 
-PROGRESS = frozenset({PENDING, "Deleting", "InUse", PODS_NOT_READY})
+PROGRESS = frozenset({PENDING, "Deleting", "InUse", PODS_NOT_READY, PAUSED_BY_USER})
 """Reasons that every queue goes through while it is made; nobody needs to be told."""
 
 
 @dataclass(frozen=True, slots=True)
 class Announcement:
-    """What happened, as one word and as a sentence; `action` is what the operator was doing."""
+    """What happened, as one word and as a sentence; `action` is what the operator was doing. What
+    happens `once` to a resource is told under a name of its own, so that telling it again, after a
+    crash, changes nothing."""
 
     kind: str
     reason: str
     note: str
     action: str = "Reconcile"
+    once: bool = False
 
 
 def announcements(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[Announcement]:
@@ -69,11 +79,12 @@ def event_object(
 ) -> dict[str, Any]:
     """Return the Event to create."""
     metadata = about["metadata"]
+    once = hash_of([metadata["uid"], announcement.reason])
     return {
         "apiVersion": "events.k8s.io/v1",
         "kind": "Event",
         "metadata": {
-            "name": f"{metadata['name']}.{uuid4().hex[:16]}",
+            "name": f"{metadata['name']}.{once if announcement.once else uuid4().hex[:16]}",
             "namespace": metadata["namespace"],
         },
         "eventTime": now.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ"),

@@ -13,7 +13,9 @@ from postroad.controller.conditions import (
     CONFIGURATION_ACCEPTED,
     INTAKE_READY,
     PAUSED,
+    PAUSED_BY_USER,
     PODS_NOT_READY,
+    READY,
     RECONCILING,
     STALLED,
     VIEW_READY,
@@ -52,12 +54,14 @@ def composed(before: Mapping[str, Any], report: Report, generation: int, now: da
 def composed_paused(
     before: Mapping[str, Any], fields: Mapping[str, Any], generation: int, now: datetime
 ) -> Status:
-    """Return the status of a paused resource: its conditions are those from before the pause."""
+    """Return the status of a paused resource: its conditions are those from before the pause. One
+    that was paused before anybody looked at it cannot be said to be ready or not."""
     known: Sequence[Mapping[str, Any]] = before.get("conditions") or []
     message = "spec.paused is true: nothing is changed until it is false"
-    paused = conditions(
-        known, [Finding(PAUSED, Truth.TRUE, "PausedByUser", message)], generation, now
-    )
+    said = [Finding(PAUSED, Truth.TRUE, PAUSED_BY_USER, message)]
+    if all(each["type"] != READY for each in known):
+        said.insert(0, Finding(READY, Truth.UNKNOWN, PAUSED_BY_USER, message))
+    paused = conditions(known, said, generation, now)
     after = with_fields(before, fields)
     after["observedGeneration"] = generation
     after["conditions"] = [

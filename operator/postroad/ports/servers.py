@@ -12,15 +12,20 @@ from postroad.ports.broker import Broker
 from postroad.ports.history import History
 from postroad.ports.view import ViewStore
 
+SAFE_COPIES = 3
+"""With so many, the loss of one machine loses and stops nothing."""
+
 
 @dataclass(frozen=True, slots=True)
 class Checked:
     """What a check of one server found: its version, or the error that stands in the way.
-    `limits` names what it cannot do, as words for a condition."""
+    `limits` names what it cannot do, `unknown` what could not be found out, as words for a
+    condition."""
 
     version: str | None = None
     error: ServerError | None = None
     limits: tuple[str, ...] = ()
+    unknown: tuple[str, ...] = ()
 
 
 class Servers(Protocol):

@@ -19,7 +19,7 @@ from postroad.controller.conditions import (
     shortened,
     unknown,
 )
-from postroad.controller.events import announcements, event_object
+from postroad.controller.events import Announcement, announcements, event_object
 from postroad.controller.status import (
     Report,
     composed,
@@ -108,6 +108,17 @@ def test_a_paused_resource_keeps_its_conditions_and_says_that_it_is_paused() -> 
     assert (paused["observedGeneration"], paused["size"]) == (2, 7)
 
 
+def test_a_resource_that_was_paused_before_anybody_looked_is_neither_ready_nor_not() -> None:
+    paused = composed_paused({"observedGeneration": -1}, {}, 1, NOW)
+
+    types = {each["type"]: each for each in paused["conditions"]}
+    assert types["Ready"]["status"] == "Unknown"
+    assert types["Ready"]["reason"] == "PausedByUser"
+    assert kstatus(paused["conditions"]) == "InProgress"
+    assert announcements({}, paused) == []
+    assert composed_paused(paused, {}, 1, LATER) == paused
+
+
 @pytest.mark.parametrize(
     ("error", "waits"),
     [(BrokerUnavailable(), True), (ViewRefused(), False), (CredentialsRefused(), False)],
@@ -169,6 +180,20 @@ def test_an_event_fits_what_the_api_server_takes() -> None:
 
     assert len(event["note"].encode()) <= 1024
     assert event["eventTime"] == "2026-01-01T10:00:00.000000Z"
+
+
+def test_what_happens_once_has_one_name_for_its_event_however_often_it_is_told() -> None:
+    about = {
+        "apiVersion": "postroad.dev/v1alpha1",
+        "kind": "MailQueue",
+        "metadata": {"name": "q", "namespace": "n", "uid": "u", "resourceVersion": "1"},
+    }
+    last = Announcement("Warning", "LeftBehind", "left behind: a bucket", once=True)
+    other = {**about, "metadata": about["metadata"] | {"uid": "v"}}  # type: ignore[operator]
+
+    names = [event_object(each, last, NOW)["metadata"]["name"] for each in (about, about, other)]
+
+    assert names[0] == names[1] != names[2]
 
 
 def test_servers_are_good_only_when_all_were_asked_and_answered() -> None:

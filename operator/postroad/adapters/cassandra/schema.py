@@ -9,7 +9,7 @@ let one process (the operator) create.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from datetime import timedelta
 from importlib import resources
 
@@ -54,6 +54,25 @@ async def exists(session: Session) -> bool:
     """Return whether every table of the schema is there. Raises: ViewError."""
     present = await _tables(session)
     return all(table in present for each in statements() if (table := table_of(each)))
+
+
+async def replication_factor(session: Session, datacenter: str) -> int | None:
+    """Return how many copies of a row a data center has; None when there is no keyspace.
+    Raises: ViewError."""
+    found = await session.run(
+        "SELECT replication FROM system_schema.keyspaces WHERE keyspace_name = '{keyspace}'"
+    )
+    return copies(found[0]["replication"], datacenter) if found else None
+
+
+def copies(replication: Mapping[str, str], datacenter: str) -> int:
+    """Return the copies in a data center, by a keyspace's replication as Cassandra says it.
+
+    >>> copies({"class": "…NetworkTopologyStrategy", "dc1": "3"}, "dc1")
+    3
+    """
+    found = replication.get(datacenter) or replication.get("replication_factor") or "0"
+    return int(found.partition("/")[0])  # "3/1": one of them a transient replica
 
 
 async def row_lifetime(session: Session) -> timedelta | None:

@@ -30,6 +30,11 @@ class CassandraViewStore:
         """Return how many nodes the local data center has. Raises: ViewError."""
         return await self._session.local_nodes()
 
+    async def replication_factor(self, datacenter: str) -> int | None:
+        """Return how many copies of a row a data center has; None when there is no keyspace.
+        Raises: ViewError."""
+        return await schema.replication_factor(self._session, datacenter)
+
     async def row_lifetime(self) -> timedelta | None:
         return await schema.row_lifetime(self._session)
 

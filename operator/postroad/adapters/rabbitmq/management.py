@@ -1,10 +1,12 @@
-"""The little that only the management API knows: how many messages are handed out.
+"""The little that only the management API knows: how many messages are handed out, by how many
+nodes.
 
 Its numbers are as old as RabbitMQ's collect_statistics_interval (5 s by default).
 """
 
 from __future__ import annotations
 
+from typing import Any
 from urllib.parse import quote, urlsplit, urlunsplit
 
 import aiohttp
@@ -31,11 +33,18 @@ class Management:
     async def unacknowledged(self, queue: str) -> int:
         """Return how many messages of a queue consumers hold.
         Raises: BrokerUnavailable, BrokerRefused, CredentialsRefused."""
+        found = await self._get(f"queues/{self._vhost}/{quote(queue, safe='')}")
+        return int(found.get("messages_unacknowledged", 0))
+
+    async def nodes(self) -> int:
+        """Return how many nodes of the cluster run. Errors as `unacknowledged`."""
+        return sum(bool(each.get("running")) for each in await self._get("nodes"))
+
+    async def _get(self, path: str) -> Any:
         if self._session is None:
             self._session = aiohttp.ClientSession(headers=self._headers, timeout=TIMEOUT)
-        url = f"{self._base}/api/queues/{self._vhost}/{quote(queue, safe='')}"
         try:
-            async with self._session.get(url) as answer:
+            async with self._session.get(f"{self._base}/api/{path}") as answer:
                 if answer.status == 401:
                     raise CredentialsRefused(
                         "RabbitMQ's management API refused the user",
@@ -43,7 +52,7 @@ class Management:
                     )
                 if answer.status != 200:
                     raise BrokerRefused(f"RabbitMQ's management API answered {answer.status}")
-                return int((await answer.json()).get("messages_unacknowledged", 0))
+                return await answer.json()
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             raise BrokerUnavailable(
                 f"RabbitMQ's management API cannot be reached: {type(error).__name__}"
