@@ -125,6 +125,15 @@ class ViewContract:
 
         assert [each async for each in view.rows(PARTITION)] == wanted
 
+    async def test_rows_that_are_listed_say_how_long_they_live(self, view: View) -> None:
+        await view.insert(FULL)
+
+        (found,) = [row async for row in view.rows(FULL.key.partition)]
+
+        assert found == FULL
+        assert found.remaining is not None
+        assert timedelta(days=13) < found.remaining <= timedelta(days=14)
+
     async def test_rows_can_be_continued_after_an_id(self, view: View) -> None:
         for number in range(1, 6):
             await view.insert(turn(number))

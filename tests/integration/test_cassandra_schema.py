@@ -18,7 +18,7 @@ from postroad.adapters.cassandra.store import CassandraViewStore
 from postroad.domain.identifiers import id_at
 from postroad.domain.mail import Envelope
 from postroad.domain.slices import place
-from postroad.domain.turns import Turn
+from postroad.domain.turns import Traits, Turn
 from postroad.errors import ViewRefused
 from postroad.ports.view import TableOptions
 
@@ -32,6 +32,7 @@ OPTIONS = TableOptions(
     compaction_window=12 * HOUR,
     gc_grace=3 * HOUR,
 )
+ENVELOPE = Envelope(None, ("b@example.net",))
 
 
 @pytest.fixture
@@ -82,6 +83,28 @@ async def test_options_that_differ_are_altered(session: Session) -> None:
     assert (await options_of(session, "dead_letters"))["default_time_to_live"] == 0
 
 
+async def test_a_shorter_lifetime_is_that_of_new_rows_and_never_of_marks(session: Session) -> None:
+    """A mark that went before its row would bring the mail back."""
+    store = CassandraViewStore(session)
+    view = store.view("test.out")
+    keys = [place(id_at(NOW, 0, number), HOUR, 1) for number in (1, 2)]
+    await store.create(OPTIONS)
+    await view.insert(Turn(keys[0], uuid4(), ENVELOPE, "k", 1, 1, NOW, NOW))
+
+    shorter = replace(OPTIONS, row_lifetime=timedelta(days=1))
+    await store.create(shorter)
+    await store.create(shorter)
+    await view.insert(Turn(keys[1], uuid4(), ENVELOPE, "k", 1, 1, NOW, NOW))
+    for key in keys:
+        await view.mark_delivered(key, NOW, Traits(("example.net",)))
+
+    rows = [row.remaining async for row in view.rows(keys[0].partition)]
+    marks = await session.run("SELECT TTL(delivered_at) AS left FROM {keyspace}.deleted_mails")
+    assert [round(each / timedelta(days=1), 2) for each in rows if each] == [14, 1]
+    assert [round(row["left"] / 86400, 2) for row in marks] == [14, 14]
+    assert await store.row_lifetime() == timedelta(days=1)
+
+
 async def test_rows_expire_with_the_tables_lifetime(session: Session) -> None:
     store = CassandraViewStore(session)
     await store.create(OPTIONS)
@@ -116,4 +139,4 @@ async def test_tables_that_nobody_created_are_refused_with_what_to_do(session: S
     with pytest.raises(ViewRefused) as refused:
         await view.limits()
 
-    assert "create=True" in refused.value.hint
+    assert "--create" in refused.value.hint

@@ -85,10 +85,14 @@ class Post(VirtualTime):
             clock=clock,
             chance=SeededChance(self._seed * 1000 + len(self.processes)),
             timing=self._timing,
+            row_lifetime=self._row_lifetime,
         )
         queue = await DistributedQueue.open(parts, create_missing=True)
         self.processes.append(Process(queue, gate, clock))
         return self.processes[-1]
+
+    async def _row_lifetime(self) -> timedelta:
+        return self.tables.row_lifetime
 
     async def enqueue(self, process: Process, *names: str, delay: float = 0) -> list[UUID]:
         """Queue mails under these names."""

@@ -19,7 +19,6 @@ from postroad.errors import InvalidInput, InvalidQueueURL, QueueNotFound
 from postroad.mailqueue.configure import configured
 from postroad.mailqueue.engine import Parts
 from postroad.mailqueue.queue import DistributedQueue
-from postroad.mailqueue.timing import Timing
 from postroad.ports.history import History
 from postroad.ports.queue import MailQueue
 from postroad.ports.servers import Servers
@@ -118,8 +117,7 @@ async def _open_over(servers: Servers, name: QueueName, bucket: str, asked: Aske
     """Open a queue of the distributed engine, which then owns the servers. The configuration is
     settled before anything is made that follows from it (ADR 0005)."""
     clock, views = MachineClock(), servers.views()
-    row_lifetime = await views.row_lifetime()
-    if row_lifetime is None:
+    if await views.row_lifetime() is None:
         raise QueueNotFound(f"the queue {name} was never created: there are no tables")
     view = views.view(str(name))
     limit = asked.settings.broker.delivery_limit
@@ -135,7 +133,7 @@ async def _open_over(servers: Servers, name: QueueName, bucket: str, asked: Aske
             configuration=configuration,
             clock=clock,
             chance=MachineChance(),
-            timing=Timing(row_lifetime=row_lifetime),
+            row_lifetime=views.row_lifetime,
             delivery_limit=limit,
             owned=(configuration, servers),
         )

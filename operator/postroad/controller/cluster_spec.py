@@ -87,7 +87,9 @@ class Cassandra(Model):
 
     row_lifetime: Annotated[Duration, at_least(timedelta(hours=1))] = timedelta(hours=336)
     """How long rows live. Waiting mail is rolled forward at half of it, so it bounds how long
-    Cassandra keeps finished rows on disk, not how long mail may wait."""
+    Cassandra keeps finished rows on disk, not how long mail may wait. Free to change while
+    everything runs: rows that are there keep theirs, and marks of finished mail are kept as long as
+    any row was."""
 
     secret_ref: LocalReference | None = None
     """Secret with the keys `username` and `password`, and optionally `ca.crt`: with it, connections

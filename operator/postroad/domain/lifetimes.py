@@ -61,6 +61,17 @@ def lifetimes_of(
     )
 
 
+def is_half_over(age: timedelta, remaining: timedelta | None, lifetime: timedelta) -> bool:
+    """Return whether a row must be rolled forward: half of its own lifetime is over (it was written
+    under another one, perhaps), or half of what rows get now. The second lets slices drain in time
+    whose other rows are younger and live shorter.
+
+    >>> is_half_over(timedelta(hours=3), timedelta(hours=2), timedelta(days=14))
+    True
+    """
+    return age > lifetime / 2 or (remaining is not None and remaining < age)
+
+
 def _in_whole_units(window: timedelta) -> timedelta:
     """Round up to a unit that is small against the window."""
     unit = _DAY if window >= 2 * _DAY else _HOUR if window >= 2 * _HOUR else _MINUTE

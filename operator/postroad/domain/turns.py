@@ -8,8 +8,8 @@ ending (first wins). Source: 002 (rewriting at the head); ADR 0003.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from datetime import datetime
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
 from enum import StrEnum
 from uuid import UUID
 
@@ -47,6 +47,8 @@ class Turn:
     attempt: int = 0
     last_error: str | None = None
     previous: tuple[TurnKey, ...] = ()
+    remaining: timedelta | None = field(default=None, compare=False)
+    """How long the view still keeps the row, as of when it was listed; None: it does not say."""
 
     @property
     def enqueue_id(self) -> UUID:
@@ -63,6 +65,7 @@ class Turn:
         return replace(
             self,
             key=key,
+            remaining=None,
             enqueued_at=moment_of(key.enqueue_id),
             previous=change.previous,
             envelope=replace(self.envelope, recipients=change.remaining),

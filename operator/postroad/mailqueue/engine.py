@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any, Protocol
@@ -35,10 +35,16 @@ class Closeable(Protocol):
         ...
 
 
+async def two_weeks() -> timedelta:
+    """The lifetime of rows in tables that nobody configured."""
+    return timedelta(days=14)
+
+
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """What an engine is made of. `largest_mail` is in octets; None: no limit. `owned` is
-    closed with the queue, in order."""
+    """What an engine is made of. `largest_mail` is in octets; None: no limit. `row_lifetime` asks
+    how long the view keeps a row that is inserted now (`ViewStore.row_lifetime`). `owned` is closed
+    with the queue, in order."""
 
     name: QueueName
     broker: Broker
@@ -50,6 +56,7 @@ class Parts:
     timing: Timing = field(default_factory=Timing)
     delivery_limit: int = 20
     largest_mail: int | None = None
+    row_lifetime: Callable[[], Awaitable[timedelta | None]] = two_weeks
     owned: tuple[Closeable, ...] = ()
 
 
@@ -67,6 +74,7 @@ class Engine:
         self.timing = parts.timing
         self.delivery_limit = parts.delivery_limit
         self.largest_mail = parts.largest_mail
+        self.row_lifetime = parts.row_lifetime
         self.owned = parts.owned
         self.bearings = Bearings(parts.view, parts.clock, parts.timing)
         self.ids = Identifiers(parts.clock.now, parts.chance.bits)

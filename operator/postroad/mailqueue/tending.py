@@ -1,13 +1,15 @@
 """Waiting mail that nobody else would look after: rows about to expire, replacements that stopped.
 
-A row is rolled forward at half its lifetime, so that tables may forget rows by age. A replacement
-whose process died is normally finished by the old turn's message; a held mail has none.
+A row is rolled forward at half its lifetime, so that tables may forget rows by age. The lifetime is
+asked for in each round, and each row says its own: both may be changed while processes run. A
+replacement whose process died is normally finished by the old turn's message; a held mail has none.
 """
 
 from __future__ import annotations
 
 from datetime import timedelta
 
+from postroad.domain.lifetimes import is_half_over
 from postroad.domain.turns import Change
 from postroad.mailqueue import dead, protocol
 from postroad.mailqueue.browse import Waiting, waiting
@@ -31,18 +33,19 @@ class Tending:
         now = self._engine.clock.elapsed()
         if now < self._due:
             return
+        lifetime = await self._engine.row_lifetime() or timedelta.max
         async for each in waiting(self._engine):
-            await self._tend(each)
+            await self._tend(each, lifetime)
         await self._tend_letters()
         self._due = now + EVERY
 
-    async def _tend(self, each: Waiting) -> None:
+    async def _tend(self, each: Waiting, lifetime: timedelta) -> None:
         engine, now = self._engine, self._engine.clock.now()
         if each.mark is not None:
             ending = each.mark.ending
             if ending is not None and now - ending.at > engine.timing.grace:
                 await protocol.finish(engine, each.row, each.mark)
-        elif now - each.row.enqueued_at > engine.timing.row_lifetime / 2:
+        elif is_half_over(now - each.row.enqueued_at, each.row.remaining, lifetime):
             await self._roll_forward(each)
 
     async def _roll_forward(self, each: Waiting) -> None:

@@ -50,9 +50,6 @@ class Timing:
     ladder. Much shorter than RabbitMQ's consumer_timeout (30 minutes by default), after which the
     broker closes the channel and counts a failed delivery for all that is held on it."""
 
-    row_lifetime: timedelta = timedelta(days=14)
-    """When the view forgets rows by itself; live ones are rolled forward at half of it."""
-
     ages: timedelta = timedelta(seconds=60)
     """How old an answer of `ages` may be."""
 

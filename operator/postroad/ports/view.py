@@ -95,7 +95,8 @@ class View(Protocol):
         ...
 
     def rows(self, partition: Partition, after: UUID | None = None) -> AsyncIterator[Turn]:
-        """Yield a partition's rows in the order of their ids, page by page."""
+        """Yield a partition's rows in the order of their ids, page by page. Each says how long it
+        still lives (`Turn.remaining`)."""
         ...
 
     async def count_rows(self, partition: Partition, now: datetime) -> Counts:
@@ -240,7 +241,9 @@ class ViewStore(Protocol):
 
     async def create(self, options: TableOptions) -> None:
         """Create the keyspace and the tables that are missing, and alter the options that differ.
-        Idempotent; several may run at once."""
+        Idempotent; several may run at once. Rows that are there keep the lifetime that they were
+        written with. Marks and delivery records never get a shorter one than before: a mark that
+        goes before its row would bring the mail back."""
         ...
 
     async def row_lifetime(self) -> timedelta | None:

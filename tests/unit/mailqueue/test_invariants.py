@@ -664,7 +664,7 @@ async def test_invariant_11_browse_reads_no_further_than_it_is_asked(
 
 
 async def test_rows_are_rolled_forward_at_half_their_lifetime(post: Post) -> None:
-    post._timing = Timing(row_lifetime=timedelta(hours=2))
+    post.tables.row_lifetime = timedelta(hours=2)
     process = await post.start()
     await post.enqueue(process, "old", delay=10**6)
     (before,) = post.tables.live()
@@ -678,6 +678,31 @@ async def test_rows_are_rolled_forward_at_half_their_lifetime(post: Post) -> Non
     mark = post.tables.marks[before.key]
     assert mark.ending is not None
     assert mark.ending.kind is EndingKind.REPLACED
+
+
+@pytest.mark.parametrize("restarted", [False, True])
+@pytest.mark.parametrize("hours", [(14 * 24, 4), (4, 14 * 24)], ids=["shorter", "longer"])
+async def test_held_mail_outlives_every_change_of_the_lifetime(
+    post: Post, hours: tuple[int, int], restarted: bool
+) -> None:
+    before, after = (timedelta(hours=each) for each in hours)
+    post.tables.row_lifetime = before
+    process = await post.start()
+    await post.enqueue(process, "first")
+    await process.queue.hold(ALL)
+
+    post.tables.row_lifetime = after
+    await post.enqueue(process, "second")
+    await process.queue.hold(ALL)
+    if restarted:
+        process = await post.start()
+    for _ in range(20):
+        await post.pass_time(timedelta(minutes=30))
+        await process.queue.maintain()
+
+    assert len(post.tables.live()) == 2
+    names = {view.mail.name async for view in process.queue.browse()}
+    assert names == {"first", "second"}
 
 
 async def test_many_mails_are_changed_several_at_once_and_counted(

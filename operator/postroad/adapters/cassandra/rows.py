@@ -85,6 +85,7 @@ def turn_of(row: Row) -> Turn:
         attempt=row["attempt"],
         last_error=row["last_error"],
         previous=_keys_of(row["previous"]),
+        remaining=_seconds(row.get("remaining_seconds")),
     )
 
 
@@ -189,6 +190,10 @@ def limits_of(found: Sequence[Row]) -> Limits:
 def own_timestamp(limit: datetime) -> int:
     """Return a limit's own value as the timestamp of its write, in microseconds."""
     return (limit - EPOCH) // timedelta(microseconds=1)
+
+
+def _seconds(stored: int | None) -> timedelta | None:
+    return None if stored is None else timedelta(seconds=stored)
 
 
 def _ending_of(row: Row) -> Ending:

@@ -10,14 +10,20 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from datetime import timedelta
 from importlib import resources
 
 from postroad.adapters.cassandra.session import Session
 from postroad.ports.view import TableOptions
 
-AGING_TABLES = ("enqueued_mails", "deleted_mails", "deliveries")
-"""The tables whose rows expire; all three alike, so that a mark lives as long as its row."""
+AGING_TABLES = ("deleted_mails", "deliveries", "enqueued_mails")
+"""The tables whose rows expire, in the order in which they are altered: a mark must not go before
+its row, so marks live longer first, and never shorter again than any row may have been written to
+live."""
+
+Aging = tuple[int, dict[str, str], int]
+"""Lifetime in seconds, compaction, gc_grace in seconds, as Cassandra keeps them."""
 
 _CREATED = re.compile(r"CREATE TABLE IF NOT EXISTS \{keyspace\}\.(\w+)")
 _UNITS = (("DAYS", timedelta(days=1)), ("HOURS", timedelta(hours=1)))
@@ -41,13 +47,22 @@ def table_of(statement: str) -> str | None:
 async def create(session: Session, options: TableOptions) -> None:
     """Create what is missing, alter what differs. Raises: ViewError."""
     await _create_keyspace(session, options)
-    present = await _tables(session)
+    already = await _tables(session)
     for statement in statements():
-        if table_of(statement) not in present:
+        if table_of(statement) not in already:
             await session.run(statement.replace("{aging}", aging(options)))
-    for table, found in (await _tables(session)).items():
-        if table in AGING_TABLES and found != wanted(options):
-            await session.run(f"ALTER TABLE {{keyspace}}.{table} WITH {aging(options)}")
+    present = await _tables(session)
+    for table in AGING_TABLES:
+        chosen = options_of(table, present[table], options)
+        if present[table] != wanted(chosen):
+            await session.run(f"ALTER TABLE {{keyspace}}.{table} WITH {aging(chosen)}")
+
+
+def options_of(table: str, found: Aging, options: TableOptions) -> TableOptions:
+    """Return the options of one table that has others now."""
+    if table == "enqueued_mails":
+        return options
+    return replace(options, row_lifetime=max(options.row_lifetime, timedelta(seconds=found[0])))
 
 
 async def exists(session: Session) -> bool:
@@ -89,9 +104,6 @@ def aging(options: TableOptions) -> str:
         f"default_time_to_live = {lifetime} AND gc_grace_seconds = {gc_grace}"
         f" AND compaction = {{{parts}}}"
     )
-
-
-Aging = tuple[int, dict[str, str], int]
 
 
 def wanted(options: TableOptions) -> Aging:

@@ -90,9 +90,15 @@ SELECT_ROW = Statement(_select("enqueued_mails", ROW_COLUMNS, _TURN))
 """One row, by its whole key."""
 
 SELECT_ROWS = Statement(
-    _select("enqueued_mails", ROW_COLUMNS, f"{_PARTITION} AND enqueue_id > ?"), page_size=200
+    _select(
+        "enqueued_mails",
+        (*ROW_COLUMNS, "TTL(mail_id) AS remaining_seconds"),
+        f"{_PARTITION} AND enqueue_id > ?",
+    ),
+    page_size=200,
 )
-"""A partition in pages that hold some hundred kilobytes even when envelopes are long."""
+"""A partition in pages that hold some hundred kilobytes even when envelopes are long. Every row has
+a mail id, so its time to live is the row's."""
 
 COUNT_ROWS = Statement(_count("enqueued_mails", _PARTITION), COUNTING)
 """On the server, so that a size costs no transfer. `held` is true or absent."""

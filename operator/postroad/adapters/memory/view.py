@@ -40,11 +40,30 @@ class Tables:
     limits: Limits = field(default_factory=lambda: Limits(None, None))
     slices: dict[datetime, ClosedSlice] = field(default_factory=dict)
     letters: dict[UUID, DeadLetter] = field(default_factory=dict)
+    row_lifetime: timedelta = timedelta(days=14)
+    """Of rows that are inserted from now on."""
+
+    expire_at: dict[TurnKey, datetime] = field(default_factory=dict)
+
+    def insert(self, turn: Turn) -> None:
+        """Insert a row that lives for `row_lifetime`."""
+        self.rows[turn.key] = turn
+        self.expire_at[turn.key] = self.clock.now() + self.row_lifetime
+
+    def unexpired(self) -> dict[TurnKey, Turn]:
+        """Return the rows, those that are too old removed."""
+        now = self.clock.now()
+        for key in [key for key, at in self.expire_at.items() if at <= now]:
+            del self.expire_at[key]
+            self.rows.pop(key, None)
+        return self.rows
 
     def live(self) -> list[Turn]:
         """Return the turns that wait, in order: what a test compares with."""
         return [
-            turn for key, turn in sorted(self.rows.items()) if self.marks.get(key, Mark()).is_live
+            turn
+            for key, turn in sorted(self.unexpired().items())
+            if self.marks.get(key, Mark()).is_live
         ]
 
 
@@ -61,28 +80,36 @@ class MemoryView:
     # Rows
 
     async def insert(self, turn: Turn) -> None:
-        await self._step("insert", lambda: self._tables.rows.__setitem__(turn.key, turn))
+        await self._step("insert", lambda: self._tables.insert(turn))
 
     async def row(self, key: TurnKey) -> Turn | None:
-        return await self._step("row", lambda: self._tables.rows.get(key))
+        return await self._step("row", lambda: self._tables.unexpired().get(key))
 
     async def rows(self, partition: Partition, after: UUID | None = None) -> AsyncIterator[Turn]:
-        while page := await self._page("rows", self._tables.rows, partition, after):
+        while page := await self._page("rows", self._tables.unexpired, partition, after):
             for key, turn in page:
-                yield turn
+                expires = self._tables.expire_at.get(key)
+                now = self._tables.clock.now()
+                yield replace(turn, remaining=None if expires is None else expires - now)
                 after = key.enqueue_id
 
     async def count_rows(self, partition: Partition, now: datetime) -> Counts:
         return await self._step(
             "count_rows",
-            lambda: _count((turn.traits for _, turn in _within(self._tables.rows, partition)), now),
+            lambda: _count(
+                (turn.traits for _, turn in _within(self._tables.unexpired(), partition)), now
+            ),
         )
 
     async def _page(
-        self, name: str, table: Mapping[TurnKey, T], partition: Partition, after: UUID | None
+        self,
+        name: str,
+        table: Callable[[], Mapping[TurnKey, T]],
+        partition: Partition,
+        after: UUID | None,
     ) -> list[tuple[TurnKey, T]]:
         def effect() -> list[tuple[TurnKey, T]]:
-            found = _within(table, partition)
+            found = _within(table(), partition)
             return [each for each in found if after is None or each[0].enqueue_id > after][:PAGE]
 
         return await self._step(name, effect)
@@ -95,7 +122,7 @@ class MemoryView:
     async def marks(
         self, partition: Partition, after: UUID | None = None
     ) -> AsyncIterator[tuple[UUID, Mark]]:
-        while page := await self._page("marks", self._tables.marks, partition, after):
+        while page := await self._page("marks", lambda: self._tables.marks, partition, after):
             for key, mark in page:
                 yield key.enqueue_id, mark
                 after = key.enqueue_id
@@ -262,7 +289,7 @@ class MemoryView:
 
     async def erase(self) -> None:
         def effect() -> None:
-            empty = Tables(self._tables.clock)
+            empty = Tables(self._tables.clock, row_lifetime=self._tables.row_lifetime)
             for name in Tables.__slots__:
                 setattr(self._tables, name, getattr(empty, name))
 
