@@ -6,7 +6,7 @@ What it writes, and nothing else:
   now; ids spread evenly over their slice, buckets by id. Recipients are spread over `DOMAINS`
   domains; every hundredth mail is named `HUNDREDTH`.
 - `slices`: a close record for each, as maintenance would have written it.
-- `limits`: both at the first slice.
+- `limits`: both at the first slice; and the configuration history of a new queue.
 - the bucket, only by `write_bytes`: `OBJECT_BYTES` for each mail.
 - `deleted_mails`, only by `mark_half`: a delivery mark for every other row of every slice.
 
@@ -31,11 +31,14 @@ from bench.bare_clients import BareCassandra, BareStore
 from bench.queue_place import Place
 from postroad.adapters.cassandra import rows, statements
 from postroad.adapters.cassandra.session import Statement
+from postroad.adapters.machine.clocks import MachineClock
+from postroad.domain.configuration_rules import ViewConfiguration
 from postroad.domain.identifiers import id_at
 from postroad.domain.mail import Envelope
 from postroad.domain.names import QueueName
 from postroad.domain.slices import Partition, place, slice_of
 from postroad.domain.turns import Turn
+from postroad.mailqueue.configure import configured
 from postroad.ports.view import ClosedSlice
 
 T = TypeVar("T")
@@ -73,8 +76,12 @@ class Bulk:
 
     async def write_rows(self) -> None:
         """Write rows, close records and limits."""
-        await self._in_batches(statements.INSERT_ROW, rows.turn_values, lambda _: True)
         port = self.where.servers.views().view(str(self.name))
+        history = self.where.servers.history(self.name)
+        wanted = ViewConfiguration(WINDOW, BUCKETS)
+        clock = MachineClock()
+        await (await configured(history, port, clock, create=True, wanted=wanted)).close()
+        await self._in_batches(statements.INSERT_ROW, rows.turn_values, lambda _: True)
         for number in range(self.slices):
             counts: Counter[int] = Counter()
             live: Counter[str] = Counter()

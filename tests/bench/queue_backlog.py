@@ -100,7 +100,7 @@ async def _look(queue: MailQueue, load: Bulk, watched: Watched) -> None:
 
 async def _size(queue: MailQueue, watched: Watched, case: str, expected: int) -> None:
     seconds, sizes = await _timed(queue.size)
-    assert sizes.size == expected
+    assert sizes.size == expected, sizes
     watched.add("size, first", case, [seconds], base="size")
     again = [(await _timed(queue.size))[0] for _ in range(REPEATED)]
     watched.add("size, known", case, again, base="size")

@@ -19,7 +19,7 @@ from bench.results import Result, compared
 from postroad.adapters.cassandra import statements
 from postroad.adapters.cassandra.session import Session, Statement
 from postroad.adapters.rabbitmq.consumer import Subscription
-from postroad.adapters.rabbitmq.publisher import Publisher
+from postroad.adapters.rabbitmq.publisher import _Confirming as Publishing
 from postroad.adapters.s3.objects import Objects
 
 MAILS = int(os.environ.get("BENCH_COUNTED", "10000"))
@@ -27,6 +27,7 @@ IN_FLIGHT = 64
 CASE = f"{MAILS:,} mails of 2 kB, one recipient, no delay"
 OF_A_MAIL = {"INSERT_ROW", "SELECT_MARK", "SELECT_MARKED", "MARK_DELIVERED"}
 """Statements of a mail's life; all others are background."""
+S3 = ("put", "get", "stream", "delete", "delete_together")
 GOALS = {"S3": 3, "Cassandra": 3, "RabbitMQ": 4}
 NAMES = {each: name for name, each in vars(statements).items() if isinstance(each, Statement)}
 
@@ -93,10 +94,10 @@ def _counting() -> Iterator[Counter[tuple[str, str]]]:
         return lambda *_, **__: kind
 
     kinds: list[tuple[type, str, str, Callable[..., str]]] = [
-        (Session, "_page", "Cassandra", statement),
-        *((Objects, each, "S3", always(each)) for each in ("put", "get", "stream", "delete")),
-        (Publisher, "_send", "RabbitMQ", always("publish")),
-        (Publisher, "_settle", "RabbitMQ", always("confirm")),
+        *((Session, each, "Cassandra", statement) for each in ("_page", "execute_together")),
+        *((Objects, each, "S3", always(each)) for each in S3),
+        (Publishing, "send", "RabbitMQ", always("publish")),
+        (Publishing, "_settle", "RabbitMQ", always("confirm")),
         (Subscription, "_on_message", "RabbitMQ", always("delivery")),
         (Subscription, "ack", "RabbitMQ", always("ack")),
     ]

@@ -16,10 +16,11 @@ from functools import partial
 from typing import Protocol
 
 from bench import cpu
-from bench.bare_mail import bare_mail
+from bench.bare_mail import BUCKETS, HOUR, bare_mail
 from bench.queue_place import Place, queue_names
 from bench.results import Result, compared, percentile
 from postroad import Mail, open_queue
+from postroad.domain.configuration_rules import ViewConfiguration
 from postroad.ports.queue import Item, MailQueue
 
 ROUNDS = int(os.environ.get("BENCH_ROUNDS", "3"))
@@ -97,8 +98,13 @@ class Watch:
 async def ours(where: Place, content: bytes) -> AsyncIterator[Ours]:
     """Open a queue of its own."""
     async with queue_names(where) as name:
-        url = f"distributed://{name}"
-        async with open_queue(url, create=True, settings=where.settings) as queue:
+        opening = open_queue(
+            f"distributed://{name}",
+            create=True,
+            configuration=ViewConfiguration(HOUR, BUCKETS),
+            settings=where.settings,
+        )
+        async with opening as queue:
             yield Ours(queue, content)
 
 

@@ -1,7 +1,8 @@
 """The distributed queue on real servers. `CASE` chooses among the cases, comma separated.
 
 `rates`, `operations` and `backlog` are measured by default. `disk` takes a quarter of an hour and
-more. Each case's module says what it does and which variables change it.
+more. Each case's module says what it does and which variables change it. `BENCH_LOOP=asyncio` runs
+them without uvloop, which the programs use.
 """
 
 from __future__ import annotations
@@ -34,7 +35,8 @@ def measure() -> list[Result]:
     unknown = [each for each in chosen if each not in CASES]
     if unknown:
         sys.exit(f"no such case: {', '.join(unknown)}; there are {', '.join(CASES)}")
-    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+    loop = {"uvloop": uvloop.new_event_loop, "asyncio": asyncio.new_event_loop}
+    with asyncio.Runner(loop_factory=loop[os.environ.get("BENCH_LOOP", "uvloop")]) as runner:
         return runner.run(_measure(chosen))
 
 

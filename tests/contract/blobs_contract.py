@@ -122,6 +122,23 @@ class BlobsContract:
 
         assert await keys_of(blobs) == ["queue/a"]
 
+    async def test_many_are_deleted_together_and_no_others(self, blobs: Blobs) -> None:
+        for number in range(5):
+            await blobs.put(f"queue/{number}", b"x")
+
+        await blobs.delete_together(["queue/0", "queue/2", "queue/never was", "queue/ä +%"])
+
+        assert [key async for key in blobs.keys("queue/")] == ["queue/1", "queue/3", "queue/4"]
+
+    async def test_deletions_at_the_same_time_are_all_done(self, blobs: Blobs) -> None:
+        keys = [f"queue/{number}" for number in range(30)]
+        for key in keys:
+            await blobs.put(key, b"x")
+
+        await asyncio.gather(*(blobs.delete(key) for key in (*keys[1:], "queue/never was")))
+
+        assert [key async for key in blobs.keys("queue/")] == ["queue/0"]
+
     async def test_what_was_deleted_is_missing_and_deleting_again_is_fine(
         self, blobs: Blobs
     ) -> None:

@@ -249,6 +249,55 @@ class ViewContract:
         assert await view.end(key(1), REMOVED, NO_TRAITS) == Mark(delivered_at=NOW)
         assert await view.mark(key(1)) == Mark(delivered_at=NOW)
 
+    async def test_endings_of_a_partition_are_written_together(self, view: View) -> None:
+        keys = [key(number) for number in range(1, 60)]
+
+        assert await view.end_together([(each, REMOVED, NO_TRAITS) for each in keys])
+
+        marks = {found async for found, _ in view.marks(PARTITION)}
+        assert marks == {each.enqueue_id for each in keys}
+        assert await view.mark(key(59)) == Mark(ending=REMOVED)
+        assert await view.end(key(1), REPLACED, NO_TRAITS) == Mark(ending=REMOVED)
+
+    async def test_endings_are_written_together_or_not_at_all(self, view: View) -> None:
+        await view.mark_delivered(key(2), NOW, NO_TRAITS)
+        await view.end(key(7), REPLACED, NO_TRAITS)
+
+        for marked in (2, 7):
+            ended = [(key(number), REMOVED, NO_TRAITS) for number in (1, marked, 3)]
+            assert not await view.end_together(ended)
+
+        assert await view.mark(key(1)) is None
+        assert await view.mark(key(2)) == Mark(delivered_at=NOW)
+        assert await view.mark(key(3)) is None
+
+    async def test_of_endings_written_together_and_alone_one_wins(self, view: View) -> None:
+        together = [(key(number), REMOVED, NO_TRAITS) for number in range(1, 9)]
+        expired = Ending(EndingKind.EXPIRED, NOW)
+
+        were_written, alone = await asyncio.gather(
+            view.end_together(together), view.end(key(5), expired, NO_TRAITS)
+        )
+
+        assert were_written == (alone is not None)
+        assert await view.mark(key(5)) == Mark(ending=REMOVED if were_written else expired)
+        assert await view.mark(key(1)) == (Mark(ending=REMOVED) if were_written else None)
+
+    async def test_marks_asked_for_at_the_same_time_are_told_apart(self, view: View) -> None:
+        elsewhere = key(1, Partition(START, 2))
+        await view.mark_delivered(key(1), NOW, NO_TRAITS)
+        await view.end(key(2), REPLACED, NO_TRAITS)
+        await view.end(elsewhere, REMOVED, NO_TRAITS)
+
+        asked = [key(3), key(1), key(2), elsewhere, key(1)]
+        found = await asyncio.gather(*(view.mark(each) for each in asked))
+
+        delivered = Mark(delivered_at=NOW)
+        assert found == [
+            *(None, delivered, Mark(ending=REPLACED)),
+            *(Mark(ending=REMOVED), delivered),
+        ]
+
     async def test_a_delivery_is_marked_beside_an_ending(self, view: View) -> None:
         await view.end(key(1), REPLACED, NO_TRAITS)
         await view.mark_delivered(key(1), NOW, NO_TRAITS)

@@ -1,17 +1,40 @@
-"""Ages: live mails by destination domain and age, the picture known as qshape."""
+"""Ages: live mails by destination domain and age, the picture known as qshape.
+
+A closed partition gets no more rows, so it is read again only when the number of its marks has
+changed; until then the moments its mails were accepted at are remembered, eight octets for each
+mail. A mail that changes its turn while the picture is drawn may be missing from it or be in it
+twice.
+"""
 
 from __future__ import annotations
 
 import asyncio
+from array import array
+from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Mapping
-from datetime import timedelta
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from itertools import pairwise
 
-from postroad.domain.ages import AGES, limit_of
-from postroad.mailqueue.browse import waiting
+from postroad.domain.ages import AGES
+from postroad.domain.slices import Partition
+from postroad.mailqueue.browse import joined, readable
 from postroad.mailqueue.engine import Engine
 
 Ages = Mapping[str, Mapping[timedelta, int]]
+
+AT_ONCE = 4
+"""Partitions read at the same time."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Picture:
+    """Who waits in a partition: for each domain the moments of acceptance, in seconds since the
+    epoch, sorted. `marks` is how many marks the partition had before it was read."""
+
+    marks: int
+    accepted: Mapping[str, array[float]]
 
 
 class AgesCache:
@@ -22,6 +45,7 @@ class AgesCache:
         self._counting = asyncio.Lock()
         self._at = timedelta(0)
         self._answer: Ages | None = None
+        self._closed: dict[Partition, _Picture] = {}
 
     async def get(self) -> Ages:
         """Return the ages. Raises: ViewError, ConfigurationStale."""
@@ -32,10 +56,67 @@ class AgesCache:
             return self._answer
 
     async def _count(self) -> Ages:
-        now = self._engine.clock.now()
-        counts: dict[str, dict[timedelta, int]] = defaultdict(lambda: dict.fromkeys(AGES, 0))
-        async for each in waiting(self._engine):
-            limit = limit_of(now - each.turn.accepted_at)
-            for domain in each.turn.envelope.domains:
-                counts[domain][limit] += 1
-        return counts
+        engine, now = self._engine, self._engine.clock.now()
+        first = (await engine.bearings.refresh()).browse_start
+        if first is None:
+            return {}
+        closed = {each.slice_start: each async for each in engine.view.closed_slices(first)}
+        self._forget_before(first)
+        turnstile = asyncio.Semaphore(AT_ONCE)
+        pictures = await asyncio.gather(
+            *(
+                self._picture(Partition(start, bucket), turnstile, is_closed=start in closed)
+                for start, buckets in readable(engine, first, now + engine.timing.skew)
+                if start not in closed or not closed[start].drained
+                for bucket in range(buckets)
+            )
+        )
+        return _ages(pictures, now)
+
+    async def _picture(
+        self, partition: Partition, turnstile: asyncio.Semaphore, *, is_closed: bool
+    ) -> _Picture:
+        async with turnstile:
+            if not is_closed:
+                return (await self._read(partition, 0))[0]
+            # Counted before the rows are read: a mark that comes meanwhile only means that the
+            # partition is read once more than necessary.
+            marks = (await self._engine.view.count_marks(partition, None)).total
+            known = self._closed.get(partition)
+            if known is not None and known.marks == marks:
+                return known
+            picture, is_settled = await self._read(partition, marks)
+            if is_settled:
+                self._closed[partition] = picture
+            return picture
+
+    async def _read(self, partition: Partition, marks: int) -> tuple[_Picture, bool]:
+        """Return who waits, and whether that can only change together with the number of marks: a
+        replacement under way ends without a further mark."""
+        accepted: dict[str, array[float]] = defaultdict(lambda: array("d"))
+        is_settled = True
+        async for row, mark in joined(self._engine.view, [partition]):
+            if mark is None or mark.is_live:
+                for domain in row.envelope.domains:
+                    accepted[domain].append(row.accepted_at.timestamp())
+            is_settled &= mark is None or not mark.is_unfinished_replacement
+        for domain, moments in accepted.items():
+            accepted[domain] = array("d", sorted(moments))
+        return _Picture(marks, accepted), is_settled
+
+    def _forget_before(self, first: datetime) -> None:
+        for partition in [each for each in self._closed if each.slice_start < first]:
+            del self._closed[partition]
+
+
+def _ages(pictures: list[_Picture], now: datetime) -> Ages:
+    """Count by the first limit that an age is below, as `domain.ages.limit_of` has it."""
+    reached = [(now - limit).timestamp() for limit in AGES[:-1]]
+    counts: dict[str, dict[timedelta, int]] = defaultdict(lambda: dict.fromkeys(AGES, 0))
+    for picture in pictures:
+        for domain, moments in picture.accepted.items():
+            # Accepted at `now - limit` sharp is an age of the limit, which is not below it.
+            past = [len(moments), *(bisect_right(moments, moment) for moment in reached), 0]
+            for limit, (before, after) in zip(AGES, pairwise(past), strict=True):
+                counts[domain][limit] += before - after
+    return counts

@@ -13,10 +13,10 @@ AT_ONCE = 16
 the queue's own work."""
 
 
-async def count(items: AsyncIterator[T], work: Callable[[T], Awaitable[bool]]) -> int:
-    """Do `work` for every item; return how often it was true. The first error ends it: what is
-    under way is cancelled, which is a stop between two steps like any other."""
-    running: set[asyncio.Future[bool]] = set()
+async def count(items: AsyncIterator[T], work: Callable[[T], Awaitable[int]]) -> int:
+    """Do `work` for every item; return the sum of its answers, which may be true and false. The
+    first error ends it: what is under way is cancelled, a stop between two steps like any other."""
+    running: set[asyncio.Future[int]] = set()
     total = 0
     try:
         async for item in items:

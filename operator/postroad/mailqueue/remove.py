@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections import defaultdict
+from collections.abc import AsyncIterator
+
 from postroad.domain.selectors import Selector
+from postroad.domain.slices import Partition
 from postroad.domain.turns import Ending, EndingKind, Mark, Turn
 from postroad.errors import BlobsError
 from postroad.mailqueue.browse import Waiting, waiting
@@ -11,17 +16,62 @@ from postroad.mailqueue.endings import end
 from postroad.mailqueue.engine import Engine
 from postroad.mailqueue.protocol import hand_down_delivery, replacement_of
 
+TOGETHER = 100
+"""Mails of one partition that one lightweight transaction ends."""
+
 
 async def remove(engine: Engine, selector: Selector) -> int:
     """Remove the selected mails that wait now; return how many. Raises: InvalidInput, ViewError."""
     selector.require_purpose()
     engine.check_open()
     began = engine.clock.now()
+    found = (each async for each in waiting(engine, selector) if each.turn.accepted_at <= began)
+    # Transactions on one partition would only get into each other's way.
+    locks: defaultdict[Partition, asyncio.Lock] = defaultdict(asyncio.Lock)
 
-    async def one(each: Waiting) -> bool:
-        return each.turn.accepted_at <= began and await remove_turn(engine, each.row, each.mark)
+    async def together(batch: list[Waiting]) -> int:
+        return await _remove_together(engine, batch, locks[batch[0].row.key.partition])
 
-    return await count(waiting(engine, selector), one)
+    return await count(_by_partition(found), together)
+
+
+async def _by_partition(found: AsyncIterator[Waiting]) -> AsyncIterator[list[Waiting]]:
+    """Gather mails by the partition of their rows; one that is changing its turn stays alone."""
+    gathered: dict[Partition, list[Waiting]] = {}
+    async for each in found:
+        partition = each.row.key.partition
+        if any(other.slice_start != partition.slice_start for other in gathered):
+            for batch in gathered.values():
+                yield batch
+            gathered = {}
+        if each.mark is not None:
+            yield [each]
+            continue
+        gathered.setdefault(partition, []).append(each)
+        if len(gathered[partition]) == TOGETHER:
+            yield gathered.pop(partition)
+    for batch in gathered.values():
+        yield batch
+
+
+async def _remove_together(engine: Engine, batch: list[Waiting], lock: asyncio.Lock) -> int:
+    """Remove waiting mails of one partition. If one of them ended meanwhile, none was ended by the
+    transaction: it is looked for by halves."""
+    if len(batch) == 1:
+        async with lock:
+            return await remove_turn(engine, batch[0].row, batch[0].mark)
+    ending = Ending(EndingKind.REMOVED, engine.clock.now())
+    ended = [(each.row.key, ending, each.row.traits) for each in batch]
+    async with lock:
+        were_ended = await engine.view.end_together(ended)
+    if were_ended:
+        await _delete_bytes(engine, [each.row.blob_key for each in batch])
+        for _ in batch:
+            engine.on_ending()
+        return len(batch)
+    middle = len(batch) // 2
+    first = await _remove_together(engine, batch[:middle], lock)
+    return first + await _remove_together(engine, batch[middle:], lock)
 
 
 async def remove_turn(engine: Engine, turn: Turn, mark: Mark | None = None) -> bool:
@@ -33,7 +83,7 @@ async def remove_turn(engine: Engine, turn: Turn, mark: Mark | None = None) -> b
         ending = Ending(EndingKind.REMOVED, engine.clock.now())
         mark = await end(engine, turn, ending)
         if mark is None:
-            await _delete_bytes(engine, turn)
+            await _delete_bytes(engine, [turn.blob_key])
             engine.on_ending()
             return True
     if mark.ending is None or mark.ending.kind is not EndingKind.REPLACED:
@@ -53,9 +103,12 @@ async def remove_turn(engine: Engine, turn: Turn, mark: Mark | None = None) -> b
     return removed
 
 
-async def _delete_bytes(engine: Engine, turn: Turn) -> None:
+async def _delete_bytes(engine: Engine, keys: list[str]) -> None:
     try:
-        await engine.blobs.delete(turn.blob_key)
+        if len(keys) == 1:
+            await engine.blobs.delete(keys[0])
+        else:
+            await engine.blobs.delete_together(keys)
     except BlobsError as error:
         # Its message deletes them when it comes, the audit where there is none.
         engine.log.debug("bytes of a removed mail stay for now", error=type(error).__name__)

@@ -54,8 +54,9 @@ async def _live(
     The rows of a closed slice are counted once, as soon as none of them is delayed any more.
     """
     async with turnstile:
-        marks = await engine.view.count_marks(partition, now)
         rows = engine.closed_rows.get(partition)
+        # Where no row is delayed, nobody asks how many of the ended ones were.
+        marks = await engine.view.count_marks(partition, now if rows is None else None)
         if rows is None:
             rows = await engine.view.count_rows(partition, now)
             if is_closed and rows.delayed == 0:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -41,6 +41,10 @@ class Blobs(Protocol):
 
     async def delete(self, key: str) -> None:
         """Delete the object. Idempotent: a missing one is fine."""
+        ...
+
+    async def delete_together(self, keys: Sequence[str]) -> None:
+        """Delete many objects with few requests. Idempotent; after an error some may be left."""
         ...
 
     def keys(self, prefix: str) -> AsyncIterator[str]:

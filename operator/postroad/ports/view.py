@@ -9,7 +9,7 @@ Source: 000 Decision; 001; ADR 0004.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Protocol
@@ -116,8 +116,8 @@ class View(Protocol):
         """Yield a partition's marks in the order of their ids, page by page."""
         ...
 
-    async def count_marks(self, partition: Partition, now: datetime) -> Counts:
-        """Count the marks, on the server."""
+    async def count_marks(self, partition: Partition, now: datetime | None) -> Counts:
+        """Count the marks, on the server; without a moment, `delayed` is not asked for and 0."""
         ...
 
     async def mark_delivered(self, key: TurnKey, at: datetime, traits: Traits) -> None:
@@ -131,6 +131,11 @@ class View(Protocol):
         A caller unsure after ViewUnavailable calls again, which settles what was under way: an
         equal ending that stands there is its own.
         """
+        ...
+
+    async def end_together(self, ended: Sequence[tuple[TurnKey, Ending, Traits]]) -> bool:
+        """Write the endings of different turns of one partition if none of them has a mark: all
+        of them or, returning False, none. Durable. Unsure after ViewUnavailable, as `end`."""
         ...
 
     async def mark_published(self, key: TurnKey, successor: UUID) -> bool:

@@ -19,7 +19,13 @@ from typing import Any
 from cassandra import ConsistencyLevel
 from cassandra.cluster import Cluster, ResultSet
 from cassandra.cluster import Session as DriverSession
-from cassandra.query import UNSET_VALUE, PreparedStatement
+from cassandra.query import (
+    UNSET_VALUE,
+    BatchStatement,
+    BatchType,
+    BoundStatement,
+    PreparedStatement,
+)
 
 from postroad.adapters.cassandra.access import Access, cluster_of
 from postroad.adapters.cassandra.translation import translated
@@ -87,6 +93,21 @@ class Session:
         rows, _ = await self._page(statement, values, None)
         return rows
 
+    async def execute_together(
+        self, statement: Statement, many: Sequence[Sequence[object]]
+    ) -> list[Row]:
+        """Run a prepared statement with many values for one partition as one request, which is
+        carried out wholly or not at all. A condition holds for all of them or for none. Errors as
+        `execute`."""
+        _, session = self._connection or await self._connected()
+        prepared = self._prepared.get(statement) or await self._prepare(session, statement)
+        batch = BatchStatement(BatchType.UNLOGGED)  # within a partition, a log adds nothing
+        for values in many:
+            batch.add(self._bound(prepared, statement, values))
+        timeout = statement.timeout or self._request_timeout
+        rows, _ = await self._send(session, batch, timeout, None)
+        return rows
+
     async def pages(
         self, statement: Statement, values: Sequence[object] = ()
     ) -> AsyncIterator[list[Row]]:
@@ -126,11 +147,16 @@ class Session:
     ) -> tuple[list[Row], bytes | None]:
         _, session = self._connection or await self._connected()
         prepared = self._prepared.get(statement) or await self._prepare(session, statement)
+        bound = self._bound(prepared, statement, values)
+        return await self._send(session, bound, statement.timeout or self._request_timeout, state)
+
+    def _bound(
+        self, prepared: PreparedStatement, statement: Statement, values: Sequence[object]
+    ) -> BoundStatement:
         try:
-            bound = prepared.bind(values)
+            return prepared.bind(values)
         except Exception as error:  # the driver lets pass what its serialisers raise
             raise ViewRefused(f"a value does not fit {statement.cql!r}: {error}") from error
-        return await self._send(session, bound, statement.timeout or self._request_timeout, state)
 
     async def _send(
         self, session: DriverSession, query: object, timeout: timedelta, state: bytes | None

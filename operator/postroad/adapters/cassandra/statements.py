@@ -13,6 +13,9 @@ from postroad.adapters.cassandra.session import Statement
 COUNTING = timedelta(seconds=60)
 """A count reads a whole partition on the server, page by page."""
 
+COUNTED = 10_000
+"""Rows of such a page: nothing of it travels."""
+
 ROW_COLUMNS = (
     "slice_start",
     "bucket_id",
@@ -100,11 +103,11 @@ SELECT_ROWS = Statement(
 """A partition in pages that hold some hundred kilobytes even when envelopes are long. Every row has
 a mail id, so its time to live is the row's."""
 
-COUNT_ROWS = Statement(_count("enqueued_mails", _PARTITION), COUNTING)
+COUNT_ROWS = Statement(_count("enqueued_mails", _PARTITION), COUNTING, COUNTED)
 """On the server, so that a size costs no transfer. `held` is true or absent."""
 
 COUNT_LATER_ROWS = Statement(
-    _count("enqueued_mails", f"{_PARTITION} AND due_at > ? ALLOW FILTERING"), COUNTING
+    _count("enqueued_mails", f"{_PARTITION} AND due_at > ? ALLOW FILTERING"), COUNTING, COUNTED
 )
 """Rows due later. The filtering is within one partition, which is counted anyway."""
 
@@ -135,17 +138,22 @@ SELECT_MARK = Statement(_select("deleted_mails", MARK_COLUMNS, _TURN))
 """The one read that a dequeue costs. Not serial: an ending whose writer was not yet answered may be
 missed, as it may come a moment later anyway."""
 
+SELECT_MARKED = Statement(
+    _select("deleted_mails", ("enqueue_id", *MARK_COLUMNS), f"{_PARTITION} AND enqueue_id IN ?")
+)
+"""As `SELECT_MARK`, for several turns of one partition that are dequeued at the same time."""
+
 SELECT_MARKS = Statement(
     _select("deleted_mails", ("enqueue_id", *MARK_COLUMNS), f"{_PARTITION} AND enqueue_id > ?"),
     page_size=500,
 )
 """A partition's marks, to be joined with its rows by id."""
 
-COUNT_MARKS = Statement(_count("deleted_mails", _PARTITION), COUNTING)
+COUNT_MARKS = Statement(_count("deleted_mails", _PARTITION), COUNTING, COUNTED)
 """As the rows, from which they are subtracted."""
 
 COUNT_LATER_MARKS = Statement(
-    _count("deleted_mails", f"{_PARTITION} AND due_at > ? ALLOW FILTERING"), COUNTING
+    _count("deleted_mails", f"{_PARTITION} AND due_at > ? ALLOW FILTERING"), COUNTING, COUNTED
 )
 """As the rows."""
 

@@ -4,8 +4,10 @@ form, in `statements`."""
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from datetime import datetime, timedelta
+from functools import partial
+from typing import TypeVar
 from uuid import UUID, uuid4
 
 from postroad.adapters.cassandra import rows, statements
@@ -13,10 +15,21 @@ from postroad.adapters.cassandra.erasure import erase_queue
 from postroad.adapters.cassandra.session import Row, Session, Statement
 from postroad.domain.slices import Partition, TurnKey
 from postroad.domain.turns import Ending, Mark, Traits, Turn
+from postroad.errors import ViewUnavailable
+from postroad.gathering import Gathering
 from postroad.ports.view import ClosedSlice, Counts, DeadLetter, Limits, Record
+
+V = TypeVar("V")
+R = TypeVar("R")
 
 FIRST = UUID(int=0)
 """Before every id."""
+
+MOST_TOGETHER = 50
+"""Rows or marks of one partition in one request."""
+
+PATIENCE = timedelta(seconds=5)
+"""How long a request may wait for the one before it; as long again as a request may take."""
 
 
 class CassandraView:
@@ -26,9 +39,12 @@ class CassandraView:
         self._session = session
         self._queue = queue
         self._incarnation: UUID | None = None  # of the limits, as last read
+        self._inserting = _gathering(partial(self._write_together, statements.INSERT_ROW))
+        self._marking = _gathering(partial(self._write_together, statements.MARK_DELIVERED))
+        self._reading = _gathering(self._marks_together)
 
     async def insert(self, turn: Turn) -> None:
-        await self._session.execute(statements.INSERT_ROW, (self._queue, *rows.turn_values(turn)))
+        await self._inserting(turn.key.partition, (self._queue, *rows.turn_values(turn)))
 
     async def row(self, key: TurnKey) -> Turn | None:
         found = await self._session.execute(
@@ -46,10 +62,7 @@ class CassandraView:
         return await self._count(statements.COUNT_ROWS, statements.COUNT_LATER_ROWS, partition, now)
 
     async def mark(self, key: TurnKey) -> Mark | None:
-        found = await self._session.execute(
-            statements.SELECT_MARK, rows.key_values(self._queue, key)
-        )
-        return rows.mark_of(found[0]) if found else None
+        return await self._reading(key.partition, key.enqueue_id)
 
     async def marks(
         self, partition: Partition, after: UUID | None = None
@@ -58,16 +71,14 @@ class CassandraView:
         async for row in self._each(statements.SELECT_MARKS, *place, after or FIRST):
             yield row["enqueue_id"], rows.mark_of(row)
 
-    async def count_marks(self, partition: Partition, now: datetime) -> Counts:
+    async def count_marks(self, partition: Partition, now: datetime | None) -> Counts:
         return await self._count(
             statements.COUNT_MARKS, statements.COUNT_LATER_MARKS, partition, now
         )
 
     async def mark_delivered(self, key: TurnKey, at: datetime, traits: Traits) -> None:
-        await self._session.execute(
-            statements.MARK_DELIVERED,
-            (*rows.key_values(self._queue, key), *rows.trait_values(traits), at),
-        )
+        values = (*rows.key_values(self._queue, key), *rows.trait_values(traits), at)
+        await self._marking(key.partition, values)
 
     async def end(self, key: TurnKey, ending: Ending, traits: Traits) -> Mark | None:
         answer = await self._decide(
@@ -77,6 +88,18 @@ class CassandraView:
             *rows.ending_values(ending),
         )
         return None if answer["[applied]"] else rows.mark_of(answer)
+
+    async def end_together(self, ended: Sequence[tuple[TurnKey, Ending, Traits]]) -> bool:
+        values = [
+            (
+                *rows.key_values(self._queue, key),
+                *rows.trait_values(traits),
+                *rows.ending_values(ending),
+            )
+            for key, ending, traits in ended
+        ]
+        answer = await self._session.execute_together(statements.END, values)
+        return bool(answer[0]["[applied]"])
 
     async def mark_published(self, key: TurnKey, successor: UUID) -> bool:
         answer = await self._decide(
@@ -215,16 +238,39 @@ class CassandraView:
             for row in page:
                 yield row
 
+    async def _write_together(
+        self, statement: Statement, _: Partition, many: list[tuple[object, ...]]
+    ) -> Sequence[None]:
+        if len(many) == 1:
+            await self._session.execute(statement, many[0])
+        else:
+            await self._session.execute_together(statement, many)
+        return [None] * len(many)
+
+    async def _marks_together(self, partition: Partition, ids: list[UUID]) -> Sequence[Mark | None]:
+        place = self._place(partition)
+        if len(ids) == 1:
+            found = await self._session.execute(statements.SELECT_MARK, (*place, ids[0]))
+            return [rows.mark_of(found[0]) if found else None]
+        found = await self._session.execute(statements.SELECT_MARKED, (*place, set(ids)))
+        marks = {row["enqueue_id"]: rows.mark_of(row) for row in found}
+        return [marks.get(each) for each in ids]
+
     async def _count(
-        self, all_of_them: Statement, later: Statement, partition: Partition, now: datetime
+        self,
+        all_of_them: Statement,
+        later: Statement,
+        partition: Partition,
+        now: datetime | None,
     ) -> Counts:
         place = self._place(partition)
-        every, waiting = await asyncio.gather(
-            self._session.execute(all_of_them, place), self._session.execute(later, (*place, now))
-        )
+        counting = [self._session.execute(all_of_them, place)]
+        if now is not None:
+            counting.append(self._session.execute(later, (*place, now)))
+        every, *waiting = await asyncio.gather(*counting)
         return Counts(
             total=every[0]["total"],
-            delayed=waiting[0]["total"] - waiting[0]["held"],
+            delayed=sum(each[0]["total"] - each[0]["held"] for each in waiting),
             held=every[0]["held"],
         )
 
@@ -235,3 +281,14 @@ class CassandraView:
 
     def _place(self, partition: Partition) -> tuple[object, ...]:
         return (self._queue, partition.slice_start, partition.bucket_id)
+
+
+def _gathering(
+    send: Callable[[Partition, list[V]], Awaitable[Sequence[R]]],
+) -> Gathering[Partition, V, R]:
+    return Gathering(
+        send,
+        lambda: ViewUnavailable("Cassandra did not answer others in time"),
+        most=MOST_TOGETHER,
+        patience=PATIENCE,
+    )

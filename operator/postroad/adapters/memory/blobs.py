@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 
 from postroad.adapters.memory.gate import Gate
 from postroad.domain.content import header_size
@@ -56,6 +56,10 @@ class MemoryBlobs:
 
     async def delete(self, key: str) -> None:
         await self._gate("blobs", "delete", lambda: self._bucket.objects.pop(key, None))
+
+    async def delete_together(self, keys: Sequence[str]) -> None:
+        for key in keys:
+            await self.delete(key)
 
     async def keys(self, prefix: str) -> AsyncIterator[str]:
         found = await self._gate(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import TypeVar
@@ -127,7 +127,7 @@ class MemoryView:
                 yield key.enqueue_id, mark
                 after = key.enqueue_id
 
-    async def count_marks(self, partition: Partition, now: datetime) -> Counts:
+    async def count_marks(self, partition: Partition, now: datetime | None) -> Counts:
         return await self._step(
             "count_marks",
             lambda: _count((each for _, each in _within(self._tables.traits, partition)), now),
@@ -146,6 +146,16 @@ class MemoryView:
             if standing is None:
                 self._put_mark(key, Mark(ending=ending), traits)
             return standing
+
+        return await self._step("end", effect)
+
+    async def end_together(self, ended: Sequence[tuple[TurnKey, Ending, Traits]]) -> bool:
+        def effect() -> bool:
+            if any(key in self._tables.marks for key, _, _ in ended):
+                return False
+            for key, ending, traits in ended:
+                self._put_mark(key, Mark(ending=ending), traits)
+            return True
 
         return await self._step("end", effect)
 
@@ -335,12 +345,13 @@ def _delete(table: dict[TurnKey, T], partition: Partition) -> None:
         del table[key]
 
 
-def _count(traits: Iterable[Traits], now: datetime) -> Counts:
+def _count(traits: Iterable[Traits], now: datetime | None) -> Counts:
     total = delayed = held = 0
     for each in traits:
         total += 1
         held += each.held
-        delayed += not each.held and each.due_at is not None and each.due_at > now
+        if now is not None and not each.held and each.due_at is not None:
+            delayed += each.due_at > now
     return Counts(total, delayed, held)
 
 

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 
 from postroad.adapters.s3 import buckets
+from postroad.adapters.s3.objects import SILENCE
 from postroad.adapters.s3.store import Store
 from postroad.adapters.s3.uploads import upload
 from postroad.domain.mail import Content
+from postroad.errors import BlobsUnavailable
+from postroad.gathering import Gathering
 from postroad.ports.blobs import Stored
+
+MOST_TOGETHER = 100
+"""Objects in one request; S3 takes a thousand. Mails of one request wait for each other."""
 
 
 class S3Blobs:
@@ -18,6 +24,12 @@ class S3Blobs:
         self._store = store
         self._bucket = bucket
         self._objects = store.objects(bucket)
+        self._deleting: Gathering[None, str, None] = Gathering(
+            self._delete_gathered,
+            lambda: BlobsUnavailable("the object store did not answer others in time"),
+            most=MOST_TOGETHER,
+            patience=SILENCE,
+        )
 
     async def put(self, key: str, content: Content, limit_bytes: int | None = None) -> Stored:
         return await upload(self._store, self._objects, self._bucket, key, content, limit_bytes)
@@ -30,7 +42,17 @@ class S3Blobs:
             yield chunk
 
     async def delete(self, key: str) -> None:
-        await self._objects.delete(key)
+        await self._deleting(None, key)
+
+    async def delete_together(self, keys: Sequence[str]) -> None:
+        await self._objects.delete_together(keys)
+
+    async def _delete_gathered(self, _: None, keys: list[str]) -> Sequence[None]:
+        if len(keys) == 1:
+            await self._objects.delete(keys[0])
+        else:
+            await self._objects.delete_together(keys)
+        return [None] * len(keys)
 
     async def keys(self, prefix: str) -> AsyncIterator[str]:
         async for page in buckets.pages(self._store, self._bucket, prefix):

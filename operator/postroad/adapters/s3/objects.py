@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from datetime import timedelta
 
 import obstore
@@ -34,6 +34,8 @@ FAILURES = (BaseError, OSError)
 """A missing object is raised as the built-in FileNotFoundError."""
 
 _CODE = re.compile(r"<Code>(\w+)</Code>")
+_LACKING = {"NotImplemented", "MethodNotAllowed"}
+"""What a store says that cannot delete many at once."""
 
 
 def patience(size_bytes: int) -> timedelta:
@@ -88,6 +90,19 @@ class Objects:
             failed = translated(error)
             if not isinstance(failed, BlobMissing):
                 raise failed from error
+
+    async def delete_together(self, keys: Sequence[str]) -> None:
+        """Delete many objects, a thousand a request; missing ones are fine. Errors as `put`, which
+        leave open how many are deleted."""
+        try:
+            await obstore.delete_async(self._reading, list(keys))
+        except FAILURES as error:
+            failed, found = translated(error), _CODE.search(str(error))
+            is_lacking = found is not None and found[1] in _LACKING
+            if not is_lacking and not isinstance(failed, BlobMissing):
+                raise failed from error
+            for key in keys:
+                await self.delete(key)
 
 
 def _opened(access: Access, bucket: str, timeouts: dict[str, object]) -> S3Store:
