@@ -14,7 +14,7 @@ from datetime import datetime
 from uuid import UUID
 
 from postroad.domain.selectors import Selector
-from postroad.domain.slices import Partition, slices_between
+from postroad.domain.slices import Partition, TurnKey, slices_between
 from postroad.domain.turns import EndingKind, Mark, Turn
 from postroad.mailqueue.engine import Engine
 from postroad.mailqueue.protocol import replacement_of
@@ -38,14 +38,42 @@ async def waiting(engine: Engine, selector: Selector | None = None) -> AsyncIter
     if wanted.is_empty:
         return
     began = engine.clock.now()
-    seen: set[UUID] = set()
-    async for partitions in _slices(engine, began):
+    slices = await _slices(engine, began)
+    ahead = _Ahead(slices[-1][0] if slices else began)
+    for slice_start, buckets in slices:
+        partitions = [Partition(slice_start, bucket) for bucket in range(buckets)]
         async for row, mark in joined(engine.view, partitions):
-            if row.enqueue_id in seen:
+            if ahead.meets(row.key):
                 continue
-            found = await _follow(engine, row, mark, began - engine.timing.skew, seen)
+            found = await _follow(engine, row, mark, began - engine.timing.skew, ahead)
             if found is not None and wanted.matches(found.turn, began):
                 yield found
+
+
+class _Ahead:
+    """The successors that a browse went on to before it met their rows: only those that it can
+    still meet, however long it takes and whatever changes meanwhile."""
+
+    def __init__(self, last: datetime) -> None:
+        """`last` is the start of the last slice that the browse will read."""
+        self._last = last
+        self._keys: set[TurnKey] = set()
+
+    def __len__(self) -> int:
+        return len(self._keys)
+
+    def meets(self, key: TurnKey) -> bool:
+        """Return whether the browse went on to this turn before; it is met once."""
+        known = key in self._keys
+        self._keys.discard(key)
+        return known
+
+    def __contains__(self, key: TurnKey) -> bool:
+        return key in self._keys
+
+    def add(self, key: TurnKey) -> None:
+        if key.slice_start <= self._last:
+            self._keys.add(key)
 
 
 async def browse(engine: Engine, selector: Selector | None) -> AsyncIterator[MailView]:
@@ -72,13 +100,10 @@ def view_of(turn: Turn, now: datetime, letter: DeadLetter | None = None) -> Mail
     )
 
 
-async def _slices(engine: Engine, now: datetime) -> AsyncIterator[list[Partition]]:
-    """Yield the partitions of one slice after the other, from browse start to now and the skew."""
+async def _slices(engine: Engine, now: datetime) -> list[tuple[datetime, int]]:
+    """Return the slices to be read, from browse start to now and the skew, as `readable`."""
     first = (await engine.bearings.refresh()).browse_start
-    if first is None:
-        return
-    for slice_start, buckets in readable(engine, first, now + engine.timing.skew):
-        yield [Partition(slice_start, bucket) for bucket in range(buckets)]
+    return readable(engine, first, now + engine.timing.skew) if first is not None else []
 
 
 def readable(engine: Engine, first: datetime, last: datetime) -> list[tuple[datetime, int]]:
@@ -131,14 +156,14 @@ async def _joined_partition(
 
 
 async def _follow(
-    engine: Engine, row: Turn, mark: Mark | None, since: datetime, seen: set[UUID]
+    engine: Engine, row: Turn, mark: Mark | None, since: datetime, ahead: _Ahead
 ) -> Waiting | None:
     """Return how the mail of a row waits; None when it does not (or is met later on its way)."""
     if mark is None:
         return Waiting(row, row, None)
     if mark.is_live:
         successor, change = replacement_of(mark)
-        seen.add(successor.enqueue_id)
+        ahead.add(successor)
         return Waiting(row, row.with_change(successor, change), mark)
     ending = mark.ending
     if (
@@ -149,8 +174,8 @@ async def _follow(
     ):
         return None
     successor, change = replacement_of(mark)
-    if successor.enqueue_id in seen:
+    if successor in ahead:
         return None
-    seen.add(successor.enqueue_id)
+    ahead.add(successor)
     after = await engine.view.mark(successor)
-    return await _follow(engine, row.with_change(successor, change), after, since, seen)
+    return await _follow(engine, row.with_change(successor, change), after, since, ahead)

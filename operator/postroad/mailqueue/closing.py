@@ -15,7 +15,7 @@ from enum import Enum
 
 from postroad.domain.slices import Partition
 from postroad.domain.turns import Mark, Turn
-from postroad.mailqueue import protocol
+from postroad.mailqueue import protocol, troubles
 from postroad.mailqueue.browse import joined, readable
 from postroad.mailqueue.engine import Engine
 from postroad.ports.view import ClosedSlice
@@ -74,7 +74,7 @@ async def examine(engine: Engine, slice_: Slice, closed: ClosedSlice) -> State:
     """
     present: Counter[int] = Counter()
     async for row, mark in joined(engine.view, slice_.partitions):
-        if not await _is_final(engine, row, mark):
+        if not await _is_settled(engine, row, mark):
             return State.LIVE
         present[row.key.bucket_id] += 1
     missing = sum(max(count - present[bucket], 0) for bucket, count in closed.rows.items())
@@ -93,6 +93,17 @@ async def examine(engine: Engine, slice_: Slice, closed: ClosedSlice) -> State:
         *(engine.view.count_rows(each, now) for each in slice_.partitions)
     )
     return State.DRAINED if sum(each.total for each in counts) == present.total() else State.LIVE
+
+
+async def _is_settled(engine: Engine, row: Turn, mark: Mark | None) -> bool:
+    """A mail that cannot be settled keeps its slice, and nothing else."""
+    try:
+        return await _is_final(engine, row, mark)
+    except Exception as error:
+        if troubles.is_common(error):
+            raise
+        troubles.note(engine, row.enqueue_id)
+        return False
 
 
 async def _is_final(engine: Engine, row: Turn, mark: Mark | None) -> bool:

@@ -51,7 +51,8 @@ class _Pipeline:
     """One consumer. References become tasks; their items leave in the order of arrival."""
 
     def __init__(self, engine: Engine, leases: Leases, prefetch: int) -> None:
-        self._dispatcher = _Dispatcher(engine, leases)
+        self._engine = engine
+        self._leases = leases
         self._deliveries = engine.broker.consume(prefetch)
         self._tasks: deque[asyncio.Task[DistributedItem | None]] = deque()
         self._arrived = asyncio.Event()
@@ -60,7 +61,8 @@ class _Pipeline:
     async def _read(self) -> None:
         try:
             async for delivery in self._deliveries:
-                self._tasks.append(asyncio.ensure_future(self._dispatcher.dispatch(delivery)))
+                dispatch = _Dispatch(self._engine, self._leases, delivery)
+                self._tasks.append(asyncio.ensure_future(dispatch.run()))
                 self._arrived.set()
         finally:
             self._arrived.set()
@@ -96,14 +98,17 @@ class _Pipeline:
             await aclose()
 
 
-class _Dispatcher:
-    """Carries out what was decided about one delivery after the other."""
+class _Dispatch:
+    """Carries out what is decided about one delivery. It has one owner for all its claims, so that
+    an attempt that stopped between two of them is not in its own way."""
 
-    def __init__(self, engine: Engine, leases: Leases) -> None:
+    def __init__(self, engine: Engine, leases: Leases, delivery: Delivery) -> None:
         self._engine = engine
         self._leases = leases
+        self._delivery = delivery
+        self._owner = UUID(int=engine.chance.bits(128))
 
-    async def dispatch(self, delivery: Delivery) -> DistributedItem | None:
+    async def run(self) -> DistributedItem | None:
         """Return the item to hand out, or None when the message needed no attempt.
 
         Waits out servers that are away. A cancelled dispatch gives the message back.
@@ -114,9 +119,9 @@ class _Dispatcher:
             while not self._engine.closed:
                 try:
                     if clock.elapsed() >= until:
-                        await self._put_off(delivery)
+                        await self._put_off()
                         return None
-                    return await self._once(delivery)
+                    return await self._once()
                 except PostroadError as error:
                     # Whatever a server refuses (credentials that were changed, say) is mended by
                     # somebody; the mail waits for that.
@@ -129,23 +134,24 @@ class _Dispatcher:
                 except Exception:
                     # No single message stops the others: the dead queue gives it back, counted.
                     self._engine.log.exception("a reference could not be dispatched")
-                    await _dead_letter(delivery)
+                    await _dead_letter(self._delivery)
                     return None
         except asyncio.CancelledError:
-            await _give_back(delivery)
+            await _give_back(self._delivery)
             raise
         return None
 
-    async def _put_off(self, delivery: Delivery) -> None:
+    async def _put_off(self) -> None:
         """Let a reference wait in the ladder. To give it back would count as a failed delivery
         before RabbitMQ 4, and it would come again at once."""
+        delivery = self._delivery
         reference = decode(delivery.body).again(crashes=delivery.failed_deliveries)
         due = step_to(reference.due_at, self._engine.clock.now())
         self._count("put off")
         await later(self._engine, delivery, reference, due or SERVER_LATER)
 
-    async def _once(self, delivery: Delivery) -> DistributedItem | None:
-        engine = self._engine
+    async def _once(self) -> DistributedItem | None:
+        engine, delivery = self._engine, self._delivery
         try:
             reference = decode(delivery.body)
         except UnreadableReference:
@@ -165,23 +171,22 @@ class _Dispatcher:
             limit=engine.delivery_limit,
             draw=engine.chance.uniform(),
         )
-        return await self._carry_out(decide(reference, mark, arrival), delivery, reference, mark)
+        return await self._carry_out(decide(reference, mark, arrival), reference, mark)
 
     async def _carry_out(
         self,
         decision: Verdict | Later,
-        delivery: Delivery,
         reference: Reference,
         mark: Mark | None,
     ) -> DistributedItem | None:
-        engine = self._engine
+        engine, delivery = self._engine, self._delivery
         if isinstance(decision, Later):
             self._count("hop")
             await later(engine, delivery, decision.reference, decision.delay_seconds)
             return None
         if decision is Verdict.SETTLE:
             self._count("marked" if mark else "finished")
-            await self._settle(delivery, reference, mark)
+            await self._settle(reference, mark)
             return None
         turn = await self._turn(reference)
         if turn is None:
@@ -190,12 +195,12 @@ class _Dispatcher:
             await _dead_letter(delivery)
             return None
         if decision is Verdict.ATTEMPT and turn.enqueue_id in engine.in_hand:
-            await self._hop(delivery, reference)
+            await self._hop(reference)
             return None
         if decision is Verdict.ATTEMPT:
-            return self._item(turn, delivery, reference, None, {})
+            return self._item(turn, reference, {}, claimed=False)
         if decision is Verdict.CLAIM:
-            return await self._claim(turn, delivery, reference)
+            return await self._claim(turn, reference)
         if decision is Verdict.FINISH:
             await protocol.finish(engine, turn, mark or Mark())
         else:
@@ -204,46 +209,38 @@ class _Dispatcher:
         await ack(engine, delivery)
         return None
 
-    async def _claim(
-        self, turn: Turn, delivery: Delivery, reference: Reference
-    ) -> DistributedItem | None:
+    async def _claim(self, turn: Turn, reference: Reference) -> DistributedItem | None:
         """Take the claims on the turn and on those it may follow too closely; then read the marks
         again, because whoever had the claim before us marked first."""
-        engine, view = self._engine, self._engine.view
-        owner = UUID(int=engine.chance.bits(128))
+        engine, view, owner = self._engine, self._engine.view, self._owner
         wanted = [*(each.enqueue_id for each in reference.previous), turn.enqueue_id]
         for taken, enqueue_id in enumerate(wanted):
             if not await view.claim(enqueue_id, owner, engine.timing.claim):
                 self._count("claimed")
                 await asyncio.gather(*(view.release_claim(each, owner) for each in wanted[:taken]))
-                await self._hop(delivery, reference)
+                await self._hop(reference)
                 return None
         mark = await view.mark(reference.key)
         previous = [await view.mark(each) for each in reference.previous]
         verdict = decide_claimed(mark, previous)
         if verdict is Verdict.ATTEMPT and reference.crashes and await dead.finish(engine, turn):
-            await ack(engine, delivery)
+            await ack(engine, self._delivery)
             return None
         if verdict is Verdict.ATTEMPT:
             records = await view.records(turn.mail_id)
-            return await self._claimed_item(turn, delivery, reference, owner, records)
+            return await self._claimed_item(turn, reference, records)
         if verdict is Verdict.SETTLE and mark is None:
             await view.mark_delivered(turn.key, engine.clock.now(), turn.traits)
             mark = Mark(delivered_at=engine.clock.now())
-        return await self._carry_out(verdict, delivery, reference, mark)
+        return await self._carry_out(verdict, reference, mark)
 
     async def _claimed_item(
-        self,
-        turn: Turn,
-        delivery: Delivery,
-        reference: Reference,
-        owner: UUID,
-        records: Mapping[str, Record],
+        self, turn: Turn, reference: Reference, records: Mapping[str, Record]
     ) -> DistributedItem | None:
         if turn.enqueue_id in self._engine.in_hand:
-            await self._hop(delivery, reference)
+            await self._hop(reference)
             return None
-        item = self._item(turn, delivery, reference, owner, records)
+        item = self._item(turn, reference, records, claimed=True)
         finished = {each.recipient for each in records.values() if each.outcome.kind in FINISHED}
         if not finished.issuperset(turn.envelope.recipients):
             return item
@@ -265,27 +262,24 @@ class _Dispatcher:
     def _item(
         self,
         turn: Turn,
-        delivery: Delivery,
         reference: Reference,
-        owner: UUID | None,
         records: Mapping[str, Record],
+        *,
+        claimed: bool,
     ) -> DistributedItem:
-        lease = self._leases.hold(
-            turn.enqueue_id,
-            owner or UUID(int=self._engine.chance.bits(128)),
-            claimed=owner is not None,
-        )
-        return DistributedItem(self._engine, turn, reference, delivery, lease, records)
+        before = tuple(each.enqueue_id for each in reference.previous) if claimed else ()
+        lease = self._leases.hold(turn.enqueue_id, self._owner, claimed=claimed, before=before)
+        return DistributedItem(self._engine, turn, reference, self._delivery, lease, records)
 
-    async def _settle(self, delivery: Delivery, reference: Reference, mark: Mark | None) -> None:
+    async def _settle(self, reference: Reference, mark: Mark | None) -> None:
         if mark is not None and mark.is_final and deletes_bytes(mark):
-            await delete_and_ack(self._engine, delivery, reference)
+            await delete_and_ack(self._engine, self._delivery, reference)
         else:
-            await ack(self._engine, delivery)
+            await ack(self._engine, self._delivery)
 
-    async def _hop(self, delivery: Delivery, reference: Reference) -> None:
+    async def _hop(self, reference: Reference) -> None:
         seconds = hop_after(0, self._engine.timing.hop, 0.0)
-        await later(self._engine, delivery, reference.again(), seconds)
+        await later(self._engine, self._delivery, reference.again(), seconds)
 
     async def _turn(self, reference: Reference) -> Turn | None:
         return reference.turn or await self._engine.view.row(reference.key)

@@ -80,8 +80,9 @@ class Engine:
         self.ids = Identifiers(parts.clock.now, parts.chance.bits)
         self.in_hand: set[UUID] = set()
         """The turns that this process has handed out and that have not ended."""
-        self.closed_rows: dict[Partition, Counts] = {}
-        """Rows of closed slices, which change no more: `size` counts them once."""
+        self.closed_rows: dict[Partition, tuple[int, Counts]] = {}
+        """Rows of closed slices, with the number of marks that was counted just before them: while
+        it is the same, `size` need not count the rows again."""
         self.log: Logger = logger("mailqueue").bind(queue=str(parts.name))
         self.on_ending: Callable[[], None] = lambda: None
         """Called after every turn that ended here: draws an update of browse start."""
@@ -145,7 +146,8 @@ class Engine:
 
     async def finish_background(self) -> None:
         """Wait for background work; its errors were its own to handle."""
+        while self._background:
+            await asyncio.gather(*self._background, return_exceptions=True)
         for task in self._until_closed:
             task.cancel()
         await asyncio.gather(*self._until_closed, return_exceptions=True)
-        await asyncio.gather(*self._background, return_exceptions=True)

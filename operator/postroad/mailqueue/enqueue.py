@@ -49,8 +49,13 @@ async def _enqueue(engine: Engine, mail: Mail, delay: timedelta) -> UUID:
     accepted_at = engine.clock.now()
     blob_key = f"{engine.name}/{accepted_at:%Y/%m/%d}/{mail_id}"
     stored = await engine.blobs.put(blob_key, mail.content, engine.largest_mail)
-    # The id is made only now, so that a slow upload does not use up the deadline.
-    key = await engine.new_key()
+    try:
+        # The id is made only now, so that a slow upload does not use up the deadline.
+        key = await engine.new_key()
+        engine.check_open()
+    except BaseException:
+        await _delete_bytes(engine, blob_key)
+        raise
     turn = Turn(
         key=key,
         mail_id=mail_id,
@@ -76,14 +81,19 @@ class _Registration:
         self._deadline = engine.clock.elapsed() + engine.timing.deadline
 
     async def run(self) -> None:
-        """Insert and publish, or withdraw. Raises: ServerError, DeadlineExceeded."""
+        """Insert and publish, or withdraw, whatever the error. Raises: ServerError,
+        DeadlineExceeded."""
         try:
             await self._engine.view.insert(self._turn)
             await self._publish()
             if self._engine.clock.elapsed() > self._deadline:
                 raise DeadlineExceeded
-        except PostroadError as error:
-            if not await self._withdraw():
+        except asyncio.CancelledError:
+            # The event loop closes: there is time for one attempt.
+            await self._withdraw(timedelta(0))
+            raise
+        except Exception as error:
+            if not await self._withdraw(self._engine.timing.deadline):
                 raise
             self._engine.log.info(
                 "a failed enqueue succeeds: a consumer was first", error=type(error).__name__
@@ -105,27 +115,32 @@ class _Registration:
                 if engine.clock.elapsed() > self._deadline:
                     raise
 
-    async def _withdraw(self) -> bool:
+    async def _withdraw(self, patience: timedelta) -> bool:
         """Withdraw the turn; return whether a consumer (or an administrator) was first, so that the
         mail was accepted after all."""
         engine, backoff = self._engine, self._engine.backoff()
-        give_up = engine.clock.elapsed() + engine.timing.deadline
+        give_up = engine.clock.elapsed() + patience
         while True:
             try:
                 standing = await withdraw(engine, self._turn)
                 break
-            except ServerError as error:
-                if not error.transient or engine.clock.elapsed() > give_up:
-                    metrics.UNWITHDRAWN.labels(engine.label).inc()
-                    engine.log.warning(
-                        "a failed enqueue could not be withdrawn and may be delivered once",
-                        enqueue_id=str(self._turn.enqueue_id),
-                        error=type(error).__name__,
-                    )
-                    engine.until_closed(self._withdraw_late())
+            except Exception as error:
+                is_transient = isinstance(error, ServerError) and error.transient
+                if not is_transient or engine.clock.elapsed() >= give_up:
+                    self._leave(error)
+                    if patience:
+                        engine.until_closed(self._withdraw_late())
                     return False
             await backoff.wait()
         return not await self._is_withdrawn(standing)
+
+    def _leave(self, error: Exception) -> None:
+        metrics.UNWITHDRAWN.labels(self._engine.label).inc()
+        self._engine.log.warning(
+            "a failed enqueue could not be withdrawn and may be delivered once",
+            enqueue_id=str(self._turn.enqueue_id),
+            error=type(error).__name__,
+        )
 
     async def _withdraw_late(self) -> None:
         """Go on until the view is back: the caller has had its error, and the row would wait for a
@@ -135,7 +150,8 @@ class _Registration:
             await backoff.wait()
             try:
                 standing = await withdraw_row(engine, self._turn)
-            except ServerError:
+            except Exception as error:
+                engine.log.debug("a withdrawal waits for the view", error=type(error).__name__)
                 continue
             if await self._is_withdrawn(standing):
                 engine.log.info(
@@ -147,14 +163,15 @@ class _Registration:
         """Return whether the turn is over by our withdrawal; its bytes are deleted then."""
         withdrawn = standing is None or is_withdrawn(standing)
         if withdrawn:
-            await self._delete_bytes()
+            await _delete_bytes(self._engine, self._turn.blob_key)
         return withdrawn
 
-    async def _delete_bytes(self) -> None:
-        try:
-            await self._engine.blobs.delete(self._turn.blob_key)
-        except BlobsError as error:  # the audit finds what stays
-            self._engine.log.debug("bytes of a withdrawn mail stay", error=type(error).__name__)
+
+async def _delete_bytes(engine: Engine, blob_key: str) -> None:
+    try:
+        await engine.blobs.delete(blob_key)
+    except Exception as error:  # the audit finds what stays
+        engine.log.debug("bytes of a mail that was not queued stay", error=type(error).__name__)
 
 
 def _reason(error: PostroadError) -> str:

@@ -15,23 +15,28 @@ from postroad.errors import ServerError
 from postroad.mailqueue.engine import Engine
 from postroad.telemetry import metrics
 
+Claims = tuple[UUID, ...]
+
 
 class Lease:
     """One item in hand. `owner` is the claim's, one per lease, so that two messages about one turn
     exclude each other within a process too."""
 
-    def __init__(self, leases: Leases, enqueue_id: UUID, owner: UUID, since: timedelta) -> None:
+    def __init__(
+        self, leases: Leases, enqueue_id: UUID, owner: UUID, since: timedelta, before: Claims
+    ) -> None:
         self._leases = leases
         self.enqueue_id = enqueue_id
         self.owner = owner
         self.claim_due = since
+        self.claims = (*before, enqueue_id)
 
     def end(self) -> None:
         """The item ended. The claim, if any, lapses by itself."""
         self._leases.forget(self)
 
     async def release(self) -> None:
-        """Give the claim back, as nothing was transmitted. Best effort: else it lapses."""
+        """Give all claims back, as nothing was transmitted. Best effort: else they lapse."""
         await self._leases.release(self)
 
 
@@ -43,11 +48,11 @@ class Leases:
         self._leases: set[Lease] = set()
         self._keeper: asyncio.Task[None] | None = None
 
-    def hold(self, enqueue_id: UUID, owner: UUID, *, claimed: bool) -> Lease:
-        """Begin a lease."""
+    def hold(self, enqueue_id: UUID, owner: UUID, *, claimed: bool, before: Claims = ()) -> Lease:
+        """Begin a lease. `before` are the turns before this one that were claimed with it."""
         timing, now = self._engine.timing, self._engine.clock.elapsed()
         first = timing.claim / 3 if claimed else timing.keep_after
-        lease = Lease(self, enqueue_id, owner, now + first)
+        lease = Lease(self, enqueue_id, owner, now + first, before)
         self._leases.add(lease)
         self._engine.in_hand.add(enqueue_id)
         metrics.LEASED.labels(self._engine.label).set(len(self._leases))
@@ -64,9 +69,11 @@ class Leases:
 
     async def release(self, lease: Lease) -> None:
         try:
-            await self._engine.view.release_claim(lease.enqueue_id, lease.owner)
+            await asyncio.gather(
+                *(self._engine.view.release_claim(each, lease.owner) for each in lease.claims)
+            )
         except ServerError as error:
-            self._engine.log.debug("a claim is left to lapse", error=type(error).__name__)
+            self._engine.log.debug("claims are left to lapse", error=type(error).__name__)
 
     async def close(self) -> None:
         """Stop keeping."""

@@ -99,8 +99,8 @@ class DistributedQueue:
     async def close(self) -> None:
         if self._engine.closed:
             return
+        self._engine.closed = True  # first: nothing new may slip in behind what is waited for
         await self._engine.finish_background()
-        self._engine.closed = True
         await self._leases.close()
         await self._engine.broker.close()
         await self._engine.blobs.close()

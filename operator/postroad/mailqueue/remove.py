@@ -56,14 +56,15 @@ async def _by_partition(found: AsyncIterator[Waiting]) -> AsyncIterator[list[Wai
 
 async def _remove_together(engine: Engine, batch: list[Waiting], lock: asyncio.Lock) -> int:
     """Remove waiting mails of one partition. If one of them ended meanwhile, none was ended by the
-    transaction: it is looked for by halves."""
+    transaction: it is looked for by halves. Before browse start all are looked at one by one."""
     if len(batch) == 1:
         async with lock:
             return await remove_turn(engine, batch[0].row, batch[0].mark)
     ending = Ending(EndingKind.REMOVED, engine.clock.now())
     ended = [(each.row.key, ending, each.row.traits) for each in batch]
     async with lock:
-        were_ended = await engine.view.end_together(ended)
+        passed = (await engine.bearings.limits()).have_passed(batch[0].row.key.slice_start)
+        were_ended = not passed and await engine.view.end_together(ended)
     if were_ended:
         await _delete_bytes(engine, [each.row.blob_key for each in batch])
         for _ in batch:

@@ -51,20 +51,22 @@ async def _live(
 ) -> Counts:
     """Marks are counted first: every mark has its row by then, so no count is ever negative.
 
-    The rows of a closed slice are counted once, as soon as none of them is delayed any more.
+    The rows of a closed slice are counted again only when its marks became more, as soon as none of
+    them is delayed any more: a successor that was given up gets its row and its mark at any time.
     """
     async with turnstile:
-        rows = engine.closed_rows.get(partition)
+        counted_at, rows = engine.closed_rows.get(partition, (None, None))
         # Where no row is delayed, nobody asks how many of the ended ones were.
         marks = await engine.view.count_marks(partition, now if rows is None else None)
-        if rows is None:
+        if rows is None or counted_at != marks.total:
             rows = await engine.view.count_rows(partition, now)
             if is_closed and rows.delayed == 0:
-                engine.closed_rows[partition] = rows
+                engine.closed_rows[partition] = (marks.total, rows)
+    # Only rows that are older than their lifetime can be fewer than their marks, which are younger.
     return Counts(
-        total=rows.total - marks.total,
+        total=max(rows.total - marks.total, 0),
         delayed=max(rows.delayed - marks.delayed, 0),
-        held=rows.held - marks.held,
+        held=max(rows.held - marks.held, 0),
     )
 
 

@@ -14,7 +14,10 @@ from postroad.domain.turns import Change
 from postroad.mailqueue import dead, protocol
 from postroad.mailqueue.browse import Waiting, waiting
 from postroad.mailqueue.engine import Engine
+from postroad.mailqueue.items import FINISHED
 from postroad.mailqueue.requeue import requeue_letter
+from postroad.mailqueue.troubles import Troubles
+from postroad.ports.view import DeadLetter, Limits
 from postroad.telemetry import metrics
 
 EVERY = timedelta(minutes=10)
@@ -34,9 +37,11 @@ class Tending:
         if now < self._due:
             return
         lifetime = await self._engine.row_lifetime() or timedelta.max
+        troubles = Troubles(self._engine)
         async for each in waiting(self._engine):
-            await self._tend(each, lifetime)
-        await self._tend_letters()
+            with troubles.of(each.row.enqueue_id):
+                await self._tend(each, lifetime)
+        await self._tend_letters(troubles)
         self._due = now + EVERY
 
     async def _tend(self, each: Waiting, lifetime: timedelta) -> None:
@@ -49,20 +54,29 @@ class Tending:
             await self._roll_forward(each)
 
     async def _roll_forward(self, each: Waiting) -> None:
+        """The records of who is finished are written anew: they have the same lifetime as rows, and
+        a mail that is held for longer needs them when it is released."""
         engine = self._engine
+        records = (await engine.view.records(each.row.mail_id)).values()
+        finished = tuple(record for record in records if record.outcome.kind in FINISHED)
+        if finished:
+            await engine.view.record(each.row.mail_id, finished)
         standing = await protocol.replace(engine, each.row, Change.nothing(each.row))
         if standing is None:
             metrics.ROLLED_FORWARD.labels(engine.label).inc()
 
-    async def _tend_letters(self) -> None:
+    async def _tend_letters(self, troubles: Troubles) -> None:
         """Finish burials and requeues that stopped half way."""
-        engine = self._engine
-        limits = await engine.bearings.refresh()
-        async for letter in engine.view.buried():
-            turn = letter.turn
-            if letter.requeued_as is not None:
-                await requeue_letter(engine, letter)
-            elif turn is not None and not limits.have_passed(turn.key.slice_start):
-                mark = await engine.view.mark(turn.key)
-                if mark is None or not dead.is_rejected(mark):
-                    await dead.finish(engine, turn)
+        limits = await self._engine.bearings.refresh()
+        async for letter in self._engine.view.buried():
+            with troubles.of(letter.enqueue_id):
+                await self._tend_letter(letter, limits)
+
+    async def _tend_letter(self, letter: DeadLetter, limits: Limits) -> None:
+        engine, turn = self._engine, letter.turn
+        if letter.requeued_as is not None:
+            await requeue_letter(engine, letter)
+        elif turn is not None and not limits.have_passed(turn.key.slice_start):
+            mark = await engine.view.mark(turn.key)
+            if mark is None or not dead.is_rejected(mark):
+                await dead.finish(engine, turn)

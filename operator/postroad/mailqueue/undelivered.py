@@ -19,15 +19,17 @@ from postroad.domain.ladder import hop_after, step_to
 from postroad.domain.references import Reference
 from postroad.domain.turns import Mark
 from postroad.domain.wire import decode
-from postroad.errors import BrokerUnavailable, UnreadableReference
+from postroad.errors import BrokerUnavailable, ServerError, UnreadableReference
 from postroad.mailqueue import dead, protocol
 from postroad.mailqueue.endings import ack, delete_and_ack, later
 from postroad.mailqueue.engine import Engine
+from postroad.mailqueue.troubles import is_common, note
 from postroad.ports.broker import Delivery
 from postroad.ports.view import DeadLetter
 
 PREFETCH = 10
 UNREADABLE = "the message is no reference that this version can read"
+BROKEN = "upkeep broke down over this message: "
 
 
 async def consume_dead(engine: Engine) -> int:
@@ -37,7 +39,7 @@ async def consume_dead(engine: Engine) -> int:
     async with aclosing(messages):
         async for delivery in messages:
             try:
-                await _handle(engine, delivery)
+                await _handle_or_bury(engine, delivery)
             except BaseException:
                 with suppress(BrokerUnavailable):
                     await delivery.give_back()
@@ -46,22 +48,37 @@ async def consume_dead(engine: Engine) -> int:
     return count
 
 
+async def _handle_or_bury(engine: Engine, delivery: Delivery) -> None:
+    """A message that breaks its handling stands before all others, so it becomes a dead letter as
+    it is, and `requeue` gives it back. What a server refuses ends the round."""
+    try:
+        await _handle(engine, delivery)
+    except ServerError:
+        raise
+    except Exception as error:
+        if is_common(error):
+            raise
+        letter_id = await _bury_body(engine, delivery, BROKEN + type(error).__name__)
+        note(engine, letter_id)
+
+
 async def _handle(engine: Engine, delivery: Delivery) -> None:
     try:
         reference = decode(delivery.body)
     except UnreadableReference:
-        await _bury_body(engine, delivery)
+        await _bury_body(engine, delivery, UNREADABLE)
     else:
         await _decide(engine, delivery, reference)
 
 
-async def _bury_body(engine: Engine, delivery: Delivery) -> None:
+async def _bury_body(engine: Engine, delivery: Delivery, reason: str) -> UUID:
     """Keep the body under an id made of its bytes, so that keeping it twice is keeping it once."""
     now = engine.clock.now()
     letter_id = _id_of(delivery.body, engine)
-    letter = DeadLetter(letter_id, dead.month_of(letter_id), now, UNREADABLE, None, delivery.body)
+    letter = DeadLetter(letter_id, dead.month_of(letter_id), now, reason, None, delivery.body)
     await engine.view.bury(letter)
     await ack(engine, delivery)
+    return letter_id
 
 
 async def _decide(engine: Engine, delivery: Delivery, reference: Reference) -> None:
@@ -77,7 +94,7 @@ async def _decide(engine: Engine, delivery: Delivery, reference: Reference) -> N
     again = reference.again(crashes=1)
     turn = reference.turn or await engine.view.row(reference.key)
     if turn is None:
-        await _bury_body(engine, delivery)
+        await _bury_body(engine, delivery, UNREADABLE)
     elif mark is not None and mark.is_unfinished_replacement:
         await protocol.finish(engine, turn, mark)
         await ack(engine, delivery)

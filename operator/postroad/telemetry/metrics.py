@@ -41,6 +41,11 @@ ROLLED_FORWARD = Counter(
     "Mails given a new turn before theirs expired.",
     ["queue"],
 )
+TROUBLES = Counter(
+    "postroad_upkeep_troubles_total",
+    "Mails that a round of upkeep could not tend; it went on with the others.",
+    ["queue"],
+)
 LEASED = Gauge("postroad_leased_items", "Items handed out and not ended.", ["queue"])
 ATTEMPTS = Counter(
     "postroad_delivery_attempts_total",

@@ -8,7 +8,7 @@ from datetime import timedelta
 
 import pytest
 
-from contract.queue_harness import letter
+from contract.queue_harness import Consumer, letter
 from postroad.adapters.memory.gate import Fault, Step, no_fault
 from postroad.domain.mail import Outcome
 from postroad.domain.selectors import Selector
@@ -230,3 +230,27 @@ async def test_delivery_by_who_did_not_know_that_browse_start_had_passed_reaches
     await post.recover()
     assert (post.copies("mail"), post.tables.letters) == (1, {})
     post.check_nothing_is_left()
+
+
+async def test_administrator_who_was_suspended_removes_no_bytes_of_a_successor(post: Post) -> None:
+    """They were retried, their slice was passed and cleaned; then their marks are written."""
+    worker, person = await post.start(), await post.start()
+    await post.enqueue(worker, *(f"mail{number}" for number in range(6)))
+    consumer = Consumer(post, worker.queue)
+    items = [await consumer.next() for _ in range(6)]
+    await post.pass_time(2 * ROUND)
+
+    async def suspend(step: Step) -> None:
+        if step.operation == "marks":
+            person.gate.before = None
+            await post.pass_time(ROUND)  # the successors are none of those that wait now
+            for item in items:
+                await item.retry(timedelta(hours=9))
+            await clean(post, worker, items[0])
+
+    person.gate.before = suspend
+    await person.queue.remove(ALL)
+
+    assert len(post.tables.live()) == 6
+    assert set(post.blobs) == {turn.blob_key for turn in post.tables.live()}
+    await consumer.close()
