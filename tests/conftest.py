@@ -1,11 +1,12 @@
-"""Which real servers a test may use: `@pytest.mark.needs("rabbitmq", "cassandra")`.
+"""Which real servers and programs a test may use: `@pytest.mark.needs("rabbitmq", "strace")`.
 
-A missing server skips the test, and fails it where POSTROAD_REQUIRE names the server, as CI does.
+What is missing skips the test, and fails it where POSTROAD_REQUIRE names it, as CI does.
 """
 
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Mapping
 
 import pytest
@@ -28,11 +29,13 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     required = set(os.environ.get("POSTROAD_REQUIRE", "").split(","))
     for marker in item.iter_markers("needs"):
         for server in marker.args:
-            if os.environ.get(SIGNS[server]):
+            if os.environ.get(SIGNS[server]) if server in SIGNS else shutil.which(server):
                 continue
             message = (
                 f"{server} is not running: start it with `python -m stack up {server}` "
                 "and export what `python -m stack env` prints"
+                if server in SIGNS
+                else f"{server} is not installed: it is a package of that name"
             )
             (pytest.fail if server in required else pytest.skip)(message)
 

@@ -80,7 +80,7 @@ async def test_the_settings_name_the_lanes(tmp_path: Path) -> None:
     url = f"embedded://{tmp_path}/outgoing"
     async with open_queue(url, create=True, settings=settings) as queue:
         items = queue.dequeue()
-        for delay in (8 * SECOND, 3 * MINUTE):
+        for delay in (7 * SECOND, 2 * MINUTE):
             await queue.enqueue(letter(f"after {delay}"))
             await (await anext(items)).retry(delay)
         await queue.maintain()

@@ -14,11 +14,12 @@ from uuid import UUID
 
 from postroad.domain.mail import Envelope
 from postroad.domain.selectors import Selector
+from postroad.errors import PostroadError
 from postroad.ports.queue import MailView
 from postroad.spool.engine import Engine
-from postroad.spool.index import Entry, State
+from postroad.spool.index import Entry, State, latest
 from postroad.spool.lanes import Written
-from postroad.spool.layout import HELD, Lane
+from postroad.spool.layout import DEAD, HELD, Lane
 from postroad.spool.moments import instant
 from postroad.spool.records import Waiting
 
@@ -51,9 +52,25 @@ async def select(
             await asyncio.sleep(0)
         if not _may_match(selector, entry, now):
             continue
-        waiting = await engine.reader.read(entry)
-        if entry.state is not State.ENDED and _matches(selector, waiting, now):
-            yield entry, waiting
+        found = await _read(engine, entry, dead)
+        if found is not None and _matches(selector, found[1], now):
+            yield found
+
+
+async def _read(engine: Engine, entry: Entry, dead: bool) -> tuple[Entry, Waiting] | None:
+    """Return a mail's turn as it is now: one that was replaced while it was read is followed. None
+    when the mail has ended, or is among the dead letters (or no longer). Raises: StoreDamaged."""
+    current = latest(entry)
+    while current is not None and (current.segment.lane == DEAD) is dead:
+        try:
+            waiting = await engine.reader.read(current)
+        except PostroadError:
+            if current.state is not State.ENDED:
+                raise
+        if current.state is not State.ENDED:
+            return current, waiting
+        current = latest(current)
+    return None
 
 
 def _may_match(selector: Selector, entry: Entry, now: datetime) -> bool:
@@ -77,11 +94,9 @@ async def change(engine: Engine, selector: Selector, apply: Change, *, dead: boo
     selector.require_purpose()
     changed = 0
     ends: dict[Lane, int] = {}
-    async for entry, waiting in select(engine, selector, dead=dead):
-        await engine.settle(entry)
-        if entry.state is State.ENDED:
-            continue
-        done = apply(engine, entry, waiting)
+    async for selected in select(engine, selector, dead=dead):
+        found = await _settle(engine, *selected, dead)
+        done = None if found is None else apply(engine, *found)
         if done is None:
             continue
         changed += 1
@@ -90,6 +105,20 @@ async def change(engine: Engine, selector: Selector, apply: Change, *, dead: boo
     for lane, end in ends.items():
         await engine.lanes[lane].commit(end)
     return changed
+
+
+async def _settle(
+    engine: Engine, entry: Entry, waiting: Waiting, dead: bool
+) -> tuple[Entry, Waiting] | None:
+    """Wait until a turn is durable, so that it can be changed (R1); the same for the one that
+    replaces it meanwhile."""
+    found: tuple[Entry, Waiting] | None = (entry, waiting)
+    while found is not None:
+        await engine.settle(found[0])
+        if found[0].state is not State.ENDED:
+            return found
+        found = await _read(engine, found[0], dead)
+    return None
 
 
 def remove(engine: Engine, entry: Entry, waiting: Waiting) -> Written:

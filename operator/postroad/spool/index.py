@@ -62,6 +62,14 @@ class Entry:
         return self.position + self.length
 
 
+def latest(entry: Entry) -> Entry | None:
+    """Return the turn that a mail is in now; None when it has ended."""
+    found: Entry | None = entry
+    while found is not None and found.state is State.ENDED:
+        found = found.successor
+    return found
+
+
 class Index:
     """All live turns: how many of each kind, and the walk in the order of their turns."""
 
@@ -104,9 +112,7 @@ class Index:
             if segment.live and (segment.lane == DEAD) is dead
         ]
         for entry in heapq.merge(*runs, key=_BY_ID):
-            found: Entry | None = entry
-            while found is not None and found.state is State.ENDED:
-                found = found.successor
+            found = latest(entry)
             if found is not None and (found.segment.lane == DEAD) is dead:
                 yield found
 

@@ -19,6 +19,7 @@ HELD: Lane = 0xFFFF_FFFE
 DEAD: Lane = 0xFFFF_FFFF
 NAMES = {NEW: "new", HELD: "held", DEAD: "dead"}
 SLOTS_PER_DIRECTORY = 1000
+TOLERANCE = timedelta(milliseconds=100)
 MIB = 1024 * 1024
 
 
@@ -127,6 +128,7 @@ class Options:
     """A lane whose live share is less has its oldest live mail written again at its end."""
 
     def lane_for(self, delay: timedelta) -> Lane:
-        """Return the lane of a delay: the longest step that is not longer (AMB-9)."""
-        fitting = [step for step in self.steps if step <= delay]
+        """Return the lane of a delay: the longest step that is not longer (AMB-9). A moment less
+        is as good as the step, as time passes between asking and writing."""
+        fitting = [step for step in self.steps if step <= delay + TOLERANCE]
         return int(max(fitting).total_seconds()) if fitting else NEW

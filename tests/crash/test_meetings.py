@@ -1,0 +1,67 @@
+"""A mail that gets another turn while somebody looks at it, or changes it, is not missed."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+
+from crash.lossy import LossyFiles
+from crash.world import Outside, start
+from postroad.domain.selectors import Selector
+from postroad.spool.index import Entry
+from postroad.spool.queue import OwnedQueue
+from postroad.spool.records import Waiting
+
+HOUR = timedelta(hours=1)
+
+
+@pytest.fixture
+async def queue() -> OwnedQueue:
+    """A queue with one mail, whose consumer retries it at the moment in which somebody reads it."""
+    files = LossyFiles()
+    queue = await start(files)
+    await queue.keeper.recovering
+    outside = Outside(files, queue)
+    await outside.enqueue("mail")
+    await outside.lease()
+    honest = queue.engine.reader.read
+
+    async def meanwhile(entry: Entry) -> Waiting:
+        found = await honest(entry)
+        if "mail" in outside.items:
+            await outside.retry("mail", HOUR)
+        return found
+
+    queue.engine.reader.read = meanwhile  # type: ignore[method-assign]
+    return queue
+
+
+async def test_browse_sees_it(queue: OwnedQueue) -> None:
+    assert [(view.mail.name, view.attempt) async for view in queue.browse()] == [("mail", 1)]
+
+
+@pytest.mark.parametrize("operation", ["remove", "hold", "flush"])
+async def test_a_change_meets_it(queue: OwnedQueue, operation: str) -> None:
+    assert await queue.change(operation, Selector(name="mail")) == 1
+
+    sizes = await queue.size()
+    found = {"remove": sizes.size == 0, "hold": sizes.held == 1, "flush": sizes.delayed == 0}
+    assert found[operation]
+
+
+async def test_a_mail_that_ends_meanwhile_is_neither_seen_nor_changed(queue: OwnedQueue) -> None:
+    honest = queue.engine.reader.read
+
+    async def removed(entry: Entry) -> Waiting:
+        found = await honest(entry)
+        for each in list(queue.engine.index.walk()):
+            if not queue.engine.is_durable(each):
+                await queue.engine.settle(each)
+            queue.engine.remove(each, found)
+        return found
+
+    queue.engine.reader.read = removed  # type: ignore[method-assign]
+
+    assert [view async for view in queue.browse()] == []
+    assert await queue.change("hold", Selector(name="mail")) == 0
