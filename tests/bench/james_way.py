@@ -17,10 +17,10 @@ from postroad.domain.turns import Mark, Turn
 IN_FLIGHT = 4
 
 
-async def browse(queue: Bulk) -> AsyncIterator[Turn]:
-    """Yield the waiting mails of a loaded queue, oldest first."""
+async def browse(queue: Bulk, slices: int) -> AsyncIterator[Turn]:
+    """Yield the waiting mails of a loaded queue's first slices, oldest first."""
     view = queue.where.servers.views().view(str(queue.name))
-    for number in range(queue.slices):
+    for number in range(min(slices, queue.slices)):
         start = queue.first + number * WINDOW
         partitions = [Partition(start, bucket) for bucket in range(BUCKETS)]
         found = [turn for each in partitions async for turn in view.rows(each)]
