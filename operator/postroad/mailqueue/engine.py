@@ -65,6 +65,8 @@ class Engine:
 
     def __init__(self, parts: Parts) -> None:
         self.name = parts.name
+        self.label = str(parts.name)
+        """The queue as metrics name it."""
         self.broker = parts.broker
         self.view = parts.view
         self.blobs = parts.blobs
@@ -89,11 +91,6 @@ class Engine:
         self.closed = False
         self._background: set[asyncio.Task[Any]] = set()
         self._until_closed: set[asyncio.Task[Any]] = set()
-
-    @property
-    def label(self) -> str:
-        """The queue as metrics name it."""
-        return str(self.name)
 
     def check_open(self) -> None:
         """Raises: QueueClosed."""

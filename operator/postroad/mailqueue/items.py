@@ -52,7 +52,8 @@ class DistributedItem:
         self._marked = False
         self._content: bytes | None = None
         left = self._left()
-        self._envelope = copy(turn.envelope, recipients=left) if left else turn.envelope
+        is_whole = not left or left == turn.envelope.recipients
+        self._envelope = turn.envelope if is_whole else copy(turn.envelope, recipients=left)
 
     def __repr__(self) -> str:
         return f"<Item {self.enqueue_id}>"
