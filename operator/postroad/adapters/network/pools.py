@@ -39,7 +39,8 @@ class SessionPool:
 
     @asynccontextmanager
     async def session(self) -> AsyncIterator[Session]:
-        """Lend a session; it comes back when the block ends, and is closed when the block fails.
+        """Lend a session; it comes back when the block ends, and is closed when the block fails in
+        the midst of a transaction.
 
         Raises: SessionRefused when a new one cannot be opened.
         """
@@ -48,7 +49,10 @@ class SessionPool:
             try:
                 yield session
             except BaseException:
-                session.abort()
+                if session.is_reusable:
+                    self._give_back(session)
+                else:
+                    session.abort()
                 raise
             self._give_back(session)
 

@@ -48,11 +48,14 @@ class SmtpRelay:
     async def transmit(
         self, envelope: Envelope, content: AsyncIterator[bytes], size_bytes: int
     ) -> Mapping[str, Outcome]:
-        """Hand over one mail (see the port). Raises: what reading the content raises."""
-        peeked = await Content.peek(content)
+        """Hand over one mail (see the port). The content is read once there is a session for it.
+        Raises: what reading the content raises."""
+        peeked: Content | None = None
         while True:
             try:
                 async with self._pool.session() as session:
+                    # Only now: a next hop that is away costs no read of the content (SP-20).
+                    peeked = peeked or await Content.peek(content)
                     return await session.transmit(envelope, peeked, size_bytes)
             except SessionStale:
                 continue  # each pass uses up one idle session, and a fresh one is never stale
