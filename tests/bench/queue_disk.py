@@ -15,6 +15,7 @@ import os
 import time
 from collections.abc import Awaitable, Callable
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,7 @@ from postroad.adapters.cassandra.store import CassandraViewStore
 from postroad.domain.configuration_rules import ViewConfiguration
 from postroad.errors import PostroadError
 from postroad.mailqueue.queue import DistributedQueue
+from postroad.ports.queue import Item
 from postroad.ports.view import TableOptions, View
 from stack import places
 
@@ -125,6 +127,9 @@ class Patient(Ours):
     async def enter(self) -> None:
         await _insist(super().enter)
 
+    async def deliver(self, item: Item) -> None:
+        await _insist(partial(super().deliver, item))
+
 
 async def _every(seconds: float, work: Callable[[], Awaitable[None]]) -> None:
     while True:
@@ -137,6 +142,8 @@ async def _insist(work: Callable[[], Awaitable[None]], attempts: int = 60) -> No
         try:
             return await work()
         except PostroadError as error:
+            if not error.transient:
+                raise
             print(f"again after {type(error).__name__}", flush=True)
         await asyncio.sleep(1)
     return await work()

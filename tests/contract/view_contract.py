@@ -134,6 +134,22 @@ class ViewContract:
         assert found.remaining is not None
         assert timedelta(days=13) < found.remaining <= timedelta(days=14)
 
+    async def test_large_rows_can_be_inserted_at_the_same_time(self, view: View) -> None:
+        recipients = tuple(f"recipient{number}@a-long-name.example" for number in range(3000))
+        domains = tuple(f"destination{number}.example" for number in range(3000))
+        wanted = [
+            replace(turn(number), envelope=Envelope("a@example.org", recipients))
+            for number in range(1, 51)
+        ]
+
+        await asyncio.gather(*(view.insert(each) for each in wanted))
+        await asyncio.gather(
+            *(view.mark_delivered(each.key, NOW, Traits(domains)) for each in wanted)
+        )
+
+        assert [each async for each in view.rows(PARTITION)] == wanted
+        assert (await view.count_marks(PARTITION, None)).total == 50
+
     async def test_rows_can_be_continued_after_an_id(self, view: View) -> None:
         for number in range(1, 6):
             await view.insert(turn(number))

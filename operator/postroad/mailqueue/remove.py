@@ -19,6 +19,9 @@ from postroad.mailqueue.protocol import hand_down_delivery, replacement_of
 TOGETHER = 100
 """Mails of one partition that one lightweight transaction ends."""
 
+MOST_DOMAINS = 20
+"""Of a mail that shares a transaction with others: its mark repeats them all."""
+
 
 async def remove(engine: Engine, selector: Selector) -> int:
     """Remove the selected mails that wait now; return how many. Raises: InvalidInput, ViewError."""
@@ -36,7 +39,8 @@ async def remove(engine: Engine, selector: Selector) -> int:
 
 
 async def _by_partition(found: AsyncIterator[Waiting]) -> AsyncIterator[list[Waiting]]:
-    """Gather mails by the partition of their rows; one that is changing its turn stays alone."""
+    """Gather mails by the partition of their rows; one that is changing its turn, or
+    is large, stays alone."""
     gathered: dict[Partition, list[Waiting]] = {}
     async for each in found:
         partition = each.row.key.partition
@@ -44,7 +48,7 @@ async def _by_partition(found: AsyncIterator[Waiting]) -> AsyncIterator[list[Wai
             for batch in gathered.values():
                 yield batch
             gathered = {}
-        if each.mark is not None:
+        if each.mark is not None or len(each.row.traits.domains) > MOST_DOMAINS:
             yield [each]
             continue
         gathered.setdefault(partition, []).append(each)

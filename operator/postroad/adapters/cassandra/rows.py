@@ -18,6 +18,20 @@ from postroad.domain.slices import TurnKey
 from postroad.domain.turns import Change, Ending, EndingKind, Mark, Traits, Turn
 from postroad.ports.view import ClosedSlice, DeadLetter, Limits, Record
 
+SMALL = 20
+"""Recipients, or their domains, of a mail that may share a request with others: Cassandra refuses
+what does not fit half a segment of its commit log (16 MiB by default)."""
+
+SMALL_ATTRIBUTES = 4096
+"""Characters of such a mail's attributes."""
+
+
+def is_small(turn: Turn) -> bool:
+    """Whether a row may share a request with others."""
+    envelope = turn.envelope
+    length = sum(len(name) + len(value) for name, value in envelope.attributes.items())
+    return len(envelope.recipients) <= SMALL and length <= SMALL_ATTRIBUTES
+
 
 def bound(value: object) -> object:
     """Return what is bound for a value that may be missing."""

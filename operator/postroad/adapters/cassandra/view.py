@@ -44,7 +44,11 @@ class CassandraView:
         self._reading = _gathering(self._marks_together)
 
     async def insert(self, turn: Turn) -> None:
-        await self._inserting(turn.key.partition, (self._queue, *rows.turn_values(turn)))
+        values = (self._queue, *rows.turn_values(turn))
+        if rows.is_small(turn):
+            await self._inserting(turn.key.partition, values)
+        else:
+            await self._session.execute(statements.INSERT_ROW, values)
 
     async def row(self, key: TurnKey) -> Turn | None:
         found = await self._session.execute(
@@ -78,7 +82,10 @@ class CassandraView:
 
     async def mark_delivered(self, key: TurnKey, at: datetime, traits: Traits) -> None:
         values = (*rows.key_values(self._queue, key), *rows.trait_values(traits), at)
-        await self._marking(key.partition, values)
+        if len(traits.domains) <= rows.SMALL:
+            await self._marking(key.partition, values)
+        else:
+            await self._session.execute(statements.MARK_DELIVERED, values)
 
     async def end(self, key: TurnKey, ending: Ending, traits: Traits) -> Mark | None:
         answer = await self._decide(
