@@ -37,7 +37,8 @@ T = TypeVar("T")
 OPTIONS = Options(
     segment_bytes=32 * 1024,
     marks=64,
-    delivery_wait=timedelta(0),
+    sync_wait=timedelta(0),
+    free_wait=timedelta(0),
     steps=(timedelta(seconds=1), timedelta(minutes=1)),
 )
 """Small segments, so that the contract crosses many of their ends."""

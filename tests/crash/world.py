@@ -27,7 +27,8 @@ OPTIONS = Options(
     segment_bytes=4096 + 8 + 1800,
     marks=8,
     steps=(timedelta(minutes=1), timedelta(hours=1)),
-    delivery_wait=timedelta(0),
+    sync_wait=timedelta(0),
+    free_wait=timedelta(0),
     checkpoint_every=timedelta(days=3650),
     pool_files=8,
 )

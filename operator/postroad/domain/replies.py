@@ -95,6 +95,8 @@ class Reply:
 
     def encode(self) -> bytes:
         """Return the reply as it is sent, every line ended by CRLF."""
+        if len(self.lines) == 1:
+            return f"{self.code} {self.lines[0]}\r\n".encode()
         *first, last = self.lines
         lines = [f"{self.code}-{line}" for line in first] + [f"{self.code} {last}"]
         return "".join(f"{line}\r\n" for line in lines).encode()

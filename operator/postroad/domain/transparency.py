@@ -12,6 +12,7 @@ import re
 
 END = b".\r\n"
 _CRLF = b"\r\n"
+_DOT = b"\r\n."
 _TERMINATOR = b"\r\n.\r\n"
 _TAILS = tuple(_TERMINATOR[:length] for length in range(len(_TERMINATOR) - 1, 0, -1))
 _BARE = re.compile(rb"\r(?!\n)|(?<!\r)\n")
@@ -31,21 +32,25 @@ class Unstuffer:
         """Take what arrived. Return content, and once the mail has ended what follows its end
         (the client's next commands; may be empty), else None."""
         data = self._held + chunk
-        end = data.find(_TERMINATOR)
+        end = dot = data.find(_DOT)  # mostly the first line with a dot is the last line
+        if dot >= 0 and not data.startswith(_TERMINATOR, dot):
+            end = data.find(_TERMINATOR, dot)
+        is_stuffed = dot != end
         if end >= 0:
-            return self._content(data[: end + len(_CRLF)]), data[end + len(_TERMINATOR) :]
+            content = self._content(data[: end + len(_CRLF)], is_stuffed)
+            return content, data[end + len(_TERMINATOR) :]
         tail = next((tail for tail in _TAILS if data.endswith(tail)), b"")
         self._held = tail
-        return self._content(data[: len(data) - len(tail)]), None
+        return self._content(data[: len(data) - len(tail)], is_stuffed), None
 
-    def _content(self, data: bytes) -> bytes:
+    def _content(self, data: bytes, is_stuffed: bool) -> bytes:
         if not data:
             return data
         # A held CRLF always comes back with what follows it, so counting needs no look-behind.
         ends = data.count(_CRLF)
         if data.count(b"\r") != ends or data.count(b"\n") != ends:
             self.has_bare_line_ends = True
-        content = data.replace(b"\r\n.", _CRLF)[self._skip :]
+        content = (data.replace(_DOT, _CRLF) if is_stuffed else data)[self._skip :]
         self._skip = 0
         return content
 
@@ -72,7 +77,7 @@ class Stuffer:
             chunk = _BARE.sub(_CRLF, chunk)
         first = b"." if self._at_line_start and chunk.startswith(b".") else b""
         self._at_line_start = chunk.endswith(_CRLF)
-        return first + chunk.replace(b"\r\n.", b"\r\n..")
+        return first + chunk.replace(_DOT, b"\r\n..")
 
     def end(self) -> bytes:
         """Return what completes the mail: its last line's end when it is missing, and the dot."""

@@ -68,7 +68,7 @@ def split_command(line: bytes) -> tuple[str, str]:
 
     Raises: Refused for what is not a command line.
     """
-    if any(octet in line for octet in (b"\r", b"\n", b"\0")):
+    if b"\r" in line or b"\n" in line or b"\0" in line:
         raise Refused(500, "5.5.2 bare CR, LF or NUL in a command")
     found = _VERB.fullmatch(line.rstrip(b" \t"))
     if found is None:

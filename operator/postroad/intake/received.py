@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from datetime import datetime
 from email.utils import format_datetime
+from functools import lru_cache
 
 from postroad.domain.mail import Origin
 
@@ -27,8 +28,13 @@ def trace_field(origin: Origin, hostname: str, name: str, moment: datetime) -> b
     return (
         f"Received: from {origin.host or 'unknown'} ({literal})\r\n"
         f"\tby {hostname} with {origin.protocol} id {name};\r\n"
-        f"\t{format_datetime(moment)}\r\n"
+        f"\t{_date(moment.replace(microsecond=0))}\r\n"
     ).encode()
+
+
+@lru_cache(maxsize=1)
+def _date(second: datetime) -> str:
+    return format_datetime(second)
 
 
 class HopCounter:

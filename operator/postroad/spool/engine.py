@@ -64,6 +64,7 @@ class Engine:
         self.index, self.fresh = Index(self.segments), Fresh()
         self.runners = Runners()
         self.slots = Slots(files, layout, options, mail_threads, self.contents, 0)
+        self._sync_wait = options.sync_wait.total_seconds()
         self.receiving = 0
         """Mails that are being received right now; recovery lets them pass."""
         self.working: dict[Entry, None] = {}
@@ -210,7 +211,8 @@ class Engine:
         written = self.write(waiting)
         lane = self.lanes[written.segment.lane]
         lane.when_durable(written.end, lambda: self._admit_new(waiting, written, content))
-        await lane.commit(written.end)
+        others = self.receiving - lane.waiting > 1  # whose ENVELOPEs come in a moment
+        await lane.commit(written.end, self._sync_wait * others)
 
     def _admit_new(self, waiting: Waiting, written: Written, content: bytes | None) -> None:
         entry = self.admit(waiting, written)
@@ -282,8 +284,7 @@ class Engine:
     async def _commit_delivery(self, end: int) -> None:
         """Wait for the sync of what became of a mail. A client that waits for its 250 goes first:
         while mail comes in, this sync rides on that of the next ENVELOPE (LQ-29, turned round)."""
-        patience = self.options.delivery_wait.total_seconds() if self.receiving else 0.0
-        await self.lanes[NEW].commit(end, patience)
+        await self.lanes[NEW].commit(end, self._sync_wait * bool(self.receiving))
 
     def end(self, entry: Entry, waiting: Waiting) -> None:
         """End a turn whose recipients all have durable DELIVERYs."""

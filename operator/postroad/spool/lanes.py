@@ -93,6 +93,7 @@ class LaneLog:
         self._wanted = 0
         self._flight: asyncio.Task[None] | None = None
         self._linger: asyncio.TimerHandle | None = None
+        self._patience: asyncio.TimerHandle | None = None
         self._failure: PostroadError | None = None
         self._recent: dict[int, bytes] = {}
 
@@ -162,7 +163,8 @@ class LaneLog:
     async def commit(self, position: int, patience: float = 0.0) -> None:
         """Return when the lane is durable up to `position`.
 
-        `patience`, in seconds: how long to wait for somebody else's sync before asking for one.
+        `patience`, in seconds: how long to wait for somebody else's sync before asking for one; who
+        waits already may cut it short.
         Raises: StoreFailed, StoreFull (the store has stopped then).
         """
         if self._failure is not None:
@@ -172,11 +174,16 @@ class LaneLog:
         loop = asyncio.get_running_loop()
         waiter = loop.create_future()
         self._waiters.append((position, waiter))
-        if patience > 0:
-            loop.call_later(patience, self._want, position)
-        else:
+        if patience <= 0:
             self._want(position)
+        elif self._patience is None:
+            self._patience = loop.call_later(patience, self._want_all)
         await waiter
+
+    @property
+    def waiting(self) -> int:
+        """How many wait for a sync."""
+        return len(self._waiters)
 
     def when_durable(self, position: int, then: Callable[[], None]) -> None:
         """Call `then` once the lane is durable up to `position`; never, if it stops before."""
@@ -189,6 +196,11 @@ class LaneLog:
         self._wanted = max(self._wanted, position)
         if self._flight is None and self._wanted > self.durable and self._failure is None:
             self._take_off(sync=True)
+
+    def _want_all(self) -> None:
+        self._patience = None
+        if self._waiters:
+            self._want(max(position for position, _ in self._waiters))
 
     def _lingered(self) -> None:
         self._linger = None
@@ -239,8 +251,9 @@ class LaneLog:
                 waiter.set_exception(error)
         self._waiters.clear()
         self._then.clear()
-        if self._linger is not None:
-            self._linger.cancel()
+        for timer in (self._linger, self._patience):
+            if timer is not None:
+                timer.cancel()
 
     def _write(self, batches: list[_Batch], to_sync: Segment | None) -> None:
         """Write batches, in a thread. Between two segments lies the barrier of AMB-5; so only the

@@ -103,9 +103,11 @@ class Options:
     """Less: a faster start; more: fewer syncs. Every retry step should be longer, so that a retried
     mail is durable by the time it is due."""
 
-    delivery_wait: timedelta = timedelta(milliseconds=2)
-    """How long the record of a delivery may wait for the sync of a new mail to ride on, while mail
-    comes in."""
+    sync_wait: timedelta = timedelta(milliseconds=2)
+    """How long a record may wait for others to share its sync with, while more mail comes in."""
+
+    free_wait: timedelta = timedelta(milliseconds=20)
+    """How long a finished mail's file may wait for others to be freed together with."""
 
     least_free_bytes: int = 64 * MIB
     """Space that is left to others and to the log: below it, new mail is refused."""

@@ -67,11 +67,11 @@ def header_size_of(content: bytes) -> int:
 
 def shape_of(content: bytes) -> Shape:
     """Return the shape of a whole content."""
-    dots = dots_in(content)
+    dots, header_size = dots_in(content), header_size_of(content)
     parts: list[Part] = []
-    if b"boundary" in content[:LONGEST_HEADER].lower():
+    if b"boundary" in content[: min(header_size, LONGEST_HEADER)].lower():
         _find_parts(content, 0, len(content), 0, parts)
-    return Shape(header_size_of(content), dots, tuple(parts))
+    return Shape(header_size, dots, tuple(parts))
 
 
 def dots_in(content: bytes) -> tuple[int, ...] | None:

@@ -112,6 +112,8 @@ class Slots:
     async def _clean(self) -> None:
         """Mark released files as free and put them into the pool, a batch at a time."""
         try:
+            if wait := self._options.free_wait.total_seconds():
+                await asyncio.sleep(wait)
             while self._released:
                 batch, self._released = self._released[:BATCH], self._released[BATCH:]
                 keep = self._options.pool_files - len(self._free)

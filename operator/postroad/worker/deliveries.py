@@ -7,6 +7,7 @@ ended only then. A crash between the next hop's answer and the record is the one
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing
 from dataclasses import dataclass, replace
@@ -127,18 +128,18 @@ class Deliverer:
     def _report(
         self, item: Item, outcomes: dict[str, Outcome], ending: Ending, duration: timedelta
     ) -> None:
-        counts = dict.fromkeys(OutcomeKind, 0)
-        for outcome in outcomes.values():
-            counts[outcome.kind] += 1
-        events = {Done: "mail delivered", Retry: "mail deferred", Reject: "mail rejected"}
+        counts = Counter([outcome.kind.value for outcome in outcomes.values()])
         _log.info(
-            events[type(ending)],
+            _EVENTS[type(ending)],
             **_ids(self.queue, item),
             attempt=item.attempt,
-            **{kind.value: count for kind, count in counts.items() if count},
+            **counts,
             replies=sorted({_codes_of(outcome.text) for outcome in outcomes.values()}),
             duration=round(duration.total_seconds(), 3),
         )
+
+
+_EVENTS = {Done: "mail delivered", Retry: "mail deferred", Reject: "mail rejected"}
 
 
 def _must_be_recorded(outcomes: dict[str, Outcome], ending: Ending) -> bool:
