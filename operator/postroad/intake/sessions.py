@@ -7,8 +7,10 @@ read to its end whatever is wrong with it, so that no part of a refused mail is 
 from __future__ import annotations
 
 import ssl
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
+
+from prometheus_client import Counter
 
 from postroad.adapters.network.wire import (
     ConnectionLost,
@@ -58,6 +60,16 @@ class Receiver:
     chance: Chance
     tls: ssl.SSLContext | None = None
     patience: Patience = Patience()
+    _counters: dict[str, Counter] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "offer", replace(self.offer, tls=self.tls is not None))
+
+    def count(self, kind: str) -> None:
+        """Count a mail by the kind of reply it got."""
+        if (counter := self._counters.get(kind)) is None:
+            counter = self._counters[kind] = RECEIVED.labels(self.queue.name, kind)
+        counter.inc()
 
 
 class Session:
@@ -67,7 +79,7 @@ class Session:
         self._wire = wire
         self._receiver = receiver
         self._patience = receiver.patience
-        self._dialogue = Dialogue(replace(receiver.offer, tls=receiver.tls is not None))
+        self._dialogue = Dialogue(receiver.offer)
         self._pending = b""
 
     async def run(self) -> None:
@@ -202,4 +214,4 @@ class Session:
             kind = "accepted"
         else:
             kind = "permanent" if reply.is_permanent else "transient"
-        RECEIVED.labels(self._receiver.queue.name, kind).inc()
+        self._receiver.count(kind)

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import replace
 from datetime import datetime, timedelta
 from enum import Enum
-from functools import partial
+from functools import lru_cache, partial
 from uuid import UUID
 
 from postroad.domain.mail import Envelope, Outcome, OutcomeKind
@@ -26,6 +26,7 @@ KINDS = {
     OutcomeKind.FAILED: Kind.FAILED,
     OutcomeKind.DEFERRED: Kind.DEFERRED,
 }
+_ended_of = lru_cache(metrics.ENDED.labels)  # to look it up costs more than to count
 BYTES_MISSING = "the bytes of the mail are missing or damaged"
 
 
@@ -226,7 +227,7 @@ class SpoolItem:
             self._stage = _Stage.OPEN
             raise
         self._leave()
-        metrics.ENDED.labels(self._label, name).inc()
+        _ended_of(self._label, name).inc()
 
     def _leave(self) -> None:
         self._stage = _Stage.ENDED

@@ -22,6 +22,7 @@ LONGEST_TEXT = 512
 LONGEST_DOMAINS = 65_535
 """Bytes; the most that the format can say."""
 
+_compact = json.JSONEncoder(separators=(",", ":")).encode
 _ENVELOPE = Struct("<16s16sQIIQQQQQIBBH")
 _START = Struct("<16sIIQ")
 _DELIVERY = Struct("<16sIBBHI")
@@ -248,7 +249,7 @@ def domains_of(envelope: Envelope) -> str:
 
 def to_json(content: Mapping[str, Any]) -> bytes:
     """Return compact JSON in ASCII: it holds any string, lone surrogates included."""
-    return json.dumps(content, separators=(",", ":")).encode("ascii")
+    return _compact(content).encode("ascii")
 
 
 def envelope_json(envelope: Envelope) -> dict[str, Any]:

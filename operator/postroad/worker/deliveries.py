@@ -12,7 +12,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing
 from dataclasses import dataclass, replace
 from datetime import timedelta
-from functools import partial
+from functools import lru_cache, partial
 from typing import cast
 
 from postroad.domain.mail import Outcome, OutcomeKind
@@ -76,7 +76,7 @@ class Deliverer:
 
     async def _transmit(self, item: Item, recipients: tuple[str, ...]) -> dict[str, Outcome]:
         envelope = replace(item.mail, recipients=recipients)
-        with DELIVERY_SECONDS.labels(self.queue).time():
+        with _seconds_of(self.queue).time():
             try:
                 # Closed here: a transport that stops early must not keep a download open.
                 async with aclosing(cast("AsyncGenerator[bytes, None]", item.stream())) as content:
@@ -92,7 +92,7 @@ class Deliverer:
                 _log.exception("mail not transmitted", **_ids(self.queue, item))
                 results = dict.fromkeys(recipients, deferred)
         for outcome in results.values():
-            ATTEMPTS.labels(self.queue, outcome.kind.value).inc()
+            _attempts_of(self.queue, outcome.kind.value).inc()
         return dict(results)
 
     async def _record(self, item: Item, outcomes: dict[str, Outcome]) -> None:
@@ -140,6 +140,11 @@ class Deliverer:
 
 
 _EVENTS = {Done: "mail delivered", Retry: "mail deferred", Reject: "mail rejected"}
+
+
+# Looking up a child of a metric costs more than counting.
+_seconds_of = lru_cache(DELIVERY_SECONDS.labels)
+_attempts_of = lru_cache(ATTEMPTS.labels)
 
 
 def _must_be_recorded(outcomes: dict[str, Outcome], ending: Ending) -> bool:

@@ -12,8 +12,7 @@ class MachineClock:
     """Wall clock, CLOCK_BOOTTIME, and asyncio's sleep."""
 
     def now(self) -> datetime:
-        now = datetime.now(UTC)
-        return now.replace(microsecond=now.microsecond // 1000 * 1000)
+        return datetime.fromtimestamp(time.time_ns() // 1_000_000 / 1000, UTC)
 
     def elapsed(self) -> timedelta:
         return timedelta(seconds=time.clock_gettime(time.CLOCK_BOOTTIME))

@@ -66,7 +66,8 @@ class Wire(asyncio.Protocol):
         self._due = 0.0
         self._watch: asyncio.TimerHandle | None = None
         self._writer: asyncio.Future[None] | None = None
-        self._closed: asyncio.Future[None] = self._loop.create_future()
+        self._is_closed = False
+        self._closer: asyncio.Future[None] | None = None
         self._is_writing_paused = False
         self._is_reading_paused = False
         self._is_interrupted = False
@@ -98,8 +99,9 @@ class Wire(asyncio.Protocol):
         self.resume_writing()
         if self._watch is not None:
             self._watch.cancel()
-        if not self._closed.done():
-            self._closed.set_result(None)
+        self._is_closed = True
+        if self._closer is not None and not self._closer.done():
+            self._closer.set_result(None)
 
     def pause_writing(self) -> None:
         self._is_writing_paused = True
@@ -182,10 +184,10 @@ class Wire(asyncio.Protocol):
         self._transport.write(data)
         if self._is_writing_paused:
             async with _deadline(timeout):
-                while self._is_writing_paused and not self._closed.done():
+                while self._is_writing_paused and not self._is_closed:
                     self._writer = self._loop.create_future()
                     await self._writer
-        if self._closed.done():
+        if self._is_closed:
             raise ConnectionLost from self._lost
 
     async def start_tls(
@@ -220,11 +222,12 @@ class Wire(asyncio.Protocol):
         if self._transport is None:
             return
         self._transport.close()
-        if self._closed.done():
+        if self._is_closed:
             return
+        self._closer = self._loop.create_future()
         abort = self._loop.call_later(timeout.total_seconds(), self.abort)
         try:
-            await asyncio.shield(self._closed)
+            await self._closer
         finally:
             abort.cancel()
 
