@@ -26,6 +26,8 @@ SESSIONS = {1: 400, 16: 2000, 64: 2000}
 SIZE = 10_000
 ROUNDS = int(os.environ.get("BENCH_ROUNDS", "3"))
 PEER = "postfix (Debian)"
+CONCURRENCY = 20
+"""Sessions with the next hop, of either."""
 
 
 def measure() -> list[Result]:
@@ -38,11 +40,12 @@ async def _measure() -> list[Result]:
     base = Path(tempfile.mkdtemp(prefix="postroad-bench-"))
     base.chmod(0o755)
     sink = await SmtpSink.start(base)
-    postfix = await Postfix.start(base / "postfix", sink.port)
+    postfix = await Postfix.start(base / "postfix", sink.port, CONCURRENCY)
     program = await Program.start(
         base,
         *("mta", "--queue", f"embedded://{base}/store", "--listen", "127.0.0.1:0"),
         *("--relay", f"127.0.0.1:{sink.port}", "--tls", "none"),
+        *("--concurrency", str(CONCURRENCY)),
     )
     try:
         port = await program.port("listening")
