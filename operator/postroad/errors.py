@@ -252,6 +252,13 @@ class ClockSkew(PostroadError):
     hint = "synchronise the clocks (NTP)"
 
 
+class ReceiverEnded(PostroadError):
+    """A process that receives mail for this one has ended."""
+
+    transient = True
+    hint = "its log says why; start this process again"
+
+
 class TurnEnded(PostroadError):
     """The item was already ended."""
 

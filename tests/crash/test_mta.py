@@ -4,20 +4,26 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
+import signal
 import smtplib
 from collections import Counter
 from pathlib import Path
+
+import pytest
 
 from postroad import open_queue
 from support.programs import Program
 from support.sink import Sink
 
 
-async def an_mta(folder: Path, root: Path, sink_port: int) -> tuple[Program, int]:
+async def an_mta(
+    folder: Path, root: Path, sink_port: int, receivers: int = 0
+) -> tuple[Program, int]:
     program = await Program.start(
         folder,
         *("mta", "--queue", f"embedded://{root}", "--listen", "127.0.0.1:0"),
-        *("--relay", f"127.0.0.1:{sink_port}", "--tls", "none"),
+        *("--relay", f"127.0.0.1:{sink_port}", "--tls", "none", "--receivers", str(receivers)),
         environment={"POSTROAD_RETRY_LANES": "1s"},
     )
     return program, await program.port("listening")
@@ -44,10 +50,13 @@ async def until_empty(root: Path) -> None:
             await asyncio.sleep(0.1)
 
 
-async def test_mails_pass_and_the_queue_can_be_asked_meanwhile(tmp_path: Path) -> None:
+@pytest.mark.parametrize("receivers", [0, 2])
+async def test_mails_pass_and_the_queue_can_be_asked_meanwhile(
+    tmp_path: Path, receivers: int
+) -> None:
     root, names = tmp_path / "store", [f"mail{number}" for number in range(30)]
     async with Sink() as sink:
-        program, port = await an_mta(tmp_path, root, sink.port)
+        program, port = await an_mta(tmp_path, root, sink.port, receivers)
         try:
             accepted = await asyncio.to_thread(send, port, names)
             asked = await Program.start(tmp_path, "size", "--queue", f"embedded://{root}", "--json")
@@ -64,11 +73,14 @@ async def test_mails_pass_and_the_queue_can_be_asked_meanwhile(tmp_path: Path) -
     )
 
 
-async def test_killed_again_and_again_it_loses_nothing_that_it_accepted(tmp_path: Path) -> None:
+@pytest.mark.parametrize("receivers", [0, 2])
+async def test_killed_again_and_again_it_loses_nothing_that_it_accepted(
+    tmp_path: Path, receivers: int
+) -> None:
     root, accepted = tmp_path / "store", list[str]()
     async with Sink() as sink:
         for life in range(4):
-            program, port = await an_mta(tmp_path, root, sink.port)
+            program, port = await an_mta(tmp_path, root, sink.port, receivers)
             names = [[f"life{life}client{c}mail{n}" for n in range(200)] for c in range(4)]
             sending = [asyncio.create_task(asyncio.to_thread(send, port, each)) for each in names]
             before = len(sink.mails)
@@ -82,4 +94,33 @@ async def test_killed_again_and_again_it_loses_nothing_that_it_accepted(tmp_path
 
     arrived = Counter(to.partition("@")[0] for mail in sink.mails for to in mail.recipients)
     assert set(accepted) <= set(arrived)
-    assert len(accepted) > 80
+    assert len(accepted) > 4 * (20 - 4)  # the last mail of each client may lack its answer
+
+
+async def receivers_of(program: Program) -> list[int]:
+    """Return the ids of a program's children."""
+    return [
+        int(status.parent.name)
+        for status in Path("/proc").glob("[0-9]*/stat")
+        if int(status.read_text().rpartition(")")[2].split()[1]) == program.pid
+    ]
+
+
+async def test_a_receiver_that_ends_ends_the_mta_and_an_mta_that_ends_its_receivers(
+    tmp_path: Path,
+) -> None:
+    """Nobody goes on alone: whoever started it starts all of it again."""
+    async with Sink() as sink:
+        program, port = await an_mta(tmp_path, tmp_path / "store", sink.port, receivers=2)
+        assert await asyncio.to_thread(send, port, ["one"]) == ["one"]
+        first, second = map(Path, (f"/proc/{child}" for child in await receivers_of(program)))
+        os.kill(int(first.name), signal.SIGKILL)
+        assert await program.stop_by_itself() != 0
+        assert not second.exists()
+
+        program, port = await an_mta(tmp_path, tmp_path / "store", sink.port, receivers=1)
+        assert await asyncio.to_thread(send, port, ["two"]) == ["two"]
+        (only,) = map(Path, (f"/proc/{child}" for child in await receivers_of(program)))
+        await program.kill()
+        while only.exists():
+            await asyncio.sleep(0.05)

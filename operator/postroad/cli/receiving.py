@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import socket
 import ssl
 
 import click
@@ -27,10 +29,11 @@ from postroad.settings import Intake, Settings, from_environment
     help="Where to listen (or POSTROAD_INTAKE_PORT).",
 )
 @click.option("--create", is_flag=True, help="Create what is missing of the queue.")
-def intake(url: str, listen: str | None, create: bool) -> None:
+@click.option("--inherited", type=click.IntRange(3), hidden=True)
+def intake(url: str, listen: str | None, create: bool, inherited: int | None) -> None:
     """Accept mail over SMTP into a queue, until SIGTERM."""
     settings = with_address(from_environment(), listen)
-    run(settings, _receive(settings, url, create))
+    run(settings, _receive(settings, url, create, inherited))
 
 
 def with_address(settings: Settings, listen: str | None) -> Settings:
@@ -42,20 +45,32 @@ def with_address(settings: Settings, listen: str | None) -> Settings:
     return settings.model_copy(update={"intake": section})
 
 
-async def _receive(settings: Settings, url: str, create: bool) -> None:
+async def _receive(settings: Settings, url: str, create: bool, inherited: int | None) -> None:
     tls = tls_context(settings.intake)
     async with process(settings, url, create=create) as this:
-        if this is not None:
+        if this is not None and inherited is not None:
+            asyncio.get_running_loop().add_reader(0, this.stop.set)  # its end: the parent is gone
+            await receive(this, settings, tls, socket.socket(fileno=inherited))
+        elif this is not None:
             await receive(this, settings, tls)
 
 
-async def receive(this: Process, settings: Settings, tls: ssl.SSLContext | None) -> None:
-    """Accept mail into the queue until the process is to end."""
+async def receive(
+    this: Process,
+    settings: Settings,
+    tls: ssl.SSLContext | None,
+    listening: socket.socket | None = None,
+) -> None:
+    """Accept mail into the queue until the process is to end. `listening`: on this socket rather
+    than at the address that the settings name."""
     section = settings.intake
     offer = Offer(hostname_of(settings), section.max_size_bytes, section.max_recipients)
     receiver = Receiver(this.queue, offer, MachineClock(), MachineChance(), tls)
     server = SmtpServer(receiver, max_sessions=section.max_sessions)
-    await server.listen(section.host, section.port)
+    if listening is None:
+        await server.listen(section.host, section.port)
+    else:
+        await server.listen_on(listening)
     try:
         await this.stop.wait()
     finally:

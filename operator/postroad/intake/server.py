@@ -7,6 +7,7 @@ It takes mail from whoever can reach it, for anybody: who may reach it is for th
 from __future__ import annotations
 
 import asyncio
+import socket
 from datetime import timedelta
 
 from postroad.adapters.network.wire import Wire, WireError
@@ -17,6 +18,9 @@ from postroad.telemetry.logs import logger
 from postroad.telemetry.metrics import SESSIONS
 
 _log = logger("intake")
+
+BACKLOG = 1024
+"""Clients that may wait to be accepted."""
 
 
 class SmtpServer:
@@ -33,15 +37,21 @@ class SmtpServer:
         """Begin to accept clients. Raises: InvalidSettings when the address cannot be had."""
         loop = asyncio.get_running_loop()
         try:
-            self._server = await loop.create_server(
-                lambda: Wire(self._welcome), host or None, port, backlog=1024
-            )
+            self._server = await loop.create_server(self._wire, host or None, port, backlog=BACKLOG)
         except OSError as error:
             raise InvalidSettings(
                 f"cannot listen on {host}:{port}: {error.strerror}",
                 hint="say another address with --listen or POSTROAD_INTAKE_PORT",
             ) from error
         _log.info("listening", queue=self._receiver.queue.name, address=f"{host}:{self.port}")
+
+    async def listen_on(self, listening: socket.socket) -> None:
+        """Begin to accept clients on a socket that may be shared with other processes."""
+        loop = asyncio.get_running_loop()
+        self._server = await loop.create_server(self._wire, sock=listening, backlog=BACKLOG)
+
+    def _wire(self) -> Wire:
+        return Wire(self._welcome)
 
     @property
     def port(self) -> int:

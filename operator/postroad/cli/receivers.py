@@ -1,0 +1,97 @@
+"""Receiving in processes of their own: they talk to clients, this process keeps the store.
+
+A process' Python runs on one core. The children share one listening socket, which they inherit, and
+hand every mail to the queue as any client of it does: 250 is said only after `enqueue` returned.
+They end when this process does, however it ends: their standard input ends with it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+import sys
+from asyncio.subprocess import PIPE
+from asyncio.subprocess import Process as Child
+from contextlib import suppress
+from datetime import timedelta
+
+from postroad.cli.serving import Process
+from postroad.errors import InvalidSettings, ReceiverEnded
+from postroad.intake.server import BACKLOG
+from postroad.settings import Settings
+from postroad.telemetry.logs import logger
+
+_log = logger("intake")
+
+GRACE = timedelta(seconds=5)
+"""Longer than a child's own time to drain, after which it is killed."""
+
+
+async def receive_in_children(this: Process, settings: Settings, url: str, count: int) -> None:
+    """Accept mail in `count` processes until this one is to end.
+
+    Raises: InvalidSettings when the address cannot be had, ReceiverEnded when one of them ends.
+    """
+    with _listen(settings) as listening:
+        _log.info("listening", queue=this.queue.name, address=_address_of(listening))
+        children = [await _start(settings, url, listening, count) for _ in range(count)]
+    ends = [asyncio.create_task(child.wait()) for child in children]
+    stopping = asyncio.create_task(this.stop.wait())
+    try:
+        await asyncio.wait([stopping, *ends], return_when=asyncio.FIRST_COMPLETED)
+        if not this.stop.is_set():
+            raise ReceiverEnded
+    finally:
+        stopping.cancel()
+        await _end(children, this.drain_within + GRACE)
+
+
+def _listen(settings: Settings) -> socket.socket:
+    host, port = settings.intake.host, settings.intake.port
+    try:
+        if not host and socket.has_dualstack_ipv6():
+            return socket.create_server(
+                ("", port), family=socket.AF_INET6, backlog=BACKLOG, dualstack_ipv6=True
+            )
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        return socket.create_server((host, port), family=family, backlog=BACKLOG)
+    except OSError as error:
+        raise InvalidSettings(
+            f"cannot listen on {host}:{port}: {error.strerror}",
+            hint="say another address with --listen or POSTROAD_INTAKE_PORT",
+        ) from error
+
+
+def _address_of(listening: socket.socket) -> str:
+    host, port = listening.getsockname()[:2]
+    return f"{host}:{port}"
+
+
+async def _start(settings: Settings, url: str, listening: socket.socket, count: int) -> Child:
+    inherited = listening.fileno()
+    environment = {
+        "POSTROAD_HEALTH_PORT": "0",  # the probes are this process' to answer
+        "POSTROAD_INTAKE_MAX_SESSIONS": str(-(-settings.intake.max_sessions // count)),
+    }
+    return await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "postroad", "intake", "--queue", url),
+        *("--inherited", str(inherited)),
+        stdin=PIPE,
+        pass_fds=[inherited],
+        env=os.environ | environment,
+    )
+
+
+async def _end(children: list[Child], within: timedelta) -> None:
+    """Let the children finish the mails that they are receiving."""
+    for child in children:
+        with suppress(ProcessLookupError):
+            child.terminate()
+    waits = [asyncio.create_task(child.wait()) for child in children]
+    _, late = await asyncio.wait(waits, timeout=within.total_seconds())
+    if late:
+        for child in children:
+            with suppress(ProcessLookupError):
+                child.kill()
+        await asyncio.wait(late)
