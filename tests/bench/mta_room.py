@@ -1,8 +1,9 @@
 """`postroad mta` over a directory beside Debian's Postfix: same machine, same disk, by turns.
 
-Both relay to one smtp-sink while smtp-source sends mails of 10 kB. Accepted means that 250 was
-answered, and both answer it only after a sync; end to end means that the sink has the mail. Ours is
-one process, Postfix some dozens; CPU is theirs, without source and sink.
+Both relay to one smtp-sink while smtp-source sends mails of 10 kB, each in a session of its own.
+Accepted means that 250 was answered, and both answer it only after a sync; end to end means that
+the sink has the mail. Ours is a process or as many more as BENCH_RECEIVERS says, Postfix some
+dozens; CPU is theirs, without source and sink.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from bench.results import Result, compared
-from support.postfix import Postfix, SmtpSink, cpu_seconds, smtp_source
+from support.postfix import Postfix, SmtpSink, cpu_seconds, family, smtp_source
 from support.programs import Program
 
 SESSIONS = {1: 400, 16: 2000, 64: 2000}
@@ -25,6 +26,7 @@ SESSIONS = {1: 400, 16: 2000, 64: 2000}
 
 SIZE = 10_000
 ROUNDS = int(os.environ.get("BENCH_ROUNDS", "3"))
+RECEIVERS = int(os.environ.get("BENCH_RECEIVERS", "0"))
 PEER = "postfix (Debian)"
 CONCURRENCY = 20
 """Sessions with the next hop, of either."""
@@ -45,11 +47,11 @@ async def _measure() -> list[Result]:
         base,
         *("mta", "--queue", f"embedded://{base}/store", "--listen", "127.0.0.1:0"),
         *("--relay", f"127.0.0.1:{sink.port}", "--tls", "none"),
-        *("--concurrency", str(CONCURRENCY)),
+        *("--concurrency", str(CONCURRENCY), "--receivers", str(RECEIVERS)),
     )
     try:
         port = await program.port("listening")
-        ours = Candidate(port, lambda: [program.pid], sink)
+        ours = Candidate(port, lambda: family(program.pid), sink)
         theirs = Candidate(postfix.port, postfix.processes, sink)
         return [
             result
@@ -69,6 +71,11 @@ class Candidate:
     def __init__(self, port: int, processes: Callable[[], list[int]], sink: SmtpSink) -> None:
         self._port, self._processes, self._sink = port, processes, sink
 
+    @property
+    def count(self) -> int:
+        """How many processes it is now."""
+        return len(self._processes())
+
     async def round(self, sessions: int, mails: int) -> tuple[float, float, float]:
         """Return mails accepted and delivered a second, and milliseconds of CPU a mail."""
         before, spent = self._sink.received, cpu_seconds(self._processes())
@@ -87,11 +94,14 @@ async def _compare(ours: Candidate, theirs: Candidate, sessions: int, mails: int
     for _ in range(ROUNDS):
         found["theirs"].append(await theirs.round(sessions, mails))
         found["ours"].append(await ours.round(sessions, mails))
+        found["processes"].append((ours.count, theirs.count, 0))
     case = f"10 kB, {sessions} session{'s' * (sessions > 1)}"
     mine = list(zip(*found["ours"], strict=True))
     other = list(zip(*found["theirs"], strict=True))
+    counts = list(zip(*found["processes"], strict=True))
     return [
         compared("accepted with 250", case, "mails/s", mine[0], PEER, other[0]),
         compared("end to end", case, "mails/s", mine[1], PEER, other[1]),
         compared("CPU", case, "ms/mail", mine[2], PEER, other[2], less_is_better=True),
+        compared("processes", case, "", counts[0], PEER, counts[1], less_is_better=True),
     ]

@@ -88,16 +88,7 @@ class Postfix:
 
     def processes(self) -> list[int]:
         """Return the ids of the master and all it started."""
-        master = int((self._base / "spool/pid/master.pid").read_text())
-        found = [master]
-        for status in Path("/proc").glob("[0-9]*/stat"):
-            try:
-                fields = status.read_text().rpartition(")")[2].split()
-            except OSError:
-                continue
-            if int(fields[1]) == master:
-                found.append(int(status.parent.name))
-        return found
+        return family(int((self._base / "spool/pid/master.pid").read_text()))
 
     async def stop(self) -> None:
         await command("postfix", "-c", str(self._base / "etc"), "stop")
@@ -153,6 +144,19 @@ async def smtp_source(port: int, mails: int, sessions: int, size: int) -> None:
         *("smtp-source", "-s", str(sessions), "-l", str(size), "-m", str(mails)),
         *("-f", "sender@source.example", "-t", "recipient@sink.example", f"127.0.0.1:{port}"),
     )
+
+
+def family(parent: int) -> list[int]:
+    """Return the ids of a process and of its children."""
+    found = [parent]
+    for status in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            fields = status.read_text().rpartition(")")[2].split()
+        except OSError:
+            continue
+        if int(fields[1]) == parent:
+            found.append(int(status.parent.name))
+    return found
 
 
 def cpu_seconds(processes: list[int]) -> float:

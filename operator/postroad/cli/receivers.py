@@ -34,11 +34,14 @@ async def receive_in_children(this: Process, settings: Settings, url: str, count
     Raises: InvalidSettings when the address cannot be had, ReceiverEnded when one of them ends.
     """
     with _listen(settings) as listening:
-        _log.info("listening", queue=this.queue.name, address=_address_of(listening))
+        address = _address_of(listening)
         children = [await _start(settings, url, listening, count) for _ in range(count)]
-    ends = [asyncio.create_task(child.wait()) for child in children]
     stopping = asyncio.create_task(this.stop.wait())
     try:
+        if not all(await asyncio.gather(*map(_is_listening, children))):
+            raise ReceiverEnded
+        _log.info("listening", queue=this.queue.name, address=address)
+        ends = [asyncio.create_task(child.wait()) for child in children]
         await asyncio.wait([stopping, *ends], return_when=asyncio.FIRST_COMPLETED)
         if not this.stop.is_set():
             raise ReceiverEnded
@@ -78,9 +81,15 @@ async def _start(settings: Settings, url: str, listening: socket.socket, count: 
         *(sys.executable, "-m", "postroad", "intake", "--queue", url),
         *("--inherited", str(inherited)),
         stdin=PIPE,
+        stdout=PIPE,
         pass_fds=[inherited],
         env=os.environ | environment,
     )
+
+
+async def _is_listening(child: Child) -> bool:
+    assert child.stdout is not None
+    return await child.stdout.readline() != b""
 
 
 async def _end(children: list[Child], within: timedelta) -> None:

@@ -71,6 +71,7 @@ async def receive(
         await server.listen(section.host, section.port)
     else:
         await server.listen_on(listening)
+        click.echo("listening")  # to the parent
     try:
         await this.stop.wait()
     finally:
