@@ -59,7 +59,7 @@ def configure(level: str = "INFO", *, as_json: bool | None = None) -> None:
     """Send logs to standard error: JSON lines, or for people when it is a terminal."""
     if as_json is None:
         as_json = not sys.stderr.isatty()
-    # What nobody is shown need not be found out. Source: Python's logging HOWTO, "Optimization".
+    # What nobody is shown need not be found out (Python's logging HOWTO, "Optimization").
     logging._srcfile = None
     logging.logThreads = logging.logProcesses = logging.logMultiprocessing = False
     handler = logging.StreamHandler(sys.stderr)
