@@ -1,4 +1,5 @@
-"""Waiting mail that nobody else would look after: rows about to expire, replacements that stopped.
+"""Waiting mail that nobody else would look after: rows about to expire, replacements that stopped,
+mails without a message.
 
 A row is rolled forward at half its lifetime, so that tables may forget rows by age. The lifetime is
 asked for in each round, and each row says its own: both may be changed while processes run. A
@@ -15,6 +16,7 @@ from postroad.mailqueue import dead, protocol
 from postroad.mailqueue.browse import Waiting, waiting
 from postroad.mailqueue.engine import Engine
 from postroad.mailqueue.items import FINISHED
+from postroad.mailqueue.orphans import Orphans
 from postroad.mailqueue.requeue import requeue_letter
 from postroad.mailqueue.troubles import Troubles
 from postroad.ports.view import DeadLetter, Limits
@@ -29,6 +31,7 @@ class Tending:
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
+        self._orphans = Orphans(engine)
         self._due = timedelta(0)
 
     async def run(self) -> None:
@@ -38,9 +41,13 @@ class Tending:
             return
         lifetime = await self._engine.row_lifetime() or timedelta.max
         troubles = Troubles(self._engine)
+        look = await self._orphans.look()
         async for each in waiting(self._engine):
+            if each.mark is None:
+                look.see(each.row)
             with troubles.of(each.row.enqueue_id):
                 await self._tend(each, lifetime)
+        await self._orphans.heal(look, troubles)
         await self._tend_letters(troubles)
         self._due = now + EVERY
 

@@ -15,12 +15,14 @@ from postroad.domain.ladder import LADDER_SECONDS as LADDER_SECONDS
 
 @dataclass(frozen=True, slots=True)
 class Depths:
-    """Messages in the broker: ready and unacknowledged together."""
+    """Messages in the broker: ready and unacknowledged together; the latter only with
+    `leased_included`, as not every broker tells."""
 
     work: int
     delayed: int
     dead: int
     consumers: int
+    leased_included: bool = True
 
 
 class Delivery(Protocol):

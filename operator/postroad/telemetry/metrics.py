@@ -41,6 +41,11 @@ ROLLED_FORWARD = Counter(
     "Mails given a new turn before theirs expired.",
     ["queue"],
 )
+REPUBLISHED = Counter(
+    "postroad_republished_mails_total",
+    "Mails given a new message by upkeep, as the broker had fewer messages than mails waited.",
+    ["queue"],
+)
 TROUBLES = Counter(
     "postroad_upkeep_troubles_total",
     "Mails that a round of upkeep could not tend; it went on with the others.",

@@ -126,10 +126,17 @@ class RabbitMQBroker:
             await channel.close()
         names = (self._queue.work_queue, self._queue.dead_queue)
         work, dead = (ready.pop(name) for name in names)
-        if self._server.management is not None:
-            leased = [await self._server.management.unacknowledged(name) for name in names]
+        management = self._server.management
+        if management is not None:
+            leased = [await management.unacknowledged(name) for name in names]
             work, dead = work + leased[0], dead + leased[1]
-        return Depths(work=work, delayed=sum(ready.values()), dead=dead, consumers=consumers)
+        return Depths(
+            work=work,
+            delayed=sum(ready.values()),
+            dead=dead,
+            consumers=consumers,
+            leased_included=management is not None,
+        )
 
     async def declare(self) -> None:
         await self._administer(topology.declare)
