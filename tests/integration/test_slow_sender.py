@@ -1,0 +1,110 @@
+"""A sender who takes for ever holds nothing that others need (SP-13): no thread, lock or batch."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from contract.queue_harness import letter
+from postroad import Mail
+from postroad.adapters.disk.files import DiskFiles
+from postroad.adapters.disk.threads import ThreadPool
+from postroad.adapters.machine.clocks import MachineChance, MachineClock
+from postroad.intake.dialogue import Offer
+from postroad.intake.server import SmtpServer
+from postroad.intake.sessions import Receiver
+from postroad.ports.queue import MailQueue
+from postroad.spool.engine import Engine
+from postroad.spool.layout import Options
+from postroad.spool.queue import OwnedQueue
+from postroad.spool.starting import describe, open_store
+
+OTHERS = 100
+
+
+@pytest.fixture
+async def queue(tmp_path: Path) -> AsyncIterator[OwnedQueue]:
+    """A store with a single thread for spool files and a single one for the log."""
+    files = DiskFiles()
+    layout, options = describe(files, tmp_path / "store", Options(), create=True)
+    clock, chance = MachineClock(), MachineChance()
+    threads = ThreadPool(1, "log"), ThreadPool(1, "mail")
+    engine = Engine(files, layout, options, clock, chance, *threads)
+    queue = OwnedQueue("slow", engine, await open_store(engine))
+    await queue.keeper.recovering
+    yield queue
+    await queue.close()
+
+
+async def test_a_stream_that_never_ends_keeps_nobody_waiting(queue: OwnedQueue) -> None:
+    """A hundred mails are accepted and handed out between two chunks of one that goes on."""
+    has_begun, goes_on = asyncio.Event(), asyncio.Event()
+
+    async def content() -> AsyncIterator[bytes]:
+        yield b"Subject: slow\r\n\r\n"
+        has_begun.set()
+        await goes_on.wait()
+        yield b"at last\r\n"
+
+    slow = asyncio.create_task(queue.enqueue(Mail("a@x.example", ("b@y.example",), content())))
+    await has_begun.wait()
+    await asyncio.gather(*(queue.enqueue(letter(f"{number}")) for number in range(OTHERS)))
+    consumer = queue.consumer(OTHERS + 1)
+    for _ in range(OTHERS):
+        await (await consumer.next()).done()
+    await queue.keeper.round()
+
+    assert not slow.done()
+    goes_on.set()
+    await slow
+    assert await (await consumer.next()).content() == b"Subject: slow\r\n\r\nat last\r\n"
+
+
+async def test_sessions_in_the_midst_of_data_keep_no_session_waiting(queue: OwnedQueue) -> None:
+    """A hundred clients are answered while as many others stand still in the midst of a line."""
+    server = await _listening(queue)
+    slow = [await _in_data(server.port) for _ in range(OTHERS)]
+
+    answers = await asyncio.gather(*(_hand_in(server.port) for _ in range(OTHERS)))
+
+    assert {answer[:3] for answer in answers} == {b"250"}
+    assert (await queue.size()).size == OTHERS
+    for reader, writer in slow:
+        writer.write(b"llo\r\n.\r\n")
+        assert (await reader.readline())[:3] == b"250"
+        writer.close()
+    assert (await queue.size()).size == 2 * OTHERS
+    await server.drain(timedelta(seconds=5))
+
+
+async def _listening(queue: MailQueue) -> SmtpServer:
+    offer = Offer("intake.example", 1 << 20)
+    server = SmtpServer(Receiver(queue, offer, MachineClock(), MachineChance()))
+    await server.listen("127.0.0.1", 0)
+    return server
+
+
+async def _in_data(port: int) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    """Open a session that has sent half a line of its mail."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    await reader.readline()
+    for command in (b"HELO x.example", b"MAIL FROM:<a@x.example>", b"RCPT TO:<b@y.example>"):
+        writer.write(command + b"\r\n")
+        assert (await reader.readline())[:3] == b"250"
+    writer.write(b"DATA\r\n")
+    assert (await reader.readline())[:3] == b"354"
+    writer.write(b"Subject: slow\r\n\r\nHe")
+    return reader, writer
+
+
+async def _hand_in(port: int) -> bytes:
+    """Hand in a mail; return the answer."""
+    reader, writer = await _in_data(port)
+    writer.write(b"llo\r\n.\r\n")
+    answer = await reader.readline()
+    writer.close()
+    return answer
