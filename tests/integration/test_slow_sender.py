@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from datetime import timedelta
 from pathlib import Path
+from typing import cast
 
 import pytest
 
@@ -66,7 +67,7 @@ async def test_a_stream_that_never_ends_keeps_nobody_waiting(queue: OwnedQueue) 
 
 async def test_sessions_in_the_midst_of_data_keep_no_session_waiting(queue: OwnedQueue) -> None:
     """A hundred clients are answered while as many others stand still in the midst of a line."""
-    server = await _listening(queue)
+    server = await _listening(cast("MailQueue", queue))
     slow = [await _in_data(server.port) for _ in range(OTHERS)]
 
     answers = await asyncio.gather(*(_hand_in(server.port) for _ in range(OTHERS)))
