@@ -4,8 +4,8 @@ PYTHON ?= python3
 PY := .venv/bin/python
 export PYTHONPATH := operator:tests
 .DEFAULT_GOAL := help
-# What the tests use; the demo does without a second store.
-SERVERS := rabbitmq cassandra s3 minio kubernetes
+# What the tests use; a second store can be added: SERVERS="rabbitmq cassandra s3 minio kubernetes"
+SERVERS := rabbitmq cassandra s3 kubernetes
 empty :=
 comma := ,
 

@@ -10,7 +10,7 @@ from support.kubectl import eventually
 from support.mails import samples
 from support.place import Place
 from support.senders import Letter, Sender
-from support.servers import broker_object, cql, object_keys, store_client
+from support.servers import broker_object, cql, object_keys
 
 pytestmark = [
     pytest.mark.needs("rabbitmq", "cassandra", "s3", "kubernetes"),
@@ -78,29 +78,6 @@ def test_a_ready_queue_is_really_built_as_declared(place: Place) -> None:
     workers = place.pods("worker")
     assert [pod["status"]["phase"] for pod in workers] == ["Running"]
     assert workers[0]["status"]["containerStatuses"][0]["containerID"].startswith("containerd://")
-
-
-@pytest.mark.needs("minio")
-def test_a_store_with_lifecycle_rules_gets_one_and_the_condition_is_silent(place: Place) -> None:
-    installation = place.installation
-    cluster = installation.queue_cluster(place.namespace, f"{place.keyspace}_second", "second")
-    cluster["spec"]["s3"] |= {"endpoint": "http://minio:9000", "secretRef": {"name": "minio"}}
-    place.apply(installation.second_store(place.namespace), cluster)
-    place.apply(place.mail_queue(clusterRef={"name": "second"}))
-    place.wait_ready()
-
-    blobs = place.condition("BlobsReady")
-    bucket = f"postroad-{place.namespace}-outgoing"
-    rules = store_client("MINIO").get_bucket_lifecycle_configuration(Bucket=bucket)["Rules"]
-    with place.smtp() as port:
-        letter = Letter("a@origin.example", ["b@inn.example"], b"Subject: by MinIO\r\n\r\n")
-        (reply,) = Sender("127.0.0.1", port).send_all([letter])
-
-    assert blobs["status"] == "True"
-    assert "LifecycleUnsupported" not in blobs["reason"] + blobs["message"]
-    assert any("AbortIncompleteMultipartUpload" in rule for rule in rules)
-    assert reply.code == 250
-    eventually(lambda: place.sink.has_all(["b@inn.example"]), within_seconds=60)
 
 
 def window_seconds(compaction: dict[str, str]) -> int:

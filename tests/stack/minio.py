@@ -1,4 +1,4 @@
-"""A second S3 server: MinIO, which has what versitygw lacks (lifecycle rules, synced writes).
+"""A second S3 server: MinIO, which has what versitygw lacks (rules that expire, synced writes).
 
 It is run as a program of its own, by tests only; nothing of it is part of postroad.
 """
@@ -29,7 +29,7 @@ class MinIO(S3Server):
 
     def program(self) -> Entry:
         """Return the cache entry of the program."""
-        return golang.installed("minio", *MINIO, "about 4 minutes of CPU, once")
+        return golang.installed("minio", *MINIO, "about 7 minutes of CPU, once")
 
     def launch(self, record: Record) -> None:
         """Start it."""

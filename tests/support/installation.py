@@ -89,14 +89,6 @@ class Installation:
             ),
         ]
 
-    def second_store(self, namespace: str) -> Manifest:
-        """Return the Secret of the store that has lifecycle rules."""
-        keys = {
-            "accessKey": self.environment["POSTROAD_MINIO_ACCESS_KEY"],
-            "secretKey": self.environment["POSTROAD_MINIO_SECRET_KEY"],
-        }
-        return secret("minio", namespace, keys)
-
     def queue_cluster(self, namespace: str, keyspace: str, name: str = "main") -> Manifest:
         """Return a QueueCluster for this stack's servers: one node each, so factor 1."""
         return {

@@ -1,0 +1,109 @@
+"""The one lifecycle rule: set beside the user's own where the store can, and believed when shown.
+
+No S3 server that can be had for tests aborts uploads by a rule, so its answers are played here at
+the edge of boto3.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, TypeVar
+
+import boto3
+import pytest
+from botocore.stub import ANY, Stubber
+
+from postroad.adapters.s3 import buckets
+from postroad.adapters.s3.store import Store
+
+if TYPE_CHECKING:
+    from mypy_boto3_s3 import S3Client
+
+T = TypeVar("T")
+OURS = {
+    "ID": "postroad-abort-incomplete-uploads",
+    "Status": "Enabled",
+    "Filter": {"Prefix": ""},
+    "AbortIncompleteMultipartUpload": {"DaysAfterInitiation": buckets.INCOMPLETE_DAYS},
+}
+THEIRS = {"ID": "theirs", "Status": "Enabled", "Filter": {"Prefix": "x/"}}
+
+
+class PlayedStore(Store):
+    """A store whose answers are played, in order."""
+
+    def __init__(self) -> None:
+        self._played = boto3.client(
+            "s3", region_name="us-east-1", aws_access_key_id="a", aws_secret_access_key="b"
+        )
+        self.answers = Stubber(self._played)
+        self.answers.add_response("head_bucket", {}, {"Bucket": "mail"})
+
+    async def __call__(self, work: Callable[[S3Client], T], patience: object = None) -> T:
+        return work(self._played)
+
+    def shows(self, *rules: object) -> None:
+        self.answers.add_response(
+            "get_bucket_lifecycle_configuration", {"Rules": list(rules)}, {"Bucket": "mail"}
+        )
+
+    def takes(self, *rules: object) -> None:
+        self.answers.add_response(
+            "put_bucket_lifecycle_configuration",
+            {},
+            {"Bucket": "mail", "LifecycleConfiguration": {"Rules": list(rules)}},
+        )
+
+
+@pytest.fixture
+def store() -> Iterator[PlayedStore]:
+    played = PlayedStore()
+    with played.answers:
+        yield played
+    played.answers.assert_no_pending_responses()
+
+
+async def test_the_rule_is_added_to_the_users_own(store: PlayedStore) -> None:
+    store.shows(THEIRS)
+    store.takes(THEIRS, OURS)
+    store.shows(THEIRS, OURS)
+
+    assert await buckets.create(store, "mail") == ()
+
+
+async def test_a_bucket_that_has_no_rule_gets_ours(store: PlayedStore) -> None:
+    store.answers.add_client_error(
+        "get_bucket_lifecycle_configuration", "NoSuchLifecycleConfiguration", http_status_code=404
+    )
+    store.takes(OURS)
+    store.shows(OURS)
+
+    assert await buckets.create(store, "mail") == ()
+
+
+async def test_a_rule_that_is_there_is_not_written_again(store: PlayedStore) -> None:
+    store.shows(OURS)
+
+    assert await buckets.create(store, "mail") == ()
+
+
+async def test_a_store_that_takes_the_rule_and_keeps_nothing_is_not_believed(
+    store: PlayedStore,
+) -> None:
+    store.shows(THEIRS)
+    store.takes(THEIRS, OURS)
+    store.shows(THEIRS)
+
+    assert await buckets.create(store, "mail") == ("LifecycleUnsupported",)
+
+
+@pytest.mark.parametrize("code", ["NotImplemented", "MalformedXML", "InvalidRequest"])
+async def test_a_store_that_refuses_the_rule_is_said_to(store: PlayedStore, code: str) -> None:
+    store.shows(THEIRS)
+    store.answers.add_client_error(
+        "put_bucket_lifecycle_configuration",
+        code,
+        expected_params={"Bucket": "mail", "LifecycleConfiguration": ANY},
+    )
+
+    assert await buckets.create(store, "mail") == ("LifecycleUnsupported",)
