@@ -5,7 +5,7 @@ from unittest.mock import patch
 import pytest
 
 from postroad.errors import InvalidSettings, ViewUnavailable
-from postroad.telemetry import health
+from postroad.telemetry import health, metrics
 from postroad.telemetry.health import HealthServer, Readiness
 
 
@@ -69,7 +69,7 @@ async def test_metrics_are_shown_as_prometheus_reads_them() -> None:
     status, body = await ask(Readiness(), "/metrics")
 
     assert status == 200
-    assert "# TYPE postroad_delivery_attempts_total counter" in body
+    assert f"# TYPE {metrics.ATTEMPTS.describe()[0].name}_total counter" in body
 
 
 @pytest.mark.parametrize(
