@@ -24,6 +24,9 @@ from postroad.spool.contents import CHUNK
 from postroad.spool.records import envelope_from, envelope_json
 from postroad.spool.wire import Kind
 
+Enclosed = AsyncIterator[bytes] | bytes | None
+"""What goes with a call: in pieces, whole (at most CHUNK), or nothing."""
+
 
 class _Call:
     """One call under way: what came of it so far, and its answer."""
@@ -92,9 +95,7 @@ class Connection:
             call.arrived.put_nowait((Kind.ERROR, b""))
         self._writer.close()
 
-    async def call(
-        self, operation: str, content: AsyncIterator[bytes] | None = None, **arguments: object
-    ) -> Any:
+    async def call(self, operation: str, content: Enclosed = None, **arguments: object) -> Any:
         """Make a call and return its result. Raises: the owner's error, StoreUnavailable."""
         async for kind, body in self.stream(operation, content, **arguments):
             if kind is Kind.RESULT:
@@ -102,7 +103,7 @@ class Connection:
         raise AssertionError("a call has a result or an error")
 
     async def stream(
-        self, operation: str, content: AsyncIterator[bytes] | None = None, **arguments: object
+        self, operation: str, content: Enclosed = None, **arguments: object
     ) -> AsyncIterator[tuple[Kind, bytes]]:
         """Make a call and yield all that comes of it; the last is its result."""
         if self.lost is not None:
@@ -112,8 +113,11 @@ class Connection:
         call = self._calls[number] = _Call(operation)
         is_answered = False
         try:
-            await self._send(wire.json_frame(number, Kind.CALL, {"op": operation, **arguments}))
-            if content is not None:
+            request = wire.json_frame(number, Kind.CALL, {"op": operation, **arguments})
+            if isinstance(content, bytes):  # at once: the owner is woken once
+                request += wire.frame(number, Kind.DATA, content) + wire.frame(number, Kind.END)
+            await self._send(request)
+            if content is not None and not isinstance(content, bytes):
                 async for piece in content:
                     await self._send(wire.frame(number, Kind.DATA, piece))
                 await self._send(wire.frame(number, Kind.END))
@@ -262,10 +266,11 @@ class RemoteQueue:
         return cls(connection)
 
     async def enqueue(self, mail: Mail, delay: timedelta = NO_DELAY) -> UUID:
-        is_whole = isinstance(mail.content, bytes) and len(mail.content) <= CHUNK
+        content = mail.content
+        whole = content if isinstance(content, bytes) and len(content) <= CHUNK else None
         found = await self.connection.call(
-            "enqueue", _pieces(mail), mail=envelope_json(mail.envelope), delay=wire.us_of(delay),
-            whole=is_whole,
+            "enqueue", _pieces(mail) if whole is None else whole,
+            mail=envelope_json(mail.envelope), delay=wire.us_of(delay), whole=whole is not None,
         )  # fmt: skip
         return UUID(found)
 

@@ -69,7 +69,8 @@ async def test_metrics_are_shown_as_prometheus_reads_them() -> None:
     status, body = await ask(Readiness(), "/metrics")
 
     assert status == 200
-    assert f"# TYPE {metrics.ATTEMPTS.describe()[0].name}_total counter" in body
+    (attempts,) = metrics.ATTEMPTS.describe()
+    assert f"# TYPE {attempts.name}_total counter" in body
 
 
 @pytest.mark.parametrize(
