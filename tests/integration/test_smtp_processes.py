@@ -78,6 +78,7 @@ async def test_a_worker_with_nothing_to_do_is_ready_and_ends_in_good_order(
         (("worker", "--queue", "nowhere://q", "--relay", "x"), 2, "no known scheme"),
         (("worker", "--queue", "memory://q", "--relay", "x:y"), 2, "not a host and port"),
         (("intake",), 2, "--queue"),
+        (("mta", "--queue", "memory://q", "--relay", "x", "--receivers", "1"), 1, "memory"),
     ],
 )
 async def test_what_cannot_work_is_said_at_once(

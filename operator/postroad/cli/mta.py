@@ -13,7 +13,7 @@ from postroad.cli.receivers import receive_in_children
 from postroad.cli.receiving import receive, tls_context, with_address
 from postroad.cli.serving import process, run
 from postroad.domain.nexthops import NextHop, TlsMode
-from postroad.errors import PostroadError
+from postroad.errors import InvalidSettings, PostroadError
 from postroad.settings import Settings, from_environment
 
 
@@ -53,6 +53,8 @@ def mta(
 
     With embedded:///DIR nothing else is needed; the directory is made when it is missing.
     """
+    if receivers and url.startswith("memory:"):
+        raise InvalidSettings("a queue in this process' memory cannot be reached by receivers")
     settings = with_address(with_relay(from_environment(), relay, tls, concurrency), listen)
     tls_offered = tls_context(settings.intake)
     run(settings, _serve(settings, url, next_hop(settings), tls_offered, receivers))
