@@ -4,9 +4,10 @@ One mail. Each process is a program counter over the steps of `mailqueue`, in th
 consumer decides is decided by the functions that the engine itself uses (`domain.dispatch`,
 `Mark`). Between any two steps any other process may go on, or the process may crash.
 
-Two assumptions about time are built in, as the engine's timing guarantees them: a message that
+Three assumptions about time are built in, as the engine's timing guarantees them: a message that
 waits a hop arrives only when nobody has the turns it speaks of in hand without a claim
-(`keep_after` < `hop`), and a claim lapses only when its owner is dead (it is renewed in time).
+(`keep_after` < `hop`), a claim lapses only when its owner is dead (it is renewed in time), and
+nothing is cleaned while somebody decides by limits that he read before (cleanup waits a lease).
 """
 
 from __future__ import annotations
@@ -61,13 +62,15 @@ class Process:
 
 @dataclass(frozen=True)
 class State:
-    """All there is. `rows`: turn → (held, previous)."""
+    """All there is. `rows`: turn → (held, previous). `cleaned`: turns before browse start, whose
+    marks were deleted."""
 
     processes: tuple[Process, ...]
     rows: tuple[tuple[int, tuple[bool, tuple[int, ...]]], ...]
     marks: tuple[tuple[int, Mark], ...] = ()
     messages: tuple[Message, ...] = ()
     claims: tuple[tuple[int, int], ...] = ()
+    cleaned: tuple[int, ...] = ()
     turns: int = 1
     transmitted: int = 0
     interrupted: int = 0
@@ -82,7 +85,11 @@ class State:
         return dict(self.rows)[turn]
 
     def live(self) -> list[int]:
-        return [turn for turn, _ in self.rows if (self.mark(turn) or Mark()).is_live]
+        return [turn for turn in self.present() if (self.mark(turn) or Mark()).is_live]
+
+    def present(self) -> list[int]:
+        """The turns that are not cleaned, in order."""
+        return [turn for turn, _ in self.rows if turn not in self.cleaned]
 
 
 @dataclass
@@ -116,6 +123,8 @@ class Model:
         process = edit.process
         if process.kind == "consumer":
             yield from self._consumer(edit)
+        elif process.kind == "cleaner":
+            yield from self._cleaner(edit)
         elif process.at == "start":
             live = edit.state.live()
             if live and (process.kind != "release" or edit.state.row(live[0])[0]):
@@ -138,6 +147,8 @@ class Model:
             yield step[process.at](edit)
         elif process.at in {"transmit", "record"}:
             yield from self._in_hand(edit)
+        elif process.at == "act" and self._is_over(state, process.turn):
+            yield edit.go("ack")
         elif process.at == "act":
             yield edit.replaced(held=False, previous=())
         elif process.at == "ack":
@@ -165,6 +176,8 @@ class Model:
         turn = _turn(message.turn, held, previous)
         reference = Reference.to(turn, claim=message.claim)
         arrival = replace(ARRIVAL, redelivered=message.redelivered)
+        if message.turn in state.cleaned:
+            return edit.go("ack")
         decision = decide(reference, state.mark(message.turn), arrival)
         edit = edit.keep(checked=state.removed)
         if isinstance(decision, Later):
@@ -229,11 +242,31 @@ class Model:
         process, state = edit.process, edit.state
         if process.at != "act":
             yield from self._finishing(edit, then="end")
+        elif self._is_over(state, process.turn):
+            yield edit.go("end")
         elif process.kind == "remove":
             yield self._removed(edit)
         else:
             previous = (*state.row(process.turn)[1], process.turn)
             yield edit.replaced(held=process.kind == "hold", previous=previous)
+
+    def _is_over(self, state: State, turn: int) -> bool:
+        return turn in state.cleaned and self.mistake != "browse start not asked"
+
+    # Maintenance
+
+    def _cleaner(self, edit: _Edit) -> Iterator[State]:
+        """Clean the oldest turn, if it is over and nobody is deciding."""
+        state, (oldest, *others) = edit.state, edit.state.present()
+        mark = state.mark(oldest)
+        if any(each.at in {"decide", "claim", "recheck"} for each in state.processes):
+            return
+        if mark is None or not mark.is_final or not others:
+            return
+        if mark.delivered_at is not None and self.mistake != "delivery not handed down":
+            successor = mark.ending.successor if mark.ending is not None else None
+            edit = edit.delivered(number(successor)) if successor is not None else edit
+        yield edit.clean(oldest)
 
     def _removed(self, edit: _Edit) -> State:
         process, state = edit.process, edit.state
@@ -284,6 +317,10 @@ class _Edit:
     def put(self, turn: int, mark: Mark) -> _Edit:
         marks = tuple(sorted({**dict(self.state.marks), turn: mark}.items(), key=lambda m: m[0]))
         return _Edit(replace(self.state, marks=marks), self.index)
+
+    def clean(self, turn: int) -> State:
+        marks = tuple(each for each in self.state.marks if each[0] != turn)
+        return replace(self.state, marks=marks, cleaned=(*self.state.cleaned, turn))
 
     def delivered(self, turn: int) -> _Edit:
         return self.put(turn, replace(self.state.mark(turn) or Mark(), delivered_at=NOW))

@@ -11,7 +11,8 @@ import pytest
 
 from contract.queue_harness import Consumer
 from postroad.adapters.memory.gate import Fault
-from postroad.domain.orphans import AT_MOST, STEADY
+from postroad.domain import orphans
+from postroad.domain.orphans import STEADY
 from postroad.domain.selectors import Selector
 from postroad.mailqueue.tending import EVERY
 from support.post import Post, Process
@@ -117,14 +118,15 @@ async def test_orphan_among_many_is_found_and_nothing_comes_twice(
 
 
 async def test_broker_that_lost_everything_gets_it_back_a_bounded_number_at_a_time(
-    post: Post, process: Process
+    post: Post, process: Process, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    names = [f"mail{number}" for number in range(AT_MOST + 20)]
+    monkeypatch.setattr(orphans, "AT_MOST", 5)
+    names = [f"mail{number}" for number in range(8)]
     await post.enqueue(process, *names)
     post.broker.lose_everything()
 
     await looks(post, process, STEADY)
-    assert len(post.broker.ready) + post.broker.delayed == AT_MOST
+    assert len(post.broker.ready) + post.broker.delayed == 5
     first = await post.deliver(process, MINUTE)
     await looks(post, process, STEADY)
 
