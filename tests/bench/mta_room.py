@@ -3,7 +3,8 @@
 Both relay to one smtp-sink while smtp-source sends mails of 10 kB, each in a session of its own.
 Accepted means that 250 was answered, and both answer it only after a sync; end to end means that
 the sink has the mail. Ours is a process or as many more as BENCH_RECEIVERS says, Postfix some
-dozens; CPU is theirs, without source and sink.
+dozens; CPU is theirs, without source and sink. What is the embedded engine's own follows: syncs a
+mail, a slow sender, lanes, a restart with a long queue.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from collections import defaultdict
 from collections.abc import Callable
 from pathlib import Path
 
+from bench import mta_lanes, mta_recovery, mta_slow, mta_syncs
 from bench.results import Result, compared
 from support.postfix import Postfix, SmtpSink, cpu_seconds, family, smtp_source
 from support.programs import Program
@@ -53,7 +55,7 @@ async def _measure() -> list[Result]:
         port = await program.port("listening")
         ours = Candidate(port, lambda: family(program.pid), sink)
         theirs = Candidate(postfix.port, postfix.processes, sink)
-        return [
+        found = [
             result
             for sessions, mails in SESSIONS.items()
             for result in await _compare(ours, theirs, sessions, mails)
@@ -62,6 +64,19 @@ async def _measure() -> list[Result]:
         await program.kill()
         await postfix.stop()
         await sink.stop()
+        shutil.rmtree(base, ignore_errors=True)
+    return [*found, *await _engine_alone()]
+
+
+async def _engine_alone() -> list[Result]:
+    """Measure what is the embedded engine's own: each case has its peer."""
+    base = Path(tempfile.mkdtemp(prefix="postroad-bench-"))
+    base.chmod(0o755)
+    try:
+        syncs = await asyncio.to_thread(mta_syncs.measure, base)
+        slow, lanes = await mta_slow.measure(base), await mta_lanes.measure()
+        return [*syncs, *slow, *lanes, *await mta_recovery.measure(base)]
+    finally:
         shutil.rmtree(base, ignore_errors=True)
 
 

@@ -55,7 +55,7 @@ class Steady:
     A leased mail may take as long as ATTEMPT to be answered for."""
 
     def __init__(self, queue: OwnedQueue, clock: ManualClock, plan: RetryPlan) -> None:
-        self._queue, self._clock, self._plan = queue, clock, plan
+        self.queue, self._clock, self._plan = queue, clock, plan
         self._chance = random.Random(72)
         self._consumer = queue.consumer(10_000)
         self._slow: list[tuple[timedelta, SpoolItem]] = []
@@ -67,14 +67,14 @@ class Steady:
             for _ in range(mails_a_minute):
                 fate = self._chance.random()
                 kind = "never" if fate < GIVEN_UP else "later" if fate < 0.4 else "now"
-                await self._queue.enqueue(letter(kind, content=b"Subject: x\r\n\r\n"))
+                await self.queue.enqueue(letter(kind, content=b"Subject: x\r\n\r\n"))
             await self._attempt_all()
             self._clock.jump(MINUTE)
             yield minute
 
     async def _attempt_all(self) -> None:
         """Begin an attempt for whatever is due, and end those that have taken long enough."""
-        engine, now = self._queue.engine, self._clock.elapsed()
+        engine, now = self.queue.engine, self._clock.elapsed()
         while (entry := engine.runners.take(engine.elapsed())) is not None:
             engine.runners.give_back(entry)
             item = await self._consumer.next()

@@ -7,12 +7,15 @@ from __future__ import annotations
 
 from datetime import timedelta
 
+import pytest
+
 from crash.steady import ATTEMPT, MINUTE, OPTIONS, steady
 from postroad.domain.retries import RetryPlan
 from postroad.spool.queue import OwnedQueue
 
+pytestmark = pytest.mark.timeout(280)
 HOUR = timedelta(hours=1)
-PLAN = RetryPlan(max_age=24 * HOUR)
+PLAN = RetryPlan(max_age=12 * HOUR)
 LONGEST = max(PLAN.lanes) * (1 + PLAN.spread) + ATTEMPT + MINUTE
 """The longest lane and the longest attempt, on a clock that goes by minutes."""
 
@@ -37,7 +40,7 @@ async def test_72_hours_leave_a_log_as_small_as_what_waits_and_nothing_old_in_it
     await queue.close()
 
     assert oldest_seen <= LONGEST
-    assert load.started > 10_000, "most of what was written is garbage by now"
+    assert load.started > 8_000, "most of what was written is garbage by now"
     lanes = len(PLAN.lanes) + 1
     assert max(sizes.values()) < 2 * lanes * OPTIONS.segment_bytes
     assert max(list(sizes.values())[48:]) <= 1.1 * max(list(sizes.values())[24:48])

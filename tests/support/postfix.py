@@ -69,8 +69,11 @@ class Postfix:
         self._base, self.port = base, port
 
     @classmethod
-    async def start(cls, base: Path, relay: int, concurrency: int = 20) -> Postfix:
-        """Start one whose files lie in `base`, which must not be in a private directory."""
+    async def start(
+        cls, base: Path, relay: int, concurrency: int = 20, settings: str = ""
+    ) -> Postfix:
+        """Start one whose files lie in `base`, which must not be in a private directory; `settings`
+        are lines of main.cf."""
         port, etc = free_port(), base / "etc"
         for name in ("etc", "spool", "data", "log"):
             (base / name).mkdir(parents=True, exist_ok=True)
@@ -78,13 +81,18 @@ class Postfix:
         for each in (base, base / "spool"):
             each.chmod(0o755)
         text = MAIN.format(base=base, relay=relay, concurrency=concurrency)
-        (etc / "main.cf").write_text(text)
+        (etc / "main.cf").write_text(text + settings)
         (etc / "master.cf").write_text(_services(port))
         default = Path("/etc/postfix/main.cf")
         if not default.exists():  # without one, `postfix -c` refuses to work
             default.write_text(f"compatibility_level = 3.6\nalternate_config_directories = {etc}\n")
-        await command("postfix", "-c", str(etc), "start")
-        return cls(base, port)
+        found = cls(base, port)
+        await found.resume()
+        return found
+
+    async def resume(self) -> None:
+        """Start again what was stopped."""
+        await command("postfix", "-c", str(self._base / "etc"), "start")
 
     def processes(self) -> list[int]:
         """Return the ids of the master and all it started."""
