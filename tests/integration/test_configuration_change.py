@@ -22,10 +22,11 @@ from postroad.adapters.memory.configuration import FixedConfiguration
 from postroad.bootstrap.cluster import ClusterServers
 from postroad.bootstrap.tables import create_tables
 from postroad.domain.configuration_rules import ViewConfiguration
+from postroad.domain.identifiers import moment_of
 from postroad.domain.mail import Mail
 from postroad.domain.names import QueueName
-from postroad.domain.slices import place
-from postroad.errors import ConfigurationStale
+from postroad.domain.slices import TurnKey, place
+from postroad.errors import ConfigurationStale, PostroadError
 from postroad.mailqueue.configuration import LeasedConfiguration
 from postroad.mailqueue.configure import settle
 from postroad.mailqueue.engine import Parts
@@ -38,6 +39,8 @@ pytestmark = [pytest.mark.needs("rabbitmq", "cassandra", "s3"), pytest.mark.time
 SECOND = timedelta(seconds=1)
 TIMING = Timing(lease=4 * SECOND, grace=20 * SECOND, deadline=15 * SECOND, skew=SECOND)
 OLD, NEW = ViewConfiguration(3600 * SECOND, 1), ViewConfiguration(1800 * SECOND, 4)
+BRIEF = ViewConfiguration(4 * SECOND, 1), ViewConfiguration(2 * SECOND, 4)
+"""Old and new, with windows so short that browse start passes them within a test."""
 
 
 @dataclass
@@ -51,17 +54,21 @@ class Site:
     done: Counter[UUID] = field(default_factory=Counter)
     handles: list[DistributedQueue] = field(default_factory=list)
     stopping: bool = False
+    busy: bool = False
 
     async def want(self, wanted: ViewConfiguration) -> None:
         history, now = self.servers.history(self.name), MachineClock().now()
         assert (await settle(history, wanted, at=now, by="test")).refusal is None
 
+    def leased(self) -> LeasedConfiguration:
+        """Return what a process knows of the configuration; it reads nothing by itself yet."""
+        history = self.servers.history(self.name)
+        return LeasedConfiguration(history, MachineClock(), lease=TIMING.lease, grace=TIMING.grace)
+
     async def process(self, source: ConfigurationSource | None = None) -> DistributedQueue:
         """Start a process. Without a source of its own it keeps itself fresh, like all do."""
         clock = MachineClock()
-        leased = LeasedConfiguration(
-            self.servers.history(self.name), clock, lease=TIMING.lease, grace=TIMING.grace
-        )
+        leased = self.leased()
         if source is None:
             await leased.start()
         parts = Parts(
@@ -81,13 +88,14 @@ class Site:
 
 
 @pytest.fixture
-async def site() -> AsyncIterator[Site]:
+async def site(request: pytest.FixtureRequest) -> AsyncIterator[Site]:
+    """A queue whose first configuration is OLD, or the parameter."""
     given = servers.settings()
     keyspace = given.cassandra.model_copy(update={"keyspace": servers.fresh()})
     cluster = ClusterServers(given.model_copy(update={"cassandra": keyspace}))
     await create_tables(cluster)
     site = Site(cluster, QueueName("test", servers.fresh()))
-    await site.want(OLD)
+    await site.want(getattr(request, "param", OLD))
     yield site
     await asyncio.gather(*(each.close() for each in site.handles))
     await cluster.broker(site.name).delete()
@@ -176,9 +184,7 @@ async def test_a_change_under_producers_and_consumers_loses_and_doubles_nothing(
 
 
 async def test_a_reader_that_lost_the_history_refuses_rather_than_sees_less(site: Site) -> None:
-    stale = LeasedConfiguration(
-        site.servers.history(site.name), MachineClock(), lease=TIMING.lease, grace=TIMING.grace
-    )
+    stale = site.leased()
     await stale.refresh()
     reader = await site.process(stale)
     unprotected = await site.process(FixedConfiguration(OLD))
@@ -193,3 +199,75 @@ async def test_a_reader_that_lost_the_history_refuses_rather_than_sees_less(site
         await look(site, unprotected)
     site.stopping = True
     await work
+
+
+@pytest.mark.parametrize("site", [BRIEF[0]], indirect=True)
+@pytest.mark.parametrize("protected", [True, False], ids=["protected", "unprotected"])
+async def test_without_the_lease_accepted_mail_is_lost(site: Site, protected: bool) -> None:
+    """One process writes under a change as soon as it knows; another has not heard of it yet, and
+    moves browse start past slices in which it sees nothing. What it passed counts as finished."""
+    old, new = BRIEF
+    late = await site.process(None if protected else FixedConfiguration(old))
+    await site.want(new)
+    async with site.leased() as known:
+        while protected and known.effective().writing != new:
+            await asyncio.sleep(0.1)
+            await known.refresh()
+        writer = await site.process(known if protected else FixedConfiguration(new))
+        for _ in range(20):
+            mail = Mail("a@example.org", ("b@example.net",), b"Subject: x\r\n\r\nbody\r\n")
+            site.enqueued.add(await writer.enqueue(mail))
+
+    await pass_slices(late, max(site.enqueued))
+    await deliver_all(site)
+
+    lost = site.enqueued - set(site.done)
+    if protected:
+        assert not lost
+        assert set(site.done.values()) == {1}
+    else:
+        assert lost, "the protection would be for nothing"
+        assert all(where(each, old) != where(each, new) for each in lost)
+
+
+def where(enqueue_id: UUID, configuration: ViewConfiguration) -> TurnKey:
+    return place(enqueue_id, configuration.slice_window, configuration.bucket_count)
+
+
+async def pass_slices(queue: DistributedQueue, newest: UUID) -> None:
+    """Keep a queue up until slices as old as this turn's can be passed, and once more."""
+    passable = moment_of(newest) + 3 * BRIEF[0].slice_window + TIMING.grace
+    is_over = False
+    while not is_over:
+        is_over = MachineClock().now() > passable
+        try:
+            await queue.maintain()
+        except PostroadError as error:
+            if not error.transient:
+                raise
+            is_over = False
+        await asyncio.sleep(0.5)
+
+
+async def deliver_all(site: Site) -> None:
+    """Deliver until every mail was, or the broker has no message any more, in nobody's hands."""
+    broker = site.servers.broker(site.name)
+    is_empty = False
+    while not is_empty and len(site.done) < len(site.enqueued):
+        queue = await site.process()
+        delivering = asyncio.create_task(consume_all(site, queue))
+        while site.busy or (await broker.depths()).work:
+            await asyncio.sleep(0.2)
+        delivering.cancel()
+        await asyncio.wait([delivering])
+        await queue.close()  # what it had not come to is the broker's again
+        depths = await broker.depths()
+        is_empty = depths.work == depths.delayed == 0
+
+
+async def consume_all(site: Site, queue: DistributedQueue) -> None:
+    async for item in queue.dequeue(prefetch=100):
+        site.busy = True
+        await item.done()
+        site.done[item.enqueue_id] += 1
+        site.busy = False
