@@ -19,7 +19,7 @@ from typing import Any, cast
 from bench import james_way
 from bench.bulk import HUNDREDTH, Bulk, bulk
 from bench.queue_place import Place, queue_names
-from bench.results import Result, compared
+from bench.results import Result, compared, progress
 from postroad import Selector, open_queue
 from postroad.mailqueue.timing import Timing
 from postroad.ports.queue import MailQueue
@@ -64,6 +64,7 @@ async def measure(where: Place) -> list[Result]:
     """Measure every queue, the short ones first."""
     results: list[Result] = []
     for mails in QUEUES:
+        known = len(results)
         async with queue_names(where) as name, bulk(where, name, mails) as load:
             await load.write_rows()
             if mails <= WITH_BYTES:
@@ -75,6 +76,7 @@ async def measure(where: Place) -> list[Result]:
                 await load.mark_half()
                 await _size(queue, watched, f"{mails:,} rows, half of them ended", mails // 2)
                 await _empty(queue, watched)
+        progress(results[known:])
     return results
 
 

@@ -35,7 +35,7 @@ from stack import places
 
 MAILS = int(os.environ.get("BENCH_DISK_MAILS", "100000"))
 IN_FLIGHT = 64
-LIFETIME = timedelta(minutes=6)
+LIFETIME = timedelta(minutes=int(os.environ.get("BENCH_LIFETIME_MINUTES", "6")))
 GC_GRACE = timedelta(seconds=30)
 CONFIGURATION = ViewConfiguration(
     slice_window=timedelta(seconds=30), bucket_count=3, update_browse_start_pace=1000
@@ -160,12 +160,21 @@ async def _tables(session: Any, lifetime: timedelta) -> None:
         )
     )
     for table in AGING_TABLES:
+        seconds = round(lifetime.total_seconds())
         await session.run(
-            f"ALTER TABLE {{keyspace}}.{table} WITH memtable_flush_period_in_ms = 20000"
+            f"ALTER TABLE {{keyspace}}.{table} WITH default_time_to_live = {seconds}"
+            " AND memtable_flush_period_in_ms = 20000"
             " AND compaction = {'class': 'TimeWindowCompactionStrategy',"
             " 'compaction_window_unit': 'MINUTES', 'compaction_window_size': 1,"
             " 'expired_sstable_check_frequency_seconds': 10}"
         )
+    found = await session.run(
+        "SELECT table_name, default_time_to_live FROM system_schema.tables"
+        " WHERE keyspace_name = '{keyspace}'"
+    )
+    lifetimes = {row["table_name"]: row["default_time_to_live"] for row in found}
+    # Without this, a table whose alteration went astray would be measured as if it had not.
+    assert {lifetimes[table] for table in AGING_TABLES} == {seconds}, lifetimes
 
 
 class _Sizes:

@@ -18,13 +18,14 @@ from typing import Protocol
 from bench import cpu
 from bench.bare_mail import BUCKETS, HOUR, bare_mail
 from bench.queue_place import Place, queue_names
-from bench.results import Result, compared, percentile
+from bench.results import Result, compared, percentile, progress
 from postroad import Mail, open_queue
 from postroad.domain.configuration_rules import ViewConfiguration
 from postroad.ports.queue import Item, MailQueue
 
 ROUNDS = int(os.environ.get("BENCH_ROUNDS", "3"))
-MAILS = {1: 300, 16: 1500, 64: int(os.environ.get("BENCH_MAILS", "3000"))}
+MOST = int(os.environ.get("BENCH_MAILS", "3000"))
+MAILS = {1: MOST // 10, 16: MOST // 2, 64: MOST}
 """Mails of a round for each number in flight."""
 SIZES = {"2 kB": 2_000, "50 kB": 50_000}
 CEILING = "bare pika, cassandra-driver, obstore"
@@ -118,10 +119,11 @@ async def measure(where: Place) -> list[Result]:
     for size, length in SIZES.items():
         content = b"Subject: measured\r\n\r\n" + os.urandom(length // 2).hex().encode()
         for in_flight, mails in MAILS.items():
+            case = f"{size}, {in_flight} in flight"
             async with ours(where, content) as mine, bare_mail(where, content) as bare:
-                results += await _compare(
-                    f"{size}, {in_flight} in flight", mine, bare, in_flight, mails
-                )
+                found = await _compare(case, mine, bare, in_flight, mails)
+            progress(found)
+            results += found
     return results
 
 

@@ -16,7 +16,7 @@ import uvloop
 
 from bench import queue_backlog, queue_disk, queue_operations, queue_rates
 from bench.queue_place import Place, new_place
-from bench.results import Result, show
+from bench.results import Result
 from postroad.telemetry import logs
 
 CASES: dict[str, Callable[[Place], Awaitable[list[Result]]]] = {
@@ -45,7 +45,5 @@ async def _measure(chosen: list[str]) -> list[Result]:
     for case in chosen:
         # A place of its own: tables that were filled before would slow down what comes after.
         async with new_place() as where:
-            found = await CASES[case](where)
-        print(show(found), flush=True)
-        results += found
+            results += await CASES[case](where)
     return results

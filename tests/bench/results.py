@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import statistics
+import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -65,6 +66,11 @@ def show(results: Iterable[Result]) -> str:
         "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
         for row in rows
     )
+
+
+def progress(results: Iterable[Result]) -> None:
+    """Show what is known already, beside what the room prints at its end."""
+    print(show(results), file=sys.stderr, flush=True)
 
 
 def write(room: str, results: Sequence[Result], folder: Path = FOLDER) -> Path:
