@@ -13,7 +13,7 @@ from bench.results import Result, compared
 from support.traced import trace
 
 CLIENTS = (1, 16, 64)
-MAILS = 320
+MAILS = 192
 UNSHARED = 3
 PEER = "nobody shares a sync"
 

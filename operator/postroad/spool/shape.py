@@ -1,7 +1,9 @@
 """What a mail's content looks like, found once at acceptance. FORMAT.md 4. Pure.
 
 Sending needs the lines that begin with a dot, routing and serving need where the parts of a MIME
-message lie: both are kept with the envelope, so that nobody scans the content again (SP-3).
+message lie: both are kept with the envelope, so that nobody needs to scan the content again (SP-3).
+The relay scans all the same: it also looks for bare line ends and for octets above 127, it serves
+contents of both engines, and its scan is a sixtieth of what a mail of 10 kB costs.
 """
 
 from __future__ import annotations
