@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ssl
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
@@ -47,8 +48,14 @@ class Access:
     ca_file: Path | None = None
 
 
-def cluster_of(access: Access, request_timeout: timedelta, connect_timeout: timedelta) -> Cluster:
-    """Return the driver's cluster object. It opens nothing yet, but starts threads when used."""
+def cluster_of(
+    access: Access,
+    request_timeout: timedelta,
+    connect_timeout: timedelta,
+    timestamps: Callable[[], int] | None = None,
+) -> Cluster:
+    """Return the driver's cluster object. It opens nothing yet, but starts threads when used.
+    `timestamps` are those of plain writes; None: the local clock's."""
     profile = ExecutionProfile(
         load_balancing_policy=TokenAwarePolicy(
             DCAwareRoundRobinPolicy(local_dc=access.local_datacenter)
@@ -76,6 +83,7 @@ def cluster_of(access: Access, request_timeout: timedelta, connect_timeout: time
         reconnection_policy=ExponentialReconnectionPolicy(
             0.5, LONGEST_RECONNECT_WAIT.total_seconds(), None
         ),
+        timestamp_generator=timestamps,
         monitor_reporting_enabled=False,
         application_name="postroad",
     )

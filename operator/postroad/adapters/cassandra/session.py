@@ -13,7 +13,7 @@ import asyncio
 from collections import deque
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from cassandra import ConsistencyLevel
@@ -28,6 +28,7 @@ from cassandra.query import (
 )
 
 from postroad.adapters.cassandra.access import Access, cluster_of
+from postroad.adapters.cassandra.timestamps import Timestamps
 from postroad.adapters.cassandra.translation import translated
 from postroad.errors import ServerError, ViewRefused, ViewUnavailable
 from postroad.telemetry.logs import logger
@@ -59,6 +60,13 @@ class Statement:
     serial: bool = False
 
 
+SERVER_TIME = Statement("SELECT toTimestamp(now()) AS now FROM system.local")
+"""The clock of whichever host answers."""
+
+FIRST_READINGS = 3
+"""How often the clock is read before the first write; the quickest answer counts."""
+
+
 class Session:
     """Shared by everything that talks to one keyspace. Bound to one event loop at first use."""
 
@@ -76,6 +84,7 @@ class Session:
         self._connecting: asyncio.Task[_Connection] | None = None
         self._prepared: dict[Statement, PreparedStatement] = {}
         self._preparing: dict[Statement, asyncio.Task[PreparedStatement]] = {}
+        self._timestamps = Timestamps()
         self._slots = asyncio.Semaphore(IN_FLIGHT)
         self._inbox = _Inbox()
         self._closed = False
@@ -126,6 +135,15 @@ class Session:
         _, session = await self._connected()
         rows, _ = await self._send(session, self._filled(cql), timeout, None)
         return rows
+
+    async def server_time(self) -> datetime:
+        """Return the time of whichever host answers; later writes are stamped by it. Errors as
+        `execute`."""
+        before = self._timestamps.clock_ns()
+        found = await self.execute(SERVER_TIME)
+        theirs: datetime = found[0]["now"].replace(tzinfo=UTC)
+        self._timestamps.learn(before, theirs, self._timestamps.clock_ns())
+        return theirs
 
     async def local_nodes(self) -> int:
         """Return how many hosts the local data center has. Errors as `execute`."""
@@ -198,17 +216,27 @@ class Session:
         """Connect in a thread. The driver asks one contact point after the other, so that the
         wait is bounded by their number and the connect timeout."""
         try:
-            cluster = cluster_of(self._access, self._request_timeout, self._connect_timeout)
+            cluster = cluster_of(
+                self._access, self._request_timeout, self._connect_timeout, self._timestamps
+            )
         except Exception as error:
             raise translated(error) from error
         try:
-            session = await asyncio.to_thread(cluster.connect)
+            session = await asyncio.to_thread(self._connect_to, cluster)
         except Exception as error:
             refusal = self._unknown_datacenter(cluster)
             await asyncio.to_thread(cluster.shutdown)
             raise (refusal or translated(error)) from error
         _LOG.debug("connected to Cassandra", hosts=len(cluster.metadata.all_hosts()))
         return cluster, session
+
+    def _connect_to(self, cluster: Cluster) -> DriverSession:
+        session = cluster.connect()
+        for _ in range(FIRST_READINGS):
+            before = self._timestamps.clock_ns()
+            theirs = session.execute(SERVER_TIME.cql).one()["now"].replace(tzinfo=UTC)
+            self._timestamps.learn(before, theirs, self._timestamps.clock_ns())
+        return session
 
     def _unknown_datacenter(self, cluster: Cluster) -> ViewRefused | None:
         """With a misspelt data center no host is local, and the driver only says that all are

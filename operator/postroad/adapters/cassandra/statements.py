@@ -2,6 +2,7 @@
 """Every statement of the view, with the reason for its form.
 
 A partition is (queue, slice_start, bucket_id) in `enqueued_mails` and `deleted_mails` alike.
+What is written plainly is stamped as `timestamps` says.
 """
 
 from __future__ import annotations
@@ -195,7 +196,8 @@ RELEASE_CLAIM = Statement(
 RECORD = Statement(
     _insert("deliveries", ("queue", "mail_id", "recipient", "outcome", "reply", "recorded_at"))
 )
-"""Plain: the same recipient has one worker at a time, and its last outcome wins."""
+"""Plain: the same recipient has one worker at a time, and its last outcome wins, by the view's
+clock: the attempt after a requeue outlives what the requeue wrote."""
 
 SELECT_RECORDS = Statement(
     _select(
@@ -258,7 +260,8 @@ FORGET_SLICE = Statement(
 # Dead letters
 
 BURY = Statement(_insert("dead_letters", LETTER_COLUMNS))
-"""Plain: the same letter again changes nothing."""
+"""Plain: the same letter again changes nothing. Not a lightweight transaction, for a month is one
+partition, and its transactions would wait for one another."""
 
 SELECT_LETTER = Statement(
     _select("dead_letters", LETTER_COLUMNS, "queue = ? AND month = ? AND enqueue_id = ?")
@@ -281,15 +284,20 @@ COUNT_LETTERS = Statement(
 )
 """On the server, one month."""
 
-UNBURY = Statement(
-    "DELETE FROM {keyspace}.dead_letters WHERE queue = ? AND month = ? AND enqueue_id = ?"
+SELECT_BURIED_AT = Statement(
+    "SELECT writetime(reason) AS written FROM {keyspace}.dead_letters"
+    " WHERE queue = ? AND month = ? AND enqueue_id = ?"
 )
-"""One letter."""
+"""The timestamp of a letter's last writing."""
+
+UNBURY = Statement(
+    "DELETE FROM {keyspace}.dead_letters USING TIMESTAMP ?"
+    " WHERE queue = ? AND month = ? AND enqueue_id = ?"
+)
+"""One letter, as it was last read: whoever buries it anew meanwhile loses nothing, and no clock
+that was ahead when it was written keeps it."""
 
 # The whole
-
-SERVER_TIME = Statement("SELECT toTimestamp(now()) AS now FROM system.local")
-"""The clock of whichever host answers."""
 
 PARTITIONS = {
     table: Statement(

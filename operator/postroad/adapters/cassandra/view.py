@@ -225,15 +225,16 @@ class CassandraView:
         )
 
     async def unbury(self, letter: DeadLetter) -> None:
-        await self._session.execute(
-            statements.UNBURY, (self._queue, letter.month, letter.enqueue_id)
-        )
+        place = (self._queue, letter.month, letter.enqueue_id)
+        for found in await self._session.execute(statements.SELECT_BURIED_AT, place):
+            await self._session.execute(statements.UNBURY, (found["written"], *place))
 
     async def server_time(self) -> datetime:
-        found = await self._session.execute(statements.SERVER_TIME)
-        return rows.instant(found[0]["now"])
+        return await self._session.server_time()
 
     async def erase(self) -> None:
+        # By a fresh look at the clock: what a queue made anew under this name writes must be later.
+        await self._session.server_time()
         await erase_queue(self._session, self._queue)
         self._incarnation = None
 

@@ -1,0 +1,76 @@
+"""Timestamps are the view's time, whatever the local clock shows."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from postroad.adapters.cassandra.timestamps import Timestamps
+
+NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
+NOON_US = int(NOON.timestamp()) * 1_000_000
+MS = 1_000_000
+"""In nanoseconds."""
+
+
+class Hand:
+    """A clock that is moved by hand."""
+
+    def __init__(self) -> None:
+        self.ns = 0
+
+    def __call__(self) -> int:
+        return self.ns
+
+
+@pytest.fixture
+def hand() -> Hand:
+    return Hand()
+
+
+@pytest.fixture
+def timestamps(hand: Hand) -> Timestamps:
+    return Timestamps(hand)
+
+
+def test_a_timestamp_is_the_views_time(hand: Hand, timestamps: Timestamps) -> None:
+    timestamps.learn(0, NOON, 4 * MS)  # it was noon in the middle
+
+    hand.ns = 1002 * MS
+
+    assert abs(timestamps() - (NOON_US + 1_000_000)) <= 1000
+
+
+def test_timestamps_only_grow(hand: Hand, timestamps: Timestamps) -> None:
+    timestamps.learn(0, NOON, 4 * MS)
+    hand.ns = 10 * MS
+    found = [timestamps() for _ in range(3)]
+
+    timestamps.learn(9 * MS, NOON - timedelta(seconds=2), 10 * MS)  # their clock was set back
+    found += [timestamps() for _ in range(3)]
+
+    assert found == sorted(set(found))
+
+
+def test_a_slow_answer_says_less_than_a_quick_one_before(
+    hand: Hand, timestamps: Timestamps
+) -> None:
+    timestamps.learn(0, NOON, MS)
+    before = timestamps()
+
+    timestamps.learn(MS, NOON + timedelta(seconds=3), 4000 * MS)
+
+    assert timestamps() - before <= 1000
+
+
+def test_with_time_a_slow_answer_says_more_than_an_old_one(
+    hand: Hand, timestamps: Timestamps
+) -> None:
+    day = 24 * 60 * 60 * 1000 * MS
+    timestamps.learn(0, NOON, MS)
+
+    timestamps.learn(day, NOON + timedelta(days=1, seconds=1), day + 2 * MS)  # they drifted
+
+    hand.ns = day
+    assert abs(timestamps() - (NOON_US + 86_401_000_000)) <= 2000
