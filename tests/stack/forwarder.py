@@ -30,6 +30,8 @@ class Forwarder:
         self._address: tuple[str, int] | None = None
         self._server: asyncio.Server | None = None
         self._connections: set[asyncio.Task[None]] = set()
+        self._flowing = asyncio.Event()
+        self._flowing.set()
 
     @property
     def port(self) -> int:
@@ -52,8 +54,14 @@ class Forwarder:
             connection.cancel()
         await asyncio.gather(*self._connections, return_exceptions=True)
 
+    def silence(self) -> None:
+        """Let nothing through, as a network that drops every packet: connections stay, and what is
+        on its way arrives when it is mended."""
+        self._flowing.clear()
+
     async def mend(self) -> None:
-        """Listen again on the same port; harmless when not cut."""
+        """Let everything through again, on the same port; harmless when nothing was wrong."""
+        self._flowing.set()
         if self._server is None and self._address is not None:
             await self.start(*self._address)
 
@@ -66,11 +74,12 @@ class Forwarder:
         assert task is not None
         self._connections.add(task)
         try:
+            await self._flowing.wait()
             target_reader, target_writer = await asyncio.open_connection(*self._target)
             try:
                 async with asyncio.TaskGroup() as group:
-                    group.create_task(_copy(reader, target_writer))
-                    group.create_task(_copy(target_reader, writer))
+                    group.create_task(self._copy(reader, target_writer))
+                    group.create_task(self._copy(target_reader, writer))
                 for end in (target_writer, writer):
                     end.close()
                     await end.wait_closed()
@@ -82,6 +91,16 @@ class Forwarder:
             _reset(writer)
             self._connections.discard(task)
 
+    async def _copy(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while chunk := await reader.read(CHUNK_BYTES):
+            await self._flowing.wait()
+            writer.write(chunk)
+            await writer.drain()
+        await self._flowing.wait()
+        if writer.can_write_eof():
+            with contextlib.suppress(OSError):
+                writer.write_eof()
+
 
 def _reset(writer: asyncio.StreamWriter) -> None:
     """Close at once what is not closed yet, so that the other end sees an error, not an end."""
@@ -90,15 +109,6 @@ def _reset(writer: asyncio.StreamWriter) -> None:
         with contextlib.suppress(OSError):
             connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
     writer.transport.abort()
-
-
-async def _copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    while chunk := await reader.read(CHUNK_BYTES):
-        writer.write(chunk)
-        await writer.drain()
-    if writer.can_write_eof():
-        with contextlib.suppress(OSError):
-            writer.write_eof()
 
 
 @dataclass(frozen=True)

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import TypeVar
+from urllib.parse import urlsplit, urlunsplit
 
 import pytest
 
@@ -13,6 +15,7 @@ from postroad.bootstrap import connect
 from postroad.errors import ServerError
 from postroad.ports.servers import Servers
 from postroad.settings import Settings, from_environment
+from stack.forwarder import Forwarder
 from stack.local import Stack
 from stack.native import NativeServer
 from stack.progress import Progress
@@ -34,10 +37,10 @@ class Victims:
 
     def __init__(self, stack: Stack) -> None:
         self._stack = stack
-        variables: dict[str, str] = {}
+        self._variables: dict[str, str] = {}
         for name in SERVERS:
-            variables.update(stack.server(name).environment())
-        self.settings: Settings = from_environment(variables)
+            self._variables.update(stack.server(name).environment())
+        self.settings: Settings = from_environment(self._variables)
 
     async def pause(self, name: str) -> None:
         await asyncio.to_thread(self._stack.server(name).pause)
@@ -50,6 +53,42 @@ class Victims:
 
     async def up(self, name: str) -> None:
         await asyncio.to_thread(self._stack.up, [name])
+
+    async def lines(self) -> Lines:
+        """Return lines to the servers that can be cut, with settings that lead through them."""
+        broker = urlsplit(self._variables["POSTROAD_RABBITMQ_URI"])
+        store = urlsplit(self._variables["POSTROAD_S3_ENDPOINT"])
+        ports = {
+            "rabbitmq": broker.port or 5672,
+            "cassandra": int(self._variables["POSTROAD_CASSANDRA_PORT"]),
+            "s3": store.port or 80,
+        }
+        forwarders = {name: Forwarder(port) for name, port in ports.items()}
+        for each in forwarders.values():
+            await each.start()
+        login = broker.netloc.rpartition("@")[0]
+        variables = {
+            **self._variables,
+            "POSTROAD_RABBITMQ_URI": urlunsplit(
+                broker._replace(netloc=f"{login}@127.0.0.1:{forwarders['rabbitmq'].port}")
+            ),
+            "POSTROAD_CASSANDRA_PORT": str(forwarders["cassandra"].port),
+            "POSTROAD_S3_ENDPOINT": f"http://127.0.0.1:{forwarders['s3'].port}",
+        }
+        return Lines(forwarders, from_environment(variables))
+
+
+@dataclass(frozen=True)
+class Lines:
+    """A line to each server."""
+
+    forwarders: Mapping[str, Forwarder]
+    settings: Settings
+
+    async def close(self) -> None:
+        for each in self.forwarders.values():
+            await each.mend()
+            await each.close()
 
 
 @pytest.fixture(scope="package")

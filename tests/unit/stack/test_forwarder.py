@@ -50,6 +50,26 @@ async def test_bytes_go_both_ways_until_both_ends_are_done(line: Forwarder) -> N
     assert await say(line.port, text) == text
 
 
+async def test_a_silenced_line_keeps_what_is_on_its_way_until_it_is_mended(
+    line: Forwarder,
+) -> None:
+    reader, writer = await asyncio.open_connection("127.0.0.1", line.port)
+    writer.write(b"before")
+    assert await reader.readexactly(6) == b"before"
+
+    line.silence()
+    writer.write(b"meanwhile")
+    new = asyncio.ensure_future(say(line.port, b"new"))
+    answer = asyncio.ensure_future(reader.readexactly(9))
+    done, _ = await asyncio.wait([new, answer], timeout=0.2)
+    assert not done
+    await line.mend()
+
+    assert await answer == b"meanwhile"
+    assert await new == b"new"
+    writer.close()
+
+
 async def test_a_cut_resets_what_is_open_and_refuses_what_is_new(line: Forwarder) -> None:
     reader, writer = await asyncio.open_connection("127.0.0.1", line.port)
     writer.write(b"x")

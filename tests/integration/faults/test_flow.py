@@ -1,0 +1,89 @@
+"""Mail flows while a server stands still, is killed, or is cut off: nothing acknowledged is lost,
+nothing comes that was not offered, and all goes on without a restart of ours."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import pytest
+
+import servers as names
+from integration.faults.conftest import SERVERS, Lines, Victims
+from postroad import open_queue
+from postroad.ports.queue import MailQueue
+from support.flow import PREFETCH, Flow, flowing
+
+pytestmark = [pytest.mark.needs("rabbitmq", "cassandra", "s3"), pytest.mark.timeout(600)]
+
+LONG_SECONDS = 60
+"""Longer than every timeout and deadline of ours, and than the broker's and driver's heartbeats."""
+
+CUT_SECONDS = 15
+"""Longer than a heartbeat: connections are given up, and stale requests arrive afterwards."""
+
+
+@pytest.fixture
+async def lines(victims: Victims) -> AsyncIterator[Lines]:
+    made = await victims.lines()
+    yield made
+    await made.close()
+
+
+@pytest.fixture
+async def handles(lines: Lines) -> AsyncIterator[tuple[MailQueue, MailQueue]]:
+    """Two handles on one new queue, with connections of their own."""
+    url = f"distributed://test.{names.fresh()}"
+    producer = await open_queue(url, create=True, settings=lines.settings)
+    consumer = await open_queue(url, settings=lines.settings)
+    yield producer, consumer
+    await consumer.close()
+    await producer.close()
+
+
+async def check(flow: Flow, queue: MailQueue, faults: int) -> None:
+    """Only what was in flight at a fault may come twice; only what was reported as failed may come
+    unexpectedly, or still be on its way to being withdrawn."""
+    print(flow)
+    assert not flow.lost
+    assert flow.unexpected <= flow.failed.keys()
+    assert flow.duplicates <= faults * PREFETCH
+    left = {each.mail.name async for each in queue.browse()}
+    assert left <= flow.failed.keys()
+
+
+async def test_cassandra_stands_still_for_a_minute(
+    victims: Victims, handles: tuple[MailQueue, MailQueue]
+) -> None:
+    async with flowing(*handles) as flow:
+        await victims.pause("cassandra")
+        await asyncio.sleep(LONG_SECONDS)
+        await victims.resume("cassandra")
+
+    await check(flow, handles[1], faults=1)
+    assert flow.failed
+
+
+async def test_each_server_is_killed_in_turn(
+    victims: Victims, handles: tuple[MailQueue, MailQueue]
+) -> None:
+    async with flowing(*handles) as flow:
+        for server in SERVERS:
+            await victims.kill(server)
+            await victims.up(server)
+            await flow.more(20)
+
+    await check(flow, handles[1], faults=len(SERVERS))
+
+
+async def test_the_line_to_each_server_is_dead_in_turn(
+    lines: Lines, handles: tuple[MailQueue, MailQueue]
+) -> None:
+    async with flowing(*handles) as flow:
+        for server in SERVERS:
+            lines.forwarders[server].silence()
+            await asyncio.sleep(CUT_SECONDS)
+            await lines.forwarders[server].mend()
+            await flow.more(20)
+
+    await check(flow, handles[1], faults=len(SERVERS))

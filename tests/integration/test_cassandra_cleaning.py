@@ -1,0 +1,100 @@
+"""What cleaning a drained slice costs: as many statements for many mails as for few."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from datetime import timedelta
+
+import pytest
+
+import servers
+from postroad.adapters.cassandra import statements
+from postroad.adapters.cassandra.session import Row, Session, Statement
+from postroad.adapters.cassandra.view import CassandraView
+from postroad.adapters.memory.clock import START, ManualClock, SeededChance
+from postroad.adapters.memory.configuration import FixedConfiguration
+from postroad.adapters.memory.servers import MemoryServers, World
+from postroad.domain.configuration_rules import ViewConfiguration
+from postroad.domain.identifiers import id_at
+from postroad.domain.mail import Envelope
+from postroad.domain.names import QueueName
+from postroad.domain.slices import TurnKey
+from postroad.domain.turns import Turn
+from postroad.mailqueue.cleaning import Cleaning
+from postroad.mailqueue.engine import Engine, Parts
+from postroad.ports.view import ClosedSlice
+from support.keyspaces import keyspace
+
+__all__ = ["keyspace"]
+
+pytestmark = pytest.mark.needs("cassandra")
+
+WINDOW, BUCKETS = timedelta(minutes=5), 3
+
+
+class CountingSession(Session):
+    """Counts what is sent, page by page."""
+
+    def __init__(self, keyspace: str) -> None:
+        super().__init__(servers.cassandra(keyspace))
+        self.sent: Counter[Statement] = Counter()
+
+    async def _page(
+        self, statement: Statement, values: Sequence[object], state: bytes | None
+    ) -> tuple[list[Row], bytes | None]:
+        self.sent[statement] += 1
+        return await super()._page(statement, values, state)
+
+
+async def cost_of_cleaning(session: CountingSession, mails: int) -> Counter[Statement]:
+    """Return what was sent to clean one slice with so many delivered mails in each bucket."""
+    name, clock = QueueName("test", servers.fresh()), ManualClock()
+    view, others = CassandraView(session, str(name)), MemoryServers(World(clock))
+    parts = Parts(
+        name=name,
+        broker=others.broker(name),
+        view=view,
+        blobs=others.blobs("bucket"),
+        configuration=FixedConfiguration(ViewConfiguration(WINDOW, BUCKETS, 1000)),
+        clock=clock,
+        chance=SeededChance(),
+    )
+    for number in range(mails * BUCKETS):
+        turn = _turn(number)
+        await view.insert(turn)
+        await view.mark_delivered(turn.key, START, turn.traits)
+    rows = dict.fromkeys(range(BUCKETS), mails)
+    await view.close_slice(ClosedSlice(START, WINDOW, rows, {}, drained=True))
+    await view.advance(content_start=START, browse_start=START + WINDOW)
+    engine = Engine(parts)
+    cleaning = Cleaning(engine)
+    assert await cleaning.run() == 0
+    clock.jump(engine.timing.lease)
+    session.sent.clear()
+
+    assert await cleaning.run() == 1
+
+    sent = session.sent.copy()
+    assert await view.row(_turn(0).key) is None
+    assert await view.mark(_turn(0).key) is None
+    assert (await view.limits()).content_start == START + WINDOW
+    return sent
+
+
+def _turn(number: int) -> Turn:
+    envelope = Envelope(None, ("b@example.net",))
+    key = TurnKey(START, number % BUCKETS, id_at(START, number, number))
+    return Turn(key, key.enqueue_id, envelope, "b", 1, 1, START, START, None)
+
+
+async def test_cleaning_a_slice_costs_the_same_for_many_mails_as_for_few(keyspace: str) -> None:
+    session = CountingSession(keyspace)
+
+    few = await cost_of_cleaning(session, 2)
+    many = await cost_of_cleaning(session, 200)
+
+    print({statement.cql: count for statement, count in many.items()})
+    assert many == few
+    assert many[statements.DELETE_ROWS] == many[statements.DELETE_MARKS] == BUCKETS
+    await session.close()
