@@ -102,9 +102,11 @@ def own_stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
         if not (isinstance(server, NativeServer) and server.is_prepared()):
             required = name in os.environ.get("POSTROAD_REQUIRE", "").split(",")
             (pytest.fail if required else pytest.skip)(f"{name} cannot be run from here")
-    stack.up(list(SERVERS))
-    yield stack
-    stack.down()
+    try:
+        stack.up(list(SERVERS))
+        yield stack
+    finally:
+        stack.down()
 
 
 @pytest.fixture
