@@ -209,10 +209,10 @@ def _server() -> Path:
 
 def _results(sizes: _Sizes, waiting: int, objects: int, warnings: int) -> list[Result]:
     case = f"{MAILS:,} mails enqueued and dequeued, lifetime {LIFETIME} for 14 days"
-    mine, other = zip(*((ours / 1e6, theirs / 1e6) for ours, theirs in sizes.looks), strict=True)
+    mine, other = zip(*((ours / 1e3, theirs / 1e3) for ours, theirs in sizes.looks), strict=True)
     rows = [
-        ("disk, most", "MB", max(mine), PEER, max(other)),
-        ("disk, in the end", "MB", mine[-1], PEER, other[-1]),
+        ("disk, most", "kB", max(mine), PEER, max(other)),
+        ("disk, in the end", "kB", mine[-1], PEER, other[-1]),
         ("mails left", "mails", waiting, "none", 0),
         ("objects left", "objects", objects, "none", 0),
         ("tombstone warnings in Cassandra's log", "warnings", warnings, "none", 0),
