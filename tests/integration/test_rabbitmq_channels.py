@@ -144,3 +144,33 @@ async def test_a_dead_queue_whose_consumer_was_cancelled_is_not_taken_for_empty(
 
     with pytest.raises(BrokerUnavailable):
         await following
+
+
+HANDSHAKE = pytest.mark.parametrize("method", [spec.Connection.StartOk, spec.Connection.Open])
+
+
+@HANDSHAKE
+async def test_a_connection_that_is_closed_while_it_opens_is_left(
+    server: AmqpServer, rabbitmq: RabbitMQ, method: type[Method]
+) -> None:
+    server.silent = {method}
+    opening = asyncio.ensure_future(rabbitmq.consuming.channel())
+    await server.until(lambda: server.saw(method))
+
+    await rabbitmq.close()
+
+    with pytest.raises(BrokerUnavailable):
+        await opening
+    await server.until(lambda: server.left)
+
+
+async def test_a_server_that_says_no_goodbye_is_left(
+    server: AmqpServer, rabbitmq: RabbitMQ, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connection, "CLOSE_TIMEOUT", timedelta(milliseconds=200))
+    await rabbitmq.consuming.channel()
+    server.silent = {spec.Connection.Close, spec.Channel.Close}
+
+    await rabbitmq.close()
+
+    await server.until(lambda: server.left)

@@ -28,6 +28,8 @@ class AmqpServer:
         self._writer: asyncio.StreamWriter | None = None
         self._changed = asyncio.Event()
         self._deliveries = 0
+        self.left = 0
+        """How many connections were ended from the other side."""
         self.port = 0
 
     async def until(self, wanted: Any, within_seconds: float = 20) -> None:
@@ -69,7 +71,7 @@ class AmqpServer:
         )
         self._send(0, spec.Connection.Start(0, 9, {"capabilities": abilities}, "PLAIN", "en_US"))
         received = b""
-        while chunk := await reader.read(65536):
+        while chunk := await self._read(reader):
             received += chunk
             while True:
                 count, found = frame.decode_frame(received)
@@ -78,7 +80,15 @@ class AmqpServer:
                 received = received[count:]
                 if isinstance(found, frame.Method):
                     self._take(found.channel_number, found.method)
+        self.left += 1
+        self._changed.set()
         writer.close()
+
+    async def _read(self, reader: asyncio.StreamReader) -> bytes:
+        try:
+            return await reader.read(65536)
+        except ConnectionResetError:
+            return b""
 
     def _take(self, channel: int, method: Method) -> None:
         self.methods.append((channel, method))

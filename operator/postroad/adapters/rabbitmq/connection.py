@@ -98,13 +98,16 @@ class Connection:
         """Close it with all its channels. Idempotent."""
         self._closed = True
         driver, gone = self._driver, self._gone
-        if driver is not None and driver.is_open and gone is not None:
-            driver.close()
-            await asyncio.wait([gone], timeout=CLOSE_TIMEOUT.total_seconds())
-        if driver is not None and not driver.is_closed:
+        if driver is None or gone is None or gone.done():
+            return
+        if not (driver.is_closing or driver.is_closed):
+            driver.close()  # one that is still being opened is broken off
+        await asyncio.wait([gone], timeout=CLOSE_TIMEOUT.total_seconds())
+        if not driver.is_closed:
             # A server that stands still does not say goodbye; the driver has no public way to
             # leave without it.
             driver._terminate_stream(None)
+            await asyncio.wait([gone], timeout=CLOSE_TIMEOUT.total_seconds())
 
     async def _opened(self) -> AsyncioConnection:
         if self._driver is not None and self._driver.is_open:
@@ -123,6 +126,7 @@ class Connection:
 
         def on_error(_: object, error: BaseException) -> None:
             _resolve(answer, translated(error))
+            _resolve(gone)
 
         def on_close(_: object, reason: BaseException) -> None:
             _resolve(gone)
