@@ -1,0 +1,110 @@
+"""What was purged is not delivered, also when its marks were cleaned away and only its messages are
+left."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator
+from contextlib import suppress
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+import servers as names
+from contract.queue_harness import Consumer, RealTime, letter
+from postroad.domain.names import QueueName
+from postroad.errors import ServerError
+from postroad.mailqueue.queue import DistributedQueue
+from postroad.mailqueue.timing import Timing
+from support.engines import RealQueue
+from support.keyspaces import keyspace
+
+__all__ = ["keyspace"]
+
+pytestmark = [pytest.mark.needs("rabbitmq", "cassandra", "s3"), pytest.mark.timeout(900)]
+
+MANY, AT_ONCE = 2_000, 50
+WINDOW = timedelta(seconds=2)
+TIMING = Timing(
+    deadline=timedelta(seconds=10),
+    skew=timedelta(seconds=1),
+    grace=timedelta(seconds=14),
+    lease=timedelta(seconds=5),
+)
+"""As short as a busy machine allows, so that slices are closed and cleaned within the test."""
+
+
+@pytest.fixture
+async def place(keyspace: str) -> AsyncIterator[RealQueue]:
+    made = RealQueue(QueueName("test", names.fresh()), keyspace, WINDOW, TIMING)
+    yield made
+    await made.delete()
+
+
+async def enqueue_many(queue: DistributedQueue, count: int) -> int:
+    """Queue so many mails; return how many more were refused on the way."""
+    left = iter(range(count))
+    refused = 0
+
+    async def producer() -> None:
+        nonlocal refused
+        for number in left:
+            done = False
+            while not done:
+                with suppress(ServerError):
+                    await queue.enqueue(letter(f"mail{number}"))
+                    done = True
+                refused += not done
+
+    await asyncio.gather(*(producer() for _ in range(AT_ONCE)))
+    return refused
+
+
+async def clean_until(place: RealQueue, queue: DistributedQueue, moment: datetime) -> None:
+    """Maintain until everything before a moment is cleaned."""
+    servers = place.servers()
+    view = place.view(servers)
+    async with asyncio.timeout(300):
+        while True:
+            await queue.maintain()
+            content_start = (await view.limits()).content_start
+            if content_start is not None and content_start > moment:
+                break
+            await asyncio.sleep(1)
+    assert [each async for each in view.closed_slices(moment - timedelta(days=1))] == []
+    await servers.close()
+
+
+async def test_purged_mail_that_is_still_with_the_broker_is_not_delivered_after_cleanup(
+    place: RealQueue, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "postroad")
+    queue = await place.open(create=True)
+    refused = await enqueue_many(queue, MANY)
+    enqueued = await queue.size()
+    purged = await queue.purge()
+    last = datetime.now(UTC)
+    await clean_until(place, queue, last)
+
+    servers = place.servers()
+    broker = place.broker(servers)
+    before = await broker.depths()
+    worker = await place.open()
+    consumer = Consumer(RealTime(), worker, prefetch=200)
+    async with asyncio.timeout(300):
+        while (left := await broker.depths()).work + left.delayed:
+            assert await consumer.nothing()
+
+    print(f"{MANY} acknowledged, {refused} refused, {purged} purged, {before.work} still with the")
+    print(f"broker after cleanup, 0 delivered, {left.dead} dead")
+    assert (enqueued.size, purged) == (MANY, MANY)
+    assert before.work >= MANY
+    assert left.dead == 0
+    assert [each async for each in queue.dead_letters()] == []
+    assert [each async for each in servers.blobs(place.bucket).keys("")] == []
+    assert [each.getMessage() for each in caplog.records if each.levelno >= logging.ERROR] == []
+    await servers.close()
+    await consumer.close()
+    await worker.close()
+    await queue.close()
