@@ -24,8 +24,9 @@ class Gathering(Generic[K, V, R]):
 
     `send` answers in the order of its values and is called once at a time for each key, with at
     most `most` values. What waits for longer than `patience` fails with `late` instead of being
-    sent. When a server is away, all that waits for it fails with its error. Whoever stops waiting
-    before the request goes is left out. Belongs to one event loop.
+    sent. When a server is away, all that went together fails with its error; who waits behind is
+    sent all the same, as one lost answer says nothing about the next. Whoever stops waiting before
+    the request goes is left out. Belongs to one event loop.
     """
 
     def __init__(
@@ -86,18 +87,10 @@ class Gathering(Generic[K, V, R]):
                 return
             for each in together:
                 each.fail(error)
-            if _is_away(error):
-                self._give_up(key, error)
             return
         for each, answer in zip(together, answers, strict=True):
             if not each.answer.done():
                 each.answer.set_result(answer)
-
-    def _give_up(self, key: K, error: Exception) -> None:
-        """Whoever waits behind a server that is away would only wait once more."""
-        waiting, self._waiting[key] = self._waiting[key], []
-        for each in waiting:
-            each.fail(error)
 
 
 class _Request(Generic[V, R]):

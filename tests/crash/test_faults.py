@@ -6,6 +6,7 @@ disk that works again.
 
 from __future__ import annotations
 
+import asyncio
 from datetime import timedelta
 
 import pytest
@@ -16,6 +17,7 @@ from crash.world import Outside, check, opened, start
 from postroad.adapters.memory.clock import ManualClock
 from postroad.errors import PostroadError, StoreFailed, StoreFull
 from postroad.ports.files import Room
+from postroad.spool.lanes import LaneLog
 
 SECOND = timedelta(seconds=1)
 ERRORS = {
@@ -79,3 +81,28 @@ async def test_full_disk_is_refused_before_anything_is_written() -> None:
     await outside.enqueue("again")
     assert (await queue.size()).size == 2
     await queue.close()
+
+
+@pytest.mark.parametrize("error", [RuntimeError("can't start new thread"), MemoryError()])
+async def test_a_flight_that_fails_as_nobody_foresaw_stops_the_store(
+    error: Exception, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What it had taken is in no file: nobody may be told that it is durable, then or later."""
+    files = LossyFiles()
+    queue = await start(files)
+    await queue.keeper.recovering
+    outside, write = Outside(files, queue), LaneLog._write
+
+    def fail(*_: object) -> None:
+        monkeypatch.setattr(LaneLog, "_write", write)
+        raise error
+
+    monkeypatch.setattr(LaneLog, "_write", fail)
+
+    for name in ("taken", "behind"):
+        with pytest.raises(StoreFailed):
+            await asyncio.wait_for(outside.enqueue(name), 5)
+
+    await queue.close()
+    async with opened(files.disk, seed=1) as (_, queue):
+        await check(queue, files.journal.events(len(files.journal.steps)))

@@ -68,3 +68,20 @@ async def test_a_loop_that_is_closed_before_its_work_is_done_harms_nobody() -> N
 
     assert await pool.run(len, "the thread goes on") == 18
     pool.close()
+
+
+async def test_a_thread_that_the_system_refuses_is_not_counted_on(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    pool = ThreadPool(1, "test")
+
+    def refuse(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(threading.Thread, "start", refuse)
+        with pytest.raises(RuntimeError, match="can't start"):
+            pool.run(len, "no thread")
+
+    assert await asyncio.wait_for(pool.run(len, "a thread at last"), 5) == 16
+    pool.close()

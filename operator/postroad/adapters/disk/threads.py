@@ -31,10 +31,11 @@ class ThreadPool:
     def run(self, work: Callable[..., Result], *arguments: object) -> asyncio.Future[Result]:
         loop = asyncio.get_running_loop()
         future: asyncio.Future[Result] = loop.create_future()
+        if self._threads < min(self._under_way + 1, self._count):
+            name = f"{self._name}-{self._threads + 1}"
+            Thread(target=self._work, name=name, daemon=True).start()
+            self._threads += 1  # only now: the system may refuse one
         self._under_way += 1
-        if self._threads < min(self._under_way, self._count):
-            self._threads += 1
-            Thread(target=self._work, name=f"{self._name}-{self._threads}", daemon=True).start()
         self._jobs.put((loop, future, work, arguments))
         return future
 
