@@ -14,7 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from postroad.errors import PostroadError, QueueClosed
+from postroad.errors import PostroadError, QueueClosed, StoreFailed
 from postroad.ports.files import Files, Threads
 from postroad.spool import frames, segments
 from postroad.spool.layout import NEW, Lane, Layout
@@ -217,9 +217,10 @@ class LaneLog:
         target = self.end
         try:
             await self._threads.run(self._write, self._in_flight, self._last if sync else None)
-        except PostroadError as error:
-            self.fail(error)
-            self._stop(error)
+        except Exception as error:  # whatever it was, what was taken may be in no file
+            failure = _failure_of(error)
+            self.fail(failure)
+            self._stop(failure)
             return
         finally:
             self._flight = None
@@ -297,3 +298,12 @@ class LaneLog:
         for segment in self.segments:
             if segment.file is not None:
                 segment.file.close()
+
+
+def _failure_of(error: Exception) -> PostroadError:
+    """Return what stops the store: the error itself, or one that stands for what nobody foresaw."""
+    if isinstance(error, PostroadError):
+        return error
+    failure = StoreFailed(f"an unforeseen {type(error).__name__} stopped the store")
+    failure.__cause__ = error
+    return failure
