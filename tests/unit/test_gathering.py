@@ -13,19 +13,21 @@ from postroad.gathering import Gathering
 
 
 class Server:
-    """Doubles numbers. Holds each request until `gate` is open; `bad` is refused."""
+    """Doubles numbers. Holds each request until `gate` is open; `bad` is refused, and the answers
+    of the next `lost` requests do not come."""
 
     def __init__(self) -> None:
         self.requests: list[tuple[str, list[int]]] = []
         self.gate = asyncio.Event()
         self.gate.set()
-        self.is_away = False
+        self.lost = 0
         self.bad: set[int] = set()
 
     async def send(self, key: str, values: list[int]) -> Sequence[int]:
         self.requests.append((key, values))
         await self.gate.wait()
-        if self.is_away:
+        if self.lost:
+            self.lost -= 1
             raise ViewUnavailable
         if self.bad.intersection(values):
             raise ViewRefused
@@ -87,23 +89,33 @@ async def test_a_refused_value_is_refused_alone() -> None:
     assert answers[2] == 6
 
 
-async def test_when_the_server_is_away_those_behind_fail_without_asking_again() -> None:
+async def test_request_that_is_lost_fails_nobody_who_waits_behind_it() -> None:
     server = Server()
     server.gate.clear()
-    server.is_away = True
+    server.lost = 1
     ask = gathering(server)
     first = asyncio.create_task(ask("a", 1))
     await waits_for(server, 1)
-    second = asyncio.create_task(ask("a", 2))
+    rest = [asyncio.create_task(ask("a", number)) for number in (2, 3)]
     await asyncio.sleep(0)
     server.gate.set()
 
-    found = await asyncio.gather(first, second, return_exceptions=True)
+    found = await asyncio.gather(first, *rest, return_exceptions=True)
+
+    assert isinstance(found[0], ViewUnavailable)
+    assert found[1:] == [4, 6]
+    assert server.requests == [("a", [1]), ("a", [2, 3])]
+
+
+async def test_those_who_went_together_to_a_server_that_is_away_fail_together() -> None:
+    server = Server()
+    server.lost = 1
+    ask = gathering(server)
+
+    found = await asyncio.gather(*(ask("a", each) for each in (1, 2)), return_exceptions=True)
 
     assert [type(each) for each in found] == [ViewUnavailable, ViewUnavailable]
-    assert server.requests == [("a", [1])]
-    server.is_away = False
-    assert await ask("a", 3) == 6
+    assert server.requests == [("a", [1, 2])]
 
 
 async def test_what_waited_for_too_long_is_not_sent(monkeypatch: pytest.MonkeyPatch) -> None:
