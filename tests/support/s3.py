@@ -16,12 +16,15 @@ CHUNK_BYTES = 64 << 10
 
 class SlowStore:
     """Takes `bytes_per_second` of each body; `stuck_after` bytes it stands still. `refusal` is a
-    (status, body) with which everything else is answered."""
+    (status, body) with which everything else is answered; `refusals` are those of single requests,
+    by verb or path. `requests` lists verb and path of all that were answered."""
 
     def __init__(self) -> None:
         self.bytes_per_second = float("inf")
         self.stuck_after: int | None = None
         self.refusal: tuple[int, bytes] | None = None
+        self.refusals: dict[str, tuple[int, bytes]] = {}
+        self.requests: list[tuple[str, str]] = []
         self.stored = 0
         self.aborted = 0
         self.endpoint = ""
@@ -67,8 +70,10 @@ class SlowStore:
 
     def _answer(self, writer: asyncio.StreamWriter, verb: str, path: str, length: int) -> None:
         status, body = 200, b""
-        if self.refusal is not None:
-            status, body = self.refusal
+        self.requests.append((verb, path))
+        refusal = self.refusal or self.refusals.get(verb) or self.refusals.get(path)
+        if refusal is not None:
+            status, body = refusal
         elif verb == "DELETE":
             self.aborted += 1
         elif verb == "POST" and path.endswith("?uploads"):

@@ -9,7 +9,7 @@ from postroad.adapters.s3.objects import SILENCE
 from postroad.adapters.s3.store import Store
 from postroad.adapters.s3.uploads import upload
 from postroad.domain.mail import Content
-from postroad.errors import BlobsUnavailable
+from postroad.errors import BlobsUnavailable, PostroadError
 from postroad.gathering import Gathering
 from postroad.ports.blobs import Stored
 
@@ -24,7 +24,7 @@ class S3Blobs:
         self._store = store
         self._bucket = bucket
         self._objects = store.objects(bucket)
-        self._deleting: Gathering[None, str, None] = Gathering(
+        self._deleting: Gathering[None, str, PostroadError | None] = Gathering(
             self._delete_gathered,
             lambda: BlobsUnavailable("the object store did not answer others in time"),
             most=MOST_TOGETHER,
@@ -42,17 +42,20 @@ class S3Blobs:
             yield chunk
 
     async def delete(self, key: str) -> None:
-        await self._deleting(None, key)
+        error = await self._deleting(None, key)
+        if error is not None:
+            raise error
 
     async def delete_together(self, keys: Sequence[str]) -> None:
-        await self._objects.delete_together(keys)
+        for error in await self._objects.delete_together(keys):
+            if error is not None:
+                raise error
 
-    async def _delete_gathered(self, _: None, keys: list[str]) -> Sequence[None]:
-        if len(keys) == 1:
-            await self._objects.delete(keys[0])
-        else:
-            await self._objects.delete_together(keys)
-        return [None] * len(keys)
+    async def _delete_gathered(self, _: None, keys: list[str]) -> Sequence[PostroadError | None]:
+        if len(keys) > 1:
+            return await self._objects.delete_together(keys)
+        await self._objects.delete(keys[0])
+        return [None]
 
     async def keys(self, prefix: str) -> AsyncIterator[str]:
         async for page in buckets.pages(self._store, self._bucket, prefix):

@@ -22,7 +22,7 @@ _REFUSED_CREDENTIALS = {
 }
 _MISSING = {"NoSuchKey", "NotFound"}
 _NO_BUCKET = {"NoSuchBucket"}
-_LATER = {
+LATER = {
     "SlowDown",
     "RequestTimeout",
     "Throttling",
@@ -30,6 +30,8 @@ _LATER = {
     "ServiceUnavailable",
     "InternalError",
 }
+"""What a store says that can do it, but not now."""
+
 _LATER_STATUS = {404, 408, 429}
 """A 404 without S3's own code may be a proxy's word: a mail must not be given up for that."""
 
@@ -46,6 +48,6 @@ def error_of(code: str, said: str = "", status: int = 500) -> PostroadError:
             "the bucket does not exist",
             hint=f"the operator creates it; without one, {CREATE}",
         )
-    if code not in _LATER and 400 <= status < 500 and status not in _LATER_STATUS:
+    if code not in LATER and 400 <= status < 500 and status not in _LATER_STATUS:
         return BlobsRefused(f"the object store refused the request: {code}")
     return BlobsUnavailable(f"the object store did not answer as it should: {code or said}")

@@ -16,7 +16,7 @@ from obstore.exceptions import BaseError, PermissionDeniedError, Unauthenticated
 from obstore.store import S3Store
 
 from postroad.adapters.s3.access import Access
-from postroad.adapters.s3.codes import error_of
+from postroad.adapters.s3.codes import LATER, error_of
 from postroad.errors import BlobMissing, CredentialsRefused, PostroadError
 
 CHUNK_BYTES = 1 << 20
@@ -34,8 +34,16 @@ FAILURES = (BaseError, OSError)
 """A missing object is raised as the built-in FileNotFoundError."""
 
 _CODE = re.compile(r"<Code>(\w+)</Code>")
-_LACKING = {"NotImplemented", "MethodNotAllowed"}
+_STATUS = re.compile(r"status code: (\d+)")
+_LATER_STATUS = {408, 429, 502, 503, 504}
+_LACKING = {"NotImplemented", "MethodNotAllowed", "501", "405"}
 """What a store says that cannot delete many at once."""
+
+_OF_A_KEY = ("request failed for key", "invalid DeleteObjects response")
+"""How obstore begins when the store answered, but not that all is deleted."""
+
+SINGLY = 16
+"""Deletions at the same time, where they cannot go together."""
 
 
 def patience(size_bytes: int) -> timedelta:
@@ -50,6 +58,9 @@ class Objects:
     def __init__(self, access: Access, bucket: str) -> None:
         self._reading = _opened(access, bucket, {"read_timeout": SILENCE})
         self._writing = _opened(access, bucket, {})
+        # Else obstore says even a lone deletion by the request for many, which not all stores know.
+        self._singly = _opened(access, bucket, {"read_timeout": SILENCE}, disable_bulk_delete=True)
+        self._deletes_many = True
 
     async def put(self, key: str, body: bytes) -> None:
         """Store one object in one request. Raises: BlobsError, CredentialsRefused."""
@@ -85,27 +96,44 @@ class Objects:
     async def delete(self, key: str) -> None:
         """Delete an object; a missing one is fine. Errors as `put`."""
         try:
-            await obstore.delete_async(self._reading, key)
+            await obstore.delete_async(self._singly, key)
         except FAILURES as error:
             failed = translated(error)
             if not isinstance(failed, BlobMissing):
                 raise failed from error
 
-    async def delete_together(self, keys: Sequence[str]) -> None:
-        """Delete many objects, a thousand a request; missing ones are fine. Errors as `put`, which
-        leave open how many are deleted."""
-        try:
-            await obstore.delete_async(self._reading, list(keys))
-        except FAILURES as error:
-            failed, found = translated(error), _CODE.search(str(error))
-            is_lacking = found is not None and found[1] in _LACKING
-            if not is_lacking and not isinstance(failed, BlobMissing):
-                raise failed from error
-            for key in keys:
-                await self.delete(key)
+    async def delete_together(self, keys: Sequence[str]) -> list[PostroadError | None]:
+        """Delete many objects, a thousand a request; missing ones are fine. Return for each key
+        what keeps it from being deleted, which says nothing about the others. Raises what would
+        meet each of them: BlobsUnavailable, which leaves open how many are deleted."""
+        if self._deletes_many:
+            try:
+                await obstore.delete_async(self._reading, list(keys))
+            except FAILURES as error:
+                if _is_later(error):
+                    raise translated(error) from error
+                self._deletes_many = _answer_of(error) not in _LACKING
+            else:
+                return [None] * len(keys)
+        return await self._delete_singly(keys)
+
+    async def _delete_singly(self, keys: Sequence[str]) -> list[PostroadError | None]:
+        slots = asyncio.Semaphore(SINGLY)
+
+        async def delete(key: str) -> PostroadError | None:
+            async with slots:
+                try:
+                    await self.delete(key)
+                except PostroadError as error:
+                    return error
+            return None
+
+        return await asyncio.gather(*map(delete, keys))
 
 
-def _opened(access: Access, bucket: str, timeouts: dict[str, object]) -> S3Store:
+def _opened(
+    access: Access, bucket: str, timeouts: dict[str, object], *, disable_bulk_delete: bool = False
+) -> S3Store:
     options: dict[str, object] = {
         "connect_timeout": timedelta(seconds=3),
         "timeout": TRANSFER,
@@ -120,6 +148,7 @@ def _opened(access: Access, bucket: str, timeouts: dict[str, object]) -> S3Store
         client_options=options,  # type: ignore[arg-type]
         retry_config={"max_retries": 1, "retry_timeout": 2 * SILENCE},
         virtual_hosted_style_request=access.endpoint is None,
+        disable_bulk_delete=disable_bulk_delete,
         **access.identity,  # type: ignore[arg-type]
     )
 
@@ -134,3 +163,18 @@ def translated(error: Exception) -> PostroadError:
     if isinstance(error, PermissionDeniedError | UnauthenticatedError | PermissionError):
         return CredentialsRefused("the object store refused the credentials")
     return error_of("", type(error).__name__)
+
+
+def _answer_of(error: Exception) -> str:
+    """Return the code or else the status with which a whole request was refused."""
+    found = _CODE.search(str(error)) or _STATUS.search(str(error))
+    return found[1] if found is not None else ""
+
+
+def _is_later(error: Exception) -> bool:
+    """Return whether the store was out of reach or asked to be spared, so that single requests
+    would fare no better."""
+    said, answer = str(error), _answer_of(error)
+    if answer.isdigit():
+        return int(answer) in _LATER_STATUS
+    return answer in LATER if answer else not any(each in said for each in _OF_A_KEY)
