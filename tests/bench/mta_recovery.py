@@ -54,7 +54,7 @@ class Inline:
     async def run(self, work: Callable[..., T], *arguments: object) -> T:
         return work(*arguments)
 
-    def close(self) -> None:
+    async def close(self) -> None:
         """Nothing is held."""
 
 

@@ -51,7 +51,7 @@ class Inline:
         await asyncio.sleep(0)
         return work(*arguments)
 
-    def close(self) -> None:
+    async def close(self) -> None:
         pass
 
 

@@ -111,6 +111,10 @@ async def open_directory(
             describe, files, root, options or Options(), create=create, mail=mail
         )
         opened = _engine(files, layout, stored)
-        return opened, await open_store(opened)
+        try:
+            return opened, await open_store(opened)
+        except BaseException:
+            await opened.close()
+            raise
 
     return await SpoolQueue(str(root), files, Layout(root, root), MachineClock(), engine).open()

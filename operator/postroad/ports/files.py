@@ -116,6 +116,7 @@ class Threads(Protocol):
         caller is cancelled, the work still goes on."""
         ...
 
-    def close(self) -> None:
-        """Take no more work. Does not wait."""
+    async def close(self) -> None:
+        """Drop what has not begun, whose callers get QueueClosed, and return when nothing is under
+        way any more. What is asked for afterwards gets QueueClosed too. Idempotent."""
         ...

@@ -320,9 +320,11 @@ class Engine:
     # -- the end ---------------------------------------------------------------------------------
 
     async def close(self) -> None:
-        """Let go of everything and write nothing: to stop is to crash (LQ-1)."""
+        """Let go of everything and write nothing more: to stop is to crash (LQ-1). What threads
+        are at comes to its end first: behind us the store, slots and files, may be another's."""
         self.stop(QueueClosed())
         self._waking.close()
+        await asyncio.gather(self.log_threads.close(), self.mail_threads.close())
         await self.slots.close()
         self.contents.close()
         for lane in self.lanes.values():

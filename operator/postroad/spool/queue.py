@@ -132,5 +132,5 @@ class OwnedQueue:
         await self.keeper.round()
 
     async def close(self) -> None:
+        await self.engine.close()  # first: the keeper's file may be in a thread's hands
         await self.keeper.close()
-        await self.engine.close()

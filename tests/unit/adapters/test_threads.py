@@ -4,6 +4,7 @@ import threading
 import pytest
 
 from postroad.adapters.disk.threads import ThreadPool
+from postroad.errors import QueueClosed
 
 
 async def test_at_most_so_many_calls_are_made_at_a_time_and_all_are_made() -> None:
@@ -26,7 +27,7 @@ async def test_at_most_so_many_calls_are_made_at_a_time_and_all_are_made() -> No
 
     assert await asyncio.gather(*calls) == list(range(6))
     assert 1 <= most <= 2
-    pool.close()
+    await pool.close()
 
 
 async def test_what_work_raises_is_raised_to_the_caller() -> None:
@@ -38,7 +39,7 @@ async def test_what_work_raises_is_raised_to_the_caller() -> None:
     with pytest.raises(ValueError, match="why"):
         await pool.run(work)
     assert await pool.run(len, "the thread goes on") == 18
-    pool.close()
+    await pool.close()
 
 
 async def test_work_goes_on_when_its_caller_is_cancelled() -> None:
@@ -54,7 +55,7 @@ async def test_work_goes_on_when_its_caller_is_cancelled() -> None:
 
     assert await pool.run(len, "behind it") == 9
     assert done.is_set()
-    pool.close()
+    await pool.close()
 
 
 async def test_a_loop_that_is_closed_before_its_work_is_done_harms_nobody() -> None:
@@ -67,7 +68,7 @@ async def test_a_loop_that_is_closed_before_its_work_is_done_harms_nobody() -> N
     gate.set()
 
     assert await pool.run(len, "the thread goes on") == 18
-    pool.close()
+    await pool.close()
 
 
 async def test_a_thread_that_the_system_refuses_is_not_counted_on(
@@ -84,4 +85,41 @@ async def test_a_thread_that_the_system_refuses_is_not_counted_on(
             pool.run(len, "no thread")
 
     assert await asyncio.wait_for(pool.run(len, "a thread at last"), 5) == 16
-    pool.close()
+    await pool.close()
+
+
+async def test_closing_waits_for_what_is_under_way_and_drops_the_rest() -> None:
+    pool, gate, begun = ThreadPool(1, "test"), threading.Event(), threading.Event()
+    done: list[str] = []
+
+    def work(name: str) -> None:
+        begun.set()
+        gate.wait()
+        done.append(name)
+
+    under_way, queued = pool.run(work, "under way"), pool.run(work, "queued")
+    await asyncio.to_thread(begun.wait)
+    under_way.cancel()
+    closing = asyncio.create_task(pool.close())
+    with pytest.raises(QueueClosed):
+        await queued
+    assert not closing.done()
+    gate.set()
+    await closing
+
+    assert done == ["under way"]
+    with pytest.raises(QueueClosed):
+        pool.run(work, "late")
+    await pool.close()
+
+
+async def test_the_threads_of_a_closed_pool_end() -> None:
+    before, pool = set(threading.enumerate()), ThreadPool(2, "test")
+    await asyncio.gather(pool.run(len, "one"), pool.run(len, "two"))
+    started = set(threading.enumerate()) - before
+
+    await pool.close()
+
+    for thread in started:
+        thread.join(5)
+    assert [thread.is_alive() for thread in started] == [False, False]

@@ -8,12 +8,17 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from queue import SimpleQueue
+from queue import Empty, SimpleQueue
 from threading import Thread
 from typing import Any, TypeVar
 
+from postroad.errors import QueueClosed
+
 Result = TypeVar("Result")
-Job = tuple[asyncio.AbstractEventLoop, "asyncio.Future[Any]", Callable[..., Any], tuple[Any, ...]]
+Job = tuple[
+    asyncio.AbstractEventLoop, "asyncio.Future[Any]", Callable[..., Any] | None, tuple[Any, ...]
+]
+"""What to call, and whom to tell. Without a call, the thread ends."""
 
 
 class ThreadPool:
@@ -24,40 +29,64 @@ class ThreadPool:
 
     def __init__(self, count: int, name: str) -> None:
         self._count, self._name = count, name
-        self._jobs: SimpleQueue[Job | None] = SimpleQueue()
+        self._jobs: SimpleQueue[Job] = SimpleQueue()
         self._threads = 0
         self._under_way = 0
+        self._is_closed = False
 
     def run(self, work: Callable[..., Result], *arguments: object) -> asyncio.Future[Result]:
-        loop = asyncio.get_running_loop()
-        future: asyncio.Future[Result] = loop.create_future()
+        if self._is_closed:
+            raise QueueClosed
         if self._threads < min(self._under_way + 1, self._count):
             name = f"{self._name}-{self._threads + 1}"
             Thread(target=self._work, name=name, daemon=True).start()
             self._threads += 1  # only now: the system may refuse one
+        return self._put(work, arguments)
+
+    def _put(
+        self, work: Callable[..., Any] | None, arguments: tuple[Any, ...]
+    ) -> asyncio.Future[Any]:
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[Any] = loop.create_future()
         self._under_way += 1
         self._jobs.put((loop, future, work, arguments))
         return future
 
-    def close(self) -> None:
-        for _ in range(self._threads):
-            self._jobs.put(None)
-        self._threads = self._count  # nobody is left to start
+    async def close(self) -> None:
+        self._is_closed = True
+        self._drop()
+        ends = [self._put(None, ()) for _ in range(self._threads)]
+        self._threads = 0
+        if ends:
+            await asyncio.wait(ends)
+
+    def _drop(self) -> None:
+        """Let those whose work has not begun know that it never will."""
+        while True:
+            try:
+                _, future, _, _ = self._jobs.get_nowait()
+            except Empty:
+                return
+            self._settle(future, None, QueueClosed())
 
     def _work(self) -> None:
-        while (job := self._jobs.get()) is not None:
-            loop, future, work, arguments = job
+        is_open = True
+        while is_open:
+            loop, future, work, arguments = self._jobs.get()
             result: Any = None
             error: BaseException | None = None
             try:
-                result = work(*arguments)
+                if work is None:
+                    is_open = False
+                else:
+                    result = work(*arguments)
             except BaseException as raised:  # it is the caller's
                 error = raised
             try:
                 loop.call_soon_threadsafe(self._settle, future, result, error)
             except RuntimeError:
                 pass  # the loop was closed: nobody waits
-            del job, future, work, arguments, result, error  # while the next job is awaited
+            del future, loop, work, arguments, result, error  # while the next job is awaited
 
     def _settle(
         self, future: asyncio.Future[Any], result: object, error: BaseException | None
