@@ -44,6 +44,8 @@ class Slots:
         self._files, self._layout, self._options = files, layout, options
         self._threads, self._contents = threads, contents
         self._next = first_directory * SLOTS_PER_DIRECTORY
+        self._directory = -1
+        """The spool directory whose name is known to be durable."""
         self._free: list[int] = []
         self._low_water = 0
         self._recent_low: deque[int] = deque(maxlen=ROUNDS)
@@ -96,9 +98,10 @@ class Slots:
 
     def _make(self, first: int) -> None:
         directory = self._layout.spool_directory(first)
-        if first % SLOTS_PER_DIRECTORY == 0:
+        if self._directory != first // SLOTS_PER_DIRECTORY:  # also when that failed before
             self._files.make_directory(directory)
             self._files.sync_directory(self._layout.mail)
+            self._directory = first // SLOTS_PER_DIRECTORY
         for slot in range(first, first + BATCH):
             file = self._files.open(self._layout.spool_file(slot), create=True)
             try:
