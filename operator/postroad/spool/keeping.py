@@ -10,7 +10,7 @@ from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from typing import Any
 
-from postroad.errors import PostroadError
+from postroad.errors import PostroadError, QueueClosed
 from postroad.ports.files import File
 from postroad.spool.checkpoints import Checkpoint, LaneState, write_checkpoint
 from postroad.spool.engine import Engine
@@ -41,6 +41,7 @@ class Keeper:
         self._engine, self._file, self._last = engine, file, checkpoint
         self.recovering = asyncio.get_running_loop().create_task(self._recover(recover))
         self._rounds: asyncio.Task[None] | None = None
+        self._begun: set[asyncio.Task[None]] = set()
         self._busy = asyncio.Lock()
 
     async def _recover(self, recover: Callable[[], Coroutine[Any, Any, None]]) -> None:
@@ -64,13 +65,29 @@ class Keeper:
             self._engine.unexpected(error)
 
     async def round(self) -> None:
-        """One round of upkeep."""
-        await self.checkpoint()
+        """One round of upkeep. Raises: what stopped the store."""
+        await self._to_its_end(self._round())
+
+    async def checkpoint(self) -> None:
+        """Take a checkpoint, then remove what lies before it. Nothing, when nothing changed.
+        Raises: what stopped the store."""
+        await self._to_its_end(self._checkpoint())
+
+    async def _to_its_end(self, work: Coroutine[Any, Any, None]) -> None:
+        """Do work that must not end halfway, as what it noted is noted once: a caller that is
+        cancelled only waits no longer, and an error stops the store, whoever hears of it (R6)."""
+        task = asyncio.get_running_loop().create_task(self._or_stop(work))
+        self._begun.add(task)
+        task.add_done_callback(self._begun.discard)
+        await asyncio.shield(task)
+        self._engine.check()
+
+    async def _round(self) -> None:
+        await self._checkpoint()
         await self._carry()
         await self._engine.slots.shrink()
 
-    async def checkpoint(self) -> None:
-        """Take a checkpoint, then remove what lies before it. Nothing, when nothing changed."""
+    async def _checkpoint(self) -> None:
         async with self._busy:
             self._engine.check()
             if (moment := self._moment()) is None:
@@ -166,13 +183,16 @@ class Keeper:
             engine.put_in_place(entry, waiting)
 
     async def close(self) -> None:
-        """Stop; take no last checkpoint."""
+        """Stop; take no last checkpoint. Waits for the thread of one that has begun, whose
+        descriptors must not become somebody else's."""
+        self._engine.stop(QueueClosed())
         for task in (self.recovering, self._rounds):
             if task is not None:
                 task.cancel()
                 await asyncio.wait({task})
-        async with self._busy:
-            self._file.close()
+        if self._begun:
+            await asyncio.wait(self._begun)
+        self._file.close()
 
 
 def _first_needed(lane: LaneLog, scan_from: int | None) -> int:

@@ -1,0 +1,116 @@
+"""A checkpoint that has begun is finished or stops the store, whoever asked for it (FORMAT.md 7).
+
+What ended since the last one is noted once: a checkpoint forgotten halfway would bring it back.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import TypeVar
+
+import pytest
+
+from crash.lossy import LossyFiles
+from crash.world import Inline, Outside, check, opened, start
+from postroad.errors import StoreFailed
+from postroad.spool.queue import OwnedQueue
+
+T = TypeVar("T")
+STEPS = 12
+"""More turns of the event loop than a round of upkeep takes."""
+
+
+class Held(Inline):
+    """A thread that gets to its work when `free` is set, and then does it to its end."""
+
+    def __init__(self) -> None:
+        self.asked, self.free = asyncio.Event(), asyncio.Event()
+        self.begun = 0
+
+    async def run(self, work: Callable[..., T], *arguments: object) -> T:
+        return await asyncio.shield(asyncio.ensure_future(self._work(work, *arguments)))
+
+    async def _work(self, work: Callable[..., T], *arguments: object) -> T:
+        self.begun += 1
+        self.asked.set()
+        await self.free.wait()
+        return work(*arguments)
+
+
+async def with_an_ended_turn(files: LossyFiles) -> OwnedQueue:
+    """Open a store in which one mail ended since the last checkpoint, and one keeps its segment."""
+    queue = await start(files)
+    await queue.keeper.recovering
+    outside = Outside(files, queue)
+    await outside.enqueue("ended")
+    await outside.lease()
+    await outside.enqueue("waits")
+    await outside.done("ended")
+    return queue
+
+
+@pytest.mark.parametrize("steps", range(STEPS))
+async def test_who_asked_for_upkeep_and_left_brings_nothing_back(steps: int) -> None:
+    files = LossyFiles()
+    queue = await with_an_ended_turn(files)
+    asked = asyncio.ensure_future(queue.maintain())
+    for _ in range(steps):
+        await asyncio.sleep(0)
+    asked.cancel()
+    await asyncio.wait({asked})
+
+    await queue.keeper.checkpoint()
+    await queue.close()
+
+    async with opened(files.disk, seed=1) as (_, queue):
+        await check(queue, files.journal.events(len(files.journal.steps)))
+
+
+async def test_nobody_writes_beside_a_checkpoint_whose_caller_left() -> None:
+    files = LossyFiles()
+    queue = await with_an_ended_turn(files)
+    queue.engine.log_threads = threads = Held()
+    asked = asyncio.ensure_future(queue.maintain())
+    await threads.asked.wait()
+    asked.cancel()
+    await asyncio.wait({asked})
+
+    another = asyncio.ensure_future(queue.maintain())
+    closing = asyncio.ensure_future(queue.close())
+    for _ in range(STEPS):
+        await asyncio.sleep(0)
+    assert (threads.begun, closing.done()) == (1, False)
+    threads.free.set()
+    await closing
+    await asyncio.wait({another})
+
+
+async def test_a_checkpoint_that_fails_stops_the_store_whoever_asked_for_it() -> None:
+    """R6: nothing goes on over marks of which nobody knows whether they were written. Only a spool
+    file that cannot be marked as free is left alone."""
+    stops = 0
+    for call in range(1, await calls_of_a_round() + 1):
+        files = LossyFiles()
+        queue = await with_an_ended_turn(files)
+        files.fail[files.calls + call] = StoreFailed("cannot write: Input/output error")
+        told = None
+        try:
+            await queue.maintain()
+        except StoreFailed as error:
+            told = error
+
+        assert queue.engine.failure is told, call
+        stops += told is not None
+        await queue.close()
+    assert stops > 3
+
+
+async def calls_of_a_round() -> int:
+    """Return how often the disk is asked for something in a round of upkeep."""
+    files = LossyFiles()
+    queue = await with_an_ended_turn(files)
+    before = files.calls
+    await queue.maintain()
+    await queue.close()
+    return files.calls - before
