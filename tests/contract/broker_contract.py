@@ -67,6 +67,7 @@ class BrokerContract:
         assert delivery.body == b'{"a": "\xc3\xbc"}\x00'
         assert not delivery.redelivered
         assert delivery.failed_deliveries == 0
+        assert delivery.is_leased
         await delivery.ack()
         await deliveries.aclose()  # type: ignore[attr-defined]
 
@@ -171,6 +172,7 @@ class BrokerContract:
         [delivery] = await take(broker.consume(5))
         await delivery.ack()
 
+        assert not delivery.is_leased
         with pytest.raises(BrokerUnavailable):
             await delivery.give_back()
 
@@ -183,6 +185,7 @@ class BrokerContract:
         await broker.close()
         await broker.close()
 
+        assert not delivery.is_leased
         with pytest.raises(BrokerUnavailable):
             await delivery.ack()
         [again] = await take(process().consume(5))

@@ -111,12 +111,13 @@ class _Dispatch:
     async def run(self) -> DistributedItem | None:
         """Return the item to hand out, or None when the message needed no attempt.
 
-        Waits out servers that are away. A cancelled dispatch gives the message back.
+        Waits out servers that are away, as long as the message is ours: the broker gives what was
+        on a lost channel to somebody else. A cancelled dispatch gives the message back.
         """
         clock, backoff = self._engine.clock, self._engine.backoff()
         until = clock.elapsed() + self._engine.timing.hold
         try:
-            while not self._engine.closed:
+            while self._delivery.is_leased and not self._engine.closed:
                 try:
                     if clock.elapsed() >= until:
                         await self._put_off()

@@ -46,6 +46,12 @@ class Delivery(Protocol):
         knows; past the delivery limit it is dead-lettered by the broker."""
         ...
 
+    @property
+    def is_leased(self) -> bool:
+        """Whether it is still ours, as far as is known here: it has not ended, and its channel is
+        not known to be gone. Cheap."""
+        ...
+
     async def ack(self) -> None:
         """The message is finished. Cheap: not a round trip."""
         ...

@@ -9,7 +9,8 @@ from datetime import timedelta
 import pytest
 
 from contract.queue_harness import Consumer, letter
-from postroad.adapters.memory.gate import Fault, Plan, Step, no_fault
+from postroad.adapters.memory.broker import MemoryBroker
+from postroad.adapters.memory.gate import Fault, Plan, Step, away, no_fault
 from postroad.domain.mail import Outcome
 from postroad.domain.selectors import Selector
 from postroad.errors import CredentialsRefused
@@ -135,6 +136,26 @@ async def test_ending_that_was_lost_is_repeated_although_it_fails_once_more(
     assert dead.turn.envelope.recipients == who[1:]
     assert other.queue._engine.in_hand == set()
     assert (len(post.broker.ready), post.broker.delayed) == (0, 0)
+
+
+async def test_reference_whose_channel_is_gone_is_left_to_whom_the_broker_gave_it(
+    post: Post, process: Process
+) -> None:
+    """Each of those who wait for a server would put off a message that is not theirs any more, so
+    that it would be there several times."""
+    await post.enqueue(process, "mail")
+    process.gate.plan = away("view")
+    consumer = Consumer(post, process.queue)
+    assert await consumer.nothing(MINUTE)
+    broker = process.queue._engine.broker
+    assert isinstance(broker, MemoryBroker)
+    for _ in range(3):
+        broker.disconnect()
+        await post.pass_time(MINUTE)
+
+    await post.pass_time(process.queue._engine.timing.hold)
+
+    assert len(post.broker.ready) + post.broker.unacked + post.broker.delayed == 1
 
 
 async def test_items_that_nobody_took_are_free_for_others_at_once(

@@ -126,6 +126,10 @@ class MemoryDelivery:
     def body(self) -> bytes:
         return self._message.body
 
+    @property
+    def is_leased(self) -> bool:
+        return self in self._broker.leased
+
     async def ack(self) -> None:
         await self._broker.gate("broker", "ack", lambda: self._end("ack"))
 
@@ -136,7 +140,7 @@ class MemoryDelivery:
         await self._broker.gate("broker", "dead_letter", lambda: self._end("dead_letter"))
 
     def _end(self, how: str) -> None:
-        if self not in self._broker.leased:
+        if not self.is_leased:
             raise BrokerUnavailable("the channel of this delivery is gone")
         self._broker.leased.discard(self)
         queues = self._broker.queues

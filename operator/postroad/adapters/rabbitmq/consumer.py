@@ -43,6 +43,10 @@ class RabbitMQDelivery:
         """The broker's count: before RabbitMQ 4 what was given back counts, too."""
         return int((self._properties.headers or {}).get("x-delivery-count", 0))
 
+    @property
+    def is_leased(self) -> bool:
+        return self._subscription.is_leased(self.tag)
+
     async def ack(self) -> None:
         self._subscription.ack(self.tag)
 
@@ -135,6 +139,10 @@ class Subscription:
         self._send_acks()
         await self._channel.close()
 
+    def is_leased(self, tag: int) -> bool:
+        """Return whether it has not ended and the channel it came on is not known to be gone."""
+        return self._channel.lost is None and not self._leased.get(tag, True)
+
     def ack(self, tag: int) -> None:
         """Send an ack with this turn of the loop's others. Raises: BrokerUnavailable."""
         self._require_leased(tag)
@@ -154,7 +162,7 @@ class Subscription:
         self._close_when_empty()
 
     def _require_leased(self, tag: int) -> None:
-        if self._channel.lost is not None or self._leased.get(tag, True):
+        if not self.is_leased(tag):
             raise BrokerUnavailable(
                 "the channel of this delivery is gone, or it has ended already"
             ) from self._channel.lost
