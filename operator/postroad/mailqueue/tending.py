@@ -35,7 +35,8 @@ class Tending:
         self._due = timedelta(0)
 
     async def run(self) -> None:
-        """Tend if it is time. Raises: ServerError, ConfigurationStale."""
+        """Tend if it is time. Raises: ServerError, ConfigurationStale; and the first error of single
+        mails, after all had their turn, when there were very many."""
         now = self._engine.clock.elapsed()
         if now < self._due:
             return
@@ -50,6 +51,7 @@ class Tending:
         await self._orphans.heal(look, troubles)
         await self._tend_letters(troubles)
         self._due = now + EVERY
+        troubles.end()
 
     async def _tend(self, each: Waiting, lifetime: timedelta) -> None:
         engine, now = self._engine, self._engine.clock.now()
