@@ -39,8 +39,8 @@ unit: setup ## the tests that need no server
 test: setup ## every test, on real servers (TESTS=path to choose)
 	cd tests && $(PYTHON) -m stack up $(SERVERS)
 	variables="$$(cd tests && $(PYTHON) -m stack env)" || exit 1; eval "$$variables"; \
-	export POSTROAD_REQUIRE="$${POSTROAD_REQUIRE-$(subst $(empty) $(empty),$(comma),$(SERVERS))}"; \
-	$(PY) -m pytest $(TESTS)
+	export POSTROAD_REQUIRE="$${POSTROAD_REQUIRE-$(subst $(empty) $(empty),$(comma),$(SERVERS) strace)}"; \
+	$(if $(TESTS),$(PY) -m pytest $(TESTS),sh tests/run-all.sh $(PY))
 
 demo: setup ## from kubectl apply to delivered mail (MAIL=dir for mails of your own)
 	cd tests && ../$(PY) -m demo $(if $(MAIL),--mail $(MAIL))

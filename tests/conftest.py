@@ -12,6 +12,10 @@ from collections.abc import Mapping
 import pytest
 from hypothesis import settings
 
+from stack import packages
+from stack.errors import StackError
+from stack.progress import Progress
+
 settings.register_profile("calm", deadline=None)
 settings.load_profile("calm")
 """How long an example takes says something about the machine, not about the code."""
@@ -29,7 +33,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     required = set(os.environ.get("POSTROAD_REQUIRE", "").split(","))
     for marker in item.iter_markers("needs"):
         for server in marker.args:
-            if os.environ.get(SIGNS[server]) if server in SIGNS else shutil.which(server):
+            if os.environ.get(SIGNS[server]) if server in SIGNS else _has_program(server):
                 continue
             message = (
                 f"{server} is not running: start it with `python -m stack up {server}` "
@@ -38,6 +42,16 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
                 else f"{server} is not installed: it is a package of that name"
             )
             (pytest.fail if server in required else pytest.skip)(message)
+
+
+def _has_program(name: str) -> bool:
+    """Look for a program, and install the package of its name where we may."""
+    if shutil.which(name) is None:
+        try:
+            packages.ensure([name], Progress(quiet=True))
+        except StackError:
+            pass
+    return shutil.which(name) is not None
 
 
 @pytest.fixture(scope="session")

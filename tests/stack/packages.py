@@ -31,6 +31,7 @@ PROOFS = {
     "openssl": "openssl",
     "rabbitmq-server": "/usr/lib/rabbitmq/bin/rabbitmq-server",
     "runc": "runc",
+    "strace": "strace",
     "util-linux": "nsenter",
 }
 """For each package a program in PATH, or a file, by which it is known to be there."""

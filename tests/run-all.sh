@@ -1,0 +1,35 @@
+#!/bin/sh
+# Every test, in two runs side by side: those that share the real servers one after the other, and
+# meanwhile those that need none, or only an API server of their own. Most of either is waiting.
+# Usage: run-all.sh PYTHON. With POSTROAD_TEST_AGAIN set, what failed is run once more, alone.
+set -u
+python=$1
+shared=${SHARED_TESTS:-tests/contract tests/integration tests/e2e}
+apart=${APART_TESTS:-tests/unit tests/crash tests/controller operator}
+
+run() { # NAME PATH...
+    name=$1
+    shift
+    ${polite:-} "$python" -m pytest -o cache_dir=".pytest_cache/$name" "$@"
+}
+
+run_twice() { # NAME PATH...
+    run "$@" && return
+    test -n "${POSTROAD_TEST_AGAIN:-}" && run "$@" --last-failed
+}
+
+mkdir -p build
+(
+    polite="nice -n 5" # the others are watched by the clock
+    run_twice apart $apart
+) >build/tests-apart.log 2>&1 &
+apart_pid=$!
+trap 'kill $apart_pid 2>/dev/null' INT TERM
+run_twice shared $shared
+shared_status=$?
+wait $apart_pid
+apart_status=$?
+test $shared_status -eq 0 || echo "Of the tests on shared servers some failed: see above."
+echo "The tests that share no server:"
+cat build/tests-apart.log
+exit $((shared_status | apart_status))
