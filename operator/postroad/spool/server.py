@@ -28,6 +28,9 @@ from postroad.telemetry.logs import logger
 log = logger("spool")
 Arguments = Mapping[str, Any]
 
+PIECES = 4
+"""Pieces of a content that wait for the disk; behind them its connection is not read."""
+
 
 class Server:
     """Serves an owned queue on a Unix socket."""
@@ -99,7 +102,7 @@ class _Connection:
                 if not 5 <= length <= wire.LONGEST:
                     return
                 body = await self._reader.readexactly(length - 5)
-                self._take(call, kind, body)
+                await self._take(call, kind, body)
         finally:
             for task in list(self._calls.values()):
                 task.cancel()
@@ -108,22 +111,36 @@ class _Connection:
             for item in list(self._items.values()):
                 item.give_back()
 
-    def _take(self, call: int, kind: int, body: bytes) -> None:
+    async def _take(self, call: int, kind: int, body: bytes) -> None:
         if kind == Kind.CALL:
             arguments = json.loads(body)
             if arguments["op"] == "enqueue":
-                self._input[call] = asyncio.Queue()
+                self._input[call] = asyncio.Queue(PIECES)
             self._credit[call] = asyncio.Semaphore(wire.BURST)
             self._calls[call] = asyncio.ensure_future(self._answer(call, arguments))
         elif kind == Kind.DATA and call in self._input:
-            self._input[call].put_nowait(body)
+            await self._hand_over(call, body)
         elif kind == Kind.END and call in self._input:
-            self._input[call].put_nowait(None)
+            await self._hand_over(call, None)
         elif kind == Kind.CANCEL and call in self._calls:
             self._calls[call].cancel()
         elif kind == Kind.MORE and call in self._credit:
             for _ in range(wire.BURST):
                 self._credit[call].release()
+
+    async def _hand_over(self, call: int, piece: bytes | None) -> None:
+        """Give a call the next piece, or the end, of its content. Waits while it has enough of
+        them, and no longer than it goes on: it needs nothing else of this connection, so either
+        it takes one or it ends."""
+        pieces = self._input[call]
+        if not pieces.full():
+            return pieces.put_nowait(piece)
+        putting = asyncio.ensure_future(pieces.put(piece))
+        try:
+            await asyncio.wait({putting, self._calls[call]}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            putting.cancel()
+        return None
 
     async def _answer(self, call: int, arguments: Arguments) -> None:
         operation = OPERATIONS.get(arguments["op"])
