@@ -58,13 +58,18 @@ class Gathering(Generic[K, V, R]):
         return await request.answer
 
     async def _run(self, key: K) -> None:
+        together: list[_Request[V, R]] = []
         try:
             while waiting := self._waiting[key]:
                 together, self._waiting[key] = waiting[: self._most], waiting[self._most :]
                 await self._answer(key, self._wanted(together))
+        except BaseException:
+            # The loop is going down, say. Who still waits has an end of its own to come to.
+            for request in (*together, *self._waiting[key]):
+                request.fail(self._late())
+            raise
         finally:
-            for request in self._waiting.pop(key):
-                request.answer.cancel()  # the loop is going down
+            del self._waiting[key]
 
     def _wanted(self, together: list[_Request[V, R]]) -> list[_Request[V, R]]:
         """Leave out who stopped waiting and who waited for too long."""

@@ -11,6 +11,9 @@ import pytest
 from postroad.errors import ViewRefused, ViewUnavailable
 from postroad.gathering import Gathering
 
+SOON = 20
+"""Seconds within which what must happen has happened; passing it is a failure, not a measure."""
+
 
 class Server:
     """Doubles numbers. Holds each request until `gate` is open; `bad` is refused, and the answers
@@ -135,6 +138,26 @@ async def test_what_waited_for_too_long_is_not_sent(monkeypatch: pytest.MonkeyPa
     with pytest.raises(ViewUnavailable, match="too late"):
         await second
     assert server.requests == [("a", [1])]
+
+
+async def test_when_the_sender_is_cancelled_nobody_waits_for_ever() -> None:
+    """As `asyncio.run` does with all tasks at its end, also while others still want to end well."""
+    server = Server()
+    server.gate.clear()
+    ask = gathering(server)
+    first = asyncio.create_task(ask("a", 1))
+    await waits_for(server, 1)
+    second = asyncio.create_task(ask("a", 2))
+    await asyncio.sleep(0)
+
+    for sender in ask._senders:
+        sender.cancel()
+    async with asyncio.timeout(SOON):
+        found = await asyncio.gather(first, second, return_exceptions=True)
+
+    assert [str(each) for each in found] == ["too late", "too late"]
+    server.gate.set()
+    assert await ask("a", 3) == 6
 
 
 async def test_who_stops_waiting_is_left_out() -> None:

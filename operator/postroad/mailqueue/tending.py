@@ -35,8 +35,8 @@ class Tending:
         self._due = timedelta(0)
 
     async def run(self) -> None:
-        """Tend if it is time. Raises: ServerError, ConfigurationStale; and the first error of single
-        mails, after all had their turn, when there were very many."""
+        """Tend if it is time. Raises: ServerError, ConfigurationStale; and, after all had their
+        turn, the first error of single mails, when there were very many."""
         now = self._engine.clock.elapsed()
         if now < self._due:
             return
