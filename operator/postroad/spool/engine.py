@@ -272,12 +272,9 @@ class Engine:
         waited for: the DELIVERYs say the same as the FINISH (LQ-28)."""
         if not left:
             return self.end(entry, waiting)
-        journal = self.lane(NEW)
         record = Delivery(waiting.mail_id, waiting.turn, Kind.DELIVERED, left, "")
         end = self.append(NEW, record).end
-        self._append_finish(entry, waiting, Finished.DONE)
-        self.take_out(entry)
-        journal.when_durable(end, lambda: self.slots.release(entry.slot))
+        self.end(entry, waiting)
         await self._commit_delivery(end)
         return None
 
@@ -287,10 +284,11 @@ class Engine:
         await self.lanes[NEW].commit(end, self._sync_wait * bool(self.receiving))
 
     def end(self, entry: Entry, waiting: Waiting) -> None:
-        """End a turn whose recipients all have durable DELIVERYs."""
-        self._append_finish(entry, waiting, Finished.DONE)
+        """End a turn whose recipients all have DELIVERYs. Not durable. The slot waits for the
+        FINISH: without it, recovery makes a dead letter of a mail that failed for somebody."""
+        written = self._append_finish(entry, waiting, Finished.DONE)
         self.take_out(entry)
-        self.slots.release(entry.slot)
+        self.lanes[NEW].when_durable(written.end, lambda: self.slots.release(entry.slot))
 
     def _append_finish(self, entry: Entry, waiting: Waiting, kind: Finished) -> Written:
         lane, position = entry.segment.lane, entry.position
