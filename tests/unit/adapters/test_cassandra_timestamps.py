@@ -53,6 +53,41 @@ def test_timestamps_only_grow(hand: Hand, timestamps: Timestamps) -> None:
     assert found == sorted(set(found))
 
 
+def test_one_host_with_a_wrong_clock_is_not_believed(hand: Hand, timestamps: Timestamps) -> None:
+    """What is written by a clock far ahead wins over everything that is written after it."""
+    timestamps.learn(0, NOON, MS)
+    right, wrong = NOON, NOON + timedelta(hours=1)
+
+    for theirs in (wrong, wrong, right, wrong, NOON - timedelta(hours=1), wrong):
+        timestamps.learn(0, theirs, MS)
+
+    assert abs(timestamps() - NOON_US) <= 2000
+
+
+def test_what_is_read_three_times_is_believed_however_far_it_is(
+    hand: Hand, timestamps: Timestamps
+) -> None:
+    """Cassandra's clocks were set, or ours stood still."""
+    timestamps.learn(0, NOON, MS)
+
+    for _ in range(3):
+        timestamps.learn(0, NOON + timedelta(hours=1), 4 * MS)
+
+    assert abs(timestamps() - (NOON_US + 3600 * 1_000_000)) <= 3000
+
+
+def test_a_clock_that_is_not_believed_is_logged(
+    timestamps: Timestamps, caplog: pytest.LogCaptureFixture
+) -> None:
+    timestamps.learn(0, NOON, MS)
+
+    timestamps.learn(0, NOON + timedelta(hours=1), MS)
+
+    [record] = caplog.records
+    assert record.levelname == "WARNING"
+    assert record.__dict__["seconds"] == 3600
+
+
 def test_a_slow_answer_says_less_than_a_quick_one_before(
     hand: Hand, timestamps: Timestamps
 ) -> None:

@@ -5,6 +5,7 @@ clock, a process whose clock is ahead would win over everybody's later writes. B
 at arrival, a write that was stuck in a cut connection would win over those that were made after it.
 So each write gets the view's time at which it was made here: Cassandra's clock is read when the
 session connects and with every `Session.server_time`, and in between CLOCK_BOOTTIME goes on.
+A reading comes from whichever host answers: one host whose clock is wrong is not believed.
 (Lightweight transactions have timestamps of their own, which Cassandra orders.)
 """
 
@@ -17,12 +18,22 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from postroad.domain.identifiers import EPOCH
+from postroad.telemetry.logs import logger
 
 DRIFT_PER_MILLION = 200
 """How far two clocks run apart at most. Quartz does 50; this is both of them, with room."""
 
 READ_PRECISION_NS = 1_000_000
 """Cassandra tells its time to the millisecond, rounded down."""
+
+
+BELIEVABLE_NS = 5_000_000_000
+"""How far hosts' clocks may be apart, beyond what reading them leaves open."""
+
+ENOUGH = 3
+"""So many readings in a row that agree with each other are believed, whatever was known."""
+
+_LOG = logger("cassandra")
 
 
 def boot_ns() -> int:
@@ -42,6 +53,10 @@ class _Reading:
     def doubt_at(self, now: int) -> int:
         return self.doubt + (now - self.at) * DRIFT_PER_MILLION // 1_000_000
 
+    def agrees_with(self, later: _Reading) -> bool:
+        between = abs(later.offset - self.offset)
+        return between <= self.doubt_at(later.at) + later.doubt + BELIEVABLE_NS
+
 
 class Timestamps:
     """The driver's `timestamp_generator`: called for every request, it returns microseconds that
@@ -50,6 +65,8 @@ class Timestamps:
     def __init__(self, clock_ns: Callable[[], int] = boot_ns) -> None:
         self.clock_ns = clock_ns
         self._reading: _Reading | None = None
+        self._strange: list[_Reading] = []
+        """The last readings, as far as they agree with each other and not with what is known."""
         self._last = 0
         self._lock = threading.Lock()
 
@@ -63,7 +80,7 @@ class Timestamps:
 
     def learn(self, before_ns: int, theirs: datetime, after_ns: int) -> None:
         """Take in what the view's clock showed between two moments of `clock_ns`. What is more
-        doubtful than what is known is left out."""
+        doubtful than what is known is left out; what is far from it, until `ENOUGH` say so."""
         theirs_ns = (theirs - EPOCH) // timedelta(microseconds=1) * 1000 + READ_PRECISION_NS // 2
         middle = (before_ns + after_ns) // 2
         reading = _Reading(
@@ -71,5 +88,20 @@ class Timestamps:
         )
         with self._lock:
             known = self._reading
-            if known is None or reading.doubt <= known.doubt_at(middle):
+            if known is None or known.agrees_with(reading):
+                self._strange.clear()
+                if known is None or reading.doubt <= known.doubt_at(middle):
+                    self._reading = reading
+                return
+            if self._strange and not self._strange[-1].agrees_with(reading):
+                self._strange.clear()
+            self._strange.append(reading)
+            is_believed = len(self._strange) >= ENOUGH
+            if is_believed:
                 self._reading = reading
+                self._strange.clear()
+        _LOG.warning(
+            "Cassandra's clock is not where it was",
+            seconds=round((reading.offset - known.offset) / 1e9, 1),
+            is_believed=is_believed,
+        )
