@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import AsyncGenerator
 from contextlib import aclosing, suppress
+from dataclasses import replace as copy
 from typing import cast
 from uuid import UUID
 
@@ -19,7 +20,7 @@ from postroad.domain.ladder import hop_after, step_to
 from postroad.domain.references import Reference
 from postroad.domain.turns import Mark
 from postroad.domain.wire import decode
-from postroad.errors import BrokerUnavailable, ServerError, UnreadableReference
+from postroad.errors import BrokerUnavailable, ServerError, UnreadableReference, ViewRefused
 from postroad.mailqueue import dead, protocol
 from postroad.mailqueue.endings import ack, delete_and_ack, later
 from postroad.mailqueue.engine import Engine
@@ -30,6 +31,9 @@ from postroad.ports.view import DeadLetter
 PREFETCH = 10
 UNREADABLE = "the message is no reference that this version can read"
 BROKEN = "upkeep broke down over this message: "
+
+KEPT_BYTES = 64 << 10
+"""Of a message that the view does not take whole: enough to see what it was."""
 
 
 async def consume_dead(engine: Engine) -> int:
@@ -72,11 +76,19 @@ async def _handle(engine: Engine, delivery: Delivery) -> None:
 
 
 async def _bury_body(engine: Engine, delivery: Delivery, reason: str) -> UUID:
-    """Keep the body under an id made of its bytes, so that keeping it twice is keeping it once."""
+    """Keep the body under an id made of its bytes, so that keeping it twice is keeping it once. One
+    that is refused as it is would stand before all others: its beginning is kept."""
     now = engine.clock.now()
     letter_id = _id_of(delivery.body, engine)
     letter = DeadLetter(letter_id, dead.month_of(letter_id), now, reason, None, delivery.body)
-    await engine.view.bury(letter)
+    try:
+        await engine.view.bury(letter)
+    except ViewRefused:
+        size = len(delivery.body)
+        if size <= KEPT_BYTES:
+            raise
+        cut = f"{reason} (the first {KEPT_BYTES} of its {size} bytes)"
+        await engine.view.bury(copy(letter, reason=cut, body=delivery.body[:KEPT_BYTES]))
     await ack(engine, delivery)
     return letter_id
 

@@ -14,8 +14,9 @@ from postroad.adapters.memory.broker import Message
 from postroad.adapters.memory.gate import Fault, Step, away, no_fault
 from postroad.domain.mail import Outcome
 from postroad.domain.selectors import Selector
-from postroad.errors import ViewUnavailable
+from postroad.errors import ViewRefused, ViewUnavailable
 from postroad.mailqueue.troubles import MOST
+from postroad.mailqueue.undelivered import KEPT_BYTES
 from postroad.telemetry import metrics
 from support.post import NAME, WINDOW, Post, Process
 
@@ -169,6 +170,31 @@ async def test_message_that_breaks_its_handling_is_a_dead_letter_and_blocks_no_o
     assert await process.queue.requeue(ALL) == 1
     assert await post.deliver(process, MINUTE) == ["bad"]
     post.check_nothing_is_left()
+
+
+async def test_message_that_the_view_cannot_keep_whole_is_cut_and_blocks_no_other(
+    post: Post, process: Process
+) -> None:
+    """Cassandra refuses what is larger than half a commit log segment."""
+    garbage = b"x" * (KEPT_BYTES + 1)
+    post.broker.dead.append(Message(UUID(int=1), garbage))
+    post.broker.dead.append(Message(UUID(int=2), b"small"))
+    left = [1]
+
+    async def refuse_first(step: Step) -> None:
+        if step.operation == "bury" and left[0]:
+            left[0] -= 1
+            raise ViewRefused("the mutation is too large")
+
+    process.gate.before = refuse_first
+
+    await process.queue.maintain()
+
+    cut, small = sorted(post.tables.letters.values(), key=lambda each: -len(each.body or b""))
+    assert cut.body == garbage[:KEPT_BYTES]
+    assert str(len(garbage)) in cut.reason
+    assert small.body == b"small"
+    assert len(post.broker.dead) == post.broker.unacked_dead == 0
 
 
 async def test_messages_of_the_dead_queue_are_given_back_when_a_round_ends_early(
