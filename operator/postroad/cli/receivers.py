@@ -15,6 +15,7 @@ from asyncio.subprocess import PIPE
 from asyncio.subprocess import Process as Child
 from contextlib import suppress
 from datetime import timedelta
+from typing import Any
 
 from postroad.cli.serving import Process
 from postroad.errors import InvalidSettings, ReceiverEnded
@@ -37,8 +38,13 @@ async def receive_in_children(this: Process, settings: Settings, url: str, count
         address = _address_of(listening)
         children = [await _start(settings, url, listening, count) for _ in range(count)]
     stopping = asyncio.create_task(this.stop.wait())
+    beginning = asyncio.gather(*map(_is_listening, children))
     try:
-        if not all(await asyncio.gather(*map(_is_listening, children))):
+        either: list[asyncio.Future[Any]] = [stopping, beginning]
+        await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+        if this.stop.is_set():
+            return  # a signal to all of us may have ended them before
+        if not all(beginning.result()):
             raise ReceiverEnded
         _log.info("listening", queue=this.queue.name, address=address)
         ends = [asyncio.create_task(child.wait()) for child in children]
@@ -47,6 +53,7 @@ async def receive_in_children(this: Process, settings: Settings, url: str, count
             raise ReceiverEnded
     finally:
         stopping.cancel()
+        beginning.cancel()
         await _end(children, this.drain_within + GRACE)
 
 

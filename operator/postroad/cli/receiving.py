@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import socket
 import ssl
 
@@ -18,6 +17,8 @@ from postroad.intake.dialogue import Offer
 from postroad.intake.server import SmtpServer
 from postroad.intake.sessions import Receiver
 from postroad.settings import Intake, Settings, from_environment
+
+STANDARD_INPUT = 0
 
 
 @click.command()
@@ -47,9 +48,9 @@ def with_address(settings: Settings, listen: str | None) -> Settings:
 
 async def _receive(settings: Settings, url: str, create: bool, inherited: int | None) -> None:
     tls = tls_context(settings.intake)
-    async with process(settings, url, create=create) as this:
+    parent = None if inherited is None else STANDARD_INPUT
+    async with process(settings, url, create=create, parent=parent) as this:
         if this is not None and inherited is not None:
-            asyncio.get_running_loop().add_reader(0, this.stop.set)  # its end: the parent is gone
             await receive(this, settings, tls, socket.socket(fileno=inherited))
         elif this is not None:
             await receive(this, settings, tls)

@@ -44,16 +44,21 @@ def run(settings: Settings, main: Coroutine[Any, Any, None]) -> None:
 
 
 @asynccontextmanager
-async def process(settings: Settings, url: str, *, create: bool) -> AsyncIterator[Process | None]:
+async def process(
+    settings: Settings, url: str, *, create: bool, parent: int | None = None
+) -> AsyncIterator[Process | None]:
     """Listen for signals and probes, open the queue, and close all of it in the end.
 
     Servers that are away are waited for. Gives None when the process is to end before that.
+    `parent`: a descriptor whose end says that the parent is gone, which is as good as SIGTERM.
     Raises: what `open_queue` raises and will raise again.
     """
     stop, readiness = asyncio.Event(), Readiness()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, _end, stop, readiness)
+    if parent is not None:
+        loop.add_reader(parent, _orphaned, loop, parent, stop, readiness)
     health = HealthServer(readiness)
     await health.listen(settings.health_port)
     try:
@@ -74,6 +79,13 @@ async def process(settings: Settings, url: str, *, create: bool) -> AsyncIterato
 def _end(stop: asyncio.Event, readiness: Readiness) -> None:
     readiness.draining()
     stop.set()
+
+
+def _orphaned(
+    loop: asyncio.AbstractEventLoop, parent: int, stop: asyncio.Event, readiness: Readiness
+) -> None:
+    loop.remove_reader(parent)  # an end can be read for ever
+    _end(stop, readiness)
 
 
 async def _open(
