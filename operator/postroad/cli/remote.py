@@ -94,8 +94,8 @@ def place(kubectl: Kubectl, queue: QueueName, image: str | None) -> Iterator[tup
     made = stand_in(kubectl, resource, queue, image or f"postroad:{version('postroad')}")
     pod = made["metadata"]["name"]
     click.echo(f"no pod of {queue} runs: pod {pod} is made for this command", err=True)
-    kubectl.create(made, queue.namespace)
-    try:
+    try:  # a command that is interrupted may have made it already
+        kubectl.create(made, queue.namespace)
         kubectl.wait_ready(pod, START_SECONDS, queue.namespace)
         yield pod, STAND_IN
     finally:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import resource
 import signal
 from collections.abc import AsyncIterator, Coroutine
 from contextlib import asynccontextmanager
@@ -39,8 +40,17 @@ class Process:
 def run(settings: Settings, main: Coroutine[Any, Any, None]) -> None:
     """Run a long-running command to its end."""
     logs.configure(settings.log_level)
+    allow_all_descriptors()
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(main)
+
+
+def allow_all_descriptors() -> None:
+    """Let this process open as many files and connections as it may at all: the soft limit, often
+    1024, is meant for programs that use select(2)."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with contextlib.suppress(OSError, ValueError):  # as before, then
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 @asynccontextmanager

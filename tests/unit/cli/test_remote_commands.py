@@ -13,6 +13,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from postroad.cli import KUBECTL_COMMANDS, kubectl_mailqueue, main
+from postroad.cli.kubectl import Kubectl
 from support import played_kubectl
 from support.played_kubectl import answer, calls, executed, folder
 
@@ -174,6 +175,26 @@ def test_without_a_running_pod_one_is_made_as_the_deployment_would_and_deleted(
     assert executed(queue)[3] == made["metadata"]["name"]
     done = [line.split()[0] for line in calls(queue)]
     assert done[-4:] == ["create", "wait", "exec", "delete"]
+
+
+def test_a_command_that_is_interrupted_while_its_pod_is_made_deletes_it(
+    queue: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    played_kubectl.put_list(queue, "pods", [])
+    played_kubectl.put_list(queue, "deployments", [])
+    (queue / "main.json").write_text(json.dumps({"spec": CLUSTER}))
+    create = Kubectl.create
+
+    def interrupted(kubectl: Kubectl, manifest: dict[str, Any], namespace: str) -> None:
+        create(kubectl, manifest, namespace)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Kubectl, "create", interrupted)
+
+    assert run("size", "outgoing").exit_code == 1
+
+    made = json.loads((queue / "created.json").read_text())["metadata"]["name"]
+    assert calls(queue)[-1].split()[:2] == ["delete", f"pod/{made}"]
 
 
 def test_a_queue_without_deployments_gets_a_pod_like_a_workers(queue: Path) -> None:
