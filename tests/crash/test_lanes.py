@@ -12,7 +12,7 @@ import pytest
 
 from contract.queue_harness import letter
 from crash.cuts import disks_after
-from crash.lossy import Disk, LossyFiles
+from crash.lossy import Disk, LossyFiles, Name
 from crash.world import OPTIONS, ROOT, Outside, check, opened, start
 from postroad import open_queue
 from postroad.adapters.memory.clock import ManualClock
@@ -191,3 +191,72 @@ async def test_every_cut_recovers_into_other_lanes_and_back(after: tuple[timedel
                     options = with_steps(*BEFORE)
                     async with opened(other, seed=2, options=options) as (_, queue):
                         await check(queue, [*events, *journal.events(again)])
+
+
+async def test_a_lane_that_drained_brings_nothing_back_by_the_name_of_an_old_segment() -> None:
+    """A cut may leave a segment behind that was removed; no later start takes it for a new one."""
+    files, clock = LossyFiles(), ManualClock()
+    queue = await start(files, clock)
+    await queue.keeper.recovering
+    outside = Outside(files, queue)
+    await outside.enqueue("ended", delay=MINUTE)
+    await clock.advance(MINUTE)
+    await outside.lease()
+    await outside.done("ended")
+    await queue.close()
+    events = files.journal.events(len(files.journal.steps))
+
+    second = await restarted(files.disk)
+    for cut in list(second.journal.cuts())[-6:]:
+        third = await restarted(disks_after(second.journal, cut)[0])  # the one that lost the most
+        for again in list(third.journal.cuts())[-6:]:
+            async with opened(disks_after(third.journal, again)[0], seed=3) as (_, queue):
+                await check(queue, events)
+
+
+async def restarted(disk: Disk) -> LossyFiles:
+    """Start on a disk, take a checkpoint, and stop."""
+    async with opened(disk, seed=2) as (files, queue):
+        await queue.keeper.checkpoint()
+    return files
+
+
+async def test_a_lane_that_drained_counts_on_after_a_restart() -> None:
+    """A number that came again could meet an older checkpoint, which takes it for long gone."""
+    files, clock = LossyFiles(), ManualClock()
+    queue = await start(files, clock)
+    await queue.keeper.recovering
+    outside = Outside(files, queue)
+    await outside.enqueue("first", delay=MINUTE)
+    await clock.advance(MINUTE)
+    await outside.lease()
+    await outside.done("first")
+    await queue.close()
+    for _ in range(2):
+        files = await restarted(files.disk)
+
+    async with opened(files.disk, clock) as (files, queue):
+        await Outside(files, queue).enqueue("second", delay=MINUTE)
+        names = files.disk.names[ROOT / "log"]
+        assert [name for name in names if name.startswith("60s.")] == ["60s.0000000002"]
+
+
+async def test_a_start_that_removes_old_segments_makes_that_durable() -> None:
+    """Otherwise one start after the other would find them again."""
+    files, clock = LossyFiles(), ManualClock()
+    queue = await start(files, clock)
+    await queue.keeper.recovering
+    outside = Outside(files, queue)
+    await outside.enqueue("first", delay=MINUTE)
+    await clock.advance(MINUTE)
+    await outside.lease()
+    await outside.done("first")
+    await queue.close()
+    left = dict(files.disk.names[ROOT / "log"])
+    files = await restarted(files.disk)
+    files.disk.names[ROOT / "log"].update(left)  # as if their removal had been lost
+
+    async with opened(files.disk) as (files, _):
+        assert "60s.0000000001" not in files.disk.names[ROOT / "log"]
+        _, unproven = files.journal.unproven(len(files.journal.steps))
+        assert not [step for step in unproven if isinstance(step, Name)]

@@ -197,9 +197,10 @@ class Keeper:
 
 def _first_needed(lane: LaneLog, scan_from: int | None) -> int:
     """Return the number of the first segment that must stay: the first with a live turn, or with
-    the start of the working suffix, or the one that this process appends to."""
+    the start of the working suffix, or the one that this process appends to; when there is none,
+    the one that comes next, as no number is used twice."""
     for segment in lane.segments:
         is_scanned = scan_from is not None and segment.sequence >= sequence_of(scan_from)
         if segment.live or is_scanned or lane.appends_to(segment):
             return segment.sequence
-    return sequence_of(lane.end) + 1
+    return lane.next_sequence

@@ -84,7 +84,7 @@ class LaneLog:
         self._current: Segment | None = None
         newest = self.segments[-1] if self.segments else None
         self.durable = self.end = newest.end_position if newest else 0
-        self._next_sequence = newest.sequence + 1 if newest else 1
+        self.next_sequence = newest.sequence + 1 if newest else 1
         self._last: Segment | None = None
         self._batches: list[_Batch] = []
         self._in_flight: list[_Batch] = []
@@ -103,7 +103,7 @@ class LaneLog:
 
     def skip_to(self, sequence: int) -> None:
         """Let the next segment have at least this number."""
-        self._next_sequence = max(self._next_sequence, sequence)
+        self.next_sequence = max(self.next_sequence, sequence)
 
     def append(self, record_type: int, payload: bytes) -> Written:
         """Append a record in memory. Raises: StoreFailed once the store has stopped."""
@@ -137,11 +137,11 @@ class LaneLog:
         limit = max(shape.segment_bytes, segments.HEADER_BLOCK + shape.marks + size)
         previous_end = self.end
         header = Header(
-            self.lane, self._next_sequence, shape.marks, limit, self._salt(), previous_end,
+            self.lane, self.next_sequence, shape.marks, limit, self._salt(), previous_end,
             self._now_us(),
         )  # fmt: skip
         segment = Segment.planned(header)
-        self._next_sequence += 1
+        self.next_sequence += 1
         self._batches.append(_Batch(segment, segment.end, earlier=self._current))
         self._current = segment
         self.segments.append(segment)

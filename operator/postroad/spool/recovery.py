@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from pathlib import PurePath
 
 from postroad.errors import StoreDamaged
 from postroad.ports.files import File, Files
@@ -51,7 +52,7 @@ def find_lanes(
     for name in files.names(layout.log):
         if (known := segment_of(name)) is not None:
             found.setdefault(known[0], []).append(known[1])
-    lanes, following = {}, {}
+    lanes, following, old = {}, {}, list[PurePath]()
     for lane, sequences in found.items():
         state = checkpoint.lanes.get(lane, LaneState(1, 0))
         kept = sorted(each for each in sequences if each >= state.first_sequence)
@@ -62,8 +63,11 @@ def find_lanes(
         lanes[lane] = segments
         newest = segments[-1].sequence if segments else state.first_sequence - 1
         following[lane] = max(newest, sequence_of(state.end)) + 1
-        for sequence in () if is_reading else set(sequences) - set(kept):
-            files.unlink(layout.segment(lane, sequence))
+        old += [layout.segment(lane, each) for each in sequences if each < state.first_sequence]
+    if old and not is_reading:
+        for path in old:
+            files.unlink(path)
+        files.sync_directory(layout.log)
     return lanes, following
 
 
