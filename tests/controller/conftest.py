@@ -2,29 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from uuid import uuid4
 
 import pytest
 
 import stack
-from postroad.controller.api import NAMESPACE
+from postroad.controller.api import MAIL_QUEUE, NAMESPACE, QUEUE_CLUSTER
 from postroad.controller.api_server import ApiServer, load_configuration
 from stack.control_plane import ControlPlane
+from stack.server import State
 from support.crds import install_crds
 from support.running_operator import Running
 
+NO_FINALIZERS = {"metadata": {"finalizers": None}}
+
 
 @pytest.fixture(scope="session")
-def kubeconfig() -> Path:
+def kubeconfig() -> Iterator[Path]:
     """The administrator's access to an API server alone: no pod ever runs there, and no other
-    operator than the test's own."""
+    operator than the test's own. One that ran before is left running."""
     running = stack.Stack(environment={})
-    running.up(["apiserver"])
     server = running.server("apiserver")
     assert isinstance(server, ControlPlane)
-    return server.kubeconfig
+    ran_before = server.state() is State.RUNNING
+    running.up([server.name])
+    yield server.kubeconfig
+    if not ran_before:
+        running.down([server.name])
 
 
 @pytest.fixture
@@ -44,6 +50,9 @@ async def namespace(api: ApiServer) -> AsyncIterator[str]:
         NAMESPACE, {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}}
     )
     yield name
+    for kind in (MAIL_QUEUE, QUEUE_CLUSTER):
+        for left in await api.list(kind, name):  # the operator that would let them go has ended
+            await api.patch(kind, name, left["metadata"]["name"], NO_FINALIZERS)
     await api.delete(NAMESPACE, created)
 
 
