@@ -1,9 +1,9 @@
 """One Cassandra node from its jars (Maven Central) on JDK 17, with passwords on.
 
 The jars hold no configuration; ours is below, small enough for a laptop: 1 GiB of heap at most,
-one compactor. Writes are synced before they are acknowledged (`commitlog_sync: batch`): by default a
-node that is killed forgets up to ten seconds of them, which the other replicas remember; here there
-are none.
+one compactor. Writes are synced before they are acknowledged (`commitlog_sync: batch`): by default
+a node that is killed forgets up to ten seconds of them, which the other replicas remember; here
+there are none.
 """
 
 from collections.abc import Sequence
