@@ -23,11 +23,6 @@ async def post() -> AsyncIterator[Post]:
     await post.close()
 
 
-@pytest.fixture
-async def process(post: Post) -> Process:
-    return await post.start()
-
-
 def count(process: Process, since: int, operation: str) -> int:
     return sum(step.operation == operation for step in process.gate.steps[since:])
 

@@ -3,7 +3,6 @@ not wait for it."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
 from datetime import timedelta
 
 import pytest
@@ -18,18 +17,6 @@ from support.post import Post, Process
 
 ALL = Selector.all()
 MINUTE = timedelta(minutes=1)
-
-
-@pytest.fixture
-async def post() -> AsyncIterator[Post]:
-    post = Post()
-    yield post
-    await post.close()
-
-
-@pytest.fixture
-async def process(post: Post) -> Process:
-    return await post.start()
 
 
 def raise_at(process: Process, operation: str, error: Exception, times: int) -> None:

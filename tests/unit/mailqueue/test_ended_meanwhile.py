@@ -3,7 +3,7 @@ nothing tells the worker any more that somebody was first, but for the limits (i
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import Awaitable, Callable
 from datetime import timedelta
 
 import pytest
@@ -26,13 +26,6 @@ LATE: dict[str, Callable[[Item], Awaitable[None]]] = {
     "retry": lambda item: item.retry(timedelta(0)),
     "reject": lambda item: item.reject("no"),
 }
-
-
-@pytest.fixture
-async def post() -> AsyncIterator[Post]:
-    post = Post()
-    yield post
-    await post.close()
 
 
 async def taken_and_held(post: Post, worker: Process, person: Process) -> Item:

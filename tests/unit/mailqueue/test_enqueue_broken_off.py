@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
 from datetime import timedelta
 
 import pytest
@@ -16,18 +15,6 @@ from support.post import Post, Process
 
 class DriverBug(Exception):
     """No error that postroad knows."""
-
-
-@pytest.fixture
-async def post() -> AsyncIterator[Post]:
-    post = Post()
-    yield post
-    await post.close()
-
-
-@pytest.fixture
-async def process(post: Post) -> Process:
-    return await post.start()
 
 
 def broken_at(process: Process, operation: str) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
 from dataclasses import replace
 from datetime import timedelta
 from uuid import UUID
@@ -32,18 +31,6 @@ from support.post import WINDOW, Post, Process
 ALL = Selector.all()
 SECOND = timedelta(seconds=1)
 MINUTE = timedelta(minutes=1)
-
-
-@pytest.fixture
-async def post() -> AsyncIterator[Post]:
-    post = Post()
-    yield post
-    await post.close()
-
-
-@pytest.fixture
-async def process(post: Post) -> Process:
-    return await post.start()
 
 
 def servers_of(steps: list[Step], *operations: str) -> list[str]:

@@ -4,7 +4,6 @@ takes so long that most of the queue changes meanwhile."""
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
 from datetime import timedelta
 
 import pytest
@@ -18,18 +17,6 @@ from support.post import WINDOW, Post, Process
 
 ALL = Selector.all()
 MINUTE = timedelta(minutes=1)
-
-
-@pytest.fixture
-async def post() -> AsyncIterator[Post]:
-    post = Post()
-    yield post
-    await post.close()
-
-
-@pytest.fixture
-async def process(post: Post) -> Process:
-    return await post.start()
 
 
 async def test_size_is_right_when_a_closed_slice_gets_a_row_that_is_withdrawn(

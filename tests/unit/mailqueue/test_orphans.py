@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
 from dataclasses import replace
 from datetime import timedelta
 
@@ -20,18 +19,6 @@ from support.post import Post, Process
 ALL = Selector.all()
 MINUTE = timedelta(minutes=1)
 HOUR = timedelta(hours=1)
-
-
-@pytest.fixture
-async def post() -> AsyncIterator[Post]:
-    post = Post()
-    yield post
-    await post.close()
-
-
-@pytest.fixture
-async def process(post: Post) -> Process:
-    return await post.start()
 
 
 async def looks(post: Post, process: Process, count: int) -> None:

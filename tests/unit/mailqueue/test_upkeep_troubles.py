@@ -37,11 +37,6 @@ async def post() -> AsyncIterator[Post]:
     await post.close()
 
 
-@pytest.fixture
-async def process(post: Post) -> Process:
-    return await post.start()
-
-
 def break_at(process: Process, operation: str, times: int = 1) -> None:
     """Let a step raise what nobody foresaw."""
     left = [times]
