@@ -31,6 +31,23 @@ THREADS = 8
 TIMEOUT_SECONDS = 15.0
 """For one call; a call that takes longer is repeated by the next reconcile."""
 
+WHEN_TOLD_LATER = urllib3.Retry(
+    total=None,
+    connect=0,
+    read=0,
+    redirect=0,
+    other=0,
+    status=5,
+    status_forcelist={429},
+    allowed_methods=None,
+    backoff_factor=0.2,
+    backoff_jitter=0.2,
+    retry_after_max=5,
+    raise_on_status=False,
+)
+"""A server that is starting or busy says when to come again, and has done nothing: ask it then,
+whatever the method. Every other failure is left to the next reconcile."""
+
 JSON, MERGE, APPLY = (
     "application/json",
     "application/merge-patch+json",
@@ -201,7 +218,7 @@ class ApiServer:
                 body=None if body is None else json.dumps(body),
                 headers=self._headers(content_type),
                 timeout=TIMEOUT_SECONDS,
-                retries=False,
+                retries=WHEN_TOLD_LATER,
             )
         except urllib3.exceptions.HTTPError as error:
             raise KubernetesUnavailable(
