@@ -2,7 +2,8 @@
 
 Both relay to one smtp-sink while smtp-source sends mails of 10 kB, each in a session of its own.
 Accepted means that 250 was answered, and both answer it only after a sync; end to end means that
-the sink has the mail. Ours is a process or as many more as BENCH_RECEIVERS says, Postfix some
+the sink has the mail. Then once more with a next hop that is away, so that acceptance has the
+machine for itself. Ours is a process or as many more as BENCH_RECEIVERS says, Postfix some
 dozens; CPU is theirs, without source and sink. What is the embedded engine's own follows: syncs a
 mail, a slow sender, lanes, a restart with a long queue.
 """
@@ -20,7 +21,7 @@ from pathlib import Path
 
 from bench import mta_lanes, mta_recovery, mta_slow, mta_syncs
 from bench.results import Result, compared
-from support.postfix import Postfix, SmtpSink, cpu_seconds, family, smtp_source
+from support.postfix import Postfix, SmtpSink, cpu_seconds, family, free_port, smtp_source
 from support.programs import Program
 
 SESSIONS = {1: 400, 16: 2000, 64: 2000}
@@ -30,6 +31,7 @@ SIZE = 10_000
 ROUNDS = int(os.environ.get("BENCH_ROUNDS", "3"))
 RECEIVERS = int(os.environ.get("BENCH_RECEIVERS", "0"))
 PEER = "postfix (Debian)"
+SETTLE_SECONDS = 5.0
 CONCURRENCY = 20
 """Sessions with the next hop, of either."""
 
@@ -44,18 +46,32 @@ async def _measure() -> list[Result]:
     base = Path(tempfile.mkdtemp(prefix="postroad-bench-"))
     base.chmod(0o755)
     sink = await SmtpSink.start(base)
-    postfix = await Postfix.start(base / "postfix", sink.port, CONCURRENCY)
+    try:
+        found = await _compare_all(base / "through", sink.port, sink)
+        found += await _compare_all(base / "waiting", free_port(), None)
+    finally:
+        await sink.stop()
+        shutil.rmtree(base, ignore_errors=True)
+    return [*found, *await _engine_alone()]
+
+
+async def _compare_all(base: Path, relay: int, sink: SmtpSink | None) -> list[Result]:
+    """Compare with every number of sessions. Without a sink nobody listens at the next hop, and
+    all that is accepted waits there for an hour."""
+    base.mkdir(mode=0o755)
+    postfix = await Postfix.start(base / "postfix", relay, CONCURRENCY, "minimal_backoff_time=1h\n")
     program = await Program.start(
         base,
         *("mta", "--queue", f"embedded://{base}/store", "--listen", "127.0.0.1:0"),
-        *("--relay", f"127.0.0.1:{sink.port}", "--tls", "none"),
+        *("--relay", f"127.0.0.1:{relay}", "--tls", "none"),
         *("--concurrency", str(CONCURRENCY), "--receivers", str(RECEIVERS)),
+        environment={"POSTROAD_RETRY_LANES": "1h"},
     )
     try:
         port = await program.port("listening")
         ours = Candidate(port, lambda: family(program.pid), sink)
         theirs = Candidate(postfix.port, postfix.processes, sink)
-        found = [
+        return [
             result
             for sessions, mails in SESSIONS.items()
             for result in await _compare(ours, theirs, sessions, mails)
@@ -63,9 +79,6 @@ async def _measure() -> list[Result]:
     finally:
         await program.kill()
         await postfix.stop()
-        await sink.stop()
-        shutil.rmtree(base, ignore_errors=True)
-    return [*found, *await _engine_alone()]
 
 
 async def _engine_alone() -> list[Result]:
@@ -83,8 +96,10 @@ async def _engine_alone() -> list[Result]:
 class Candidate:
     """One of the two. `processes` gives the ids whose CPU counts."""
 
-    def __init__(self, port: int, processes: Callable[[], list[int]], sink: SmtpSink) -> None:
-        self._port, self._processes, self._sink = port, processes, sink
+    def __init__(
+        self, port: int, processes: Callable[[], list[int]], sink: SmtpSink | None
+    ) -> None:
+        self._port, self._processes, self.sink = port, processes, sink
 
     @property
     def count(self) -> int:
@@ -92,12 +107,15 @@ class Candidate:
         return len(self._processes())
 
     async def round(self, sessions: int, mails: int) -> tuple[float, float, float]:
-        """Return mails accepted and delivered a second, and milliseconds of CPU a mail."""
-        before, spent = self._sink.received, cpu_seconds(self._processes())
+        """Return mails accepted and delivered a second, and milliseconds of CPU a mail. Without a
+        sink its own pause lets either write down that all of them wait."""
+        before, spent = self.sink.received if self.sink else 0, cpu_seconds(self._processes())
         began = time.perf_counter()
         await smtp_source(self._port, mails, sessions, SIZE)
         accepted = time.perf_counter() - began
-        while self._sink.received < before + mails:
+        if self.sink is None:
+            await asyncio.sleep(SETTLE_SECONDS)
+        while self.sink is not None and self.sink.received < before + mails:
             await asyncio.sleep(0.01)
         delivered = time.perf_counter() - began
         cpu = cpu_seconds(self._processes()) - spent
@@ -114,6 +132,12 @@ async def _compare(ours: Candidate, theirs: Candidate, sessions: int, mails: int
     mine = list(zip(*found["ours"], strict=True))
     other = list(zip(*found["theirs"], strict=True))
     counts = list(zip(*found["processes"], strict=True))
+    if ours.sink is None:
+        case = f"{case}, next hop away"
+        return [
+            compared("accepted with 250", case, "mails/s", mine[0], PEER, other[0]),
+            compared("CPU", case, "ms/mail", mine[2], PEER, other[2], less_is_better=True),
+        ]
     return [
         compared("accepted with 250", case, "mails/s", mine[0], PEER, other[0]),
         compared("end to end", case, "mails/s", mine[1], PEER, other[1]),
