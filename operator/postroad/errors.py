@@ -34,6 +34,7 @@
     ├── DeadlineExceeded        enqueue took longer than its deadline; it was withdrawn
     ├── ClockSkew               the local clock is further from the view's than tolerated
     ├── TurnEnded               the item was already ended, by this consumer or another
+    │   └── TurnLost            who kept the item for us is gone: the mail comes again
     ├── StoreDamaged            an embedded store failed verification; it never opens empty
     ├── StoreFull               no space or inodes left for one more mail (transient)
     ├── StoreFailed             the disk refused a write or a sync; the engine stopped (transient)
@@ -261,6 +262,11 @@ class ReceiverEnded(PostroadError):
 
 class TurnEnded(PostroadError):
     """The item was already ended."""
+
+
+class TurnLost(TurnEnded):
+    """The process that kept the item for this one is gone: nothing more can be said about this
+    turn, and the mail is handed out again."""
 
 
 class StoreDamaged(PostroadError):

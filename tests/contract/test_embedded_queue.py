@@ -25,7 +25,7 @@ from contract.queue_harness import Harness, letter, names
 from postroad import open_queue
 from postroad.adapters.disk.files import DiskFiles
 from postroad.adapters.memory.clock import ManualClock, SeededChance
-from postroad.errors import InvalidQueueURL, QueueNotFound, StoreDamaged
+from postroad.errors import InvalidQueueURL, QueueNotFound, StoreDamaged, TurnLost
 from postroad.ports.queue import MailQueue
 from postroad.spool.engine import Engine
 from postroad.spool.handle import SpoolQueue
@@ -177,6 +177,27 @@ async def test_client_takes_over_when_the_owner_goes(tmp_path: Path) -> None:
     found = [await anext(items), await anext(items)]
 
     assert {each.enqueue_id for each in found} == {leased.enqueue_id, enqueued}
+    await client.close()
+
+
+async def test_item_of_an_owner_that_went_is_lost_and_its_mail_comes_again(tmp_path: Path) -> None:
+    url = f"embedded://{tmp_path}/outgoing"
+    owner = await open_queue(url, create=True)
+    client = await open_queue(url)
+    await client.enqueue(letter("again"))
+    items = client.dequeue()
+    lost = await anext(items)
+    await owner.close()
+
+    found = await anext(items)
+
+    assert found.mail_id == lost.mail_id
+    with pytest.raises(TurnLost):
+        await lost.done()
+    with pytest.raises(TurnLost):
+        await lost.content()
+    await found.done()
+    assert (await client.size()).size == 0
     await client.close()
 
 

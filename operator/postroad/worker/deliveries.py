@@ -17,7 +17,7 @@ from typing import cast
 
 from postroad.domain.mail import Outcome, OutcomeKind
 from postroad.domain.retries import Done, Ending, Reject, Retry, RetryPlan, decide
-from postroad.errors import BlobMissing, PostroadError, QueueClosed, TurnEnded
+from postroad.errors import BlobMissing, PostroadError, QueueClosed, TurnEnded, TurnLost
 from postroad.ports.clock import Chance, Clock
 from postroad.ports.queue import Item
 from postroad.ports.transport import Transport
@@ -50,6 +50,8 @@ class Deliverer:
             await self._deliver(item)
         except BlobMissing:
             _log.info("mail without its bytes", **_ids(self.queue, item))  # ended by the queue
+        except TurnLost as error:
+            _log.warning("turn lost", **_ids(self.queue, item), error=str(error))
 
     async def _deliver(self, item: Item) -> None:
         begun = self.clock.elapsed()
@@ -81,7 +83,7 @@ class Deliverer:
                 # Closed here: a transport that stops early must not keep a download open.
                 async with aclosing(cast("AsyncGenerator[bytes, None]", item.stream())) as content:
                     results = await self.transport.transmit(envelope, content, item.size_bytes)
-            except (QueueClosed, BlobMissing):
+            except (QueueClosed, BlobMissing, TurnLost):
                 raise
             except PostroadError as error:
                 deferred = Outcome.deferred(f"451 4.3.0 {type(error).__name__}")
@@ -108,16 +110,16 @@ class Deliverer:
         """Do it until it is done: what happened to the mail must not be forgotten.
 
         The lease is kept meanwhile, so a queue that is away stops this worker from taking more.
-        Raises: QueueClosed.
+        Raises: QueueClosed, TurnLost.
         """
         pause = FIRST_PAUSE
         while True:
             try:
                 return await operation()
+            except (QueueClosed, TurnLost):
+                raise
             except TurnEnded:
                 return None  # an attempt before this one got through
-            except QueueClosed:
-                raise
             except Exception as error:  # nothing may lose the outcome
                 _log.warning(
                     "outcome not recorded yet", queue=self.queue, step=step, error=str(error)

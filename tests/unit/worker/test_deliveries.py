@@ -10,7 +10,15 @@ import structlog.testing
 
 from postroad.domain.mail import Envelope, Outcome
 from postroad.domain.retries import RetryPlan
-from postroad.errors import BlobMissing, BlobsUnavailable, BrokerUnavailable, QueueClosed, TurnEnded
+from postroad.errors import (
+    BlobMissing,
+    BlobsUnavailable,
+    BrokerUnavailable,
+    QueueClosed,
+    StoreUnavailable,
+    TurnEnded,
+    TurnLost,
+)
 from postroad.ports.queue import Item
 from postroad.worker import deliveries
 from postroad.worker.deliveries import Deliverer
@@ -179,6 +187,18 @@ async def test_an_ending_that_got_through_before_is_an_ending() -> None:
     await deliver(item, Answers({"a@b": YES}))
 
     assert item.problems == []
+
+
+async def test_a_turn_that_was_lost_is_not_insisted_on_and_not_called_delivered(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    item = OneItem("a@b")
+    item.problems = [StoreUnavailable(), TurnLost("the owner is gone")]
+
+    await deliver(item, Answers({"a@b": YES}))
+
+    assert item.problems == []
+    assert caplog.messages == ["outcome not recorded yet", "turn lost"]
 
 
 async def test_a_closed_queue_ends_the_insisting() -> None:
