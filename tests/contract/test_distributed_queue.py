@@ -21,7 +21,7 @@ from contract.manageable_mail_queue_contract import (
 )
 from contract.queue_harness import Harness, RealTime
 from postroad import open_queue
-from postroad.bootstrap import connect
+from postroad.bootstrap.cluster import connect
 from postroad.domain.names import QueueName
 from postroad.ports.queue import MailQueue
 from postroad.settings import from_environment

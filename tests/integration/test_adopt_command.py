@@ -13,7 +13,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 import servers
-from postroad.bootstrap import ConfigurationOf, open_history
+from postroad.bootstrap.histories import ConfigurationOf, open_history
 from postroad.cli import kubectl_mailqueue, main
 from postroad.domain.configuration_rules import ViewConfiguration
 from postroad.domain.history import Document

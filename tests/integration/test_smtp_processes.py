@@ -12,7 +12,7 @@ import pytest
 from postroad import open_queue
 from postroad.adapters.network.pools import PoolLimits
 from postroad.adapters.network.relay import SmtpRelay
-from postroad.bootstrap import connect
+from postroad.bootstrap.cluster import connect
 from postroad.domain.mail import OutcomeKind
 from postroad.domain.names import QueueName
 from postroad.domain.nexthops import NextHop, TlsMode

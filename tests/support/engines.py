@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 
 from postroad.adapters.machine.clocks import MachineChance, MachineClock
 from postroad.adapters.memory.configuration import FixedConfiguration
-from postroad.bootstrap import connect
+from postroad.bootstrap.cluster import connect
 from postroad.domain.configuration_rules import ViewConfiguration
 from postroad.domain.names import QueueName
 from postroad.mailqueue.engine import Parts

@@ -65,6 +65,22 @@ def test_an_import_in_the_wrong_direction_breaks_the_contracts(
     assert lint(house).returncode == 1
 
 
+@pytest.mark.parametrize("module", ["cli", "cli.kubectl", "cli.mta", "bootstrap.directory"])
+def test_what_needs_no_server_loads_none_of_their_drivers(module: str) -> None:
+    drivers = ["kopf", "kubernetes", "cassandra", "pika", "boto3", "botocore", "obstore", "aiohttp"]
+    program = f"import sys, postroad.{module}; print(*set({drivers}) & set(sys.modules))"
+
+    found = subprocess.run(
+        [sys.executable, "-c", program],
+        capture_output=True,
+        text=True,
+        check=True,
+        env={"PYTHONPATH": str(ROOT / "operator")},
+    )
+
+    assert found.stdout.split() == []
+
+
 def tracked_files() -> list[Path]:
     listed = subprocess.run(
         ["git", "ls-files", "-co", "--exclude-standard"], cwd=ROOT, capture_output=True, text=True

@@ -5,15 +5,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator
 from contextlib import contextmanager
-from datetime import timedelta
 from pathlib import Path
 from typing import Any
-from urllib.parse import SplitResult, parse_qs, unquote
+from urllib.parse import parse_qs, unquote
 
 from postroad.adapters.disk.files import DiskFiles
 from postroad.adapters.disk.threads import ThreadPool
 from postroad.adapters.machine.clocks import MachineChance, MachineClock
-from postroad.domain.retries import DEFAULT_LANES
+from postroad.bootstrap.asked import Asked
 from postroad.errors import InvalidQueueURL, QueueNotFound, StoreInUse
 from postroad.ports.queue import MailQueue
 from postroad.spool.engine import Engine
@@ -31,20 +30,20 @@ MAIL_THREADS = 16
 """Spool files that can be written and synced at a time: the disk sees them together."""
 
 
-async def open_embedded(
-    url: SplitResult, *, create: bool, steps: tuple[timedelta, ...] = DEFAULT_LANES
-) -> MailQueue:
+async def open_asked(asked: Asked) -> MailQueue:
     """Open `embedded:///DIR`, with `?mail=DIR` for spool files on other disks than the log's.
-    `steps` are the retry steps, a lane each; they may be others than last time.
+    The retry steps, a lane each, may be others than last time.
 
     Raises: InvalidQueueURL, QueueNotFound, StoreDamaged, StoreFailed, StoreUnavailable.
     """
+    url = asked.url
     root = Path(unquote(url.path))
     if url.netloc or not root.is_absolute() or root == Path("/"):
         raise InvalidQueueURL("write embedded:///DIR, with an absolute path")
     elsewhere = parse_qs(url.query).get("mail")
     mail = None if elsewhere is None else Path(elsewhere[-1])
-    return await open_directory(root, create=create, mail=mail, options=Options(steps=steps))
+    options = Options(steps=asked.settings.retry.lanes)
+    return await open_directory(root, create=asked.create, mail=mail, options=options)
 
 
 @contextmanager

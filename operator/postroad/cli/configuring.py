@@ -11,7 +11,7 @@ from typing import Any, TextIO, TypeVar
 
 import click
 
-from postroad.bootstrap import ConfigurationOf, open_history
+from postroad.bootstrap.histories import ConfigurationOf, open_history
 from postroad.cli import outcomes
 from postroad.cli.queues import DURATION, json_option, say
 from postroad.domain.configuration import Configured, replay

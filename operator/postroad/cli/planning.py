@@ -15,7 +15,7 @@ from typing import BinaryIO
 import click
 import yaml
 
-from postroad.bootstrap import open_history
+from postroad.bootstrap.histories import open_history
 from postroad.cli import outcomes
 from postroad.cli.configuring import REFUSED, adopt_into, adopted, wanting
 from postroad.cli.kubectl import Kubectl, Resource, with_kubectl

@@ -15,8 +15,8 @@ from typing import Any
 
 import kopf
 
-from postroad import bootstrap
 from postroad.adapters.machine.clocks import MachineChance, MachineClock
+from postroad.bootstrap import cluster
 from postroad.controller.api import (
     CHILDREN,
     GROUP,
@@ -213,7 +213,7 @@ async def serve(options: Options, health_port: int) -> None:
     api = ApiServer(load_configuration())
     try:
         clock, chance = MachineClock(), MachineChance()
-        program = Program(World(api, bootstrap.connect, clock, chance), options)
+        program = Program(World(api, cluster.connect, clock, chance), options)
         readiness.opened(program.require_ready)
         await program.run()
     finally:

@@ -11,7 +11,7 @@ from urllib.parse import urlsplit, urlunsplit
 
 import pytest
 
-from postroad.bootstrap import connect
+from postroad.bootstrap.cluster import connect
 from postroad.errors import ServerError
 from postroad.ports.servers import Servers
 from postroad.settings import Settings, from_environment

@@ -12,7 +12,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from postroad import open_queue
-from postroad.bootstrap import open_history
+from postroad.bootstrap.histories import open_history
 from postroad.cli import main
 from postroad.domain.configuration_rules import ViewConfiguration
 from postroad.errors import ConfigurationRefused

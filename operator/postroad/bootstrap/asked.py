@@ -1,0 +1,38 @@
+"""What a caller of `open_queue` asked for."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from urllib.parse import SplitResult, parse_qs
+
+from postroad.domain.configuration_rules import ViewConfiguration
+from postroad.errors import InvalidQueueURL
+from postroad.settings import Settings
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A queue's URL, and how it is to be opened."""
+
+    url: SplitResult
+    settings: Settings
+    create: bool
+    configuration: ViewConfiguration | None
+
+
+PARAMETERS = {"embedded": {"mail"}}
+"""The parameters that a URL may have, by scheme."""
+
+
+def check_parts(url: SplitResult) -> None:
+    """Refuse what would be ignored: a misspelt parameter is not what was asked for.
+    Raises: InvalidQueueURL."""
+    if url.fragment or (url.path.strip("/") and url.scheme != "embedded"):
+        raise InvalidQueueURL(
+            f"{url.geturl()!r} has more than a queue's URL has: write %23 for # and %3F for ?"
+        )
+    known = PARAMETERS.get(url.scheme, set())
+    unknown = sorted(parse_qs(url.query, keep_blank_values=True).keys() - known)
+    if unknown:
+        names = ", ".join(sorted(known)) or "none"
+        raise InvalidQueueURL(f"unknown parameter of the URL: {unknown[0]!r} (known: {names})")

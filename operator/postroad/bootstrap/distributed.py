@@ -1,0 +1,23 @@
+"""`distributed://NAMESPACE.NAME`: the distributed engine over RabbitMQ, Cassandra and S3."""
+
+from __future__ import annotations
+
+from postroad.bootstrap.asked import Asked
+from postroad.bootstrap.cluster import ClusterServers
+from postroad.bootstrap.engine import open_over
+from postroad.bootstrap.tables import create_tables
+from postroad.domain.names import QueueName
+from postroad.ports.queue import MailQueue
+
+
+async def open_asked(asked: Asked) -> MailQueue:
+    """Open a queue. See `open_queue`."""
+    name, s3 = QueueName.parse(asked.url.netloc), asked.settings.s3
+    servers = ClusterServers(asked.settings)
+    try:
+        if asked.create:
+            await create_tables(servers)
+        return await open_over(servers, name, s3.bucket or name.bucket(s3.bucket_prefix), asked)
+    except BaseException:
+        await servers.close()
+        raise

@@ -1,0 +1,43 @@
+"""Wires the distributed engine to its servers, whichever they are."""
+
+from __future__ import annotations
+
+from postroad.adapters.machine.clocks import MachineChance, MachineClock
+from postroad.bootstrap.asked import Asked
+from postroad.domain.names import QueueName
+from postroad.errors import QueueNotFound
+from postroad.mailqueue.configure import configured
+from postroad.mailqueue.engine import Parts
+from postroad.mailqueue.queue import DistributedQueue
+from postroad.ports.queue import MailQueue
+from postroad.ports.servers import Servers
+
+
+async def open_over(servers: Servers, name: QueueName, bucket: str, asked: Asked) -> MailQueue:
+    """Open a queue of the distributed engine, which then owns the servers. The configuration is
+    settled before anything is made that follows from it (ADR 0005)."""
+    clock, views = MachineClock(), servers.views()
+    if await views.row_lifetime() is None:
+        raise QueueNotFound(f"the queue {name} was never created: there are no tables")
+    view = views.view(str(name))
+    limit = asked.settings.broker.delivery_limit
+    configuration = await configured(
+        servers.history(name), view, clock, create=asked.create, wanted=asked.configuration
+    )
+    try:
+        parts = Parts(
+            name=name,
+            broker=servers.broker(name, delivery_limit=limit),
+            view=view,
+            blobs=servers.blobs(bucket),
+            configuration=configuration,
+            clock=clock,
+            chance=MachineChance(),
+            row_lifetime=views.row_lifetime,
+            delivery_limit=limit,
+            owned=(configuration, servers),
+        )
+        return await DistributedQueue.open(parts, create_missing=asked.create)
+    except BaseException:
+        await configuration.close()
+        raise

@@ -1,0 +1,24 @@
+"""`memory://NAME`: the distributed engine over servers in this process' memory."""
+
+from __future__ import annotations
+
+from postroad.adapters.machine.clocks import MachineClock
+from postroad.adapters.memory.servers import MemoryServers, World
+from postroad.bootstrap.asked import Asked
+from postroad.bootstrap.engine import open_over
+from postroad.domain.names import QueueName
+from postroad.ports.queue import MailQueue
+
+_MEMORY = World(MachineClock())
+"""What the queues of this process hold; gone with it."""
+
+
+def connect() -> MemoryServers:
+    """Return the servers of this process."""
+    return MemoryServers(_MEMORY)
+
+
+async def open_asked(asked: Asked) -> MailQueue:
+    """Open a queue. See `open_queue`."""
+    name = QueueName("memory", asked.url.netloc)
+    return await open_over(connect(), name, name.bucket(""), asked)
