@@ -6,6 +6,7 @@ Each scheme has its module, loaded when it is first asked for: a mail server ove
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from importlib import import_module
 from urllib.parse import urlsplit
@@ -72,7 +73,8 @@ def open_queue(
                 + ", ".join(f"{scheme}://" for scheme in sorted(_HOMES))
             )
         check_parts(parts)
-        opener: Opener = import_module(home).open_asked
+        # In a thread: it takes a second, in which the caller's loop has other things to do.
+        opener: Opener = (await asyncio.to_thread(import_module, home)).open_asked
         return await opener(Asked(parts, settings or from_environment(), create, configuration))
 
     return _Opening(opening)
