@@ -59,6 +59,20 @@ async def test_delete_removes_everything(operator: Running) -> None:
     assert len(await operator.events("Deleted")) == 1
 
 
+async def test_delete_leaves_what_others_put_into_the_bucket(operator: Running) -> None:
+    await declare(operator, deletionPolicy="Delete")
+    name = QueueName(operator.namespace, "outgoing")
+    blobs = MemoryServers(operator.memory).blobs(name.bucket("postroad-"))
+    await blobs.put(f"{name}/mail", b"ours")
+    await blobs.put("another.queue/mail", b"theirs")
+
+    await delete(operator)
+    await operator.until_gone(MAIL_QUEUE, "outgoing")
+
+    assert [key async for key in blobs.keys("")] == ["another.queue/mail"]
+    assert len(await operator.events("Deleted")) == 1
+
+
 async def test_a_queue_made_anew_after_delete_begins_anew(operator: Running) -> None:
     await declare(operator, deletionPolicy="Delete", view={"sliceWindow": "1m", "bucketCount": 9})
     await delete(operator)

@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import asyncio
-
 import click
 
 from postroad.adapters.machine.clocks import MachineChance, MachineClock
 from postroad.bootstrap.transports import open_transport
 from postroad.cli.queues import RELAY, queue_option
 from postroad.cli.serving import Process, process, run
+from postroad.cli.upkeep import upkeep
 from postroad.domain.nexthops import NextHop, TlsMode, parse_host_port
 from postroad.domain.retries import RetryPlan
 from postroad.errors import InvalidSettings
 from postroad.settings import Settings, from_environment
 from postroad.worker.consumer import Consumer
 from postroad.worker.deliveries import Deliverer
-from postroad.worker.upkeep import keep_up
 
 
 @click.command()
@@ -82,10 +80,8 @@ async def deliver(this: Process, settings: Settings, hop: NextHop) -> None:
         MachineChance(),
     )
     consumer = Consumer(this.queue, deliverer, concurrency=settings.worker.concurrency)
-    upkeep = asyncio.create_task(keep_up(this.queue, MachineClock(), MachineChance()))
     try:
-        await consumer.run(this.stop, this.drain_within)
+        async with upkeep(this):
+            await consumer.run(this.stop, this.drain_within)
     finally:
-        upkeep.cancel()
-        await asyncio.wait([upkeep])
         await transport.close()

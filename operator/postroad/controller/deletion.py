@@ -147,11 +147,9 @@ class Deletion:
         await cluster.servers.history(queue.name).erase()
 
     async def _remove_bytes(self, cluster: Cluster, queue: Queue, bucket: str) -> None:
-        blobs = cluster.servers.blobs(bucket)
-        if queue.owns_bucket:
-            await blobs.drop()
-        else:
-            await blobs.drop(f"{queue.name}/", bucket=False)
+        """Delete the queue's objects; its own bucket too, unless others have put something into it:
+        names of S3 are shared by all clusters, and two queues may come to the same one."""
+        await cluster.servers.blobs(bucket).drop(f"{queue.name}/", bucket=queue.owns_bucket)
 
     async def _say(self, found: Object, message: str) -> None:
         before = found.get("status") or {}

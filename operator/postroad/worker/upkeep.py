@@ -1,7 +1,7 @@
 """Upkeep of the queue beside deliveries: limits, cleanup, rows about to expire, dead letters.
 
-Every worker does it, so that a queue needs no process more; rounds of several are harmless to one
-another, and jitter keeps them apart.
+Every worker and every intake does it, so that a queue needs no process more, also while it has
+nobody who delivers; rounds of several are harmless to one another, and jitter keeps them apart.
 """
 
 from __future__ import annotations

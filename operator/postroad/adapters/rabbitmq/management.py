@@ -6,6 +6,7 @@ Its numbers are as old as RabbitMQ's collect_statistics_interval (5 s by default
 
 from __future__ import annotations
 
+import ssl
 from typing import Any
 from urllib.parse import quote, urlsplit, urlunsplit
 
@@ -24,6 +25,7 @@ class Management:
         parts = urlsplit(access.management_url or "")
         host = parts.netloc.rpartition("@")[2]
         self._base = urlunsplit((parts.scheme, host, parts.path.rstrip("/"), "", ""))
+        self._ca_file = access.ca_file
         self._vhost = quote(access.vhost, safe="")
         self._headers = {
             "Authorization": aiohttp.encode_basic_auth(access.username, access.password)
@@ -42,7 +44,10 @@ class Management:
 
     async def _get(self, path: str) -> Any:
         if self._session is None:
-            self._session = aiohttp.ClientSession(headers=self._headers, timeout=TIMEOUT)
+            connector = aiohttp.TCPConnector(ssl=ssl.create_default_context(cafile=self._ca_file))
+            self._session = aiohttp.ClientSession(
+                connector=connector, headers=self._headers, timeout=TIMEOUT
+            )
         try:
             async with self._session.get(f"{self._base}/api/{path}") as answer:
                 if answer.status == 401:

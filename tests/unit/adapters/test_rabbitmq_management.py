@@ -1,0 +1,56 @@
+"""The management API over https: whom it is believed by."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+from aiohttp import web
+
+from postroad.adapters.rabbitmq.access import Access
+from postroad.adapters.rabbitmq.management import Management
+from postroad.errors import BrokerUnavailable
+from support.certificates import Certificates
+
+
+async def two_nodes(_: web.Request) -> web.Response:
+    return web.json_response([{"running": True}, {"running": True}, {"running": False}])
+
+
+@pytest.fixture
+def certificates(tmp_path: Path) -> Certificates:
+    return Certificates.make(tmp_path)
+
+
+@pytest.fixture
+async def url(certificates: Certificates) -> AsyncIterator[str]:
+    application = web.Application()
+    application.router.add_get("/api/nodes", two_nodes)
+    runner = web.AppRunner(application)
+    await runner.setup()
+    site = web.TCPSite(runner, "localhost", 0, ssl_context=certificates.server_context())
+    await site.start()
+    yield f"https://localhost:{runner.addresses[0][1]}"
+    await runner.cleanup()
+
+
+def management(url: str, ca_file: Path | None) -> Management:
+    return Management(Access.from_uri("amqps://localhost", ca_file=ca_file, management_url=url))
+
+
+async def test_the_authorities_of_the_broker_vouch_for_its_management_api(
+    url: str, certificates: Certificates
+) -> None:
+    api = management(url, certificates.authority)
+
+    assert await api.nodes() == 2
+    await api.close()
+
+
+async def test_a_certificate_that_nobody_known_vouches_for_is_not_believed(url: str) -> None:
+    api = management(url, None)
+
+    with pytest.raises(BrokerUnavailable, match="CertificateError"):
+        await api.nodes()
+    await api.close()
