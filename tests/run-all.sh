@@ -10,7 +10,7 @@ apart=${APART_TESTS:-tests/unit tests/crash tests/controller operator}
 run() { # NAME PATH...
     name=$1
     shift
-    ${polite:-} "$python" -m pytest -o cache_dir=".pytest_cache/$name" "$@"
+    ${polite:-} "$python" -m pytest --durations=15 --durations-min=5 -o cache_dir=".pytest_cache/$name" "$@"
 }
 
 run_twice() { # NAME PATH...
