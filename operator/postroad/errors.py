@@ -35,6 +35,7 @@
     ├── ClockSkew               the local clock is further from the view's than tolerated
     ├── TurnEnded               the item was already ended, by this consumer or another
     │   └── TurnLost            who kept the item for us is gone: the mail comes again
+    ├── NotInstalled            a library that only some installations have is missing
     ├── StoreDamaged            an embedded store failed verification; it never opens empty
     ├── StoreFull               no space or inodes left for one more mail (transient)
     ├── StoreFailed             the disk refused a write or a sync; the engine stopped (transient)
@@ -267,6 +268,12 @@ class TurnEnded(PostroadError):
 class TurnLost(TurnEnded):
     """The process that kept the item for this one is gone: nothing more can be said about this
     turn, and the mail is handed out again."""
+
+
+class NotInstalled(PostroadError):
+    """A library that this command needs is not installed."""
+
+    hint = "install postroad with the extra `operator`"
 
 
 class StoreDamaged(PostroadError):

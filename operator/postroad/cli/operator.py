@@ -8,6 +8,7 @@ from importlib.metadata import version
 
 import click
 
+from postroad.errors import NotInstalled
 from postroad.telemetry import logs
 
 
@@ -65,7 +66,10 @@ def operator(
     Runs until SIGTERM. Needs no storage of its own: what it decided stands in Cassandra, what it
     found in the resources' status. Run one at a time.
     """
-    from postroad.controller import program
+    try:
+        from postroad.controller import program
+    except ModuleNotFoundError as error:
+        raise NotInstalled(f"the operator cannot run without {error.name}") from error
 
     logs.configure(log_level)
     program.quiet_logs()

@@ -13,7 +13,6 @@ from datetime import timedelta
 from typing import BinaryIO
 
 import click
-import yaml
 
 from postroad.bootstrap.histories import open_history
 from postroad.cli import outcomes
@@ -25,7 +24,7 @@ from postroad.domain.agreement import readable
 from postroad.domain.configuration import ConfigurationEvent
 from postroad.domain.history import configuration_from
 from postroad.domain.names import QueueName
-from postroad.errors import InvalidInput
+from postroad.errors import InvalidInput, NotInstalled
 
 
 @click.command()
@@ -96,7 +95,12 @@ def adopt(
 
 
 def mail_queues(manifests: tuple[BinaryIO, ...]) -> Iterator[Resource]:
-    """Yield the MailQueues of manifests, those in Lists too. Raises: InvalidInput."""
+    """Yield the MailQueues of manifests, those in Lists too. Raises: InvalidInput; NotInstalled
+    where there is nothing to read YAML with."""
+    try:
+        import yaml
+    except ModuleNotFoundError as error:
+        raise NotInstalled("manifests cannot be read without PyYAML") from error
     for file in manifests:
         try:
             documents = [each for each in yaml.safe_load_all(file) if isinstance(each, dict)]

@@ -1,0 +1,47 @@
+"""What an installation without the extra `operator` can do: all but `plan` and the operator."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[3]
+BARE = """
+import sys
+for name in ("yaml", "kopf", "kubernetes"):
+    sys.modules[name] = None
+import postroad.cli
+getattr(postroad.cli, sys.argv.pop(1))()
+"""
+
+
+def bare(*arguments: str, said: str = "") -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-c", BARE, *arguments],
+        input=said,
+        capture_output=True,
+        text=True,
+        env={"PYTHONPATH": str(ROOT / "operator")},
+    )
+
+
+@pytest.mark.parametrize("program", ["main", "kubectl_mailqueue"])
+def test_every_command_is_listed(program: str) -> None:
+    listed = bare(program, "--help")
+
+    assert listed.returncode == 0, listed.stderr
+    assert "dead-letters" in listed.stdout
+
+
+@pytest.mark.parametrize(
+    "command", [("kubectl_mailqueue", "plan", "--filename", "-"), ("main", "operator")]
+)
+def test_a_command_that_lacks_a_library_says_what_to_install(command: tuple[str, ...]) -> None:
+    refused = bare(*command)
+
+    assert refused.returncode == 1
+    assert "install postroad with the extra `operator`" in refused.stderr
+    assert "Traceback" not in refused.stderr
