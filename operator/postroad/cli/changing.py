@@ -23,7 +23,7 @@ from postroad.ports.queue import MailQueue
 @selecting
 @json_option
 async def remove(queue: MailQueue, selector: Selector, as_json: bool) -> None:
-    """Remove the selected mails for ever."""
+    """Remove the selected mails for ever. Dead letters are not touched."""
     await say_count(queue.remove(on_purpose(selector)), as_json=as_json, verb="removed")
 
 
@@ -31,7 +31,7 @@ async def remove(queue: MailQueue, selector: Selector, as_json: bool) -> None:
 @with_queue
 @json_option
 async def purge(queue: MailQueue, as_json: bool) -> None:
-    """Remove every mail that waits now, for ever."""
+    """Remove every mail that waits now, for ever. Dead letters are not touched."""
     await say_count(queue.purge(), as_json=as_json, verb="removed")
 
 

@@ -16,24 +16,41 @@ from postroad.settings import Settings, from_environment
 from postroad.worker.consumer import Consumer
 from postroad.worker.deliveries import Deliverer
 
-
-@click.command()
-@queue_option
-@click.option(
+relay_option = click.option(
     "--relay",
     type=RELAY,
     metavar="HOST[:PORT]",
-    help="The next hop (or POSTROAD_WORKER_RELAY_HOST).",
+    help="The next hop (or POSTROAD_WORKER_RELAY_HOST and POSTROAD_WORKER_RELAY_PORT; "
+    "default port: 25).",
 )
-@click.option(
-    "--tls", type=click.Choice([mode.value for mode in TlsMode]), help="How far TLS is needed."
+tls_option = click.option(
+    "--tls",
+    type=click.Choice([mode.value for mode in TlsMode]),
+    help="none: never. opportunistic: where the next hop offers it, whatever its certificate. "
+    "required: only with a certificate that verifies. (Or POSTROAD_WORKER_RELAY_TLS; default: "
+    "opportunistic.)",
 )
-@click.option("--concurrency", type=click.IntRange(1), help="Mails in flight at the same time.")
+concurrency_option = click.option(
+    "--concurrency",
+    type=click.IntRange(1),
+    help="Mails in flight at the same time (or POSTROAD_WORKER_CONCURRENCY; default: 200).",
+)
+
+
+@click.command()
+@queue_option
+@relay_option
+@tls_option
+@concurrency_option
 @click.option("--create", is_flag=True, help="Create what is missing of the queue.")
 def worker(
     url: str, relay: str | None, tls: str | None, concurrency: int | None, create: bool
 ) -> None:
-    """Take mail from a queue and hand it to a next hop, until SIGTERM."""
+    """Take mail from a queue and hand it to a next hop, until SIGTERM.
+
+    Probes and metrics are answered on port 8080 of all addresses (POSTROAD_HEALTH_PORT; 0: any that
+    is free).
+    """
     settings = with_relay(from_environment(), relay, tls, concurrency)
     run(settings, _deliver(settings, url, create))
 

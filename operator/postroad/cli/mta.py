@@ -7,38 +7,34 @@ import ssl
 
 import click
 
-from postroad.cli.delivering import deliver, next_hop, with_relay
-from postroad.cli.queues import LISTEN, RELAY, queue_option
+from postroad.cli.delivering import (
+    concurrency_option,
+    deliver,
+    next_hop,
+    relay_option,
+    tls_option,
+    with_relay,
+)
+from postroad.cli.queues import queue_option
 from postroad.cli.receivers import receive_in_children
-from postroad.cli.receiving import receive, tls_context, with_address
+from postroad.cli.receiving import listen_option, receive, tls_context, with_address
 from postroad.cli.serving import process, run
-from postroad.domain.nexthops import NextHop, TlsMode
+from postroad.domain.nexthops import NextHop
 from postroad.errors import InvalidSettings, PostroadError
 from postroad.settings import Settings, from_environment
 
 
 @click.command()
 @queue_option
-@click.option(
-    "--listen",
-    type=LISTEN,
-    metavar="HOST:PORT",
-    help="Where to listen (or POSTROAD_INTAKE_PORT).",
-)
-@click.option(
-    "--relay",
-    type=RELAY,
-    metavar="HOST[:PORT]",
-    help="The next hop (or POSTROAD_WORKER_RELAY_HOST).",
-)
-@click.option(
-    "--tls", type=click.Choice([mode.value for mode in TlsMode]), help="How far TLS is needed."
-)
-@click.option("--concurrency", type=click.IntRange(1), help="Mails in flight at the same time.")
+@listen_option
+@relay_option
+@tls_option
+@concurrency_option
 @click.option(
     "--receivers",
     type=click.IntRange(0),
     default=0,
+    show_default=True,
     help="Processes that talk to clients; 0: this one does it too.",
 )
 def mta(
@@ -52,6 +48,9 @@ def mta(
     """Accept mail over SMTP into a queue, and hand it to a next hop, until SIGTERM.
 
     With embedded:///DIR nothing else is needed; the directory is made when it is missing.
+
+    Probes and metrics are answered on port 8080 of all addresses (POSTROAD_HEALTH_PORT; 0: any that
+    is free).
     """
     if receivers and url.startswith("memory:"):
         raise InvalidSettings("a queue in this process' memory cannot be reached by receivers")

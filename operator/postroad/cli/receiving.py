@@ -22,18 +22,26 @@ from postroad.settings import Intake, Settings, from_environment
 STANDARD_INPUT = 0
 
 
-@click.command()
-@queue_option
-@click.option(
+listen_option = click.option(
     "--listen",
     type=LISTEN,
     metavar="HOST:PORT",
-    help="Where to listen (or POSTROAD_INTAKE_PORT).",
+    help="Where to listen (or POSTROAD_INTAKE_HOST and POSTROAD_INTAKE_PORT; default: port 2525 of "
+    "all addresses).",
 )
+
+
+@click.command()
+@queue_option
+@listen_option
 @click.option("--create", is_flag=True, help="Create what is missing of the queue.")
 @click.option("--inherited", type=click.IntRange(3), hidden=True)
 def intake(url: str, listen: str | None, create: bool, inherited: int | None) -> None:
-    """Accept mail over SMTP into a queue, until SIGTERM."""
+    """Accept mail over SMTP into a queue, until SIGTERM.
+
+    Probes and metrics are answered on port 8080 of all addresses (POSTROAD_HEALTH_PORT; 0: any that
+    is free).
+    """
     settings = with_address(from_environment(), listen)
     run(settings, _receive(settings, url, create, inherited))
 
