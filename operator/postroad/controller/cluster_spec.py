@@ -38,16 +38,19 @@ class RabbitMQ(Model):
     """Where references to mail wait."""
 
     uri: Annotated[str, Field(max_length=512, pattern=r"^amqps?://[^@\s]+$"), PortInRange]
-    """AMQP URI with host, port and vhost (percent-encoded), without user and password."""
+    """AMQP URI with host, port and vhost (percent-encoded), without user and password. A host
+    without a dot is a Service in the QueueCluster's namespace."""
 
     management_url: (
         Annotated[str, Field(max_length=512, pattern=r"^https?://[^@\s]+$"), PortInRange] | None
     ) = None
-    """Base URL of the management API. Absent: not used."""
+    """Base URL of the management API. A host without a dot is a Service in the QueueCluster's
+    namespace. Absent: not used; then upkeep does not find mails whose messages RabbitMQ lost."""
 
     secret_ref: LocalReference
-    """Secret with the keys `username` and `password`, and optionally `ca.crt` (certificate
-    authorities in PEM form)."""
+    """Secret with the keys `username` and `password`, and optionally `ca.crt`: certificate
+    authorities in PEM form. Those of all three Secrets are joined, and replace the system's for
+    every server and for next hops with `tls: required`."""
 
 
 class Replication(Model):
@@ -67,7 +70,8 @@ class Cassandra(Model):
     """Where the time-series view of the queues lies."""
 
     contact_points: Annotated[list[Host], Field(min_length=1, max_length=16)]
-    """Host names or addresses of some nodes."""
+    """Host names or addresses of some nodes. A host without a dot is a Service in the
+    QueueCluster's namespace."""
 
     port: Port = 9042
     """Port of the native protocol."""
@@ -87,13 +91,16 @@ class Cassandra(Model):
 
     row_lifetime: Annotated[Duration, at_least(timedelta(hours=1))] = timedelta(hours=336)
     """How long rows live. Waiting mail is rolled forward at half of it, so it bounds how long
-    Cassandra keeps finished rows on disk, not how long mail may wait. Free to change while
-    everything runs: rows that are there keep theirs, and marks of finished mail are kept as long as
-    any row was."""
+    Cassandra keeps finished rows on disk, not how long mail may wait. Rows are rolled forward by
+    workers, intakes and `postroad maintain --every 30s`; a queue for which none of these runs for
+    half of rowLifetime begins to lose sight of its mail. At least 1h and four slices, and more than
+    twice the longest lane of the queues. Free to change while everything runs: rows that are there
+    keep theirs, and marks of finished mail are kept as long as any row was."""
 
     secret_ref: LocalReference | None = None
     """Secret with the keys `username` and `password`, and optionally `ca.crt`: with it, connections
-    are encrypted. Absent: Cassandra asks for no password."""
+    are encrypted; rabbitmq.secretRef says what else it does. Absent: Cassandra asks for no
+    password."""
 
 
 class S3(Model):
@@ -102,7 +109,8 @@ class S3(Model):
     endpoint: (
         Annotated[str, Field(max_length=512, pattern=r"^https?://[^@\s]+$"), PortInRange] | None
     ) = None
-    """URL of the object store. Absent: Amazon S3, by region."""
+    """URL of the object store. A host without a dot is a Service in the QueueCluster's namespace.
+    Absent: Amazon S3, by region."""
 
     region: Annotated[str, Field(min_length=1, max_length=64)] = "us-east-1"
     """Region of the buckets."""
@@ -113,8 +121,9 @@ class S3(Model):
     """Begins the name of every bucket that is made for a queue. Cannot be changed."""
 
     secret_ref: LocalReference | None = None
-    """Secret with the keys `accessKey` and `secretKey`, and optionally `ca.crt`. Absent: the
-    credentials of the environment (of a cloud's service account, for instance)."""
+    """Secret with the keys `accessKey` and `secretKey`, and optionally `ca.crt`; rabbitmq.secretRef
+    says what that does. Absent: the credentials of the environment (of a cloud's service account,
+    for instance)."""
 
 
 class LabelRequirement(Model):

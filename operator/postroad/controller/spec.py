@@ -121,14 +121,17 @@ class Relay(Model):
     """Hands every mail to one SMTP server."""
 
     host: Host
-    """Host name or address of the next hop."""
+    """Host name or address of the next hop. A host without a dot is a Service in the MailQueue's
+    namespace."""
 
     port: Port = 25
     """Port of the next hop."""
 
     tls: Literal["none", "opportunistic", "required"] = "opportunistic"
-    """none: never encrypt. opportunistic: encrypt when the next hop offers STARTTLS. required:
-    transmit only over TLS with a certificate that verifies."""
+    """none: never encrypt. opportunistic: encrypt when the next hop offers STARTTLS, verify
+    nothing, and transmit in clear where TLS fails. required: transmit only over TLS with a
+    certificate that verifies, by the authorities of the QueueCluster's `ca.crt` where there are
+    any, else by the system's."""
 
 
 class Handler(Model):
@@ -203,7 +206,8 @@ class MailQueueSpec(Model):
 
     workers: Workers | None = None
     """The workers, which dequeue and deliver. Absent: none; the queue is emptied by programs of
-    your own."""
+    your own. Rows are rolled forward by workers, intakes and `postroad maintain --every 30s`; a
+    queue for which none of these runs for half of rowLifetime begins to lose sight of its mail."""
 
     intake: Intake | None = None
     """The intake, which accepts mail by SMTP. Absent: none."""
@@ -214,7 +218,8 @@ class MailQueueSpec(Model):
     deletion_policy: Literal["Retain", "Delete"] = "Retain"
     """What happens to the RabbitMQ queues, the rows in Cassandra and the bytes in S3 when this
     resource is deleted. Retain: all stay, and a MailQueue of the same name takes them over. Delete:
-    all are deleted, the configuration history included."""
+    all are deleted, dead letters and the configuration history included; in S3 the objects under
+    `<namespace>.<name>/`, and the queue's own bucket if nothing else is left in it."""
 
     paused: bool = False
     """true: the operator changes nothing for this queue, until it is false again. Running workers
