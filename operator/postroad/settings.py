@@ -168,7 +168,8 @@ class Settings(_Section):
     """How long mails in flight may take after SIGTERM; less than a pod's grace period of 30 s."""
 
     ca_file: Path | None = None
-    """Certificate authorities for all three servers; None: the system's."""
+    """Certificate authorities for every server, and for a next hop where TLS is required; None: the
+    system's."""
 
     log_level: Annotated[str, Field(pattern=r"^(DEBUG|INFO|WARNING|ERROR)$")] = "INFO"
 

@@ -1,7 +1,21 @@
-import pytest
+import re
+from collections.abc import Iterator
+from datetime import timedelta
+from enum import Enum
+from pathlib import Path
+from typing import Any
 
+import click
+import pytest
+from pydantic import BaseModel, SecretStr
+
+from postroad.cli import kubectl_mailqueue, main
+from postroad.domain.durations import format_duration
 from postroad.errors import InvalidSettings
-from postroad.settings import from_environment
+from postroad.settings import SECTIONS, Settings, from_environment
+
+REFERENCE = Path(__file__).parents[2] / "docs" / "settings.md"
+ROW = re.compile(r"^\| `(POSTROAD_\w+)` \| (?:`([^`]+)` )?\|", re.MULTILINE)
 
 
 def test_settings_come_from_the_variables_that_name_them() -> None:
@@ -47,3 +61,59 @@ def test_secrets_show_in_no_representation() -> None:
     )
 
     assert "hunter2" not in f"{settings!r} {settings} {settings.model_dump()}"
+
+
+def written(default: Any) -> str:
+    """A default as a person would set it; empty where nothing is set."""
+    match default:
+        case None:
+            return ""
+        case SecretStr():
+            return default.get_secret_value()
+        case bool():
+            return str(default).lower()
+        case tuple():
+            return ",".join(map(written, default))
+        case timedelta():
+            return format_duration(default)
+        case Enum():
+            return str(default.value)
+    return str(default)
+
+
+def defaults() -> dict[str, str]:
+    """Every variable of the settings, with its default."""
+    models: dict[str, type[BaseModel]] = {f"{name}_": each for name, each in SECTIONS.items()}
+    return {
+        f"POSTROAD_{section}{name}".upper(): written(field.default)
+        for section, model in ({"": Settings} | models).items()
+        for name, field in model.model_fields.items()
+        if model is not Settings or name not in SECTIONS
+    }
+
+
+def variables_of(command: click.Command, context: click.Context) -> Iterator[str]:
+    """Every variable that stands for an option of a command."""
+    yield from (each.envvar for each in command.params if isinstance(each.envvar, str))
+    if isinstance(command, click.Group):
+        for name in command.list_commands(context):
+            found = command.get_command(context, name)
+            assert found is not None
+            yield from variables_of(found, context)
+
+
+def test_every_setting_is_documented_with_its_default() -> None:
+    rows = dict(ROW.findall(REFERENCE.read_text()))
+
+    assert {name: rows.get(name) for name in defaults()} == defaults()
+
+
+def test_no_variable_is_documented_that_nothing_reads() -> None:
+    documented = set(re.findall(r"POSTROAD_\w+", REFERENCE.read_text()))
+    options = {
+        name
+        for program in (main, kubectl_mailqueue)
+        for name in variables_of(program, click.Context(program))
+    }
+
+    assert documented == defaults().keys() | options
