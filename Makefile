@@ -45,7 +45,7 @@ test: setup ## every test, on real servers (TESTS=path to choose)
 demo: setup ## from kubectl apply to delivered mail (MAIL=dir for mails of your own)
 	cd tests && ../$(PY) -m demo $(if $(MAIL),--mail $(MAIL))
 
-bench: setup ## measure side by side with a peer (ROOM=queue)
+bench: setup ## measure side by side with a peer (ROOM=queue or ROOM=mta)
 	$(PY) -m bench $(ROOM)
 
 clean: ## stop the local stack and remove what was built here

@@ -107,7 +107,7 @@ def test_no_file_names_a_package_registry() -> None:
 
 TAG = re.compile(r"Source: ([^\n\"]*)")
 KNOWN = re.compile(
-    r"(00[0-4]|RFC \d+|ADR \d{4}|design|(SP|LQ|SC|AMB)-\d+|Kubernetes API conventions|kstatus)"
+    r"(00[0-4]|RFC \d+|ADR \d{4}|(SP|LQ|SC|AMB)-\d+|Kubernetes API conventions|kstatus)"
 )
 
 

@@ -1,1 +1,1 @@
-"""Health and the REST API for people who run queues."""
+"""Reserved for the REST API for people who run queues; empty."""

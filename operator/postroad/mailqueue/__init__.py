@@ -2,4 +2,5 @@
 
 Pure decisions are in `domain` (dispatch, references, turns); the modules here carry them out, one
 operation each. `protocol` holds the replacement, which every change of a waiting mail goes through.
+Invariants are those of docs/invariants.md.
 """

@@ -146,7 +146,8 @@ class MailQueue(Protocol):
         """Queue a mail and return its enqueue id. Durable when it returns.
 
         A negative delay is none. On an error nothing was queued, but see invariant 1 of the
-        distributed engine for the one exception. Not idempotent: each call is a mail of its own.
+        distributed engine (docs/invariants.md) for the one exception. Not idempotent: each call is
+        a mail of its own.
 
         Raises: InvalidMail, MailTooLarge, StoreFull, DeadlineExceeded, ServerError, QueueClosed.
         """

@@ -1,4 +1,4 @@
-"""The invariants of the distributed engine, each by its number and words in the design."""
+"""The invariants of the distributed engine, each by its number in docs/invariants.md."""
 
 from __future__ import annotations
 
