@@ -34,7 +34,7 @@
     ├── DeadlineExceeded        enqueue took longer than its deadline; it was withdrawn
     ├── ClockSkew               the local clock is further from the view's than tolerated
     ├── TurnEnded               the item was already ended, by this consumer or another
-    │   └── TurnLost            who kept the item for us is gone: the mail comes again
+    ├── TurnLost                who kept the item for this process is gone; it may come again
     ├── NotInstalled            a library that only some installations have is missing
     ├── StoreDamaged            an embedded store failed verification; it never opens empty
     ├── StoreFull               no space or inodes left for one more mail (transient)
@@ -265,9 +265,9 @@ class TurnEnded(PostroadError):
     """The item was already ended."""
 
 
-class TurnLost(TurnEnded):
-    """The process that kept the item for this one is gone: nothing more can be said about this
-    turn, and the mail is handed out again."""
+class TurnLost(PostroadError):
+    """The process that kept the item for this one is gone, and nothing more can be said about this
+    turn. An ending that was under way may have got through; if none was, the mail comes again."""
 
 
 class NotInstalled(PostroadError):

@@ -69,6 +69,8 @@ def operator(
     try:
         from postroad.controller import program
     except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] not in ("kopf", "kubernetes", "yaml"):
+            raise
         raise NotInstalled(f"the operator cannot run without {error.name}") from error
 
     logs.configure(log_level)

@@ -11,7 +11,7 @@ from postroad.adapters.machine.clocks import MachineChance, MachineClock
 from postroad.bootstrap.transports import hostname_of
 from postroad.cli.queues import LISTEN, queue_option
 from postroad.cli.serving import Process, process, run
-from postroad.cli.upkeep import upkeep
+from postroad.cli.upkeep import SELDOM, upkeep
 from postroad.domain.nexthops import parse_host_port
 from postroad.errors import InvalidSettings
 from postroad.intake.dialogue import Offer
@@ -62,7 +62,7 @@ async def _receive(settings: Settings, url: str, create: bool, inherited: int | 
         if this is not None and inherited is not None:
             await receive(this, settings, tls, socket.socket(fileno=inherited))
         elif this is not None:
-            async with upkeep(this):
+            async with upkeep(this, SELDOM):
                 await receive(this, settings, tls)
 
 

@@ -5,18 +5,24 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from datetime import timedelta
 
 from postroad.adapters.machine.clocks import MachineChance, MachineClock
 from postroad.cli.serving import Process
-from postroad.worker.upkeep import keep_up
+from postroad.worker.upkeep import EVERY, keep_up
+
+SELDOM = timedelta(minutes=10)
+"""For a process whose work is another: often enough where nobody delivers."""
 
 
 @asynccontextmanager
-async def upkeep(this: Process) -> AsyncIterator[None]:
-    """Keep the process' queue up meanwhile."""
-    running = asyncio.create_task(keep_up(this.queue, MachineClock(), MachineChance()))
+async def upkeep(this: Process, every: timedelta = EVERY) -> AsyncIterator[None]:
+    """Keep the process' queue up until the process is to end: no round delays its last mails."""
+    running = asyncio.create_task(keep_up(this.queue, MachineClock(), MachineChance(), every))
+    stopping = asyncio.create_task(this.stop.wait())
+    stopping.add_done_callback(lambda _: running.cancel())
     try:
         yield
     finally:
-        running.cancel()
-        await asyncio.wait([running])
+        stopping.cancel()
+        await asyncio.wait([running, stopping])

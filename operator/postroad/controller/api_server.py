@@ -31,22 +31,8 @@ THREADS = 8
 TIMEOUT_SECONDS = 15.0
 """For one call; a call that takes longer is repeated by the next reconcile."""
 
-WHEN_TOLD_LATER = urllib3.Retry(
-    total=None,
-    connect=0,
-    read=0,
-    redirect=0,
-    other=0,
-    status=5,
-    status_forcelist={429},
-    allowed_methods=None,
-    backoff_factor=0.2,
-    backoff_jitter=0.2,
-    retry_after_max=5,
-    raise_on_status=False,
-)
-"""A server that is starting or busy says when to come again, and has done nothing: ask it then,
-whatever the method. Every other failure is left to the next reconcile."""
+PATIENCE_SECONDS = 5.0
+"""How long a call waits in all for a server that asks to be asked later."""
 
 JSON, MERGE, APPLY = (
     "application/json",
@@ -195,10 +181,21 @@ class ApiServer:
         self._pool.clear()
 
     async def _call(self, method: str, path: str, **options: Any) -> Object | None:
+        """Make a request. A server that is starting or busy says when to come again, and has done
+        nothing (429): it is asked again, whatever the method. Every other failure is the next
+        reconcile's."""
         loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(
-            self._threads, lambda: self._request(method, path, **options)
-        )
+        waited = 0.0
+        while True:
+            try:
+                return await loop.run_in_executor(
+                    self._threads, lambda: self._request(method, path, **options)
+                )
+            except _AskedToComeLater as asked:
+                waited += asked.seconds
+                if waited > PATIENCE_SECONDS:
+                    raise KubernetesUnavailable(str(asked)) from None
+                await asyncio.sleep(asked.seconds)
 
     def _request(
         self,
@@ -218,7 +215,7 @@ class ApiServer:
                 body=None if body is None else json.dumps(body),
                 headers=self._headers(content_type),
                 timeout=TIMEOUT_SECONDS,
-                retries=WHEN_TOLD_LATER,
+                retries=False,
             )
         except urllib3.exceptions.HTTPError as error:
             raise KubernetesUnavailable(
@@ -226,6 +223,10 @@ class ApiServer:
             ) from error
         if response.status == 404 and missing_ok:
             return None
+        if response.status == 429:
+            seconds = response.headers.get("Retry-After", "")
+            text = _text_of(f"{method} {path}", response.status, response.data)
+            raise _AskedToComeLater(text, float(seconds) if seconds.isdecimal() else 1.0)
         if response.status >= 300:
             raise _refusal(f"{method} {path}", response.status, response.data)
         answer: Object = json.loads(response.data)
@@ -245,18 +246,30 @@ def _path(kind: Kind, namespace: str | None, name: str | None = None) -> str:
     return f"{kind.prefix}{scope}/{kind.plural}" + (f"/{quote(name)}" if name is not None else "")
 
 
-def _refusal(
-    what: str, status: int, data: bytes
-) -> KubernetesConflict | KubernetesRefused | KubernetesUnavailable:
+class _AskedToComeLater(Exception):
+    """The server did nothing and wants to be asked again."""
+
+    def __init__(self, text: str, seconds: float) -> None:
+        super().__init__(text)
+        self.seconds = max(seconds, 0.1)
+
+
+def _text_of(what: str, status: int, data: bytes) -> str:
     try:
         message = json.loads(data).get("message", "")
     except ValueError:
         message = data[:200].decode(errors="replace")
-    text = f"{what}: {status} {message}"
+    return f"{what}: {status} {message}"
+
+
+def _refusal(
+    what: str, status: int, data: bytes
+) -> KubernetesConflict | KubernetesRefused | KubernetesUnavailable:
+    text = _text_of(what, status, data)
     if status == 409:
         return KubernetesConflict(text)
     if any(each in text for each in MALFORMED):
         return KubernetesRefused(text)
-    if status == 429 or status >= 500:
+    if status >= 500:
         return KubernetesUnavailable(text)
     return KubernetesRefused(text)

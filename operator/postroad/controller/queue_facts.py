@@ -42,7 +42,7 @@ class Queue:
 
     @property
     def owns_bucket(self) -> bool:
-        """Whether nobody else uses the bucket."""
+        """Whether the bucket was made for this queue, and goes with it once it is empty."""
         return self.spec.blobs.bucket is None
 
 

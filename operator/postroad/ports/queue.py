@@ -53,7 +53,7 @@ class Item(Protocol):
 
     A second ending raises TurnEnded. When the turn was ended by somebody else meanwhile (an
     administrator removed it), the ending changes nothing and returns normally: the mail is gone.
-    TurnLost, which is a TurnEnded, says that it could not be ended and comes again.
+    TurnLost says that nobody knows whether it was ended; if it was not, the mail comes again.
     """
 
     @property

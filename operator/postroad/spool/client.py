@@ -27,6 +27,8 @@ from postroad.spool.contents import CHUNK
 from postroad.spool.records import envelope_from, envelope_json
 from postroad.spool.wire import Kind
 
+LOST = "the owner of the store went away: what it did not end is handed out again"
+
 
 class RemoteItem:
     """`Item` whose turn another process holds for us."""
@@ -83,9 +85,12 @@ class RemoteItem:
         if self._content is not None:
             yield self._content
             return
-        async for kind, body in self._connection.stream("content", item=self._value["item"]):
-            if kind is Kind.DATA:
-                yield body
+        try:
+            async for kind, body in self._connection.stream("content", item=self._value["item"]):
+                if kind is Kind.DATA:
+                    yield body
+        except StoreUnavailable as error:
+            raise TurnLost(LOST) from error
 
     async def record(self, recipients: tuple[str, ...], outcome: Outcome) -> None:
         await self._call("record", to=recipients, kind=outcome.kind.value, text=outcome.text)
@@ -117,11 +122,14 @@ class RemoteItem:
         if self._has_ended:
             raise TurnEnded
         if isinstance(self._connection.lost, StoreUnavailable):
-            raise TurnLost("the owner of the store went away: the mail is handed out again")
+            raise TurnLost(LOST)
 
     async def _call(self, operation: str, **arguments: object) -> None:
         self._check()
-        await self._connection.call(operation, None, item=self._value["item"], **arguments)
+        try:
+            await self._connection.call(operation, None, item=self._value["item"], **arguments)
+        except StoreUnavailable as error:
+            raise TurnLost(LOST) from error
 
 
 class RemoteQueue:

@@ -46,16 +46,18 @@ class Deliverer:
 
     async def deliver(self, item: Item) -> None:
         """Do all that is to be done with one item. Raises: QueueClosed."""
+        outcomes: dict[str, Outcome] = {}
         try:
-            await self._deliver(item)
+            await self._deliver(item, outcomes)
         except BlobMissing:
             _log.info("mail without its bytes", **_ids(self.queue, item))  # ended by the queue
         except TurnLost as error:
-            _log.warning("turn lost", **_ids(self.queue, item), error=str(error))
+            _log.warning(
+                "turn lost", **_ids(self.queue, item), **_counts(outcomes), error=str(error)
+            )
 
-    async def _deliver(self, item: Item) -> None:
+    async def _deliver(self, item: Item, outcomes: dict[str, Outcome]) -> None:
         begun = self.clock.elapsed()
-        outcomes: dict[str, Outcome] = {}
         recipients = item.mail.recipients
         for start in range(0, len(recipients), MOST_RECIPIENTS):
             part = recipients[start : start + MOST_RECIPIENTS]
@@ -130,12 +132,11 @@ class Deliverer:
     def _report(
         self, item: Item, outcomes: dict[str, Outcome], ending: Ending, duration: timedelta
     ) -> None:
-        counts = Counter([outcome.kind.value for outcome in outcomes.values()])
         _log.info(
             _EVENTS[type(ending)],
             **_ids(self.queue, item),
             attempt=item.attempt,
-            **counts,
+            **_counts(outcomes),
             replies=sorted({_codes_of(outcome.text) for outcome in outcomes.values()}),
             duration=round(duration.total_seconds(), 3),
         )
@@ -164,6 +165,10 @@ async def _carry_out(item: Item, ending: Ending) -> None:
             await item.retry(delay, remaining, error)
         case Reject(reason):
             await item.reject(reason)
+
+
+def _counts(outcomes: dict[str, Outcome]) -> Counter[str]:
+    return Counter([outcome.kind.value for outcome in outcomes.values()])
 
 
 def _codes_of(text: str) -> str:

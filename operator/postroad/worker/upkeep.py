@@ -1,7 +1,8 @@
 """Upkeep of the queue beside deliveries: limits, cleanup, rows about to expire, dead letters.
 
-Every worker and every intake does it, so that a queue needs no process more, also while it has
-nobody who delivers; rounds of several are harmless to one another, and jitter keeps them apart.
+Every worker does it, so that a queue needs no process more; every intake too, more seldom, since a
+queue may have nobody who delivers. Rounds of several are harmless to one another, and jitter keeps
+them apart.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from postroad.telemetry.logs import logger
 
 EVERY = timedelta(seconds=30)
 """Between two rounds, on average: a dead letter is seen within a minute. A round that finds nothing
-to do costs a few reads."""
+to do costs a few reads; every ten minutes, one goes over all that waits."""
 
 _log = logger("worker")
 

@@ -54,3 +54,26 @@ async def test_a_certificate_that_nobody_known_vouches_for_is_not_believed(url: 
     with pytest.raises(BrokerUnavailable, match="CertificateError"):
         await api.nodes()
     await api.close()
+
+
+async def test_authorities_that_cannot_be_read_are_an_error_of_the_broker_and_read_again(
+    url: str, certificates: Certificates, tmp_path: Path
+) -> None:
+    file = tmp_path / "mended.crt"
+    file.write_text("garbage")
+    api = management(url, file)
+
+    with pytest.raises(BrokerUnavailable, match="SSLError"):
+        await api.nodes()
+    file.write_bytes(certificates.authority.read_bytes())
+
+    assert await api.nodes() == 2
+    await api.close()
+
+
+async def test_plain_http_needs_no_authorities(tmp_path: Path) -> None:
+    api = management("http://127.0.0.1:1", tmp_path / "missing.crt")
+
+    with pytest.raises(BrokerUnavailable, match="ClientConnectorError"):
+        await api.nodes()
+    await api.close()

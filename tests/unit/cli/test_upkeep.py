@@ -8,7 +8,7 @@ import socket
 
 import pytest
 
-from postroad.cli import receiving, upkeep
+from postroad.cli import receiving, serving, upkeep
 from postroad.ports.queue import MailQueue
 from postroad.settings import Intake, Settings
 
@@ -22,7 +22,10 @@ def kept(monkeypatch: pytest.MonkeyPatch) -> asyncio.Queue[str]:
 
     async def keep_up(queue: MailQueue, *_: object) -> None:
         await kept.put(queue.name)
-        await asyncio.Event().wait()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            kept.put_nowait("ended")
 
     monkeypatch.setattr(upkeep, "keep_up", keep_up)
     return kept
@@ -36,6 +39,7 @@ async def test_an_intake_keeps_its_queue_up_since_there_may_be_no_worker(
 
     assert await asyncio.wait_for(kept.get(), 5) == "memory.q"
     while "listening" not in caplog.messages:
+        assert not running.done(), running
         await asyncio.sleep(0.01)
     running.cancel()
     await asyncio.wait([running])
@@ -53,6 +57,7 @@ async def test_a_receiver_leaves_the_upkeep_to_the_process_that_it_receives_for(
         work = receiving._receive(SETTINGS, "memory://q", True, inherited.detach())
         running = asyncio.create_task(work)
         while "listening" not in capsys.readouterr().out:
+            assert not running.done(), running
             await asyncio.sleep(0.01)
         running.cancel()
         await asyncio.wait([running])
@@ -60,3 +65,12 @@ async def test_a_receiver_leaves_the_upkeep_to_the_process_that_it_receives_for(
     os.close(end)
 
     assert kept.empty()
+
+
+async def test_no_round_begins_once_the_process_is_to_end(kept: asyncio.Queue[str]) -> None:
+    async with serving.process(SETTINGS, "memory://q", create=True) as this:
+        assert this is not None
+        async with upkeep.upkeep(this):
+            await kept.get()
+            this.stop.set()
+            assert await asyncio.wait_for(kept.get(), 5) == "ended"

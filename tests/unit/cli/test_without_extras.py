@@ -11,17 +11,19 @@ import pytest
 ROOT = Path(__file__).parents[3]
 BARE = """
 import sys
-for name in ("yaml", "kopf", "kubernetes"):
+for name in sys.argv.pop(1).split(","):
     sys.modules[name] = None
 import postroad.cli
 getattr(postroad.cli, sys.argv.pop(1))()
 """
 
 
-def bare(*arguments: str, said: str = "") -> subprocess.CompletedProcess[str]:
+EXTRA = "yaml,kopf,kubernetes"
+
+
+def bare(*arguments: str, lacking: str = EXTRA) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-c", BARE, *arguments],
-        input=said,
+        [sys.executable, "-c", BARE, lacking, *arguments],
         capture_output=True,
         text=True,
         env={"PYTHONPATH": str(ROOT / "operator")},
@@ -45,3 +47,11 @@ def test_a_command_that_lacks_a_library_says_what_to_install(command: tuple[str,
     assert refused.returncode == 1
     assert "install postroad with the extra `operator`" in refused.stderr
     assert "Traceback" not in refused.stderr
+
+
+def test_a_library_that_no_extra_brings_is_named_by_a_traceback() -> None:
+    broken = bare("main", "operator", lacking="pika")
+
+    assert broken.returncode != 0
+    assert "the extra" not in broken.stderr
+    assert "No module named" in broken.stderr or "import of pika" in broken.stderr

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import threading
 from collections.abc import Iterator
@@ -80,12 +81,24 @@ async def test_a_server_that_is_still_starting_is_asked_again(
 async def test_a_server_that_never_has_time_is_unavailable(
     server: Server, api: ApiServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    at_once = api_server.WHEN_TOLD_LATER.new(backoff_factor=0, backoff_jitter=0)
-    monkeypatch.setattr(api_server, "WHEN_TOLD_LATER", at_once)
+    monkeypatch.setattr(api_server, "PATIENCE_SECONDS", 0.3)
     server.answers = [(429, {"Retry-After": "0"})] * 50
 
     with pytest.raises(KubernetesUnavailable, match="429 storage is"):
         await api.get(MAIL_QUEUE, "mail", "outgoing")
+
+
+async def test_a_caller_that_leaves_while_the_server_is_busy_asks_no_more(
+    server: Server, api: ApiServer
+) -> None:
+    server.answers = [(429, {"Retry-After": "1"})]
+
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.5):
+            await api.create(MAIL_QUEUE, NEW)
+    await asyncio.sleep(1)
+
+    assert server.requests == ["POST"]
 
 
 async def test_a_failure_that_may_have_had_its_effect_is_left_to_the_next_reconcile(

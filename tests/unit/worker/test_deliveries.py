@@ -199,6 +199,7 @@ async def test_a_turn_that_was_lost_is_not_insisted_on_and_not_called_delivered(
 
     assert item.problems == []
     assert caplog.messages == ["outcome not recorded yet", "turn lost"]
+    assert vars(caplog.records[-1])["delivered"] == 1
 
 
 async def test_a_closed_queue_ends_the_insisting() -> None:

@@ -43,13 +43,8 @@ class Management:
         return sum(bool(each.get("running")) for each in await self._get("nodes"))
 
     async def _get(self, path: str) -> Any:
-        if self._session is None:
-            connector = aiohttp.TCPConnector(ssl=ssl.create_default_context(cafile=self._ca_file))
-            self._session = aiohttp.ClientSession(
-                connector=connector, headers=self._headers, timeout=TIMEOUT
-            )
         try:
-            async with self._session.get(f"{self._base}/api/{path}") as answer:
+            async with self._opened().get(f"{self._base}/api/{path}") as answer:
                 if answer.status == 401:
                     raise CredentialsRefused(
                         "RabbitMQ's management API refused the user",
@@ -59,11 +54,23 @@ class Management:
                     raise BrokerRefused(f"RabbitMQ's management API answered {answer.status}")
                 return await answer.json()
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
+            await self.close()  # authorities are read again with the next session
             raise BrokerUnavailable(
                 f"RabbitMQ's management API cannot be reached: {type(error).__name__}"
             ) from error
 
+    def _opened(self) -> aiohttp.ClientSession:
+        """Return the session. Raises: OSError when the file of authorities cannot be used."""
+        if self._session is None:
+            secured = self._base.startswith("https:")
+            context = ssl.create_default_context(cafile=self._ca_file) if secured else True
+            self._session = aiohttp.ClientSession(
+                connector=aiohttp.TCPConnector(ssl=context), headers=self._headers, timeout=TIMEOUT
+            )
+        return self._session
+
     async def close(self) -> None:
         """Close the session. Idempotent."""
-        if self._session is not None:
-            await self._session.close()
+        session, self._session = self._session, None
+        if session is not None:
+            await session.close()
