@@ -1,11 +1,12 @@
 """`postroad mta` over a directory beside Debian's Postfix: same machine, same disk, by turns.
 
-Both relay to one smtp-sink while smtp-source sends mails of 10 kB, each in a session of its own.
-Accepted means that 250 was answered, and both answer it only after a sync; end to end means that
-the sink has the mail. Then once more with a next hop that is away, so that acceptance has the
-machine for itself. Ours is a process or as many more as BENCH_RECEIVERS says, Postfix some
-dozens; CPU is theirs, without source and sink. What is the embedded engine's own follows: syncs a
-mail, a slow sender, lanes, a restart with a long queue.
+`CASE` chooses among the cases, comma separated; all by default. `beside`: both relay to one
+smtp-sink while smtp-source sends mails of 10 kB, each in a session of its own. Accepted means that
+250 was answered, and both answer it only after a sync; end to end means that the sink has the mail.
+`waiting`: the next hop is away, so that acceptance has the machine for itself. Ours is a process or
+as many more as BENCH_RECEIVERS says, Postfix some dozens; CPU is theirs, without source and sink.
+The other cases are the embedded engine's own: syncs a mail, a slow sender, lanes, a restart with a
+long queue.
 """
 
 from __future__ import annotations
@@ -13,10 +14,11 @@ from __future__ import annotations
 import asyncio
 import os
 import shutil
+import sys
 import tempfile
 import time
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 from bench import mta_lanes, mta_recovery, mta_slow, mta_syncs
@@ -37,22 +39,37 @@ CONCURRENCY = 20
 
 
 def measure() -> list[Result]:
-    """Measure both. Needs root and the package postfix."""
-    return asyncio.run(_measure())
+    """Measure the chosen cases. Needs root and the package postfix."""
+    chosen = os.environ.get("CASE", ",".join(CASES)).split(",")
+    unknown = [each for each in chosen if each not in CASES]
+    if unknown:
+        sys.exit(f"no such case: {', '.join(unknown)}; there are {', '.join(CASES)}")
+    return asyncio.run(_measure(chosen))
 
 
-async def _measure() -> list[Result]:
-    # Postfix' own users must reach its files, so they cannot lie in a private directory.
-    base = Path(tempfile.mkdtemp(prefix="postroad-bench-"))
-    base.chmod(0o755)
+async def _measure(chosen: list[str]) -> list[Result]:
+    results: list[Result] = []
+    for case in chosen:
+        # Postfix' own users must reach its files, so they cannot lie in a private directory.
+        base = Path(tempfile.mkdtemp(prefix="postroad-bench-"))
+        base.chmod(0o755)
+        try:
+            results += await CASES[case](base)
+        finally:
+            shutil.rmtree(base, ignore_errors=True)
+    return results
+
+
+async def _beside(base: Path) -> list[Result]:
     sink = await SmtpSink.start(base)
     try:
-        found = await _compare_all(base / "through", sink.port, sink)
-        found += await _compare_all(base / "waiting", free_port(), None)
+        return await _compare_all(base / "through", sink.port, sink)
     finally:
         await sink.stop()
-        shutil.rmtree(base, ignore_errors=True)
-    return [*found, *await _engine_alone()]
+
+
+async def _waiting(base: Path) -> list[Result]:
+    return await _compare_all(base / "waiting", free_port(), None)
 
 
 async def _compare_all(base: Path, relay: int, sink: SmtpSink | None) -> list[Result]:
@@ -144,3 +161,14 @@ async def _compare(ours: Candidate, theirs: Candidate, sessions: int, mails: int
         compared("CPU", case, "ms/mail", mine[2], PEER, other[2], less_is_better=True),
         compared("processes", case, "", counts[0], PEER, counts[1], less_is_better=True),
     ]
+
+
+CASES: dict[str, Callable[[Path], Awaitable[list[Result]]]] = {
+    "beside": _beside,
+    "waiting": _waiting,
+    "syncs": lambda base: asyncio.to_thread(mta_syncs.measure, base),
+    "slow": mta_slow.measure,
+    "lanes": lambda _: mta_lanes.measure(),
+    "recovery": mta_recovery.measure,
+}
+"""`beside` and `waiting` compare with Postfix; `recovery` does too."""
