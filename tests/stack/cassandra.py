@@ -3,9 +3,10 @@
 The jars hold no configuration; ours is below, small enough for a laptop: 1 GiB of heap at most,
 one compactor. Writes are synced before they are acknowledged (`commitlog_sync: batch`): by default
 a node that is killed forgets up to ten seconds of them, which the other replicas remember; here
-there are none.
+there are none. To measure under that default: STACK_CASSANDRA_SYNC=periodic.
 """
 
+import os
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -46,7 +47,7 @@ commitlog_directory: {{home}}/commitlog
 saved_caches_directory: {{home}}/saved_caches
 hints_directory: {{home}}/hints
 cdc_raw_directory: {{home}}/cdc_raw
-commitlog_sync: batch
+commitlog_sync: {{sync}}
 commitlog_segment_size: 8MiB
 commitlog_total_space: 128MiB
 commitlog_disk_access_mode: legacy
@@ -89,6 +90,9 @@ LOGGING = """\
 """
 
 
+SYNC = {"batch": "batch", "periodic": "periodic\ncommitlog_sync_period: 10s"}
+
+
 class Cassandra(NativeServer):
     """One Cassandra node on loopback, its data centre named `datacenter1`."""
 
@@ -129,7 +133,8 @@ class Cassandra(NativeServer):
 
     def launch(self, record: Record) -> None:
         """Start the node."""
-        values = {"home": self.directory, **record.ports}
+        sync = SYNC[os.environ.get("STACK_CASSANDRA_SYNC", "batch")]
+        values = {"home": self.directory, "sync": sync, **record.ports}
         settings = write(self.directory / "cassandra.yaml", fill(CONFIGURATION, values))
         logging = write(self.directory / "logback.xml", fill(LOGGING, values))
         for name in ("log", "tmp"):
