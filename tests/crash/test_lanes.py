@@ -193,17 +193,23 @@ async def test_every_cut_recovers_into_other_lanes_and_back(after: tuple[timedel
                         await check(queue, [*events, *journal.events(again)])
 
 
-async def test_a_lane_that_drained_brings_nothing_back_by_the_name_of_an_old_segment() -> None:
-    """A cut may leave a segment behind that was removed; no later start takes it for a new one."""
+async def drained(name: str) -> tuple[LossyFiles, ManualClock]:
+    """Let a mail pass through the lane of a minute, and stop."""
     files, clock = LossyFiles(), ManualClock()
     queue = await start(files, clock)
     await queue.keeper.recovering
     outside = Outside(files, queue)
-    await outside.enqueue("ended", delay=MINUTE)
+    await outside.enqueue(name, delay=MINUTE)
     await clock.advance(MINUTE)
     await outside.lease()
-    await outside.done("ended")
+    await outside.done(name)
     await queue.close()
+    return files, clock
+
+
+async def test_a_lane_that_drained_brings_nothing_back_by_the_name_of_an_old_segment() -> None:
+    """A cut may leave a segment behind that was removed; no later start takes it for a new one."""
+    files, _ = await drained("ended")
     events = files.journal.events(len(files.journal.steps))
 
     second = await restarted(files.disk)
@@ -223,15 +229,7 @@ async def restarted(disk: Disk) -> LossyFiles:
 
 async def test_a_lane_that_drained_counts_on_after_a_restart() -> None:
     """A number that came again could meet an older checkpoint, which takes it for long gone."""
-    files, clock = LossyFiles(), ManualClock()
-    queue = await start(files, clock)
-    await queue.keeper.recovering
-    outside = Outside(files, queue)
-    await outside.enqueue("first", delay=MINUTE)
-    await clock.advance(MINUTE)
-    await outside.lease()
-    await outside.done("first")
-    await queue.close()
+    files, clock = await drained("first")
     for _ in range(2):
         files = await restarted(files.disk)
 
@@ -243,15 +241,7 @@ async def test_a_lane_that_drained_counts_on_after_a_restart() -> None:
 
 async def test_a_start_that_removes_old_segments_makes_that_durable() -> None:
     """Otherwise one start after the other would find them again."""
-    files, clock = LossyFiles(), ManualClock()
-    queue = await start(files, clock)
-    await queue.keeper.recovering
-    outside = Outside(files, queue)
-    await outside.enqueue("first", delay=MINUTE)
-    await clock.advance(MINUTE)
-    await outside.lease()
-    await outside.done("first")
-    await queue.close()
+    files, _ = await drained("first")
     left = dict(files.disk.names[ROOT / "log"])
     files = await restarted(files.disk)
     files.disk.names[ROOT / "log"].update(left)  # as if their removal had been lost
