@@ -6,7 +6,8 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import contextmanager
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -26,8 +27,6 @@ from postroad.spool.connection import Connection
 from postroad.spool.contents import CHUNK
 from postroad.spool.records import envelope_from, envelope_json
 from postroad.spool.wire import Kind
-
-LOST = "the owner of the store went away: what it did not end is handed out again"
 
 
 class RemoteItem:
@@ -81,16 +80,13 @@ class RemoteItem:
         return self._content
 
     async def stream(self) -> AsyncIterator[bytes]:
-        self._check()
-        if self._content is not None:
-            yield self._content
-            return
-        try:
+        with self._turn():
+            if self._content is not None:
+                yield self._content
+                return
             async for kind, body in self._connection.stream("content", item=self._value["item"]):
                 if kind is Kind.DATA:
                     yield body
-        except StoreUnavailable as error:
-            raise TurnLost(LOST) from error
 
     async def record(self, recipients: tuple[str, ...], outcome: Outcome) -> None:
         await self._call("record", to=recipients, kind=outcome.kind.value, text=outcome.text)
@@ -117,19 +113,23 @@ class RemoteItem:
         await self._call(operation, **arguments)
         self._has_ended = True
 
-    def _check(self) -> None:
+    @contextmanager
+    def _turn(self) -> Iterator[None]:
         """Raises: TurnEnded; TurnLost when the owner went: no other owner knows of this lease."""
         if self._has_ended:
             raise TurnEnded
-        if isinstance(self._connection.lost, StoreUnavailable):
-            raise TurnLost(LOST)
+        try:
+            if isinstance(self._connection.lost, StoreUnavailable):
+                raise self._connection.lost
+            yield
+        except StoreUnavailable as error:
+            raise TurnLost(
+                "the owner of the store went away: what it did not end is handed out again"
+            ) from error
 
     async def _call(self, operation: str, **arguments: object) -> None:
-        self._check()
-        try:
+        with self._turn():
             await self._connection.call(operation, None, item=self._value["item"], **arguments)
-        except StoreUnavailable as error:
-            raise TurnLost(LOST) from error
 
 
 class RemoteQueue:
