@@ -16,7 +16,7 @@ from uuid import UUID
 
 from bench.bare_clients import BareCassandra, BareRabbitMQ, BareStore
 from bench.queue_place import Place, queue_names
-from postroad.adapters.cassandra import rows, statements
+from postroad.adapters.cassandra import mark_statements, rows, statements
 from postroad.adapters.machine.clocks import MachineChance, MachineClock
 from postroad.domain.identifiers import Identifiers
 from postroad.domain.mail import Envelope
@@ -28,7 +28,7 @@ from postroad.domain.wire import encode
 
 HOUR = timedelta(hours=1)
 BUCKETS = 3
-STATEMENTS = (statements.INSERT_ROW, statements.SELECT_MARK, statements.MARK_DELIVERED)
+STATEMENTS = (statements.INSERT_ROW, mark_statements.SELECT_MARK, mark_statements.MARK_DELIVERED)
 TURN = Turn(
     key=TurnKey(datetime(2026, 1, 1, tzinfo=UTC), 0, UUID(int=0)),
     mail_id=UUID(int=0),
@@ -86,11 +86,11 @@ class BareMail:
     async def _leave(self, tag: int, body: bytes, latencies: list[float]) -> None:
         key = self._keys.pop(body[:16])
         place_of = rows.key_values(str(self._name), key)
-        await self._view.execute(statements.SELECT_MARK, place_of)
+        await self._view.execute(mark_statements.SELECT_MARK, place_of)
         began = time.perf_counter()
         assert await self._store.get(f"bare/{key.enqueue_id}") == self._content
         marked = (*place_of, *rows.trait_values(Traits(("example.net",))), datetime.now(UTC))
-        await self._view.execute(statements.MARK_DELIVERED, marked)
+        await self._view.execute(mark_statements.MARK_DELIVERED, marked)
         await self._store.delete(f"bare/{key.enqueue_id}")
         self._broker.channel.basic_ack(tag)
         latencies.append(time.perf_counter() - began)

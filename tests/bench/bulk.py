@@ -29,7 +29,7 @@ from uuid import UUID
 
 from bench.bare_clients import BareCassandra, BareStore
 from bench.queue_place import Place
-from postroad.adapters.cassandra import rows, statements
+from postroad.adapters.cassandra import mark_statements, rows, statements
 from postroad.adapters.cassandra.session import Statement
 from postroad.adapters.machine.clocks import MachineClock
 from postroad.domain.configuration_rules import ViewConfiguration
@@ -106,7 +106,7 @@ class Bulk:
             place_of = (key.slice_start, key.bucket_id, key.enqueue_id)
             return (*place_of, *rows.trait_values(traits), now)
 
-        await self._in_batches(statements.MARK_DELIVERED, mark, is_marked)
+        await self._in_batches(mark_statements.MARK_DELIVERED, mark, is_marked)
 
     async def _in_batches(
         self,
@@ -162,7 +162,7 @@ async def bulk(where: Place, name: QueueName, mails: int) -> AsyncIterator[Bulk]
     """Open what the loader needs. Nothing is written yet."""
     view = await where.bare_cassandra()
     try:
-        await view.prepare(statements.INSERT_ROW, statements.MARK_DELIVERED)
+        await view.prepare(statements.INSERT_ROW, mark_statements.MARK_DELIVERED)
         until = slice_of(datetime.now(UTC), WINDOW) - WINDOW
         yield Bulk(where, name, mails, until, view, where.bare_store())
     finally:

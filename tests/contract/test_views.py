@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 import servers
+from contract.purge_line_contract import PurgeLineContract
 from contract.view_contract import ViewContract
 from postroad.adapters.cassandra.session import Session
 from postroad.adapters.cassandra.store import CassandraViewStore
@@ -18,7 +19,7 @@ from support.keyspaces import keyspace
 __all__ = ["keyspace"]
 
 
-class TestMemoryView(ViewContract):
+class TestMemoryView(ViewContract, PurgeLineContract):
     """Over memory."""
 
     @pytest.fixture
@@ -27,7 +28,7 @@ class TestMemoryView(ViewContract):
 
 
 @pytest.mark.needs("cassandra")
-class TestCassandraView(ViewContract):
+class TestCassandraView(ViewContract, PurgeLineContract):
     """Over a real Cassandra."""
 
     @pytest.fixture

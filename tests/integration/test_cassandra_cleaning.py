@@ -9,7 +9,7 @@ from datetime import timedelta
 import pytest
 
 import servers
-from postroad.adapters.cassandra import statements
+from postroad.adapters.cassandra import mark_statements, statements
 from postroad.adapters.cassandra.session import Row, Session, Statement
 from postroad.adapters.cassandra.view import CassandraView
 from postroad.adapters.memory.clock import START, ManualClock, SeededChance
@@ -96,5 +96,5 @@ async def test_cleaning_a_slice_costs_the_same_for_many_mails_as_for_few(keyspac
 
     print({statement.cql: count for statement, count in many.items()})
     assert many == few
-    assert many[statements.DELETE_ROWS] == many[statements.DELETE_MARKS] == BUCKETS
+    assert many[statements.DELETE_ROWS] == many[mark_statements.DELETE_MARKS] == BUCKETS
     await session.close()

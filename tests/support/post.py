@@ -14,7 +14,7 @@ from postroad.adapters.memory.clock import ManualClock, SeededChance
 from postroad.adapters.memory.configuration import FixedConfiguration
 from postroad.adapters.memory.gate import Gate, Plan, no_fault
 from postroad.adapters.memory.servers import MemoryServers, World
-from postroad.adapters.memory.view import Tables
+from postroad.adapters.memory.tables import Tables
 from postroad.domain.configuration_rules import ViewConfiguration
 from postroad.domain.names import QueueName
 from postroad.errors import PostroadError

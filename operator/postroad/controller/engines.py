@@ -15,7 +15,7 @@ from postroad.controller.status import instant
 from postroad.mailqueue.configuration import LeasedConfiguration
 from postroad.mailqueue.engine import Engine, Parts
 from postroad.mailqueue.opening import begin
-from postroad.mailqueue.size import size
+from postroad.mailqueue.size import SizeCache
 from postroad.ports.clock import Chance, Clock
 from postroad.ports.servers import Servers
 
@@ -28,6 +28,7 @@ class _Kept:
     servers: Servers
     configuration: LeasedConfiguration
     engine: Engine
+    sizes: SizeCache
 
 
 class Engines:
@@ -51,7 +52,7 @@ class Engines:
         kept = self._of(servers, queue, bucket)
         async with asyncio.timeout(MEASURING_SECONDS):
             await kept.configuration.refresh()
-            sizes = await size(kept.engine)
+            sizes = await kept.sizes.get()
             limits = await kept.engine.view.limits()
         return {
             "size": sizes.size,
@@ -85,4 +86,5 @@ class Engines:
             chance=self._chance,
             delivery_limit=limit,
         )
-        return _Kept(servers, configuration, Engine(parts))
+        engine = Engine(parts)
+        return _Kept(servers, configuration, engine, SizeCache(engine))

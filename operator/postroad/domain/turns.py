@@ -162,3 +162,18 @@ class Mark:
     def is_unfinished_replacement(self) -> bool:
         """Whether a replacement stopped between its mark and the confirm of its successor."""
         return self.ending is not None and not self.is_final
+
+
+@dataclass(frozen=True, slots=True)
+class PurgeLine:
+    """What a purge draws through a partition: every turn up to `through` that had no mark when the
+    line was drawn at `at` was removed, however many there are."""
+
+    through: UUID
+    at: datetime
+
+    def mark_of(self, enqueue_id: UUID) -> Mark | None:
+        """Return what the line says of a turn that has no mark of its own."""
+        if enqueue_id > self.through:
+            return None
+        return Mark(ending=Ending(EndingKind.REMOVED, self.at))

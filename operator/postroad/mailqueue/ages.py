@@ -1,6 +1,6 @@
 """Ages: live mails by destination domain and age, the picture known as qshape.
 
-A closed partition gets no more rows, so it is read again only when the number of its marks has
+A closed partition gets no more rows, so it is read again only when the signs of its marks have
 changed; until then the moments its mails were accepted at are remembered, eight octets for each
 mail. A mail that changes its turn while the picture is drawn may be missing from it or be in it
 twice.
@@ -21,6 +21,7 @@ from postroad.domain.ages import AGES
 from postroad.domain.slices import Partition
 from postroad.mailqueue.browse import joined, readable
 from postroad.mailqueue.engine import Engine
+from postroad.ports.view import Signs
 
 Ages = Mapping[str, Mapping[timedelta, int]]
 
@@ -31,9 +32,9 @@ AT_ONCE = 4
 @dataclass(frozen=True, slots=True)
 class _Picture:
     """Who waits in a partition: for each domain the moments of acceptance, in seconds since the
-    epoch, sorted. `marks` is how many marks the partition had before it was read."""
+    epoch, sorted. `signs` are those of the partition before it was read."""
 
-    marks: int
+    signs: Signs
     accepted: Mapping[str, array[float]]
 
 
@@ -77,32 +78,32 @@ class AgesCache:
         self, partition: Partition, turnstile: asyncio.Semaphore, *, is_closed: bool
     ) -> _Picture:
         async with turnstile:
-            if not is_closed:
-                return (await self._read(partition, 0))[0]
-            # Counted before the rows are read: a mark that comes meanwhile only means that the
-            # partition is read once more than necessary.
-            marks = (await self._engine.view.count_marks(partition, None)).total
+            engine = self._engine
+            # Read before the rows: a mark that comes meanwhile only means that the partition is
+            # read once more than necessary.
+            signs = await engine.view.signs(partition)
             known = self._closed.get(partition)
-            if known is not None and known.marks == marks:
+            if known is not None and known.signs == signs:
                 return known
-            picture, is_settled = await self._read(partition, marks)
-            if is_settled:
+            latest = engine.clock.now() - 3 * engine.timing.skew
+            picture, is_settled = await self._read(partition, signs)
+            if is_closed and is_settled and signs.settled(latest):
                 self._closed[partition] = picture
             return picture
 
-    async def _read(self, partition: Partition, marks: int) -> tuple[_Picture, bool]:
-        """Return who waits, and whether that can only change together with the number of marks: a
+    async def _read(self, partition: Partition, signs: Signs) -> tuple[_Picture, bool]:
+        """Return who waits, and whether that can only change together with the signs: a
         replacement under way ends without a further mark."""
         accepted: dict[str, array[float]] = defaultdict(lambda: array("d"))
         is_settled = True
-        async for row, mark in joined(self._engine.view, [partition]):
+        async for row, mark in joined(self._engine.view, [partition], signs.purged):
             if mark is None or mark.is_live:
                 for domain in row.envelope.domains:
                     accepted[domain].append(row.accepted_at.timestamp())
             is_settled &= mark is None or not mark.is_unfinished_replacement
         for domain, moments in accepted.items():
             accepted[domain] = array("d", sorted(moments))
-        return _Picture(marks, accepted), is_settled
+        return _Picture(signs, accepted), is_settled
 
     def _forget_before(self, first: datetime) -> None:
         for partition in [each for each in self._closed if each.slice_start < first]:

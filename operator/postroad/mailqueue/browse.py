@@ -13,9 +13,10 @@ from dataclasses import dataclass
 from datetime import datetime
 from uuid import UUID
 
+from postroad.domain.identifiers import moment_of
 from postroad.domain.selectors import Selector
 from postroad.domain.slices import Partition, TurnKey, slices_between
-from postroad.domain.turns import EndingKind, Mark, Turn
+from postroad.domain.turns import EndingKind, Mark, PurgeLine, Turn
 from postroad.mailqueue.engine import Engine
 from postroad.mailqueue.protocol import replacement_of
 from postroad.ports.queue import MailView
@@ -32,17 +33,20 @@ class Waiting:
     mark: Mark | None
 
 
-async def waiting(engine: Engine, selector: Selector | None = None) -> AsyncIterator[Waiting]:
-    """Yield waiting mails, oldest turn first. Raises: ViewError, ConfigurationStale."""
+async def waiting(
+    engine: Engine, selector: Selector | None = None, after: UUID | None = None
+) -> AsyncIterator[Waiting]:
+    """Yield waiting mails, oldest turn first; only rows after an id are read.
+    Raises: ViewError, ConfigurationStale."""
     wanted = selector or Selector.all()
     if wanted.is_empty:
         return
     began = engine.clock.now()
-    slices = await _slices(engine, began)
+    slices = await _slices(engine, began, after)
     ahead = _Ahead(slices[-1][0] if slices else began)
     for slice_start, buckets in slices:
         partitions = [Partition(slice_start, bucket) for bucket in range(buckets)]
-        async for row, mark in joined(engine.view, partitions):
+        async for row, mark in joined(engine.view, partitions, after):
             if ahead.meets(row.key):
                 continue
             found = await _follow(engine, row, mark, began - engine.timing.skew, ahead)
@@ -100,10 +104,14 @@ def view_of(turn: Turn, now: datetime, letter: DeadLetter | None = None) -> Mail
     )
 
 
-async def _slices(engine: Engine, now: datetime) -> list[tuple[datetime, int]]:
+async def _slices(engine: Engine, now: datetime, after: UUID | None) -> list[tuple[datetime, int]]:
     """Return the slices to be read, from browse start to now and the skew, as `readable`."""
     first = (await engine.bearings.refresh()).browse_start
-    return readable(engine, first, now + engine.timing.skew) if first is not None else []
+    if first is None:
+        return []
+    if after is not None:
+        first = max(first, moment_of(after))
+    return readable(engine, first, now + engine.timing.skew)
 
 
 def readable(engine: Engine, first: datetime, last: datetime) -> list[tuple[datetime, int]]:
@@ -118,10 +126,10 @@ def readable(engine: Engine, first: datetime, last: datetime) -> list[tuple[date
 
 
 async def joined(
-    view: View, partitions: list[Partition]
+    view: View, partitions: list[Partition], after: UUID | None = None
 ) -> AsyncIterator[tuple[Turn, Mark | None]]:
     """Yield the rows of a slice with their marks, merged over its buckets in the order of ids."""
-    streams = [_joined_partition(view, each) for each in partitions]
+    streams = [_joined_partition(view, each, after) for each in partitions]
     heads: list[tuple[UUID, int, Turn, Mark | None]] = []
     for number, stream in enumerate(streams):
         async for row, mark in stream:
@@ -136,23 +144,28 @@ async def joined(
 
 
 async def _joined_partition(
-    view: View, partition: Partition
+    view: View, partition: Partition, after: UUID | None
 ) -> AsyncIterator[tuple[Turn, Mark | None]]:
     """Join one partition's rows with its marks: both come in the order of ids.
 
     A page of marks can be older than the page of rows it meets: then a turn that just ended is
-    seen waiting, never the other way round.
+    seen waiting, never the other way round. The line of a purge is read before the marks: what has
+    none behind it never gets one that says more.
     """
+    line: PurgeLine | None = None
     marks: AsyncIterator[tuple[UUID, Mark]] | None = None
     head: tuple[UUID, Mark] | None = None
-    async for row in view.rows(partition):
+    async for row in view.rows(partition, after):
         if marks is None:
-            marks = view.marks(partition)
+            line = (await view.signs(partition)).line
+            marks = view.marks(partition, after)
             head = await anext(marks, None)
         while head is not None and head[0] < row.enqueue_id:
             head = await anext(marks, None)
-        found = head is not None and head[0] == row.enqueue_id
-        yield row, head[1] if found and head is not None else None
+        if head is not None and head[0] == row.enqueue_id:
+            yield row, head[1]
+        else:
+            yield row, line.mark_of(row.enqueue_id) if line is not None else None
 
 
 async def _follow(

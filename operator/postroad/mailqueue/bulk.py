@@ -17,6 +17,7 @@ async def count(items: AsyncIterator[T], work: Callable[[T], Awaitable[int]]) ->
     """Do `work` for every item; return the sum of its answers, which may be true and false. The
     first error ends it: what is under way is cancelled, a stop between two steps like any other."""
     running: set[asyncio.Future[int]] = set()
+    done: set[asyncio.Future[int]] = set()
     total = 0
     try:
         async for item in items:
@@ -30,5 +31,5 @@ async def count(items: AsyncIterator[T], work: Callable[[T], Awaitable[int]]) ->
     finally:
         for each in running:
             each.cancel()
-        await asyncio.gather(*running, return_exceptions=True)
+        await asyncio.gather(*running, *done, return_exceptions=True)  # each error is seen
     return total

@@ -11,7 +11,7 @@ from uuid import UUID
 
 from postroad.domain.identifiers import Identifiers, moment_of
 from postroad.domain.names import QueueName
-from postroad.domain.slices import Partition, TurnKey, place
+from postroad.domain.slices import TurnKey, place
 from postroad.errors import ClockSkew, ConfigurationStale, QueueClosed
 from postroad.mailqueue.backoff import Backoff
 from postroad.mailqueue.bearings import Bearings
@@ -20,7 +20,7 @@ from postroad.ports.blobs import Blobs
 from postroad.ports.broker import Broker
 from postroad.ports.clock import Chance, Clock
 from postroad.ports.history import ConfigurationSource, Effective
-from postroad.ports.view import Counts, View
+from postroad.ports.view import View
 from postroad.telemetry.logs import Logger, logger
 
 LATEST = datetime(9999, 1, 1, tzinfo=UTC)
@@ -82,9 +82,6 @@ class Engine:
         self.ids = Identifiers(parts.clock.now, parts.chance.bits)
         self.in_hand: set[UUID] = set()
         """The turns that this process has handed out and that have not ended."""
-        self.closed_rows: dict[Partition, tuple[int, Counts]] = {}
-        """Rows of closed slices, with the number of marks that was counted just before them: while
-        it is the same, `size` need not count the rows again."""
         self.log: Logger = logger("mailqueue").bind(queue=str(parts.name))
         self.on_ending: Callable[[], None] = lambda: None
         """Called after every turn that ended here: draws an update of browse start."""

@@ -51,5 +51,4 @@ class Upkeep:
         engine = self._engine
         engine.log.warning("vanished rows are accepted as lost", slice=slice_start.isoformat())
         await engine.view.forget_slice(slice_start)
-        engine.closed_rows.clear()
         await self._advancing.run()

@@ -19,8 +19,9 @@ from postroad.mailqueue.items import DistributedItem
 from postroad.mailqueue.leases import Leases
 from postroad.mailqueue.maintain import Upkeep
 from postroad.mailqueue.opening import create, open_existing
+from postroad.mailqueue.purge import purge
 from postroad.mailqueue.remove import remove
-from postroad.mailqueue.size import size
+from postroad.mailqueue.size import SizeCache
 from postroad.ports.queue import NO_DELAY, MailView, Sizes
 
 
@@ -33,6 +34,7 @@ class DistributedQueue:
         self._engine.on_ending = advancing.draw
         self._upkeep = Upkeep(self._engine, advancing)
         self._leases = Leases(self._engine)
+        self._sizes = SizeCache(self._engine)
         self._ages = AgesCache(self._engine)
 
     @classmethod
@@ -59,7 +61,7 @@ class DistributedQueue:
         return browse(self._engine, selector)
 
     async def size(self) -> Sizes:
-        return await size(self._engine)
+        return await self._sizes.get()
 
     async def ages(self) -> Mapping[str, Mapping[timedelta, int]]:
         return await self._ages.get()
@@ -68,7 +70,7 @@ class DistributedQueue:
         return await remove(self._engine, selector)
 
     async def purge(self) -> int:
-        return await remove(self._engine, Selector.all())
+        return await purge(self._engine)
 
     async def flush(self, selector: Selector) -> int:
         return await changes.change(self._engine, selector, changes.flushed)
@@ -94,6 +96,7 @@ class DistributedQueue:
 
     async def accept_loss(self, slice_start: datetime) -> None:
         """Go on without rows that vanished from a closed slice. See `Upkeep.accept_loss`."""
+        self._sizes.forget()
         await self._upkeep.accept_loss(slice_start)
 
     async def close(self) -> None:

@@ -1,10 +1,12 @@
-"""Remove and purge: a mark that wins, then the bytes. The message finds the mark when it comes."""
+"""Remove: a mark that wins, then the bytes. The message finds the mark when it comes."""
 
 from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
 from collections.abc import AsyncIterator
+from datetime import datetime
+from uuid import UUID
 
 from postroad.domain.selectors import Selector
 from postroad.domain.slices import Partition
@@ -27,8 +29,19 @@ async def remove(engine: Engine, selector: Selector) -> int:
     """Remove the selected mails that wait now; return how many. Raises: InvalidInput, ViewError."""
     selector.require_purpose()
     engine.check_open()
-    began = engine.clock.now()
-    found = (each async for each in waiting(engine, selector) if each.turn.accepted_at <= began)
+    return await remove_after(engine, None, selector, engine.clock.now())
+
+
+async def remove_after(
+    engine: Engine, after: UUID | None, selector: Selector, accepted_by: datetime
+) -> int:
+    """Remove the selected mails with a turn after an id, if they were accepted by a moment; return
+    how many. Raises: ViewError."""
+    found = (
+        each
+        async for each in waiting(engine, selector, after)
+        if each.turn.accepted_at <= accepted_by
+    )
     # Transactions on one partition would only get into each other's way.
     locks: defaultdict[Partition, asyncio.Lock] = defaultdict(asyncio.Lock)
 
@@ -70,7 +83,7 @@ async def _remove_together(engine: Engine, batch: list[Waiting], lock: asyncio.L
         passed = (await engine.bearings.limits()).have_passed(batch[0].row.key.slice_start)
         were_ended = not passed and await engine.view.end_together(ended)
     if were_ended:
-        await _delete_bytes(engine, [each.row.blob_key for each in batch])
+        await delete_bytes(engine, [each.row.blob_key for each in batch])
         for _ in batch:
             engine.on_ending()
         return len(batch)
@@ -88,7 +101,7 @@ async def remove_turn(engine: Engine, turn: Turn, mark: Mark | None = None) -> b
         ending = Ending(EndingKind.REMOVED, engine.clock.now())
         mark = await end(engine, turn, ending)
         if mark is None:
-            await _delete_bytes(engine, [turn.blob_key])
+            await delete_bytes(engine, [turn.blob_key])
             engine.on_ending()
             return True
     if mark.ending is None or mark.ending.kind is not EndingKind.REPLACED:
@@ -108,7 +121,8 @@ async def remove_turn(engine: Engine, turn: Turn, mark: Mark | None = None) -> b
     return removed
 
 
-async def _delete_bytes(engine: Engine, keys: list[str]) -> None:
+async def delete_bytes(engine: Engine, keys: list[str]) -> None:
+    """Delete the bytes of mails that were removed, as far as the object store answers."""
     try:
         if len(keys) == 1:
             await engine.blobs.delete(keys[0])

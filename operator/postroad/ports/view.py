@@ -17,7 +17,7 @@ from uuid import UUID
 
 from postroad.domain.mail import Outcome
 from postroad.domain.slices import Partition, TurnKey
-from postroad.domain.turns import Ending, Mark, Traits, Turn
+from postroad.domain.turns import Ending, Mark, PurgeLine, Traits, Turn
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +56,29 @@ class Counts:
     total: int
     delayed: int
     held: int
+
+
+@dataclass(frozen=True, slots=True)
+class Signs:
+    """What a partition's marks can be told by without looking at them: the line of the last purge,
+    and when a delivery and another ending were last written, by the view's clock.
+
+    No mark was written between two readings with equal signs if those were `settled` by the first:
+    the writer of another one would have had to be slower than a clock may be.
+    """
+
+    line: PurgeLine | None = None
+    delivered: datetime | None = None
+    ended: datetime | None = None
+
+    @property
+    def purged(self) -> UUID | None:
+        """Up to which id all turns are over; None: none is by a purge."""
+        return None if self.line is None else self.line.through
+
+    def settled(self, before: datetime) -> bool:
+        """Return whether all marks were written before a moment."""
+        return all(at is None or at < before for at in (self.delivered, self.ended))
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,25 +122,48 @@ class View(Protocol):
         still lives (`Turn.remaining`)."""
         ...
 
-    async def count_rows(self, partition: Partition, now: datetime) -> Counts:
+    async def count_rows(
+        self, partition: Partition, now: datetime, after: UUID | None = None
+    ) -> Counts:
         """Count the rows, on the server."""
+        ...
+
+    def blob_keys(self, partition: Partition, through: UUID) -> AsyncIterator[tuple[UUID, str]]:
+        """Yield ids up to `through` with the names of their bytes, in order, page by page: what is
+        needed of many rows to let go of them."""
         ...
 
     # Marks
 
     async def mark(self, key: TurnKey) -> Mark | None:
-        """Return the mark of a turn, or None. Linearizable with `end` on the same key only for
-        what `end` itself returned; otherwise a quorum read."""
+        """Return the mark of a turn, its own or else what the line of a purge says, or None.
+        Linearizable with `end` on the same key only for what `end` itself returned; otherwise a
+        quorum read."""
         ...
 
     def marks(
         self, partition: Partition, after: UUID | None = None
     ) -> AsyncIterator[tuple[UUID, Mark]]:
-        """Yield a partition's marks in the order of their ids, page by page."""
+        """Yield a partition's marks in the order of their ids, page by page. What a line says is
+        not among them."""
         ...
 
-    async def count_marks(self, partition: Partition, now: datetime | None) -> Counts:
+    def marked(self, partition: Partition, through: UUID) -> AsyncIterator[UUID]:
+        """Yield the ids up to `through` that have a mark of their own, in order, page by page."""
+        ...
+
+    def replaced(self, partition: Partition, since: datetime) -> AsyncIterator[tuple[UUID, Mark]]:
+        """Yield the marks of replacements that are unfinished or were begun at `since` or later."""
+        ...
+
+    async def count_marks(
+        self, partition: Partition, now: datetime | None, after: UUID | None = None
+    ) -> Counts:
         """Count the marks, on the server; without a moment, `delayed` is not asked for and 0."""
+        ...
+
+    async def signs(self, partition: Partition) -> Signs:
+        """Return what tells whether marks were written: one small read."""
         ...
 
     async def mark_delivered(self, key: TurnKey, at: datetime, traits: Traits) -> None:
@@ -136,6 +182,13 @@ class View(Protocol):
     async def end_together(self, ended: Sequence[tuple[TurnKey, Ending, Traits]]) -> bool:
         """Write the endings of different turns of one partition if none of them has a mark: all
         of them or, returning False, none. Durable. Unsure after ViewUnavailable, as `end`."""
+        ...
+
+    async def draw_line(self, partition: Partition, line: PurgeLine) -> PurgeLine | None:
+        """Remove every turn up to `line.through` that has no mark, all at once, as if `end` had
+        been called for each. No row may be inserted there later but such as replacements repeat.
+        Durable, idempotent; one that is not further on than the present line changes nothing.
+        Returns the line that was there before."""
         ...
 
     async def mark_published(self, key: TurnKey, successor: UUID) -> bool:

@@ -9,7 +9,7 @@ from uuid import UUID
 from hypothesis import given
 from hypothesis import strategies as st
 
-from postroad.adapters.cassandra import rows, statements
+from postroad.adapters.cassandra import mark_statements, rows, statements
 from postroad.adapters.cassandra.session import UNSET
 from postroad.domain.mail import DsnOptions, Envelope, Origin, RecipientDsn
 from postroad.domain.slices import TurnKey
@@ -108,7 +108,7 @@ def test_a_turn_survives(turn: Turn) -> None:
 
 @given(endings)
 def test_an_ending_survives(ending: Ending) -> None:
-    row = stored(statements.MARK_COLUMNS, (UNSET, *rows.ending_values(ending)))
+    row = stored(mark_statements.MARK_COLUMNS, (UNSET, *rows.ending_values(ending)))
 
     assert rows.mark_of(row) == Mark(ending=ending)
 

@@ -718,17 +718,22 @@ async def test_failure_in_the_middle_of_many_leaves_the_rest_as_they_were(
     assert all(post.copies(f"mail{number}") == 1 for number in range(50))
 
 
-async def test_size_counts_the_rows_of_a_closed_slice_once(post: Post, process: Process) -> None:
-    await post.enqueue(process, "held")
+async def test_size_counts_a_closed_slice_once_and_again_when_a_mail_of_it_ended(
+    post: Post, process: Process
+) -> None:
+    await post.enqueue(process, "held", "held, too")
     await process.queue.hold(ALL)
     await drained_rounds(post, process, rounds=1)
-    assert (await process.queue.size()).held == 1
-    first = len(process.gate.steps)
+    counted = []
+    for expected in (2, 2, 1):
+        if expected == 1:
+            await process.queue.remove(Selector(name="held"))
+        first = len(process.gate.steps)
+        assert (await process.queue.size()).held == expected
+        counted.append(len(servers_of(process.gate.steps[first:], "count_rows", "count_marks")))
 
-    assert (await process.queue.size()).size == 1
-
-    counted = servers_of(process.gate.steps[first:], "count_rows", "count_marks")
-    assert counted.count("count_rows") < counted.count("count_marks")
+    assert counted[1] < counted[0]
+    assert counted[2] == counted[1] + 2
     await process.queue.release(ALL)
     assert (await process.queue.size()).held == 0
 

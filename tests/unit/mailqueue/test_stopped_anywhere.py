@@ -109,6 +109,19 @@ async def remove_retried(
     return lambda: victim.queue.remove(ALL)
 
 
+async def purge(post: Post, healthy: Process, victim: Process) -> Callable[[], Awaitable[object]]:
+    await post.enqueue(healthy, "mail")
+    await post.pass_time(timedelta(seconds=61))
+    return victim.queue.purge
+
+
+async def purge_young(
+    post: Post, healthy: Process, victim: Process
+) -> Callable[[], Awaitable[object]]:
+    await post.enqueue(healthy, "mail")
+    return victim.queue.purge
+
+
 async def flush(post: Post, healthy: Process, victim: Process) -> Callable[[], Awaitable[object]]:
     await post.enqueue(healthy, "mail", delay=300)
     return lambda: victim.queue.flush(ALL)
@@ -195,6 +208,8 @@ CASES = {
     "reject": Case(reject, (0, 1), (0,), dead=True),
     "remove": Case(remove, (0, 1), (0,)),
     "remove retried": Case(remove_retried, (0, 1), (0,)),
+    "purge": Case(purge, (0, 1), (0,)),
+    "purge of young mail": Case(purge_young, (0, 1), (0,)),
     "flush": Case(flush, (1,), (1,)),
     "hold and release": Case(hold_and_release, (0, 1), (1,)),
     "release": Case(release, (0, 1), (1,)),

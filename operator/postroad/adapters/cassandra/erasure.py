@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 
-from postroad.adapters.cassandra import statements
+from postroad.adapters.cassandra import mark_statements, statements
 from postroad.adapters.cassandra.session import Session
 
 AT_ONCE = 32
@@ -17,7 +17,7 @@ AT_ONCE = 32
 
 _DELETE = {
     "enqueued_mails": statements.DELETE_ROWS,
-    "deleted_mails": statements.DELETE_MARKS,
+    "deleted_mails": mark_statements.DELETE_MARKS,
     "deliveries": statements.DELETE_RECORDS,
     "dead_letters": statements.DELETE_LETTERS,
 }

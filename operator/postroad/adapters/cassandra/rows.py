@@ -15,8 +15,8 @@ from postroad.adapters.cassandra.session import UNSET, Row
 from postroad.domain.identifiers import EPOCH
 from postroad.domain.mail import DsnOptions, Envelope, Origin, Outcome, OutcomeKind, RecipientDsn
 from postroad.domain.slices import TurnKey
-from postroad.domain.turns import Change, Ending, EndingKind, Mark, Traits, Turn
-from postroad.ports.view import ClosedSlice, DeadLetter, Limits, Record
+from postroad.domain.turns import Change, Ending, EndingKind, Mark, PurgeLine, Traits, Turn
+from postroad.ports.view import ClosedSlice, DeadLetter, Limits, Record, Signs
 
 SMALL = 20
 """Recipients, or their domains, of a mail that may share a request with others: Cassandra refuses
@@ -138,6 +138,17 @@ def mark_of(row: Row) -> Mark:
     )
 
 
+def line_of(row: Row) -> PurgeLine | None:
+    """Return the line of the partition that a mark was read from."""
+    through = row["purged_through"]
+    return None if through is None else PurgeLine(through, instant(row["purged_at"]))
+
+
+def signs_of(row: Row) -> Signs:
+    """Return a partition's signs."""
+    return Signs(line_of(row), _written(row["delivered"]), _written(row["ended"]))
+
+
 def slice_of_row(row: Row) -> ClosedSlice:
     """Return a closed slice."""
     return ClosedSlice(
@@ -204,6 +215,10 @@ def limits_of(found: Sequence[Row]) -> Limits:
 def own_timestamp(limit: datetime) -> int:
     """Return a limit's own value as the timestamp of its write, in microseconds."""
     return (limit - EPOCH) // timedelta(microseconds=1)
+
+
+def _written(microseconds: int | None) -> datetime | None:
+    return None if microseconds is None else EPOCH + timedelta(microseconds=microseconds)
 
 
 def _seconds(stored: int | None) -> timedelta | None:

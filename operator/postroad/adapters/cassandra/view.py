@@ -4,44 +4,27 @@ form, in `statements`."""
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping
 from datetime import datetime, timedelta
 from functools import partial
-from typing import TypeVar
 from uuid import UUID, uuid4
 
 from postroad.adapters.cassandra import rows, statements
 from postroad.adapters.cassandra.erasure import erase_queue
-from postroad.adapters.cassandra.session import Row, Session, Statement
+from postroad.adapters.cassandra.marks import FIRST, CassandraMarks, gathering
+from postroad.adapters.cassandra.session import Session
 from postroad.domain.slices import Partition, TurnKey
-from postroad.domain.turns import Ending, Mark, Traits, Turn
-from postroad.errors import ViewUnavailable
-from postroad.gathering import Gathering
+from postroad.domain.turns import Turn
 from postroad.ports.view import ClosedSlice, Counts, DeadLetter, Limits, Record
 
-V = TypeVar("V")
-R = TypeVar("R")
 
-FIRST = UUID(int=0)
-"""Before every id."""
-
-MOST_TOGETHER = 50
-"""Rows or marks of one partition in one request."""
-
-PATIENCE = timedelta(seconds=5)
-"""How long a request may wait for the one before it; as long again as a request may take."""
-
-
-class CassandraView:
+class CassandraView(CassandraMarks):
     """The view of one queue, in a keyspace that it shares with others."""
 
     def __init__(self, session: Session, queue: str) -> None:
-        self._session = session
-        self._queue = queue
+        super().__init__(session, queue)
         self._incarnation: UUID | None = None  # of the limits, as last read
-        self._inserting = _gathering(partial(self._write_together, statements.INSERT_ROW))
-        self._marking = _gathering(partial(self._write_together, statements.MARK_DELIVERED))
-        self._reading = _gathering(self._marks_together)
+        self._inserting = gathering(partial(self._write_together, statements.INSERT_ROW))
 
     async def insert(self, turn: Turn) -> None:
         values = (self._queue, *rows.turn_values(turn))
@@ -62,66 +45,18 @@ class CassandraView:
         ):
             yield rows.turn_of(row)
 
-    async def count_rows(self, partition: Partition, now: datetime) -> Counts:
-        return await self._count(statements.COUNT_ROWS, statements.COUNT_LATER_ROWS, partition, now)
+    async def count_rows(
+        self, partition: Partition, now: datetime, after: UUID | None = None
+    ) -> Counts:
+        place = (*self._place(partition), after or FIRST)
+        return await self._count(statements.COUNT_ROWS, statements.COUNT_LATER_ROWS, place, now)
 
-    async def mark(self, key: TurnKey) -> Mark | None:
-        return await self._reading(key.partition, key.enqueue_id)
-
-    async def marks(
-        self, partition: Partition, after: UUID | None = None
-    ) -> AsyncIterator[tuple[UUID, Mark]]:
+    async def blob_keys(
+        self, partition: Partition, through: UUID
+    ) -> AsyncIterator[tuple[UUID, str]]:
         place = self._place(partition)
-        async for row in self._each(statements.SELECT_MARKS, *place, after or FIRST):
-            yield row["enqueue_id"], rows.mark_of(row)
-
-    async def count_marks(self, partition: Partition, now: datetime | None) -> Counts:
-        return await self._count(
-            statements.COUNT_MARKS, statements.COUNT_LATER_MARKS, partition, now
-        )
-
-    async def mark_delivered(self, key: TurnKey, at: datetime, traits: Traits) -> None:
-        values = (*rows.key_values(self._queue, key), *rows.trait_values(traits), at)
-        if len(traits.domains) <= rows.SMALL:
-            await self._marking(key.partition, values)
-        else:
-            await self._session.execute(statements.MARK_DELIVERED, values)
-
-    async def end(self, key: TurnKey, ending: Ending, traits: Traits) -> Mark | None:
-        answer = await self._decide(
-            statements.END,
-            *rows.key_values(self._queue, key),
-            *rows.trait_values(traits),
-            *rows.ending_values(ending),
-        )
-        return None if answer["[applied]"] else rows.mark_of(answer)
-
-    async def end_together(self, ended: Sequence[tuple[TurnKey, Ending, Traits]]) -> bool:
-        values = [
-            (
-                *rows.key_values(self._queue, key),
-                *rows.trait_values(traits),
-                *rows.ending_values(ending),
-            )
-            for key, ending, traits in ended
-        ]
-        answer = await self._session.execute_together(statements.END, values)
-        return bool(answer[0]["[applied]"])
-
-    async def mark_published(self, key: TurnKey, successor: UUID) -> bool:
-        answer = await self._decide(
-            statements.MARK_PUBLISHED, *rows.key_values(self._queue, key), successor
-        )
-        return bool(answer["[applied]"])
-
-    async def change_successor(self, key: TurnKey, old: UUID, new: TurnKey) -> bool:
-        answer = await self._decide(
-            statements.CHANGE_SUCCESSOR,
-            *(new.enqueue_id, new.slice_start, new.bucket_id),
-            *rows.key_values(self._queue, key),
-            old,
-        )
-        return bool(answer["[applied]"])
+        async for row in self._each(statements.SELECT_BLOB_KEYS, *place, FIRST, through):
+            yield row["enqueue_id"], row["blob_key"]
 
     async def claim(self, enqueue_id: UUID, owner: UUID, lifetime: timedelta) -> bool:
         seconds = max(1, round(lifetime.total_seconds()))
@@ -196,9 +131,6 @@ class CassandraView:
     async def delete_rows(self, partition: Partition) -> None:
         await self._session.execute(statements.DELETE_ROWS, self._place(partition))
 
-    async def delete_marks(self, partition: Partition) -> None:
-        await self._session.execute(statements.DELETE_MARKS, self._place(partition))
-
     async def bury(self, letter: DeadLetter) -> None:
         await self._session.execute(statements.NOTE_MONTH, (self._queue, letter.month))
         await self._session.execute(statements.BURY, rows.letter_values(self._queue, letter))
@@ -240,63 +172,3 @@ class CassandraView:
 
     async def _months(self) -> list[str]:
         return [row["month"] async for row in self._each(statements.SELECT_MONTHS, self._queue)]
-
-    async def _each(self, statement: Statement, *values: object) -> AsyncIterator[Row]:
-        async for page in self._session.pages(statement, values):
-            for row in page:
-                yield row
-
-    async def _write_together(
-        self, statement: Statement, _: Partition, many: list[tuple[object, ...]]
-    ) -> Sequence[None]:
-        if len(many) == 1:
-            await self._session.execute(statement, many[0])
-        else:
-            await self._session.execute_together(statement, many)
-        return [None] * len(many)
-
-    async def _marks_together(self, partition: Partition, ids: list[UUID]) -> Sequence[Mark | None]:
-        place = self._place(partition)
-        if len(ids) == 1:
-            found = await self._session.execute(statements.SELECT_MARK, (*place, ids[0]))
-            return [rows.mark_of(found[0]) if found else None]
-        found = await self._session.execute(statements.SELECT_MARKED, (*place, set(ids)))
-        marks = {row["enqueue_id"]: rows.mark_of(row) for row in found}
-        return [marks.get(each) for each in ids]
-
-    async def _count(
-        self,
-        all_of_them: Statement,
-        later: Statement,
-        partition: Partition,
-        now: datetime | None,
-    ) -> Counts:
-        place = self._place(partition)
-        counting = [self._session.execute(all_of_them, place)]
-        if now is not None:
-            counting.append(self._session.execute(later, (*place, now)))
-        every, *waiting = await asyncio.gather(*counting)
-        return Counts(
-            total=every[0]["total"],
-            delayed=sum(each[0]["total"] - each[0]["held"] for each in waiting),
-            held=every[0]["held"],
-        )
-
-    async def _decide(self, statement: Statement, *values: object) -> Row:
-        """Run a lightweight transaction and return its answer."""
-        answer = await self._session.execute(statement, values)
-        return answer[0]
-
-    def _place(self, partition: Partition) -> tuple[object, ...]:
-        return (self._queue, partition.slice_start, partition.bucket_id)
-
-
-def _gathering(
-    send: Callable[[Partition, list[V]], Awaitable[Sequence[R]]],
-) -> Gathering[Partition, V, R]:
-    return Gathering(
-        send,
-        lambda: ViewUnavailable("Cassandra did not answer others in time"),
-        most=MOST_TOGETHER,
-        patience=PATIENCE,
-    )

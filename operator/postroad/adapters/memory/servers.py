@@ -6,7 +6,8 @@ from postroad.adapters.memory.blobs import Bucket, MemoryBlobs
 from postroad.adapters.memory.broker import MemoryBroker, Queues
 from postroad.adapters.memory.gate import Gate
 from postroad.adapters.memory.history import MemoryHistory, Records
-from postroad.adapters.memory.view import MemoryView, MemoryViewStore, Tables
+from postroad.adapters.memory.tables import Tables
+from postroad.adapters.memory.view import MemoryView, MemoryViewStore
 from postroad.domain.names import QueueName
 from postroad.ports.clock import Clock
 from postroad.ports.servers import Checked

@@ -1,0 +1,37 @@
+# ruff: noqa: S608  # what is put together here are constants; values are always bound
+"""What the statements are put together from.
+
+A partition is (queue, slice_start, bucket_id) in `enqueued_mails` and `deleted_mails` alike.
+"""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+COUNTING = timedelta(seconds=60)
+"""A count reads a whole partition on the server, page by page."""
+
+COUNTED = 10_000
+"""Rows of such a page: nothing of it travels."""
+
+KEY = ("queue", "slice_start", "bucket_id", "enqueue_id")
+PARTITION = "queue = ? AND slice_start = ? AND bucket_id = ?"
+TURN = f"{PARTITION} AND enqueue_id = ?"
+AFTER = f"{PARTITION} AND enqueue_id > ?"
+BETWEEN = f"{PARTITION} AND enqueue_id > ? AND enqueue_id <= ?"
+
+
+def insert(table: str, columns: tuple[str, ...]) -> str:
+    """Return an INSERT of these columns."""
+    values = ", ".join("?" * len(columns))
+    return f"INSERT INTO {{keyspace}}.{table} ({', '.join(columns)}) VALUES ({values})"
+
+
+def select(table: str, columns: tuple[str, ...], where: str) -> str:
+    """Return a SELECT of these columns."""
+    return f"SELECT {', '.join(columns)} FROM {{keyspace}}.{table} WHERE {where}"
+
+
+def count(table: str, where: str) -> str:
+    """Return a count of rows and of held ones. `held` is true or absent."""
+    return f"SELECT count(*) AS total, count(held) AS held FROM {{keyspace}}.{table} WHERE {where}"

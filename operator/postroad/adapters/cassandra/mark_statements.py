@@ -1,0 +1,160 @@
+# ruff: noqa: S608  # what is put together here are constants of this file; values are always bound
+"""The statements on marks, with the reason for the form of each.
+
+The line of a purge is kept in static columns, where the condition of a lightweight transaction on
+any mark of the partition sees it. A read of named marks shows static columns only beside a row that
+is there: so a line also puts in a row of its own, under an id after all others.
+"""
+
+from __future__ import annotations
+
+from uuid import UUID
+
+from postroad.adapters.cassandra.cql import (
+    AFTER,
+    BETWEEN,
+    COUNTED,
+    COUNTING,
+    KEY,
+    PARTITION,
+    TURN,
+    count,
+    select,
+)
+from postroad.adapters.cassandra.session import Statement
+
+LINE_ID = UUID(int=(1 << 128) - 1)
+"""The id of a line's own row. Source: RFC 9562 5.10 (Max UUID)."""
+
+TRAIT_COLUMNS = ("domains", "due_at", "held")
+"""What a mark repeats of its row."""
+
+MARK_COLUMNS = (
+    "delivered_at",
+    "ending",
+    "ended_at",
+    "replaced_by",
+    "replaced_by_slice",
+    "replaced_by_bucket",
+    "published",
+    "remaining",
+    "new_due_at",
+    "new_held",
+    "new_attempt",
+    "new_last_error",
+    "new_previous",
+)
+"""What a mark says of how its turn ended."""
+
+LINE_COLUMNS = ("purged_through", "purged_at")
+"""How far a partition was purged, and when."""
+
+_OWN = f"{AFTER} AND enqueue_id < {LINE_ID}"
+
+# Marks
+
+MARK_DELIVERED = Statement(
+    "INSERT INTO {keyspace}.deleted_mails"
+    f" ({', '.join((*KEY, *TRAIT_COLUMNS))}, delivered_at, was_delivered)"
+    " VALUES (?, ?, ?, ?, ?, ?, ?, ?, true)"
+)
+"""Plain: the hot path of `done`. It can stand beside an ending, which it never contradicts."""
+
+END = Statement(
+    "UPDATE {keyspace}.deleted_mails SET"
+    f" {', '.join(f'{column} = ?' for column in (*TRAIT_COLUMNS, *MARK_COLUMNS[1:]))},"
+    f" was_ended = true WHERE {TURN}"
+    " IF ending = null AND delivered_at = null AND purged_through = ?"
+)
+"""The first ending wins. Refused also when only `delivered_at` stands there: the mail is gone; and
+when a line was drawn that the caller does not know of, since it may have ended the turn."""
+
+SELECT_MARK = Statement(
+    select(
+        "deleted_mails",
+        ("enqueue_id", *MARK_COLUMNS, *LINE_COLUMNS),
+        f"{PARTITION} AND enqueue_id IN (?, {LINE_ID})",
+    )
+)
+"""The one read that a dequeue costs. Not serial: an ending whose writer was not yet answered may be
+missed, as it may come a moment later anyway."""
+
+SELECT_MARKED = Statement(
+    select(
+        "deleted_mails",
+        ("enqueue_id", *MARK_COLUMNS, *LINE_COLUMNS),
+        f"{PARTITION} AND enqueue_id IN ?",
+    )
+)
+"""As `SELECT_MARK`, for several turns of one partition that are dequeued at the same time."""
+
+SELECT_MARKS = Statement(
+    select("deleted_mails", ("enqueue_id", *MARK_COLUMNS), _OWN),
+    page_size=500,
+)
+"""A partition's marks, to be joined with its rows by id."""
+
+SELECT_MARKED_IDS = Statement(select("deleted_mails", ("enqueue_id",), BETWEEN), page_size=5000)
+"""Which turns have a mark, whatever it says. `through` is before a line's own row."""
+
+SELECT_UNFINISHED = Statement(
+    select("deleted_mails", ("enqueue_id", *MARK_COLUMNS), f"{_OWN} AND published = false")
+    + " ALLOW FILTERING"
+)
+"""Replacements under way. The filtering is within one partition; nothing else of it travels."""
+
+SELECT_REPLACED = Statement(
+    select(
+        "deleted_mails",
+        ("enqueue_id", *MARK_COLUMNS),
+        f"{_OWN} AND ending = 'replaced' AND ended_at >= ?",
+    )
+    + " ALLOW FILTERING"
+)
+"""Young replacements, likewise."""
+
+SELECT_SIGNS = Statement(
+    select(
+        "deleted_mails",
+        (
+            *LINE_COLUMNS,
+            "writetime(was_delivered) AS delivered",
+            "writetime(was_ended) AS ended",
+        ),
+        PARTITION,
+    )
+    + " LIMIT 1"
+)
+"""Static columns only. What they say is when they were last written: by whom plainly and by whom in
+a lightweight transaction, each in a column of its own."""
+
+COUNT_MARKS = Statement(count("deleted_mails", _OWN), COUNTING, COUNTED)
+"""As the rows, from which they are subtracted."""
+
+COUNT_LATER_MARKS = Statement(
+    count("deleted_mails", f"{_OWN} AND due_at > ? ALLOW FILTERING"), COUNTING, COUNTED
+)
+"""As the rows."""
+
+DRAW_LINE = Statement(
+    "UPDATE {keyspace}.deleted_mails SET purged_through = ?, purged_at = ?, ended_at = ?"
+    f" WHERE {PARTITION} AND enqueue_id = {LINE_ID} IF purged_through = ?"
+)
+"""A lightweight transaction like all endings, which it comes before or after. `ended_at` makes the
+line's own row."""
+
+MARK_PUBLISHED = Statement(
+    f"UPDATE {{keyspace}}.deleted_mails SET published = true WHERE {TURN} IF replaced_by = ?"
+)
+"""A lightweight transaction like the ending it completes: a plain write's timestamp could be older
+than the transaction's and be lost."""
+
+CHANGE_SUCCESSOR = Statement(
+    "UPDATE {keyspace}.deleted_mails"
+    " SET replaced_by = ?, replaced_by_slice = ?, replaced_by_bucket = ?"
+    f" WHERE {TURN} IF replaced_by = ? AND published = false"
+)
+"""Only one of several finishers gives an unfinished replacement its new successor."""
+
+DELETE_MARKS = Statement(f"DELETE FROM {{keyspace}}.deleted_mails WHERE {PARTITION}")
+"""One tombstone for the partition; written only after its rows are deleted."""

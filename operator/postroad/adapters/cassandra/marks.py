@@ -1,0 +1,218 @@
+"""Marks in Cassandra: the half of `View` that says how turns ended, and who ended them first."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from datetime import datetime, timedelta
+from functools import partial
+from typing import TypeVar
+from uuid import UUID
+
+from postroad.adapters.cassandra import mark_statements as statements
+from postroad.adapters.cassandra import rows
+from postroad.adapters.cassandra.session import Row, Session, Statement
+from postroad.domain.slices import Partition, TurnKey
+from postroad.domain.turns import Ending, Mark, PurgeLine, Traits
+from postroad.errors import ViewUnavailable
+from postroad.gathering import Gathering
+from postroad.ports.view import Counts, Signs
+
+V = TypeVar("V")
+R = TypeVar("R")
+
+FIRST = UUID(int=0)
+"""Before every id."""
+
+MOST_TOGETHER = 50
+"""Rows or marks of one partition in one request."""
+
+PATIENCE = timedelta(seconds=5)
+"""How long a request may wait for the one before it; as long again as a request may take."""
+
+
+class CassandraMarks:
+    """The marks of one queue."""
+
+    def __init__(self, session: Session, queue: str) -> None:
+        self._session = session
+        self._queue = queue
+        self._marking = gathering(partial(self._write_together, statements.MARK_DELIVERED))
+        self._reading = gathering(self._marks_together)
+
+    # What stands there
+
+    async def mark(self, key: TurnKey) -> Mark | None:
+        return await self._reading(key.partition, key.enqueue_id)
+
+    async def marks(
+        self, partition: Partition, after: UUID | None = None
+    ) -> AsyncIterator[tuple[UUID, Mark]]:
+        place = self._place(partition)
+        async for row in self._each(statements.SELECT_MARKS, *place, after or FIRST):
+            yield row["enqueue_id"], rows.mark_of(row)
+
+    async def marked(self, partition: Partition, through: UUID) -> AsyncIterator[UUID]:
+        place = self._place(partition)
+        async for row in self._each(statements.SELECT_MARKED_IDS, *place, FIRST, through):
+            yield row["enqueue_id"]
+
+    async def replaced(
+        self, partition: Partition, since: datetime
+    ) -> AsyncIterator[tuple[UUID, Mark]]:
+        place = (*self._place(partition), FIRST)
+        async for row in self._each(statements.SELECT_UNFINISHED, *place):
+            yield row["enqueue_id"], rows.mark_of(row)
+        async for row in self._each(statements.SELECT_REPLACED, *place, since):
+            if row["published"]:
+                yield row["enqueue_id"], rows.mark_of(row)
+
+    async def count_marks(
+        self, partition: Partition, now: datetime | None, after: UUID | None = None
+    ) -> Counts:
+        place = (*self._place(partition), after or FIRST)
+        return await self._count(statements.COUNT_MARKS, statements.COUNT_LATER_MARKS, place, now)
+
+    async def signs(self, partition: Partition) -> Signs:
+        found = await self._session.execute(statements.SELECT_SIGNS, self._place(partition))
+        return rows.signs_of(found[0]) if found else Signs()
+
+    # How turns end
+
+    async def mark_delivered(self, key: TurnKey, at: datetime, traits: Traits) -> None:
+        values = (*rows.key_values(self._queue, key), *rows.trait_values(traits), at)
+        if len(traits.domains) <= rows.SMALL:
+            await self._marking(key.partition, values)
+        else:
+            await self._session.execute(statements.MARK_DELIVERED, values)
+
+    async def end(self, key: TurnKey, ending: Ending, traits: Traits) -> Mark | None:
+        through: UUID | None = None
+        while True:
+            values = self._end_values(key, ending, traits, through)
+            answer = await self._decide(statements.END, *values)
+            if answer["[applied]"]:
+                return None
+            standing = await self.mark(key)
+            if standing is not None:
+                return standing
+            # Only a line stood in the way, and it ends before this turn.
+            through = answer["purged_through"]
+
+    async def end_together(self, ended: Sequence[tuple[TurnKey, Ending, Traits]]) -> bool:
+        partition = ended[0][0].partition
+        line = (await self.signs(partition)).line
+        if line is not None and any(line.mark_of(key.enqueue_id) for key, _, _ in ended):
+            return False
+        through = None if line is None else line.through
+        values = [self._end_values(*each, through) for each in ended]
+        answer = await self._session.execute_together(statements.END, values)
+        return bool(answer[0]["[applied]"])
+
+    async def draw_line(self, partition: Partition, line: PurgeLine) -> PurgeLine | None:
+        while True:
+            before = (await self.signs(partition)).line
+            if before is not None and before.through >= line.through:
+                return before
+            answer = await self._decide(
+                statements.DRAW_LINE,
+                *(line.through, line.at, line.at),
+                *self._place(partition),
+                None if before is None else before.through,
+            )
+            if answer["[applied]"]:
+                return before
+
+    async def mark_published(self, key: TurnKey, successor: UUID) -> bool:
+        answer = await self._decide(
+            statements.MARK_PUBLISHED, *rows.key_values(self._queue, key), successor
+        )
+        return bool(answer["[applied]"])
+
+    async def change_successor(self, key: TurnKey, old: UUID, new: TurnKey) -> bool:
+        answer = await self._decide(
+            statements.CHANGE_SUCCESSOR,
+            *(new.enqueue_id, new.slice_start, new.bucket_id),
+            *rows.key_values(self._queue, key),
+            old,
+        )
+        return bool(answer["[applied]"])
+
+    async def delete_marks(self, partition: Partition) -> None:
+        await self._session.execute(statements.DELETE_MARKS, self._place(partition))
+
+    # What requests have in common
+
+    def _end_values(
+        self, key: TurnKey, ending: Ending, traits: Traits, through: UUID | None
+    ) -> tuple[object, ...]:
+        return (
+            *rows.trait_values(traits),
+            *rows.ending_values(ending),
+            *rows.key_values(self._queue, key),
+            through,
+        )
+
+    async def _marks_together(self, partition: Partition, ids: list[UUID]) -> Sequence[Mark | None]:
+        place = self._place(partition)
+        if len(ids) == 1:
+            found = await self._session.execute(statements.SELECT_MARK, (*place, ids[0]))
+        else:
+            named = {*ids, statements.LINE_ID}
+            found = await self._session.execute(statements.SELECT_MARKED, (*place, named))
+        line = rows.line_of(found[0]) if found else None
+        marks = {row["enqueue_id"]: rows.mark_of(row) for row in found}
+        return [
+            marks.get(each) or (line.mark_of(each) if line is not None else None) for each in ids
+        ]
+
+    async def _count(
+        self,
+        all_of_them: Statement,
+        later: Statement,
+        place: tuple[object, ...],
+        now: datetime | None,
+    ) -> Counts:
+        counting = [self._session.execute(all_of_them, place)]
+        if now is not None:
+            counting.append(self._session.execute(later, (*place, now)))
+        every, *waiting = await asyncio.gather(*counting)
+        return Counts(
+            total=every[0]["total"],
+            delayed=sum(each[0]["total"] - each[0]["held"] for each in waiting),
+            held=every[0]["held"],
+        )
+
+    async def _each(self, statement: Statement, *values: object) -> AsyncIterator[Row]:
+        async for page in self._session.pages(statement, values):
+            for row in page:
+                yield row
+
+    async def _write_together(
+        self, statement: Statement, _: Partition, many: list[tuple[object, ...]]
+    ) -> Sequence[None]:
+        if len(many) == 1:
+            await self._session.execute(statement, many[0])
+        else:
+            await self._session.execute_together(statement, many)
+        return [None] * len(many)
+
+    async def _decide(self, statement: Statement, *values: object) -> Row:
+        """Run a lightweight transaction and return its answer."""
+        answer = await self._session.execute(statement, values)
+        return answer[0]
+
+    def _place(self, partition: Partition) -> tuple[object, ...]:
+        return (self._queue, partition.slice_start, partition.bucket_id)
+
+
+def gathering(
+    send: Callable[[Partition, list[V]], Awaitable[Sequence[R]]],
+) -> Gathering[Partition, V, R]:
+    """Return what sends the requests of a partition together, as soon as the last ones are done."""
+    return Gathering(
+        send,
+        lambda: ViewUnavailable("Cassandra did not answer others in time"),
+        most=MOST_TOGETHER,
+        patience=PATIENCE,
+    )

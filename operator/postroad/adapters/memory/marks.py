@@ -1,0 +1,166 @@
+"""The marks of a view in memory."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from dataclasses import replace
+from datetime import datetime
+from typing import Any, TypeVar
+from uuid import UUID
+
+from postroad.adapters.memory.gate import Gate
+from postroad.adapters.memory.tables import Tables, count, delete, within
+from postroad.domain.slices import Partition, TurnKey
+from postroad.domain.turns import Ending, Mark, PurgeLine, Traits
+from postroad.ports.view import Counts, Signs
+
+T = TypeVar("T")
+PAGE = 3
+"""Rows a page: small, so that every test pages."""
+
+
+class MemoryMarks:
+    """What `View` says of marks, over `Tables`."""
+
+    def __init__(self, tables: Tables, gate: Gate) -> None:
+        self._tables = tables
+        self._gate = gate
+
+    async def _step(self, operation: str, effect: Callable[[], T]) -> T:
+        return await self._gate("view", operation, effect)
+
+    async def _page(
+        self,
+        name: str,
+        table: Callable[[], Mapping[TurnKey, T]],
+        partition: Partition,
+        after: UUID | None,
+        through: UUID | None = None,
+    ) -> list[tuple[TurnKey, T]]:
+        return await self._step(name, lambda: within(table(), partition, after, through)[:PAGE])
+
+    async def mark(self, key: TurnKey) -> Mark | None:
+        return await self._step("mark", lambda: self._tables.mark(key))
+
+    async def marks(
+        self, partition: Partition, after: UUID | None = None
+    ) -> AsyncIterator[tuple[UUID, Mark]]:
+        while page := await self._page("marks", lambda: self._tables.marks, partition, after):
+            for key, mark in page:
+                yield key.enqueue_id, mark
+                after = key.enqueue_id
+
+    async def marked(self, partition: Partition, through: UUID) -> AsyncIterator[UUID]:
+        after: UUID | None = None
+        marks = self._tables.marks
+        while page := await self._page("marked", lambda: marks, partition, after, through):
+            for key, _ in page:
+                yield key.enqueue_id
+                after = key.enqueue_id
+
+    async def replaced(
+        self, partition: Partition, since: datetime
+    ) -> AsyncIterator[tuple[UUID, Mark]]:
+        def effect() -> list[tuple[TurnKey, Mark]]:
+            return [
+                (key, mark)
+                for key, mark in within(self._tables.marks, partition)
+                if _successor(mark) is not None
+                and mark.ending is not None
+                and (not mark.published or mark.ending.at >= since)
+            ]
+
+        for key, mark in await self._step("replaced", effect):
+            yield key.enqueue_id, mark
+
+    async def count_marks(
+        self, partition: Partition, now: datetime | None, after: UUID | None = None
+    ) -> Counts:
+        return await self._step(
+            "count_marks",
+            lambda: count((each for _, each in within(self._tables.traits, partition, after)), now),
+        )
+
+    async def signs(self, partition: Partition) -> Signs:
+        return await self._step("signs", lambda: self._tables.signs.get(partition, Signs()))
+
+    async def mark_delivered(self, key: TurnKey, at: datetime, traits: Traits) -> None:
+        def effect() -> None:
+            mark = self._tables.marks.get(key, Mark())
+            self._put_mark(key, replace(mark, delivered_at=at), traits)
+            self._sign(key.partition, delivered=self._tables.clock.now())
+
+        await self._step("mark_delivered", effect)
+
+    async def end(self, key: TurnKey, ending: Ending, traits: Traits) -> Mark | None:
+        def effect() -> Mark | None:
+            standing = self._tables.mark(key)
+            if standing is None:
+                self._end(key, ending, traits)
+            return standing
+
+        return await self._step("end", effect)
+
+    async def end_together(self, ended: Sequence[tuple[TurnKey, Ending, Traits]]) -> bool:
+        def effect() -> bool:
+            if any(self._tables.mark(key) is not None for key, _, _ in ended):
+                return False
+            for each in ended:
+                self._end(*each)
+            return True
+
+        return await self._step("end", effect)
+
+    async def draw_line(self, partition: Partition, line: PurgeLine) -> PurgeLine | None:
+        def effect() -> PurgeLine | None:
+            before = self._tables.line(partition)
+            if before is None or before.through < line.through:
+                self._sign(partition, line=line)
+            return before
+
+        return await self._step("draw_line", effect)
+
+    async def mark_published(self, key: TurnKey, successor: UUID) -> bool:
+        def effect() -> bool:
+            mark = self._tables.marks.get(key)
+            if mark is None or _successor(mark) != successor:
+                return False
+            self._tables.marks[key] = replace(mark, published=True)
+            return True
+
+        return await self._step("mark_published", effect)
+
+    async def change_successor(self, key: TurnKey, old: UUID, new: TurnKey) -> bool:
+        def effect() -> bool:
+            mark = self._tables.marks.get(key)
+            if mark is None or mark.ending is None or mark.published or _successor(mark) != old:
+                return False
+            self._tables.marks[key] = replace(mark, ending=replace(mark.ending, successor=new))
+            return True
+
+        return await self._step("change_successor", effect)
+
+    async def delete_marks(self, partition: Partition) -> None:
+        def effect() -> None:
+            delete(self._tables.marks, partition)
+            delete(self._tables.traits, partition)
+            self._tables.signs.pop(partition, None)
+
+        await self._step("delete_marks", effect)
+
+    def _end(self, key: TurnKey, ending: Ending, traits: Traits) -> None:
+        self._put_mark(key, Mark(ending=ending), traits)
+        self._sign(key.partition, ended=self._tables.clock.now())
+
+    def _put_mark(self, key: TurnKey, mark: Mark, traits: Traits) -> None:
+        self._tables.marks[key] = mark
+        self._tables.traits.setdefault(key, traits)
+
+    def _sign(self, partition: Partition, **changes: Any) -> None:
+        known = self._tables.signs.get(partition, Signs())
+        self._tables.signs[partition] = replace(known, **changes)
+
+
+def _successor(mark: Mark) -> UUID | None:
+    named = mark.ending.successor if mark.ending is not None else None
+    return named.enqueue_id if named is not None else None

@@ -1,0 +1,104 @@
+"""What one queue has in the keyspace of a view in memory, shared by all processes."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import TypeVar
+from uuid import UUID
+
+from postroad.domain.slices import Partition, TurnKey
+from postroad.domain.turns import Mark, PurgeLine, Traits, Turn
+from postroad.ports.clock import Clock
+from postroad.ports.view import ClosedSlice, Counts, DeadLetter, Limits, Record, Signs
+
+T = TypeVar("T")
+
+
+@dataclass(slots=True)
+class Tables:
+    """`clock` is the server's."""
+
+    clock: Clock
+    rows: dict[TurnKey, Turn] = field(default_factory=dict)
+    marks: dict[TurnKey, Mark] = field(default_factory=dict)
+    traits: dict[TurnKey, Traits] = field(default_factory=dict)
+    signs: dict[Partition, Signs] = field(default_factory=dict)
+    claims: dict[UUID, tuple[UUID, timedelta]] = field(default_factory=dict)
+    records: dict[UUID, dict[str, Record]] = field(default_factory=lambda: defaultdict(dict))
+    limits: Limits = field(default_factory=lambda: Limits(None, None))
+    slices: dict[datetime, ClosedSlice] = field(default_factory=dict)
+    letters: dict[UUID, DeadLetter] = field(default_factory=dict)
+    row_lifetime: timedelta = timedelta(days=14)
+    """Of rows that are inserted from now on."""
+
+    expire_at: dict[TurnKey, datetime] = field(default_factory=dict)
+
+    def insert(self, turn: Turn) -> None:
+        """Insert a row that lives for `row_lifetime`."""
+        self.rows[turn.key] = turn
+        self.expire_at[turn.key] = self.clock.now() + self.row_lifetime
+
+    def unexpired(self) -> dict[TurnKey, Turn]:
+        """Return the rows, those that are too old removed."""
+        now = self.clock.now()
+        for key in [key for key, at in self.expire_at.items() if at <= now]:
+            del self.expire_at[key]
+            self.rows.pop(key, None)
+        return self.rows
+
+    def mark(self, key: TurnKey) -> Mark | None:
+        """Return a turn's own mark, or what a line says of it."""
+        line = self.line(key.partition)
+        by_line = line.mark_of(key.enqueue_id) if line is not None else None
+        return self.marks.get(key, by_line)
+
+    def line(self, partition: Partition) -> PurgeLine | None:
+        """Return how far a partition was purged."""
+        return self.signs.get(partition, Signs()).line
+
+    def live(self) -> list[Turn]:
+        """Return the turns that wait, in order: what a test compares with."""
+        return [
+            turn
+            for key, turn in sorted(self.unexpired().items())
+            if (self.mark(key) or Mark()).is_live
+        ]
+
+
+def within(
+    table: Mapping[TurnKey, T],
+    partition: Partition,
+    after: UUID | None = None,
+    through: UUID | None = None,
+) -> list[tuple[TurnKey, T]]:
+    """Return what a partition has, in order."""
+    return sorted(
+        (
+            (key, value)
+            for key, value in table.items()
+            if key.partition == partition
+            and (after is None or key.enqueue_id > after)
+            and (through is None or key.enqueue_id <= through)
+        ),
+        key=lambda each: each[0],
+    )
+
+
+def delete(table: dict[TurnKey, T], partition: Partition) -> None:
+    """Empty a partition."""
+    for key, _ in within(table, partition):
+        del table[key]
+
+
+def count(traits: Iterable[Traits], now: datetime | None) -> Counts:
+    """Count by what is waited for."""
+    total = delayed = held = 0
+    for each in traits:
+        total += 1
+        held += each.held
+        if now is not None and not each.held and each.due_at is not None:
+            delayed += each.due_at > now
+    return Counts(total, delayed, held)
