@@ -236,11 +236,13 @@ async def test_a_purge_that_failed_can_be_repeated(post: Post, process: Process)
 
 async def test_a_mail_on_its_way_during_a_purge_is_not_lost(post: Post, process: Process) -> None:
     slow = await post.start(skew=-4 * SECOND)
+    await post.enqueue(process, *names(range(8)))
+    await post.pass_time(GRACE)
 
     async def purge_before_the_row(step: object) -> None:
         if getattr(step, "operation", "") == "insert":
             await post.pass_time(10 * SECOND)
-            assert await process.queue.purge() == 0
+            assert await process.queue.purge() == 8
 
     slow.gate.before = purge_before_the_row
     await post.enqueue(slow, "mail")
