@@ -8,7 +8,7 @@ from importlib import resources
 
 import pytest
 
-from postroad.adapters.cassandra import schema, statements
+from postroad.adapters.cassandra import mark_statements, schema, statements
 from postroad.adapters.cassandra.session import Statement
 from postroad.ports.view import TableOptions
 
@@ -33,13 +33,16 @@ def test_files_are_numbered_without_gaps_and_say_when_they_run() -> None:
 
 def test_every_statement_names_columns_that_its_table_has() -> None:
     tables = columns()
-    inserts = [each for each in _statements() if "INSERT INTO" in each.cql]
-
-    for each in inserts:
-        found = re.match(r"INSERT INTO \{keyspace\}\.(\w+) \(([^)]*)\)", each.cql)
-        assert found is not None
-        assert set(found[2].split(", ")) <= tables[found[1]]
-    assert len(inserts) >= 8
+    written = 0
+    for each in _statements():
+        inserted = re.match(r"INSERT INTO \{keyspace\}\.(\w+) \(([^)]*)\)", each.cql)
+        updated = re.match(r"UPDATE \{keyspace\}\.(\w+) .*?SET (.*?) WHERE", each.cql)
+        if inserted is not None:
+            assert set(inserted[2].split(", ")) <= tables[inserted[1]]
+        if updated is not None:
+            assert set(re.findall(r"(\w+) = ", updated[2])) <= tables[updated[1]]
+        written += inserted is not None or updated is not None
+    assert written >= 14
 
 
 def test_marks_repeat_the_traits_of_rows_under_the_same_names() -> None:
@@ -71,4 +74,5 @@ def test_a_compaction_window_is_written_in_cassandras_units(
 
 
 def _statements() -> list[Statement]:
-    return [each for each in vars(statements).values() if isinstance(each, Statement)]
+    named = [*vars(statements).values(), *vars(mark_statements).values()]
+    return [each for each in named if isinstance(each, Statement)]
