@@ -3,7 +3,7 @@
 A line may be drawn only where no more rows come, so it stays a grace period behind (invariant 7);
 mails with younger turns are removed one by one. What was replaced while the lines were drawn is
 followed to its successors. Then the bytes of all that the lines ended are deleted; where that stops
-half way, messages delete them when they come and find the line.
+half way, messages delete them when they come and find the line. Source: ADR 0014.
 """
 
 from __future__ import annotations

@@ -187,7 +187,8 @@ class MailQueue(Protocol):
         ...
 
     async def purge(self) -> int:
-        """Remove every mail that waits now."""
+        """Remove every mail that waits now, as `remove` does. Mails that are older than a minute go
+        together, however many they are."""
         ...
 
     async def flush(self, selector: Selector) -> int:
