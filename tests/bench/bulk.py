@@ -84,12 +84,10 @@ class Bulk:
         await self._in_batches(statements.INSERT_ROW, rows.turn_values, lambda _: True)
         for number in range(self.slices):
             counts: Counter[int] = Counter()
-            live: Counter[str] = Counter()
             for turn in self._slice(number):
                 counts[turn.key.bucket_id] += 1
-                live.update(turn.envelope.domains)
             start = self.first + number * WINDOW
-            await port.close_slice(ClosedSlice(start, WINDOW, dict(counts), dict(live)))
+            await port.close_slice(ClosedSlice(start, WINDOW, dict(counts)))
         await port.advance(browse_start=self.first, content_start=self.first)
 
     async def write_bytes(self) -> None:

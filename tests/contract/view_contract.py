@@ -438,8 +438,8 @@ class ViewContract:
         assert await view.limits() == Limits(START + HOUR, START)
 
     async def test_the_first_close_of_a_slice_stands(self, view: View) -> None:
-        first = ClosedSlice(START, HOUR, {0: 3, 2: 1}, {"example.net": 4})
-        second = ClosedSlice(START, HOUR, {0: 9}, {})
+        first = ClosedSlice(START, HOUR, {0: 3, 2: 1})
+        second = ClosedSlice(START, HOUR, {0: 9})
 
         assert await view.close_slice(first) == first
         assert await view.close_slice(second) == first
@@ -447,14 +447,14 @@ class ViewContract:
         assert [each async for each in view.closed_slices(START)] == [first]
 
     async def test_closed_slices_come_in_order_from_a_slice_on(self, view: View) -> None:
-        wanted = [ClosedSlice(START + number * HOUR, HOUR, {}, {}) for number in range(4)]
+        wanted = [ClosedSlice(START + number * HOUR, HOUR, {}) for number in range(4)]
         for each in reversed(wanted):
             await view.close_slice(each)
 
         assert [each async for each in view.closed_slices(START + HOUR)] == wanted[1:]
 
     async def test_a_slice_is_drained_then_forgotten(self, view: View) -> None:
-        closed = ClosedSlice(START, HOUR, {0: 3}, {"example.net": 3})
+        closed = ClosedSlice(START, HOUR, {0: 3})
         await view.close_slice(closed)
 
         await view.mark_drained(START)
@@ -549,7 +549,7 @@ async def _fill(view: View) -> None:
         await view.mark_delivered(key(1, partition), NOW, NO_TRAITS)
     await view.record(UUID(int=1), tuple(RECORDS.values()))
     await view.advance(browse_start=START, content_start=START)
-    await view.close_slice(ClosedSlice(START, HOUR, {}, {}))
+    await view.close_slice(ClosedSlice(START, HOUR, {}))
     await view.bury(DeadLetter(key(1).enqueue_id, "2026-01", NOW, "no", turn()))
 
 

@@ -91,7 +91,7 @@ def test_an_adoption_cannot_leave_closed_slices_unread(name: str, folder: Path) 
     lose(name)
 
     async def close(opened: ConfigurationOf) -> None:
-        await opened.view.close_slice(ClosedSlice(NOW, HALF.slice_window, {0: 1, 5: 1}, {}))
+        await opened.view.close_slice(ClosedSlice(NOW, HALF.slice_window, {0: 1, 5: 1}))
 
     at(name, close)
     options = ("--reason", "dropped", "--slice-window", "30m", "--bucket-count")

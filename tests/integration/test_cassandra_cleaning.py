@@ -65,7 +65,7 @@ async def cost_of_cleaning(session: CountingSession, mails: int) -> Counter[Stat
         await view.insert(turn)
         await view.mark_delivered(turn.key, START, turn.traits)
     rows = dict.fromkeys(range(BUCKETS), mails)
-    await view.close_slice(ClosedSlice(START, WINDOW, rows, {}, drained=True))
+    await view.close_slice(ClosedSlice(START, WINDOW, rows, drained=True))
     await view.advance(content_start=START, browse_start=START + WINDOW)
     engine = Engine(parts)
     cleaning = Cleaning(engine)

@@ -12,6 +12,9 @@ from datetime import UTC, datetime, timedelta
 from uuid import UUID
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+LAST = UUID(int=(1 << 128) - 1)
+"""After every id. Source: RFC 9562 5.10 (Max UUID)."""
+
 _RANDOM_BITS = 62
 _MILLISECOND = timedelta(milliseconds=1)
 

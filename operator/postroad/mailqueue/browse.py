@@ -11,16 +11,20 @@ import heapq
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from datetime import datetime
+from operator import attrgetter
 from uuid import UUID
 
 from postroad.domain.identifiers import moment_of
 from postroad.domain.selectors import Selector
 from postroad.domain.slices import Partition, TurnKey, slices_between
-from postroad.domain.turns import EndingKind, Mark, PurgeLine, Turn
+from postroad.domain.turns import EndingKind, Mark, Turn
 from postroad.mailqueue.engine import Engine
+from postroad.mailqueue.joining import with_marks
 from postroad.mailqueue.protocol import replacement_of
 from postroad.ports.queue import MailView
 from postroad.ports.view import DeadLetter, View
+
+ENQUEUE_ID = attrgetter("enqueue_id")
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +133,9 @@ async def joined(
     view: View, partitions: list[Partition], after: UUID | None = None
 ) -> AsyncIterator[tuple[Turn, Mark | None]]:
     """Yield the rows of a slice with their marks, merged over its buckets in the order of ids."""
-    streams = [_joined_partition(view, each, after) for each in partitions]
+    streams = [
+        with_marks(view, each, view.rows(each, after), ENQUEUE_ID, after) for each in partitions
+    ]
     heads: list[tuple[UUID, int, Turn, Mark | None]] = []
     for number, stream in enumerate(streams):
         async for row, mark in stream:
@@ -141,31 +147,6 @@ async def joined(
         async for next_row, next_mark in streams[number]:
             heapq.heappush(heads, (next_row.enqueue_id, number, next_row, next_mark))
             break
-
-
-async def _joined_partition(
-    view: View, partition: Partition, after: UUID | None
-) -> AsyncIterator[tuple[Turn, Mark | None]]:
-    """Join one partition's rows with its marks: both come in the order of ids.
-
-    A page of marks can be older than the page of rows it meets: then a turn that just ended is
-    seen waiting, never the other way round. The line of a purge is read before the marks: what has
-    none behind it never gets one that says more.
-    """
-    line: PurgeLine | None = None
-    marks: AsyncIterator[tuple[UUID, Mark]] | None = None
-    head: tuple[UUID, Mark] | None = None
-    async for row in view.rows(partition, after):
-        if marks is None:
-            line = (await view.signs(partition)).line
-            marks = view.marks(partition, after)
-            head = await anext(marks, None)
-        while head is not None and head[0] < row.enqueue_id:
-            head = await anext(marks, None)
-        if head is not None and head[0] == row.enqueue_id:
-            yield row, head[1]
-        else:
-            yield row, line.mark_of(row.enqueue_id) if line is not None else None
 
 
 async def _follow(

@@ -9,16 +9,20 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
+from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import Enum
+from operator import itemgetter
 
-from postroad.domain.slices import Partition
-from postroad.domain.turns import Mark, Turn
+from postroad.domain.identifiers import LAST
+from postroad.domain.slices import Partition, TurnKey
+from postroad.domain.turns import EndingKind, Mark
 from postroad.mailqueue import protocol, troubles
-from postroad.mailqueue.browse import joined, readable
+from postroad.mailqueue.browse import readable
 from postroad.mailqueue.engine import Engine
-from postroad.ports.view import ClosedSlice
+from postroad.mailqueue.joining import with_marks
+from postroad.ports.view import ClosedSlice, View
 from postroad.telemetry import metrics
 
 
@@ -55,16 +59,11 @@ def closable(engine: Engine, first: datetime) -> list[Slice]:
 
 async def close(engine: Engine, slice_: Slice) -> ClosedSlice | None:
     """Close a slice; return what stands, None for one without rows (nothing is written then)."""
-    rows: Counter[int] = Counter()
-    live: Counter[str] = Counter()
-    async for row, mark in joined(engine.view, slice_.partitions):
-        rows[row.key.bucket_id] += 1
-        if mark is None or mark.is_live:
-            live.update(row.envelope.domains)
+    counts = await _counts(engine, slice_)
+    rows = {bucket: count for bucket, count in counts.items() if count}
     if not rows:
         return None
-    window = longest_window(engine)
-    return await engine.view.close_slice(ClosedSlice(slice_.start, window, dict(rows), dict(live)))
+    return await engine.view.close_slice(ClosedSlice(slice_.start, longest_window(engine), rows))
 
 
 async def examine(engine: Engine, slice_: Slice, closed: ClosedSlice) -> State:
@@ -73,10 +72,11 @@ async def examine(engine: Engine, slice_: Slice, closed: ClosedSlice) -> State:
     Raises: ServerError, ClockSkew, ConfigurationStale.
     """
     present: Counter[int] = Counter()
-    async for row, mark in joined(engine.view, slice_.partitions):
-        if not await _is_settled(engine, row, mark):
-            return State.LIVE
-        present[row.key.bucket_id] += 1
+    for partition in slice_.partitions:
+        async for key, mark in _marks_of_rows(engine.view, partition):
+            if not await _is_settled(engine, key, mark):
+                return State.LIVE
+            present[partition.bucket_id] += 1
     missing = sum(max(count - present[bucket], 0) for bucket, count in closed.rows.items())
     metrics.VANISHED.labels(engine.label).set(missing)
     if missing:
@@ -88,32 +88,56 @@ async def examine(engine: Engine, slice_: Slice, closed: ClosedSlice) -> State:
         return State.VANISHED
     # A successor that lies in the same slice may have been inserted behind the join, just before
     # its predecessor became final in front of it.
+    counts = await _counts(engine, slice_)
+    return State.DRAINED if sum(counts.values()) == present.total() else State.LIVE
+
+
+async def _counts(engine: Engine, slice_: Slice) -> dict[int, int]:
+    """Count the rows of each bucket."""
     now = engine.clock.now()
     counts = await asyncio.gather(
         *(engine.view.count_rows(each, now) for each in slice_.partitions)
     )
-    return State.DRAINED if sum(each.total for each in counts) == present.total() else State.LIVE
+    return {
+        partition.bucket_id: count.total
+        for partition, count in zip(slice_.partitions, counts, strict=True)
+    }
 
 
-async def _is_settled(engine: Engine, row: Turn, mark: Mark | None) -> bool:
+async def _marks_of_rows(
+    view: View, partition: Partition
+) -> AsyncIterator[tuple[TurnKey, Mark | None]]:
+    """Yield the turns of a partition with their marks; of the rows only the ids are read."""
+    ids = view.blob_keys(partition, LAST)
+    async for (enqueue_id, _), mark in with_marks(view, partition, ids, itemgetter(0)):
+        yield TurnKey(partition.slice_start, partition.bucket_id, enqueue_id), mark
+
+
+async def _is_settled(engine: Engine, key: TurnKey, mark: Mark | None) -> bool:
     """A mail that cannot be settled keeps its slice, and nothing else."""
+    if mark is None:
+        return False
+    if mark.is_final and mark.delivered_at is None:
+        return True
     try:
-        return await _is_final(engine, row, mark)
+        return await _settle(engine, key, mark)
     except Exception as error:
         if troubles.is_common(error):
             raise
-        troubles.note(engine, row.enqueue_id)
+        troubles.note(engine, key.enqueue_id)
         return False
 
 
-async def _is_final(engine: Engine, row: Turn, mark: Mark | None) -> bool:
-    if mark is None:
+async def _settle(engine: Engine, key: TurnKey, mark: Mark) -> bool:
+    if mark.ending is None or mark.ending.kind is not EndingKind.REPLACED:
+        return mark.is_final
+    row = await engine.view.row(key)
+    if row is None:
         return False
     if mark.is_unfinished_replacement:
         await protocol.finish(engine, row, mark)
-        return True
-    if mark.delivered_at is not None:
+    else:
         # It was delivered by somebody who had it in hand while it was replaced, and who may have
         # died after the mark: a held successor has no message that would ask.
         await protocol.hand_down_delivery(engine, row, mark)
-    return mark.is_final
+    return True

@@ -85,13 +85,12 @@ class Signs:
 class ClosedSlice:
     """Written once when a slice is closed: no row can be added to it any more.
 
-    `rows` by bucket; `live_by_domain` as of the close; `drained` once all rows have final marks.
+    `rows` by bucket; `drained` once all rows have final marks.
     """
 
     slice_start: datetime
     window: timedelta
     rows: Mapping[int, int]
-    live_by_domain: Mapping[str, int]
     drained: bool = False
 
 

@@ -8,8 +8,6 @@ is there: so a line also puts in a row of its own, under an id after all others.
 
 from __future__ import annotations
 
-from uuid import UUID
-
 from postroad.adapters.cassandra.cql import (
     AFTER,
     BETWEEN,
@@ -22,9 +20,10 @@ from postroad.adapters.cassandra.cql import (
     select,
 )
 from postroad.adapters.cassandra.session import Statement
+from postroad.domain.identifiers import LAST
 
-LINE_ID = UUID(int=(1 << 128) - 1)
-"""The id of a line's own row. Source: RFC 9562 5.10 (Max UUID)."""
+LINE_ID = LAST
+"""The id of a line's own row."""
 
 TRAIT_COLUMNS = ("domains", "due_at", "held")
 """What a mark repeats of its row."""

@@ -155,7 +155,6 @@ def slice_of_row(row: Row) -> ClosedSlice:
         slice_start=instant(row["slice_start"]),
         window=timedelta(seconds=row["window_seconds"]),
         rows=_mapping(row["rows_by_bucket"]),
-        live_by_domain=_mapping(row["live_by_domain"]),
         drained=bool(row["drained"]),
     )
 

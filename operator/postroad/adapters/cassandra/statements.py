@@ -140,7 +140,7 @@ FORGET_LIMITS = Statement("DELETE FROM {keyspace}.limits WHERE queue = ? AND inc
 that is made anew under this name."""
 
 CLOSE_SLICE = Statement(
-    insert("slices", ("queue", "slice_start", "window_seconds", "rows_by_bucket", "live_by_domain"))
+    insert("slices", ("queue", "slice_start", "window_seconds", "rows_by_bucket"))
     + " IF NOT EXISTS"
 )
 """The first close stands: it counted what every later reader joins against."""
@@ -153,7 +153,7 @@ MARK_DRAINED = Statement(
 SELECT_SLICES = Statement(
     select(
         "slices",
-        ("slice_start", "window_seconds", "rows_by_bucket", "live_by_domain", "drained"),
+        ("slice_start", "window_seconds", "rows_by_bucket", "drained"),
         "queue = ? AND slice_start >= ?",
     )
 )

@@ -114,7 +114,7 @@ class CassandraView(CassandraMarks):
         answer = await self._decide(
             statements.CLOSE_SLICE,
             *(self._queue, closed.slice_start, round(closed.window.total_seconds())),
-            *(dict(closed.rows), dict(closed.live_by_domain)),
+            dict(closed.rows),
         )
         return closed if answer["[applied]"] else rows.slice_of_row(answer)
 
