@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from contextlib import aclosing
 from dataclasses import replace
 
 import pytest
@@ -50,6 +51,31 @@ async def test_pages_hold_no_more_than_the_page_size(session: Session) -> None:
     sizes = [len(page) async for page in session.pages(SELECT, ("a",))]
 
     assert sizes == [7, 7, 6]
+
+
+async def test_a_first_page_can_be_smaller(session: Session) -> None:
+    for number in range(20):
+        await session.execute(INSERT, ("a", number))
+
+    head_first = replace(SELECT, first_page=3)
+    pages = [page async for page in session.pages(head_first, ("a",))]
+
+    assert [len(page) for page in pages] == [3, 7, 7, 3]
+    assert [row["number"] for page in pages for row in page] == list(range(20))
+
+
+async def test_leaving_pages_leaves_nothing_on_its_way(session: Session) -> None:
+    for number in range(30):
+        await session.execute(INSERT, ("a", number))
+    before = asyncio.all_tasks()
+
+    async with aclosing(session.pages(SELECT, ("a",))) as pages:
+        await anext(pages)
+        await anext(pages)
+        (coming,) = asyncio.all_tasks() - before
+
+    await asyncio.wait([coming])
+    assert coming.cancelled()
 
 
 async def test_a_lightweight_transaction_says_what_stood_there_first(session: Session) -> None:

@@ -22,6 +22,8 @@ _EMPTY: Mapping[str, str] = MappingProxyType({})
 _NOTIFY = frozenset(("NEVER", "SUCCESS", "FAILURE", "DELAY"))
 _ORCPT = re.compile(r"[A-Za-z0-9-]+;[ -~]*")
 _PRINTABLE = re.compile(r"[ -~]*")
+_ORDINARY = re.compile(r"[A-Za-z0-9.+_=-]{1,64}@[A-Za-z0-9.-]{1,255}")
+"""What most addresses look like: nothing in it could be refused."""
 _UNSPEAKABLE = re.compile("[\x00-\x1f<>\x7f\ud800-\udfff]")
 LONGEST_ADDRESS = 320
 """Octets: local part 64, "@", domain 255. Source: RFC 5321 4.5.3.1."""
@@ -167,6 +169,8 @@ def check_address(address: str) -> None:
     Only what would break an SMTP dialogue or the queue's tables is refused; whether the mailbox
     exists is the next hop's to say. Source: RFC 5321 4.1.2; RFC 6531 for non-ASCII.
     """
+    if _ORDINARY.fullmatch(address):
+        return
     local, at, domain = address.rpartition("@")
     if not at and address.lower() != "postmaster":
         raise InvalidMail("an address has no '@'")

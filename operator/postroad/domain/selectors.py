@@ -49,7 +49,7 @@ class Selector:
     @property
     def is_empty(self) -> bool:
         """Whether nothing was said at all."""
-        return self == Selector()
+        return self == _NOTHING
 
     def require_purpose(self) -> Selector:
         """Return self. Raises: InvalidInput when nothing was selected by any field."""
@@ -59,19 +59,23 @@ class Selector:
 
     def matches(self, turn: Selectable, now: datetime) -> bool:
         """Return whether a turn is selected at `now`. An empty selector matches nothing."""
-        if self.is_empty:
-            return False
         envelope = turn.envelope
-        return all(
-            (
-                self.enqueue_id is None or self.enqueue_id == turn.enqueue_id,
-                self.name is None or self.name == envelope.name,
-                self.sender is None or self.sender == (envelope.sender or ""),
-                self.recipient is None or self.recipient in envelope.recipients,
+        return (
+            not self.is_empty
+            and (self.enqueue_id is None or self.enqueue_id == turn.enqueue_id)
+            and (self.name is None or self.name == envelope.name)
+            and (self.sender is None or self.sender == (envelope.sender or ""))
+            and (self.recipient is None or self.recipient in envelope.recipients)
+            and (
                 self.domain is None
-                or any(domain_of(each) == self.domain.lower() for each in envelope.recipients),
-                self.older_than is None or now - turn.accepted_at > self.older_than,
+                or any(domain_of(each) == self.domain.lower() for each in envelope.recipients)
+            )
+            and (self.older_than is None or now - turn.accepted_at > self.older_than)
+            and (
                 self.attribute is None
-                or envelope.attributes.get(self.attribute[0]) == self.attribute[1],
+                or envelope.attributes.get(self.attribute[0]) == self.attribute[1]
             )
         )
+
+
+_NOTHING = Selector()

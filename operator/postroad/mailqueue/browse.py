@@ -1,4 +1,4 @@
-"""Browse: rows joined with marks, slice by slice, oldest first, one page per bucket in memory.
+"""Browse: rows joined with marks, slice by slice, oldest first, two pages per bucket in memory.
 
 A mail that changes its turn while it is browsed could be missed (its old turn is seen replaced, its
 new row came after its page was read): so a turn that was replaced since the browse began is
@@ -7,6 +7,7 @@ followed to its successor. Source: 000 Decision (browse).
 
 from __future__ import annotations
 
+import asyncio
 import heapq
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
@@ -72,9 +73,10 @@ class _Ahead:
 
     def meets(self, key: TurnKey) -> bool:
         """Return whether the browse went on to this turn before; it is met once."""
-        known = key in self._keys
-        self._keys.discard(key)
-        return known
+        if key not in self._keys:
+            return False
+        self._keys.remove(key)
+        return True
 
     def __contains__(self, key: TurnKey) -> bool:
         return key in self._keys
@@ -136,17 +138,21 @@ async def joined(
     streams = [
         with_marks(view, each, view.rows(each, after), ENQUEUE_ID, after) for each in partitions
     ]
-    heads: list[tuple[UUID, int, Turn, Mark | None]] = []
-    for number, stream in enumerate(streams):
-        async for row, mark in stream:
-            heapq.heappush(heads, (row.enqueue_id, number, row, mark))
-            break
+    firsts = await asyncio.gather(*(anext(each, None) for each in streams))
+    heads = [
+        (first[0].enqueue_id.int, number, first)
+        for number, first in enumerate(firsts)
+        if first is not None
+    ]
+    heapq.heapify(heads)
     while heads:
-        _, number, row, mark = heapq.heappop(heads)
-        yield row, mark
-        async for next_row, next_mark in streams[number]:
-            heapq.heappush(heads, (next_row.enqueue_id, number, next_row, next_mark))
-            break
+        _, number, head = heads[0]
+        yield head
+        following = await anext(streams[number], None)
+        if following is None:
+            heapq.heappop(heads)
+        else:
+            heapq.heapreplace(heads, (following[0].enqueue_id.int, number, following))
 
 
 async def _follow(

@@ -14,6 +14,13 @@ COUNTING = timedelta(seconds=60)
 COUNTED = 10_000
 """Rows of such a page: nothing of it travels."""
 
+PAGE = 500
+"""Rows or marks of a page: a megabyte when every mail has dozens of recipients. Larger pages cost
+little less on either side."""
+
+FIRST_PAGE = 100
+"""Enough for who looks at the head of a queue."""
+
 KEY = ("queue", "slice_start", "bucket_id", "enqueue_id")
 PARTITION = "queue = ? AND slice_start = ? AND bucket_id = ?"
 TURN = f"{PARTITION} AND enqueue_id = ?"

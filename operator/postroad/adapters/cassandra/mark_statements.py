@@ -13,7 +13,9 @@ from postroad.adapters.cassandra.cql import (
     BETWEEN,
     COUNTED,
     COUNTING,
+    FIRST_PAGE,
     KEY,
+    PAGE,
     PARTITION,
     TURN,
     count,
@@ -89,7 +91,8 @@ SELECT_MARKED = Statement(
 
 SELECT_MARKS = Statement(
     select("deleted_mails", ("enqueue_id", *MARK_COLUMNS), _OWN),
-    page_size=500,
+    page_size=PAGE,
+    first_page=FIRST_PAGE,
 )
 """A partition's marks, to be joined with its rows by id."""
 

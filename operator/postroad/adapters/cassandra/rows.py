@@ -6,7 +6,8 @@ A column whose value is None is left unbound. Instants lose what is finer than a
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
+from functools import lru_cache
 from types import MappingProxyType
 from typing import Any
 from uuid import UUID
@@ -79,7 +80,7 @@ def turn_values(turn: Turn) -> tuple[object, ...]:
 def turn_of(row: Row) -> Turn:
     """Return the turn of a row."""
     return Turn(
-        key=TurnKey(instant(row["slice_start"]), row["bucket_id"], row["enqueue_id"]),
+        key=TurnKey(_start_of(row["slice_start"]), row["bucket_id"], row["enqueue_id"]),
         mail_id=row["mail_id"],
         envelope=Envelope(
             sender=row["sender"],
@@ -193,8 +194,9 @@ def record_of(row: Row) -> Record:
 
 
 def instant(stored: datetime) -> datetime:
-    """Return an aware instant for the naive one of the driver, which is in UTC."""
-    return stored.replace(tzinfo=UTC)
+    """Return an aware instant for the naive one of the driver, which is in UTC. An addition takes
+    a sixth of the time of `replace`, and rows are full of instants."""
+    return EPOCH + (stored - _NAIVE_EPOCH)
 
 
 def optional_instant(stored: datetime | None) -> datetime | None:
@@ -218,6 +220,12 @@ def own_timestamp(limit: datetime) -> int:
 
 def _written(microseconds: int | None) -> datetime | None:
     return None if microseconds is None else EPOCH + timedelta(microseconds=microseconds)
+
+
+@lru_cache(maxsize=64)
+def _start_of(stored: datetime) -> datetime:
+    """Return a slice's start: one and the same object for all rows of the slice."""
+    return instant(stored)
 
 
 def _seconds(stored: int | None) -> timedelta | None:
@@ -246,8 +254,8 @@ def _ending_of(row: Row) -> Ending:
 
 
 def _origin_of(row: Row) -> Origin | None:
-    origin = Origin(row["origin_host"], row["origin_address"], row["origin_protocol"])
-    return None if origin == _NO_ORIGIN else origin
+    origin = row["origin_host"], row["origin_address"], row["origin_protocol"]
+    return None if origin == _NOWHERE else Origin(*origin)
 
 
 def _dsn_values(dsn: DsnOptions) -> dict[str, tuple[list[str], str | None]]:
@@ -279,13 +287,15 @@ def _key_of(stored: tuple[datetime, int, UUID] | None) -> TurnKey | None:
 
 
 def _keys_of(stored: Sequence[tuple[datetime, int, UUID]] | None) -> tuple[TurnKey, ...]:
-    return tuple(TurnKey(instant(each[0]), *each[1:]) for each in stored or ())
+    return tuple(TurnKey(instant(each[0]), *each[1:]) for each in stored) if stored else ()
 
 
 def _mapping(stored: Mapping[Any, Any] | None) -> Mapping[Any, Any]:
     return MappingProxyType(dict(stored)) if stored else _EMPTY
 
 
+_NAIVE_EPOCH = EPOCH.replace(tzinfo=None)
 _EMPTY: Mapping[Any, Any] = MappingProxyType({})
 _NO_ORIGIN = Origin()
+_NOWHERE = (None, None, None)
 _NO_DSN = DsnOptions()

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -50,13 +50,15 @@ _LOG = logger("cassandra")
 class Statement:
     """CQL with `{keyspace}` where the keyspace goes, and `?` for each value.
 
-    `timeout` of None is the session's; counting needs more. `serial` reads what lightweight
-    transactions wrote, finishing one that is under way; for SELECTs only.
+    `timeout` of None is the session's; counting needs more. `first_page` of None is as large as
+    the others; a smaller one is there sooner. `serial` reads what lightweight transactions wrote,
+    finishing one that is under way; for SELECTs only.
     """
 
     cql: str
     timeout: timedelta | None = None
     page_size: int = 1000
+    first_page: int | None = None
     serial: bool = False
 
 
@@ -119,15 +121,23 @@ class Session:
 
     async def pages(
         self, statement: Statement, values: Sequence[object] = ()
-    ) -> AsyncIterator[list[Row]]:
-        """Yield the rows of a prepared statement, one page in memory at a time. Errors as
-        `execute`, at any page."""
-        state: bytes | None = None
-        while True:
-            rows, state = await self._page(statement, values, state)
+    ) -> AsyncGenerator[list[Row], None]:
+        """Yield the rows of a prepared statement. Who goes on after the first page is likely to
+        read them all: while a page is used the next is on its way, so that two are in memory.
+        Errors as `execute`, at any page."""
+        rows, state = await self._page(statement, values, None)
+        if state is not None:
             yield rows
-            if state is None:
-                return
+            rows, state = await self._page(statement, values, state)
+        while state is not None:
+            coming = asyncio.create_task(self._page(statement, values, state))
+            coming.add_done_callback(_seen)
+            try:
+                yield rows
+                rows, state = await coming
+            finally:
+                coming.cancel()
+        yield rows
 
     async def run(self, cql: str, timeout: timedelta = timedelta(seconds=30)) -> list[Row]:
         """Run a statement that is not worth preparing (schema, system tables); `{keyspace}` is
@@ -166,6 +176,8 @@ class Session:
         _, session = self._connection or await self._connected()
         prepared = self._prepared.get(statement) or await self._prepare(session, statement)
         bound = self._bound(prepared, statement, values)
+        if state is None and statement.first_page is not None:
+            bound.fetch_size = statement.first_page
         return await self._send(session, bound, statement.timeout or self._request_timeout, state)
 
     def _bound(
@@ -260,8 +272,7 @@ class Session:
 
     def _prepare_ended(self, statement: Statement, task: asyncio.Task[PreparedStatement]) -> None:
         self._preparing.pop(statement, None)
-        if not task.cancelled():
-            task.exception()  # seen, also when nobody waits any more
+        _seen(task)
 
     async def _prepare_on_server(
         self, session: DriverSession, statement: Statement
@@ -278,6 +289,12 @@ class Session:
 
     def _filled(self, cql: str) -> str:
         return cql.replace("{keyspace}", self._access.keyspace)
+
+
+def _seen(task: asyncio.Task[Any]) -> None:
+    """Take note of a task's error, also when nobody waits for it any more."""
+    if not task.cancelled():
+        task.exception()
 
 
 _Connection = tuple[Cluster, DriverSession]

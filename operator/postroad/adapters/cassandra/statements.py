@@ -10,6 +10,8 @@ from postroad.adapters.cassandra.cql import (
     BETWEEN,
     COUNTED,
     COUNTING,
+    FIRST_PAGE,
+    PAGE,
     PARTITION,
     TURN,
     count,
@@ -62,10 +64,10 @@ SELECT_ROWS = Statement(
         (*ROW_COLUMNS, "TTL(mail_id) AS remaining_seconds"),
         AFTER,
     ),
-    page_size=200,
+    page_size=PAGE,
+    first_page=FIRST_PAGE,
 )
-"""A partition in pages that hold some hundred kilobytes even when envelopes are long. Every row has
-a mail id, so its time to live is the row's."""
+"""A partition. Every row has a mail id, so its time to live is the row's."""
 
 COUNT_ROWS = Statement(count("enqueued_mails", AFTER), COUNTING, COUNTED)
 """On the server, so that a size costs no transfer. `held` is true or absent."""

@@ -40,10 +40,10 @@ class CassandraView(CassandraMarks):
         return rows.turn_of(found[0]) if found else None
 
     async def rows(self, partition: Partition, after: UUID | None = None) -> AsyncIterator[Turn]:
-        async for row in self._each(
-            statements.SELECT_ROWS, *self._place(partition), after or FIRST
-        ):
-            yield rows.turn_of(row)
+        values = (*self._place(partition), after or FIRST)
+        async for page in self._session.pages(statements.SELECT_ROWS, values):
+            for row in page:
+                yield rows.turn_of(row)
 
     async def count_rows(
         self, partition: Partition, now: datetime, after: UUID | None = None
