@@ -10,7 +10,8 @@ import pytest
 
 import servers
 from postroad.adapters.cassandra import mark_statements, statements
-from postroad.adapters.cassandra.session import Row, Session, Statement
+from postroad.adapters.cassandra.inbox import Row
+from postroad.adapters.cassandra.session import Session, Statement
 from postroad.adapters.cassandra.view import CassandraView
 from postroad.adapters.memory.clock import START, ManualClock, SeededChance
 from postroad.adapters.memory.configuration import FixedConfiguration

@@ -1,8 +1,8 @@
 """Browse: rows joined with marks, slice by slice, oldest first, two pages per bucket in memory.
 
 A mail that changes its turn while it is browsed could be missed (its old turn is seen replaced, its
-new row came after its page was read): so a turn that was replaced since the browse began is
-followed to its successor. Source: 000 Decision (browse).
+new row came after its page was read): so a turn that was replaced just before the browse began, or
+since, is followed to its successor. Source: 000 Decision (browse).
 """
 
 from __future__ import annotations
@@ -49,12 +49,14 @@ async def waiting(
     began = engine.clock.now()
     slices = await _slices(engine, began, after)
     ahead = _Ahead(slices[-1][0] if slices else began)
+    # A replacement has its row within the deadline: that of an older one is read in its place.
+    since = began - engine.timing.deadline - engine.timing.skew
     for slice_start, buckets in slices:
         partitions = [Partition(slice_start, bucket) for bucket in range(buckets)]
         async for row, mark in joined(engine.view, partitions, after):
             if ahead.meets(row.key):
                 continue
-            found = await _follow(engine, row, mark, began - engine.timing.skew, ahead)
+            found = await _follow(engine, row, mark, since, ahead)
             if found is not None and wanted.matches(found.turn, began):
                 yield found
 

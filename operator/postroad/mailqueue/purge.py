@@ -1,8 +1,8 @@
 """Purge: one line through each partition ends all older turns at once, however many they are.
 
 A line may be drawn only where no more rows come, so it stays a grace period behind (invariant 7);
-mails with younger turns are removed one by one. What was replaced while the lines were drawn is
-followed to its successors. Then the bytes of all that the lines ended are deleted; where that stops
+mails with younger turns are removed one by one. Replacements under way are followed to their
+successors. Then the bytes of all that the lines ended are deleted; where that stops
 half way, messages delete them when they come and find the line. Source: ADR 0014.
 """
 
@@ -84,12 +84,11 @@ async def _with_rows(engine: Engine, line: PurgeLine) -> AsyncIterator[Partition
 
 
 async def _follow(engine: Engine, lined: _Lined) -> int:
-    """Remove the successors of turns that were replaced before the line came, and that the browse
-    of younger turns could miss. A replacement that stopped before its row was in gets it first:
-    where that lies behind the line too, it is swept with the others."""
+    """Remove the successors of turns whose replacement is under way. They get their rows first:
+    what lies behind a line too is swept with the others. (Successors that have their rows are
+    swept, or met among the younger turns.)"""
     removed = 0
-    since = lined.line.at - 2 * engine.timing.skew
-    async for enqueue_id, mark in engine.view.replaced(lined.partition, since):
+    async for enqueue_id, mark in engine.view.unfinished(lined.partition):
         key = TurnKey(lined.partition.slice_start, lined.partition.bucket_id, enqueue_id)
         row = await engine.view.row(key)
         if row is not None:

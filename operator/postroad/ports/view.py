@@ -151,8 +151,8 @@ class View(Protocol):
         """Yield the ids up to `through` that have a mark of their own, in order, page by page."""
         ...
 
-    def replaced(self, partition: Partition, since: datetime) -> AsyncIterator[tuple[UUID, Mark]]:
-        """Yield the marks of replacements that are unfinished or were begun at `since` or later."""
+    def unfinished(self, partition: Partition) -> AsyncIterator[tuple[UUID, Mark]]:
+        """Yield the marks of replacements that are under way, or stopped there."""
         ...
 
     async def count_marks(

@@ -80,7 +80,7 @@ async def test_what_comes_after_a_purge_stays(post: Post, process: Process) -> N
     post.check_nothing_is_left()
 
 
-@pytest.mark.parametrize("moment", ["draw_line", "replaced", "blob_keys"])
+@pytest.mark.parametrize("moment", ["draw_line", "unfinished", "blob_keys"])
 async def test_mail_that_gets_another_turn_during_a_purge_is_purged(
     post: Post, process: Process, other: Process, moment: str
 ) -> None:
@@ -106,6 +106,30 @@ async def test_mail_that_gets_another_turn_during_a_purge_is_purged(
     await consumer.close()
     assert await process.queue.size() == NOTHING
     assert await post.deliver(process) == []
+    post.check_nothing_is_left()
+
+
+@pytest.mark.parametrize("moment", ["insert", "publish", "mark_published", "ack"])
+async def test_a_purge_in_the_middle_of_a_retry_takes_the_mail(
+    post: Post, process: Process, other: Process, moment: str
+) -> None:
+    await post.enqueue(process, *names(range(4)))
+    await post.pass_time(GRACE)
+    consumer, item = await post.take(other)
+    purged: list[int] = []
+
+    async def purge_first(step: object) -> None:
+        if not purged and getattr(step, "operation", "") == moment:
+            purged.append(-1)
+            purged[0] = await process.queue.purge()
+
+    other.gate.before = purge_first
+    await item.retry(timedelta(0))
+
+    assert purged == [4]
+    await consumer.close()
+    assert await post.deliver(process) == []
+    assert await process.queue.size() == NOTHING
     post.check_nothing_is_left()
 
 

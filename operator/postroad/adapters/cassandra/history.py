@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import json
 
-from postroad.adapters.cassandra.session import Row, Session, Statement
+from postroad.adapters.cassandra.inbox import Row
+from postroad.adapters.cassandra.session import Session, Statement
 from postroad.domain.configuration import ConfigurationEvent
 from postroad.domain.history import from_document, to_document
 from postroad.domain.rollout import Rollout

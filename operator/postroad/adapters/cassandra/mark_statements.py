@@ -105,16 +105,6 @@ SELECT_UNFINISHED = Statement(
 )
 """Replacements under way. The filtering is within one partition; nothing else of it travels."""
 
-SELECT_REPLACED = Statement(
-    select(
-        "deleted_mails",
-        ("enqueue_id", *MARK_COLUMNS),
-        f"{_OWN} AND ending = 'replaced' AND ended_at >= ?",
-    )
-    + " ALLOW FILTERING"
-)
-"""Young replacements, likewise."""
-
 SELECT_SIGNS = Statement(
     select(
         "deleted_mails",

@@ -11,7 +11,8 @@ from uuid import UUID
 
 from postroad.adapters.cassandra import mark_statements as statements
 from postroad.adapters.cassandra import rows
-from postroad.adapters.cassandra.session import Row, Session, Statement
+from postroad.adapters.cassandra.inbox import Row
+from postroad.adapters.cassandra.session import Session, Statement
 from postroad.domain.slices import Partition, TurnKey
 from postroad.domain.turns import Ending, Mark, PurgeLine, Traits
 from postroad.errors import ViewUnavailable
@@ -57,15 +58,10 @@ class CassandraMarks:
         async for row in self._each(statements.SELECT_MARKED_IDS, *place, FIRST, through):
             yield row["enqueue_id"]
 
-    async def replaced(
-        self, partition: Partition, since: datetime
-    ) -> AsyncIterator[tuple[UUID, Mark]]:
+    async def unfinished(self, partition: Partition) -> AsyncIterator[tuple[UUID, Mark]]:
         place = (*self._place(partition), FIRST)
         async for row in self._each(statements.SELECT_UNFINISHED, *place):
             yield row["enqueue_id"], rows.mark_of(row)
-        async for row in self._each(statements.SELECT_REPLACED, *place, since):
-            if row["published"]:
-                yield row["enqueue_id"], rows.mark_of(row)
 
     async def count_marks(
         self, partition: Partition, now: datetime | None, after: UUID | None = None

@@ -12,7 +12,8 @@ from types import MappingProxyType
 from typing import Any
 from uuid import UUID
 
-from postroad.adapters.cassandra.session import UNSET, Row
+from postroad.adapters.cassandra.inbox import Row
+from postroad.adapters.cassandra.session import UNSET
 from postroad.domain.identifiers import EPOCH
 from postroad.domain.mail import DsnOptions, Envelope, Origin, Outcome, OutcomeKind, RecipientDsn
 from postroad.domain.slices import TurnKey

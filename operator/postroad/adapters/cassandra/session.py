@@ -10,14 +10,13 @@ again. Hazard: a request that timed out may still be carried out by the server.
 from __future__ import annotations
 
 import asyncio
-from collections import deque
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from cassandra import ConsistencyLevel
-from cassandra.cluster import Cluster, ResultSet
+from cassandra.cluster import Cluster
 from cassandra.cluster import Session as DriverSession
 from cassandra.query import (
     UNSET_VALUE,
@@ -28,13 +27,11 @@ from cassandra.query import (
 )
 
 from postroad.adapters.cassandra.access import Access, cluster_of
+from postroad.adapters.cassandra.inbox import Inbox, Row
 from postroad.adapters.cassandra.timestamps import Timestamps
 from postroad.adapters.cassandra.translation import translated
 from postroad.errors import ServerError, ViewRefused, ViewUnavailable
 from postroad.telemetry.logs import logger
-
-Row = Mapping[str, Any]
-"""A row by column name."""
 
 UNSET = UNSET_VALUE
 """Bound instead of None, it leaves a column alone: a null would be stored as a tombstone."""
@@ -88,7 +85,7 @@ class Session:
         self._preparing: dict[Statement, asyncio.Task[PreparedStatement]] = {}
         self._timestamps = Timestamps()
         self._slots = asyncio.Semaphore(IN_FLIGHT)
-        self._inbox = _Inbox()
+        self._inbox = Inbox()
         self._closed = False
 
     @property
@@ -298,54 +295,3 @@ def _seen(task: asyncio.Task[Any]) -> None:
 
 
 _Connection = tuple[Cluster, DriverSession]
-
-
-class _Inbox:
-    """Where the driver's threads leave results, and the event loop picks them up in batches."""
-
-    def __init__(self) -> None:
-        self._arrived: deque[tuple[_Arrival, _Page | None, Exception | None]] = deque()
-        self._woken = False
-        self._loop: asyncio.AbstractEventLoop | None = None
-
-    def expect(self) -> _Arrival:
-        """Return what a request's result will arrive at."""
-        if self._loop is None:
-            self._loop = asyncio.get_running_loop()
-        return self._loop.create_future()
-
-    def rows(self, rows: list[Row] | None, arrival: _Arrival, response: Any) -> None:
-        """Called in the driver's thread with one page."""
-        state = ResultSet(response, rows).paging_state if response.has_more_pages else None
-        self._put(arrival, (rows or [], state), None)
-
-    def error(self, error: Exception, arrival: _Arrival) -> None:
-        """Called in the driver's thread."""
-        self._put(arrival, None, error)
-
-    def _put(self, arrival: _Arrival, page: _Page | None, error: Exception | None) -> None:
-        # Append before looking at the flag, which the loop clears before it empties: nothing can
-        # be left behind without a wake-up to come.
-        self._arrived.append((arrival, page, error))
-        if not self._woken:
-            self._woken = True
-            try:
-                assert self._loop is not None
-                self._loop.call_soon_threadsafe(self._hand_out)
-            except RuntimeError:
-                pass  # the loop was closed; nobody waits any more
-
-    def _hand_out(self) -> None:
-        self._woken = False
-        while self._arrived:
-            arrival, page, error = self._arrived.popleft()
-            if arrival.done():
-                continue  # its waiter was cancelled
-            if error is not None:
-                arrival.set_exception(error)
-            elif page is not None:
-                arrival.set_result(page)
-
-
-_Page = tuple[list[Row], bytes | None]
-_Arrival = asyncio.Future[_Page]

@@ -58,19 +58,12 @@ class MemoryMarks:
                 yield key.enqueue_id
                 after = key.enqueue_id
 
-    async def replaced(
-        self, partition: Partition, since: datetime
-    ) -> AsyncIterator[tuple[UUID, Mark]]:
+    async def unfinished(self, partition: Partition) -> AsyncIterator[tuple[UUID, Mark]]:
         def effect() -> list[tuple[TurnKey, Mark]]:
-            return [
-                (key, mark)
-                for key, mark in within(self._tables.marks, partition)
-                if _successor(mark) is not None
-                and mark.ending is not None
-                and (not mark.published or mark.ending.at >= since)
-            ]
+            marks = within(self._tables.marks, partition)
+            return [(key, mark) for key, mark in marks if mark.is_unfinished_replacement]
 
-        for key, mark in await self._step("replaced", effect):
+        for key, mark in await self._step("unfinished", effect):
             yield key.enqueue_id, mark
 
     async def count_marks(
