@@ -13,7 +13,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
-from postroad.errors import PostroadError, QueueClosed, StoreUnavailable
+from postroad.errors import InvalidInput, PostroadError, QueueClosed, StoreUnavailable
 from postroad.spool import wire
 from postroad.spool.wire import Kind
 
@@ -59,13 +59,13 @@ class Connection:
 
     async def _read(self) -> None:
         try:
-            while True:
-                head = await self._reader.readexactly(wire.HEAD.size)
-                length, number, kind = wire.HEAD.unpack(head)
-                body = await self._reader.readexactly(length - 5)
-                self._take(number, Kind(kind), body)
-        except (OSError, asyncio.IncompleteReadError, ValueError):
-            self.fail(StoreUnavailable("the owner of the store went away"))
+            frames = wire.FrameReader()
+            while data := await self._reader.read(wire.READ):
+                for number, kind, body in frames.feed(data):
+                    self._take(number, Kind(kind), body)
+        except (OSError, InvalidInput, ValueError):
+            pass  # as good as gone
+        self.fail(StoreUnavailable("the owner of the store went away"))
 
     def _take(self, number: int, kind: Kind, body: bytes) -> None:
         if (call := self._calls.get(number)) is not None:

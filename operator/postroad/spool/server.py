@@ -50,7 +50,7 @@ class Server:
         self._connections.add(task)
         try:
             await _Connection(self._queue, reader, writer).serve()
-        except (ConnectionError, asyncio.IncompleteReadError, asyncio.CancelledError):
+        except (ConnectionError, InvalidInput, asyncio.CancelledError):
             pass  # The client left, or we do: its leases are given back, and that is all.
         finally:
             self._connections.discard(task)
@@ -96,13 +96,10 @@ class _Connection:
     async def serve(self) -> None:
         """Answer until the client leaves."""
         try:
-            while True:
-                head = await self._reader.readexactly(wire.HEAD.size)
-                length, call, kind = wire.HEAD.unpack(head)
-                if not 5 <= length <= wire.LONGEST:
-                    return
-                body = await self._reader.readexactly(length - 5)
-                await self._take(call, kind, body)
+            frames = wire.FrameReader()
+            while data := await self._reader.read(wire.READ):
+                for call, kind, body in frames.feed(data):
+                    await self._take(call, kind, body)
         finally:
             for task in list(self._calls.values()):
                 task.cancel()
@@ -116,7 +113,6 @@ class _Connection:
             arguments = json.loads(body)
             if arguments["op"] == "enqueue":
                 self._input[call] = asyncio.Queue(PIECES)
-            self._credit[call] = asyncio.Semaphore(wire.BURST)
             self._calls[call] = asyncio.ensure_future(self._answer(call, arguments))
         elif kind == Kind.DATA and call in self._input:
             await self._hand_over(call, body)
@@ -198,7 +194,7 @@ class _Connection:
         return await self._stream(call, self._queue.dead_letters(_selector(arguments)))
 
     async def _stream(self, call: int, views: AsyncIterator[MailView]) -> object:
-        credit = self._credit[call]
+        credit = self._credit[call] = asyncio.Semaphore(wire.BURST)
         async for view in views:
             await credit.acquire()
             await self.send(wire.json_frame(call, Kind.ELEMENT, wire.view_value(view)))
@@ -251,7 +247,7 @@ class _Connection:
         }
 
     async def content(self, call: int, arguments: Arguments) -> object:
-        credit = self._credit[call]
+        credit = self._credit[call] = asyncio.Semaphore(wire.BURST)
         async for chunk in self._items[arguments["item"]].stream():
             await credit.acquire()
             await self.send(wire.frame(call, Kind.DATA, chunk))

@@ -19,7 +19,7 @@ The first call is {"op": "hello", "protocol": 1}. When a connection ends, its le
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from datetime import datetime, timedelta
 from enum import IntEnum
 from struct import Struct
@@ -29,14 +29,19 @@ from uuid import UUID
 from postroad import errors
 from postroad.domain.identifiers import EPOCH
 from postroad.domain.selectors import Selector
-from postroad.errors import PostroadError, StoreUnavailable
+from postroad.errors import InvalidInput, PostroadError, StoreUnavailable
 from postroad.ports.queue import MailView
 from postroad.spool.records import envelope_from, envelope_json
 
 PROTOCOL = 1
 HEAD = Struct("<IIB")
+_LENGTH_BYTES = 4
+_compact = json.JSONEncoder(separators=(",", ":")).encode
 LONGEST = 64 * 1024 * 1024
 """Bytes of a frame's body; a longer one is an error of whoever sent it."""
+
+READ = 256 * 1024
+"""Bytes that are read at most at a time."""
 
 BURST = 100
 """Elements of a stream that are sent before the client asks for more."""
@@ -64,7 +69,32 @@ def frame(call: int, kind: Kind, body: bytes = b"") -> bytes:
 
 def json_frame(call: int, kind: Kind, value: object) -> bytes:
     """Return a frame with JSON in it."""
-    return frame(call, kind, json.dumps(value, separators=(",", ":")).encode())
+    return frame(call, kind, _compact(value).encode())
+
+
+class FrameReader:
+    """Cuts what arrives into frames: those that were sent together are read together."""
+
+    def __init__(self) -> None:
+        self._held = bytearray()
+
+    def feed(self, data: bytes) -> Iterator[tuple[int, int, bytes]]:
+        """Yield call, kind and body of each frame that is complete. To be read to its end.
+
+        Raises: InvalidInput for a length that no frame has.
+        """
+        self._held += data
+        start = 0
+        while len(self._held) - start >= HEAD.size:
+            length, call, kind = HEAD.unpack_from(self._held, start)
+            if not 5 <= length <= LONGEST:
+                raise InvalidInput("what arrived is no frame")
+            end = start + _LENGTH_BYTES + length
+            if end > len(self._held):
+                break
+            yield call, kind, bytes(self._held[start + HEAD.size : end])
+            start = end
+        del self._held[:start]
 
 
 def error_value(error: PostroadError) -> dict[str, str]:
