@@ -48,8 +48,9 @@ class Reply:
 
     def __str__(self) -> str:
         text = " ".join((str(self.code), *self.lines))
-        printable = "".join(char if char.isprintable() else " " for char in text)
-        return " ".join(printable.split())[:LONGEST_TEXT]
+        if not text.isprintable():
+            text = "".join(char if char.isprintable() else " " for char in text)
+        return " ".join(text.split())[:LONGEST_TEXT]
 
     @property
     def is_positive(self) -> bool:

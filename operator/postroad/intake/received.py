@@ -49,8 +49,10 @@ class HopCounter:
         """Take the next octets of the mail; those after the header are not looked at."""
         if self._is_over or not chunk:
             return
-        data = (self._tail + chunk).lower()
+        data = self._tail + chunk
         end = data.find(b"\n\r\n")
         self._is_over = end >= 0
-        self.hops += data.count(_FIELD, 0, end + 1 if self._is_over else len(data))
+        if self._is_over:
+            data = data[: end + 1]
+        self.hops += data.lower().count(_FIELD)
         self._tail = data[1 - len(_FIELD) :]  # too short to be counted twice

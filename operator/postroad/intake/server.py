@@ -32,6 +32,7 @@ class SmtpServer:
         self._sessions: dict[asyncio.Task[None], Wire] = {}
         self._server: asyncio.Server | None = None
         self._is_draining = False
+        SESSIONS.set_function(lambda: len(self._sessions))
 
     async def listen(self, host: str, port: int) -> None:
         """Begin to accept clients. Raises: InvalidSettings when the address cannot be had."""
@@ -83,12 +84,10 @@ class SmtpServer:
         else:
             running = asyncio.create_task(Session(wire, self._receiver).run())
         self._sessions[running] = wire
-        SESSIONS.set(len(self._sessions))
         running.add_done_callback(self._forget)
 
     def _forget(self, session: asyncio.Task[None]) -> None:
         self._sessions.pop(session, None)
-        SESSIONS.set(len(self._sessions))
         if not session.cancelled() and (error := session.exception()) is not None:
             _log.error("a session failed in an unforeseen way", exc_info=error)
 

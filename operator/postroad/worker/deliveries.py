@@ -79,7 +79,9 @@ class Deliverer:
         self._report(item, outcomes, ending, self.clock.elapsed() - begun)
 
     async def _transmit(self, item: Item, recipients: tuple[str, ...]) -> dict[str, Outcome]:
-        envelope = replace(item.mail, recipients=recipients)
+        envelope = item.mail
+        if len(recipients) < len(envelope.recipients):
+            envelope = replace(envelope, recipients=recipients)
         with _seconds_of(self.queue).time():
             try:
                 # Closed here: a transport that stops early must not keep a download open.
