@@ -12,9 +12,10 @@ SERVERS = ("rabbitmq", "cassandra", "s3")
 OURSELVES = "this process"
 
 
-def used() -> dict[str, float]:
-    """Return seconds of CPU by process group. A server that somebody else runs is not there."""
-    found = {OURSELVES: cpu_seconds([os.getpid()])}
+def used(client: int | None = None) -> dict[str, float]:
+    """Return seconds of CPU by process group. A server that somebody else runs is not there; the
+    client is this process, or the one with this id in its stead."""
+    found = {OURSELVES: cpu_seconds([client or os.getpid()])}
     for name in SERVERS:
         members = processes.members(places.state_directory() / name)
         if members:

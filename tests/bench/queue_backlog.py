@@ -83,36 +83,36 @@ async def measure(where: Place) -> list[Result]:
 async def _look(queue: MailQueue, load: Bulk, watched: Watched) -> None:
     mails, case = watched.mails, f"{watched.mails:,} mails"
     await _size(queue, watched, case, mails)
-    first = [await _timed(lambda: _count(queue.browse(), 100)) for _ in range(REPEATED)]
+    first = [await timed(lambda: count_of(queue.browse(), 100)) for _ in range(REPEATED)]
     watched.add("browse, first 100", case, [seconds for seconds, _ in first])
-    mine, found = await _timed(lambda: _count(queue.browse()))
+    mine, found = await timed(lambda: count_of(queue.browse()))
     assert found == mails
     watched.add("browse, all", case, [mine])
-    theirs, seen = await _timed(lambda: _count(james_way.browse(load, JAMES_SLICES)))
+    theirs, seen = await timed(lambda: count_of(james_way.browse(load, JAMES_SLICES)))
     peer = "James' way: a mark read for each mail, 4 in flight"
     rates = [mails / mine], [seen / theirs]
     watched.results.append(compared("browse, all", case, "mails/s", rates[0], peer, rates[1]))
-    counted, _ = await _timed(queue.ages)
+    counted, _ = await timed(queue.ages)
     watched.add("ages, first", case, [counted])
     await asyncio.sleep(Timing().ages.total_seconds() + 1)
-    counted, _ = await _timed(queue.ages)
+    counted, _ = await timed(queue.ages)
     watched.add("ages, a minute later", case, [counted])
 
 
 async def _size(queue: MailQueue, watched: Watched, case: str, expected: int) -> None:
-    seconds, sizes = await _timed(queue.size)
+    seconds, sizes = await timed(queue.size)
     assert sizes.size == expected, sizes
     watched.add("size, first", case, [seconds], base="size")
-    again = [(await _timed(queue.size))[0] for _ in range(REPEATED)]
+    again = [(await timed(queue.size))[0] for _ in range(REPEATED)]
     watched.add("size, known", case, again, base="size")
 
 
 async def _empty(queue: MailQueue, watched: Watched) -> None:
     live = watched.mails // 2
-    seconds, removed = await _timed(lambda: queue.remove(Selector(name=HUNDREDTH)))
+    seconds, removed = await timed(lambda: queue.remove(Selector(name=HUNDREDTH)))
     assert removed == watched.mails // 100, removed  # even numbers: none of them was ended
     watched.add("remove", f"{removed:,} of {live:,} mails", [seconds])
-    seconds, purged = await _timed(queue.purge)
+    seconds, purged = await timed(queue.purge)
     assert purged == live - removed, purged
     # James' figure is for as many mails as the queue had rows: it is scaled to those purged.
     theirs = JAMES_SECONDS.get(("purge", watched.mails))
@@ -126,13 +126,15 @@ async def _empty(queue: MailQueue, watched: Watched) -> None:
     return None
 
 
-async def _timed(work: Callable[[], Awaitable[Any]]) -> tuple[float, Any]:
+async def timed(work: Callable[[], Awaitable[Any]]) -> tuple[float, Any]:
+    """Return how long it took, and what came of it."""
     began = time.perf_counter()
     found = await work()
     return time.perf_counter() - began, found
 
 
-async def _count(items: AsyncIterator[object], most: int | None = None) -> int:
+async def count_of(items: AsyncIterator[object], most: int | None = None) -> int:
+    """Count what comes, up to so many."""
     count = 0
     async with aclosing(cast("AsyncGenerator[object, None]", items)) as closing:
         async for _ in closing:

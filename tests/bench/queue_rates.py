@@ -57,12 +57,12 @@ class Ours:
     """A queue as a program uses it."""
 
     def __init__(self, queue: MailQueue, content: bytes) -> None:
-        self._queue = queue
+        self.queue = queue
         self._content = content
         self._mail = Mail("a@example.org", ("b@example.net",), content, name="measured")
 
     async def enter(self) -> None:
-        await self._queue.enqueue(self._mail)
+        await self.queue.enqueue(self._mail)
 
     async def leave(self, mails: int, in_flight: int, latencies: list[float]) -> None:
         async def timed(item: Item) -> None:
@@ -72,7 +72,7 @@ class Ours:
 
         async with asyncio.TaskGroup() as deliveries:
             left = mails
-            async for item in self._queue.dequeue(in_flight):
+            async for item in self.queue.dequeue(in_flight):
                 deliveries.create_task(timed(item))
                 left -= 1
                 if not left:
@@ -86,17 +86,19 @@ class Ours:
 
 @dataclass
 class Watch:
-    """One step of one candidate. Latencies in seconds."""
+    """One step of one candidate. Latencies in seconds. `client` is whose CPU counts beside the
+    servers', None: this process."""
 
+    client: int | None = None
     rates: list[float] = field(default_factory=list)
     latencies: list[float] = field(default_factory=list)
     spent: cpu.Spent = field(default_factory=cpu.Spent)
 
     async def time(self, mails: int, work: Callable[[list[float]], Awaitable[None]]) -> None:
-        before, began = cpu.used(), time.perf_counter()
+        before, began = cpu.used(self.client), time.perf_counter()
         await work(self.latencies)
         self.rates.append(mails / (time.perf_counter() - began))
-        self.spent.add(before, cpu.used(), mails)
+        self.spent.add(before, cpu.used(self.client), mails)
 
 
 @asynccontextmanager

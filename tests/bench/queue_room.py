@@ -1,8 +1,9 @@
 """The distributed queue on real servers. `CASE` chooses among the cases, comma separated.
 
 `rates`, `operations` and `backlog` are measured by default. `disk` takes a quarter of an hour and
-more. Each case's module says what it does and which variables change it. `BENCH_LOOP=asyncio` runs
-them without uvloop, which the programs use.
+more; `james` takes some minutes, and needs the Java compiler. Each case's module says what it does
+and which variables change it. `BENCH_LOOP=asyncio` runs them without uvloop, which the programs
+use.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from collections.abc import Awaitable, Callable
 
 import uvloop
 
-from bench import queue_backlog, queue_disk, queue_operations, queue_rates
+from bench import queue_backlog, queue_disk, queue_james, queue_operations, queue_rates
 from bench.queue_place import Place, new_place
 from bench.results import Result
 from postroad.telemetry import logs
@@ -24,6 +25,7 @@ CASES: dict[str, Callable[[Place], Awaitable[list[Result]]]] = {
     "operations": queue_operations.measure,
     "backlog": queue_backlog.measure,
     "disk": queue_disk.measure,
+    "james": queue_james.measure,
 }
 DEFAULT = "rates,operations,backlog"
 

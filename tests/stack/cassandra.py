@@ -10,7 +10,7 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from stack import cache, places, processes
+from stack import cache, maven, places, processes
 from stack.cache import Entry
 from stack.cql import Connection, CqlError
 from stack.errors import MissingRequirement
@@ -21,7 +21,6 @@ from stack.server import fill, write
 USER = "postroad"
 POM = places.SOURCES / "cassandra-pom.xml"
 OPTIONS = places.SOURCES / "cassandra-jvm.options"
-DEPENDENCY_PLUGIN = "org.apache.maven.plugins:maven-dependency-plugin:3.8.1"
 OTHER_PLATFORMS = ("*-osx-*.jar", "*-windows-*.jar", "*-linux-aarch_64.jar", "*-linux-riscv64.jar")
 
 CONFIGURATION = """\
@@ -213,14 +212,7 @@ def jars() -> Entry:
     """Return the cache entry of Cassandra's jars."""
 
     def make(folder: Path, log: Path) -> None:
-        cache.run(
-            [
-                *("mvn", "-B", "-ntp", f"{DEPENDENCY_PLUGIN}:copy-dependencies", "-f", POM),
-                *("-DincludeScope=runtime", f"-DoutputDirectory={folder}"),
-            ],
-            log,
-            directory=folder,
-        )
+        maven.copy_jars(POM, folder, log)
         for pattern in OTHER_PLATFORMS:
             for jar in folder.glob(pattern):
                 jar.unlink()
