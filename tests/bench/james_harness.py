@@ -33,7 +33,7 @@ OPTIONS = (
     "-Dorg.slf4j.simpleLogger.log.org.apache.james.lifecycle=off",
 )
 LONGEST_ANSWER = 1 << 24
-END_SECONDS = 30.0
+ANSWER_SECONDS, END_SECONDS = 1800.0, 30.0
 
 
 class James:
@@ -53,12 +53,13 @@ class James:
 
         Raises:
             AssertionError: it failed, or has ended.
+            TimeoutError: it hangs, as it does when a mail that it waits for got lost.
         """
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         self._process.stdin.write(f"{' '.join(map(str, words))}\n".encode())
         await self._process.stdin.drain()
-        line = await self._process.stdout.readline()
+        line = await asyncio.wait_for(self._process.stdout.readline(), ANSWER_SECONDS)
         assert line, f"James ended, see {self._log}"
         answer = json.loads(line)
         assert "error" not in answer, f"{answer['error']}, see {self._log}"
