@@ -17,9 +17,14 @@ import software.amazon.awssdk.auth.credentials.StaticCredentialsProvider;
 import software.amazon.awssdk.core.BytesWrapper;
 import software.amazon.awssdk.core.async.AsyncRequestBody;
 import software.amazon.awssdk.core.async.AsyncResponseTransformer;
+import software.amazon.awssdk.core.interceptor.Context;
+import software.amazon.awssdk.core.interceptor.ExecutionAttributes;
+import software.amazon.awssdk.core.interceptor.ExecutionInterceptor;
+import software.amazon.awssdk.http.SdkHttpRequest;
 import software.amazon.awssdk.http.nio.netty.NettyNioAsyncHttpClient;
 import software.amazon.awssdk.regions.Region;
 import software.amazon.awssdk.services.s3.S3AsyncClient;
+import software.amazon.awssdk.services.s3.S3Configuration;
 import software.amazon.awssdk.services.s3.model.NoSuchKeyException;
 
 import java.io.ByteArrayInputStream;
@@ -32,12 +37,21 @@ import java.util.Collection;
  *
  * <p>James' own class for S3 is in no artifact that can be had, so this stands in for it: the same
  * client (AWS SDK 2 over Netty, 100 connections), and like there what follows an answer runs on
- * Reactor's parallel threads. Objects are kept in memory at once instead of streamed, which for
- * mails of some kB is the cheaper way.
+ * Reactor's parallel threads. Where there is a cheaper way for mails of some kB, it is taken: objects
+ * are kept in memory instead of streamed, and a put is sent as one piece, at once and without asking
+ * whether it may be (Expect: 100-continue).
  */
 final class ObjectStore implements BlobStoreDAO, AutoCloseable {
     private static final int CONNECTIONS = 100;
     private static final int WAITING = 10_000;
+
+    private static final class Unasked implements ExecutionInterceptor {
+        @Override
+        public SdkHttpRequest modifyHttpRequest(
+                Context.ModifyHttpRequest context, ExecutionAttributes attributes) {
+            return context.httpRequest().toBuilder().removeHeader("Expect").build();
+        }
+    }
 
     private final S3AsyncClient client;
 
@@ -46,7 +60,13 @@ final class ObjectStore implements BlobStoreDAO, AutoCloseable {
                 S3AsyncClient.builder()
                         .endpointOverride(endpoint)
                         .region(Region.of(region))
-                        .forcePathStyle(true)
+                        .serviceConfiguration(
+                                S3Configuration.builder()
+                                        .pathStyleAccessEnabled(true)
+                                        .chunkedEncodingEnabled(false)
+                                        .build())
+                        .overrideConfiguration(
+                                settings -> settings.addExecutionInterceptor(new Unasked()))
                         .credentialsProvider(
                                 StaticCredentialsProvider.create(
                                         AwsBasicCredentials.create(accessKey, secretKey)))
