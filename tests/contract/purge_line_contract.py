@@ -137,8 +137,9 @@ class PurgeLineContract:
         assert marks == [key(number).enqueue_id for number in (1, 6, 7)]
         assert await view.count_marks(PARTITION, NOW) == Counts(3, 1, 1)
         assert await view.count_marks(PARTITION, NOW, LINE.through) == Counts(2, 1, 1)
-        assert await all_of(view.marked(PARTITION, LAST)) == marks
-        assert await all_of(view.marked(PARTITION, key(6).enqueue_id)) == marks[:2]
+        marked = [(found, False) for found in marks]
+        assert await all_of(view.marked(PARTITION, LAST)) == marked
+        assert await all_of(view.marked(PARTITION, key(6).enqueue_id)) == marked[:2]
 
     async def test_rows_are_counted_after_an_id(self, view: View) -> None:
         delayed = {"due_at": NOW + HOUR}
@@ -156,7 +157,7 @@ class PurgeLineContract:
         turns = [turn(number) for number in range(1, 8)]
         assert found == [(each.enqueue_id, each.blob_key) for each in turns]
 
-    async def test_replacements_under_way_are_found(self, view: View) -> None:
+    async def test_marked_turns_are_listed_with_replacements_under_way(self, view: View) -> None:
         for number in (1, 2):
             await view.end(key(number), REPLACED, NO_TRAITS)
         await view.end(key(3), REMOVED, NO_TRAITS)
@@ -164,9 +165,22 @@ class PurgeLineContract:
         await view.mark_published(key(1), key(9).enqueue_id)
         await view.draw_line(PARTITION, PurgeLine(LAST, NOW))
 
-        found = await all_of(view.unfinished(PARTITION))
+        found = await all_of(view.marked(PARTITION, LAST))
 
-        assert found == [(key(2).enqueue_id, Mark(ending=REPLACED))]
+        assert found == [(key(number).enqueue_id, number == 2) for number in (1, 2, 3, 4)]
+
+    async def test_a_line_is_swept_up_to_where_it_is_said(self, view: View) -> None:
+        assert (await view.signs(PARTITION)).is_swept
+        await view.draw_line(PARTITION, LINE)
+        assert not (await view.signs(PARTITION)).is_swept
+
+        await view.mark_swept(PARTITION, key(3).enqueue_id)
+        assert not (await view.signs(PARTITION)).is_swept
+        await view.mark_swept(PARTITION, LINE.through)
+        assert (await view.signs(PARTITION)).is_swept
+
+        await view.draw_line(PARTITION, PurgeLine(key(6).enqueue_id, NOW))
+        assert not (await view.signs(PARTITION)).is_swept
 
     async def test_signs_tell_that_a_mark_was_written(self, view: View) -> None:
         assert await view.signs(PARTITION) == Signs()

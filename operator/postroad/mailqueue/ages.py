@@ -21,6 +21,7 @@ from postroad.domain.ages import AGES
 from postroad.domain.slices import Partition
 from postroad.mailqueue.browse import joined, readable
 from postroad.mailqueue.engine import Engine
+from postroad.mailqueue.size import REMEMBERED
 from postroad.ports.view import Signs
 
 Ages = Mapping[str, Mapping[timedelta, int]]
@@ -32,9 +33,11 @@ AT_ONCE = 4
 @dataclass(frozen=True, slots=True)
 class _Picture:
     """Who waits in a partition: for each domain the moments of acceptance, in seconds since the
-    epoch, sorted. `signs` are those of the partition before it was read."""
+    epoch, sorted. `signs` are those of the partition before it was read, which
+    are believed for a while."""
 
     signs: Signs
+    until: timedelta
     accepted: Mapping[str, array[float]]
 
 
@@ -55,6 +58,11 @@ class AgesCache:
             if self._answer is None or now - self._at > self._engine.timing.ages:
                 self._answer, self._at = await self._count(), now
             return self._answer
+
+    def forget(self) -> None:
+        """Look at everything anew the next time."""
+        self._closed.clear()
+        self._answer = None
 
     async def _count(self) -> Ages:
         engine, now = self._engine, self._engine.clock.now()
@@ -83,7 +91,7 @@ class AgesCache:
             # read once more than necessary.
             signs = await engine.view.signs(partition)
             known = self._closed.get(partition)
-            if known is not None and known.signs == signs:
+            if known and known.signs == signs and engine.clock.elapsed() < known.until:
                 return known
             latest = engine.clock.now() - 3 * engine.timing.skew
             picture, is_settled = await self._read(partition, signs)
@@ -103,7 +111,8 @@ class AgesCache:
             is_settled &= mark is None or not mark.is_unfinished_replacement
         for domain, moments in accepted.items():
             accepted[domain] = array("d", sorted(moments))
-        return _Picture(signs, accepted), is_settled
+        until = self._engine.clock.elapsed() + REMEMBERED
+        return _Picture(signs, until, accepted), is_settled
 
     def _forget_before(self, first: datetime) -> None:
         for partition in [each for each in self._closed if each.slice_start < first]:

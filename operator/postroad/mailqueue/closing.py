@@ -22,8 +22,12 @@ from postroad.mailqueue import protocol, troubles
 from postroad.mailqueue.browse import readable
 from postroad.mailqueue.engine import Engine
 from postroad.mailqueue.joining import with_marks
+from postroad.mailqueue.sweep import sweep
 from postroad.ports.view import ClosedSlice, View
 from postroad.telemetry import metrics
+
+SWEEPING = timedelta(minutes=10)
+"""How long a purge may sweep a partition by itself before others do it for it."""
 
 
 class State(Enum):
@@ -67,12 +71,14 @@ async def close(engine: Engine, slice_: Slice) -> ClosedSlice | None:
 
 
 async def examine(engine: Engine, slice_: Slice, closed: ClosedSlice) -> State:
-    """Say how a closed slice stands; finish replacements that stopped half way in it.
+    """Say how a closed slice stands; finish replacements and purges that stopped half way in it.
 
     Raises: ServerError, ClockSkew, ConfigurationStale.
     """
     present: Counter[int] = Counter()
     for partition in slice_.partitions:
+        if not await _is_swept(engine, partition):
+            return State.LIVE
         async for key, mark in _marks_of_rows(engine.view, partition):
             if not await _is_settled(engine, key, mark):
                 return State.LIVE
@@ -92,11 +98,21 @@ async def examine(engine: Engine, slice_: Slice, closed: ClosedSlice) -> State:
     return State.DRAINED if sum(counts.values()) == present.total() else State.LIVE
 
 
+async def _is_swept(engine: Engine, partition: Partition) -> bool:
+    """Whether no bytes are left of what a purge ended; sweep where it stopped half way."""
+    line = (signs := await engine.view.signs(partition)).line
+    if line is None or signs.is_swept:
+        return True
+    if engine.clock.now() - line.at < SWEEPING:
+        return False
+    await sweep(engine, partition, line)
+    return (await engine.view.signs(partition)).is_swept
+
+
 async def _counts(engine: Engine, slice_: Slice) -> dict[int, int]:
     """Count the rows of each bucket."""
-    now = engine.clock.now()
     counts = await asyncio.gather(
-        *(engine.view.count_rows(each, now) for each in slice_.partitions)
+        *(engine.view.count_rows(each, None) for each in slice_.partitions)
     )
     return {
         partition.bucket_id: count.total

@@ -13,7 +13,7 @@ from postroad.domain.ladder import LADDER_SECONDS
 from postroad.domain.references import Reference
 from postroad.domain.turns import Ending, EndingKind, Mark, Turn
 from postroad.domain.wire import encode
-from postroad.errors import BrokerUnavailable, ServerError
+from postroad.errors import BlobsError, BrokerUnavailable, ServerError
 from postroad.mailqueue.engine import Engine
 from postroad.ports.broker import Delivery
 
@@ -51,6 +51,20 @@ async def end(engine: Engine, turn: Turn, ending: Ending) -> Mark | None:
         limits = await engine.bearings.refresh()
         return CLEANED if limits.have_passed(turn.key.slice_start) else None
     return standing
+
+
+async def delete_bytes(engine: Engine, keys: list[str]) -> bool:
+    """Delete the bytes of mails that were removed. Returns whether the object store answered; where
+    it did not, a message deletes them when it comes."""
+    try:
+        if len(keys) == 1:
+            await engine.blobs.delete(keys[0])
+        else:
+            await engine.blobs.delete_together(keys)
+    except BlobsError as error:
+        engine.log.debug("bytes of a removed mail stay for now", error=type(error).__name__)
+        return False
+    return True
 
 
 async def later(

@@ -18,7 +18,7 @@ from postroad.domain.references import Reference
 from postroad.domain.slices import TurnKey
 from postroad.domain.turns import Change, Ending, EndingKind, Mark, Turn
 from postroad.domain.wire import encode
-from postroad.mailqueue.endings import end
+from postroad.mailqueue.endings import delete_bytes, end
 from postroad.mailqueue.engine import Engine
 
 
@@ -45,7 +45,12 @@ async def finish(engine: Engine, turn: Turn, mark: Mark) -> None:
         if mark.delivered_at is not None:
             await hand_down_delivery(engine, turn, mark)
         elif await _is_too_late(engine, successor):
-            await _choose_successor_anew(engine, turn, turn.with_change(successor, change))
+            if is_removed(await engine.view.mark(successor)):
+                # A purge took the mail before its row was in.
+                await engine.view.mark_published(turn.key, successor.enqueue_id)
+                await delete_bytes(engine, [turn.blob_key])
+                return
+            await _choose_successor_anew(engine, turn, successor, change)
         else:
             new = turn.with_change(successor, change)
             await engine.view.insert(new)
@@ -90,6 +95,11 @@ async def withdraw_row(engine: Engine, turn: Turn) -> Mark | None:
     return await engine.view.end(turn.key, ending, turn.traits)
 
 
+def is_removed(mark: Mark | None) -> bool:
+    """Return whether a mark says that the mail was removed."""
+    return mark is not None and mark.ending is not None and mark.ending.kind is EndingKind.REMOVED
+
+
 def is_withdrawn(mark: Mark) -> bool:
     """Return whether a mark says that its turn must not have been."""
     return mark.ending is not None and mark.ending.kind is EndingKind.WITHDRAWN
@@ -123,11 +133,21 @@ async def _is_too_late(engine: Engine, successor: TurnKey) -> bool:
     return age >= engine.timing.deadline and await engine.view.row(successor) is None
 
 
-async def _choose_successor_anew(engine: Engine, turn: Turn, old: Turn) -> None:
+async def _choose_successor_anew(engine: Engine, turn: Turn, old: TurnKey, change: Change) -> None:
     fresh = await engine.new_key(after=turn.enqueue_id)
     if await engine.view.change_successor(turn.key, old.enqueue_id, fresh):
         # Should the old row still arrive, from a process or a write that was only slow: it is over.
-        await withdraw(engine, old)
+        standing = await withdraw(engine, turn.with_change(old, change))
+        if is_removed(standing):
+            # A purge came between, and took the mail.
+            await _remove(engine, turn.with_change(fresh, change))
+
+
+async def _remove(engine: Engine, turn: Turn) -> None:
+    await engine.view.insert(turn)
+    ending = Ending(EndingKind.REMOVED, engine.clock.now())
+    if await engine.view.end(turn.key, ending, turn.traits) is None:
+        await delete_bytes(engine, [turn.blob_key])
 
 
 def _first_delay(engine: Engine, turn: Turn, new: Turn) -> int:

@@ -97,6 +97,7 @@ class DistributedQueue:
     async def accept_loss(self, slice_start: datetime) -> None:
         """Go on without rows that vanished from a closed slice. See `Upkeep.accept_loss`."""
         self._sizes.forget()
+        self._ages.forget()
         await self._upkeep.accept_loss(slice_start)
 
     async def close(self) -> None:

@@ -11,10 +11,9 @@ from uuid import UUID
 from postroad.domain.selectors import Selector
 from postroad.domain.slices import Partition
 from postroad.domain.turns import Ending, EndingKind, Mark, Turn
-from postroad.errors import BlobsError
 from postroad.mailqueue.browse import Waiting, waiting
 from postroad.mailqueue.bulk import count
-from postroad.mailqueue.endings import end
+from postroad.mailqueue.endings import delete_bytes, end
 from postroad.mailqueue.engine import Engine
 from postroad.mailqueue.protocol import hand_down_delivery, replacement_of
 
@@ -119,15 +118,3 @@ async def remove_turn(engine: Engine, turn: Turn, mark: Mark | None = None) -> b
     if not mark.published and not await engine.view.mark_published(turn.key, successor.enqueue_id):
         return await remove_turn(engine, turn, await engine.view.mark(turn.key)) or removed
     return removed
-
-
-async def delete_bytes(engine: Engine, keys: list[str]) -> None:
-    """Delete the bytes of mails that were removed, as far as the object store answers."""
-    try:
-        if len(keys) == 1:
-            await engine.blobs.delete(keys[0])
-        else:
-            await engine.blobs.delete_together(keys)
-    except BlobsError as error:
-        # Its message deletes them when it comes, the audit where there is none.
-        engine.log.debug("bytes of a removed mail stay for now", error=type(error).__name__)

@@ -20,7 +20,8 @@ AT_ONCE = 16
 """Partitions counted at the same time."""
 
 REMEMBERED = timedelta(hours=1)
-"""How long a count is believed at most: rows that expired leave no sign."""
+"""How long signs are believed at most: rows that expired leave none, nor does a writer whose clock
+is far off."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -60,14 +60,16 @@ class Counts:
 
 @dataclass(frozen=True, slots=True)
 class Signs:
-    """What a partition's marks can be told by without looking at them: the line of the last purge,
-    and when a delivery and another ending were last written, by the view's clock.
+    """What a partition's marks can be told by without looking at them: the line of the last purge
+    and up to where it was swept, and when a delivery and another ending were last written, by the
+    view's clock.
 
-    No mark was written between two readings with equal signs if those were `settled` by the first:
-    the writer of another one would have had to be slower than a clock may be.
+    Between two readings with equal signs no mark was written, if those were `settled` by the first
+    one and no writer's clock was further off than clocks may be.
     """
 
     line: PurgeLine | None = None
+    swept: UUID | None = None
     delivered: datetime | None = None
     ended: datetime | None = None
 
@@ -75,6 +77,11 @@ class Signs:
     def purged(self) -> UUID | None:
         """Up to which id all turns are over; None: none is by a purge."""
         return None if self.line is None else self.line.through
+
+    @property
+    def is_swept(self) -> bool:
+        """Return whether no bytes are left of what a line ended."""
+        return self.line is None or (self.swept is not None and self.swept >= self.line.through)
 
     def settled(self, before: datetime) -> bool:
         """Return whether all marks were written before a moment."""
@@ -122,9 +129,9 @@ class View(Protocol):
         ...
 
     async def count_rows(
-        self, partition: Partition, now: datetime, after: UUID | None = None
+        self, partition: Partition, now: datetime | None, after: UUID | None = None
     ) -> Counts:
-        """Count the rows, on the server."""
+        """Count the rows, on the server; without a moment, `delayed` is not asked for and 0."""
         ...
 
     def blob_keys(self, partition: Partition, through: UUID) -> AsyncIterator[tuple[UUID, str]]:
@@ -147,18 +154,15 @@ class View(Protocol):
         not among them."""
         ...
 
-    def marked(self, partition: Partition, through: UUID) -> AsyncIterator[UUID]:
-        """Yield the ids up to `through` that have a mark of their own, in order, page by page."""
-        ...
-
-    def unfinished(self, partition: Partition) -> AsyncIterator[tuple[UUID, Mark]]:
-        """Yield the marks of replacements that are under way, or stopped there."""
+    def marked(self, partition: Partition, through: UUID) -> AsyncIterator[tuple[UUID, bool]]:
+        """Yield the ids up to `through` that have a mark of their own, in order, page by page, and
+        whether it is of a replacement under way."""
         ...
 
     async def count_marks(
         self, partition: Partition, now: datetime | None, after: UUID | None = None
     ) -> Counts:
-        """Count the marks, on the server; without a moment, `delayed` is not asked for and 0."""
+        """Count the marks, likewise."""
         ...
 
     async def signs(self, partition: Partition) -> Signs:
@@ -188,6 +192,10 @@ class View(Protocol):
         been called for each. No row may be inserted there later but such as replacements repeat.
         Durable, idempotent; one that is not further on than the present line changes nothing.
         Returns the line that was there before."""
+        ...
+
+    async def mark_swept(self, partition: Partition, through: UUID) -> None:
+        """Say that the bytes of all that a line ended up to an id are deleted. Idempotent."""
         ...
 
     async def mark_published(self, key: TurnKey, successor: UUID) -> bool:

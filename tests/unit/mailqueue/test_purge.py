@@ -6,9 +6,9 @@ from datetime import timedelta
 
 import pytest
 
-from postroad.adapters.memory.gate import Fault, Stopped, at, away, no_fault
+from postroad.adapters.memory.gate import Fault, Stopped, at, away
 from postroad.domain.selectors import Selector
-from postroad.errors import ClockSkew, PostroadError, TurnEnded
+from postroad.errors import ClockSkew, TurnEnded
 from postroad.ports.queue import Sizes
 from support.post import Post, Process
 
@@ -80,7 +80,7 @@ async def test_what_comes_after_a_purge_stays(post: Post, process: Process) -> N
     post.check_nothing_is_left()
 
 
-@pytest.mark.parametrize("moment", ["draw_line", "unfinished", "blob_keys"])
+@pytest.mark.parametrize("moment", ["draw_line", "marked", "delete"])
 async def test_mail_that_gets_another_turn_during_a_purge_is_purged(
     post: Post, process: Process, other: Process, moment: str
 ) -> None:
@@ -208,7 +208,7 @@ async def test_two_purges_at_once_count_each_mail_once(
     counts: list[int] = []
 
     async def another(step: object) -> None:
-        if not counts and getattr(step, "operation", "") == "blob_keys":
+        if not counts and getattr(step, "operation", "") == "marked":
             counts.append(-1)
             counts[0] = await other.queue.purge()
 
@@ -240,22 +240,6 @@ async def test_purged_slices_are_drained_and_cleaned(post: Post, process: Proces
 
     tables = post.tables
     assert (tables.rows, tables.marks, tables.slices, tables.signs) == ({}, {}, {}, {})
-
-
-async def test_a_purge_that_failed_can_be_repeated(post: Post, process: Process) -> None:
-    await post.enqueue(process, *names(range(8)))
-    await post.pass_time(GRACE)
-    process.gate.plan = lambda step: Fault.AWAY if step.operation == "marked" else None
-    with pytest.raises(PostroadError):
-        await process.queue.purge()
-    assert await process.queue.size() == NOTHING
-    process.gate.plan = no_fault
-
-    await process.queue.purge()
-
-    assert post.blobs == {}
-    assert await post.deliver(process) == []
-    post.check_nothing_is_left()
 
 
 async def test_a_mail_on_its_way_during_a_purge_is_not_lost(post: Post, process: Process) -> None:

@@ -96,20 +96,19 @@ SELECT_MARKS = Statement(
 )
 """A partition's marks, to be joined with its rows by id."""
 
-SELECT_MARKED_IDS = Statement(select("deleted_mails", ("enqueue_id",), BETWEEN), page_size=5000)
-"""Which turns have a mark, whatever it says. `through` is before a line's own row."""
-
-SELECT_UNFINISHED = Statement(
-    select("deleted_mails", ("enqueue_id", *MARK_COLUMNS), f"{_OWN} AND published = false")
-    + " ALLOW FILTERING"
+SELECT_MARKED_IDS = Statement(
+    select("deleted_mails", ("enqueue_id", "published"), BETWEEN), page_size=2000
 )
-"""Replacements under way. The filtering is within one partition; nothing else of it travels."""
+"""Which turns have a mark, and which of them are being replaced (`published` is false only there).
+To let the server choose those would make it read the whole partition for one answer. `through` is
+before a line's own row."""
 
 SELECT_SIGNS = Statement(
     select(
         "deleted_mails",
         (
             *LINE_COLUMNS,
+            "swept_through",
             "writetime(was_delivered) AS delivered",
             "writetime(was_ended) AS ended",
         ),
@@ -134,6 +133,10 @@ DRAW_LINE = Statement(
 )
 """A lightweight transaction like all endings, which it comes before or after. `ended_at` makes the
 line's own row."""
+
+MARK_SWEPT = Statement(f"UPDATE {{keyspace}}.deleted_mails SET swept_through = ? WHERE {PARTITION}")
+"""Plain: whoever writes it deleted all bytes up to a line that was there. Should an older one be
+written last, a sweep is repeated."""
 
 MARK_PUBLISHED = Statement(
     f"UPDATE {{keyspace}}.deleted_mails SET published = true WHERE {TURN} IF replaced_by = ?"

@@ -53,15 +53,10 @@ class CassandraMarks:
         async for row in self._each(statements.SELECT_MARKS, *place, after or FIRST):
             yield row["enqueue_id"], rows.mark_of(row)
 
-    async def marked(self, partition: Partition, through: UUID) -> AsyncIterator[UUID]:
+    async def marked(self, partition: Partition, through: UUID) -> AsyncIterator[tuple[UUID, bool]]:
         place = self._place(partition)
         async for row in self._each(statements.SELECT_MARKED_IDS, *place, FIRST, through):
-            yield row["enqueue_id"]
-
-    async def unfinished(self, partition: Partition) -> AsyncIterator[tuple[UUID, Mark]]:
-        place = (*self._place(partition), FIRST)
-        async for row in self._each(statements.SELECT_UNFINISHED, *place):
-            yield row["enqueue_id"], rows.mark_of(row)
+            yield row["enqueue_id"], row["published"] is False
 
     async def count_marks(
         self, partition: Partition, now: datetime | None, after: UUID | None = None
@@ -93,7 +88,7 @@ class CassandraMarks:
             if standing is not None:
                 return standing
             # Only a line stood in the way, and it ends before this turn.
-            through = answer["purged_through"]
+            through = answer.get("purged_through")
 
     async def end_together(self, ended: Sequence[tuple[TurnKey, Ending, Traits]]) -> bool:
         partition = ended[0][0].partition
@@ -118,6 +113,9 @@ class CassandraMarks:
             )
             if answer["[applied]"]:
                 return before
+
+    async def mark_swept(self, partition: Partition, through: UUID) -> None:
+        await self._session.execute(statements.MARK_SWEPT, (through, *self._place(partition)))
 
     async def mark_published(self, key: TurnKey, successor: UUID) -> bool:
         answer = await self._decide(

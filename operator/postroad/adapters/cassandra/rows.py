@@ -148,7 +148,9 @@ def line_of(row: Row) -> PurgeLine | None:
 
 def signs_of(row: Row) -> Signs:
     """Return a partition's signs."""
-    return Signs(line_of(row), _written(row["delivered"]), _written(row["ended"]))
+    return Signs(
+        line_of(row), row["swept_through"], _written(row["delivered"]), _written(row["ended"])
+    )
 
 
 def slice_of_row(row: Row) -> ClosedSlice:

@@ -78,7 +78,7 @@ COUNT_LATER_ROWS = Statement(
 """Rows due later. The filtering is within one partition, which is counted anyway."""
 
 SELECT_BLOB_KEYS = Statement(
-    select("enqueued_mails", ("enqueue_id", "blob_key"), BETWEEN), page_size=2000
+    select("enqueued_mails", ("enqueue_id", "blob_key"), BETWEEN), page_size=1000
 )
 """The names of the bytes of many rows at once, and nothing else of them."""
 

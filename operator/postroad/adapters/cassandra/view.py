@@ -46,7 +46,7 @@ class CassandraView(CassandraMarks):
                 yield rows.turn_of(row)
 
     async def count_rows(
-        self, partition: Partition, now: datetime, after: UUID | None = None
+        self, partition: Partition, now: datetime | None, after: UUID | None = None
     ) -> Counts:
         place = (*self._place(partition), after or FIRST)
         return await self._count(statements.COUNT_ROWS, statements.COUNT_LATER_ROWS, place, now)

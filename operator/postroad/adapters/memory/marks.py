@@ -50,21 +50,13 @@ class MemoryMarks:
                 yield key.enqueue_id, mark
                 after = key.enqueue_id
 
-    async def marked(self, partition: Partition, through: UUID) -> AsyncIterator[UUID]:
+    async def marked(self, partition: Partition, through: UUID) -> AsyncIterator[tuple[UUID, bool]]:
         after: UUID | None = None
         marks = self._tables.marks
         while page := await self._page("marked", lambda: marks, partition, after, through):
-            for key, _ in page:
-                yield key.enqueue_id
+            for key, mark in page:
+                yield key.enqueue_id, mark.is_unfinished_replacement
                 after = key.enqueue_id
-
-    async def unfinished(self, partition: Partition) -> AsyncIterator[tuple[UUID, Mark]]:
-        def effect() -> list[tuple[TurnKey, Mark]]:
-            marks = within(self._tables.marks, partition)
-            return [(key, mark) for key, mark in marks if mark.is_unfinished_replacement]
-
-        for key, mark in await self._step("unfinished", effect):
-            yield key.enqueue_id, mark
 
     async def count_marks(
         self, partition: Partition, now: datetime | None, after: UUID | None = None
@@ -112,6 +104,9 @@ class MemoryMarks:
             return before
 
         return await self._step("draw_line", effect)
+
+    async def mark_swept(self, partition: Partition, through: UUID) -> None:
+        await self._step("mark_swept", lambda: self._sign(partition, swept=through))
 
     async def mark_published(self, key: TurnKey, successor: UUID) -> bool:
         def effect() -> bool:

@@ -35,7 +35,7 @@ class MemoryView(MemoryMarks):
                 after = key.enqueue_id
 
     async def count_rows(
-        self, partition: Partition, now: datetime, after: UUID | None = None
+        self, partition: Partition, now: datetime | None, after: UUID | None = None
     ) -> Counts:
         def effect() -> Counts:
             found = within(self._tables.unexpired(), partition, after)

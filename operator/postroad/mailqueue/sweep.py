@@ -1,0 +1,70 @@
+"""Sweeping: the bytes of what only the line of a purge ended are deleted, by the hundreds.
+
+No slice is drained before it is swept, so whoever judges one sweeps what a purge left that stopped
+half way. Safe to run several times at once. Source: ADR 0014.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+from uuid import UUID
+
+from postroad.domain.slices import Partition, TurnKey
+from postroad.domain.turns import PurgeLine
+from postroad.mailqueue.endings import delete_bytes
+from postroad.mailqueue.engine import Engine
+
+TOGETHER = 500
+"""Objects that one request deletes."""
+
+
+@dataclass(slots=True)
+class Swept:
+    """What a sweep met: how many turns ended by nothing but a line, and replacements under way."""
+
+    removed: int = 0
+    unfinished: list[TurnKey] = field(default_factory=list)
+    keys: list[str] = field(default_factory=list)
+    """Names of bytes that are about to be deleted."""
+
+
+async def sweep(
+    engine: Engine, partition: Partition, line: PurgeLine, before: UUID | None = None
+) -> Swept:
+    """Delete the bytes of what a line ended, and say so in the view when all of them are gone.
+    What an earlier line ended, up to `before`, is not counted. Raises: ViewError."""
+    swept, is_whole = Swept(), True
+    async for enqueue_id, blob_key in _unmarked(engine, partition, line, swept):
+        swept.removed += before is None or enqueue_id > before
+        swept.keys.append(blob_key)
+        if len(swept.keys) == TOGETHER:
+            is_whole &= await _let_go(engine, swept)
+    is_whole &= await _let_go(engine, swept)
+    if is_whole:
+        await engine.view.mark_swept(partition, line.through)
+    return swept
+
+
+async def _unmarked(
+    engine: Engine, partition: Partition, line: PurgeLine, swept: Swept
+) -> AsyncIterator[tuple[UUID, str]]:
+    """Yield the turns up to a line that have no mark, with the names of their bytes."""
+    marked = engine.view.marked(partition, line.through)
+    head = await anext(marked, None)
+    async for enqueue_id, blob_key in engine.view.blob_keys(partition, line.through):
+        while head is not None and head[0] < enqueue_id:
+            head = await anext(marked, None)
+        if head is None or head[0] != enqueue_id:
+            yield enqueue_id, blob_key
+        elif head[1]:
+            swept.unfinished.append(TurnKey(partition.slice_start, partition.bucket_id, enqueue_id))
+
+
+async def _let_go(engine: Engine, swept: Swept) -> bool:
+    keys, swept.keys = swept.keys, []
+    if not keys:
+        return True
+    for _ in keys:
+        engine.on_ending()
+    return await delete_bytes(engine, keys)
