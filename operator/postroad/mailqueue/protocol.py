@@ -45,11 +45,6 @@ async def finish(engine: Engine, turn: Turn, mark: Mark) -> None:
         if mark.delivered_at is not None:
             await hand_down_delivery(engine, turn, mark)
         elif await _is_too_late(engine, successor):
-            if is_removed(await engine.view.mark(successor)):
-                # A purge took the mail before its row was in.
-                await engine.view.mark_published(turn.key, successor.enqueue_id)
-                await delete_bytes(engine, [turn.blob_key])
-                return
             await _choose_successor_anew(engine, turn, successor, change)
         else:
             new = turn.with_change(successor, change)
@@ -139,7 +134,7 @@ async def _choose_successor_anew(engine: Engine, turn: Turn, old: TurnKey, chang
         # Should the old row still arrive, from a process or a write that was only slow: it is over.
         standing = await withdraw(engine, turn.with_change(old, change))
         if is_removed(standing):
-            # A purge came between, and took the mail.
+            # A purge took the mail before its row was in.
             await _remove(engine, turn.with_change(fresh, change))
 
 

@@ -2,7 +2,8 @@
 
 A line may be drawn only where no more rows come, so it stays a grace period behind (invariant 7);
 mails with younger turns are removed one by one. Then the bytes of all that the lines ended are
-deleted, and replacements under way are followed to their successors. Source: ADR 0014.
+deleted, and replacements under way are followed to their successors. "Behind a line" is what it
+ended: ids up to its own. Source: ADR 0014.
 """
 
 from __future__ import annotations

@@ -14,9 +14,12 @@ import pytest
 import servers as names
 from contract.queue_harness import Consumer, RealTime, letter
 from postroad.domain.names import QueueName
+from postroad.domain.slices import Partition, slices_between
+from postroad.domain.turns import PurgeLine
 from postroad.errors import ServerError
 from postroad.mailqueue.queue import DistributedQueue
 from postroad.mailqueue.timing import Timing
+from postroad.ports.view import View
 from support.engines import RealQueue
 from support.keyspaces import keyspace
 
@@ -61,6 +64,14 @@ async def enqueue_many(queue: DistributedQueue, count: int) -> int:
     return refused
 
 
+async def lines_of(place: RealQueue, view: View, until: datetime) -> list[PurgeLine]:
+    """Return the lines through the partitions of the last minutes."""
+    starts = slices_between(until - timedelta(minutes=10), until, WINDOW)
+    partitions = [Partition(start, bucket) for start in starts for bucket in range(place.buckets)]
+    signs = await asyncio.gather(*(view.signs(each) for each in partitions))
+    return [each.line for each in signs if each.line is not None]
+
+
 async def clean_until(place: RealQueue, queue: DistributedQueue, moment: datetime) -> None:
     """Maintain until everything before a moment is cleaned."""
     servers = place.servers()
@@ -83,11 +94,13 @@ async def test_purged_mail_that_is_still_with_the_broker_is_not_delivered_after_
     queue = await place.open(create=True)
     refused = await enqueue_many(queue, MANY)
     enqueued = await queue.size()
+    await asyncio.sleep((TIMING.grace + WINDOW).total_seconds())
     purged = await queue.purge()
     last = datetime.now(UTC)
+    servers = place.servers()
+    lines = await lines_of(place, place.view(servers), last)
     await clean_until(place, queue, last)
 
-    servers = place.servers()
     broker = place.broker(servers)
     before = await broker.depths()
     worker = await place.open()
@@ -99,6 +112,7 @@ async def test_purged_mail_that_is_still_with_the_broker_is_not_delivered_after_
     print(f"{MANY} acknowledged, {refused} refused, {purged} purged, {before.work} still with the")
     print(f"broker after cleanup, 0 delivered, {left.dead} dead")
     assert (enqueued.size, purged) == (MANY, MANY)
+    assert lines
     assert before.work >= MANY
     assert left.dead == 0
     assert [each async for each in queue.dead_letters()] == []
