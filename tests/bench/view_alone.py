@@ -1,0 +1,122 @@
+"""Mails of which only the view learns, so that a million of them pass within an hour.
+
+For each the view is asked what `enqueue`, `dequeue` and `done` ask for a mail that is due at once:
+its row at an id of now, a look for its mark, the delivery mark; and the draw is made that may move
+browse start. The statements are those, in requests as full as gathering makes them in a busy queue
+(ADR 0012), so that maintenance cannot tell such a mail from one that also had a message and bytes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from functools import partial
+from itertools import count, islice
+from typing import Any
+
+from bench.patience import insist
+from postroad.adapters.cassandra import rows, statements
+from postroad.adapters.cassandra.view import MOST_TOGETHER
+from postroad.domain.mail import Envelope
+from postroad.domain.slices import Partition
+from postroad.domain.turns import Turn
+from postroad.mailqueue.engine import Engine
+
+SIZE_BYTES = 2000
+ENVELOPE = Envelope("a@example.org", ("b@example.net",), "measured")
+TOGETHER = 2 * MOST_TOGETHER
+"""Mails that go the same way at the same time, in a request for each of some partitions."""
+AT_ONCE = 4
+TOLD_EVERY = 30
+"""Looks, one a second."""
+
+
+@dataclass
+class ViewAlone:
+    """Passes mails as fast as the view takes them, but never leaves maintenance behind: nobody
+    fills a real view with so many mails that their rows expire before they are cleaned."""
+
+    engine: Engine
+    held_at: timedelta
+    """How far browse start may be behind now before no more mails come."""
+    most_behind: timedelta = timedelta(0)
+    passed: int = 0
+    _may_go: asyncio.Event = field(default_factory=asyncio.Event)
+
+    async def run(self, mails: int) -> None:
+        """Pass so many mails."""
+        numbers = iter(range(mails))
+
+        async def worker() -> None:
+            while some := sum(1 for _ in islice(numbers, TOGETHER)):
+                await self._may_go.wait()
+                for partition, turns in await self._turns(some):
+                    await self._pass(partition, turns)
+
+        watching = asyncio.create_task(self._watch())
+        try:
+            await asyncio.gather(*(worker() for _ in range(AT_ONCE)))
+        finally:
+            watching.cancel()
+
+    async def _turns(self, some: int) -> Iterable[tuple[Partition, list[Turn]]]:
+        """Return new turns by partition."""
+        found: dict[Partition, list[Turn]] = defaultdict(list)
+        for _ in range(some):
+            turn = await self._turn()
+            found[turn.key.partition].append(turn)
+        return found.items()
+
+    async def _turn(self) -> Turn:
+        engine = self.engine
+        accepted_at, mail_id = engine.clock.now(), engine.ids.new()
+        return Turn(
+            key=await insist(engine.new_key),
+            mail_id=mail_id,
+            envelope=ENVELOPE,
+            blob_key=f"{engine.name}/{accepted_at:%Y/%m/%d}/{mail_id}",
+            size_bytes=SIZE_BYTES,
+            header_size=0,
+            accepted_at=accepted_at,
+            enqueued_at=accepted_at,
+        )
+
+    async def _pass(self, partition: Partition, turns: list[Turn]) -> None:
+        engine, name = self.engine, str(self.engine.name)
+        view: Any = engine.view  # what lies behind its gathering is asked
+        inserted = [(name, *rows.turn_values(each)) for each in turns]
+        await insist(partial(view._write_together, statements.INSERT_ROW, partition, inserted))
+        ids = [each.enqueue_id for each in turns]
+        assert not any(await insist(partial(view._marks_together, partition, ids)))
+        now = engine.clock.now()
+        marked = [_mark_values(name, each, now) for each in turns]
+        await insist(partial(view._write_together, statements.MARK_DELIVERED, partition, marked))
+        self.passed += len(turns)
+        for _ in turns:
+            engine.on_ending()
+
+    async def _watch(self) -> None:
+        for look in count():
+            behind = await self._behind()
+            if self.passed:
+                self.most_behind = max(self.most_behind, behind)
+            if behind < self.held_at:
+                self._may_go.set()
+            else:
+                self._may_go.clear()
+            if look % TOLD_EVERY == 0:
+                seconds = behind.total_seconds()
+                print(f"{self.passed:,} passed, browse start {seconds:.0f} s behind", flush=True)
+            await asyncio.sleep(1)
+
+    async def _behind(self) -> timedelta:
+        browse_start = (await insist(self.engine.view.limits)).browse_start
+        now = self.engine.clock.now()
+        return now - (browse_start or now)
+
+
+def _mark_values(name: str, turn: Turn, at: datetime) -> tuple[object, ...]:
+    return (*rows.key_values(name, turn.key), *rows.trait_values(turn.traits), at)
