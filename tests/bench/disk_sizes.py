@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 from postroad.adapters.cassandra.schema import AGING_TABLES
+from postroad.adapters.cassandra.session import Session
 from stack import places
 
 TOLD_EVERY = 30.0
@@ -21,33 +22,40 @@ def server() -> Path:
 
 @dataclass
 class Files:
-    """What one keyspace's files came to, looked at again and again."""
+    """What one keyspace's files come to, looked at again and again."""
 
     keyspace: str
     now: int = 0
     most: int = 0
-    _seen: dict[Path, int] = field(default_factory=dict)
-
-    @property
-    def written(self) -> int:
-        """All files that ever were, compacted ones beside what they were compacted to."""
-        return sum(self._seen.values())
 
     def look(self) -> None:
-        sizes = dict(self._sizes())
-        self._seen.update(sizes)
-        self.now = sum(sizes.values())
+        self.now = sum(self._sizes())
         self.most = max(self.most, self.now)
 
-    def _sizes(self) -> Iterator[tuple[Path, int]]:
+    def _sizes(self) -> Iterator[int]:
         """Those that vanish meanwhile count as gone."""
         for table in AGING_TABLES:
             for path in (server() / "data" / self.keyspace).glob(f"{table}-*/*"):
                 try:
                     if path.is_file():
-                        yield path, path.stat().st_size
+                        yield path.stat().st_size
                 except FileNotFoundError:
                     continue
+
+
+async def flushed(session: Session, files: Files) -> int:
+    """Return the bytes that were written before any compaction, where compactions are all that
+    took some away: files that are dropped whole are not counted in their history."""
+    found = await session.run(
+        "SELECT columnfamily_name, bytes_in, bytes_out FROM system.compaction_history"
+        f" WHERE keyspace_name = '{files.keyspace}' ALLOW FILTERING"
+    )
+    saved: int = sum(
+        row["bytes_in"] - row["bytes_out"]
+        for row in found
+        if row["columnfamily_name"] in AGING_TABLES
+    )
+    return files.now + saved
 
 
 class Sizes:

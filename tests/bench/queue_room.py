@@ -1,9 +1,8 @@
 """The distributed queue on real servers. `CASE` chooses among the cases, comma separated.
 
-`rates`, `operations` and `backlog` are measured by default. `disk` takes a quarter of an hour and
-more; `james` takes some minutes, and needs the Java compiler. Each case's module says what it does
-and which variables change it. `BENCH_LOOP=asyncio` runs them without uvloop, which the programs
-use.
+`rates`, `operations` and `backlog` are measured by default. `disk` takes most of an hour; `james`
+takes some minutes, and needs the Java compiler. Each case's module says what it does and which
+variables change it. `BENCH_LOOP=asyncio` runs them without uvloop, which the programs use.
 """
 
 from __future__ import annotations

@@ -29,7 +29,7 @@ SIZE_BYTES = 2000
 ENVELOPE = Envelope("a@example.org", ("b@example.net",), "measured")
 TOGETHER = 2 * MOST_TOGETHER
 """Mails that go the same way at the same time, in a request for each of some partitions."""
-AT_ONCE = 4
+AT_ONCE = 16
 TOLD_EVERY = 30
 """Looks, one a second."""
 
@@ -40,8 +40,9 @@ class ViewAlone:
     fills a real view with so many mails that their rows expire before they are cleaned."""
 
     engine: Engine
-    held_at: timedelta
-    """How far browse start may be behind now before no more mails come."""
+    lifetime: timedelta
+    """Of rows. While browse start is further behind now than half of it, no more mails come: rows
+    of waiting mail would be rolled forward."""
     most_behind: timedelta = timedelta(0)
     passed: int = 0
     _may_go: asyncio.Event = field(default_factory=asyncio.Event)
@@ -53,13 +54,12 @@ class ViewAlone:
         async def worker() -> None:
             while some := sum(1 for _ in islice(numbers, TOGETHER)):
                 await self._may_go.wait()
-                for partition, turns in await self._turns(some):
-                    await self._pass(partition, turns)
+                turns = await self._turns(some)
+                await asyncio.gather(*(self._pass(*each) for each in turns))
 
-        watching = asyncio.create_task(self._watch())
-        try:
+        async with asyncio.TaskGroup() as tasks:
+            watching = tasks.create_task(self._watch())
             await asyncio.gather(*(worker() for _ in range(AT_ONCE)))
-        finally:
             watching.cancel()
 
     async def _turns(self, some: int) -> Iterable[tuple[Partition, list[Turn]]]:
@@ -103,7 +103,8 @@ class ViewAlone:
             behind = await self._behind()
             if self.passed:
                 self.most_behind = max(self.most_behind, behind)
-            if behind < self.held_at:
+                assert behind < self.lifetime, "maintenance does not come after"
+            if behind < self.lifetime / 2:
                 self._may_go.set()
             else:
                 self._may_go.clear()
