@@ -18,8 +18,8 @@ from itertools import count, islice
 from typing import Any
 
 from bench.patience import insist
-from postroad.adapters.cassandra import rows, statements
-from postroad.adapters.cassandra.view import MOST_TOGETHER
+from postroad.adapters.cassandra import mark_statements, rows, statements
+from postroad.adapters.cassandra.marks import MOST_TOGETHER
 from postroad.domain.mail import Envelope
 from postroad.domain.slices import Partition
 from postroad.domain.turns import Turn
@@ -93,7 +93,8 @@ class ViewAlone:
         assert not any(await insist(partial(view._marks_together, partition, ids)))
         now = engine.clock.now()
         marked = [_mark_values(name, each, now) for each in turns]
-        await insist(partial(view._write_together, statements.MARK_DELIVERED, partition, marked))
+        delivered = mark_statements.MARK_DELIVERED
+        await insist(partial(view._write_together, delivered, partition, marked))
         self.passed += len(turns)
         for _ in turns:
             engine.on_ending()
