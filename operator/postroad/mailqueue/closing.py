@@ -1,4 +1,5 @@
-"""Slices that can get no more rows: closed once, drained when every row has a final mark.
+"""Slices that can get no more rows: closed once, drained when every row has a final mark, or lies
+behind a line that was swept.
 
 Drained is decided by joining rows and marks by id, never by their numbers (invariant 6). Numbers
 only guard the join: fewer rows than were counted at the close are rows that vanished, and rows that
@@ -23,7 +24,7 @@ from postroad.mailqueue.browse import readable
 from postroad.mailqueue.engine import Engine
 from postroad.mailqueue.joining import with_marks
 from postroad.mailqueue.sweep import sweep
-from postroad.ports.view import ClosedSlice, View
+from postroad.ports.view import ClosedSlice, Signs, View
 from postroad.telemetry import metrics
 
 SWEEPING = timedelta(minutes=10)
@@ -77,9 +78,10 @@ async def examine(engine: Engine, slice_: Slice, closed: ClosedSlice) -> State:
     """
     present: Counter[int] = Counter()
     for partition in slice_.partitions:
-        if not await _is_swept(engine, partition):
+        signs = await _swept(engine, partition)
+        if signs is None:
             return State.LIVE
-        async for key, mark in _marks_of_rows(engine.view, partition):
+        async for key, mark in _marks_of_rows(engine.view, partition, signs):
             if not await _is_settled(engine, key, mark):
                 return State.LIVE
             present[partition.bucket_id] += 1
@@ -98,15 +100,18 @@ async def examine(engine: Engine, slice_: Slice, closed: ClosedSlice) -> State:
     return State.DRAINED if sum(counts.values()) == present.total() else State.LIVE
 
 
-async def _is_swept(engine: Engine, partition: Partition) -> bool:
-    """Whether no bytes are left of what a purge ended; sweep where it stopped half way."""
-    line = (signs := await engine.view.signs(partition)).line
-    if line is None or signs.is_swept:
-        return True
-    if engine.clock.now() - line.at < SWEEPING:
-        return False
-    await sweep(engine, partition, line)
-    return (await engine.view.signs(partition)).is_swept
+async def _swept(engine: Engine, partition: Partition) -> Signs | None:
+    """Return the signs of a partition where no bytes are left of what their line ended; sweep where
+    a purge stopped half way. The drained check goes by this line: one that is drawn meanwhile ends
+    turns that nobody has swept."""
+    signs = await engine.view.signs(partition)
+    if signs.line is None or signs.is_swept:
+        return signs
+    if engine.clock.now() - signs.line.at < SWEEPING:
+        return None
+    await sweep(engine, partition, signs.line)
+    signs = await engine.view.signs(partition)
+    return signs if signs.is_swept else None
 
 
 async def _counts(engine: Engine, slice_: Slice) -> dict[int, int]:
@@ -121,11 +126,11 @@ async def _counts(engine: Engine, slice_: Slice) -> dict[int, int]:
 
 
 async def _marks_of_rows(
-    view: View, partition: Partition
+    view: View, partition: Partition, signs: Signs
 ) -> AsyncIterator[tuple[TurnKey, Mark | None]]:
     """Yield the turns of a partition with their marks; of the rows only the ids are read."""
     ids = view.blob_keys(partition, LAST)
-    async for (enqueue_id, _), mark in with_marks(view, partition, ids, itemgetter(0)):
+    async for (enqueue_id, _), mark in with_marks(view, partition, ids, itemgetter(0), signs=signs):
         yield TurnKey(partition.slice_start, partition.bucket_id, enqueue_id), mark
 
 

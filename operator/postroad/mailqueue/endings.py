@@ -54,8 +54,8 @@ async def end(engine: Engine, turn: Turn, ending: Ending) -> Mark | None:
 
 
 async def delete_bytes(engine: Engine, keys: list[str]) -> bool:
-    """Delete the bytes of mails that were removed. Returns whether the object store answered; where
-    it did not, a message deletes them when it comes."""
+    """Delete the bytes of mails that were removed. Returns whether the object store did; where it
+    did not, messages delete them when they come, if there are any."""
     try:
         if len(keys) == 1:
             await engine.blobs.delete(keys[0])

@@ -8,7 +8,7 @@ from uuid import UUID
 
 from postroad.domain.slices import Partition
 from postroad.domain.turns import Mark, PurgeLine
-from postroad.ports.view import View
+from postroad.ports.view import Signs, View
 
 V = TypeVar("V")
 
@@ -19,12 +19,14 @@ async def with_marks(
     rows: AsyncIterator[V],
     id_of: Callable[[V], UUID],
     after: UUID | None = None,
+    signs: Signs | None = None,
 ) -> AsyncIterator[tuple[V, Mark | None]]:
     """Join rows, or what was read of them, with their marks: both come in the order of ids.
 
     A page of marks can be older than the page of rows it meets: then a turn that just ended is
-    seen waiting, never the other way round. The line of a purge is read before the marks: what has
-    none behind it never gets one that says more.
+    seen waiting, never the other way round. The line of a purge is older than the marks, read just
+    before them if the caller has no signs: what has no mark behind it never gets one that says
+    more.
     """
     line: PurgeLine | None = None
     marks: AsyncIterator[tuple[UUID, Mark]] | None = None
@@ -32,7 +34,7 @@ async def with_marks(
     async for row in rows:
         enqueue_id = id_of(row)
         if marks is None:
-            line = (await view.signs(partition)).line
+            line = (signs or await view.signs(partition)).line
             marks = view.marks(partition, after)
             head = await anext(marks, None)
         while head is not None and head[0] < enqueue_id:

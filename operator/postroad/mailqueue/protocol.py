@@ -45,6 +45,11 @@ async def finish(engine: Engine, turn: Turn, mark: Mark) -> None:
         if mark.delivered_at is not None:
             await hand_down_delivery(engine, turn, mark)
         elif await _is_too_late(engine, successor):
+            if is_removed(await engine.view.mark(successor)):
+                # A purge took the mail before its row was in. The line was the mark; now the bytes.
+                await engine.blobs.delete(turn.blob_key)
+                await engine.view.mark_published(turn.key, successor.enqueue_id)
+                return
             await _choose_successor_anew(engine, turn, successor, change)
         else:
             new = turn.with_change(successor, change)
@@ -134,7 +139,7 @@ async def _choose_successor_anew(engine: Engine, turn: Turn, old: TurnKey, chang
         # Should the old row still arrive, from a process or a write that was only slow: it is over.
         standing = await withdraw(engine, turn.with_change(old, change))
         if is_removed(standing):
-            # A purge took the mail before its row was in.
+            # A purge came between the two.
             await _remove(engine, turn.with_change(fresh, change))
 
 

@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from functools import partial
-from typing import TypeVar
 from uuid import UUID
 
 from postroad.domain.identifiers import id_at, moment_of
@@ -20,13 +19,10 @@ from postroad.domain.slices import Partition, TurnKey
 from postroad.domain.turns import PurgeLine
 from postroad.mailqueue.browse import readable
 from postroad.mailqueue.bulk import count
-from postroad.mailqueue.endings import delete_bytes
 from postroad.mailqueue.engine import Engine
-from postroad.mailqueue.protocol import replacement_of
+from postroad.mailqueue.protocol import finish, is_removed, replacement_of
 from postroad.mailqueue.remove import remove_after, remove_turn
 from postroad.mailqueue.sweep import sweep
-
-T = TypeVar("T")
 
 
 async def purge(engine: Engine) -> int:
@@ -46,24 +42,24 @@ async def purge(engine: Engine) -> int:
 
 @dataclass(frozen=True, slots=True)
 class _Lined:
-    """A partition with a line through it, and up to where an earlier one had ended its turns."""
+    """A partition with a line through it, and up to where an earlier one went."""
 
     partition: Partition
-    before: UUID | None
+    earlier: UUID | None
 
 
 async def _draw(engine: Engine, line: PurgeLine) -> list[_Lined]:
     """Draw the line through every partition that has older rows."""
     lined: list[_Lined] = []
 
-    async def one(partition: Partition) -> int:
+    async def draw(partition: Partition) -> int:
         if (await engine.bearings.limits()).have_passed(partition.slice_start):
             return 0
         before = await engine.view.draw_line(partition, line)
         lined.append(_Lined(partition, None if before is None else before.through))
         return 1
 
-    await count(_with_rows(engine, line), one)
+    await count(_with_rows(engine, line), draw)
     return lined
 
 
@@ -84,32 +80,29 @@ async def _with_rows(engine: Engine, line: PurgeLine) -> AsyncIterator[Partition
 
 
 async def _sweep(engine: Engine, line: PurgeLine, lined: _Lined) -> int:
-    swept = await sweep(engine, lined.partition, line, lined.before)
-    return swept.removed + sum([await _follow(engine, line, key) for key in swept.unfinished])
+    swept = await sweep(engine, lined.partition, line, lined.earlier)
+    return swept.removed + sum([await _follow(engine, key) for key in swept.unfinished])
 
 
-async def _follow(engine: Engine, line: PurgeLine, key: TurnKey) -> int:
-    """Remove a mail whose replacement is under way, by its successor. (One that has its row is
-    swept, or met among the younger turns.) A successor that lies behind the line is over already,
-    and the mail with it; where it had no row yet, no sweep has met it."""
+async def _follow(engine: Engine, key: TurnKey) -> int:
+    """Remove a mail whose replacement is under way, by its successor. One that lies behind a line
+    is over, and the mail with it; where it has no row, no sweep meets it."""
     view = engine.view
     row, mark = await view.row(key), await view.mark(key)
     if row is None or mark is None or not mark.is_unfinished_replacement:
         return 0
     successor, _ = replacement_of(mark)
-    is_behind = successor.enqueue_id <= line.through
-    was_met = await view.row(successor) is not None
-    removed = await remove_turn(engine, row, mark)
-    if mark.delivered_at is not None or not is_behind or was_met:
-        return removed
-    await delete_bytes(engine, [row.blob_key])
-    return 1
+    has_row = await view.row(successor) is not None
+    if mark.delivered_at is None and not has_row and is_removed(await view.mark(successor)):
+        await finish(engine, row, mark)
+        return 1
+    return await remove_turn(engine, row, mark)
 
 
 async def _any(items: AsyncIterator[object]) -> bool:
     return await anext(items, None) is not None
 
 
-async def _each(items: list[T]) -> AsyncIterator[T]:
+async def _each(items: list[_Lined]) -> AsyncIterator[_Lined]:
     for each in items:
         yield each

@@ -25,22 +25,22 @@ class Swept:
 
     removed: int = 0
     unfinished: list[TurnKey] = field(default_factory=list)
-    keys: list[str] = field(default_factory=list)
-    """Names of bytes that are about to be deleted."""
 
 
 async def sweep(
-    engine: Engine, partition: Partition, line: PurgeLine, before: UUID | None = None
+    engine: Engine, partition: Partition, line: PurgeLine, earlier: UUID | None = None
 ) -> Swept:
     """Delete the bytes of what a line ended, and say so in the view when all of them are gone.
-    What an earlier line ended, up to `before`, is not counted. Raises: ViewError."""
-    swept, is_whole = Swept(), True
+    What an earlier line ended is not counted; a replacement under way keeps its slice until it is
+    finished. Raises: ViewError."""
+    swept, keys, is_whole = Swept(), list[str](), True
     async for enqueue_id, blob_key in _unmarked(engine, partition, line, swept):
-        swept.removed += before is None or enqueue_id > before
-        swept.keys.append(blob_key)
-        if len(swept.keys) == TOGETHER:
-            is_whole &= await _let_go(engine, swept)
-    is_whole &= await _let_go(engine, swept)
+        swept.removed += earlier is None or enqueue_id > earlier
+        keys.append(blob_key)
+        if len(keys) == TOGETHER:
+            is_whole &= await _let_go(engine, keys)
+            keys = []
+    is_whole &= await _let_go(engine, keys)
     if is_whole:
         await engine.view.mark_swept(partition, line.through)
     return swept
@@ -61,10 +61,8 @@ async def _unmarked(
             swept.unfinished.append(TurnKey(partition.slice_start, partition.bucket_id, enqueue_id))
 
 
-async def _let_go(engine: Engine, swept: Swept) -> bool:
-    keys, swept.keys = swept.keys, []
-    if not keys:
-        return True
+async def _let_go(engine: Engine, keys: list[str]) -> bool:
+    """Delete bytes. Returns whether they are gone."""
     for _ in keys:
         engine.on_ending()
-    return await delete_bytes(engine, keys)
+    return not keys or await delete_bytes(engine, keys)

@@ -215,7 +215,9 @@ async def test_two_purges_at_once_count_each_mail_once(
     process.gate.before = another
     counts.append(await process.queue.purge())
 
+    assert len(counts) == 2
     assert sum(counts) == 20
+    assert post.blobs == {}
 
 
 async def test_a_purge_by_a_clock_that_is_off_is_refused(post: Post, process: Process) -> None:

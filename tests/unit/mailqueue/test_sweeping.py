@@ -8,7 +8,7 @@ from datetime import timedelta
 
 import pytest
 
-from postroad.adapters.memory.gate import Fault, Step, Stopped, no_fault
+from postroad.adapters.memory.gate import Fault, Step, Stopped, at, no_fault
 from postroad.domain.selectors import Selector
 from postroad.errors import ServerError, ViewUnavailable
 from postroad.ports.queue import Sizes
@@ -93,8 +93,77 @@ async def test_what_a_purge_left_that_stopped_is_swept(
 
     await upkeep(post, worker)
 
+    assert post.blobs == {}
     assert await post.deliver(worker, 2 * HOUR) == []
-    assert (post.tables.rows, post.blobs) == ({}, {})
+    assert post.tables.rows == {}
+
+
+@pytest.mark.parametrize("moment", range(1, 12))
+async def test_a_line_that_comes_while_a_slice_is_judged_does_not_drain_it(
+    post: Post, process: Process, moment: int
+) -> None:
+    """All that waits is in the last bucket, so that no other keeps the slice."""
+    await post.enqueue(process, *names(range(8)), delay=7200)
+    for turn in post.tables.live():
+        if turn.key.bucket_id == 0:
+            await process.queue.remove(Selector(name=turn.envelope.name))
+    post.broker.lose_everything()
+    await post.pass_time(OLD)
+    worker = await post.start()
+    await worker.queue.maintain()
+    await post.pass_time(31 * SECOND)
+    asked = 0
+
+    async def purge_first(step: Step) -> None:
+        nonlocal asked
+        asked += step.operation in {"signs", "blob_keys", "marks"}
+        if asked == moment:
+            asked += 1
+            process.gate.plan = stop_before("marked")
+            with pytest.raises(Stopped):
+                await process.queue.purge()
+
+    worker.gate.before = purge_first
+    await worker.queue.maintain()
+    await upkeep(post, worker)
+
+    assert process.gate.stopped or asked < moment
+    if process.gate.stopped:
+        assert (post.tables.rows, post.blobs) == ({}, {})
+
+
+@pytest.mark.parametrize("fault", [Fault.STOP_BEFORE, Fault.STOP_AFTER, Fault.AWAY])
+@pytest.mark.parametrize("after", ["end", "insert"])
+async def test_a_purge_may_stop_at_any_step_of_a_replacement(
+    post: Post, process: Process, after: str, fault: Fault
+) -> None:
+    number = 0
+    while True:
+        post = Post(seed=number)
+        process = await post.start()
+        await post.enqueue(process, "mail")
+        await stopped_retry(post, after=after)
+        post.broker.lose_everything()
+        await post.enqueue(process, *names(range(6)), delay=7200)
+        await post.pass_time(62 * SECOND)
+        purging = await post.start()
+        first = len(purging.gate.steps)
+        purging.fail(at(number, fault))
+        with suppress(ServerError, Stopped):
+            await purging.queue.purge()
+        has_step = len(purging.gate.steps) - first > number
+        purging.gate.plan = no_fault
+        await process.queue.purge()
+
+        await upkeep(post, process, rounds=6)
+
+        where = f"step {number} of {[each.operation for each in purging.gate.steps[first:]]}"
+        assert await process.queue.size() == Sizes(0, 0, 0, 0), where
+        assert (post.tables.rows, post.blobs) == ({}, {}), where
+        await post.close()
+        if not has_step:
+            return
+        number += 1
 
 
 async def test_what_could_not_be_deleted_keeps_its_slice(post: Post, process: Process) -> None:
@@ -125,6 +194,12 @@ async def test_a_mail_that_was_purged_in_its_replacement_does_not_come_back(
     with pytest.raises(Stopped):
         await purging.queue.purge()
 
+    finisher = await post.start()
+    finisher.gate.plan = lambda step: (
+        Fault.STOP_AFTER if step.operation == "change_successor" else None
+    )
+    with suppress(Stopped):
+        await post.deliver(finisher)
     assert await post.deliver(process) == []
 
     await process.queue.purge()
