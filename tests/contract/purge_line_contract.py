@@ -76,7 +76,7 @@ class PurgeLineContract:
         assert await view.mark(key(5)) == PURGED
         assert await view.mark(key(6)) is None
 
-    async def test_before_a_line_turns_end_as_ever(self, view: View) -> None:
+    async def test_beyond_a_line_turns_end_as_ever(self, view: View) -> None:
         await view.draw_line(PARTITION, LINE)
 
         assert await view.end(key(6), REPLACED, NO_TRAITS) is None

@@ -148,7 +148,7 @@ class ViewContract:
         )
 
         assert [each async for each in view.rows(PARTITION)] == wanted
-        assert (await view.count_marks(PARTITION, None)).total == 50
+        assert (await view.count_marks(PARTITION, NOW)).total == 50
 
     async def test_rows_can_be_continued_after_an_id(self, view: View) -> None:
         for number in range(1, 6):

@@ -12,6 +12,9 @@ from datetime import UTC, datetime, timedelta
 from uuid import UUID
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+FIRST = UUID(int=0)
+"""Before every id. Source: RFC 9562 5.9 (Nil UUID)."""
+
 LAST = UUID(int=(1 << 128) - 1)
 """After every id. Source: RFC 9562 5.10 (Max UUID)."""
 

@@ -70,6 +70,8 @@ class Cleaning:
         had it in hand while it was replaced; from now on, whoever delivers knows the browse start,
         and tells them by himself."""
         engine = self._engine
+        if (await engine.view.signs(partition)).ended is None:
+            return  # nothing was replaced: most partitions need no look at their marks
         async for enqueue_id, mark in engine.view.marks(partition):
             if mark.delivered_at is None or mark.ending is None or mark.ending.successor is None:
                 continue

@@ -160,9 +160,9 @@ class View(Protocol):
         ...
 
     async def count_marks(
-        self, partition: Partition, now: datetime | None, after: UUID | None = None
+        self, partition: Partition, now: datetime, after: UUID | None = None
     ) -> Counts:
-        """Count the marks, likewise."""
+        """Count the marks by the traits of their rows, on the server."""
         ...
 
     async def signs(self, partition: Partition) -> Signs:

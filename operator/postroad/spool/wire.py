@@ -36,12 +36,14 @@ from postroad.spool.records import envelope_from, envelope_json
 PROTOCOL = 1
 HEAD = Struct("<IIB")
 _LENGTH_BYTES = 4
-_compact = json.JSONEncoder(separators=(",", ":")).encode
 LONGEST = 64 * 1024 * 1024
-"""Bytes of a frame's body; a longer one is an error of whoever sent it."""
+"""Bytes of a frame behind its length; a longer one is an error of whoever sent it."""
 
 READ = 256 * 1024
 """Bytes that are read at most at a time."""
+
+_compact = json.JSONEncoder(separators=(",", ":")).encode
+"""Made once: `json.dumps` with separators makes an encoder for each call."""
 
 BURST = 100
 """Elements of a stream that are sent before the client asks for more."""
@@ -87,7 +89,7 @@ class FrameReader:
         start = 0
         while len(self._held) - start >= HEAD.size:
             length, call, kind = HEAD.unpack_from(self._held, start)
-            if not 5 <= length <= LONGEST:
+            if not HEAD.size - _LENGTH_BYTES <= length <= LONGEST:
                 raise InvalidInput("what arrived is no frame")
             end = start + _LENGTH_BYTES + length
             if end > len(self._held):

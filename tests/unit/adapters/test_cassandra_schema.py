@@ -45,6 +45,24 @@ def test_every_statement_names_columns_that_its_table_has() -> None:
     assert written >= 14
 
 
+def test_every_statement_reads_columns_that_its_table_has() -> None:
+    tables = columns()
+    looked_at = 0
+
+    for each in _statements():
+        table = re.search(r"\{keyspace\}\.(\w+)", each.cql)
+        if table is None:
+            continue
+        plain = re.sub(r"count\(\*\)|AS \w+|'\w+'", "", each.cql)
+        chosen = re.match(r"SELECT (?:DISTINCT )?(.*?) FROM", plain)
+        condition = re.search(r" IF (?!NOT EXISTS|EXISTS)(.*)$", plain)
+        names = re.findall(r"\b[a-z]\w*\b(?!\()", chosen[1]) if chosen else []
+        names += re.findall(r"(\w+) =", condition[1]) if condition else []
+        assert set(names) <= tables[table[1]], each.cql
+        looked_at += len(names)
+    assert looked_at > 100
+
+
 def test_marks_repeat_the_traits_of_rows_under_the_same_names() -> None:
     tables = columns()
 

@@ -116,8 +116,8 @@ SELECT_SIGNS = Statement(
     )
     + " LIMIT 1"
 )
-"""Static columns only. What they say is when they were last written: by whom plainly and by whom in
-a lightweight transaction, each in a column of its own."""
+"""Static columns only. Of the last two only the time counts at which they were written, plainly the
+one, by lightweight transactions the other: such times cannot be compared with each other."""
 
 COUNT_MARKS = Statement(count("deleted_mails", _OWN), COUNTING, COUNTED)
 """As the rows, from which they are subtracted."""

@@ -13,6 +13,7 @@ from postroad.adapters.cassandra import mark_statements as statements
 from postroad.adapters.cassandra import rows
 from postroad.adapters.cassandra.inbox import Row
 from postroad.adapters.cassandra.session import Session, Statement
+from postroad.domain.identifiers import FIRST
 from postroad.domain.slices import Partition, TurnKey
 from postroad.domain.turns import Ending, Mark, PurgeLine, Traits
 from postroad.errors import ViewUnavailable
@@ -21,9 +22,6 @@ from postroad.ports.view import Counts, Signs
 
 V = TypeVar("V")
 R = TypeVar("R")
-
-FIRST = UUID(int=0)
-"""Before every id."""
 
 MOST_TOGETHER = 50
 """Rows or marks of one partition in one request."""
@@ -59,7 +57,7 @@ class CassandraMarks:
             yield row["enqueue_id"], row["published"] is False
 
     async def count_marks(
-        self, partition: Partition, now: datetime | None, after: UUID | None = None
+        self, partition: Partition, now: datetime, after: UUID | None = None
     ) -> Counts:
         place = (*self._place(partition), after or FIRST)
         return await self._count(statements.COUNT_MARKS, statements.COUNT_LATER_MARKS, place, now)
@@ -87,7 +85,7 @@ class CassandraMarks:
             standing = await self.mark(key)
             if standing is not None:
                 return standing
-            # Only a line stood in the way, and it ends before this turn.
+            # Only a line stood in the way, and this turn lies beyond it.
             through = answer.get("purged_through")
 
     async def end_together(self, ended: Sequence[tuple[TurnKey, Ending, Traits]]) -> bool:

@@ -1,5 +1,5 @@
 """`View` over Cassandra. What each method promises is said at the port; why each statement has its
-form, in `statements`."""
+form, in `statements` and `mark_statements`."""
 
 from __future__ import annotations
 
@@ -11,8 +11,9 @@ from uuid import UUID, uuid4
 
 from postroad.adapters.cassandra import rows, statements
 from postroad.adapters.cassandra.erasure import erase_queue
-from postroad.adapters.cassandra.marks import FIRST, CassandraMarks, gathering
+from postroad.adapters.cassandra.marks import CassandraMarks, gathering
 from postroad.adapters.cassandra.session import Session
+from postroad.domain.identifiers import FIRST
 from postroad.domain.slices import Partition, TurnKey
 from postroad.domain.turns import Turn
 from postroad.ports.view import ClosedSlice, Counts, DeadLetter, Limits, Record

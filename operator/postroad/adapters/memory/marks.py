@@ -15,6 +15,7 @@ from postroad.domain.turns import Ending, Mark, PurgeLine, Traits
 from postroad.ports.view import Counts, Signs
 
 T = TypeVar("T")
+
 PAGE = 3
 """Rows a page: small, so that every test pages."""
 
@@ -59,7 +60,7 @@ class MemoryMarks:
                 after = key.enqueue_id
 
     async def count_marks(
-        self, partition: Partition, now: datetime | None, after: UUID | None = None
+        self, partition: Partition, now: datetime, after: UUID | None = None
     ) -> Counts:
         return await self._step(
             "count_marks",
