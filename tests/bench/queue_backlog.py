@@ -27,6 +27,8 @@ from postroad.ports.queue import MailQueue
 QUEUES = (1_000, 100_000) + ((1_000_000,) if os.environ.get("BENCH_MILLION") == "1" else ())
 WITH_BYTES = int(os.environ.get("BENCH_WITH_BYTES", "100000"))
 """The largest queue whose bytes are written."""
+SETTLED = 3 * Timing().skew.total_seconds() + 1
+"""Seconds after which a count is remembered: before, a mark might come from a clock that is off."""
 JAMES_SLICES = 2
 REPEATED = 5
 JAMES = "James 3.8.1, measured on this kind of machine"
@@ -74,6 +76,7 @@ async def measure(where: Place) -> list[Result]:
                 watched = Watched(mails, results)
                 await _look(queue, load, watched)
                 await load.mark_half()
+                await asyncio.sleep(SETTLED)
                 await _size(queue, watched, f"{mails:,} rows, half of them ended", mails // 2)
                 await _empty(queue, watched)
         progress(results[known:])
