@@ -4,7 +4,7 @@ of what was transmitted, with which the engine's promises are checked."""
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from datetime import timedelta
 from uuid import UUID
 
@@ -12,7 +12,7 @@ from contract.queue_harness import Consumer, VirtualTime, letter
 from postroad.adapters.memory.broker import Queues
 from postroad.adapters.memory.clock import ManualClock, SeededChance
 from postroad.adapters.memory.configuration import FixedConfiguration
-from postroad.adapters.memory.gate import Gate, Plan, no_fault
+from postroad.adapters.memory.gate import Gate, Plan, Step, no_fault
 from postroad.adapters.memory.servers import MemoryServers, World
 from postroad.adapters.memory.tables import Tables
 from postroad.domain.configuration_rules import ViewConfiguration
@@ -45,6 +45,20 @@ class Process:
 
 def _rest(step: object) -> tuple[str, str]:
     return step.server, step.operation  # type: ignore[attr-defined]
+
+
+class Before:
+    """Does something just before the first step of one name: to be set as a gate's `before`."""
+
+    def __init__(self, operation: str, act: Callable[[], Awaitable[object]]) -> None:
+        self._operation = operation
+        self._act = act
+        self.happened = False
+
+    async def __call__(self, step: Step) -> None:
+        if not self.happened and step.operation == self._operation:
+            self.happened = True
+            await self._act()
 
 
 class Post(VirtualTime):

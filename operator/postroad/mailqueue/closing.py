@@ -109,9 +109,8 @@ async def _swept(engine: Engine, partition: Partition) -> Signs | None:
         return signs
     if engine.clock.now() - signs.line.at < SWEEPING:
         return None
-    await sweep(engine, partition, signs.line)
-    signs = await engine.view.signs(partition)
-    return signs if signs.is_swept else None
+    swept = await sweep(engine, partition, signs.line)
+    return signs if swept.is_whole else None
 
 
 async def _counts(engine: Engine, slice_: Slice) -> dict[int, int]:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable
-from typing import TypeVar
+from typing import Generic, TypeVar
 from uuid import UUID
 
+from postroad.domain.identifiers import FIRST
 from postroad.domain.slices import Partition
-from postroad.domain.turns import Mark, PurgeLine
+from postroad.domain.turns import Mark
 from postroad.ports.view import Signs, View
 
 V = TypeVar("V")
@@ -28,18 +29,26 @@ async def with_marks(
     before them if the caller has no signs: what has no mark behind it never gets one that says
     more.
     """
-    line: PurgeLine | None = None
-    marks: AsyncIterator[tuple[UUID, Mark]] | None = None
-    head: tuple[UUID, Mark] | None = None
+    found = Ascending(view.marks(partition, after))
     async for row in rows:
+        if signs is None:
+            signs = await view.signs(partition)
         enqueue_id = id_of(row)
-        if marks is None:
-            line = (signs or await view.signs(partition)).line
-            marks = view.marks(partition, after)
-            head = await anext(marks, None)
-        while head is not None and head[0] < enqueue_id:
-            head = await anext(marks, None)
-        if head is not None and head[0] == enqueue_id:
-            yield row, head[1]
-        else:
-            yield row, line.mark_of(enqueue_id) if line is not None else None
+        own = await found.at(enqueue_id)
+        by_line = signs.line.mark_of(enqueue_id) if signs.line is not None else None
+        yield row, own or by_line
+
+
+class Ascending(Generic[V]):
+    """Looks ids up that come in their order, in what is read in the order of ids too."""
+
+    def __init__(self, items: AsyncIterator[tuple[UUID, V]]) -> None:
+        """Nothing is read before the first look."""
+        self._items = items
+        self._head: tuple[UUID, V | None] | None = (FIRST, None)
+
+    async def at(self, enqueue_id: UUID) -> V | None:
+        """Return what there is under an id, None when nothing is."""
+        while self._head is not None and self._head[0] < enqueue_id:
+            self._head = await anext(self._items, None)
+        return self._head[1] if self._head is not None and self._head[0] == enqueue_id else None

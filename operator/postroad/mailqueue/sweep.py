@@ -14,6 +14,7 @@ from postroad.domain.slices import Partition, TurnKey
 from postroad.domain.turns import PurgeLine
 from postroad.mailqueue.endings import delete_bytes
 from postroad.mailqueue.engine import Engine
+from postroad.mailqueue.joining import Ascending
 
 TOGETHER = 500
 """Objects that one request deletes."""
@@ -21,10 +22,12 @@ TOGETHER = 500
 
 @dataclass(slots=True)
 class Swept:
-    """What a sweep met: how many turns ended by nothing but a line, and replacements under way."""
+    """What a sweep met: how many turns ended by nothing but a line, and replacements under way;
+    and whether all bytes are gone."""
 
     removed: int = 0
     unfinished: list[TurnKey] = field(default_factory=list)
+    is_whole: bool = True
 
 
 async def sweep(
@@ -33,15 +36,15 @@ async def sweep(
     """Delete the bytes of what a line ended, and say so in the view when all of them are gone.
     What an earlier line ended is not counted; a replacement under way keeps its slice until it is
     finished. Raises: ViewError."""
-    swept, keys, is_whole = Swept(), list[str](), True
+    swept, keys = Swept(), list[str]()
     async for enqueue_id, blob_key in _unmarked(engine, partition, line, swept):
         swept.removed += earlier is None or enqueue_id > earlier
         keys.append(blob_key)
         if len(keys) == TOGETHER:
-            is_whole &= await _let_go(engine, keys)
+            swept.is_whole &= await _let_go(engine, keys)
             keys = []
-    is_whole &= await _let_go(engine, keys)
-    if is_whole:
+    swept.is_whole &= await _let_go(engine, keys)
+    if swept.is_whole:
         await engine.view.mark_swept(partition, line.through)
     return swept
 
@@ -50,14 +53,12 @@ async def _unmarked(
     engine: Engine, partition: Partition, line: PurgeLine, swept: Swept
 ) -> AsyncIterator[tuple[UUID, str]]:
     """Yield the turns up to a line that have no mark, with the names of their bytes."""
-    marked = engine.view.marked(partition, line.through)
-    head = await anext(marked, None)
+    marked = Ascending(engine.view.marked(partition, line.through))
     async for enqueue_id, blob_key in engine.view.blob_keys(partition, line.through):
-        while head is not None and head[0] < enqueue_id:
-            head = await anext(marked, None)
-        if head is None or head[0] != enqueue_id:
+        is_unfinished = await marked.at(enqueue_id)
+        if is_unfinished is None:
             yield enqueue_id, blob_key
-        elif head[1]:
+        elif is_unfinished:
             swept.unfinished.append(TurnKey(partition.slice_start, partition.bucket_id, enqueue_id))
 
 

@@ -10,7 +10,7 @@ import pytest
 from postroad.domain.selectors import Selector
 from postroad.mailqueue.timing import Timing
 from postroad.ports.queue import Sizes
-from support.post import WINDOW, Post, Process
+from support.post import WINDOW, Before, Post, Process
 
 SECOND = timedelta(seconds=1)
 MINUTE = timedelta(minutes=1)
@@ -49,19 +49,16 @@ async def test_mails_that_ended_under_a_purge_are_not_counted_and_keep_no_others
     await post.enqueue(process, *names(range(40)))
     other = await post.start()
     consumer, item = await post.take(other)
-    is_first = True
 
-    async def deliver_first(step: object) -> None:
-        nonlocal is_first
-        if is_first and getattr(step, "operation", "") == "end":
-            is_first = False
-            post.transmit(item)
-            await item.done()
+    async def deliver() -> None:
+        post.transmit(item)
+        await item.done()
 
-    process.gate.before = deliver_first
+    process.gate.before = before = Before("end", deliver)
 
     assert await process.queue.purge() == 39
 
+    assert before.happened
     await consumer.close()
     assert (await process.queue.size()) == Sizes(0, 0, 0, 0)
     await post.deliver(process)

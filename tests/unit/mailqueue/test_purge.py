@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from datetime import timedelta
 
 import pytest
@@ -10,7 +11,7 @@ from postroad.adapters.memory.gate import Fault, Stopped, at, away
 from postroad.domain.selectors import Selector
 from postroad.errors import ClockSkew, TurnEnded
 from postroad.ports.queue import Sizes
-from support.post import Post, Process
+from support.post import Before, Post, Process
 
 SECOND = timedelta(seconds=1)
 MINUTE = timedelta(minutes=1)
@@ -87,22 +88,16 @@ async def test_mail_that_gets_another_turn_during_a_purge_is_purged(
     await post.enqueue(process, *names(range(4)))
     await post.pass_time(GRACE)
     consumer, item = await post.take(other)
-    is_first = True
 
-    async def retry_first(step: object) -> None:
-        nonlocal is_first
-        if is_first and getattr(step, "operation", "") == moment:
-            is_first = False
-            try:
-                await item.retry(timedelta(0))
-            except TurnEnded:
-                pass  # the line was first
+    async def retry() -> None:
+        with suppress(TurnEnded):  # where the line was first
+            await item.retry(timedelta(0))
 
-    process.gate.before = retry_first
+    process.gate.before = before = Before(moment, retry)
 
     assert await process.queue.purge() == 4
 
-    assert not is_first
+    assert before.happened
     await consumer.close()
     assert await process.queue.size() == NOTHING
     assert await post.deliver(process) == []
@@ -118,12 +113,10 @@ async def test_a_purge_in_the_middle_of_a_retry_takes_the_mail(
     consumer, item = await post.take(other)
     purged: list[int] = []
 
-    async def purge_first(step: object) -> None:
-        if not purged and getattr(step, "operation", "") == moment:
-            purged.append(-1)
-            purged[0] = await process.queue.purge()
+    async def purge() -> None:
+        purged.append(await process.queue.purge())
 
-    other.gate.before = purge_first
+    other.gate.before = Before(moment, purge)
     await item.retry(timedelta(0))
 
     assert purged == [4]
@@ -207,12 +200,10 @@ async def test_two_purges_at_once_count_each_mail_once(
     await post.pass_time(GRACE)
     counts: list[int] = []
 
-    async def another(step: object) -> None:
-        if not counts and getattr(step, "operation", "") == "marked":
-            counts.append(-1)
-            counts[0] = await other.queue.purge()
+    async def purge_too() -> None:
+        counts.append(await other.queue.purge())
 
-    process.gate.before = another
+    process.gate.before = Before("marked", purge_too)
     counts.append(await process.queue.purge())
 
     assert len(counts) == 2
@@ -249,13 +240,14 @@ async def test_a_mail_on_its_way_during_a_purge_is_not_lost(post: Post, process:
     await post.enqueue(process, *names(range(8)))
     await post.pass_time(GRACE)
 
-    async def purge_before_the_row(step: object) -> None:
-        if getattr(step, "operation", "") == "insert":
-            await post.pass_time(10 * SECOND)
-            assert await process.queue.purge() == 8
+    async def purge() -> None:
+        await post.pass_time(10 * SECOND)
+        assert await process.queue.purge() == 8
 
-    slow.gate.before = purge_before_the_row
+    slow.gate.before = before = Before("insert", purge)
     await post.enqueue(slow, "mail")
+
+    assert before.happened
 
     assert await post.deliver(process) == ["mail"]
     post.check_nothing_is_left()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import suppress
 from datetime import timedelta
+from functools import partial
 
 import pytest
 
@@ -12,7 +13,7 @@ from postroad.adapters.memory.gate import Fault, Step, Stopped, at, no_fault
 from postroad.domain.selectors import Selector
 from postroad.errors import ServerError, ViewUnavailable
 from postroad.ports.queue import Sizes
-from support.post import Post, Process
+from support.post import Before, Post, Process
 
 ALL = Selector.all()
 SECOND = timedelta(seconds=1)
@@ -56,19 +57,12 @@ async def test_cleaning_does_not_overtake_a_sweep(
     await post.pass_time(OLD)
     worker = await post.start()
     await worker.queue.maintain()
-    is_first = True
-
-    async def clean_first(step: Step) -> None:
-        nonlocal is_first
-        if is_first and step.operation == moment:
-            is_first = False
-            await upkeep(post, worker, rounds=3, every=31 * SECOND)
-
-    process.gate.before = clean_first
+    clean = partial(upkeep, post, worker, rounds=3, every=31 * SECOND)
+    process.gate.before = before = Before(moment, clean)
 
     assert await process.queue.purge() == 20
 
-    assert not is_first
+    assert before.happened
     assert post.blobs == {}
     await upkeep(post, worker)
     assert post.tables.rows == {}
@@ -215,22 +209,19 @@ async def test_a_purge_between_two_choices_of_a_successor_takes_the_mail(
     await stopped_retry(post, after="end")
     await post.enqueue(process, *names(range(6)), delay=7200)
     await post.pass_time(62 * SECOND)
-    finisher, is_first = await post.start(), True
+    finisher = await post.start()
 
-    async def purge_first(step: Step) -> None:
-        nonlocal is_first
-        if is_first and step.operation == "change_successor":
-            is_first = False
-            purging = await post.start()
-            purging.gate.plan = stop_before("marked")  # its lines are drawn, and that is all
-            with pytest.raises(Stopped):
-                await purging.queue.purge()
+    async def draw_lines() -> None:
+        purging = await post.start()
+        purging.gate.plan = stop_before("marked")
+        with pytest.raises(Stopped):
+            await purging.queue.purge()
 
-    finisher.gate.before = purge_first
+    finisher.gate.before = before = Before("change_successor", draw_lines)
 
     assert await post.deliver(finisher) == []
 
-    assert not is_first
+    assert before.happened
     await process.queue.purge()
     await post.deliver(process, 3 * HOUR)
     post.check_nothing_is_left()
