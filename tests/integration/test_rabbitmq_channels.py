@@ -58,7 +58,8 @@ async def test_a_subscription_that_was_answered_too_late_leaves_no_channel(
 
     server.answer_all()
 
-    await server.until(lambda: server.saw(spec.Channel.Close) and not server.channels)
+    await server.until(lambda: server.saw(spec.Channel.Close))
+    assert server.channels == set()
 
 
 @UNANSWERED
@@ -69,11 +70,13 @@ async def test_a_subscription_that_was_cancelled_leaves_no_channel(
     starting = asyncio.ensure_future(Subscription.start(rabbitmq.consuming, "work", 10))
     await server.until(lambda: server.saw(method))
     starting.cancel()
-    await asyncio.gather(starting, return_exceptions=True)
+    with pytest.raises(asyncio.CancelledError):
+        await starting
 
     server.answer_all()
 
-    await server.until(lambda: server.saw(spec.Channel.Close) and not server.channels)
+    await server.until(lambda: server.saw(spec.Channel.Close))
+    assert server.channels == set()
 
 
 async def test_stopping_that_is_not_answered_gives_back_and_leaves_no_channel(
@@ -174,3 +177,6 @@ async def test_a_server_that_says_no_goodbye_is_left(
     await rabbitmq.close()
 
     await server.until(lambda: server.left)
+    assert (server.saw(spec.Channel.Close), server.left) == (1, 1), "it was bidden goodbye first"
+    with pytest.raises(BrokerUnavailable, match="closed"):
+        await rabbitmq.consuming.channel()

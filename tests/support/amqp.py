@@ -33,11 +33,16 @@ class AmqpServer:
         self.port = 0
 
     async def until(self, wanted: Any, within_seconds: float = 20) -> None:
-        """Wait until `wanted()` is true."""
-        async with asyncio.timeout(within_seconds):
-            while not wanted():
-                self._changed.clear()
-                await self._changed.wait()
+        """Assert that `wanted()` comes true."""
+        try:
+            async with asyncio.timeout(within_seconds):
+                while not wanted():
+                    self._changed.clear()
+                    await self._changed.wait()
+        except TimeoutError:
+            pass
+        came = [(channel, method.NAME) for channel, method in self.methods]
+        assert wanted(), f"open: {self.channels}, left: {self.left}, came: {came}"
 
     def saw(self, method: type[Method]) -> int:
         """Return how often a method came."""
