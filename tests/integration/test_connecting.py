@@ -86,11 +86,16 @@ async def test_each_server_says_when_it_refuses_the_credentials() -> None:
     await connected.close()
 
 
-async def test_connections_that_were_never_used_close() -> None:
+async def test_connections_that_are_closed_before_their_first_use_are_never_made() -> None:
     connected = connect(settings())
 
     await connected.close()
     await connected.close()
+
+    with pytest.raises(BrokerUnavailable, match="was closed"):
+        await connected.broker(QueueName("test", servers.fresh())).declare()
+    with pytest.raises(ViewUnavailable, match="is closed"):
+        await connected.views().check()
 
 
 async def test_a_first_queue_is_created_with_all_it_needs() -> None:

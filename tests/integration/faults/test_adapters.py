@@ -12,7 +12,7 @@ from uuid import uuid4
 import pytest
 
 import servers as names
-from integration.faults.conftest import Victims, bounded, recovered
+from integration.faults.conftest import SERVERS, Victims, bounded, recovered
 from postroad.domain.names import QueueName
 from postroad.errors import (
     BlobsUnavailable,
@@ -192,9 +192,14 @@ async def test_a_consumer_goes_on_and_what_was_confirmed_is_delivered(
 async def test_closing_does_not_wait_for_servers_that_stand_still(
     victims: Victims, connected: Servers
 ) -> None:
-    for server in ("rabbitmq", "cassandra", "s3"):
-        await recovered(await use_of(server, connected))
-    for server in ("rabbitmq", "cassandra", "s3"):
+    uses = {server: await use_of(server, connected) for server in SERVERS}
+    for use in uses.values():
+        await recovered(use)
+    for server in SERVERS:
         await victims.pause(server)
 
     await bounded(connected.close())
+
+    for server, error in (("rabbitmq", BrokerUnavailable), ("cassandra", ViewUnavailable)):
+        with pytest.raises(error, match="closed"):
+            await bounded(uses[server]())
