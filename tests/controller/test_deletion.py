@@ -136,12 +136,20 @@ async def test_a_paused_queue_is_retained(operator: Running) -> None:
     assert await what_is_left(operator) == (True, True, True)
 
 
-async def test_a_queue_without_its_cluster_can_be_deleted(operator: Running) -> None:
+async def test_a_queue_without_its_cluster_can_be_deleted_and_says_that_all_was_left_behind(
+    operator: Running,
+) -> None:
     await operator.apply(mail_queue(operator.namespace, deletionPolicy="Delete"))
     await operator.until(lambda found: found["Ready"]["reason"] == "ClusterNotFound")
 
     await delete(operator)
     await operator.until_gone(MAIL_QUEUE, "outgoing")
+
+    (said,) = await operator.events("LeftBehind", "Warning")
+    for part in ("RabbitMQ exchange", "in Cassandra", "in S3"):
+        assert part in said["note"]
+    assert "there is no QueueCluster main" in said["note"]
+    assert await operator.events("Deleted") == []
 
 
 async def test_a_cluster_waits_for_its_queues(operator: Running) -> None:
