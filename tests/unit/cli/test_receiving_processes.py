@@ -40,18 +40,31 @@ def parent() -> Iterator[Parent]:
     os.close(parent.inherited)
 
 
+@pytest.mark.parametrize("is_gone", [True, False], ids=["gone before", "goes meanwhile"])
 async def test_a_receiver_whose_parent_goes_ends_though_its_queue_never_opens(
-    parent: Parent, monkeypatch: pytest.MonkeyPatch
+    parent: Parent,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    is_gone: bool,
 ) -> None:
-    async def never(*_: object, **__: object) -> None:
+    tried: list[str] = []
+
+    async def never(url: str, **_: object) -> None:
+        if not (is_gone or tried):
+            parent.end()
+        tried.append(url)
         raise StoreUnavailable
 
     monkeypatch.setattr(serving, "open_queue", never)
     monkeypatch.setattr(receiving, "STANDARD_INPUT", parent.inherited)
-    parent.end()
+    if is_gone:
+        parent.end()
     with socket.create_server(("127.0.0.1", 0)) as listening:
         work = receiving._receive(SETTINGS, "memory://q", False, listening.fileno())
         await asyncio.wait_for(work, 5)
+
+    assert len(tried) <= 1, "nobody is left to open it for"
+    assert "listening" not in capsys.readouterr().out
 
 
 async def test_the_end_of_the_parent_is_read_once(parent: Parent) -> None:
@@ -89,8 +102,17 @@ async def test_a_process_that_is_told_to_end_before_its_receivers_listen_ends_in
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """SIGTERM to all of them, as from a service manager."""
-    monkeypatch.setattr(receivers, "_start", start_and_end)
+    started: list[Child] = []
+
+    async def start(*_: object) -> Child:
+        started.append(await start_and_end())
+        return started[-1]
+
+    monkeypatch.setattr(receivers, "_start", start)
     this = await this_process()
     this.stop.set()
 
     await asyncio.wait_for(receive_in_children(this, SETTINGS, "memory://q", 2), 20)
+
+    assert len(started) == 2
+    assert None not in [child.returncode for child in started], "none of them is left running"
