@@ -68,7 +68,7 @@ class Ledger:
 
 
 class Teller:
-    """Tells one story."""
+    """Tells one story, and asserts that it ends well: whatever was told has to pass `check`."""
 
     def __init__(self) -> None:
         self.post = Post()
