@@ -24,7 +24,7 @@ _OPEN = re.compile(r"<(/[^>]*)>")
 
 def trace(folder: Path, clients: int, mails: int) -> dict[str, list[str]]:
     """Run `counted.py` under strace; return what it did, phase by phase, in the order in which it
-    was done: see `_event`."""
+    was done: see `_event`. A phase that began is there, also when nothing was done in it."""
     store, out = folder / "store", folder / "trace"
     subprocess.run(
         (
@@ -57,6 +57,7 @@ def _phases(out: Path, store: Path) -> dict[str, list[str]]:
                 continue
             if PHASE in text:
                 phase = text.partition(PHASE)[2].partition('"')[0]
+                found.setdefault(phase, [])
             elif event := _event(call, text, store):
                 found.setdefault(phase, []).append(event)
     return found
