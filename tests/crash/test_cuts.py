@@ -49,6 +49,7 @@ async def test_a_second_recovery_finds_what_the_first_one_found(journal: Journal
 
 async def test_a_recovery_that_is_cut_recovers(journal: Journal) -> None:
     """Every cut of the recovery itself, for some cuts of the run."""
+    disks = 0
     for cut in range(20, len(journal.steps), 61):
         async with opened(disks_after(journal, cut)[-1]) as (files, _):
             pass
@@ -56,6 +57,9 @@ async def test_a_recovery_that_is_cut_recovers(journal: Journal) -> None:
             for disk in disks_after(files.journal, again, most=4):
                 async with opened(disk, seed=1) as (_, queue):
                     await check(queue, journal.events(cut))
+                disks += 1
+
+    assert disks > 500
 
 
 async def test_what_is_left_after_a_cut_can_be_delivered_and_the_store_drained(

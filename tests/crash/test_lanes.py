@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+from collections import Counter
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
@@ -21,7 +22,7 @@ from postroad.settings import Retry, Settings
 from postroad.spool.index import Entry
 from postroad.spool.items import SpoolItem
 from postroad.spool.layout import Options
-from postroad.spool.queue import Consumer
+from postroad.spool.queue import Consumer, OwnedQueue
 from postroad.spool.records import Waiting
 
 SECOND, MINUTE = timedelta(seconds=1), timedelta(minutes=1)
@@ -45,6 +46,14 @@ def with_steps(*steps: timedelta) -> Options:
 def lanes_on(disk: Disk) -> set[str]:
     """Return the lanes that have files."""
     return {name.partition(".")[0] for name in disk.names[ROOT / "log"]}
+
+
+def live_by_lane(queue: OwnedQueue) -> dict[int, int]:
+    """Return how many records each lane keeps for mails that have not ended."""
+    live: Counter[int] = Counter()
+    for segment in queue.engine.segments():
+        live[segment.lane] += len(segment.live)
+    return +live
 
 
 async def next_in_time(consumer: Consumer, clock: ManualClock) -> SpoolItem:
@@ -153,18 +162,23 @@ async def test_a_lane_that_ran_empty_is_written_again() -> None:
     queue = await start(files, clock)
     await queue.keeper.recovering
     outside = Outside(files, queue)
+    live = []
     for name in ("first", "second"):
         await outside.enqueue(name, delay=MINUTE)
         await queue.keeper.checkpoint()
+        live.append(live_by_lane(queue))
         if name == "first":
             await clock.advance(MINUTE)
             await outside.lease()
             await outside.done("first")
             await queue.keeper.checkpoint()
+            live.append(live_by_lane(queue))
     await queue.close()
 
+    assert live == [{60: 1}, {}, {60: 1}], "it holds one, runs empty, and holds the next"
     async with opened(files.disk) as (_, queue):
         await check(queue, files.journal.events(len(files.journal.steps)))
+        assert [view.mail.name async for view in queue.browse()] == ["second"]
 
 
 @pytest.mark.parametrize("after", AFTER[:3], ids=str)
@@ -176,6 +190,7 @@ async def test_every_cut_recovers_into_other_lanes_and_back(after: tuple[timedel
     await fill(Outside(files, queue), clock)
     await queue.close()
 
+    checked = 0
     for cut in range(5, len(files.journal.steps), 16):
         events = files.journal.events(cut)
         for disk in disks_after(files.journal, cut, most=2):
@@ -191,6 +206,9 @@ async def test_every_cut_recovers_into_other_lanes_and_back(after: tuple[timedel
                     options = with_steps(*BEFORE)
                     async with opened(other, seed=2, options=options) as (_, queue):
                         await check(queue, [*events, *journal.events(again)])
+                    checked += 1
+
+    assert checked > 100
 
 
 async def drained(name: str) -> tuple[LossyFiles, ManualClock]:
@@ -213,11 +231,16 @@ async def test_a_lane_that_drained_brings_nothing_back_by_the_name_of_an_old_seg
     events = files.journal.events(len(files.journal.steps))
 
     second = await restarted(files.disk)
+    disks = 0
     for cut in list(second.journal.cuts())[-6:]:
         third = await restarted(disks_after(second.journal, cut)[0])  # the one that lost the most
         for again in list(third.journal.cuts())[-6:]:
             async with opened(disks_after(third.journal, again)[0], seed=3) as (_, queue):
                 await check(queue, events)
+                assert (await queue.size()).size == 0
+            disks += 1
+
+    assert disks > 20
 
 
 async def restarted(disk: Disk) -> LossyFiles:

@@ -133,7 +133,7 @@ async def test_rebuild_believes_what_the_old_log_still_says(root: Path) -> None:
 async def test_every_flipped_bit_of_the_log_is_found_or_harmless(root: Path) -> None:
     """One bit at a time: either the damage is reported, or all mails are there as before."""
     expected = [record for record in dump_directory(root) if record["record"] == "envelope"]
-    chance = random.Random(6)
+    chance, reported = random.Random(6), 0
     for segment in (root / "log").iterdir():
         whole = segment.read_bytes()
         end = max(whole.rfind(b"PRf1") + 600, 64)
@@ -146,11 +146,16 @@ async def test_every_flipped_bit_of_the_log_is_found_or_harmless(root: Path) -> 
             data[at] ^= 1 << chance.randrange(8)
             segment.write_bytes(data)
 
-            if not verify_directory(root).damage:
+            if verify_directory(root).damage:
+                reported += 1
+            else:
                 found = [each for each in dump_directory(root) if each["record"] == "envelope"]
                 is_last = len(found) == len(expected) - 1  # it looks like a torn tail, see A6
                 assert found == expected or is_last, f"{segment.name} {at}"
         segment.write_bytes(whole)
+        assert verify_directory(root).damage == [], "it was the bit that was reported"
+
+    assert reported > 100
 
 
 async def test_mail_whose_content_is_damaged_is_named_and_kept(root: Path) -> None:

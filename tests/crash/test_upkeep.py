@@ -65,6 +65,7 @@ async def test_who_asked_for_upkeep_and_left_brings_nothing_back(steps: int) -> 
 
     async with opened(files.disk, seed=1) as (_, queue):
         await check(queue, files.journal.events(len(files.journal.steps)))
+        assert [view.mail.name async for view in queue.browse()] == ["waits"]
 
 
 async def test_nobody_writes_beside_a_checkpoint_whose_caller_left() -> None:

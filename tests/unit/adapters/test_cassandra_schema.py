@@ -27,6 +27,7 @@ def test_files_are_numbered_without_gaps_and_say_when_they_run() -> None:
     folder = resources.files("postroad.adapters.cassandra") / "schema"
     names = sorted(file.name for file in folder.iterdir())
 
+    assert names
     for number, name in enumerate(names, 1):
         assert re.fullmatch(rf"{number:04}_(pre|post)_\w+\.cql", name)
 
