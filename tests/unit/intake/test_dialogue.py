@@ -1,5 +1,7 @@
 """The dialogue answers commands in their order and forgets what it must."""
 
+from itertools import chain
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -116,12 +118,15 @@ LINES = (
     *("EHLO x", "HELO x", "MAIL FROM:<>", "MAIL FROM:<a@b.example>", "RCPT TO:<a@b.example>"),
     *("RCPT TO:<c@d.example>", "DATA", "RSET", "NOOP", "QUIT", "VRFY x", "NONSENSE", "MAIL x"),
 )
+ENVELOPE = ("EHLO x", "MAIL FROM:<>", "RCPT TO:<a@b.example>", "DATA")
+PARTS = (*((line,) for line in LINES), ENVELOPE, ENVELOPE[:3], ENVELOPE[1:])
+"""Single lines alone would rarely come to an envelope."""
 
 
-@given(st.lists(st.sampled_from(LINES), max_size=15))
-def test_data_is_only_accepted_for_a_whole_envelope(lines: list[str]) -> None:
+@given(st.lists(st.sampled_from(PARTS), max_size=15))
+def test_data_is_only_accepted_for_a_whole_envelope(parts: list[tuple[str, ...]]) -> None:
     dialogue = Dialogue(OFFER)
-    for line in lines:
+    for line in chain.from_iterable(parts):
         reply, step = dialogue.answer(line.encode())
 
         assert (reply.code == 354) == (step is Step.READ_MAIL)
