@@ -90,6 +90,7 @@ async def test_suspended_between_the_limits_and_the_ending_a_retry_makes_no_seco
             await item.retry(timedelta(0))
         worker.gate.plan = no_fault
     await item.retry(timedelta(0))
+    assert worker.gate.before is None, "it was suspended"
 
     (live,) = post.tables.live()
     assert live.held
@@ -217,6 +218,7 @@ async def test_delivery_by_who_did_not_know_that_browse_start_had_passed_reaches
     worker.gate.before = pass_meanwhile
     post.transmit(item)
     await item.done()
+    assert worker.gate.before is None, "browse start has passed meanwhile"
     await clean(post, person, item)
 
     await person.queue.release(ALL)

@@ -112,6 +112,7 @@ async def test_requeue_that_died_after_a_suspension_is_done_again() -> None:
     work = asyncio.ensure_future(victim.queue.requeue(ALL))
     await asyncio.wait([work])
 
+    assert victim.gate.stopped
     assert await post.recover() == ["mail"]
     assert post.copies("mail") == 1
     post.check_nothing_is_left()
