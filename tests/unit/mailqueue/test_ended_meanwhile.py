@@ -14,7 +14,7 @@ from postroad.domain.mail import Outcome
 from postroad.domain.selectors import Selector
 from postroad.errors import ViewUnavailable
 from postroad.ports.queue import Item
-from support.post import WINDOW, Post, Process
+from support.post import WINDOW, Before, Post, Process
 
 ALL = Selector.all()
 SECOND = timedelta(seconds=1)
@@ -77,20 +77,18 @@ async def test_suspended_between_the_limits_and_the_ending_a_retry_makes_no_seco
     worker, person = await post.start(), await post.start()
     item = await taken_and_held(post, worker, person)
 
-    async def suspend(step: Step) -> None:
-        if step.operation == "end":
-            worker.gate.before = None
-            await clean(post, person, item)
-            if limits_away:
-                worker.gate.plan = limits_are_away
+    async def suspend() -> None:
+        await clean(post, person, item)
+        if limits_away:
+            worker.gate.plan = limits_are_away
 
-    worker.gate.before = suspend
+    worker.gate.before = before = Before("end", suspend)
     if limits_away:
         with pytest.raises(ViewUnavailable):
             await item.retry(timedelta(0))
         worker.gate.plan = no_fault
     await item.retry(timedelta(0))
-    assert worker.gate.before is None, "it was suspended"
+    assert before.happened
 
     (live,) = post.tables.live()
     assert live.held
@@ -208,17 +206,15 @@ async def test_delivery_by_who_did_not_know_that_browse_start_had_passed_reaches
     worker, person = await post.start(), await post.start()
     item = await taken_and_held(post, worker, person)
 
-    async def pass_meanwhile(step: Step) -> None:
-        if step.operation == "mark_delivered":
-            worker.gate.before = None
-            await person.queue.maintain()
-            assert post.tables.limits.have_passed(item_slice)
+    async def pass_meanwhile() -> None:
+        await person.queue.maintain()
+        assert post.tables.limits.have_passed(item_slice)
 
     (item_slice,) = {key.slice_start for key in post.tables.marks}
-    worker.gate.before = pass_meanwhile
+    worker.gate.before = before = Before("mark_delivered", pass_meanwhile)
     post.transmit(item)
     await item.done()
-    assert worker.gate.before is None, "browse start has passed meanwhile"
+    assert before.happened
     await clean(post, person, item)
 
     await person.queue.release(ALL)
