@@ -411,7 +411,7 @@ async def test_commands_sent_in_clear_behind_starttls_are_not_taken(
         assert await client.is_gone()
 
 
-def test_tls_runs_on_uvloop_as_in_the_pods(certificates: Certificates) -> None:
+def test_tls_and_a_drain_run_on_uvloop_as_in_the_pods(certificates: Certificates) -> None:
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(test_mail_under_tls_is_accepted_and_said_to_be(certificates))
         runner.run(test_commands_sent_in_clear_behind_starttls_are_not_taken(certificates))

@@ -78,7 +78,7 @@ async def test_mails_of_every_shape_arrive_as_they_were(extensions: tuple[str, .
     assert sink.connections == 1
 
 
-def test_all_of_it_runs_on_uvloop_as_in_the_pods() -> None:
+def test_mails_of_every_shape_arrive_on_uvloop_as_in_the_pods() -> None:
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(test_mails_of_every_shape_arrive_as_they_were(EXTENSIONS))
 
