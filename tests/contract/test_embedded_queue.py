@@ -27,10 +27,14 @@ from postroad.adapters.disk.files import DiskFiles
 from postroad.adapters.memory.clock import ManualClock, SeededChance
 from postroad.errors import InvalidQueueURL, QueueNotFound, StoreDamaged, TurnLost
 from postroad.ports.queue import MailQueue
+from postroad.spool.contents import Contents
 from postroad.spool.engine import Engine
+from postroad.spool.filler import Filler
 from postroad.spool.handle import SpoolQueue
+from postroad.spool.headroom import Headroom
 from postroad.spool.keeping import Keeper
 from postroad.spool.layout import Layout, Options
+from postroad.spool.limits import Limits
 from postroad.spool.starting import describe, open_store
 
 T = TypeVar("T")
@@ -107,7 +111,28 @@ class ClientHarness(EmbeddedHarness):
         return await super()._open(name)
 
 
-@pytest.fixture(params=[EmbeddedHarness, ClientHarness], ids=["owner", "client"])
+class ReceiverHarness(EmbeddedHarness):
+    """The same, when this handle stores the mails for whoever owns the stores."""
+
+    async def _open(self, name: str) -> SpoolQueue:
+        await super()._open(name)
+        root, files = self._root / name, DiskFiles()
+        layout, options = describe(files, root, OPTIONS, create=False)
+        limits = Limits(options, Headroom(files, layout, lambda: 0.0))
+        chance = SeededChance(len(self._handles))
+        filler = Filler(Contents(files, layout), limits, self.clock, chance, Inline())
+        handle = SpoolQueue(str(root), files, layout, self.clock, _never, filler)
+        self._handles.append(handle)
+        return await handle.open()
+
+
+async def _never() -> tuple[Engine, Keeper]:
+    raise AssertionError("who shares the owner's lock never becomes the owner")
+
+
+@pytest.fixture(
+    params=[EmbeddedHarness, ClientHarness, ReceiverHarness], ids=["owner", "client", "receiver"]
+)
 async def harness(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Harness]:
     harness: EmbeddedHarness = request.param(tmp_path)
     yield harness

@@ -216,6 +216,10 @@ class LossyFile:
         self._files.ask("read")
         return self._files.disk.inodes[self._inode].read(offset, length)
 
+    def at_hand(self, offset: int, length: int) -> bytes | None:
+        data = self.pread(offset, length)
+        return data if len(data) == length else None
+
     def pwrite(self, offset: int, *parts: bytes) -> None:
         """Each part meets a fate of its own: that they were one call promises nothing."""
         self._files.ask("write")
@@ -246,6 +250,8 @@ class LossyFile:
 
 class LossyLock:
     """A lock on nothing: one process at a time is the test's own doing."""
+
+    descriptor = -1
 
     def release(self) -> None:
         pass

@@ -66,15 +66,29 @@ def open_queue(
 
     async def opening() -> MailQueue:
         parts = urlsplit(url)
-        home = _HOMES.get(parts.scheme)
-        if home is None:
-            raise InvalidQueueURL(
-                f"{url!r} has no known scheme: write one of "
-                + ", ".join(f"{scheme}://" for scheme in sorted(_HOMES))
-            )
-        check_parts(parts)
-        # In a thread: it takes a second, in which the caller's loop has other things to do.
-        opener: Opener = (await asyncio.to_thread(import_module, home)).open_asked
-        return await opener(Asked(parts, settings or from_environment(), create, configuration))
+        asked = Asked(parts, settings or from_environment(), create, configuration)
+        return await _open(asked)
 
     return _Opening(opening)
+
+
+async def open_inherited(url: str, lock: int, settings: Settings) -> MailQueue:
+    """Open an embedded queue in a process that its owner started and gave the descriptor of the
+    lock on the store: it stores mails itself, and the owner queues them.
+
+    Raises: InvalidQueueURL, InvalidInput when that is not the lock, StoreUnavailable.
+    """
+    return await _open(Asked(urlsplit(url), settings, False, None, lock))
+
+
+async def _open(asked: Asked) -> MailQueue:
+    home = _HOMES.get(asked.url.scheme)
+    if home is None:
+        raise InvalidQueueURL(
+            f"{asked.url.geturl()!r} has no known scheme: write one of "
+            + ", ".join(f"{scheme}://" for scheme in sorted(_HOMES))
+        )
+    check_parts(asked.url)
+    # In a thread: it takes a second, in which the caller's loop has other things to do.
+    opener: Opener = (await asyncio.to_thread(import_module, home)).open_asked
+    return await opener(asked)

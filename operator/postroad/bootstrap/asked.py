@@ -18,6 +18,8 @@ class Asked:
     settings: Settings
     create: bool
     configuration: ViewConfiguration | None
+    lock: int | None = None
+    """The descriptor of the lock on a store, inherited from its owner."""
 
 
 PARAMETERS = {"embedded": {"mail"}}

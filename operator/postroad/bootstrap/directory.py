@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,12 +14,16 @@ from postroad.adapters.disk.files import DiskFiles
 from postroad.adapters.disk.threads import ThreadPool
 from postroad.adapters.machine.clocks import MachineChance, MachineClock
 from postroad.bootstrap.asked import Asked
-from postroad.errors import InvalidQueueURL, QueueNotFound, StoreInUse
+from postroad.errors import InvalidInput, InvalidQueueURL, QueueNotFound, StoreInUse
 from postroad.ports.queue import MailQueue
+from postroad.spool.contents import Contents
 from postroad.spool.engine import Engine
+from postroad.spool.filler import Filler
 from postroad.spool.handle import SpoolQueue
+from postroad.spool.headroom import Headroom
 from postroad.spool.keeping import Keeper
 from postroad.spool.layout import Layout, Options
+from postroad.spool.limits import Limits
 from postroad.spool.rebuilding import Rebuilt, rebuild
 from postroad.spool.starting import describe, open_store
 from postroad.spool.verification import Report, dump, verify
@@ -43,7 +48,15 @@ async def open_asked(asked: Asked) -> MailQueue:
     elsewhere = parse_qs(url.query).get("mail")
     mail = None if elsewhere is None else Path(elsewhere[-1])
     options = Options(steps=asked.settings.retry.lanes)
-    return await open_directory(root, create=asked.create, mail=mail, options=options)
+    return await open_directory(
+        root, create=asked.create, mail=mail, options=options, lock=asked.lock
+    )
+
+
+def lock_of(queue: MailQueue) -> int | None:
+    """Return the descriptor of the lock on a store that this process owns: processes that inherit
+    it may store mails themselves. None for any other queue."""
+    return queue.lock if isinstance(queue, SpoolQueue) else None
 
 
 @contextmanager
@@ -96,9 +109,11 @@ def _engine(files: DiskFiles, layout: Layout, options: Options) -> Engine:
 
 
 async def open_directory(
-    root: Path, *, create: bool = False, mail: Path | None = None, options: Options | None = None
-) -> SpoolQueue:
-    """Open the store in `root`; with `create`, make it if it is missing."""
+    root: Path, *, create: bool = False, mail: Path | None = None, options: Options | None = None,
+    lock: int | None = None,
+) -> SpoolQueue:  # fmt: skip
+    """Open the store in `root`; with `create`, make it if it is missing. `lock`: the descriptor of
+    its lock, inherited from the process that owns it."""
     files = DiskFiles()
     if create:
         await asyncio.to_thread(files.make_directory, root)
@@ -116,4 +131,17 @@ async def open_directory(
             await opened.close()
             raise
 
-    return await SpoolQueue(str(root), files, Layout(root, root), MachineClock(), engine).open()
+    filler = None if lock is None else await asyncio.to_thread(_filler, files, root, lock)
+    layout, clock = Layout(root, root), MachineClock()
+    return await SpoolQueue(str(root), files, layout, clock, engine, filler).open()
+
+
+def _filler(files: DiskFiles, root: Path, lock: int) -> Filler:
+    """Return what stores mails for the owner. Raises: InvalidInput when `lock` is not its lock."""
+    layout, options = describe(files, root, Options(), create=False)
+    if not os.path.samestat(os.fstat(lock), Path(layout.lock).stat()):
+        raise InvalidInput(f"descriptor {lock} is not the lock on {root}")
+    clock = MachineClock()
+    limits = Limits(options, Headroom(files, layout, lambda: clock.elapsed().total_seconds()))
+    threads = ThreadPool(MAIL_THREADS, "mail")
+    return Filler(Contents(files, layout), limits, clock, MachineChance(), threads)

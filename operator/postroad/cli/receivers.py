@@ -2,6 +2,8 @@
 
 A process' Python runs on one core. The children share one listening socket, which they inherit, and
 hand every mail to the queue as any client of it does: 250 is said only after `enqueue` returned.
+With an embedded queue that this process owns they inherit the lock on its store too, and store the
+mails themselves (spool/filler.py).
 They end when this process does, however it ends: their standard input ends with it.
 """
 
@@ -17,6 +19,7 @@ from contextlib import suppress
 from datetime import timedelta
 from typing import Any
 
+from postroad.bootstrap.directory import lock_of
 from postroad.cli.serving import Process
 from postroad.errors import InvalidSettings, ReceiverEnded
 from postroad.intake.server import BACKLOG
@@ -36,7 +39,8 @@ async def receive_in_children(this: Process, settings: Settings, url: str, count
     """
     with _listen(settings) as listening:
         address = _address_of(listening)
-        children = [await _start(settings, url, listening, count) for _ in range(count)]
+        lock = lock_of(this.queue)
+        children = [await _start(settings, url, listening, lock, count) for _ in range(count)]
     stopping = asyncio.create_task(this.stop.wait())
     beginning = asyncio.gather(*map(_is_listening, children))
     try:
@@ -78,18 +82,22 @@ def _address_of(listening: socket.socket) -> str:
     return f"{host}:{port}"
 
 
-async def _start(settings: Settings, url: str, listening: socket.socket, count: int) -> Child:
+async def _start(
+    settings: Settings, url: str, listening: socket.socket, lock: int | None, count: int
+) -> Child:
     inherited = listening.fileno()
+    words = ["--inherited", str(inherited)]
+    words += [] if lock is None else ["--lock", str(lock)]
     environment = {
         "POSTROAD_HEALTH_PORT": "0",  # the probes are this process' to answer
         "POSTROAD_INTAKE_MAX_SESSIONS": str(-(-settings.intake.max_sessions // count)),
     }
     return await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "postroad", "intake", "--queue", url),
-        *("--inherited", str(inherited)),
+        *words,
         stdin=PIPE,
         stdout=PIPE,
-        pass_fds=[inherited],
+        pass_fds=[inherited] if lock is None else [inherited, lock],
         env=os.environ | environment,
     )
 

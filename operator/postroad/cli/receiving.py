@@ -10,7 +10,7 @@ import click
 from postroad.adapters.machine.clocks import MachineChance, MachineClock
 from postroad.bootstrap.transports import hostname_of
 from postroad.cli.queues import LISTEN, queue_option
-from postroad.cli.serving import Process, process, run
+from postroad.cli.serving import Inheritance, Process, process, run
 from postroad.cli.upkeep import SELDOM, upkeep
 from postroad.domain.nexthops import parse_host_port
 from postroad.errors import InvalidSettings
@@ -36,14 +36,17 @@ listen_option = click.option(
 @listen_option
 @click.option("--create", is_flag=True, help="Create what is missing of the queue.")
 @click.option("--inherited", type=click.IntRange(3), hidden=True)
-def intake(url: str, listen: str | None, create: bool, inherited: int | None) -> None:
+@click.option("--lock", type=click.IntRange(3), hidden=True)
+def intake(
+    url: str, listen: str | None, create: bool, inherited: int | None, lock: int | None
+) -> None:
     """Accept mail over SMTP into a queue, until SIGTERM.
 
     Probes and metrics are answered on port 8080 of all addresses (POSTROAD_HEALTH_PORT; 0: any that
     is free).
     """
     settings = with_address(from_environment(), listen)
-    run(settings, _receive(settings, url, create, inherited))
+    run(settings, _receive(settings, url, create, inherited, lock))
 
 
 def with_address(settings: Settings, listen: str | None) -> Settings:
@@ -55,10 +58,18 @@ def with_address(settings: Settings, listen: str | None) -> Settings:
     return settings.model_copy(update={"intake": section})
 
 
-async def _receive(settings: Settings, url: str, create: bool, inherited: int | None) -> None:
+async def _receive(
+    settings: Settings,
+    url: str,
+    create: bool,
+    inherited: int | None = None,
+    lock: int | None = None,
+) -> None:
+    """`inherited`: the descriptor of the socket to listen on, from the process that started this
+    one; `lock`: that of the lock on the store that it owns."""
     tls = tls_context(settings.intake)
-    parent = None if inherited is None else STANDARD_INPUT
-    async with process(settings, url, create=create, parent=parent) as this:
+    inheritance = None if inherited is None else Inheritance(STANDARD_INPUT, lock)
+    async with process(settings, url, create=create, inheritance=inheritance) as this:
         if this is not None and inherited is not None:
             await receive(this, settings, tls, socket.socket(fileno=inherited))
         elif this is not None:

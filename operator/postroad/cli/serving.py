@@ -14,7 +14,7 @@ from typing import Any
 
 import uvloop
 
-from postroad.bootstrap import open_queue
+from postroad.bootstrap import open_inherited, open_queue
 from postroad.errors import PostroadError
 from postroad.ports.queue import MailQueue
 from postroad.settings import Settings
@@ -27,14 +27,38 @@ LONGEST_PAUSE_SECONDS = 30.0
 """Between attempts to open a queue whose servers are away."""
 
 
-@dataclass(frozen=True, slots=True)
-class Process:
-    """A running process: its queue, what it says to probes, and when it is to end."""
+ORPHANED_DRAIN = timedelta(seconds=1)
+"""How long an orphan lets what is under way be finished: whoever takes over waits for its end."""
 
-    queue: MailQueue
+
+@dataclass(frozen=True, slots=True)
+class Inheritance:
+    """What a process has of the one that started it: `parent`, a descriptor whose end says that it
+    is gone, and perhaps that of the lock on a store."""
+
+    parent: int
+    lock: int | None = None
+
+
+@dataclass(slots=True)
+class Process:
+    """A running process: what it says to probes, when it is to end and within what time, and its
+    queue once that is open."""
+
     readiness: Readiness
     stop: asyncio.Event
     drain_within: timedelta
+    _queue: MailQueue | None = None
+
+    @property
+    def queue(self) -> MailQueue:
+        assert self._queue is not None
+        return self._queue
+
+    def end(self) -> None:
+        """Begin to end."""
+        self.readiness.draining()
+        self.stop.set()
 
 
 def run(settings: Settings, main: Coroutine[Any, Any, None]) -> None:
@@ -55,30 +79,31 @@ def allow_all_descriptors() -> None:
 
 @asynccontextmanager
 async def process(
-    settings: Settings, url: str, *, create: bool, parent: int | None = None
+    settings: Settings, url: str, *, create: bool, inheritance: Inheritance | None = None
 ) -> AsyncIterator[Process | None]:
     """Listen for signals and probes, open the queue, and close all of it in the end.
 
-    Servers that are away are waited for. Gives None when the process is to end before that.
-    `parent`: a descriptor whose end says that the parent is gone, which is as good as SIGTERM.
+    Servers that are away are waited for. Gives None when the process is to end before that. With an
+    inheritance, it ends when its parent does.
     Raises: what `open_queue` raises and will raise again.
     """
-    stop, readiness = asyncio.Event(), Readiness()
+    this = Process(Readiness(), asyncio.Event(), timedelta(seconds=settings.drain_seconds))
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, _end, stop, readiness)
-    if parent is not None:
-        loop.add_reader(parent, _orphaned, loop, parent, stop, readiness)
-    health = HealthServer(readiness)
+        loop.add_signal_handler(number, this.end)
+    if inheritance is not None:
+        loop.add_reader(inheritance.parent, _orphaned, loop, inheritance.parent, this)
+    health = HealthServer(this.readiness)
     await health.listen(settings.health_port)
     try:
-        queue = await _open(settings, url, create=create, stop=stop)
+        lock = None if inheritance is None else inheritance.lock
+        queue = this._queue = await _open(settings, url, create=create, stop=this.stop, lock=lock)
         if queue is None:
             yield None
             return
-        readiness.opened(queue.size)
+        this.readiness.opened(queue.size)
         try:
-            yield Process(queue, readiness, stop, timedelta(seconds=settings.drain_seconds))
+            yield this
         finally:
             await queue.close()
             _log.info("closed", queue=queue.name)
@@ -86,24 +111,20 @@ async def process(
         await health.close()
 
 
-def _end(stop: asyncio.Event, readiness: Readiness) -> None:
-    readiness.draining()
-    stop.set()
-
-
-def _orphaned(
-    loop: asyncio.AbstractEventLoop, parent: int, stop: asyncio.Event, readiness: Readiness
-) -> None:
+def _orphaned(loop: asyncio.AbstractEventLoop, parent: int, this: Process) -> None:
     loop.remove_reader(parent)  # an end can be read for ever
-    _end(stop, readiness)
+    this.drain_within = min(this.drain_within, ORPHANED_DRAIN)
+    this.end()
 
 
 async def _open(
-    settings: Settings, url: str, *, create: bool, stop: asyncio.Event
+    settings: Settings, url: str, *, create: bool, stop: asyncio.Event, lock: int | None
 ) -> MailQueue | None:
     pause = 1.0
     while not stop.is_set():
         try:
+            if lock is not None:
+                return await open_inherited(url, lock, settings)
             queue: MailQueue = await open_queue(url, create=create, settings=settings)
             return queue
         except PostroadError as error:

@@ -33,6 +33,11 @@ class File(Protocol):
         """Return `length` bytes; fewer only at the end of the file."""
         ...
 
+    def at_hand(self, offset: int, length: int) -> bytes | None:
+        """Return `length` bytes if they are in memory, without ever waiting for the disk; None when
+        they are not, or not all."""
+        ...
+
     def pwrite(self, offset: int, *parts: bytes) -> None:
         """Write the parts one after the other from `offset`, all of them. Not durable."""
         ...
@@ -65,6 +70,11 @@ class File(Protocol):
 
 class Lock(Protocol):
     """A held lock; it ends with the process at the latest."""
+
+    @property
+    def descriptor(self) -> int:
+        """What a child process can inherit: the lock is then held until both have ended."""
+        ...
 
     def release(self) -> None:
         """Let somebody else have it. Idempotent."""

@@ -36,6 +36,7 @@ class Connection:
         self._reader, self._writer = reader, writer
         self._calls: dict[int, _Call] = {}
         self._abandoned: dict[int, str] = {}
+        self._stored: dict[int, asyncio.Future[bytes]] = {}
         self._next = 0
         self.lost: PostroadError | None = None
         self._reading = asyncio.ensure_future(self._read())
@@ -68,7 +69,9 @@ class Connection:
         self.fail(StoreUnavailable("the owner of the store went away"))
 
     def _take(self, number: int, kind: Kind, body: bytes) -> None:
-        if (call := self._calls.get(number)) is not None:
+        if (stored := self._stored.pop(number, None)) is not None:
+            _settle(stored, kind, body)
+        elif (call := self._calls.get(number)) is not None:
             call.arrived.put_nowait((kind, body))
         elif kind in (Kind.RESULT, Kind.ERROR):
             operation = self._abandoned.pop(number, None)
@@ -86,6 +89,10 @@ class Connection:
         self.lost = self.lost or error
         for call in self._calls.values():
             call.arrived.put_nowait((Kind.ERROR, b""))
+        for stored in self._stored.values():
+            if not stored.done():
+                stored.set_exception(self.lost)
+        self._stored.clear()
         self._writer.close()
 
     async def call(self, operation: str, content: Enclosed = None, **arguments: object) -> Any:
@@ -94,6 +101,17 @@ class Connection:
             if kind is Kind.RESULT:
                 return json.loads(body)
         raise AssertionError("a call has a result or an error")
+
+    async def store(self, envelope: bytes) -> bytes:
+        """Have a mail queued that lies in a slot that was lent; return its enqueue id.
+        Raises: the owner's error, StoreUnavailable: then it may be queued."""
+        if self.lost is not None:
+            raise self.lost
+        self._next += 1
+        answer: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
+        self._stored[self._next] = answer
+        self._writer.write(wire.frame(self._next, Kind.STORED, envelope))
+        return await answer
 
     async def stream(
         self, operation: str, content: Enclosed = None, **arguments: object
@@ -152,3 +170,12 @@ class Connection:
         self.fail(QueueClosed())
         self._reading.cancel()
         await asyncio.wait({self._reading})
+
+
+def _settle(answer: asyncio.Future[bytes], kind: Kind, body: bytes) -> None:
+    if answer.done():
+        return  # nobody waits for it any more
+    if kind is Kind.RESULT:
+        answer.set_result(body)
+    else:
+        answer.set_exception(wire.error_from(json.loads(body)))

@@ -24,6 +24,9 @@ CHECKED = 128
 """Bytes of the header that its checksum covers, from 12."""
 
 CHUNK = 1024 * 1024
+SMALL = 256 * 1024
+"""Bytes of a content that is copied from memory at once, and no longer."""
+
 KEPT_OPEN = 256
 """Spool files that stay open when nobody uses them."""
 
@@ -171,6 +174,26 @@ class Contents:
             file.close()
             raise BlobMissing(f"spool file {slot} does not hold this mail")
         return file, header
+
+    def at_hand(self, slot: int, mail_id: bytes, length: int) -> bytes | None:
+        """Return a mail's content if it is small and in memory, without waiting for the disk. None:
+        it has to be read, and that will tell what is wrong with it."""
+        if length > SMALL:
+            return None
+        self.opened += 1
+        try:
+            file = self._files.open(self._layout.spool_file(slot))
+        except FileNotFoundError:
+            return None
+        try:
+            data = file.at_hand(0, HEADER_BYTES + length)
+        finally:
+            file.close()
+        header = None if data is None else read_header(data)
+        if data is None or header is None or header.mail_id != mail_id:
+            return None
+        content = data[HEADER_BYTES:]
+        return content if checksum(content) == header.content_crc else None
 
     def read(self, slot: int, mail_id: bytes) -> bytes:
         """Return a mail's content. Raises: BlobMissing when it is not what was stored."""

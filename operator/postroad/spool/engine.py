@@ -17,12 +17,14 @@ from postroad.domain.identifiers import Identifiers
 from postroad.errors import PostroadError, QueueClosed, StoreFailed
 from postroad.ports.clock import Chance, Clock
 from postroad.ports.files import Files, Threads
+from postroad.spool.arrivals import Arrivals
 from postroad.spool.contents import Contents
 from postroad.spool.fresh import Fresh
 from postroad.spool.headroom import Headroom
 from postroad.spool.index import Entry, Index, State
 from postroad.spool.lanes import LaneLog, Shape, Written
 from postroad.spool.layout import DEAD, HELD, NEW, Lane, Layout, Options
+from postroad.spool.limits import Limits
 from postroad.spool.moments import due_after, microseconds
 from postroad.spool.reading import Reader
 from postroad.spool.records import (
@@ -60,13 +62,12 @@ class Engine:
         self.contents = Contents(files, layout)
         self.lanes: dict[Lane, LaneLog] = {}
         self.reader = Reader(self.lanes, log_threads)
-        self.headroom = Headroom(files, layout, self.elapsed)
+        self.limits = Limits(options, Headroom(files, layout, self.elapsed))
         self.index, self.fresh = Index(self.segments), Fresh()
         self.runners = Runners()
         self.slots = Slots(files, layout, options, mail_threads, self.contents, 0)
-        self._sync_wait = options.sync_wait.total_seconds()
-        self.receiving = 0
-        """Mails that are being received right now; recovery lets them pass."""
+        self.sync_wait = options.sync_wait.total_seconds()
+        self.arrivals = Arrivals()
         self.working: dict[Entry, None] = {}
         self._orphans: dict[Entry, int] = {}
         self.deliverable, self.indexed = asyncio.Event(), asyncio.Event()
@@ -81,6 +82,11 @@ class Engine:
 
     def elapsed(self) -> float:
         return self.clock.elapsed().total_seconds()
+
+    @property
+    def is_receiving(self) -> bool:
+        """Whether mail is coming in right now; recovery lets it pass."""
+        return self.arrivals.is_busy(asyncio.get_running_loop().time())
 
     def due_after(self, delay: timedelta) -> int:
         """Return when a delay that begins now is over, as the store keeps it."""
@@ -167,10 +173,14 @@ class Engine:
             waiting.slot, waiting.accepted_us, domains_of(waiting.envelope), self._due(waiting),
             State.ASIDE,
         )  # fmt: skip
-        self.index.add(entry)
-        if not (waiting.held or waiting.dead):
-            self.offer(entry)
+        self.enter(entry, is_aside=waiting.held or waiting.dead)
         return entry
+
+    def enter(self, entry: Entry, *, is_aside: bool = False) -> None:
+        """Make a turn known; unless it is held or a dead letter, a runner will hand it out."""
+        self.index.add(entry)
+        if not is_aside:
+            self.offer(entry)
 
     def offer(self, entry: Entry) -> None:
         """Let a runner hand a turn out when it is due."""
@@ -211,8 +221,8 @@ class Engine:
         written = self.write(waiting)
         lane = self.lanes[written.segment.lane]
         lane.when_durable(written.end, lambda: self._admit_new(waiting, written, content))
-        others = self.receiving - lane.waiting > 1  # whose ENVELOPEs come in a moment
-        await lane.commit(written.end, self._sync_wait * others)
+        others = self.arrivals.under_way - lane.waiting > 1  # whose ENVELOPEs come in a moment
+        await lane.commit(written.end, self.sync_wait * others)
 
     def _admit_new(self, waiting: Waiting, written: Written, content: bytes | None) -> None:
         entry = self.admit(waiting, written)
@@ -281,7 +291,7 @@ class Engine:
     async def _commit_delivery(self, end: int) -> None:
         """Wait for the sync of what became of a mail. A client that waits for its 250 goes first:
         while mail comes in, this sync rides on that of the next ENVELOPE (LQ-29, turned round)."""
-        await self.lanes[NEW].commit(end, self._sync_wait * bool(self.receiving))
+        await self.lanes[NEW].commit(end, self.sync_wait * self.is_receiving)
 
     def end(self, entry: Entry, waiting: Waiting) -> None:
         """End a turn whose recipients all have DELIVERYs. Not durable. The slot waits for the

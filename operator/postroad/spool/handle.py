@@ -22,6 +22,7 @@ from postroad.ports.files import Files, Lock
 from postroad.ports.queue import NO_DELAY, Item, MailQueue, MailView, Sizes
 from postroad.spool.client import RemoteQueue
 from postroad.spool.engine import Engine
+from postroad.spool.filler import Filler
 from postroad.spool.keeping import Keeper
 from postroad.spool.layout import Layout
 from postroad.spool.queue import OwnedQueue
@@ -43,6 +44,10 @@ class _Owner:
     def __init__(self, queue: OwnedQueue, server: Server, lock: Lock) -> None:
         self.queue, self._server, self._lock = queue, server, lock
 
+    @property
+    def lock(self) -> int:
+        return self._lock.descriptor
+
     async def close(self) -> None:
         await self._server.close()
         await self.queue.close()
@@ -53,14 +58,18 @@ Role = _Owner | RemoteQueue
 
 
 class SpoolQueue:
-    """`MailQueue` over a store. `open_engine` recovers the store, once the lock is held."""
+    """`MailQueue` over a store. `open_engine` recovers the store, once the lock is held.
+
+    `filler`: this process inherited the lock from the owner and stores mails itself. It never
+    becomes the owner: while it lives, nobody can.
+    """
 
     def __init__(
         self, name: str, files: Files, layout: Layout, clock: Clock,
-        open_engine: Callable[[], Awaitable[tuple[Engine, Keeper]]],
+        open_engine: Callable[[], Awaitable[tuple[Engine, Keeper]]], filler: Filler | None = None,
     ) -> None:  # fmt: skip
         self._name, self._files, self._layout, self._clock = name, files, layout, clock
-        self._open_engine = open_engine
+        self._open_engine, self._filler = open_engine, filler
         self._role: Role | None = None
         self._election = asyncio.Lock()
         self._is_closed = False
@@ -86,7 +95,15 @@ class SpoolQueue:
                 self._role = await self._find_role()
             return self._role.queue if isinstance(self._role, _Owner) else self._role
 
+    @property
+    def lock(self) -> int | None:
+        """The descriptor of the lock on the store, for processes that are to inherit it; None when
+        this one does not own the store."""
+        return self._role.lock if isinstance(self._role, _Owner) else None
+
     async def _find_role(self) -> Role:
+        if self._filler is not None:
+            return await RemoteQueue.open(Path(self._layout.socket))
         until = self._clock.elapsed() + PATIENCE
         while True:
             lock = self._files.lock(self._layout.lock)
@@ -129,7 +146,12 @@ class SpoolQueue:
 
     async def enqueue(self, mail: Mail, delay: timedelta = NO_DELAY) -> UUID:
         """As the port says. StoreUnavailable: the owner went meanwhile, the mail may be queued."""
-        return await (await self._queue()).enqueue(mail, delay)
+        queue = await self._queue()
+        if self._filler is None or isinstance(queue, OwnedQueue):
+            return await queue.enqueue(mail, delay)
+        if delay or not isinstance(mail.content, bytes):
+            return await queue.enqueue(mail, delay)
+        return await self._filler.enqueue(queue.connection, mail)
 
     async def dequeue(self, prefetch: int = 10) -> AsyncIterator[Item]:
         while True:
@@ -185,6 +207,8 @@ class SpoolQueue:
             role, self._role = self._role, None
             if role is not None:
                 await role.close()
+        if self._filler is not None:
+            await self._filler.close()
 
     async def __aenter__(self) -> MailQueue:
         return self

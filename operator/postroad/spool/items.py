@@ -93,9 +93,11 @@ class SpoolItem:
         if self._content is None:
             engine, waiting = self._engine, self._waiting
             try:
-                self._content = await engine.mail_threads.run(
-                    engine.contents.read, waiting.slot, waiting.mail_id
-                )
+                found = engine.contents.at_hand(waiting.slot, waiting.mail_id, self.size_bytes)
+                if found is None:
+                    run = engine.mail_threads.run
+                    found = await run(engine.contents.read, waiting.slot, waiting.mail_id)
+                self._content = found
             except BlobMissing:
                 await self.reject(BYTES_MISSING)
                 raise

@@ -161,24 +161,29 @@ class LaneLog:
         self._recent.pop(where, None)
 
     async def commit(self, position: int, patience: float = 0.0) -> None:
-        """Return when the lane is durable up to `position`.
+        """Return when the lane is durable up to `position`. Raises: StoreFailed, StoreFull (the
+        store has stopped then). See `landing`."""
+        await self.landing(position, patience)
+
+    def landing(self, position: int, patience: float = 0.0) -> asyncio.Future[None]:
+        """Return what is done when the lane is durable up to `position`.
 
         `patience`, in seconds: how long to wait for somebody else's sync before asking for one; who
         waits already may cut it short.
-        Raises: StoreFailed, StoreFull (the store has stopped then).
         """
-        if self._failure is not None:
-            raise self._failure
-        if position <= self.durable:
-            return
         loop = asyncio.get_running_loop()
-        waiter = loop.create_future()
-        self._waiters.append((position, waiter))
-        if patience <= 0:
-            self._want(position)
-        elif self._patience is None:
-            self._patience = loop.call_later(patience, self._want_all)
-        await waiter
+        waiter: asyncio.Future[None] = loop.create_future()
+        if self._failure is not None:
+            waiter.set_exception(self._failure)
+        elif position <= self.durable:
+            waiter.set_result(None)
+        else:
+            self._waiters.append((position, waiter))
+            if patience <= 0:
+                self._want(position)
+            elif self._patience is None:
+                self._patience = loop.call_later(patience, self._want_all)
+        return waiter
 
     @property
     def waiting(self) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Mapping
 from datetime import timedelta
+from functools import partial
 from uuid import UUID
 
 from postroad.domain.mail import Mail
@@ -15,7 +16,7 @@ from postroad.spool import bulk
 from postroad.spool.engine import Engine
 from postroad.spool.items import SpoolItem
 from postroad.spool.keeping import Keeper
-from postroad.spool.receiving import receive
+from postroad.spool.receiving import accept_stored, receive
 from postroad.telemetry import metrics
 
 CHANGES: dict[str, tuple[bulk.Change, bool]] = {
@@ -78,6 +79,20 @@ class OwnedQueue:
         seconds = (clock.elapsed() - began).total_seconds()
         self._enqueue_seconds.observe(seconds)
         return enqueue_id
+
+    def accept_stored(self, payload: bytes, lent: set[int]) -> tuple[UUID, asyncio.Future[None]]:
+        """See `receiving.accept_stored`."""
+        began = self.engine.clock.elapsed()
+        enqueue_id, queued = accept_stored(self.engine, payload, lent)
+        queued.add_done_callback(partial(self._count_stored, began))
+        return enqueue_id, queued
+
+    def _count_stored(self, began: timedelta, queued: asyncio.Future[None]) -> None:
+        if queued.exception() is not None:
+            metrics.ENQUEUE_FAILURES.labels(self._name, "other").inc()
+            return
+        self._enqueued.inc()
+        self._enqueue_seconds.observe((self.engine.clock.elapsed() - began).total_seconds())
 
     async def dequeue(self, prefetch: int = 10) -> AsyncIterator[SpoolItem]:
         consumer = self.consumer(prefetch)

@@ -8,16 +8,28 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 from uuid import UUID
 
 from postroad.domain.mail import Content, Mail
-from postroad.errors import InvalidMail, MailTooLarge, StoreFailed, StoreFull
+from postroad.errors import InvalidInput, InvalidMail, StoreFailed, StoreFull
 from postroad.spool.contents import CHUNK, Filling
 from postroad.spool.engine import Engine
-from postroad.spool.records import Waiting, envelope_json, to_json
-from postroad.spool.shape import Shape, header_size_of, shape_of
+from postroad.spool.index import Entry, State
+from postroad.spool.layout import NEW
+from postroad.spool.records import (
+    ENVELOPE,
+    Waiting,
+    domains_in,
+    envelope_json,
+    read_head,
+    to_json,
+    with_enqueue_id,
+)
+from postroad.spool.shape import Shape, header_size_of
+from postroad.spool.storing import store_whole
 
 Result = TypeVar("Result")
 
@@ -26,16 +38,13 @@ async def receive(engine: Engine, mail: Mail, delay: timedelta) -> UUID:
     """Queue a mail. See `MailQueue.enqueue`."""
     engine.check()
     envelope = envelope_json(mail.envelope)
-    if len(to_json(envelope)) > engine.options.largest_envelope:
-        raise InvalidMail("the envelope is too large for one record")
     size = len(mail.content) if isinstance(mail.content, bytes) else 0
-    check_size(engine, size)
-    refuse_when_full(engine, size)
-    engine.receiving += 1
+    engine.limits.check(to_json(envelope), size)
+    engine.arrivals.under_way += 1
     try:
         return await _receive(engine, mail, envelope, delay)
     finally:
-        engine.receiving -= 1
+        engine.arrivals.under_way -= 1
 
 
 async def _receive(
@@ -54,20 +63,30 @@ async def _receive(
     return enqueue_id
 
 
-def check_size(engine: Engine, size: int) -> None:
-    """Raises: MailTooLarge."""
-    limit = engine.options.largest_mail
-    if limit is not None and size > limit:
-        raise MailTooLarge(f"the mail is larger than {limit} octets")
+def accept_stored(
+    engine: Engine, payload: bytes, lent: set[int]
+) -> tuple[UUID, asyncio.Future[None]]:
+    """Queue a mail that another process has stored and synced in a slot that was lent to it
+    (filler.py). `payload`: the mail's ENVELOPE, without an enqueue id.
 
-
-def refuse_when_full(engine: Engine, size: int) -> None:
-    """Refuse before anything is written. Raises: StoreFull."""
-    options, room = engine.options, engine.headroom.after(size)
-    if room.bytes < options.least_free_bytes:
-        raise StoreFull(f"less than {options.least_free_bytes} octets would be free")
-    if room.inodes is not None and room.inodes < options.least_free_inodes:
-        raise StoreFull(f"less than {options.least_free_inodes} inodes are free")
+    Returns the enqueue id, and what is done when the mail is durable; until then it is not queued.
+    Raises: InvalidInput when it is no new mail in such a slot, StoreFailed, QueueClosed.
+    """
+    engine.check()
+    head = read_head(payload)
+    if head.slot not in lent or head.turn or head.flags or head.due_us or head.predecessor:
+        raise InvalidInput("this is no new mail in a slot that was lent")
+    lent.remove(head.slot)
+    enqueue_id = engine.identifiers.new()
+    lane = engine.lane(NEW)
+    written = lane.append(ENVELOPE, with_enqueue_id(payload, enqueue_id.bytes))
+    entry = Entry(
+        written.segment, written.offset, written.length, written.mark, enqueue_id.bytes, head.slot,
+        head.accepted_us, domains_in(payload, head), 0.0, State.ASIDE,
+    )  # fmt: skip
+    lane.when_durable(written.end, partial(engine.enter, entry))
+    is_crowded = engine.arrivals.announce(asyncio.get_running_loop().time(), engine.sync_wait)
+    return enqueue_id, lane.landing(written.end, engine.sync_wait * is_crowded)
 
 
 class _Spooling:
@@ -99,12 +118,9 @@ class _Spooling:
         return await asyncio.shield(call)
 
     def _store_whole(self, content: bytes, envelope: dict[str, object]) -> None:
-        shape = shape_of(content)
-        envelope["shape"] = shape.as_json()
-        self._engine.contents.store(
-            self._slot, self._mail_id, content, to_json(envelope), shape.header_size,
-            self._accepted_us,
-        )  # fmt: skip
+        store_whole(
+            self._engine.contents, self._slot, self._mail_id, content, envelope, self._accepted_us
+        )
 
     async def _store_stream(self, chunks: AsyncIterator[bytes], envelope: dict[str, object]) -> int:
         """A stream is never held whole; its dots are left to the sender to find."""
@@ -114,8 +130,8 @@ class _Spooling:
         async for chunk in chunks:
             if not filling.length:
                 header_size = header_size_of(chunk)
-            check_size(engine, filling.length + len(chunk))
-            refuse_when_full(engine, len(chunk))
+            engine.limits.check_size(filling.length + len(chunk))
+            engine.limits.check_room(len(chunk))
             await self._run(filling.add, chunk)
         envelope["shape"] = Shape(header_size, None).as_json()
         await self._run(

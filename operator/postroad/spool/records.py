@@ -180,6 +180,11 @@ def read_head(payload: bytes) -> EnvelopeHead:
     return EnvelopeHead(*_ENVELOPE.unpack_from(payload))
 
 
+def with_enqueue_id(payload: bytes, enqueue_id: bytes) -> bytes:
+    """Return an ENVELOPE under another enqueue id."""
+    return payload[:16] + enqueue_id + payload[32:]
+
+
 def domains_in(payload: bytes, head: EnvelopeHead) -> str:
     """Return an ENVELOPE's destination domains, space separated."""
     return payload[_ENVELOPE.size : _ENVELOPE.size + head.domains_length].decode()

@@ -12,8 +12,10 @@ import os
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 from postroad.domain.mail import Mail, Outcome, OutcomeKind
 from postroad.errors import InvalidInput, PostroadError, StoreFailed
@@ -91,6 +93,7 @@ class _Connection:
         self._credit: dict[int, asyncio.Semaphore] = {}
         self._consumers: dict[int, Consumer] = {}
         self._items: dict[int, SpoolItem] = {}
+        self._lent: set[int] = set()
         self._numbers = 0
 
     async def serve(self) -> None:
@@ -120,9 +123,31 @@ class _Connection:
             await self._hand_over(call, None)
         elif kind == Kind.CANCEL and call in self._calls:
             self._calls[call].cancel()
+        elif kind == Kind.STORED:
+            self._accept(call, body)
         elif kind == Kind.MORE and call in self._credit:
             for _ in range(wire.BURST):
                 self._credit[call].release()
+
+    def _accept(self, call: int, payload: bytes) -> None:
+        """Queue a mail that its process has stored; the answer follows when it is durable."""
+        try:
+            enqueue_id, queued = self._queue.accept_stored(payload, self._lent)
+        except PostroadError as error:
+            return self._say(wire.json_frame(call, Kind.ERROR, wire.error_value(error)))
+        return queued.add_done_callback(partial(self._accepted, call, enqueue_id))
+
+    def _accepted(self, call: int, enqueue_id: UUID, queued: asyncio.Future[None]) -> None:
+        error = queued.exception()
+        if error is None:
+            return self._say(wire.frame(call, Kind.RESULT, enqueue_id.bytes))
+        assert isinstance(error, PostroadError)
+        return self._say(wire.json_frame(call, Kind.ERROR, wire.error_value(error)))
+
+    def _say(self, data: bytes) -> None:
+        """Send what is short: nobody waits for it to leave."""
+        if not self._writer.is_closing():
+            self._writer.write(data)
 
     async def _hand_over(self, call: int, piece: bytes | None) -> None:
         """Give a call the next piece, or the end, of its content. Waits while it has enough of
@@ -186,6 +211,11 @@ class _Connection:
             envelope.origin, envelope.dsn,
         )  # fmt: skip
         return str(await self._queue.enqueue(mail, wire.duration_of(arguments["delay"])))
+
+    async def lend(self, call: int, arguments: Arguments) -> object:
+        slots = [await self._queue.engine.slots.take() for _ in range(arguments["count"])]
+        self._lent.update(slots)
+        return slots
 
     async def browse(self, call: int, arguments: Arguments) -> object:
         return await self._stream(call, self._queue.browse(_selector(arguments)))
@@ -297,6 +327,7 @@ OPERATIONS: dict[str, Operation] = {
     for name in (
         "hello",
         "enqueue",
+        "lend",
         "browse",
         "dead_letters",
         "size",

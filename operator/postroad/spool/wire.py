@@ -9,11 +9,15 @@ A frame is the length of what follows (4 bytes, little-endian), the number of th
     END                 END      the content is complete
     CANCEL                       the caller does not want the answer any more
     MORE                         send the next BURST elements of a stream
+    STORED ENVELOPE              a mail is in a slot that was lent: queue it (FORMAT.md 6)
                         ELEMENT  JSON, one of a stream
                         RESULT   JSON, the last answer of a call
                         ERROR    JSON: {"type", "message", "hint"}
 
-The first call is {"op": "hello", "protocol": 1}. When a connection ends, its leases are given back.
+The first call is {"op": "hello", "protocol": 1}. When a connection ends, its leases are given back;
+slots that were lent to it are not, for who has them may still be writing.
+The RESULT of STORED is the 16 bytes of the enqueue id. "lend" is only for processes that share the
+lock on the store (filler.py).
 """
 
 from __future__ import annotations
@@ -62,6 +66,7 @@ class Kind(IntEnum):
     ELEMENT = 6
     RESULT = 7
     ERROR = 8
+    STORED = 9
 
 
 def frame(call: int, kind: Kind, body: bytes = b"") -> bytes:

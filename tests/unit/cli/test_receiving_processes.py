@@ -15,7 +15,7 @@ import pytest
 from postroad import open_queue
 from postroad.cli import receivers, receiving, serving
 from postroad.cli.receivers import receive_in_children
-from postroad.cli.serving import Process, process
+from postroad.cli.serving import Inheritance, Process, process
 from postroad.errors import ReceiverEnded, StoreUnavailable
 from postroad.settings import Intake, Settings
 from postroad.telemetry.health import Readiness
@@ -70,7 +70,8 @@ async def test_a_receiver_whose_parent_goes_ends_though_its_queue_never_opens(
 async def test_the_end_of_the_parent_is_read_once(parent: Parent) -> None:
     """It stays readable: who goes on watching it does nothing else while mails are finished."""
     descriptor = parent.inherited
-    async with process(SETTINGS, "memory://q", create=True, parent=descriptor) as this:
+    inheritance = Inheritance(descriptor)
+    async with process(SETTINGS, "memory://q", create=True, inheritance=inheritance) as this:
         assert this is not None
         parent.end()
         await asyncio.wait_for(this.stop.wait(), 5)
@@ -79,7 +80,7 @@ async def test_the_end_of_the_parent_is_read_once(parent: Parent) -> None:
 
 async def this_process() -> Process:
     queue = await open_queue("memory://q", create=True)
-    return Process(queue, Readiness(), asyncio.Event(), timedelta(seconds=1))
+    return Process(Readiness(), asyncio.Event(), timedelta(seconds=1), queue)
 
 
 async def start_and_end(*_: object) -> Child:

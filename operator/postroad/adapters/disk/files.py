@@ -62,6 +62,14 @@ class DiskFile:
                 data += more
             return data
 
+    def at_hand(self, offset: int, length: int) -> bytes | None:
+        data = bytearray(length)
+        try:
+            read = os.preadv(self._descriptor, [data], offset, os.RWF_NOWAIT)
+        except OSError:
+            return None  # the disk would have to be asked, or this file system cannot tell
+        return bytes(data) if read == length else None
+
     def pwrite(self, offset: int, *parts: bytes) -> None:
         with translated("write", self._name):
             total = sum(map(len, parts))
@@ -108,6 +116,10 @@ class DiskLock:
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
+
+    @property
+    def descriptor(self) -> int:
+        return self._descriptor
 
     def release(self) -> None:
         if self._descriptor >= 0:

@@ -1,0 +1,36 @@
+"""What a store refuses before anything is written."""
+
+from __future__ import annotations
+
+from postroad.errors import InvalidMail, MailTooLarge, StoreFull
+from postroad.spool.headroom import Headroom
+from postroad.spool.layout import Options
+
+
+class Limits:
+    """How large a mail may be, and how much must stay free."""
+
+    def __init__(self, options: Options, headroom: Headroom) -> None:
+        self._options, self._headroom = options, headroom
+
+    def check(self, envelope: bytes, size: int) -> None:
+        """Check a mail by its envelope as it will be written, and the size of what is known of its
+        content. Raises: InvalidMail, MailTooLarge, StoreFull."""
+        if len(envelope) > self._options.largest_envelope:
+            raise InvalidMail("the envelope is too large for one record")
+        self.check_size(size)
+        self.check_room(size)
+
+    def check_size(self, size: int) -> None:
+        """Raises: MailTooLarge."""
+        limit = self._options.largest_mail
+        if limit is not None and size > limit:
+            raise MailTooLarge(f"the mail is larger than {limit} octets")
+
+    def check_room(self, size: int) -> None:
+        """Check that enough stays free when `size` more octets are written. Raises: StoreFull."""
+        options, room = self._options, self._headroom.after(size)
+        if room.bytes < options.least_free_bytes:
+            raise StoreFull(f"less than {options.least_free_bytes} octets would be free")
+        if room.inodes is not None and room.inodes < options.least_free_inodes:
+            raise StoreFull(f"less than {options.least_free_inodes} inodes are free")
