@@ -91,13 +91,21 @@ async def administration(outside: Outside, clock: ManualClock) -> None:
     await outside.transmit("slow", ("slow0@example.net",))
 
 
+async def received(outside: Outside, clock: ManualClock) -> None:
+    """Mails come in by way of a process that stores them itself."""
+    for number in range(3):
+        await outside.receive(f"received{number}")
+    await outside.lease()
+    await outside.done("received0")
+
+
 async def crowd(outside: Outside, clock: ManualClock) -> None:
     """Several are worked on at once when an envelope comes that needs a segment of its own, so that
     the one before ends with records nobody waited for."""
     for number in range(2):
         names = [f"crowd{number}{letter}" for letter in "ab"]
-        for name in names:
-            await outside.enqueue(name)
+        await outside.enqueue(names[0])
+        await outside.receive(names[1])
         while not set(names) <= set(outside.items):
             await outside.lease()
         await outside.enqueue(f"long{number}", 40)
@@ -121,7 +129,7 @@ async def _second_process(outside: Outside, clock: ManualClock) -> None:
     await outside.done("late")
     await outside.done("dead")
     for number in range(3):
-        await outside.enqueue(f"new{number}")
+        await outside.receive(f"new{number}")
         await outside.lease()
     await outside.queue.keeper.checkpoint()
     await crowd(outside, clock)

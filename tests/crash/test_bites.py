@@ -6,20 +6,26 @@ loss (AMB-3 to AMB-6), the order of the answer and the sync, and the rules R1, R
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Callable
 from typing import Any
+from uuid import UUID
 
 import pytest
 
 from crash.cuts import check_cuts
-from crash.script import Phase, aging, changing_minds, crowd, first_mails, record
-from crash.world import Broken
-from postroad.errors import PostroadError
+from crash.lossy import LossyFile, LossyFiles
+from crash.script import Phase, aging, changing_minds, crowd, first_mails, received, record
+from crash.world import OPTIONS, Broken, Outside, start
+from postroad.adapters.memory.clock import ManualClock
+from postroad.errors import PostroadError, QueueClosed
 from postroad.spool import contents, frames
 from postroad.spool.contents import Filling
 from postroad.spool.engine import Engine
 from postroad.spool.keeping import Keeper, Moment
 from postroad.spool.lanes import LaneLog
 from postroad.spool.layout import NEW
+from postroad.spool.queue import OwnedQueue
 from postroad.spool.records import Delivery
 
 
@@ -160,6 +166,66 @@ async def test_the_answer_waits_for_the_sync_of_the_log(monkeypatch: pytest.Monk
     monkeypatch.setattr(Engine, "accept", impatient)
 
     assert "P1" in await broken(crowd)
+
+
+@pytest.mark.parametrize("phase", [crowd, received])
+async def test_whoever_stores_a_mail_syncs_it_before_it_is_queued(
+    monkeypatch: pytest.MonkeyPatch, phase: Phase
+) -> None:
+    """Undone: the sync of the spool file comes after the answer."""
+    monkeypatch.setattr(LossyFile, "sync", _only_of_the_log(LossyFile.sync))
+
+    assert "lost its content" in await broken(phase)
+
+
+def _only_of_the_log(sync: Callable[[LossyFile], None]) -> Callable[[LossyFile], None]:
+    def synced(self: LossyFile) -> None:
+        if not self.pread(0, 8).startswith(contents.MAGIC):
+            sync(self)
+
+    return synced
+
+
+async def test_a_receiver_is_answered_when_its_mail_is_durable_in_the_log(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Undone: the owner answers when it has appended the record."""
+
+    honest = OwnedQueue.accept_stored
+
+    def impatient(
+        self: OwnedQueue, payload: bytes, lent: set[int]
+    ) -> tuple[UUID, asyncio.Future[None]]:
+        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        done.set_result(None)
+        return honest(self, payload, lent)[0], done
+
+    monkeypatch.setattr(OwnedQueue, "accept_stored", impatient)
+
+    assert "P1" in await broken(received)
+
+
+async def test_nobody_owns_the_store_while_a_receiver_of_the_owner_before_lives() -> None:
+    """Undone: the next owner does not wait for the end of a process that shares the lock. What
+    this receiver writes late goes into the file of another mail."""
+    files, clock = LossyFiles(), ManualClock()
+    queue = await start(files, clock)
+    await queue.keeper.recovering
+    late = Outside(files, queue)
+    await late.receive("early")
+    await queue.close()
+
+    queue = await start(files, clock, seed=1)
+    await queue.keeper.recovering
+    outside = Outside(files, queue)
+    for number in range(OPTIONS.pool_files):
+        await outside.enqueue(f"next{number}")
+    with pytest.raises(QueueClosed):
+        await late.receive("late")
+    await queue.close()
+
+    with pytest.raises(Broken, match="lost its content"):
+        await check_cuts(files.journal, every=len(files.journal.steps), first=0)
 
 
 async def test_a_delivery_is_recorded_when_it_is_synced(monkeypatch: pytest.MonkeyPatch) -> None:

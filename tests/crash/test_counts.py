@@ -29,9 +29,14 @@ class Run:
         return Counter(self.phases[phase])
 
 
-@pytest.fixture(scope="module", params=[1, 16], ids=["one client", "16 clients"])
+@pytest.fixture(
+    scope="module",
+    params=[(1, "owner"), (16, "owner"), (1, "receiver"), (16, "receiver")],
+    ids=lambda param: f"{param[0]} clients of the {param[1]}",
+)
 def run(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Run:
-    return Run(request.param, trace(tmp_path_factory.mktemp("counted"), request.param, MAILS))
+    clients, front = request.param
+    return Run(clients, trace(tmp_path_factory.mktemp("counted"), clients, MAILS, front))
 
 
 def test_a_mail_costs_one_sync_of_its_file_and_at_most_two_of_the_log(

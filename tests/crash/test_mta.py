@@ -124,3 +124,32 @@ async def test_a_receiver_that_ends_ends_the_mta_and_an_mta_that_ends_its_receiv
         await program.kill()
         while only.exists():
             await asyncio.sleep(0.05)
+
+
+async def test_nobody_owns_the_store_before_the_last_receiver_of_the_owner_before_has_ended(
+    tmp_path: Path,
+) -> None:
+    """It may still be writing into a spool file: it holds the lock too (FORMAT.md 4)."""
+    root = tmp_path / "store"
+    async with Sink() as sink:
+        program, port = await an_mta(tmp_path, root, sink.port, receivers=1)
+        assert await asyncio.to_thread(send, port, ["one"]) == ["one"]
+        (receiver,) = await receivers_of(program)
+        os.kill(receiver, signal.SIGSTOP)
+        os.kill(program.pid, signal.SIGKILL)
+        await program.stop_by_itself()
+        try:
+            asked = await Program.start(tmp_path, "verify", str(root))
+            assert await asked.stop_by_itself() != 0
+            assert "a process owns" in asked.log.read_text()
+        finally:
+            os.kill(receiver, signal.SIGCONT)  # it finds its parent gone, and ends
+
+        program, port = await an_mta(tmp_path, root, sink.port, receivers=1)
+        assert await asyncio.to_thread(send, port, ["two"]) == ["two"]
+        await until_empty(root)
+        await program.stop()
+
+    assert {to for mail in sink.mails for to in mail.recipients} == {
+        "one@dest.example", "two@dest.example",
+    }  # fmt: skip

@@ -8,14 +8,17 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import PurePosixPath
-from typing import TypeVar
+from typing import TypeVar, cast
 
 from crash.lossy import Disk, Event, LossyFiles
 from postroad.adapters.memory.clock import ManualClock, SeededChance
 from postroad.domain.mail import Mail, Outcome
 from postroad.domain.selectors import Selector
 from postroad.errors import BlobMissing
+from postroad.spool.connection import Connection
+from postroad.spool.contents import Contents
 from postroad.spool.engine import Engine
+from postroad.spool.filler import Filler
 from postroad.spool.items import SpoolItem
 from postroad.spool.layout import Options
 from postroad.spool.queue import OwnedQueue
@@ -78,11 +81,40 @@ async def opened(
         await queue.close()
 
 
+class Lent:
+    """The owner as a receiver sees it: slots that are lent, mails that are queued."""
+
+    lost = None
+
+    def __init__(self, queue: OwnedQueue) -> None:
+        self._queue = queue
+        self._slots: set[int] = set()
+
+    async def call(self, operation: str, *, count: int) -> list[int]:
+        assert operation == "lend"
+        slots = [await self._queue.engine.slots.take() for _ in range(count)]
+        self._slots.update(slots)
+        return slots
+
+    async def store(self, envelope: bytes) -> bytes:
+        enqueue_id, queued = self._queue.accept_stored(envelope, self._slots)
+        await queued
+        return enqueue_id.bytes
+
+
+def a_filler(files: LossyFiles, queue: OwnedQueue) -> Filler:
+    """Return what a receiver of this store has."""
+    engine = queue.engine
+    contents = Contents(files, engine.layout)
+    return Filler(contents, engine.limits, engine.clock, SeededChance(7), Inline())
+
+
 class Outside:
     """The world outside: it uses the queue, and notes in the journal what it saw."""
 
     def __init__(self, files: LossyFiles, queue: OwnedQueue) -> None:
         self.files, self.queue = files, queue
+        self.filler, self.owner = a_filler(files, queue), Lent(queue)
         self.items: dict[str, SpoolItem] = {}
         self.consumer = queue.consumer(1000)
 
@@ -91,6 +123,14 @@ class Outside:
         self.files.note("offered", name, recipients)
         mail = Mail("a@example.org", recipients, content_of(name), name=name)
         await self.queue.enqueue(mail, delay)
+        self.files.note("accepted", name)
+
+    async def receive(self, name: str) -> None:
+        """The same, by way of a process that stores the mail itself."""
+        recipients = (f"{name}0@example.net",)
+        self.files.note("offered", name, recipients)
+        mail = Mail("a@example.org", recipients, content_of(name), name=name)
+        await self.filler.enqueue(cast("Connection", self.owner), mail)
         self.files.note("accepted", name)
 
     async def lease(self) -> SpoolItem:

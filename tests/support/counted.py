@@ -1,5 +1,7 @@
 """An MTA in one process over a store, whose calls somebody counts: `counted STORE CLIENTS MAILS`.
 
+With a fourth word, `receiver`, mails are stored by a handle that shares the owner's lock, as the
+receivers of an MTA do it.
 It warms up; then in the phase `accept` clients hand in mails, in `deliver` these go out, in `both`
 mails come in and go out, and in `away` mails that were deferred before are tried again while their
 next hop refuses connections.
@@ -103,11 +105,14 @@ class Counted:
             await asyncio.sleep(0.01)
 
 
-async def main(root: Path, clients: int, mails: int) -> None:
+async def main(root: Path, clients: int, mails: int, front: str = "owner") -> None:
     """Go through the phases."""
     queue = await open_directory(root, create=True, options=OPTIONS)
+    door = queue
+    if front == "receiver":
+        door = await open_directory(root, options=OPTIONS, lock=queue.lock)
     offer = Offer("intake.example", 1 << 20)
-    intake = SmtpServer(Receiver(queue, offer, MachineClock(), MachineChance()))
+    intake = SmtpServer(Receiver(door, offer, MachineClock(), MachineChance()))
     await intake.listen("127.0.0.1", 0)
     here = Counted(root, queue, intake, clients)
 
@@ -143,9 +148,11 @@ async def main(root: Path, clients: int, mails: int) -> None:
                 await here.until(lambda sizes: sizes.delayed == mails)
         await here.phase("end")
     await intake.drain(timedelta(seconds=1))
+    if door is not queue:
+        await door.close()
     await queue.close()
 
 
 if __name__ == "__main__":
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
-    asyncio.run(main(Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])))
+    asyncio.run(main(Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]), *sys.argv[4:]))

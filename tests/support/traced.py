@@ -22,7 +22,7 @@ _NAMED = re.compile(r'"(/[^"]*)"')
 _OPEN = re.compile(r"<(/[^>]*)>")
 
 
-def trace(folder: Path, clients: int, mails: int) -> dict[str, list[str]]:
+def trace(folder: Path, clients: int, mails: int, front: str = "owner") -> dict[str, list[str]]:
     """Run `counted.py` under strace; return what it did, phase by phase, in the order in which it
     was done: see `_event`. A phase that began is there, also when nothing was done in it."""
     store, out = folder / "store", folder / "trace"
@@ -30,7 +30,7 @@ def trace(folder: Path, clients: int, mails: int) -> dict[str, list[str]]:
         (
             *("strace", "-f", "-qq", "--seccomp-bpf", "-y", "-s", "16", "-e", f"trace={CALLS}"),
             *("-o", str(out), sys.executable, "-m", "support.counted"),
-            *(str(store), str(clients), str(mails)),
+            *(str(store), str(clients), str(mails), front),
         ),
         stdin=subprocess.DEVNULL,
         env={**os.environ, "PYTHONPATH": f"{ROOT / 'operator'}:{ROOT / 'tests'}"},

@@ -108,7 +108,7 @@ class Filler:
         try:
             slots = await connection.call("lend", count=LENT)
             if connection is self._connection:
-                self._free[:0] = slots
+                self._free[:0] = reversed(slots)
         finally:
             self._borrowing = None
 
