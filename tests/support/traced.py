@@ -13,8 +13,8 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-CALLS = "openat,pread64,fsync,fdatasync,rename,unlink,mkdir,sendto,write"
-VERBS = {"fsync": "sync", "fdatasync": "sync", "pread64": "read"}
+CALLS = "openat,pread64,preadv2,fsync,fdatasync,rename,unlink,mkdir,sendto,write"
+VERBS = {"fsync": "sync", "fdatasync": "sync", "pread64": "read", "preadv2": "read"}
 PHASE = "phase-"
 _BEGUN = re.compile(r"^(\d+) +(\w+)\((.*)$")
 _RESUMED = re.compile(r"^(\d+) +<\.\.\. (\w+) resumed>(.*)$")

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 from collections import OrderedDict
 from dataclasses import dataclass
+from functools import lru_cache
 from struct import Struct
 from typing import Any, NamedTuple
 
@@ -104,10 +105,9 @@ class Contents:
     """The spool files of a store, by slot."""
 
     def __init__(self, files: Files, layout: Layout) -> None:
-        self._files, self._layout = files, layout
+        self._files = files
+        self._path = lru_cache(2 * KEPT_OPEN)(layout.spool_file)
         self._idle: OrderedDict[int, File] = OrderedDict()
-        self.opened = 0
-        """How often a file was opened to be read (SP-20)."""
 
     def begin(self, slot: int) -> Filling:
         """Open a slot's file to be filled."""
@@ -142,13 +142,13 @@ class Contents:
         """Remove a file that nobody needs. Not durable."""
         if (file := self._idle.pop(slot, None)) is not None:
             file.close()
-        self._files.unlink(self._layout.spool_file(slot))
+        self._files.unlink(self._path(slot))
 
     def _take(self, slot: int) -> File:
         """Return a slot's file, for this caller alone. Any thread may call: each step on the table
         of idle files is one that no other thread can divide."""
         file = self._idle.pop(slot, None)
-        return file or self._files.open(self._layout.spool_file(slot))
+        return file or self._files.open(self._path(slot))
 
     def keep(self, slot: int, file: File) -> None:
         """Let a slot's file stay open for whoever needs it next."""
@@ -164,9 +164,8 @@ class Contents:
 
     def open(self, slot: int, mail_id: bytes) -> tuple[File, SpoolHeader]:
         """Open a mail for reading. Raises: BlobMissing when the file holds another mail or none."""
-        self.opened += 1
         try:
-            file = self._files.open(self._layout.spool_file(slot))
+            file = self._files.open(self._path(slot))
         except FileNotFoundError as error:
             raise BlobMissing(f"spool file {slot} is missing") from error
         header = read_header(file.pread(0, HEADER_BYTES))
@@ -180,15 +179,12 @@ class Contents:
         it has to be read, and that will tell what is wrong with it."""
         if length > SMALL:
             return None
-        self.opened += 1
         try:
-            file = self._files.open(self._layout.spool_file(slot))
+            file = self._take(slot)
         except FileNotFoundError:
             return None
-        try:
-            data = file.at_hand(0, HEADER_BYTES + length)
-        finally:
-            file.close()
+        data = file.at_hand(0, HEADER_BYTES + length)
+        self.keep(slot, file)
         header = None if data is None else read_header(data)
         if data is None or header is None or header.mail_id != mail_id:
             return None
@@ -208,7 +204,7 @@ class Contents:
 
     def verify(self, slot: int) -> tuple[SpoolHeader, dict[str, Any]] | None:
         """Return a whole mail's header and envelope; None for a free or incomplete file (AMB-3)."""
-        file = self._files.open(self._layout.spool_file(slot))
+        file = self._files.open(self._path(slot))
         try:
             header = read_header(file.pread(0, HEADER_BYTES))
             if header is None or not _is_whole(file, header):

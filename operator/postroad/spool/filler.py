@@ -11,6 +11,7 @@ Source: SP-7..9; ADR 0013.
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from uuid import UUID
 
 from postroad.domain.identifiers import Identifiers
@@ -21,7 +22,7 @@ from postroad.spool.connection import Connection
 from postroad.spool.contents import Contents
 from postroad.spool.limits import Limits
 from postroad.spool.moments import microseconds
-from postroad.spool.records import Waiting, encode, envelope_json, to_json
+from postroad.spool.records import domains_of, encode_new, envelope_json, to_json
 from postroad.spool.storing import store_whole
 
 LENT = 32
@@ -34,11 +35,11 @@ QUICK_SECONDS = 0.002
 """A mail that is stored faster than this is stored by the event loop itself: a thread would cost
 more than the wait. Where storing takes longer, threads do it, many at a time."""
 
+LATELY = 8
+"""Mails whose storing is looked at."""
+
 SMALL = 256 * 1024
 """Bytes of a content; a larger one is always stored by a thread."""
-
-_UNKNOWN = bytes(16)
-"""Stands for the enqueue id that the owner will give."""
 
 
 class Filler:
@@ -52,40 +53,37 @@ class Filler:
         self._connection: Connection | None = None
         self._free: list[int] = []
         self._borrowing: asyncio.Task[None] | None = None
-        self._seconds = 0.0
-        """What storing a mail took lately, on average."""
+        self._seconds = deque([0.0], maxlen=LATELY)
+        """What storing a mail took lately. The least of it tells how fast the disk is: the rest is
+        waiting for a processor, which a thread would have to do as well."""
 
     async def enqueue(self, connection: Connection, mail: Mail) -> UUID:
         """Store a mail and have it queued; as `MailQueue.enqueue`. Its content is in memory."""
         content = mail.content
         assert isinstance(content, bytes)
-        envelope = envelope_json(mail.envelope)
-        self._limits.check(to_json(envelope), len(content))
+        envelope = mail.envelope
+        json = to_json(envelope_json(envelope))
+        self._limits.check(json, len(content))
         slot = await self._take(connection)
-        now_us = microseconds(self._clock.now())
-        mail_id = self._identifiers.new().bytes
-        await self._store(slot, mail_id, content, envelope, now_us)
-        waiting = Waiting(
-            mail_id, _UNKNOWN, slot, 0, mail.envelope, tuple(range(len(mail.recipients))),
-            now_us, now_us, len(content),
-        )  # fmt: skip
-        return UUID(bytes=await connection.store(encode(waiting)[1]))
+        mail_id, now_us = self._identifiers.new().bytes, microseconds(self._clock.now())
+        await self._store(slot, mail_id, content, json, now_us)
+        record = encode_new(mail_id, slot, now_us, len(content), domains_of(envelope), json)
+        return UUID(bytes=await connection.store(record))
 
     async def _store(
-        self, slot: int, mail_id: bytes, content: bytes, envelope: dict[str, object], now_us: int
+        self, slot: int, mail_id: bytes, content: bytes, envelope: bytes, now_us: int
     ) -> None:
-        if self._seconds < QUICK_SECONDS and len(content) <= SMALL:
+        if min(self._seconds) < QUICK_SECONDS and len(content) <= SMALL:
             self._store_timed(slot, mail_id, content, envelope, now_us)
         else:
             await self._threads.run(self._store_timed, slot, mail_id, content, envelope, now_us)
 
     def _store_timed(
-        self, slot: int, mail_id: bytes, content: bytes, envelope: dict[str, object], now_us: int
+        self, slot: int, mail_id: bytes, content: bytes, envelope: bytes, now_us: int
     ) -> None:
         began = self._clock.elapsed()
         store_whole(self._contents, slot, mail_id, content, envelope, now_us)
-        seconds = (self._clock.elapsed() - began).total_seconds()
-        self._seconds += (seconds - self._seconds) / 8
+        self._seconds.append((self._clock.elapsed() - began).total_seconds())
 
     async def _take(self, connection: Connection) -> int:
         """Return a slot that this connection's owner has lent. Raises: StoreFull, StoreFailed,

@@ -29,7 +29,7 @@ from postroad.spool.records import (
     with_enqueue_id,
 )
 from postroad.spool.shape import Shape, header_size_of
-from postroad.spool.storing import store_whole
+from postroad.spool.storing import store_whole, with_shape
 
 Result = TypeVar("Result")
 
@@ -37,9 +37,9 @@ Result = TypeVar("Result")
 async def receive(engine: Engine, mail: Mail, delay: timedelta) -> UUID:
     """Queue a mail. See `MailQueue.enqueue`."""
     engine.check()
-    envelope = envelope_json(mail.envelope)
+    envelope = to_json(envelope_json(mail.envelope))
     size = len(mail.content) if isinstance(mail.content, bytes) else 0
-    engine.limits.check(to_json(envelope), size)
+    engine.limits.check(envelope, size)
     engine.arrivals.under_way += 1
     try:
         return await _receive(engine, mail, envelope, delay)
@@ -47,9 +47,7 @@ async def receive(engine: Engine, mail: Mail, delay: timedelta) -> UUID:
         engine.arrivals.under_way -= 1
 
 
-async def _receive(
-    engine: Engine, mail: Mail, envelope: dict[str, object], delay: timedelta
-) -> UUID:
+async def _receive(engine: Engine, mail: Mail, envelope: bytes, delay: timedelta) -> UUID:
     accepted_us = engine.now_us()
     mail_id = engine.identifiers.new().bytes
     slot = await engine.slots.take()
@@ -99,7 +97,7 @@ class _Spooling:
         self._filling: Filling | None = None
         self._call: asyncio.Future[Any] | None = None
 
-    async def store(self, content: Content, envelope: dict[str, object]) -> int:
+    async def store(self, content: Content, envelope: bytes) -> int:
         """Store content and envelope; return the content's size. Durable when it returns."""
         try:
             if isinstance(content, bytes):
@@ -117,12 +115,12 @@ class _Spooling:
         self._call = call
         return await asyncio.shield(call)
 
-    def _store_whole(self, content: bytes, envelope: dict[str, object]) -> None:
+    def _store_whole(self, content: bytes, envelope: bytes) -> None:
         store_whole(
             self._engine.contents, self._slot, self._mail_id, content, envelope, self._accepted_us
         )
 
-    async def _store_stream(self, chunks: AsyncIterator[bytes], envelope: dict[str, object]) -> int:
+    async def _store_stream(self, chunks: AsyncIterator[bytes], envelope: bytes) -> int:
         """A stream is never held whole; its dots are left to the sender to find."""
         engine = self._engine
         filling = self._filling = await self._run(engine.contents.begin, self._slot)
@@ -133,10 +131,8 @@ class _Spooling:
             engine.limits.check_size(filling.length + len(chunk))
             engine.limits.check_room(len(chunk))
             await self._run(filling.add, chunk)
-        envelope["shape"] = Shape(header_size, None).as_json()
-        await self._run(
-            filling.finish, self._mail_id, to_json(envelope), header_size, self._accepted_us
-        )
+        kept = with_shape(envelope, Shape(header_size, None))
+        await self._run(filling.finish, self._mail_id, kept, header_size, self._accepted_us)
         filling.close()
         return filling.length
 

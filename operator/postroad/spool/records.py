@@ -180,6 +180,19 @@ def read_head(payload: bytes) -> EnvelopeHead:
     return EnvelopeHead(*_ENVELOPE.unpack_from(payload))
 
 
+def encode_new(
+    mail_id: bytes, slot: int, accepted_us: int, size: int, domains: str, envelope: bytes
+) -> bytes:
+    """Return the ENVELOPE of a new mail for all its recipients, from its envelope in JSON. It has
+    no enqueue id yet."""
+    known = domains.encode()
+    head = _ENVELOPE.pack(
+        mail_id, bytes(16), slot, 0, 0, accepted_us, accepted_us, 0, size, NOWHERE, 0, 0, 0,
+        len(known),
+    )  # fmt: skip
+    return head + known + envelope
+
+
 def with_enqueue_id(payload: bytes, enqueue_id: bytes) -> bytes:
     """Return an ENVELOPE under another enqueue id."""
     return payload[:16] + enqueue_id + payload[32:]

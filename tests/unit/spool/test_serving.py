@@ -15,7 +15,7 @@ from postroad.errors import StoreFailed
 from postroad.ports.queue import Sizes
 from postroad.spool import wire
 from postroad.spool.records import envelope_json
-from postroad.spool.server import PIECES, _Connection
+from postroad.spool.serving import PIECES, Serving
 from postroad.spool.wire import Kind
 
 PIECE = bytes(1000)
@@ -66,7 +66,7 @@ async def begun(queue: SlowQueue) -> tuple[asyncio.StreamReader, Written, asynci
         reader.feed_data(wire.frame(1, Kind.DATA, PIECE))
     reader.feed_data(wire.frame(1, Kind.END))
     reader.feed_data(wire.json_frame(2, Kind.CALL, {"op": "size"}))
-    connection: Any = _Connection(queue, reader, written)  # type: ignore[arg-type]
+    connection: Any = Serving(queue, reader, written)  # type: ignore[arg-type]
     serving = asyncio.create_task(connection.serve())
     for _ in range(100):
         await asyncio.sleep(0)
