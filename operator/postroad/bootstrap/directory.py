@@ -141,6 +141,7 @@ def _filler(files: DiskFiles, root: Path, lock: int) -> Filler:
     layout, options = describe(files, root, Options(), create=False)
     if not os.path.samestat(os.fstat(lock), Path(layout.lock).stat()):
         raise InvalidInput(f"descriptor {lock} is not the lock on {root}")
+    os.set_inheritable(lock, False)
     clock = MachineClock()
     limits = Limits(options, Headroom(files, layout, lambda: clock.elapsed().total_seconds()))
     threads = ThreadPool(MAIL_THREADS, "mail")
