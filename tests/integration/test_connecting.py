@@ -96,6 +96,8 @@ async def test_connections_that_are_closed_before_their_first_use_are_never_made
         await connected.broker(QueueName("test", servers.fresh())).declare()
     with pytest.raises(ViewUnavailable, match="is closed"):
         await connected.views().check()
+    with pytest.raises(BlobsUnavailable, match="was closed"):
+        await connected.blobs("never").exists()
 
 
 async def test_a_first_queue_is_created_with_all_it_needs() -> None:

@@ -20,7 +20,7 @@ from botocore.exceptions import BotoCoreError, ClientError, NoCredentialsError
 from postroad.adapters.s3.access import Access
 from postroad.adapters.s3.codes import error_of
 from postroad.adapters.s3.objects import Objects
-from postroad.errors import CredentialsRefused, PostroadError
+from postroad.errors import BlobsUnavailable, CredentialsRefused, PostroadError
 
 if TYPE_CHECKING:
     from mypy_boto3_s3 import S3Client
@@ -39,10 +39,13 @@ class Store:
         self._clients: dict[timedelta | None, S3Client] = {}
         self._objects: dict[str, Objects] = {}
         self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="s3")
+        self._is_closed = False
 
     async def __call__(self, work: Callable[[S3Client], T], patience: timedelta | None = None) -> T:
         """Run `work` with the client in a thread; with `patience`, a body may take as long to be
         sent, and the answer as long to come. Raises: BlobsError, CredentialsRefused."""
+        if self._is_closed:
+            raise BlobsUnavailable("the connection with S3 was closed")
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(self._threads, self._run, work, patience)
 
@@ -93,6 +96,7 @@ class Store:
 
     async def close(self) -> None:
         """Let running calls end and release what is idle. Idempotent."""
+        self._is_closed = True
         self._threads.shutdown(wait=False, cancel_futures=True)
         for client in self._clients.values():
             client.close()
