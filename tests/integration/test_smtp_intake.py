@@ -1,10 +1,12 @@
 """The intake over real sockets: what gets a 250 is queued as it came, whatever clients do."""
 
 import asyncio
+import gc
 import smtplib
 import socket
 import ssl
 import tempfile
+import weakref
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import timedelta
@@ -20,10 +22,10 @@ from postroad.adapters.network.relay import SmtpRelay
 from postroad.domain.mail import Mail, Origin, Outcome, OutcomeKind
 from postroad.domain.nexthops import NextHop, TlsMode
 from postroad.errors import BrokerUnavailable, PostroadError, StoreFull
-from postroad.intake.dialogue import Offer
+from postroad.intake.dialogue import Dialogue, Offer
 from postroad.intake.received import MOST_HOPS
 from postroad.intake.server import SmtpServer
-from postroad.intake.sessions import Patience, Receiver
+from postroad.intake.sessions import BURST, Patience, Receiver, Session
 from postroad.ports.queue import MailQueue
 from support.accounts import Accounts
 from support.certificates import Certificates
@@ -263,6 +265,21 @@ async def test_a_large_mail_waits_in_a_file_and_leaves_none(
     assert list(tmp_path.iterdir()) == []
 
 
+async def test_a_large_mail_that_no_file_takes_is_not_accepted_and_read_to_its_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "missing"))
+    async with an_intake() as intake, intake.client() as client:
+        await client.envelope()
+        large = await client.say("y" * MEBIBYTE + "\r\nMAIL FROM:<>\r\n.")
+        await client.envelope()
+        small = await client.say("fits\r\n.")
+
+    assert large == ["452 4.3.1 no space left, come again"]
+    assert small[0].startswith("250 ")
+    assert [without_trace(content) for _, content in intake.queue.mails] == [b"fits\r\n"]
+
+
 @pytest.mark.parametrize(
     "end",
     ["\n.\n", "\n.\r\n", "\r.\r", "\r\n.\n", "\r\n.\r", "\n\n.\r\n"],
@@ -302,6 +319,72 @@ async def test_pipelined_commands_are_answered_in_order() -> None:
     codes = [reply[:3] for reply in (*envelope, *second, *end)]
     assert codes == ["250", "501", "250", "354", "250", "250", "250", "354", "250", "221"]
     assert [without_trace(content) for _, content in intake.queue.mails] == [b"one\r\n", b"two\r\n"]
+
+
+async def test_thousands_of_pipelined_commands_are_answered_and_hold_back_nobody() -> None:
+    count = 50 * BURST
+    async with an_intake() as intake, intake.client() as busy, intake.client() as other:
+        busy.writer.write(b"NOOP\r\n" * count + b"HELP\r\n")
+        assert await other.say("NOOP") == ["250 2.0.0 ok"]
+        replies = [await busy.reply() for _ in range(count + 1)]
+
+    assert replies[:-1] == ["250 2.0.0 ok"] * count
+    assert replies[-1].startswith("214 ")
+
+
+async def test_all_that_was_said_at_once_is_done_though_the_client_says_no_more() -> None:
+    said = (
+        b"EHLO x\r\nMAIL FROM:<>\r\nRCPT TO:<a@b.example>\r\nDATA\r\nbody\r\n.\r\n"
+        b"MAIL FROM:<>\r\nRCPT TO:<c@d.example>\r\nDATA\r\nsecond\r\n.\r\nQUIT\r\n"
+    )
+    async with an_intake() as intake, intake.client(hello=None) as client:
+        client.writer.write(said)
+        client.writer.write_eof()
+        replies = (await client.reader.read()).decode().splitlines()
+
+    codes = [reply[:3] for reply in replies if reply[3] == " "]
+    assert codes == ["220", "250", "250", "250", "354", "250", "250", "250", "354", "250", "221"]
+    assert [without_trace(content) for _, content in intake.queue.mails] == [
+        b"body\r\n",
+        b"second\r\n",
+    ]
+
+
+async def test_a_bug_met_while_answering_ends_its_session_and_no_other(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def answer(dialogue: Dialogue, line: bytes) -> object:
+        raise ZeroDivisionError
+
+    async with an_intake() as intake, intake.client() as client, intake.client() as other:
+        with monkeypatch.context() as patched:
+            patched.setattr(Dialogue, "answer", answer)
+            client.writer.write(b"NOOP\r\n")
+            assert await client.is_gone()
+        assert await other.say("NOOP") == ["250 2.0.0 ok"]
+
+    assert "a session failed in an unforeseen way" in caplog.text
+
+
+async def test_a_session_that_is_over_waits_for_no_collector() -> None:
+    async with an_intake() as intake:
+        earlier = _sessions()
+        gc.disable()
+        try:
+            async with intake.client() as client:
+                [session] = [weakref.ref(each) for each in _sessions() if each not in earlier]
+                await client.envelope()
+                await client.say("x\r\n.", "QUIT")
+                assert await client.is_gone()
+            await intake.server.drain(timedelta(seconds=5))
+            await asyncio.sleep(0)
+            assert session() is None
+        finally:
+            gc.enable()
+
+
+def _sessions() -> list[Session]:
+    return [each for each in gc.get_objects() if isinstance(each, Session)]
 
 
 async def test_a_mail_that_goes_round_in_circles_is_stopped() -> None:

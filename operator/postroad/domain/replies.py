@@ -8,7 +8,7 @@ Source: RFC 5321 4.2; RFC 2034 4; RFC 3463 2.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from postroad.domain.mail import Outcome
 from postroad.errors import InvalidInput
@@ -45,6 +45,7 @@ class Reply:
 
     code: int
     lines: tuple[str, ...] = ("",)
+    _encoded: bytes | None = field(default=None, init=False, repr=False, compare=False)
 
     def __str__(self) -> str:
         text = " ".join((str(self.code), *self.lines))
@@ -96,11 +97,13 @@ class Reply:
 
     def encode(self) -> bytes:
         """Return the reply as it is sent, every line ended by CRLF."""
-        if len(self.lines) == 1:
-            return f"{self.code} {self.lines[0]}\r\n".encode()
-        *first, last = self.lines
-        lines = [f"{self.code}-{line}" for line in first] + [f"{self.code} {last}"]
-        return "".join(f"{line}\r\n" for line in lines).encode()
+        encoded = self._encoded
+        if encoded is None:  # most replies are constants, said a million times
+            *first, last = self.lines
+            lines = [*(f"{self.code}-{line}\r\n" for line in first), f"{self.code} {last}\r\n"]
+            encoded = "".join(lines).encode()
+            object.__setattr__(self, "_encoded", encoded)
+        return encoded
 
 
 class ReplyReader:

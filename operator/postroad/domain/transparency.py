@@ -46,19 +46,22 @@ class Unstuffer:
             end = data.find(_TERMINATOR, dot)
         is_stuffed = dot != end
         if end >= 0:
-            content = self._content(data[: end + len(_CRLF)], is_stuffed)
+            content = self._content(data, end + len(_CRLF), is_stuffed)
             return content, data[end + len(_TERMINATOR) :]
         tail = next((tail for tail in _TAILS if data.endswith(tail)), b"")
         self._held = tail
-        return self._content(data[: len(data) - len(tail)], is_stuffed), None
+        return self._content(data, len(data) - len(tail), is_stuffed), None
 
-    def _content(self, data: bytes, is_stuffed: bool) -> bytes:
-        if not data:
-            return data
-        # A held CRLF always comes back with what follows it, so this needs no look-behind.
-        self.has_bare_line_ends |= _has_bare_line_ends(data)
-        content = (data.replace(_DOT, _CRLF) if is_stuffed else data)[self._skip :]
+    def _content(self, data: bytes, end: int, is_stuffed: bool) -> bytes:
+        if not end:
+            return b""
+        if is_stuffed:
+            content = data[:end].replace(_DOT, _CRLF)[self._skip :]
+        else:
+            content = data[self._skip : end]
         self._skip = 0
+        # A held CRLF always comes back with what follows it, so this needs no look-behind.
+        self.has_bare_line_ends |= _has_bare_line_ends(content)
         return content
 
 

@@ -21,7 +21,7 @@ IDLE = Reply(421, ("4.4.2 idle for too long",))
 LINE_TOO_LONG = Reply(500, ("5.5.2 line too long",))
 
 
-def accepted(enqueue_id: UUID) -> Reply:
+def accepted(enqueue_id: UUID | str) -> Reply:
     """Return the reply that takes over responsibility."""
     return Reply(250, (f"2.0.0 queued as {enqueue_id}",))
 

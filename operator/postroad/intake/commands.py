@@ -9,7 +9,7 @@ Source: RFC 5321 4.1; RFC 1870; RFC 3461 4; RFC 6152; RFC 6531 3; RFC 6533 3.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from postroad.domain.mail import RecipientDsn, check_address
 from postroad.domain.replies import Reply
@@ -20,7 +20,10 @@ LONGEST_LINE = 4096
 """Octets of a command without its CRLF. RFC 5321 says 512 and lets every extension add to it;
 ORCPT alone adds 500."""
 
-_VERB = re.compile(rb"([A-Za-z]{3,10})(?:[ \t]+(.*))?", re.DOTALL)
+_COMMAND = re.compile(rb"([A-Za-z]{3,10})(?:[ \t]+([^\r\n\0]*))?")
+_ADDRESS = r"<([A-Za-z0-9.+_=-]{1,64}@(?:[A-Za-z0-9-]{1,63}\.){0,3}[A-Za-z0-9-]{1,63})>"
+_ORDINARY_FROM, _ORDINARY_TO = re.compile(f"FROM:{_ADDRESS}"), re.compile(f"TO:{_ADDRESS}")
+"""What is said of most mailboxes: nothing in it could be refused."""
 _PATH = re.compile(
     r"(?P<keyword>FROM|TO):[ ]*"
     r"<(?P<path>(?:\"(?:[^\"\\]|\\.)*\"|[^\">])*)>"
@@ -44,8 +47,7 @@ class Refused(InvalidInput):
         self.reply = Reply(code, (text,))
 
 
-@dataclass(frozen=True, slots=True)
-class MailFrom:
+class MailFrom(NamedTuple):
     """MAIL: a transaction begins. `sender` is None for the null reverse-path."""
 
     sender: str | None
@@ -55,8 +57,7 @@ class MailFrom:
     envid: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class RcptTo:
+class RcptTo(NamedTuple):
     """RCPT: one recipient more."""
 
     recipient: str
@@ -68,19 +69,23 @@ def split_command(line: bytes) -> tuple[str, str]:
 
     Raises: Refused for what is not a command line.
     """
-    if b"\r" in line or b"\n" in line or b"\0" in line:
-        raise Refused(500, "5.5.2 bare CR, LF or NUL in a command")
-    found = _VERB.fullmatch(line.rstrip(b" \t"))
+    found = _COMMAND.fullmatch(line)
     if found is None:
+        if b"\r" in line or b"\n" in line or b"\0" in line:
+            raise Refused(500, "5.5.2 bare CR, LF or NUL in a command")
         raise Refused(500, "5.5.2 command not understood")
+    verb, argument = found.groups(b"")
     try:
-        return found[1].decode().upper(), (found[2] or b"").decode().strip(" \t")
+        return verb.decode().upper(), argument.decode().rstrip(" \t")
     except UnicodeDecodeError:
         raise Refused(501, "5.5.4 the command is not UTF-8") from None
 
 
 def parse_mail(argument: str) -> MailFrom:
     """Read what follows MAIL. Raises: Refused."""
+    ordinary = _ORDINARY_FROM.fullmatch(argument)
+    if ordinary is not None:
+        return MailFrom(ordinary[1])
     path, parameters = _split_path("FROM", argument)
     values = _parameters(parameters, ("SIZE", "BODY", "SMTPUTF8", "RET", "ENVID"))
     utf8 = "SMTPUTF8" in values
@@ -103,6 +108,9 @@ def parse_mail(argument: str) -> MailFrom:
 
 def parse_rcpt(argument: str, *, utf8: bool) -> RcptTo:
     """Read what follows RCPT. Raises: Refused."""
+    ordinary = _ORDINARY_TO.fullmatch(argument)
+    if ordinary is not None:
+        return RcptTo(ordinary[1])
     path, parameters = _split_path("TO", argument)
     values = _parameters(parameters, ("NOTIFY", "ORCPT"))
     if path.lower() == "postmaster":  # the one mailbox that needs no domain (RFC 5321 4.5.1)

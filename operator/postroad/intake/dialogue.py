@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field
 from enum import Enum, auto
+from typing import NamedTuple
 
 from postroad.domain.mail import DsnOptions, RecipientDsn
 from postroad.domain.replies import Reply
@@ -30,6 +31,27 @@ class Offer:
     """Per mail; RFC 5321 4.5.3.1.8 wants at least 100."""
 
     tls: bool = False
+    greeting: Reply = field(init=False, repr=False, compare=False)
+    helo: Reply = field(init=False, repr=False, compare=False)
+    ehlo: Reply = field(init=False, repr=False, compare=False)
+    ehlo_secured: Reply = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        extensions = (
+            self.hostname,
+            "PIPELINING",
+            f"SIZE {self.max_size_bytes}",
+            "8BITMIME",
+            "SMTPUTF8",
+            "ENHANCEDSTATUSCODES",
+            "DSN",
+        )
+        secured = Reply(250, extensions)
+        in_clear = Reply(250, (*extensions, "STARTTLS")) if self.tls else secured
+        object.__setattr__(self, "greeting", Reply(220, (f"{self.hostname} ESMTP",)))
+        object.__setattr__(self, "helo", Reply(250, (self.hostname,)))
+        object.__setattr__(self, "ehlo", in_clear)
+        object.__setattr__(self, "ehlo_secured", secured)
 
 
 class Step(Enum):
@@ -41,8 +63,7 @@ class Step(Enum):
     CLOSE = auto()
 
 
-@dataclass(frozen=True, slots=True)
-class Transaction:
+class Transaction(NamedTuple):
     """An envelope on its way in; a new value with every recipient."""
 
     mail_from: MailFrom
@@ -59,6 +80,10 @@ class Transaction:
 
 Answer = tuple[Reply, Step]
 _OK = Reply(250, ("2.0.0 ok",))
+_SENDER_OK = Reply(250, ("2.1.0 ok",))
+_RECIPIENT_OK = Reply(250, ("2.1.5 ok",))
+_GO_ON = Reply(354, ("end with <CRLF>.<CRLF>",))
+_BYE = Reply(221, ("2.0.0 bye",))
 _NEEDLESS = Reply(503, ("5.5.1 bad sequence of commands",))
 
 
@@ -79,7 +104,7 @@ class Dialogue:
 
     def greeting(self) -> Reply:
         """Return what a client that has connected is told."""
-        return Reply(220, (f"{self.offer.hostname} ESMTP",))
+        return self.offer.greeting
 
     def answer(self, line: bytes) -> Answer:
         """Answer one command line."""
@@ -116,7 +141,7 @@ class Dialogue:
         return "SMTP"
 
     def _count(self, reply: Reply, step: Step) -> Answer:
-        if reply.is_permanent:
+        if reply.code >= 500:
             self.errors += 1
             if self.errors >= MOST_ERRORS:
                 return Reply(421, ("4.7.0 too many errors",)), Step.CLOSE
@@ -138,7 +163,7 @@ class Dialogue:
             case "NOOP":
                 return _OK, Step.NEXT_COMMAND
             case "QUIT":
-                return Reply(221, ("2.0.0 bye",)), Step.CLOSE
+                return _BYE, Step.CLOSE
             case "STARTTLS" if self.offer.tls:
                 return self._start_tls(argument)
             case "VRFY":
@@ -154,19 +179,8 @@ class Dialogue:
         self.finish()
         self.client_name, self.is_extended = argument, verb == "EHLO"
         if verb == "HELO":
-            return Reply(250, (self.offer.hostname,))
-        extensions = [
-            self.offer.hostname,
-            "PIPELINING",
-            f"SIZE {self.offer.max_size_bytes}",
-            "8BITMIME",
-            "SMTPUTF8",
-            "ENHANCEDSTATUSCODES",
-            "DSN",
-        ]
-        if self.offer.tls and not self.is_secured:
-            extensions.append("STARTTLS")
-        return Reply(250, tuple(extensions))
+            return self.offer.helo
+        return self.offer.ehlo_secured if self.is_secured else self.offer.ehlo
 
     def _mail(self, argument: str) -> Reply:
         if self.client_name is None:
@@ -177,18 +191,18 @@ class Dialogue:
         if mail_from.size_bytes is not None and mail_from.size_bytes > self.offer.max_size_bytes:
             raise Refused(552, "5.3.4 the mail is larger than accepted")
         self._mail_from = mail_from
-        return Reply(250, ("2.1.0 ok",))
+        return _SENDER_OK
 
     def _rcpt(self, argument: str) -> Reply:
         if self._mail_from is None:
             return _NEEDLESS
         wanted = parse_rcpt(argument, utf8=self._mail_from.utf8)
         if wanted.recipient in self._recipients:
-            return Reply(250, ("2.1.5 ok",))
+            return _RECIPIENT_OK
         if len(self._recipients) >= self.offer.max_recipients:
             return Reply(452, ("4.5.3 too many recipients",))
         self._recipients[wanted.recipient] = wanted.dsn
-        return Reply(250, ("2.1.5 ok",))
+        return _RECIPIENT_OK
 
     def _data(self, argument: str) -> Answer:
         if argument:
@@ -202,7 +216,7 @@ class Dialogue:
             tuple(self._recipients),
             {recipient: dsn for recipient, dsn in self._recipients.items() if dsn is not None},
         )
-        return Reply(354, ("end with <CRLF>.<CRLF>",)), Step.READ_MAIL
+        return _GO_ON, Step.READ_MAIL
 
     def _start_tls(self, argument: str) -> Answer:
         if argument:

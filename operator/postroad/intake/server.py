@@ -10,7 +10,8 @@ import asyncio
 import socket
 from datetime import timedelta
 
-from postroad.adapters.network.wire import Wire, WireError
+from postroad.adapters.network.serving import ServingWire
+from postroad.adapters.network.wire import WireError
 from postroad.errors import InvalidSettings
 from postroad.intake import answers
 from postroad.intake.sessions import Receiver, Session
@@ -29,7 +30,7 @@ class SmtpServer:
     def __init__(self, receiver: Receiver, *, max_sessions: int = 500) -> None:
         self._receiver = receiver
         self._max_sessions = max_sessions
-        self._sessions: dict[asyncio.Task[None], Wire] = {}
+        self._sessions: dict[asyncio.Task[None], ServingWire] = {}
         self._server: asyncio.Server | None = None
         self._is_draining = False
         SESSIONS.set_function(lambda: len(self._sessions))
@@ -51,8 +52,8 @@ class SmtpServer:
         loop = asyncio.get_running_loop()
         self._server = await loop.create_server(self._wire, sock=listening, backlog=BACKLOG)
 
-    def _wire(self) -> Wire:
-        return Wire(self._welcome)
+    def _wire(self) -> ServingWire:
+        return ServingWire(self._welcome)
 
     @property
     def port(self) -> int:
@@ -77,7 +78,7 @@ class SmtpServer:
         if late:
             _log.warning("sessions cut off", queue=self._receiver.queue.name, count=len(late))
 
-    def _welcome(self, wire: Wire) -> None:
+    def _welcome(self, wire: ServingWire) -> None:
         if self._is_draining or len(self._sessions) >= self._max_sessions:
             reply = answers.CLOSING if self._is_draining else answers.BUSY
             running = asyncio.create_task(_turn_away(wire, reply.encode()))
@@ -92,7 +93,7 @@ class SmtpServer:
             _log.error("a session failed in an unforeseen way", exc_info=error)
 
 
-async def _turn_away(wire: Wire, reply: bytes) -> None:
+async def _turn_away(wire: ServingWire, reply: bytes) -> None:
     try:
         await wire.write(reply, timedelta(seconds=1))
         await wire.close(timedelta(seconds=1))

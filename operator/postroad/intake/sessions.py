@@ -1,34 +1,28 @@
 """One client's session: lines to the dialogue, replies back, and mails into the queue.
 
-A mail is answered with 250 only after `enqueue` returned. What arrives after DATA goes on being
-read to its end whatever is wrong with it, so that no part of a refused mail is taken for commands.
+What a client sends is taken within the call that brings it; the session's task waits for the rest:
+a mail is answered with 250 only after `enqueue` returned.
 """
 
 from __future__ import annotations
 
 import ssl
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 
 from prometheus_client import Counter
 
-from postroad.adapters.network.wire import (
-    ConnectionLost,
-    Interrupted,
-    LineTooLong,
-    TooSlow,
-    Wire,
-    WireError,
-)
+from postroad.adapters.network.serving import ServingWire, Turn
+from postroad.adapters.network.wire import ConnectionLost, LineTooLong, TooSlow, WireError
 from postroad.domain.mail import Mail, Origin
 from postroad.domain.replies import Reply
-from postroad.domain.transparency import Unstuffer
-from postroad.errors import PostroadError, StoreFull
+from postroad.errors import PostroadError
 from postroad.intake import answers
 from postroad.intake.commands import LONGEST_LINE
-from postroad.intake.dialogue import Answer, Dialogue, Offer, Step
+from postroad.intake.dialogue import Dialogue, Offer, Step
 from postroad.intake.incoming import Incoming
-from postroad.intake.received import MOST_HOPS, HopCounter, trace_field
+from postroad.intake.received import trace_field
 from postroad.ports.clock import Chance, Clock
 from postroad.ports.queue import MailQueue
 from postroad.telemetry.logs import logger
@@ -38,6 +32,9 @@ _log = logger("intake")
 
 MOST_DROPPED = 3
 """Times the largest mail: so much is read of one that is too large, for an orderly reply."""
+
+BURST = 100
+"""Commands answered in one go, before other clients have their turn."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,22 +69,45 @@ class Receiver:
         counter.inc()
 
 
+class _Interrupted(Exception):
+    """The intake closes, and no mail of this session is under way."""
+
+
 class Session:
     """Runs one session to its end."""
 
-    def __init__(self, wire: Wire, receiver: Receiver) -> None:
+    def __init__(self, wire: ServingWire, receiver: Receiver) -> None:
         self._wire = wire
         self._receiver = receiver
         self._patience = receiver.patience
         self._dialogue = Dialogue(receiver.offer)
-        self._pending = b""
+        self._go_ahead = Reply(220)
+        """The reply to STARTTLS. The task sends it, in one go with the start: a client that had it
+        earlier would begin with TLS before this side does."""
+
+        self._name, self._origin = "", Origin()
+        self._incoming: Incoming | None = None
+        """The mail that is being received: what arrives belongs to it."""
+
+        self._next: Callable[[Session], Awaitable[None]] = Session._leave
+        """What the task does when it is woken. Not bound: a session that refers to itself would be
+        memory until the collector comes by."""
+
+        self._is_over = False
 
     async def run(self) -> None:
         """Talk until the client leaves, is too slow, or the intake closes. Never raises but on
         cancellation."""
         try:
-            await self._converse()
-        except Interrupted:
+            await self._wire.write(self._dialogue.greeting().encode(), self._patience.command)
+            while not self._is_over:
+                patience = self._patience
+                await self._wire.serve(
+                    self._take,
+                    patience.command if self._incoming is None else patience.data_block,
+                )
+                await self._next(self)
+        except _Interrupted:
             await self._farewell(answers.CLOSING)
         except TooSlow:
             await self._farewell(answers.IDLE)
@@ -95,110 +115,154 @@ class Session:
             _log.debug("session lost", error=str(error))
         finally:
             self._wire.abort()
+            self._forget_mail()
 
-    async def _converse(self) -> None:
-        await self._send(self._dialogue.greeting())
-        while True:
-            reply, step = await self._next_answer()
-            await self._send(reply, more_follows=step is Step.NEXT_COMMAND and self._wire.has_line)
-            if step is Step.READ_MAIL:
-                await self._send(await self._take_mail())
-            elif step is Step.START_TLS:
-                assert self._receiver.tls is not None
-                await self._wire.start_tls(self._receiver.tls, self._patience.tls)
-                self._dialogue.secured()
-            elif step is Step.CLOSE:
-                await self._wire.close(self._patience.goodbye)
-                return
+    # What is done within the call that brings it.
 
-    async def _next_answer(self) -> Answer:
-        try:
-            line = await self._wire.read_line(LONGEST_LINE, self._patience.command)
-        except LineTooLong:
-            return self._dialogue.refuse(answers.LINE_TOO_LONG)
-        return self._dialogue.answer(line)
+    def _take(self) -> Turn:
+        return self._take_commands() if self._incoming is None else self._take_content()
 
-    async def _send(self, reply: Reply, *, more_follows: bool = False) -> None:
-        """Send a reply; together with the next ones when the client has sent more commands."""
-        self._pending += reply.encode()
-        if not more_follows:
-            pending, self._pending = self._pending, b""
-            await self._wire.write(pending, self._patience.command)
+    def _take_commands(self) -> Turn:
+        """Answer the commands that have arrived, many of them with one write."""
+        wire = self._wire
+        if wire.is_interrupted:
+            raise _Interrupted
+        replies: list[bytes] = []
+        turn = Turn.AGAIN
+        for _ in range(BURST):
+            try:
+                line = wire.next_line(LONGEST_LINE)
+                if line is None:
+                    turn = Turn.WAIT
+                    break
+                reply, step = self._dialogue.answer(line)
+            except LineTooLong:
+                reply, step = self._dialogue.refuse(answers.LINE_TOO_LONG)
+            if step is Step.NEXT_COMMAND:
+                replies.append(reply.encode())
+                continue
+            turn = self._begin(step)  # what follows is no command
+            if step is Step.START_TLS:
+                self._go_ahead = reply
+            else:
+                replies.append(reply.encode())
+            break
+        if replies:
+            wire.send(b"".join(replies))
+            patience = self._patience
+            wire.expect(patience.command if self._incoming is None else patience.data_block)
+        return turn
+
+    def _begin(self, step: Step) -> Turn:
+        if step is Step.READ_MAIL:
+            self._begin_mail()
+            return Turn.AGAIN if self._wire.has_more else Turn.WAIT
+        self._next = Session._secure if step is Step.START_TLS else Session._leave
+        return Turn.DONE
+
+    def _begin_mail(self) -> None:
+        receiver, dialogue = self._receiver, self._dialogue
+        self._name = f"{receiver.chance.bits(64):016x}"
+        self._origin = Origin(dialogue.client_name, self._wire.peer_address, dialogue.protocol)
+        trace = trace_field(self._origin, receiver.offer.hostname, self._name, receiver.clock.now())
+        self._incoming = Incoming(receiver.offer.max_size_bytes, trace)
+
+    def _take_content(self) -> Turn:
+        wire, incoming = self._wire, self._incoming
+        assert incoming is not None
+        if not wire.has_more:
+            return Turn.WAIT
+        wire.expect(self._patience.data_block)
+        rest = incoming.feed(wire.next_chunk())
+        if rest is not None:
+            wire.put_back(rest)
+            self._next = Session._finish_mail
+        elif incoming.size_bytes > MOST_DROPPED * self._receiver.offer.max_size_bytes:
+            self._next = Session._cut_off
+        elif incoming.must_spill:
+            self._next = Session._spill
+        else:
+            return Turn.AGAIN if wire.has_more else Turn.WAIT
+        return Turn.DONE
+
+    # What the task does.
+
+    async def _secure(self) -> None:
+        assert self._receiver.tls is not None
+        await self._wire.write(self._go_ahead.encode(), self._patience.command)
+        await self._wire.start_tls(self._receiver.tls, self._patience.tls)
+        self._dialogue.secured()
+
+    async def _leave(self) -> None:
+        self._is_over = True
+        await self._wire.flush(self._patience.command)
+        await self._wire.close(self._patience.goodbye)
 
     async def _farewell(self, reply: Reply) -> None:
         try:
-            await self._send(reply)
+            await self._wire.write(reply.encode(), self._patience.command)
             await self._wire.close(self._patience.goodbye)
         except WireError:
             pass  # it left first
 
-    async def _take_mail(self) -> Reply:
-        """Read a mail, queue it, and return the reply to it."""
-        origin = Origin(
-            self._dialogue.client_name, self._wire.peer_address, self._dialogue.protocol
-        )
-        name = f"{self._receiver.chance.bits(64):016x}"
-        trace = trace_field(origin, self._receiver.offer.hostname, name, self._receiver.clock.now())
-        incoming = Incoming(self._receiver.offer.max_size_bytes, trace)
+    async def _cut_off(self) -> None:
+        await self._farewell(answers.TOO_LARGE)
+        raise ConnectionLost("the client goes on with a mail that is far too large")
+
+    async def _spill(self) -> None:
+        assert self._incoming is not None
+        await self._incoming.spill()
+
+    async def _finish_mail(self) -> None:
+        """Queue the mail that has been read, and say what became of it."""
+        assert self._incoming is not None
         try:
-            reply = await self._read_mail(incoming) or await self._enqueue(incoming, name, origin)
+            reply = await self._queue(self._incoming)
         finally:
-            incoming.discard()
-            self._dialogue.finish()
+            self._forget_mail()
         self._count(reply)
-        return reply
+        await self._wire.write(reply.encode(), self._patience.command)
 
-    async def _read_mail(self, incoming: Incoming) -> Reply | None:
-        """Read up to the end of the mail; return the reply that refuses it, or None."""
-        unstuffer, hops = Unstuffer(), HopCounter()
-        rest, problem = None, None
-        while rest is None:
-            chunk = await self._wire.read_some(self._patience.data_block)
-            content, rest = unstuffer.feed(chunk)
-            hops.feed(content)
-            try:
-                await incoming.add(content)
-            except StoreFull as error:
-                problem = error
-            if incoming.size_bytes > MOST_DROPPED * self._receiver.offer.max_size_bytes:
-                await self._farewell(answers.TOO_LARGE)
-                raise ConnectionLost("the client goes on with a mail that is far too large")
-        self._wire.put_back(rest)
-        if incoming.is_too_large:
-            return self._refused(answers.TOO_LARGE)
-        if unstuffer.has_bare_line_ends:
-            return self._refused(answers.BARE_LINE_ENDS)
-        if hops.hops >= MOST_HOPS:
-            return self._refused(answers.LOOP)
-        return self._refused(answers.reply_for(problem), problem) if problem else None
+    def _forget_mail(self) -> None:
+        if self._incoming is not None:
+            self._incoming.discard()
+            self._incoming = None
+            self._dialogue.finish()
 
-    async def _enqueue(self, incoming: Incoming, name: str, origin: Origin) -> Reply:
-        transaction = self._dialogue.transaction
-        assert transaction is not None
+    async def _queue(self, incoming: Incoming) -> Reply:
+        if incoming.must_spill:
+            await incoming.spill()
+        if (refusal := incoming.verdict()) is not None:
+            return self._refused(refusal, incoming.problem)
         try:
-            mail = Mail(
-                transaction.mail_from.sender,
-                transaction.recipients,
-                await incoming.content(),
-                name=name,
-                origin=origin,
-                dsn=transaction.dsn,
-            )
-            enqueue_id = await self._receiver.queue.enqueue(mail)
+            enqueue_id = str(await self._receiver.queue.enqueue(await self._mail(incoming)))
         except PostroadError as error:
             return self._refused(answers.reply_for(error), error)
         except Exception as error:  # the client keeps the mail while we are wrong
             _log.exception("enqueue failed in an unforeseen way", queue=self._receiver.queue.name)
             return answers.reply_for(error)
+        assert self._dialogue.transaction is not None
         _log.info(
             "mail accepted",
             queue=self._receiver.queue.name,
-            enqueue_id=str(enqueue_id),
-            mail_name=name,
-            recipients=len(transaction.recipients),
+            enqueue_id=enqueue_id,
+            mail_name=self._name,
+            recipients=len(self._dialogue.transaction.recipients),
             size_bytes=incoming.size_bytes,
         )
         return answers.accepted(enqueue_id)
+
+    async def _mail(self, incoming: Incoming) -> Mail:
+        transaction = self._dialogue.transaction
+        assert transaction is not None
+        return Mail(
+            transaction.mail_from.sender,
+            transaction.recipients,
+            await incoming.content(),
+            name=self._name,
+            origin=self._origin,
+            dsn=transaction.dsn,
+        )
 
     def _refused(self, reply: Reply, error: PostroadError | None = None) -> Reply:
         _log.info(

@@ -2,14 +2,15 @@
 
 Written on asyncio's protocols and not on its streams for three reasons. What arrived before TLS can
 be seen and refused, also what arrives while the handshake begins; a line that is too long costs no
-memory beyond its limit; and a reader that waits for a command can be woken.
+memory beyond its limit; and a server's side can answer within the call that brings a line
+(serving.py).
 """
 
 from __future__ import annotations
 
 import asyncio
+import math
 import ssl
-from collections.abc import Callable
 from datetime import timedelta
 from typing import cast
 
@@ -18,8 +19,9 @@ from postroad.errors import PostroadError
 HIGH_WATER = 256 * 1024
 """Octets that may wait unread before the peer is made to wait."""
 
-CHUNK = 64 * 1024
-"""Octets handed out at most at a time."""
+LOOK = 60.0
+"""Seconds after which a timer looks whether time is up, at the latest: deadlines of minutes, one
+after the other, need no timer of their own then."""
 
 
 class WireError(PostroadError):
@@ -44,10 +46,6 @@ class InjectedBeforeTLS(WireError):
     """The peer sent something in clear that would have counted as sent under TLS."""
 
 
-class Interrupted(WireError):
-    """The wait for a line was ended by this side."""
-
-
 class Wire(asyncio.Protocol):
     """A connection. One task reads and one writes at a time.
 
@@ -55,8 +53,7 @@ class Wire(asyncio.Protocol):
     after LineTooLong.
     """
 
-    def __init__(self, on_connected: Callable[[Wire], None] | None = None) -> None:
-        self._on_connected = on_connected
+    def __init__(self) -> None:
         self._buffer = bytearray()
         self._transport: asyncio.Transport | None = None
         self._lost: Exception | None = None
@@ -65,41 +62,40 @@ class Wire(asyncio.Protocol):
         self._reader: asyncio.Future[None] | None = None
         self._due = 0.0
         self._watch: asyncio.TimerHandle | None = None
+        self._watched_until = math.inf
         self._writer: asyncio.Future[None] | None = None
+        self._is_secured = False
         self._is_closed = False
         self._closer: asyncio.Future[None] | None = None
         self._is_writing_paused = False
         self._is_reading_paused = False
-        self._is_interrupted = False
 
     # What asyncio calls.
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)
-        if self._on_connected is not None:
-            self._on_connected(self)
 
     def data_received(self, data: bytes) -> None:
         self._buffer += data
         if len(self._buffer) > HIGH_WATER and not self._is_reading_paused and self._transport:
             self._transport.pause_reading()
             self._is_reading_paused = True
-        self._wake_reader()
+        self._arrived()
 
     def eof_received(self) -> bool:
         self._at_end = True
-        self._wake_reader()
+        self._arrived()
         # A peer that has said all may still read the answer; TLS cannot be closed by halves.
         return self._transport is not None and not self._transport.get_extra_info("sslcontext")
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._at_end = True
         self._lost = exc
-        self._wake_reader()
+        self._is_closed = True
+        self._arrived()
         self.resume_writing()
         if self._watch is not None:
             self._watch.cancel()
-        self._is_closed = True
         if self._closer is not None and not self._closer.done():
             self._closer.set_result(None)
 
@@ -124,22 +120,15 @@ class Wire(asyncio.Protocol):
         """Whether neither side has ended the connection and nothing unasked-for has arrived."""
         return not self._at_end and not self._buffer and self._transport is not None
 
-    @property
-    def has_line(self) -> bool:
-        """Whether a whole line can be read without waiting."""
-        return b"\r\n" in self._buffer
-
     async def read_line(self, limit: int, timeout: timedelta) -> bytes:
         """Return the next line without its CRLF. A bare CR or LF is part of the line.
 
-        Raises: ConnectionLost, LineTooLong, TooSlow, Interrupted.
+        Raises: ConnectionLost, LineTooLong, TooSlow.
         """
         too_long = False
         searched = 0
         due = self._loop.time() + timeout.total_seconds()
         while True:
-            if self._is_interrupted:
-                raise Interrupted
             end = self._buffer.find(b"\r\n", searched)
             if end >= 0:
                 line = bytes(self._buffer[:end])
@@ -153,27 +142,6 @@ class Wire(asyncio.Protocol):
             searched = max(0, len(self._buffer) - 1)
             await self._arrival(due)
 
-    async def read_some(self, timeout: timedelta) -> bytes:
-        """Return what has arrived: at least one octet, at most CHUNK.
-
-        Raises: ConnectionLost, TooSlow.
-        """
-        due = self._loop.time() + timeout.total_seconds()
-        while not self._buffer:
-            await self._arrival(due)
-        data = bytes(self._buffer[:CHUNK])
-        self._consume(len(data))
-        return data
-
-    def put_back(self, data: bytes) -> None:
-        """Let `data` be read next."""
-        self._buffer[:0] = data
-
-    def interrupt(self) -> None:
-        """Make this and every later wait for a line end with Interrupted, whatever has arrived."""
-        self._is_interrupted = True
-        self._wake_reader()
-
     async def write(self, data: bytes, timeout: timedelta) -> None:
         """Send; returns when it was handed to the system or little is waiting.
 
@@ -182,6 +150,11 @@ class Wire(asyncio.Protocol):
         if self._transport is None or self._transport.is_closing():
             raise ConnectionLost from self._lost
         self._transport.write(data)
+        if self._is_writing_paused or self._is_closed:
+            await self.flush(timeout)
+
+    async def flush(self, timeout: timedelta) -> None:
+        """Wait until little is waiting to be sent. Raises: ConnectionLost, TooSlow."""
         if self._is_writing_paused:
             async with _deadline(timeout):
                 while self._is_writing_paused and not self._is_closed:
@@ -215,7 +188,7 @@ class Wire(asyncio.Protocol):
             raise ConnectionLost(f"TLS could not be started: {error}") from error
         if secured is None:
             raise ConnectionLost("TLS could not be started: the connection was closed")
-        self._transport = secured
+        self._transport, self._is_secured = secured, True
 
     async def close(self, timeout: timedelta) -> None:
         """Send what waits and close; abort when that takes longer than `timeout`."""
@@ -225,6 +198,9 @@ class Wire(asyncio.Protocol):
         if self._is_closed:
             return
         self._closer = self._loop.create_future()
+        if not self._is_secured and not self._transport.get_write_buffer_size():
+            await self._closer  # it needs nothing of the peer, so nothing is to be timed
+            return
         abort = self._loop.call_later(timeout.total_seconds(), self.abort)
         try:
             await self._closer
@@ -250,7 +226,7 @@ class Wire(asyncio.Protocol):
             raise ConnectionLost from self._lost
         self._reader = self._loop.create_future()
         self._due = due
-        if self._watch is None or due < self._watch.when():
+        if due < self._watched_until:
             self._watch_until(due)
         try:
             await self._reader
@@ -262,10 +238,11 @@ class Wire(asyncio.Protocol):
         one serves a whole session, where one for each line would cost more than the line."""
         if self._watch is not None:
             self._watch.cancel()
-        self._watch = self._loop.call_at(due, self._is_time)
+        self._watched_until = min(due, self._loop.time() + LOOK)
+        self._watch = self._loop.call_at(self._watched_until, self._is_time)
 
     def _is_time(self) -> None:
-        self._watch = None
+        self._watch, self._watched_until = None, math.inf
         if self._reader is None or self._reader.done():
             return
         if self._loop.time() < self._due:
@@ -273,7 +250,8 @@ class Wire(asyncio.Protocol):
         else:
             self._reader.set_exception(TooSlow())
 
-    def _wake_reader(self) -> None:
+    def _arrived(self) -> None:
+        """Something has arrived, or nothing will any more."""
         if self._reader is not None and not self._reader.done():
             self._reader.set_result(None)
 

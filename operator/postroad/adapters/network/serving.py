@@ -1,0 +1,162 @@
+"""A server's side of a connection: what a client sends is answered within the call that brings it.
+
+A session takes what has arrived in a plain function, and its task is woken only for what it has to
+wait for: a mail to be queued, TLS, the end. Waking it for every line would cost more than the line.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from datetime import timedelta
+from enum import Enum, auto
+
+from postroad.adapters.network.wire import ConnectionLost, LineTooLong, Wire
+
+CHUNK = 64 * 1024
+"""Octets handed out at most at a time."""
+
+
+class Turn(Enum):
+    """What taking has come to."""
+
+    WAIT = auto()
+    """All was taken that can be: the rest has to arrive first."""
+
+    AGAIN = auto()
+    """There is more to take, after others had their turn."""
+
+    DONE = auto()
+    """The task that serves goes on."""
+
+
+class ServingWire(Wire):
+    """The connection of a client. What it sends waits until somebody serves."""
+
+    def __init__(self, on_connected: Callable[[ServingWire], None]) -> None:
+        super().__init__()
+        self._on_connected = on_connected
+        self._take: Callable[[], Turn] | None = None
+        self._is_next = False
+        """Whether a turn is due in a moment."""
+
+        self._searched = 0
+        self._is_too_long = False
+        self._patience = timedelta()
+        self.is_interrupted = False
+        """Whether this side wants to end the session; for `take` to look at."""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        super().connection_made(transport)
+        self._on_connected(self)
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        if self._take is not None:
+            self.expect(self._patience)
+            self._turn_soon()
+
+    async def serve(self, take: Callable[[], Turn], patience: timedelta) -> None:
+        """Call `take` whenever there is something to take, until it is DONE.
+
+        It reads with `next_line` or `next_chunk`, answers with `send`, and says with `expect` what
+        patience it has from then on. While the client does not read its answers, nothing is taken.
+        Raises: ConnectionLost, TooSlow, and what `take` raises.
+        """
+        self._take, self._reader = take, self._loop.create_future()
+        self.expect(patience)
+        self._arrived()
+        try:
+            await self._reader
+        finally:
+            self._take = self._reader = None
+
+    def interrupt(self) -> None:
+        """Say that this side wants to end the session, and let `take` look at it."""
+        self.is_interrupted = True
+        self._arrived()
+
+    # What `take` calls.
+
+    def next_line(self, limit: int) -> bytes | None:
+        """Return the next line without its CRLF, None while it has not arrived whole. A bare CR or
+        LF is part of the line.
+
+        Raises: LineTooLong, once the end of that line has arrived.
+        """
+        buffer = self._buffer
+        if not buffer:
+            return None
+        end = buffer.find(b"\r\n", self._searched)
+        if end < 0:
+            if len(buffer) > limit + 1:
+                self._is_too_long = True
+                self._consume(len(buffer) - 1)  # the last octet may be a CR
+            self._searched = max(0, len(buffer) - 1)
+            return None
+        line = bytes(buffer[:end])
+        self._consume(end + 2)
+        self._searched = 0
+        if self._is_too_long or end > limit:
+            self._is_too_long = False
+            raise LineTooLong
+        return line
+
+    def next_chunk(self) -> bytes:
+        """Return what has arrived, at most CHUNK octets."""
+        data = bytes(self._buffer if len(self._buffer) <= CHUNK else self._buffer[:CHUNK])
+        self._consume(len(data))
+        return data
+
+    @property
+    def has_more(self) -> bool:
+        """Whether something has arrived that was not taken."""
+        return bool(self._buffer)
+
+    def put_back(self, data: bytes) -> None:
+        """Let `data` be taken next."""
+        if data:
+            self._buffer[:0] = data
+
+    def send(self, data: bytes) -> None:
+        """Send without waiting; a client that is gone is not told."""
+        if self._transport is not None and not self._transport.is_closing():
+            self._transport.write(data)
+
+    def expect(self, patience: timedelta) -> None:
+        """Give the client that long from now for what is waited for."""
+        self._patience = patience
+        self._due = self._loop.time() + patience.total_seconds()
+        if self._due < self._watched_until:
+            self._watch_until(self._due)
+
+    def _arrived(self) -> None:
+        """Let `take` have its turn, unless one is coming or the answers are not read."""
+        take, reader = self._take, self._reader
+        if take is None or reader is None or reader.done() or self._is_next:
+            return
+        if self._is_closed:
+            reader.set_exception(ConnectionLost())
+            return
+        if self._is_writing_paused:
+            return
+        try:
+            turn = take() if self._buffer or self.is_interrupted else Turn.WAIT
+        except Exception as error:  # whatever it is, the task must hear of it
+            reader.set_exception(error)
+            return
+        if turn is Turn.DONE:
+            reader.set_result(None)
+        elif turn is Turn.AGAIN:
+            self._turn_soon()
+        elif self._at_end:
+            reader.set_exception(ConnectionLost())
+
+    def _turn_soon(self) -> None:
+        if not self._is_next:
+            self._is_next = True
+            self._loop.call_soon(self._next_turn)
+
+    def _next_turn(self) -> None:
+        self._is_next = False
+        self._arrived()

@@ -1,0 +1,29 @@
+"""A transport without a network."""
+
+from __future__ import annotations
+
+import asyncio
+
+
+class FakeTransport(asyncio.Transport):
+    """Keeps what is written, and counts how often reading was paused and not resumed."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.written: list[bytes] = []
+        self.pauses = 0
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        self.written.append(bytes(data))
+
+    def is_closing(self) -> bool:
+        return False
+
+    def abort(self) -> None:
+        pass
+
+    def pause_reading(self) -> None:
+        self.pauses += 1
+
+    def resume_reading(self) -> None:
+        self.pauses -= 1

@@ -1,0 +1,199 @@
+"""A served client is answered within the call that brings its lines, in its turn and in time."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from datetime import timedelta
+
+import pytest
+
+from postroad.adapters.network.serving import CHUNK, ServingWire, Turn
+from postroad.adapters.network.wire import HIGH_WATER, ConnectionLost, LineTooLong, TooSlow
+from support.transports import FakeTransport
+
+LONG = timedelta(minutes=1)
+SHORT = timedelta(milliseconds=20)
+LIMIT = 100
+
+
+class Echo:
+    """Serves a wire: repeats every line until one says `done`; `most` lines a turn."""
+
+    def __init__(self, most: int = 1000, *, patience: timedelta = LONG) -> None:
+        self.transport = FakeTransport()
+        self.wire = ServingWire(lambda _: None)
+        self.wire.connection_made(self.transport)
+        self.most, self.patience = most, patience
+        self.turns = 0
+
+    def take(self) -> Turn:
+        self.turns += 1
+        for _ in range(self.most):
+            try:
+                line = self.wire.next_line(LIMIT)
+            except LineTooLong:
+                line = b"too long"
+            if line is None:
+                return Turn.WAIT
+            if line == b"bug":
+                raise ZeroDivisionError
+            self.wire.send(line)
+            self.wire.expect(self.patience)
+            if line == b"done":
+                return Turn.DONE
+        return Turn.AGAIN
+
+    async def serving(self, take: Callable[[], Turn] | None = None) -> asyncio.Task[None]:
+        task = asyncio.create_task(self.wire.serve(take or self.take, self.patience))
+        await asyncio.sleep(0)
+        return task
+
+
+async def test_lines_are_answered_within_the_call_that_brings_them() -> None:
+    echo = Echo()
+    task = await echo.serving()
+
+    echo.wire.data_received(b"one\r\ntwo\r\nthr")
+    assert echo.transport.written == [b"one", b"two"]
+    echo.wire.data_received(b"ee\r")
+    echo.wire.data_received(b"\ndone\r\nlater\r\n")
+
+    await task
+    assert echo.transport.written == [b"one", b"two", b"three", b"done"]
+    assert echo.wire.has_more
+    assert echo.wire.next_line(LIMIT) == b"later"
+
+
+async def test_what_arrived_before_is_taken_when_serving_begins() -> None:
+    echo = Echo()
+    echo.wire.data_received(b"done\r\n")
+    assert echo.transport.written == []
+
+    await (await echo.serving())
+
+    assert echo.transport.written == [b"done"]
+
+
+async def test_others_have_their_turn_between_two_of_a_busy_client() -> None:
+    echo, seen = Echo(most=1), list[int]()
+    task = await echo.serving()
+    echo.wire.data_received(b"x\r\n" * 3)
+    echo.wire.data_received(b"done\r\n")  # does not jump the queue
+
+    while not task.done():
+        seen.append(len(echo.transport.written))
+        await asyncio.sleep(0)
+
+    assert seen[:3] == [1, 2, 3]
+    assert echo.transport.written == [b"x", b"x", b"x", b"done"]
+
+
+async def test_an_error_while_taking_is_the_tasks() -> None:
+    echo = Echo()
+    task = await echo.serving()
+
+    echo.wire.data_received(b"bug\r\n")
+
+    with pytest.raises(ZeroDivisionError):
+        await task
+
+
+async def test_a_client_that_does_not_read_its_answers_is_not_listened_to() -> None:
+    echo = Echo()
+    task = await echo.serving()
+    echo.wire.pause_writing()
+    echo.wire.data_received(b"one\r\n" + b"x" * HIGH_WATER + b"\r\n")
+    assert echo.transport.written == []
+    assert echo.transport.pauses == 1
+
+    echo.wire.resume_writing()
+    await asyncio.sleep(0)
+    assert echo.transport.written == [b"one", b"too long"]
+    assert echo.transport.pauses == 0
+    echo.wire.data_received(b"done\r\n")
+    await task
+
+
+async def test_a_client_that_never_reads_its_answers_is_too_slow() -> None:
+    echo = Echo(patience=SHORT)
+    task = await echo.serving()
+    echo.wire.pause_writing()
+    echo.wire.data_received(b"one\r\n")
+
+    with pytest.raises(TooSlow):
+        await task
+
+
+async def test_a_line_in_small_pieces_gains_no_time() -> None:
+    echo = Echo(patience=SHORT)
+    task = await echo.serving()
+
+    while not task.done():
+        echo.wire.data_received(b"x")
+        await asyncio.sleep(0.001)
+
+    with pytest.raises(TooSlow):
+        await task
+
+
+async def test_a_line_that_is_too_long_is_dropped_as_it_comes() -> None:
+    echo = Echo()
+    task = await echo.serving()
+    for _ in range(1000):
+        echo.wire.data_received(b"x" * 200)
+        assert len(echo.wire.next_chunk()) <= 1
+        echo.wire.data_received(b"x" * 200)
+    echo.wire.data_received(b"\r")
+    echo.wire.data_received(b"\ndone\r\n")
+
+    await task
+    assert echo.transport.written == [b"too long", b"done"]
+
+
+async def test_a_client_that_has_said_all_is_answered_before_it_is_lost() -> None:
+    echo = Echo(most=1)
+    task = await echo.serving()
+    echo.wire.data_received(b"one\r\ntwo\r\nhalf")
+    echo.wire.eof_received()
+
+    with pytest.raises(ConnectionLost):
+        await task
+    assert echo.transport.written == [b"one", b"two"]
+
+
+@pytest.mark.parametrize("is_paused", [False, True])
+@pytest.mark.parametrize("most", [1, 1000])
+async def test_a_connection_that_is_lost_ends_serving(most: int, *, is_paused: bool) -> None:
+    echo = Echo(most)
+    task = await echo.serving()
+    if is_paused:
+        echo.wire.pause_writing()
+    echo.wire.data_received(b"one\r\ntwo\r\n")
+    echo.wire.connection_lost(ConnectionResetError())
+
+    with pytest.raises(ConnectionLost):
+        await task
+    with pytest.raises(ConnectionLost):
+        await echo.wire.serve(echo.take, LONG)
+
+
+async def test_an_interruption_is_looked_at_though_nothing_has_arrived() -> None:
+    echo = Echo()
+    task = await echo.serving(lambda: Turn.DONE)
+    assert not task.done()
+
+    echo.wire.interrupt()
+
+    await task
+    assert echo.wire.is_interrupted
+
+
+async def test_content_is_taken_in_chunks_and_the_rest_comes_first() -> None:
+    echo = Echo()
+    echo.wire.data_received(b"x" * CHUNK + b"y")
+
+    assert echo.wire.next_chunk() == b"x" * CHUNK
+    echo.wire.put_back(b"z")
+    assert echo.wire.next_chunk() == b"zy"
+    assert not echo.wire.has_more
