@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from datetime import timedelta
+from types import TracebackType
 
 from postroad.adapters.network.sessions import Session
 
@@ -32,65 +32,94 @@ class SessionPool:
     def __init__(self, open_session: Callable[[], Awaitable[Session]], limits: PoolLimits) -> None:
         self._open = open_session
         self._limits = limits
+        self._longest_idle = limits.idle.total_seconds()
         self._slots = asyncio.Semaphore(limits.sessions)
-        self._idle: deque[tuple[Session, asyncio.TimerHandle]] = deque()
+        self._idle: deque[tuple[Session, float]] = deque()
+        """With the loop's time at which each has been idle for long enough; soonest first."""
+        self._watch: asyncio.TimerHandle | None = None
         self._goodbyes: set[asyncio.Task[None]] = set()
         self._is_closed = False
 
-    @asynccontextmanager
-    async def session(self) -> AsyncIterator[Session]:
-        """Lend a session; it comes back when the block ends, and is closed when the block fails in
-        the midst of a transaction.
+    def session(self) -> Loan:
+        """Lend a session for an `async with` block; it is closed when the block fails in the midst
+        of a transaction.
 
-        Raises: SessionRefused when a new one cannot be opened.
+        Entering raises: SessionRefused when a new one cannot be opened.
         """
-        async with self._slots:
-            session = self._take_idle() or await self._open()
-            try:
-                yield session
-            except BaseException:
-                if session.is_reusable:
-                    self._give_back(session)
-                else:
-                    session.abort()
-                raise
-            self._give_back(session)
+        return Loan(self)
+
+    async def borrow(self) -> Session:
+        """Take a session that must be given back. Raises: SessionRefused."""
+        await self._slots.acquire()
+        try:
+            return self._take_idle() or await self._open()
+        except BaseException:
+            self._slots.release()
+            raise
+
+    def give_back(self, session: Session, *, failed: bool) -> None:
+        """Keep a session for the next mail, or close it."""
+        self._slots.release()
+        if failed and not session.is_reusable:
+            session.abort()
+        else:
+            self._keep(session)
 
     async def close(self) -> None:
         """Say goodbye on idle sessions; those lent are closed when they come back. Idempotent."""
         self._is_closed = True
+        if self._watch is not None:
+            self._watch.cancel()
         while self._idle:
-            session, timer = self._idle.pop()
-            timer.cancel()
-            self._dismiss(session)
+            self._dismiss(self._idle.pop()[0])
         await asyncio.gather(*self._goodbyes)
 
     def _take_idle(self) -> Session | None:
         while self._idle:
-            session, timer = self._idle.pop()
-            timer.cancel()
+            session, _ = self._idle.pop()
             if session.is_reusable:
                 return session
             session.abort()
         return None
 
-    def _give_back(self, session: Session) -> None:
+    def _keep(self, session: Session) -> None:
         worn = session.transactions >= self._limits.mails
         if self._is_closed or worn or not session.is_reusable:
             self._dismiss(session)
             return
         loop = asyncio.get_running_loop()
-        timer = loop.call_later(self._limits.idle.total_seconds(), self._expire, session)
-        self._idle.append((session, timer))
+        self._idle.append((session, loop.time() + self._longest_idle))
+        if self._watch is None:
+            self._watch = loop.call_later(self._longest_idle, self._expire)
 
-    def _expire(self, session: Session) -> None:
-        for entry in self._idle:
-            if entry[0] is session:
-                self._idle.remove(entry)
-                self._dismiss(session)
-                return
+    def _expire(self) -> None:
+        """Dismiss who is idle for long. Sessions that are lent leave the timer as it is: one serves
+        them all, where one for each return would cost more than the rest of the lending."""
+        loop = asyncio.get_running_loop()
+        while self._idle and self._idle[0][1] <= loop.time():
+            self._dismiss(self._idle.popleft()[0])
+        due = self._idle[0][1] if self._idle else None
+        self._watch = None if due is None else loop.call_at(due, self._expire)
 
     def _dismiss(self, session: Session) -> None:
         task = asyncio.create_task(session.quit(), name="goodbye to a next hop")
         self._goodbyes.add(task)
         task.add_done_callback(self._goodbyes.discard)
+
+
+class Loan:
+    """A session for the time of one block."""
+
+    __slots__ = ("_pool", "_session")
+
+    def __init__(self, pool: SessionPool) -> None:
+        self._pool = pool
+
+    async def __aenter__(self) -> Session:
+        self._session = await self._pool.borrow()
+        return self._session
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: object, trace: TracebackType | None
+    ) -> None:
+        self._pool.give_back(self._session, failed=kind is not None)
