@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
+from functools import lru_cache
 
 from postroad.domain.mail import Outcome
 from postroad.errors import InvalidInput
@@ -119,6 +120,8 @@ class ReplyReader:
         Raises: InvalidInput for a line that is no reply, a code that changes within a reply, or a
         reply without end.
         """
+        if not self._lines and (reply := _whole(line)) is not None:
+            return reply
         found = _LINE.fullmatch(line)
         if found is None:
             raise InvalidInput("the server's line is not an SMTP reply")
@@ -128,9 +131,23 @@ class ReplyReader:
         if len(self._lines) >= MOST_LINES:
             raise InvalidInput("the server's reply does not end")
         self._code = code
-        self._lines.append((found[3] or b"").decode("utf-8", "replace"))
+        self._lines.append(_text_of(found[3]))
         if found[2] == b"-":
             return None
         reply = Reply(code, tuple(self._lines))
         self._code, self._lines = None, []
         return reply
+
+
+@lru_cache(maxsize=64)  # to most commands a server always says the same
+def _whole(line: bytes) -> Reply | None:
+    """Return the reply that consists of this line; None when it is no reply, or one of several
+    lines."""
+    found = _LINE.fullmatch(line)
+    if found is None or found[2] == b"-":
+        return None
+    return Reply(int(found[1]), (_text_of(found[3]),))
+
+
+def _text_of(text: bytes | None) -> str:
+    return (text or b"").decode("utf-8", "replace")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncIterator
 
 
 class Content:
@@ -13,18 +13,15 @@ class Content:
         """Whether the beginning needs 8BITMIME; all of it for mails of one chunk."""
         self.seen_bytes = len(first)
         """How long that beginning is."""
-        self._first = first
+        self.first = first
         self._rest = rest
 
     @classmethod
     async def peek(cls, chunks: AsyncIterator[bytes]) -> Content:
         """Read the first chunk. Raises: whatever the chunks raise."""
-        async for first in chunks:
-            return cls(first, chunks)
-        return cls(b"", chunks)
+        return cls(await anext(chunks, b""), chunks)
 
-    async def chunks(self) -> AsyncGenerator[bytes, None]:
-        """Yield all of it. Once."""
-        yield self._first
-        async for chunk in self._rest:
-            yield chunk
+    async def more(self) -> bytes | None:
+        """Return the next chunk after the beginning; None at the end. Raises: what reading it
+        raises."""
+        return await anext(self._rest, None)

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import ssl
 from collections.abc import Sequence
-from contextlib import aclosing
 from datetime import timedelta
 
 from postroad.adapters.network.commands import (
@@ -240,20 +239,22 @@ class Session:
         stuffer = Stuffer()
         held = b""  # the last piece goes together with the dot
         problem: Outcome | None = None
+        takes_8bit = "8BITMIME" in self._extensions
+        chunk: bytes | None = content.first
         # An error of the content itself is the caller's; the session is broken then and is closed
         # before the dot, so that no next hop takes half a mail.
-        async with aclosing(content.chunks()) as chunks:
-            async for chunk in chunks:
-                if "8BITMIME" not in self._extensions and not chunk.isascii():
-                    problem = Outcome.failed("554 5.6.3 the next hop does not offer 8BITMIME")
-                    break
-                try:
-                    if held:
-                        await self._wire.write(held, self._timeouts.data_block)
-                except WireError as error:
-                    problem = Outcome.deferred(f"451 4.4.2 {error}")
-                    break
-                held = stuffer.feed(chunk)
+        while chunk is not None:
+            if not takes_8bit and not chunk.isascii():
+                problem = Outcome.failed("554 5.6.3 the next hop does not offer 8BITMIME")
+                break
+            try:
+                if held:
+                    await self._wire.write(held, self._timeouts.data_block)
+            except WireError as error:
+                problem = Outcome.deferred(f"451 4.4.2 {error}")
+                break
+            held = stuffer.feed(chunk)
+            chunk = await content.more()
         if problem is not None:
             self._wire.abort()
             outcomes.update(dict.fromkeys(accepted, problem))
@@ -300,5 +301,8 @@ def _text_of(error: Exception) -> str:
 
 
 def _defer_rest(envelope: Envelope, outcomes: dict[str, Outcome], text: str) -> dict[str, Outcome]:
+    """Return outcomes for all, in the envelope's order."""
+    if len(envelope.recipients) == len(outcomes) == 1:
+        return outcomes
     deferred = Outcome.deferred(text)
     return {recipient: outcomes.get(recipient, deferred) for recipient in envelope.recipients}
