@@ -93,13 +93,12 @@ class _Bound(structlog.stdlib.BoundLogger):
 
 def logger(room: str) -> Logger:
     """Return the logger of a room."""
-    bound: Logger = structlog.wrap_logger(
+    lazy: Logger = structlog.wrap_logger(
         logging.getLogger(f"postroad.{room}"),
         processors=[
             structlog.stdlib.filter_by_level,
             structlog.stdlib.render_to_log_kwargs,
         ],
         wrapper_class=_Bound,
-        cache_logger_on_first_use=True,
     )
-    return bound
+    return lazy.bind()  # the lazy one would look for it at each line

@@ -7,12 +7,11 @@ ended only then. A crash between the next hop's answer and the record is the one
 from __future__ import annotations
 
 import re
-from collections import Counter
-from collections.abc import AsyncGenerator, Awaitable, Callable
-from contextlib import aclosing
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from functools import lru_cache, partial
+from time import perf_counter
 from typing import cast
 
 from postroad.domain.mail import Outcome, OutcomeKind
@@ -65,43 +64,53 @@ class Deliverer:
             outcomes.update(results)
             if len(recipients) > MOST_RECIPIENTS:
                 await self._record(item, results)
-        ending = decide(
-            self.plan,
-            outcomes,
-            item.failures,
-            attempt=item.attempt,
-            age=self.clock.now() - item.accepted_at,
-            uniform=self.chance.uniform(),
-        )
+        ending = self._ending(item, outcomes)
         if _must_be_recorded(outcomes, ending):
             await self._record(item, outcomes)
         await self._insist("end", partial(_carry_out, item, ending))
         self._report(item, outcomes, ending, self.clock.elapsed() - begun)
 
-    async def _transmit(self, item: Item, recipients: tuple[str, ...]) -> dict[str, Outcome]:
+    def _ending(self, item: Item, outcomes: Mapping[str, Outcome]) -> Ending:
+        failures = item.failures
+        if not failures and all(outcome.kind is _DELIVERED for outcome in outcomes.values()):
+            return _DONE  # what `decide` says too, without the clocks that only others need
+        return decide(
+            self.plan,
+            outcomes,
+            failures,
+            attempt=item.attempt,
+            age=self.clock.now() - item.accepted_at,
+            uniform=self.chance.uniform(),
+        )
+
+    async def _transmit(self, item: Item, recipients: tuple[str, ...]) -> Mapping[str, Outcome]:
         envelope = item.mail
         if len(recipients) < len(envelope.recipients):
             envelope = replace(envelope, recipients=recipients)
-        with _seconds_of(self.queue).time():
+        begun = perf_counter()
+        try:
+            content = cast("AsyncGenerator[bytes, None]", item.stream())
             try:
-                # Closed here: a transport that stops early must not keep a download open.
-                async with aclosing(cast("AsyncGenerator[bytes, None]", item.stream())) as content:
-                    results = await self.transport.transmit(envelope, content, item.size_bytes)
-            except (QueueClosed, BlobMissing, TurnLost):
-                raise
-            except PostroadError as error:
-                deferred = Outcome.deferred(f"451 4.3.0 {type(error).__name__}")
-                _log.warning("mail not transmitted", **_ids(self.queue, item), error=str(error))
-                results = dict.fromkeys(recipients, deferred)
-            except Exception:
-                deferred = Outcome.deferred("451 4.3.5 the worker failed in an unforeseen way")
-                _log.exception("mail not transmitted", **_ids(self.queue, item))
-                results = dict.fromkeys(recipients, deferred)
+                results = await self.transport.transmit(envelope, content, item.size_bytes)
+            finally:
+                await content.aclose()  # a transport that stops early must not keep a download open
+        except (QueueClosed, BlobMissing, TurnLost):
+            raise
+        except PostroadError as error:
+            deferred = Outcome.deferred(f"451 4.3.0 {type(error).__name__}")
+            _log.warning("mail not transmitted", **_ids(self.queue, item), error=str(error))
+            results = dict.fromkeys(recipients, deferred)
+        except Exception:
+            deferred = Outcome.deferred("451 4.3.5 the worker failed in an unforeseen way")
+            _log.exception("mail not transmitted", **_ids(self.queue, item))
+            results = dict.fromkeys(recipients, deferred)
+        finally:
+            _seconds_of(self.queue).observe(perf_counter() - begun)
         for outcome in results.values():
-            _attempts_of(self.queue, outcome.kind.value).inc()
-        return dict(results)
+            _attempts_of(self.queue, outcome.kind).inc()
+        return results
 
-    async def _record(self, item: Item, outcomes: dict[str, Outcome]) -> None:
+    async def _record(self, item: Item, outcomes: Mapping[str, Outcome]) -> None:
         """Record who is finished. Deferred recipients need no record: they simply remain."""
         finished: dict[Outcome, list[str]] = {}
         for recipient, outcome in outcomes.items():
@@ -144,6 +153,7 @@ class Deliverer:
         )
 
 
+_DELIVERED, _DONE = OutcomeKind.DELIVERED, Done()
 _EVENTS = {Done: "mail delivered", Retry: "mail deferred", Reject: "mail rejected"}
 
 
@@ -169,8 +179,12 @@ async def _carry_out(item: Item, ending: Ending) -> None:
             await item.reject(reason)
 
 
-def _counts(outcomes: dict[str, Outcome]) -> Counter[str]:
-    return Counter([outcome.kind.value for outcome in outcomes.values()])
+def _counts(outcomes: dict[str, Outcome]) -> dict[str, int]:
+    counts: dict[str, int] = {}
+    for outcome in outcomes.values():
+        kind = outcome.kind.value
+        counts[kind] = counts.get(kind, 0) + 1
+    return counts
 
 
 def _codes_of(text: str) -> str:

@@ -106,3 +106,21 @@ def test_a_reply_without_end_is_refused() -> None:
 
 def test_a_code_alone_is_a_reply() -> None:
     assert ReplyReader().feed(b"250") == Reply(250, ("",))
+
+
+def test_a_line_that_was_a_reply_is_the_last_line_of_another_one() -> None:
+    reader = ReplyReader()
+
+    assert reader.feed(b"250 known") == reader.feed(b"250 known") == Reply(250, ("known",))
+    assert reader.feed(b"250-first") is None
+    assert reader.feed(b"250 known") == Reply(250, ("first", "known"))
+    assert reader.feed(b"250 known") == Reply(250, ("known",))
+
+
+def test_a_line_that_was_a_reply_does_not_end_one_with_another_code() -> None:
+    reader = ReplyReader()
+    reader.feed(b"250 known")
+    reader.feed(b"550-first")
+
+    with pytest.raises(InvalidInput):
+        reader.feed(b"250 known")

@@ -46,3 +46,18 @@ def test_fields_and_errors_stand_in_one_line_of_json(capfd: pytest.CaptureFixtur
     assert "ValueError: why" in first["exception"]
     assert datetime.fromisoformat(first["timestamp"]).tzinfo is UTC
     assert second["event"] == "a line of a library"
+
+
+@pytest.mark.parametrize(
+    ("created", "written"),
+    [
+        (0.0, "1970-01-01T00:00:00.000000Z"),
+        (1_795_262_399.999999, "2026-11-21T11:59:59.999999Z"),
+        (1_795_262_400.0, "2026-11-21T12:00:00.000000Z"),
+        (1_795_262_400.05, "2026-11-21T12:00:00.050000Z"),
+    ],
+)
+def test_a_line_says_its_moment_to_the_microsecond(created: float, written: str) -> None:
+    record = logging.makeLogRecord({"msg": "it happened", "created": created})
+
+    assert json.loads(logs.JsonLines().format(record))["timestamp"] == written

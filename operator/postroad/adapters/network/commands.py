@@ -7,7 +7,7 @@ Source: RFC 5321 4.1.1; RFC 1870 (SIZE); RFC 6152 (8BITMIME); RFC 6531 (SMTPUTF8
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from postroad.domain.mail import Envelope, Outcome
 from postroad.domain.xtext import encode_xtext
@@ -16,8 +16,7 @@ Extensions = Mapping[str, str]
 """EHLO keyword in upper case → its parameters."""
 
 
-@dataclass(frozen=True, slots=True)
-class Needs:
+class Needs(NamedTuple):
     """What a mail asks of the next hop."""
 
     size_bytes: int
@@ -33,11 +32,10 @@ class Needs:
     ) -> Needs:
         """Return the needs. A mail that came in by SMTPUTF8 must leave by it: its origin's protocol
         (`UTF8SMTP…`) says so. Source: RFC 6531 3.1, 4.3."""
-        addresses = (envelope.sender or "", *envelope.recipients)
         by_utf8 = envelope.origin is not None and (envelope.origin.protocol or "").startswith(
             "UTF8"
         )
-        utf8 = by_utf8 or not all(map(str.isascii, addresses))
+        utf8 = by_utf8 or not "".join((envelope.sender or "", *envelope.recipients)).isascii()
         return cls(size_bytes, has_8bit, has_8bit or may_have_8bit, utf8)
 
 

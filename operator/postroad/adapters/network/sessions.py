@@ -34,6 +34,8 @@ LONGEST_REPLY_LINE = 4096
 GROUP = 100
 """Commands sent before their replies are read. Bounds what both sides must hold (RFC 2920 3.1)."""
 
+_NOTHING_YET = Reply(250)
+
 IN_DOUBT = "451 4.4.2 the connection was lost after the end of the mail: it may have been taken"
 
 
@@ -175,18 +177,16 @@ class Session:
 
     async def _send_envelope(
         self, envelope: Envelope, needs: Needs, outcomes: dict[str, Outcome]
-    ) -> tuple[str, ...]:
+    ) -> Sequence[str]:
         """Send MAIL, RCPT and DATA. Return the recipients that wait for the content, and put what
         became of the others into `outcomes`."""
         recipients = envelope.recipients
-        commands = [
-            mail_command(envelope, needs, self._extensions),
-            *(recipient_command(each, envelope, self._extensions) for each in recipients),
-            b"DATA\r\n",
-        ]
+        commands = [mail_command(envelope, needs, self._extensions)]
+        commands += [recipient_command(each, envelope, self._extensions) for each in recipients]
+        commands.append(b"DATA\r\n")
         size = GROUP if "PIPELINING" in self._extensions else 1
         accepted: list[str] = []
-        reply = Reply(250)
+        reply = _NOTHING_YET
         for start in range(0, len(commands), size):
             group = commands[start : start + size]
             if group == commands[-1:] and not accepted:
@@ -203,7 +203,10 @@ class Session:
                     outcomes.update(dict.fromkeys(recipients, reply.outcome))
             if len(outcomes) == len(recipients) and start == 0 and len(group) < len(commands):
                 break
-        return await self._begin_content(tuple(accepted), reply, outcomes)
+        if accepted and reply.is_intermediate:
+            return accepted
+        await self._leave_transaction(accepted, reply, outcomes)
+        return ()
 
     @staticmethod
     def _note(
@@ -216,19 +219,17 @@ class Session:
         else:
             outcomes[recipient] = reply.recipient_outcome
 
-    async def _begin_content(
-        self, accepted: tuple[str, ...], reply: Reply, outcomes: dict[str, Outcome]
-    ) -> tuple[str, ...]:
-        """Judge the reply to DATA (or the last one, when DATA was not sent)."""
-        if reply.is_intermediate and accepted:
-            return accepted
+    async def _leave_transaction(
+        self, accepted: Sequence[str], reply: Reply, outcomes: dict[str, Outcome]
+    ) -> None:
+        """Go on after a reply to DATA (or the last one, when DATA was not sent) with which no
+        content can follow."""
         if reply.is_intermediate:
             # DATA was pipelined after RCPTs that all failed: a lone dot ends it (RFC 2920 3.1).
             await self._ask(b".\r\n", self._timeouts.data_end)
-        elif accepted:
+        else:
             outcomes.update(dict.fromkeys(accepted, reply.outcome))
         await self._reset()
-        return ()
 
     async def _reset(self) -> None:
         self._is_broken = not (await self._ask(b"RSET\r\n", self._timeouts.command)).is_positive
