@@ -12,6 +12,7 @@ import logging
 import sys
 from datetime import UTC, datetime
 from functools import lru_cache
+from itertools import filterfalse
 from typing import Any
 
 import structlog
@@ -22,6 +23,7 @@ _CHATTY = ("cassandra", "boto3", "botocore", "urllib3", "aiohttp.access", "mail.
 
 
 _STANDARD = frozenset((*vars(logging.makeLogRecord({})), "message", "asctime", "taskName"))
+_is_standard = _STANDARD.__contains__
 _encode = json.JSONEncoder(default=repr).encode
 
 
@@ -31,7 +33,9 @@ class JsonLines(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         fields: dict[str, object] = {"event": record.getMessage()}
-        fields |= {name: value for name, value in vars(record).items() if name not in _STANDARD}
+        given = vars(record)
+        for name in filterfalse(_is_standard, given):
+            fields[name] = given[name]
         fields["level"], fields["logger"] = record.levelname.lower(), record.name
         second, microsecond = divmod(round(record.created * 1_000_000), 1_000_000)
         fields["timestamp"] = f"{_date_and_time(second)}.{microsecond:06d}Z"

@@ -67,7 +67,7 @@ class Deliverer:
         ending = self._ending(item, outcomes)
         if _must_be_recorded(outcomes, ending):
             await self._record(item, outcomes)
-        await self._insist("end", partial(_carry_out, item, ending))
+        await self._insist("end", _carrying_out(item, ending))
         self._report(item, outcomes, ending, self.clock.elapsed() - begun)
 
     def _ending(self, item: Item, outcomes: Mapping[str, Outcome]) -> Ending:
@@ -169,14 +169,14 @@ def _must_be_recorded(outcomes: dict[str, Outcome], ending: Ending) -> bool:
     return isinstance(ending, Retry)
 
 
-async def _carry_out(item: Item, ending: Ending) -> None:
+def _carrying_out(item: Item, ending: Ending) -> Callable[[], Awaitable[None]]:
     match ending:
         case Done():
-            await item.done()
+            return item.done
         case Retry(delay, remaining, error):
-            await item.retry(delay, remaining, error)
+            return partial(item.retry, delay, remaining, error)
         case Reject(reason):
-            await item.reject(reason)
+            return partial(item.reject, reason)
 
 
 def _counts(outcomes: dict[str, Outcome]) -> dict[str, int]:

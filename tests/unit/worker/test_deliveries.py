@@ -1,5 +1,6 @@
 """A delivery records what it learns before it ends the item, and insists until that is done."""
 
+import contextlib
 from collections.abc import AsyncIterator, Mapping
 from datetime import UTC, datetime, timedelta
 from typing import cast
@@ -234,6 +235,34 @@ async def test_a_mail_that_is_too_old_is_given_up_with_the_last_answer() -> None
     await deliver(item, Answers({"a@b": LATER}))
 
     assert item.steps == [("reject", "not delivered within 1h: 450 x")]
+
+
+@pytest.mark.parametrize("error", [None, BlobsUnavailable(), QueueClosed()])
+async def test_a_content_that_was_not_read_to_its_end_is_closed(error: Exception | None) -> None:
+    class Downloading(OneItem):
+        is_open = False
+
+        async def stream(self) -> AsyncIterator[bytes]:
+            self.is_open = True
+            try:
+                yield b"x"
+                yield b"y"
+            finally:
+                self.is_open = False
+
+    class StopsEarly(Answers):
+        async def transmit(
+            self, envelope: Envelope, content: AsyncIterator[bytes], size_bytes: int
+        ) -> Mapping[str, Outcome]:
+            assert await anext(content) == b"x"
+            assert item.is_open
+            return await super().transmit(envelope, content, size_bytes)
+
+    item = Downloading("a@b")
+    with contextlib.suppress(QueueClosed):
+        await deliver(item, StopsEarly({"a@b": YES}, error))
+
+    assert not item.is_open
 
 
 async def test_logs_name_ids_and_codes_but_nobody(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -184,22 +184,23 @@ class Session:
         commands = [mail_command(envelope, needs, self._extensions)]
         commands += [recipient_command(each, envelope, self._extensions) for each in recipients]
         commands.append(b"DATA\r\n")
+        data = len(commands) - 1
         size = GROUP if "PIPELINING" in self._extensions else 1
         accepted: list[str] = []
         reply = _NOTHING_YET
         for start in range(0, len(commands), size):
             group = commands[start : start + size]
-            if group == commands[-1:] and not accepted:
+            if start == data and not accepted:
                 break  # nobody is left to send it to
             await self._wire.write(b"".join(group), self._timeouts.command)
             for number in range(start, start + len(group)):
-                is_data = number == len(commands) - 1
-                reply = await self._reply(
-                    self._timeouts.data_start if is_data else self._timeouts.command
-                )
-                if 0 < number <= len(recipients):
+                if number == data:
+                    reply = await self._reply(self._timeouts.data_start)
+                    break
+                reply = await self._reply(self._timeouts.command)
+                if number > 0:
                     self._note(recipients[number - 1], reply, accepted, outcomes)
-                elif number == 0 and not reply.is_positive:
+                elif not reply.is_positive:
                     outcomes.update(dict.fromkeys(recipients, reply.outcome))
             if len(outcomes) == len(recipients) and start == 0 and len(group) < len(commands):
                 break
