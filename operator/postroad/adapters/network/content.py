@@ -9,11 +9,12 @@ class Content:
     """The content of one mail whose beginning was looked at."""
 
     def __init__(self, first: bytes, rest: AsyncIterator[bytes]) -> None:
+        self.first = first
+        """The beginning: the first chunk, empty for a mail without any."""
         self.has_8bit = not first.isascii()
         """Whether the beginning needs 8BITMIME; all of it for mails of one chunk."""
         self.seen_bytes = len(first)
         """How long that beginning is."""
-        self.first = first
         self._rest = rest
 
     @classmethod
