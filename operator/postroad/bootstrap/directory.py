@@ -13,7 +13,6 @@ from urllib.parse import parse_qs, unquote
 from postroad.adapters.disk.files import DiskFiles
 from postroad.adapters.disk.threads import ThreadPool
 from postroad.adapters.machine.clocks import MachineChance, MachineClock
-from postroad.adapters.machine.load import MachineLoad
 from postroad.bootstrap.asked import Asked
 from postroad.errors import InvalidInput, InvalidQueueURL, QueueNotFound, StoreInUse
 from postroad.ports.queue import MailQueue
@@ -106,7 +105,6 @@ def _engine(files: DiskFiles, layout: Layout, options: Options) -> Engine:
         MachineChance(),
         ThreadPool(LOG_THREADS, "log"),
         ThreadPool(MAIL_THREADS, "mail"),
-        MachineLoad(),
     )
 
 

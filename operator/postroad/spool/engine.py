@@ -17,7 +17,6 @@ from postroad.domain.identifiers import Identifiers
 from postroad.errors import PostroadError, QueueClosed, StoreFailed
 from postroad.ports.clock import Chance, Clock
 from postroad.ports.files import Files, Threads
-from postroad.ports.load import Load
 from postroad.spool.arrivals import Arrivals
 from postroad.spool.contents import Contents
 from postroad.spool.fresh import Fresh
@@ -27,7 +26,6 @@ from postroad.spool.lanes import LaneLog, Shape, Written
 from postroad.spool.layout import DEAD, HELD, NEW, Lane, Layout, Options
 from postroad.spool.limits import Limits
 from postroad.spool.moments import due_after, microseconds
-from postroad.spool.precedence import PAUSE_SECONDS, Precedence
 from postroad.spool.reading import Reader
 from postroad.spool.records import (
     Delivery,
@@ -55,7 +53,7 @@ class Engine:
 
     def __init__(
         self, files: Files, layout: Layout, options: Options, clock: Clock, chance: Chance,
-        log_threads: Threads, mail_threads: Threads, load: Load | None = None,
+        log_threads: Threads, mail_threads: Threads,
     ) -> None:  # fmt: skip
         self.files, self.layout, self.options, self.clock = files, layout, options, clock
         self.log_threads, self.mail_threads = log_threads, mail_threads
@@ -69,7 +67,7 @@ class Engine:
         self.runners = Runners()
         self.slots = Slots(files, layout, options, mail_threads, self.contents, 0)
         self.sync_wait = options.sync_wait.total_seconds()
-        self.arrivals, self._precedence, self._load = Arrivals(), Precedence(), load
+        self.arrivals = Arrivals()
         self.working: dict[Entry, None] = {}
         self._orphans: dict[Entry, int] = {}
         self.deliverable, self.indexed = asyncio.Event(), asyncio.Event()
@@ -178,11 +176,6 @@ class Engine:
         self.enter(entry, is_aside=waiting.held or waiting.dead)
         return entry
 
-    def came_in(self, entry: Entry) -> None:
-        """Make a new mail's turn known."""
-        self._precedence.came_in()
-        self.enter(entry)
-
     def enter(self, entry: Entry, *, is_aside: bool = False) -> None:
         """Make a turn known; unless it is held or a dead letter, a runner will hand it out."""
         self.index.add(entry)
@@ -232,7 +225,6 @@ class Engine:
         await lane.commit(written.end, self.sync_wait * others)
 
     def _admit_new(self, waiting: Waiting, written: Written, content: bytes | None) -> None:
-        self._precedence.came_in()
         entry = self.admit(waiting, written)
         if content is not None and not waiting.due_us:
             self.fresh.keep(entry, waiting, content)
@@ -246,11 +238,7 @@ class Engine:
         await self.deliverable.wait()
         while True:
             self.check()
-            now = self.elapsed()
-            if not self._may_start(now):
-                await self._waking.wait(now + PAUSE_SECONDS)
-                continue
-            entry = self.runners.take(now)
+            entry = self.runners.take(self.elapsed())
             if entry is None:
                 await self._waking.wait(self.runners.next_due())
                 continue
@@ -272,13 +260,6 @@ class Engine:
             if entry.state is State.LEASED:
                 self._start(entry, waiting)
                 return entry, waiting, None
-
-    def _may_start(self, now: float) -> bool:
-        """Whether deliveries need not stand back for mail that comes in."""
-        if self._load is None:
-            return True
-        receiving, demand = self.is_receiving, self._load.demand()
-        return self._precedence.lets_out(now, is_receiving=receiving, demand=demand)
 
     def _start(self, entry: Entry, waiting: Waiting) -> None:
         lane = entry.segment.lane

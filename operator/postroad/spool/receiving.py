@@ -82,7 +82,7 @@ def accept_stored(
         written.segment, written.offset, written.length, written.mark, enqueue_id.bytes, head.slot,
         head.accepted_us, domains_in(payload, head), 0.0, State.ASIDE,
     )  # fmt: skip
-    lane.when_durable(written.end, partial(engine.came_in, entry))
+    lane.when_durable(written.end, partial(engine.enter, entry))
     is_crowded = engine.arrivals.announce(asyncio.get_running_loop().time(), engine.sync_wait)
     return enqueue_id, lane.landing(written.end, engine.sync_wait * is_crowded)
 
