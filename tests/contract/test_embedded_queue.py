@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import TypeVar
 
 import pytest
+from prometheus_client import REGISTRY
 
 from contract.mail_queue_contract import (
     DelayedMailQueueContract,
@@ -25,8 +27,9 @@ from contract.queue_harness import Harness, letter, names
 from postroad import open_queue
 from postroad.adapters.disk.files import DiskFiles
 from postroad.adapters.memory.clock import ManualClock, SeededChance
-from postroad.errors import InvalidQueueURL, QueueNotFound, StoreDamaged, TurnLost
+from postroad.errors import InvalidQueueURL, QueueNotFound, StoreDamaged, StoreFull, TurnLost
 from postroad.ports.queue import MailQueue
+from postroad.spool import wire
 from postroad.spool.contents import Contents
 from postroad.spool.engine import Engine
 from postroad.spool.filler import Filler
@@ -36,6 +39,7 @@ from postroad.spool.keeping import Keeper
 from postroad.spool.layout import Layout, Options
 from postroad.spool.limits import Limits
 from postroad.spool.starting import describe, open_store
+from postroad.spool.wire import Kind
 
 T = TypeVar("T")
 OPTIONS = Options(
@@ -46,6 +50,8 @@ OPTIONS = Options(
     steps=(timedelta(seconds=1), timedelta(minutes=1)),
 )
 """Small segments, so that the contract crosses many of their ends."""
+
+OPTIONS_WITHOUT_ROOM = replace(OPTIONS, least_free_bytes=1 << 60)
 
 
 class Inline:
@@ -62,8 +68,8 @@ class Inline:
 class EmbeddedHarness:
     """Handles on stores in one directory. Virtual time, real files, real sockets."""
 
-    def __init__(self, root: Path) -> None:
-        self.clock = ManualClock()
+    def __init__(self, root: Path, options: Options = OPTIONS) -> None:
+        self.clock, self.options = ManualClock(), options
         self._root = root
         self._handles: list[SpoolQueue] = []
         self._names = 0
@@ -80,7 +86,7 @@ class EmbeddedHarness:
         root.mkdir(exist_ok=True)
 
         async def engine() -> tuple[Engine, Keeper]:
-            layout, options = describe(files, root, OPTIONS, create=True)
+            layout, options = describe(files, root, self.options, create=True)
             chance = SeededChance(len(self._handles))
             opened = Engine(files, layout, options, self.clock, chance, Inline(), Inline())
             return opened, await open_store(opened)
@@ -117,7 +123,7 @@ class ReceiverHarness(EmbeddedHarness):
     async def _open(self, name: str) -> SpoolQueue:
         await super()._open(name)
         root, files = self._root / name, DiskFiles()
-        layout, options = describe(files, root, OPTIONS, create=False)
+        layout, options = describe(files, root, self.options, create=False)
         limits = Limits(options, Headroom(files, layout, lambda: 0.0))
         chance = SeededChance(len(self._handles))
         filler = Filler(Contents(files, layout), limits, self.clock, chance, Inline())
@@ -266,3 +272,50 @@ async def test_store_whose_log_is_gone_never_opens_empty(tmp_path: Path) -> None
 
     with pytest.raises(StoreDamaged):
         await open_queue(url, create=True)
+
+
+async def test_a_client_that_speaks_nonsense_disturbs_nobody(tmp_path: Path) -> None:
+    harness = EmbeddedHarness(tmp_path)
+    queue = await harness.open()
+    for nonsense in (
+        b"GET / HTTP/1.1\r\n\r\n",
+        wire.frame(1, Kind.CALL, b"[]"),
+        wire.frame(1, Kind.CALL, b"{"),
+        wire.frame(1, Kind.CALL, b'{"op": "enqueue"}') + wire.frame(1, Kind.END),
+        wire.frame(1, Kind.STORED, b"?"),
+        wire.frame(1, Kind.STORED, bytes(200)),
+        wire.HEAD.pack(6, 1, 99) + b"x",
+    ):
+        path = tmp_path / "outgoing" / "socket"
+        reader, writer = await asyncio.open_unix_connection(path)
+        writer.write(nonsense)
+        writer.write_eof()
+        await asyncio.wait_for(reader.read(), 5)
+        writer.close()
+
+        await queue.enqueue(letter())
+    assert (await queue.size()).size == 7
+    await harness.close()
+
+
+async def test_what_a_receiver_refuses_its_owner_counts(tmp_path: Path) -> None:
+    harness = ReceiverHarness(tmp_path, OPTIONS_WITHOUT_ROOM)
+    queue = await harness.open()
+    label = str(tmp_path / "outgoing")
+    before = failures(label)
+
+    with pytest.raises(StoreFull):
+        await queue.enqueue(letter())
+
+    await queue.size()  # what was told before is heard before
+    assert failures(label) == before + 1
+    await harness.close()
+
+
+def failures(label: str) -> float:
+    return (
+        REGISTRY.get_sample_value(
+            "postroad_enqueue_failures_total", {"queue": label, "reason": "full"}
+        )
+        or 0.0
+    )

@@ -4,12 +4,14 @@ removals, holding, rotation, checkpoints, files used again, and a process that w
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from datetime import timedelta
 
 from crash.lossy import Journal, LossyFiles
 from crash.world import Outside, start
 from postroad.adapters.memory.clock import ManualClock
+from postroad.spool.layout import NEW
 
 MINUTE = timedelta(minutes=1)
 HOUR = timedelta(hours=1)
@@ -89,6 +91,29 @@ async def administration(outside: Outside, clock: ManualClock) -> None:
     await outside.change("flush", "late")
     await outside.change("requeue", "dead")
     await outside.transmit("slow", ("slow0@example.net",))
+
+
+async def hurried(outside: Outside, clock: ManualClock) -> None:
+    """A checkpoint is taken while mails come in whose records began a new segment and are not
+    durable yet; all before them in the old one is finished."""
+    lane = outside.queue.engine.lane(NEW)
+    number = 0
+    while lane.segments == [] or lane.segments[-1].header.limit - lane.segments[-1].end > 700:
+        number += 1
+        await outside.enqueue(f"passed{number}")
+        await outside.lease()
+        await outside.done(f"passed{number}")
+    old = lane.segments[-1]
+    outside.owner.is_open.clear()
+    coming = [asyncio.ensure_future(outside.receive(f"hurried{n}")) for n in range(6)]
+    while outside.owner.waiting < len(coming):
+        await asyncio.sleep(0)
+    outside.owner.is_open.set()
+    await asyncio.sleep(0)  # now all of them are announced, at once
+    assert not lane.appends_to(old)
+    assert not old.live
+    await outside.queue.keeper.checkpoint()
+    await asyncio.gather(*coming)
 
 
 async def received(outside: Outside, clock: ManualClock) -> None:

@@ -153,3 +153,37 @@ async def test_nobody_owns_the_store_before_the_last_receiver_of_the_owner_befor
     assert {to for mail in sink.mails for to in mail.recipients} == {
         "one@dest.example", "two@dest.example",
     }  # fmt: skip
+
+
+async def test_an_orphan_that_was_draining_already_ends_soon(tmp_path: Path) -> None:
+    """A client in the middle of a mail has half a minute when the MTA drains, and no longer when
+    the MTA is killed meanwhile: whoever takes over waits for the end of its receivers."""
+    root = tmp_path / "store"
+    async with Sink() as sink:
+        program, port = await an_mta(tmp_path, root, sink.port, receivers=1)
+        (receiver,) = await receivers_of(program)
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        for command in (b"HELO x", b"MAIL FROM:<a@x.example>", b"RCPT TO:<b@y.example>", b"DATA"):
+            await reader.readline()
+            writer.write(command + b"\r\n")
+        assert (await reader.readline()).startswith(b"354")
+        os.kill(program.pid, signal.SIGTERM)
+        while not is_draining(receiver):
+            await asyncio.sleep(0.05)
+        os.kill(program.pid, signal.SIGKILL)
+        await program.stop_by_itself()
+
+        async with asyncio.timeout(10):
+            while Path(f"/proc/{receiver}").exists():
+                await asyncio.sleep(0.1)
+        writer.close()
+
+
+def is_draining(receiver: int) -> bool:
+    """Whether a process has closed the socket that it listened on: nobody is accepted any more."""
+    listening = {
+        line.split()[9] for line in Path("/proc/net/tcp").read_text().splitlines()[1:]
+        if line.split()[3] == "0A"
+    }  # fmt: skip
+    links = {str(each.readlink()) for each in Path(f"/proc/{receiver}/fd").iterdir()}
+    return not links & {f"socket:[{inode}]" for inode in listening}

@@ -22,6 +22,7 @@ from postroad.spool.filler import Filler
 from postroad.spool.items import SpoolItem
 from postroad.spool.layout import Options
 from postroad.spool.queue import OwnedQueue
+from postroad.spool.serving import MOST_LENT
 from postroad.spool.starting import describe, open_store
 
 T = TypeVar("T")
@@ -89,14 +90,24 @@ class Lent:
     def __init__(self, queue: OwnedQueue) -> None:
         self._queue = queue
         self._slots: set[int] = set()
+        self.is_open = asyncio.Event()
+        self.is_open.set()
+        self.waiting = 0
+        """Mails that are stored and not announced, while it is not open."""
 
-    async def call(self, operation: str, *, count: int) -> list[int]:
+    async def call(self, operation: str) -> list[int]:
         assert operation == "lend"
-        slots = [await self._queue.engine.slots.take() for _ in range(count)]
+        slots = await self._queue.lend(MOST_LENT)
         self._slots.update(slots)
         return slots
 
+    def tell(self, operation: str, **arguments: object) -> None:
+        assert operation == "refused"
+
     async def store(self, envelope: bytes) -> bytes:
+        self.waiting += 1
+        await self.is_open.wait()
+        self.waiting -= 1
         enqueue_id, queued = self._queue.accept_stored(envelope, self._slots)
         await queued
         return enqueue_id.bytes

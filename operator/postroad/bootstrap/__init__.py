@@ -81,6 +81,13 @@ async def open_inherited(url: str, lock: int, settings: Settings) -> MailQueue:
     return await _open(Asked(urlsplit(url), settings, False, None, lock))
 
 
+def lock_of(queue: MailQueue) -> int | None:
+    """Return the descriptor of the lock on a store that this process owns: processes that inherit
+    it may store mails themselves. None for any other queue."""
+    lock: int | None = getattr(queue, "lock", None)
+    return lock
+
+
 async def _open(asked: Asked) -> MailQueue:
     home = _HOMES.get(asked.url.scheme)
     if home is None:

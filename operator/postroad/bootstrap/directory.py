@@ -53,12 +53,6 @@ async def open_asked(asked: Asked) -> MailQueue:
     )
 
 
-def lock_of(queue: MailQueue) -> int | None:
-    """Return the descriptor of the lock on a store that this process owns: processes that inherit
-    it may store mails themselves. None for any other queue."""
-    return queue.lock if isinstance(queue, SpoolQueue) else None
-
-
 @contextmanager
 def locked(root: Path) -> Iterator[tuple[DiskFiles, Layout, Options]]:
     """Hold a store that nobody owns now. Raises: QueueNotFound, StoreDamaged, StoreInUse."""
@@ -139,7 +133,11 @@ async def open_directory(
 def _filler(files: DiskFiles, root: Path, lock: int) -> Filler:
     """Return what stores mails for the owner. Raises: InvalidInput when `lock` is not its lock."""
     layout, options = describe(files, root, Options(), create=False)
-    if not os.path.samestat(os.fstat(lock), Path(layout.lock).stat()):
+    try:
+        is_lock = os.path.samestat(os.fstat(lock), Path(layout.lock).stat())
+    except OSError:
+        is_lock = False
+    if not is_lock:
         raise InvalidInput(f"descriptor {lock} is not the lock on {root}")
     os.set_inheritable(lock, False)
     clock = MachineClock()

@@ -19,7 +19,7 @@ from contextlib import suppress
 from datetime import timedelta
 from typing import Any
 
-from postroad.bootstrap.directory import lock_of
+from postroad.bootstrap import lock_of
 from postroad.cli.serving import Process
 from postroad.errors import InvalidSettings, ReceiverEnded
 from postroad.intake.server import BACKLOG
@@ -37,10 +37,19 @@ async def receive_in_children(this: Process, settings: Settings, url: str, count
 
     Raises: InvalidSettings when the address cannot be had, ReceiverEnded when one of them ends.
     """
-    with _listen(settings) as listening:
-        address = _address_of(listening)
-        lock = lock_of(this.queue)
-        children = [await _start(settings, url, listening, lock, count) for _ in range(count)]
+    children: list[Child] = []
+    try:
+        with _listen(settings) as listening:
+            address, lock = _address_of(listening), lock_of(this.queue)
+            while len(children) < count:
+                children.append(await _start(settings, url, listening, lock, count))
+        await _watch(this, children, address)
+    finally:
+        await _end(children, this.drain_within + GRACE)
+
+
+async def _watch(this: Process, children: list[Child], address: str) -> None:
+    """Wait until this process is to end. Raises: ReceiverEnded."""
     stopping = asyncio.create_task(this.stop.wait())
     beginning = asyncio.gather(*map(_is_listening, children))
     try:
@@ -58,7 +67,6 @@ async def receive_in_children(this: Process, settings: Settings, url: str, count
     finally:
         stopping.cancel()
         beginning.cancel()
-        await _end(children, this.drain_within + GRACE)
 
 
 def _listen(settings: Settings) -> socket.socket:
@@ -109,6 +117,8 @@ async def _is_listening(child: Child) -> bool:
 
 async def _end(children: list[Child], within: timedelta) -> None:
     """Let the children finish the mails that they are receiving."""
+    if not children:
+        return
     for child in children:
         with suppress(ProcessLookupError):
             child.terminate()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import resource
 import signal
 from collections.abc import AsyncIterator, Coroutine
@@ -49,6 +50,8 @@ class Process:
     stop: asyncio.Event
     drain_within: timedelta
     _queue: MailQueue | None = None
+    last_moment: asyncio.TimerHandle | None = None
+    """When an orphan ends, whatever it is at."""
 
     @property
     def queue(self) -> MailQueue:
@@ -109,12 +112,16 @@ async def process(
             _log.info("closed", queue=queue.name)
     finally:
         await health.close()
+        if this.last_moment is not None:
+            this.last_moment.cancel()
 
 
 def _orphaned(loop: asyncio.AbstractEventLoop, parent: int, this: Process) -> None:
     loop.remove_reader(parent)  # an end can be read for ever
     this.drain_within = min(this.drain_within, ORPHANED_DRAIN)
     this.end()
+    # It may be draining already, with more time, and whoever takes over waits for this end.
+    this.last_moment = loop.call_later(2 * ORPHANED_DRAIN.total_seconds(), os._exit, 1)
 
 
 async def _open(

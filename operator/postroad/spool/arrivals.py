@@ -12,7 +12,7 @@ class Arrivals:
 
     def __init__(self) -> None:
         self.under_way = 0
-        """Mails that this process is receiving."""
+        """Mails that this process is receiving; recovery lets them pass."""
         self._last = self._before = float("-inf")
 
     def announce(self, now: float, within: float) -> bool:

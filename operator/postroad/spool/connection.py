@@ -13,9 +13,12 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
-from postroad.errors import InvalidInput, PostroadError, QueueClosed, StoreUnavailable
+from postroad.errors import PostroadError, QueueClosed, StoreUnavailable
 from postroad.spool import wire
 from postroad.spool.wire import Kind
+from postroad.telemetry.logs import logger
+
+log = logger("spool")
 
 Enclosed = AsyncIterator[bytes] | bytes | None
 """What goes with a call: in pieces, whole (at most CHUNK), or nothing."""
@@ -64,9 +67,12 @@ class Connection:
             while data := await self._reader.read(wire.READ):
                 for number, kind, body in frames.feed(data):
                     self._take(number, Kind(kind), body)
-        except (OSError, InvalidInput, ValueError):
-            pass  # as good as gone
-        self.fail(StoreUnavailable("the owner of the store went away"))
+        except OSError:
+            pass
+        except Exception as error:  # what cannot be understood is as good as gone
+            log.warning("the owner was not understood", error=f"{type(error).__name__}: {error}")
+        finally:
+            self.fail(StoreUnavailable("the owner of the store went away"))
 
     def _take(self, number: int, kind: Kind, body: bytes) -> None:
         if (stored := self._stored.pop(number, None)) is not None:
@@ -101,6 +107,13 @@ class Connection:
             if kind is Kind.RESULT:
                 return json.loads(body)
         raise AssertionError("a call has a result or an error")
+
+    def tell(self, operation: str, **arguments: object) -> None:
+        """Make a call whose answer nobody needs."""
+        if self.lost is None:
+            self._next += 1
+            request = {"op": operation, **arguments}
+            self._writer.write(wire.json_frame(self._next, Kind.CALL, request))
 
     async def store(self, envelope: bytes) -> bytes:
         """Have a mail queued that lies in a slot that was lent; return its enqueue id.

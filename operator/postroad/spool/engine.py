@@ -85,7 +85,7 @@ class Engine:
 
     @property
     def is_receiving(self) -> bool:
-        """Whether mail is coming in right now; recovery lets it pass."""
+        """Whether mail is coming in right now."""
         return self.arrivals.is_busy(asyncio.get_running_loop().time())
 
     def due_after(self, delay: timedelta) -> int:

@@ -111,9 +111,12 @@ class SpoolQueue:
                 return await self._own(lock)
             try:
                 return await RemoteQueue.open(Path(self._layout.socket))
-            except StoreUnavailable:
+            except StoreUnavailable as error:
                 if self._clock.elapsed() > until:
-                    raise
+                    raise StoreUnavailable(
+                        f"the lock on {self._name} is held, and nobody serves it",
+                        hint="a receiver of an MTA that was killed may still be there: end it",
+                    ) from error
             await self._clock.sleep(PAUSE)
 
     async def _own(self, lock: Lock) -> _Owner:

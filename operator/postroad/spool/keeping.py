@@ -197,10 +197,12 @@ class Keeper:
 
 def _first_needed(lane: LaneLog, scan_from: int | None) -> int:
     """Return the number of the first segment that must stay: the first with a live turn, or with
-    the start of the working suffix, or the one that this process appends to; when there is none,
-    the one that comes next, as no number is used twice."""
+    the start of the working suffix, or that may hold a turn which the index does not know yet, as
+    it is not durable, or the one that this process appends to; when there is none, the one that
+    comes next, as no number is used twice."""
     for segment in lane.segments:
         is_scanned = scan_from is not None and segment.sequence >= sequence_of(scan_from)
-        if segment.live or is_scanned or lane.appends_to(segment):
+        is_in_doubt = segment.end_position > lane.durable
+        if segment.live or is_scanned or is_in_doubt or lane.appends_to(segment):
             return segment.sequence
     return lane.next_sequence

@@ -53,6 +53,11 @@ class Consumer:
         self._free.release()
 
 
+def reason_of(error: BaseException) -> str:
+    """Return what metrics call the reason for which a mail was refused."""
+    return "full" if isinstance(error, StoreFull) else "other"
+
+
 class OwnedQueue:
     """The port over an engine. `name` is what the queue is called in metrics and to people."""
 
@@ -72,8 +77,7 @@ class OwnedQueue:
         try:
             enqueue_id = await receive(self.engine, mail, delay)
         except PostroadError as error:
-            reason = "full" if isinstance(error, StoreFull) else "other"
-            metrics.ENQUEUE_FAILURES.labels(self._name, reason).inc()
+            self.count_failure(reason_of(error))
             raise
         self._enqueued.inc()
         seconds = (clock.elapsed() - began).total_seconds()
@@ -83,16 +87,31 @@ class OwnedQueue:
     def accept_stored(self, payload: bytes, lent: set[int]) -> tuple[UUID, asyncio.Future[None]]:
         """See `receiving.accept_stored`."""
         began = self.engine.clock.elapsed()
-        enqueue_id, queued = accept_stored(self.engine, payload, lent)
+        try:
+            enqueue_id, queued = accept_stored(self.engine, payload, lent)
+        except PostroadError as error:
+            self.count_failure(reason_of(error))
+            raise
         queued.add_done_callback(partial(self._count_stored, began))
         return enqueue_id, queued
 
+    async def lend(self, most: int) -> list[int]:
+        """Return slots that another process may fill. Raises: StoreFull, StoreFailed."""
+        self.engine.check()
+        self.engine.limits.check_room(0)
+        return await self.engine.slots.lend(most)
+
+    def count_failure(self, reason: str) -> None:
+        """Count a mail that was refused, here or by a process that stores mails for this one."""
+        metrics.ENQUEUE_FAILURES.labels(self._name, reason).inc()
+
     def _count_stored(self, began: timedelta, queued: asyncio.Future[None]) -> None:
-        if queued.exception() is not None:
-            metrics.ENQUEUE_FAILURES.labels(self._name, "other").inc()
-            return
+        error = queued.exception()
+        if error is not None:
+            return self.count_failure(reason_of(error))
         self._enqueued.inc()
-        self._enqueue_seconds.observe((self.engine.clock.elapsed() - began).total_seconds())
+        seconds = (self.engine.clock.elapsed() - began).total_seconds()
+        return self._enqueue_seconds.observe(seconds)
 
     async def dequeue(self, prefetch: int = 10) -> AsyncIterator[SpoolItem]:
         consumer = self.consumer(prefetch)

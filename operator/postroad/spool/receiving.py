@@ -21,10 +21,12 @@ from postroad.spool.index import Entry, State
 from postroad.spool.layout import NEW
 from postroad.spool.records import (
     ENVELOPE,
+    ENVELOPE_BYTES,
+    LONGEST_DOMAINS,
     Waiting,
-    domains_in,
+    decode_new,
+    domains_of,
     envelope_json,
-    read_head,
     to_json,
     with_enqueue_id,
 )
@@ -71,16 +73,18 @@ def accept_stored(
     Raises: InvalidInput when it is no new mail in such a slot, StoreFailed, QueueClosed.
     """
     engine.check()
-    head = read_head(payload)
-    if head.slot not in lent or head.turn or head.flags or head.due_us or head.predecessor:
-        raise InvalidInput("this is no new mail in a slot that was lent")
-    lent.remove(head.slot)
+    if len(payload) > engine.options.largest_envelope + LONGEST_DOMAINS + ENVELOPE_BYTES:
+        raise InvalidInput("the envelope is too large for one record")
+    mail = decode_new(payload)  # whole, before anything is written: the log is for ever
+    if mail.slot not in lent:
+        raise InvalidInput(f"slot {mail.slot} was not lent")
+    lent.remove(mail.slot)
     enqueue_id = engine.identifiers.new()
     lane = engine.lane(NEW)
     written = lane.append(ENVELOPE, with_enqueue_id(payload, enqueue_id.bytes))
     entry = Entry(
-        written.segment, written.offset, written.length, written.mark, enqueue_id.bytes, head.slot,
-        head.accepted_us, domains_in(payload, head), 0.0, State.ASIDE,
+        written.segment, written.offset, written.length, written.mark, enqueue_id.bytes, mail.slot,
+        mail.accepted_us, domains_of(mail.envelope), 0.0, State.ASIDE,
     )  # fmt: skip
     lane.when_durable(written.end, partial(engine.enter, entry))
     is_crowded = engine.arrivals.announce(asyncio.get_running_loop().time(), engine.sync_wait)

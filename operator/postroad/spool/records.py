@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import struct
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum
@@ -10,6 +11,7 @@ from struct import Struct
 from typing import Any, NamedTuple, TypeAlias
 
 from postroad.domain.mail import DsnOptions, Envelope, Origin, RecipientDsn
+from postroad.errors import InvalidInput
 from postroad.spool.layout import Lane
 
 ENVELOPE, START, DELIVERY, FINISH, HOLD = range(1, 6)
@@ -24,6 +26,9 @@ LONGEST_DOMAINS = 65_535
 
 _compact = json.JSONEncoder(separators=(",", ":")).encode
 _ENVELOPE = Struct("<16s16sQIIQQQQQIBBH")
+ENVELOPE_BYTES = _ENVELOPE.size
+"""Of an ENVELOPE, before its domains."""
+
 _START = Struct("<16sIIQ")
 _DELIVERY = Struct("<16sIBBHI")
 _FINISH = Struct("<16sIIQB")
@@ -191,6 +196,24 @@ def encode_new(
         len(known),
     )  # fmt: skip
     return head + known + envelope
+
+
+def decode_new(payload: bytes) -> Waiting:
+    """Read what `encode_new` wrote, in another process. Raises: InvalidInput for anything that is
+    not the ENVELOPE of a new mail."""
+    try:
+        found = decode_waiting(payload)
+        is_named = domains_in(payload, read_head(payload)) == domains_of(found.envelope)
+    except (struct.error, ValueError, LookupError, TypeError, AttributeError) as error:
+        raise InvalidInput("this is no ENVELOPE") from error
+    new = Waiting(
+        found.mail_id, found.enqueue_id, found.slot, 0, found.envelope,
+        tuple(range(len(found.envelope.recipients))), found.accepted_us, found.enqueued_us,
+        found.size_bytes,
+    )  # fmt: skip
+    if found != new or not is_named:
+        raise InvalidInput("this is no ENVELOPE of a new mail")
+    return found
 
 
 def with_enqueue_id(payload: bytes, enqueue_id: bytes) -> bytes:

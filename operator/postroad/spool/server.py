@@ -7,9 +7,11 @@ import os
 import socket
 from pathlib import Path
 
-from postroad.errors import InvalidInput
 from postroad.spool.queue import OwnedQueue
 from postroad.spool.serving import Serving
+from postroad.telemetry.logs import logger
+
+log = logger("spool")
 
 
 class Server:
@@ -30,8 +32,10 @@ class Server:
         self._connections.add(task)
         try:
             await Serving(self._queue, reader, writer).serve()
-        except (ConnectionError, InvalidInput, asyncio.CancelledError):
+        except (ConnectionError, asyncio.CancelledError):
             pass  # The client left, or we do: its leases are given back, and that is all.
+        except Exception as error:  # whatever it said: others go on
+            log.warning("a client was cut off", error=f"{type(error).__name__}: {error}")
         finally:
             self._connections.discard(task)
             writer.close()

@@ -27,6 +27,9 @@ from postroad.telemetry.logs import logger
 log = logger("spool")
 Arguments = Mapping[str, Any]
 
+MOST_LENT = 32
+"""Slots that are lent at a time."""
+
 PIECES = 4
 """Pieces of a content that wait for the disk; behind them its connection is not read."""
 
@@ -163,9 +166,13 @@ class Serving:
         return str(await self._queue.enqueue(mail, wire.duration_of(arguments["delay"])))
 
     async def lend(self, call: int, arguments: Arguments) -> object:
-        slots = [await self._queue.engine.slots.take() for _ in range(arguments["count"])]
+        slots = await self._queue.lend(MOST_LENT)
         self._lent.update(slots)
         return slots
+
+    async def refused(self, call: int, arguments: Arguments) -> object:
+        self._queue.count_failure(arguments["reason"])
+        return None
 
     async def browse(self, call: int, arguments: Arguments) -> object:
         return await self._stream(call, self._queue.browse(_selector(arguments)))
@@ -278,6 +285,7 @@ OPERATIONS: dict[str, Operation] = {
         "hello",
         "enqueue",
         "lend",
+        "refused",
         "browse",
         "dead_letters",
         "size",

@@ -68,6 +68,15 @@ class Slots:
         self._low_water = min(self._low_water, len(self._free))
         return slot
 
+    async def lend(self, most: int) -> list[int]:
+        """Return slots nobody uses, at least one, without making more than are needed for it.
+        Raises: StoreFull, StoreFailed."""
+        slots = [await self.take()]
+        while self._free and len(slots) < most:
+            slots.append(self._free.pop())
+        self._low_water = min(self._low_water, len(self._free))
+        return slots
+
     def release(self, slot: int) -> None:
         """Take back the slot of a finished mail: a durable record says so (FORMAT.md R3)."""
         self._released.append(slot)

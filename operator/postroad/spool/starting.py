@@ -189,7 +189,7 @@ async def _replay(engine: Engine, found: Found) -> Replay:
 
 async def _frames(engine: Engine, segment: Segment, offset: int) -> AsyncIterator[Frame]:
     while offset < segment.end:
-        if engine.is_receiving:
+        if engine.arrivals.under_way:
             await asyncio.sleep(PAUSE_SECONDS)
         frames, offset = await engine.log_threads.run(recovery.read_frames, segment, offset, CHUNK)
         for frame in frames:

@@ -17,14 +17,15 @@ from postroad.domain.mail import Mail
 from postroad.errors import MailTooLarge, PostroadError, StoreFailed, StoreFull, StoreUnavailable
 from postroad.ports.files import Room
 from postroad.spool.connection import Connection
-from postroad.spool.contents import Contents
-from postroad.spool.filler import FEW, LATELY, LENT, QUICK_SECONDS, Filler
+from postroad.spool.contents import SMALL, Contents
+from postroad.spool.filler import FEW, LATELY, QUICK_SECONDS, STALL_SECONDS, Filler
 from postroad.spool.headroom import Headroom
 from postroad.spool.layout import Layout, Options
 from postroad.spool.limits import Limits
 from postroad.spool.records import decode_waiting
 
 T = TypeVar("T")
+LENT = 32
 ROOT = PurePosixPath("/store")
 LAYOUT = Layout(ROOT, ROOT / "mail")
 
@@ -36,15 +37,20 @@ class Owner:
         self.files, self.lent = files, 0
         self.refusal: PostroadError | None = None
         self.stored: list[bytes] = []
+        self.told: list[str] = []
         for slot in range(10 * LENT):
             files.open(LAYOUT.spool_file(slot), create=True)
 
-    async def call(self, operation: str, *, count: int) -> list[int]:
+    async def call(self, operation: str) -> list[int]:
         assert operation == "lend"
         if self.refusal is not None:
             raise self.refusal
-        self.lent += count
-        return list(range(self.lent - count, self.lent))
+        self.lent += LENT
+        return list(range(self.lent - LENT, self.lent))
+
+    def tell(self, operation: str, *, reason: str) -> None:
+        assert operation == "refused"
+        self.told.append(reason)
 
     async def store(self, envelope: bytes) -> bytes:
         if self.refusal is not None:
@@ -58,9 +64,12 @@ class Threads:
 
     def __init__(self) -> None:
         self.calls = 0
+        self.gate: asyncio.Event | None = None
 
     async def run(self, work: Callable[..., T], *arguments: object) -> T:
         self.calls += 1
+        if self.gate is not None:
+            await self.gate.wait()
         return work(*arguments)
 
     async def close(self) -> None:
@@ -116,10 +125,13 @@ async def test_no_slot_is_used_twice_and_more_are_asked_for_before_they_are_need
     assert len(set(bench.slots())) == LENT + FEW
 
 
-@pytest.mark.parametrize("error", [StoreFull("no space"), StoreFailed("an error of the disk")])
-async def test_a_mail_that_cannot_be_stored_is_not_announced_and_its_slot_not_used_again(
-    error: PostroadError,
+@pytest.mark.parametrize(
+    ("error", "step"), [(StoreFull("no space"), 1), (StoreFailed("an error of the disk"), 2)]
+)
+async def test_a_mail_that_cannot_be_stored_is_not_announced_but_counted(
+    error: PostroadError, step: int
 ) -> None:
+    """A slot in which the disk failed is not used again."""
     bench = Bench()
     await bench.enqueue(letter())
     calls = bench.files.calls
@@ -131,7 +143,8 @@ async def test_a_mail_that_cannot_be_stored_is_not_announced_and_its_slot_not_us
     bench.files.fail = {}
     await bench.enqueue(letter())
     first, second = bench.slots()
-    assert second == first + 2
+    assert second == first + step
+    assert bench.owner.told == ["full" if isinstance(error, StoreFull) else "other"]
 
 
 async def test_who_cannot_borrow_hears_why_and_may_ask_again() -> None:
@@ -192,3 +205,42 @@ async def test_what_is_too_large_or_finds_no_room_costs_no_slot() -> None:
         await bench.enqueue(letter())
 
     assert bench.owner.lent == 0
+    assert bench.owner.told == ["full"]
+
+
+async def test_a_disk_that_stalls_is_waited_for_in_threads() -> None:
+    bench = Bench()
+    honest = bench.files.do
+
+    def do(step: object) -> None:
+        bench.clock.jump(timedelta(seconds=STALL_SECONDS))
+        honest(step)  # type: ignore[arg-type]
+
+    await bench.enqueue(letter())
+    bench.files.do = do  # type: ignore[method-assign]
+    await bench.enqueue(letter())
+    assert bench.threads.calls == 0
+    bench.files.do = honest  # type: ignore[method-assign]
+    for _ in range(2 * LATELY):
+        await bench.enqueue(letter())
+
+    assert bench.threads.calls == LATELY, "until it was quick for a while"
+
+
+async def test_a_mail_whose_client_was_sent_away_gives_its_slot_back_when_its_thread_ends() -> None:
+    bench = Bench()
+    gate = bench.threads.gate = asyncio.Event()
+    large = Mail("a@x.example", ("b@y.example",), bytes(SMALL + 1))
+    sending = asyncio.create_task(bench.enqueue(large))
+    while not bench.threads.calls:
+        await asyncio.sleep(0)
+    sending.cancel()
+    await asyncio.wait({sending})
+    gate.set()
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+
+    await bench.enqueue(letter())
+
+    assert sending.cancelled()
+    assert bench.slots() == [0]

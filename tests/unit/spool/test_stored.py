@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import AsyncIterator
 from dataclasses import replace
 
@@ -10,7 +11,9 @@ import pytest
 from contract.queue_harness import letter
 from crash.lossy import LossyFiles
 from crash.world import start
-from postroad.errors import InvalidInput, PostroadError, StoreFailed
+from postroad.errors import InvalidInput, PostroadError, StoreFailed, StoreFull
+from postroad.ports.files import Room
+from postroad.spool.layout import NEW
 from postroad.spool.queue import OwnedQueue
 from postroad.spool.records import (
     Waiting,
@@ -21,6 +24,7 @@ from postroad.spool.records import (
     envelope_json,
     to_json,
 )
+from postroad.spool.slots import BATCH
 
 
 @pytest.fixture
@@ -76,6 +80,78 @@ async def test_what_is_no_new_mail_in_a_slot_that_was_lent_is_refused(
 
     assert lent == {7}
     assert (await queue.size()).size == 0
+
+
+def garbled(**changes: object) -> bytes:
+    payload = encode(waiting(7))[1]
+    head, envelope = payload[: -len(JSON)], json.loads(JSON)
+    return head + to_json(envelope | changes)
+
+
+JSON = to_json(envelope_json(letter().envelope))
+
+
+@pytest.mark.parametrize(
+    "payload",
+    [
+        b"",
+        b"abc",
+        encode(waiting(7))[1][:-1],
+        encode(waiting(7))[1][: -len(JSON)] + b"{}",
+        encode(waiting(7))[1].replace(b"example.net", b"example.n\xff\xfe"),
+        garbled(to=[]),
+        garbled(to=3),
+        garbled(to=["b@elsewhere.example"]),
+        garbled(numbers=[1]),
+        garbled(failures={"0": ["a", "b"]}),
+        garbled(reason="because"),
+        garbled(origin=7),
+    ],
+)
+async def test_what_cannot_be_understood_comes_into_no_log(
+    queue: OwnedQueue, files: LossyFiles, payload: bytes
+) -> None:
+    """It would stand in the way of every later start."""
+    lent, calls = {7}, files.calls
+
+    with pytest.raises(PostroadError) as found:
+        queue.accept_stored(payload, lent)
+
+    assert not found.value.transient
+    assert lent == {7}
+    assert queue.engine.lane(NEW).end == 0
+    assert files.calls == calls
+
+
+async def test_an_envelope_that_no_record_may_hold_is_refused(queue: OwnedQueue) -> None:
+    mail = replace(letter().envelope, attributes={"x": "y" * (5 << 20)})
+    payload = encode(replace(waiting(7), envelope=mail))[1]
+
+    with pytest.raises(InvalidInput, match="too large"):
+        queue.accept_stored(payload, {7})
+
+
+async def test_slots_are_lent_as_far_as_there_are_some_and_none_is_lost_when_there_are_none(
+    queue: OwnedQueue, files: LossyFiles
+) -> None:
+    first = await queue.lend(8)
+    assert len(set(first)) == 8
+    rest = await queue.lend(10**9)
+    assert len(set(first + rest)) == BATCH, "none is made beyond the one that is needed"
+
+    error: PostroadError = StoreFull("no inodes")
+    files.fail = dict.fromkeys(range(files.calls, files.calls + 100), error)
+    with pytest.raises(StoreFull):
+        await queue.lend(8)
+    files.fail = {}
+    assert len(await queue.lend(8)) == 8
+
+
+async def test_with_too_little_room_nothing_is_lent(queue: OwnedQueue, files: LossyFiles) -> None:
+    files.free = Room(1000, None)
+
+    with pytest.raises(StoreFull):
+        await queue.lend(8)
 
 
 async def test_a_slot_takes_one_mail(queue: OwnedQueue) -> None:
