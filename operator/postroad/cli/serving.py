@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import os
 import resource
 import signal
@@ -23,6 +24,9 @@ from postroad.telemetry import logs
 from postroad.telemetry.health import HealthServer, Readiness
 
 _log = logs.logger("process")
+
+OBJECTS_BEFORE_SEARCH = 50_000
+"""Objects that may be made, less those that went, before garbage is searched among them."""
 
 LONGEST_PAUSE_SECONDS = 30.0
 """Between attempts to open a queue whose servers are away."""
@@ -68,8 +72,17 @@ def run(settings: Settings, main: Coroutine[Any, Any, None]) -> None:
     """Run a long-running command to its end."""
     logs.configure(settings.log_level)
     allow_all_descriptors()
+    collect_seldom()
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(main)
+
+
+def collect_seldom() -> None:
+    """Look for cyclic garbage seldom: a mail makes thousands of objects and no cycles, so that most
+    searches find nothing. What the imports made is not looked at again."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(OBJECTS_BEFORE_SEARCH, *gc.get_threshold()[1:])
 
 
 def allow_all_descriptors() -> None:
