@@ -8,7 +8,7 @@ import ssl
 import tempfile
 import weakref
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from datetime import timedelta
 from email import message_from_bytes
 from pathlib import Path
@@ -366,7 +366,8 @@ async def test_a_bug_met_while_answering_ends_its_session_and_no_other(
     assert "a session failed in an unforeseen way" in caplog.text
 
 
-async def test_a_session_that_is_over_waits_for_no_collector() -> None:
+@pytest.mark.parametrize("end", ["QUIT", "drain"])
+async def test_a_session_that_is_over_waits_for_no_collector(end: str) -> None:
     async with an_intake() as intake:
         earlier = _sessions()
         gc.disable()
@@ -374,8 +375,12 @@ async def test_a_session_that_is_over_waits_for_no_collector() -> None:
             async with intake.client() as client:
                 [session] = [weakref.ref(each) for each in _sessions() if each not in earlier]
                 await client.envelope()
-                await client.say("x\r\n.", "QUIT")
-                assert await client.is_gone()
+                await client.say("x\r\n.")
+                if end == "QUIT":
+                    await client.say("QUIT")
+                    assert await client.is_gone()
+                else:
+                    await intake.server.drain(timedelta(seconds=5))
             await intake.server.drain(timedelta(seconds=5))
             await asyncio.sleep(0)
             assert session() is None
@@ -494,10 +499,39 @@ async def test_commands_sent_in_clear_behind_starttls_are_not_taken(
         assert await client.is_gone()
 
 
+async def test_under_tls_nothing_is_done_for_a_client_that_took_its_leave_at_once(
+    certificates: Certificates,
+) -> None:
+    """It would not hear what became of its mail, and send it again."""
+    said = b"EHLO x\r\nMAIL FROM:<>\r\nRCPT TO:<a@b.example>\r\nDATA\r\nx\r\n.\r\nQUIT\r\n"
+    async with an_intake(tls=certificates.server_context()) as intake, intake.client() as client:
+        assert (await client.say("STARTTLS"))[0].startswith("220 ")
+        arrived, leaving = ssl.MemoryBIO(), ssl.MemoryBIO()
+        context = certificates.client_context()
+        secured = context.wrap_bio(arrived, leaving, server_hostname="localhost")
+        while True:
+            try:
+                secured.do_handshake()
+                break
+            except ssl.SSLWantReadError:
+                client.writer.write(leaving.read())
+                arrived.write(await client.reader.read(65536))
+        secured.write(said)
+        with suppress(ssl.SSLWantReadError):
+            secured.unwrap()
+        client.writer.write(leaving.read())  # all of it in one packet
+        await client.is_gone()
+
+    assert intake.queue.mails == []
+
+
 def test_tls_and_a_drain_run_on_uvloop_as_in_the_pods(certificates: Certificates) -> None:
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(test_mail_under_tls_is_accepted_and_said_to_be(certificates))
         runner.run(test_commands_sent_in_clear_behind_starttls_are_not_taken(certificates))
+        runner.run(
+            test_under_tls_nothing_is_done_for_a_client_that_took_its_leave_at_once(certificates)
+        )
         runner.run(test_a_drain_finishes_mails_and_sends_the_others_away())
 
 

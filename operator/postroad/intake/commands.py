@@ -20,7 +20,9 @@ LONGEST_LINE = 4096
 """Octets of a command without its CRLF. RFC 5321 says 512 and lets every extension add to it;
 ORCPT alone adds 500."""
 
-_COMMAND = re.compile(rb"([A-Za-z]{3,10})(?:[ \t]+([^\r\n\0]*))?")
+_COMMAND = re.compile(rb"([A-Za-z]{3,10})(?:[ \t]++([^\r\n\0]*+))?")
+"""Possessive: a line of blanks that ends badly is not split in every way there is."""
+
 _ADDRESS = r"<([A-Za-z0-9.+_=-]{1,64}@(?:[A-Za-z0-9-]{1,63}\.){0,3}[A-Za-z0-9-]{1,63})>"
 _ORDINARY_FROM, _ORDINARY_TO = re.compile(f"FROM:{_ADDRESS}"), re.compile(f"TO:{_ADDRESS}")
 """What is said of most mailboxes: nothing in it could be refused."""

@@ -64,7 +64,7 @@ class Step(Enum):
 
 
 class Transaction(NamedTuple):
-    """An envelope on its way in; a new value with every recipient."""
+    """An envelope on its way in, as it stands when DATA is said."""
 
     mail_from: MailFrom
     recipients: tuple[str, ...]

@@ -10,8 +10,9 @@ from __future__ import annotations
 import asyncio
 import os
 import tempfile
+from contextlib import suppress
+from io import FileIO
 from pathlib import Path
-from typing import BinaryIO
 
 from postroad.domain.replies import Reply
 from postroad.domain.transparency import Unstuffer
@@ -21,6 +22,9 @@ from postroad.intake.received import MOST_HOPS, HopCounter
 
 MEMORY_BYTES = 256 * 1024
 """Octets of one mail kept in memory. Times the most sessions, it bounds what mails can take."""
+
+SPILLED_BYTES = 64 * 1024
+"""Octets that are gathered for one write behind them."""
 
 
 class Incoming:
@@ -33,10 +37,10 @@ class Incoming:
 
         self._limit = limit_bytes
         self._folder = folder
-        self._chunks = [first]
+        self._kept = bytearray(first)  # and not chunks: tiny ones would take many times their size
         self._unstuffer, self._hops = Unstuffer(), HopCounter()
         self._path: Path | None = None
-        self._file: BinaryIO | None = None
+        self._file: FileIO | None = None
 
     @property
     def is_too_large(self) -> bool:
@@ -46,7 +50,7 @@ class Incoming:
     @property
     def must_spill(self) -> bool:
         """Whether it has outgrown memory: `spill` it before anything else is fed."""
-        return bool(self._chunks) and self.size_bytes > MEMORY_BYTES
+        return len(self._kept) > (MEMORY_BYTES if self._file is None else SPILLED_BYTES)
 
     def feed(self, chunk: bytes) -> bytes | None:
         """Take what arrived. Return what follows the mail's end once it has ended, else None."""
@@ -56,14 +60,14 @@ class Incoming:
         if self.size_bytes > self._limit:
             self.discard()
         elif self.problem is None:
-            self._chunks.append(content)
+            self._kept += content
         return rest
 
     async def spill(self) -> None:
         """Write what is in memory to a file; a failure becomes the mail's `problem`."""
-        chunks, self._chunks = self._chunks, []
+        kept, self._kept = self._kept, bytearray()
         try:
-            await asyncio.to_thread(self._write, b"".join(chunks))
+            await asyncio.to_thread(self._write, kept)
         except OSError as error:
             self.problem = StoreFull("a large mail cannot be written to a file")
             self.problem.__cause__ = error
@@ -78,25 +82,31 @@ class Incoming:
             return answers.LOOP
         return answers.reply_for(self.problem) if self.problem else None
 
-    async def content(self) -> bytes | Path:
-        """Return all of it, as octets or as a file that lives until `discard`."""
-        if self._file is None or self._path is None:
-            return b"".join(self._chunks)
-        await asyncio.to_thread(self._file.flush)
-        return self._path
+    async def complete(self) -> None:
+        """Let all of it be in one place, when it has ended: in memory, or in the file."""
+        if self._file is not None or self.must_spill:
+            await self.spill()
+
+    @property
+    def content(self) -> bytes | Path:
+        """All of it, as octets or as a file that lives until `discard`."""
+        return bytes(self._kept) if self._path is None else self._path
 
     def discard(self) -> None:
         """Remove what was kept. Idempotent."""
-        self._chunks = []
-        if self._file is not None:
-            self._file.close()
-            self._file = None
-        if self._path is not None:
-            self._path.unlink(missing_ok=True)
-            self._path = None
+        self._kept = bytearray()
+        file, path, self._file, self._path = self._file, self._path, None, None
+        if file is not None:
+            with suppress(OSError):  # nobody needs it
+                file.close()
+        if path is not None:
+            path.unlink(missing_ok=True)
 
-    def _write(self, octets: bytes) -> None:
+    def _write(self, octets: bytearray) -> None:
         if self._file is None:
             descriptor, name = tempfile.mkstemp(".eml", "postroad-", self._folder)
-            self._file, self._path = os.fdopen(descriptor, "wb"), Path(name)
-        self._file.write(octets)
+            # Without a buffer: what it could not write would fail again when it is closed.
+            self._file, self._path = os.fdopen(descriptor, "wb", buffering=0), Path(name)
+        left = memoryview(octets)
+        while left:
+            left = left[self._file.write(left) :]

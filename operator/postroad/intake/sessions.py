@@ -96,8 +96,8 @@ class Session:
         self._is_over = False
 
     async def run(self) -> None:
-        """Talk until the client leaves, is too slow, or the intake closes. Never raises but on
-        cancellation."""
+        """Talk until the client leaves, is too slow, or the intake closes. Raises on
+        cancellation, and what is a bug of ours."""
         try:
             await self._wire.write(self._dialogue.greeting().encode(), self._patience.command)
             while not self._is_over:
@@ -230,12 +230,11 @@ class Session:
             self._dialogue.finish()
 
     async def _queue(self, incoming: Incoming) -> Reply:
-        if incoming.must_spill:
-            await incoming.spill()
+        await incoming.complete()
         if (refusal := incoming.verdict()) is not None:
             return self._refused(refusal, incoming.problem)
         try:
-            enqueue_id = str(await self._receiver.queue.enqueue(await self._mail(incoming)))
+            enqueue_id = str(await self._receiver.queue.enqueue(self._mail(incoming)))
         except PostroadError as error:
             return self._refused(answers.reply_for(error), error)
         except Exception as error:  # the client keeps the mail while we are wrong
@@ -252,13 +251,13 @@ class Session:
         )
         return answers.accepted(enqueue_id)
 
-    async def _mail(self, incoming: Incoming) -> Mail:
+    def _mail(self, incoming: Incoming) -> Mail:
         transaction = self._dialogue.transaction
         assert transaction is not None
         return Mail(
             transaction.mail_from.sender,
             transaction.recipients,
-            await incoming.content(),
+            incoming.content,
             name=self._name,
             origin=self._origin,
             dsn=transaction.dsn,

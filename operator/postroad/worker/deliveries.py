@@ -104,6 +104,11 @@ class Deliverer:
             deferred = Outcome.deferred("451 4.3.5 the worker failed in an unforeseen way")
             _log.exception("mail not transmitted", **_ids(self.queue, item))
             results = dict.fromkeys(recipients, deferred)
+        else:
+            if len(results) < len(recipients):
+                # A transport that says nothing of somebody has not delivered to them.
+                silent = Outcome.deferred("451 4.3.5 nothing was said of this recipient")
+                results = dict.fromkeys(recipients, silent) | dict(results)
         finally:
             _seconds_of(self.queue).observe(perf_counter() - begun)
         for outcome in results.values():

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from postroad.adapters.network.commands import Needs, mail_command, recipient_command
 from postroad.domain.mail import DsnOptions, Envelope, RecipientDsn
 from postroad.intake.commands import (
+    LONGEST_LINE,
     MailFrom,
     RcptTo,
     Refused,
@@ -162,3 +163,13 @@ def test_any_octets_are_either_read_or_refused(line: bytes) -> None:
         code = refused.reply.code
 
     assert code in (None, 500, 501, 552, 553, 555)
+
+
+@pytest.mark.parametrize("end", [b"\r", b"\n", b"\0"])
+@pytest.mark.parametrize("blank", [b" ", b"\t", b" \t"])
+def test_a_line_of_blanks_costs_no_more_than_any_other(blank: bytes, end: bytes) -> None:
+    """Were it split in every way there is, this test would take minutes."""
+    line = (b"NOOP" + blank * LONGEST_LINE)[: LONGEST_LINE - 1] + end
+    for _ in range(1000):
+        with pytest.raises(Refused):
+            split_command(line)

@@ -149,6 +149,22 @@ async def test_outcomes_are_recorded_where_they_differ_and_then_the_item_ends(
     assert item.steps == steps
 
 
+async def test_a_transport_that_says_nothing_of_a_recipient_has_not_delivered_to_it() -> None:
+    class Silent(Answers):
+        async def transmit(
+            self, envelope: Envelope, content: AsyncIterator[bytes], size_bytes: int
+        ) -> Mapping[str, Outcome]:
+            return self.answers
+
+    item = OneItem("a@b", "c@d")
+
+    await deliver(item, Silent({"a@b": YES}))
+
+    (recorded, ended) = item.steps
+    assert recorded == ("record", ("a@b",), YES)
+    assert ended[:3] == ("retry", MINUTE, ("c@d",))
+
+
 async def test_failures_of_earlier_turns_make_a_dead_letter_in_the_end() -> None:
     item = OneItem("a@b")
     item.failures = {"c@d": "550 earlier"}

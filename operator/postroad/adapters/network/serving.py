@@ -64,7 +64,8 @@ class ServingWire(Wire):
         Raises: ConnectionLost, TooSlow, and what `take` raises.
         """
         self._take, self._reader = take, self._loop.create_future()
-        self.expect(patience)
+        if not self._is_closed:
+            self.expect(patience)
         self._arrived()
         try:
             await self._reader
@@ -133,9 +134,14 @@ class ServingWire(Wire):
     def _arrived(self) -> None:
         """Let `take` have its turn, unless one is coming or the answers are not read."""
         take, reader = self._take, self._reader
-        if take is None or reader is None or reader.done() or self._is_next:
+        if take is None:
+            super()._arrived()
             return
-        if self._is_closed:
+        if reader is None or reader.done() or self._is_next:
+            return
+        if self._is_closed or (self._transport is not None and self._transport.is_closing()):
+            # Under TLS a client can take its leave behind commands that have arrived: what could
+            # not be answered is not done.
             reader.set_exception(ConnectionLost())
             return
         if self._is_writing_paused:
@@ -144,6 +150,7 @@ class ServingWire(Wire):
             turn = take() if self._buffer or self.is_interrupted else Turn.WAIT
         except Exception as error:  # whatever it is, the task must hear of it
             reader.set_exception(error)
+            del reader  # the error knows this frame, and would keep itself alive
             return
         if turn is Turn.DONE:
             reader.set_result(None)

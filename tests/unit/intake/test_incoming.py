@@ -1,0 +1,75 @@
+"""One mail while it comes in: what it takes of memory, and a disk that is full."""
+
+from __future__ import annotations
+
+import resource
+import signal
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from postroad.errors import StoreFull
+from postroad.intake import answers
+from postroad.intake.incoming import MEMORY_BYTES, SPILLED_BYTES, Incoming
+
+LARGE = 64 * 1024 * 1024
+
+
+@pytest.fixture
+def full_disk() -> Iterator[int]:
+    """A system that lets no file grow beyond this size."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    limit = MEMORY_BYTES + SPILLED_BYTES + 100
+    resource.setrlimit(resource.RLIMIT_FSIZE, (limit, hard))
+    yield limit
+    resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    signal.signal(signal.SIGXFSZ, handler)
+
+
+async def fed(incoming: Incoming, piece: bytes, size: int) -> None:
+    """Feed a mail in pieces, and its end."""
+    for _ in range(size // len(piece)):
+        assert incoming.feed(piece) is None
+        if incoming.must_spill:
+            await incoming.spill()
+    assert incoming.feed(b"\r\n.\r\nQUIT\r\n") == b"QUIT\r\n"
+    await incoming.complete()
+
+
+def test_a_mail_in_tiny_pieces_takes_no_more_memory_than_its_size() -> None:
+    incoming = Incoming(LARGE)
+    for _ in range(MEMORY_BYTES // 2):
+        incoming.feed(b"x\n")
+
+    kept = sum(sys.getsizeof(each) for each in vars(incoming).values())
+    assert kept < 2 * MEMORY_BYTES
+
+
+@pytest.mark.parametrize("size", [1500, MEMORY_BYTES - 1500, MEMORY_BYTES + 1500, 10**6])
+async def test_a_mail_is_whole_in_memory_or_in_a_file(size: int, tmp_path: Path) -> None:
+    incoming = Incoming(LARGE, b"Received: x\r\n", tmp_path)
+    await fed(incoming, b"y" * 1500, size)
+
+    content = incoming.content
+    found = content if isinstance(content, bytes) else content.read_bytes()
+    assert isinstance(content, bytes) == (size < MEMORY_BYTES)
+    assert found == b"Received: x\r\n" + b"y" * (size // 1500 * 1500) + b"\r\n"
+    assert incoming.verdict() is None
+    incoming.discard()
+    assert list(tmp_path.iterdir()) == []
+
+
+async def test_a_disk_that_is_full_in_the_middle_of_a_mail_refuses_it_for_now(
+    full_disk: int, tmp_path: Path
+) -> None:
+    incoming = Incoming(LARGE, b"", tmp_path)
+    await fed(incoming, b"y" * 1500, 2 * full_disk)
+
+    assert isinstance(incoming.problem, StoreFull)
+    assert incoming.verdict() == answers.reply_for(incoming.problem)
+    incoming.discard()
+    incoming.discard()
+    assert list(tmp_path.iterdir()) == []
