@@ -8,9 +8,11 @@ from uuid import UUID
 
 import pytest
 import structlog.testing
+from hypothesis import given
+from hypothesis import strategies as st
 
 from postroad.domain.mail import Envelope, Outcome
-from postroad.domain.retries import RetryPlan
+from postroad.domain.retries import RetryPlan, decide
 from postroad.errors import (
     BlobMissing,
     BlobsUnavailable,
@@ -163,6 +165,26 @@ async def test_a_transport_that_says_nothing_of_a_recipient_has_not_delivered_to
     (recorded, ended) = item.steps
     assert recorded == ("record", ("a@b",), YES)
     assert ended[:3] == ("retry", MINUTE, ("c@d",))
+
+
+@given(
+    st.dictionaries(
+        st.sampled_from(["a@b", "c@d", "e@f"]), st.sampled_from([YES, LATER, NO]), min_size=1
+    ),
+    st.dictionaries(st.sampled_from(["a@b", "g@h"]), st.just("550 earlier")),
+)
+def test_what_is_decided_without_a_clock_is_what_the_plan_says(
+    outcomes: dict[str, Outcome], failures: dict[str, str]
+) -> None:
+    item, clock = OneItem(*outcomes), StillClock()
+    item.failures = failures
+    plan = RetryPlan((MINUTE, 5 * MINUTE), timedelta(hours=1), spread=0)
+    deliverer = Deliverer("q", Answers({}), plan, clock, NoChance())
+
+    ending = deliverer._ending(cast("Item", item), outcomes)
+
+    age = clock.now() - item.accepted_at
+    assert ending == decide(plan, outcomes, failures, attempt=item.attempt, age=age, uniform=0.0)
 
 
 async def test_failures_of_earlier_turns_make_a_dead_letter_in_the_end() -> None:
