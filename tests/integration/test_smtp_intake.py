@@ -390,7 +390,7 @@ async def test_a_session_that_is_over_waits_for_no_collector(end: str) -> None:
 
 
 def _sessions() -> list[Session]:
-    return [each for each in gc.get_objects() if isinstance(each, Session)]
+    return [each for each in gc.get_objects() if type(each) is Session]  # a dead proxy has no class
 
 
 async def test_a_mail_that_goes_round_in_circles_is_stopped() -> None:
