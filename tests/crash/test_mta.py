@@ -167,8 +167,9 @@ async def test_an_orphan_that_was_draining_already_ends_soon(tmp_path: Path) -> 
             await reader.readline()
             writer.write(command + b"\r\n")
         assert (await reader.readline()).startswith(b"354")
+        assert not is_draining(receiver, port)
         os.kill(program.pid, signal.SIGTERM)
-        while not is_draining(receiver):
+        while not is_draining(receiver, port):
             await asyncio.sleep(0.05)
         os.kill(program.pid, signal.SIGKILL)
         await program.stop_by_itself()
@@ -179,11 +180,9 @@ async def test_an_orphan_that_was_draining_already_ends_soon(tmp_path: Path) -> 
         writer.close()
 
 
-def is_draining(receiver: int) -> bool:
+def is_draining(receiver: int, port: int) -> bool:
     """Whether a process has closed the socket that it listened on: nobody is accepted any more."""
-    listening = {
-        line.split()[9] for line in Path("/proc/net/tcp").read_text().splitlines()[1:]
-        if line.split()[3] == "0A"
-    }  # fmt: skip
+    lines = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
+    listening = {line[9] for line in lines if line[1].endswith(f":{port:04X}") and line[3] == "0A"}
     links = {str(each.readlink()) for each in Path(f"/proc/{receiver}/fd").iterdir()}
     return not links & {f"socket:[{inode}]" for inode in listening}
