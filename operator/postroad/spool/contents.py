@@ -26,7 +26,7 @@ CHECKED = 128
 
 CHUNK = 1024 * 1024
 SMALL = 256 * 1024
-"""Bytes of a content that is copied from memory at once, and no longer."""
+"""Bytes of a content that is kept or copied in memory whole; a larger one is read in pieces."""
 
 KEPT_OPEN = 256
 """Spool files that stay open when nobody uses them."""

@@ -83,11 +83,6 @@ class Engine:
     def elapsed(self) -> float:
         return self.clock.elapsed().total_seconds()
 
-    @property
-    def is_receiving(self) -> bool:
-        """Whether mail is coming in right now."""
-        return self.arrivals.is_busy(asyncio.get_running_loop().time())
-
     def due_after(self, delay: timedelta) -> int:
         """Return when a delay that begins now is over, as the store keeps it."""
         return due_after(self.clock.now(), delay)
@@ -291,7 +286,8 @@ class Engine:
     async def _commit_delivery(self, end: int) -> None:
         """Wait for the sync of what became of a mail. A client that waits for its 250 goes first:
         while mail comes in, this sync rides on that of the next ENVELOPE (LQ-29, turned round)."""
-        await self.lanes[NEW].commit(end, self.sync_wait * self.is_receiving)
+        is_busy = self.arrivals.is_busy(asyncio.get_running_loop().time())
+        await self.lanes[NEW].commit(end, self.sync_wait * is_busy)
 
     def end(self, entry: Entry, waiting: Waiting) -> None:
         """End a turn whose recipients all have DELIVERYs. Not durable. The slot waits for the

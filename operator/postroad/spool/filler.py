@@ -3,9 +3,9 @@
 The owner lends slots. A mail is stored in one of them and synced here, and only then announced to
 the owner, who queues it (FORMAT.md 4 and 8, R2). What makes this safe is the lock on the store: the
 process inherited it from the owner and holds it too, so whoever owns the store next knows that
-nobody writes to its files any more. A slot with which anything went wrong is not used again before
-the next start.
-Source: SP-7..9; ADR 0013.
+nobody writes to its files any more. A slot in which the disk failed, or whose announcement was not
+answered, is not used again before the next start.
+Source: SP-7..9; ADR 0015.
 """
 
 from __future__ import annotations

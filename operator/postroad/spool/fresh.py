@@ -6,14 +6,12 @@ from their files. What was read back was checked; what never left the memory nee
 
 from __future__ import annotations
 
+from postroad.spool.contents import SMALL
 from postroad.spool.index import Entry
 from postroad.spool.records import Waiting
 
 MOST_BYTES = 16 * 1024 * 1024
 """Of content, of all new mails together."""
-
-LARGEST = 256 * 1024
-"""Bytes of one content; a larger one is read in pieces."""
 
 
 class Fresh:
@@ -24,7 +22,7 @@ class Fresh:
 
     def keep(self, entry: Entry, waiting: Waiting, content: bytes) -> None:
         """Keep a mail as long as its turn waits, if there is room."""
-        if len(content) <= min(self.room, LARGEST):
+        if len(content) <= min(self.room, SMALL):
             self.room -= len(content)
             entry.fresh = (waiting, content)
 

@@ -150,11 +150,10 @@ class SpoolQueue:
     async def enqueue(self, mail: Mail, delay: timedelta = NO_DELAY) -> UUID:
         """As the port says. StoreUnavailable: the owner went meanwhile, the mail may be queued."""
         queue = await self._queue()
-        if self._filler is None or isinstance(queue, OwnedQueue):
-            return await queue.enqueue(mail, delay)
-        if delay or not isinstance(mail.content, bytes):
-            return await queue.enqueue(mail, delay)
-        return await self._filler.enqueue(queue.connection, mail)
+        is_whole_and_due = isinstance(mail.content, bytes) and not delay
+        if self._filler is not None and isinstance(queue, RemoteQueue) and is_whole_and_due:
+            return await self._filler.enqueue(queue.connection, mail)
+        return await queue.enqueue(mail, delay)
 
     async def dequeue(self, prefetch: int = 10) -> AsyncIterator[Item]:
         while True:

@@ -1,6 +1,7 @@
 from typing import cast
 
-from postroad.spool.fresh import LARGEST, Fresh
+from postroad.spool.contents import SMALL
+from postroad.spool.fresh import Fresh
 from postroad.spool.index import Entry, State
 from postroad.spool.records import Waiting
 from postroad.spool.segments import Segment
@@ -29,6 +30,6 @@ def test_the_first_mails_are_kept_and_those_that_do_not_fit_are_read() -> None:
 def test_a_large_mail_is_read_in_pieces() -> None:
     fresh, entry = Fresh(), an_entry()
 
-    fresh.keep(entry, WAITING, bytes(LARGEST + 1))
+    fresh.keep(entry, WAITING, bytes(SMALL + 1))
 
     assert fresh.take(entry) is None

@@ -47,7 +47,7 @@ class InjectedBeforeTLS(WireError):
 
 
 class Wire(asyncio.Protocol):
-    """A connection. One task reads and one writes at a time.
+    """A connection. One task reads and one writes at a time, or a server's side does both.
 
     Every failure of the connection is a WireError; after one, only `abort` makes sense, except
     after LineTooLong.
