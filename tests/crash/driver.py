@@ -18,9 +18,10 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import structlog
 
@@ -39,6 +40,7 @@ OPTIONS = Options(segment_bytes=4096 + 16 + 2600, marks=16, pool_files=2)
 """Small segments and a small pool, so that few mails meet everything."""
 
 MAILS = 3
+Life = Callable[[Path], Coroutine[Any, Any, None]]
 PR_SET_PTRACER = 0x59616D61
 """prctl(2): whom Yama shall let trace this process; -1 is anybody."""
 
@@ -103,7 +105,7 @@ def body(name: str) -> bytes:
     return b"Subject: x\r\n\r\n" + name.encode() * 100
 
 
-def one_life(folder: Path) -> int:
+def one_life(live: Life, folder: Path) -> int:
     """Live; return the exit code."""
     try:
         asyncio.run(live(folder))
@@ -116,14 +118,12 @@ class Traced:
     """A life under strace, and what became of it: `code` is its exit code, `is_hit` says whether
     its accident came."""
 
-    def __init__(self, folder: Path, call: str, accident: str, place: int) -> None:
-        folder.mkdir(parents=True)
-        (folder / "log").touch()
+    def __init__(self, live: Life, folder: Path, call: str, accident: str, place: int) -> None:
         self._trace = folder / "trace"
         may_begin, begin = os.pipe()
         self._life = os.fork()
         if self._life == 0:
-            _be_born(folder, may_begin)
+            _be_born(live, folder, may_begin)
         inject = f"inject={call}:{accident}:when={place}"
         words = ["strace", "-qq", "-o", str(self._trace), "-e", f"trace={call}", "-e", inject]
         with subprocess.Popen([*words, "-p", str(self._life)]) as tracer:
@@ -143,27 +143,42 @@ class Traced:
             time.sleep(0.001)
 
 
-def _be_born(folder: Path, may_begin: int) -> NoReturn:
+def _be_born(live: Life, folder: Path, may_begin: int) -> NoReturn:
     """Live once the tracer is there."""
     code = 70
     try:
         ctypes.CDLL(None).prctl(PR_SET_PTRACER, ctypes.c_ulong(-1), 0, 0, 0)
         os.read(may_begin, 1)
-        code = one_life(folder)
+        code = one_life(live, folder)
     finally:
         os._exit(code)
 
 
-def main(root: Path, call: str, accident: str) -> None:
-    """Live until a life ends before its accident; print how many others there were, and how many
-    of these ended by it."""
+def nobody(folder: Path) -> AbstractContextManager[object]:
+    """Nobody else is needed for a life."""
+    return nullcontext()
+
+
+def main(
+    live: Life, beside: Callable[[Path], AbstractContextManager[object]],
+    root: Path, call: str, accident: str,
+) -> None:  # fmt: skip
+    """Live, with `beside`, until a life ends before its accident; print how many others there
+    were, and how many of these ended by it."""
+    slots.BATCH = 4  # so many files made at a time are as good as forty
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
     lives = ended = 0
-    while (life := Traced(root / str(lives + 1), call, accident, lives + 1)).is_hit:
+    while True:
+        folder = root / str(lives + 1)
+        folder.mkdir(parents=True)
+        (folder / "log").touch()
+        with beside(folder):
+            life = Traced(live, folder, call, accident, lives + 1)
+        if not life.is_hit:
+            break
         lives, ended = lives + 1, ended + (life.code != 0)
     print(json.dumps({"lives": lives, "ended": ended, "last": life.code}))
 
 
 if __name__ == "__main__":
-    slots.BATCH = 4  # so many files made at a time are as good as forty
-    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
-    main(Path(sys.argv[1]), *sys.argv[2:])
+    main(live, nobody, Path(sys.argv[1]), *sys.argv[2:])

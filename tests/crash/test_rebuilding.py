@@ -13,6 +13,9 @@ from contract.queue_harness import letter, names
 from postroad import Outcome, Selector, open_queue
 from postroad.bootstrap.directory import dump_directory, rebuild_directory, verify_directory
 from postroad.errors import StoreDamaged, StoreInUse
+from postroad.spool import frames
+from postroad.spool.records import DELIVERY
+from postroad.spool.segments import HEADER_BLOCK, read_header
 
 HOUR = timedelta(hours=1)
 
@@ -87,7 +90,40 @@ def bit_flipped_in_the_first_record(root: Path) -> None:
     segment.write_bytes(data)
 
 
+def _written(root: Path, change: Callable[[bytearray, int], None]) -> None:
+    """Let `change` write into the first segment, of which it gets the seed of checksums."""
+    segment = min((root / "log").glob("new.*"))
+    data = bytearray(segment.read_bytes())
+    header = read_header(bytes(data[:HEADER_BLOCK]))
+    assert header is not None
+    change(data, frames.checksum(header.encode()))
+    segment.write_bytes(data)
+
+
+def envelope_that_nobody_can_read(root: Path) -> None:
+    def change(data: bytearray, seed: int) -> None:
+        waits = next(
+            frame
+            for frame in frames.stray_frames(bytes(data), seed, 0)
+            if b"waits-a@" in frame.payload
+        )
+        payload = waits.payload.replace(b'{"sender', b'["sender')
+        changed = frames.encode(seed, waits.type, waits.mark, waits.durable, payload)
+        data[waits.offset : waits.end] = changed
+
+    _written(root, change)
+
+
+def record_that_nobody_can_read(root: Path) -> None:
+    def change(data: bytearray, seed: int) -> None:
+        *_, last = frames.stray_frames(bytes(data), seed, 0)
+        data[last.end :] = frames.encode(seed, DELIVERY, 0, last.durable, b"?")
+
+    _written(root, change)
+
+
 ACCIDENTS = [
+    record_that_nobody_can_read,
     log_deleted,
     checkpoint_deleted,
     checkpoint_zeroed,
@@ -114,6 +150,30 @@ async def test_damaged_store_is_reported_never_opened_empty_and_rebuilt(
     assert set(found) >= LEFT | {"dead"}
     assert set(found) <= LEFT | {"dead", "done"}
     assert len(found) == len(set(found))
+
+
+@pytest.mark.parametrize("accident", [envelope_that_nobody_can_read, record_that_nobody_can_read])
+async def test_a_record_that_cannot_be_read_is_named_and_the_rest_is_shown(
+    root: Path, accident: Callable[[Path], None]
+) -> None:
+    before = len(list(dump_directory(root)))
+    accident(root)
+
+    (damage,) = verify_directory(root).damage
+    assert "log/new.0000000001 at offset" in damage
+    records = list(dump_directory(root))
+    assert len(records) >= before
+    assert sum("unreadable" in each["record"] for each in records) == 1
+    assert (await rebuild_directory(root)).unreadable_records == 1
+
+
+async def test_a_mail_whose_envelope_cannot_be_read_is_not_passed_over(root: Path) -> None:
+    envelope_that_nobody_can_read(root)
+
+    async with open_queue(f"embedded://{root}") as queue:
+        assert (await queue.size()).size == len(LEFT)
+        with pytest.raises(StoreDamaged, match="at offset"):
+            await names(queue.browse())
 
 
 async def test_rebuild_believes_what_the_old_log_still_says(root: Path) -> None:

@@ -13,21 +13,25 @@ import os
 import shutil
 import sys
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
-from crash import driver
+from crash import driver, receiver
 from postroad.domain.selectors import Selector
 
 pytestmark = [pytest.mark.needs("strace"), pytest.mark.timeout(280)]
 ROOT = Path(__file__).parents[2]
 
 
-async def lives(folder: Path, call: str, accident: str) -> tuple[int, int]:
+async def lives(
+    folder: Path, call: str, accident: str, program: ModuleType = driver
+) -> tuple[int, int]:
     """Let an accident happen at each place, and check what each left. Return how many places there
     were, and how many lives ended there."""
+    assert program.__file__ is not None
     process = await asyncio.create_subprocess_exec(
-        *(sys.executable, driver.__file__, str(folder / "lives"), call, accident),
+        *(sys.executable, program.__file__, str(folder / "lives"), call, accident),
         stdout=asyncio.subprocess.PIPE,
         env={**os.environ, "PYTHONPATH": f"{ROOT / 'operator'}:{ROOT / 'tests'}"},
     )
@@ -62,7 +66,7 @@ async def check_survivors(folder: Path) -> None:
     assert not gone & views.keys(), "P2"
     coming = {to for view in views.values() for to in view.mail.recipients}
     assert not coming & recorded, "P2"
-    assert views.keys() <= events.get("offered", set()), "P4"
+    assert views.keys() <= events.get("offered", set()) - events.get("refused", set()), "P4"
     await queue.change("flush", Selector.all())
     consumer = queue.consumer(len(views) + 1)
     for _ in views:
@@ -97,3 +101,33 @@ async def test_failed_at_each_call_it_refuses_or_stops_and_loses_nothing(
 
     assert places >= 1
     assert ended >= 1 or call == "unlink"
+
+
+RECEIVERS_CALLS = ["/pwrite", "fdatasync", "sendto", "recvfrom"]
+
+
+@pytest.mark.parametrize("call", RECEIVERS_CALLS)
+async def test_a_receiver_killed_at_each_call_leaves_what_it_answered_for(
+    tmp_path: Path, call: str
+) -> None:
+    places, ended = await lives(tmp_path, call, "signal=SIGKILL", receiver)
+
+    assert places == ended >= receiver.MAILS
+
+
+RECEIVERS_FAILURES = [
+    *((call, error, 0) for call in ("/pwrite", "fdatasync") for error in ("EIO", "ENOSPC")),
+    *(("openat", "EIO", 2), ("openat", "EMFILE", 2)),  # two are made before its first mail
+    *(("socket", "EMFILE", 0), ("statfs", "EIO", 0)),
+    *(("sendto", "EPIPE", 0), ("recvfrom", "ECONNRESET", 0)),
+]
+
+
+@pytest.mark.parametrize(("call", "error", "at_start"), RECEIVERS_FAILURES)
+async def test_a_receiver_whose_call_failed_refuses_that_mail_and_goes_on(
+    tmp_path: Path, call: str, error: str, at_start: int
+) -> None:
+    places, ended = await lives(tmp_path, call, f"error={error}", receiver)
+
+    assert places > at_start
+    assert ended == at_start

@@ -61,10 +61,13 @@ def rebuild(root: Path, as_json: bool) -> None:
         "mails": done.mails,
         "finished": done.finished,
         "free_or_unfinished_files": done.unfinished_files,
+        "unreadable_records": done.unreadable_records,
         "lost": done.lost,
         "quarantine": str(done.quarantine),
     }
     lines = [f"{done.mails} mails wait; the old log is in {done.quarantine}"]
+    if done.unreadable_records:
+        lines.append(f"{done.unreadable_records} records of it could not be read")
     lines += [f"the content is damaged: {each}" for each in done.lost]
     say(values, as_json=as_json, text="\n".join(lines))
     if done.lost:

@@ -25,7 +25,7 @@ from postroad.ports.queue import NO_DELAY, MailView, Sizes
 from postroad.spool import wire
 from postroad.spool.connection import Connection
 from postroad.spool.contents import CHUNK
-from postroad.spool.records import envelope_from, envelope_json
+from postroad.spool.envelopes import envelope_from, envelope_json
 from postroad.spool.wire import Kind
 
 

@@ -46,20 +46,15 @@ class Connection:
 
     @classmethod
     async def open(cls, path: Path) -> Connection:
-        """Connect. Raises: StoreUnavailable when nobody listens."""
-        directory = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        connecting = socket.socket(socket.AF_UNIX)
-        connecting.setblocking(False)
+        """Connect. Raises: StoreUnavailable."""
         try:
-            address = f"/proc/self/fd/{directory}/{path.name}"
-            await asyncio.get_running_loop().sock_connect(connecting, address)
-            reader, writer = await asyncio.open_unix_connection(sock=connecting)
-        except OSError as error:
-            connecting.close()
+            return cls(*await asyncio.open_unix_connection(sock=await _connected(path)))
+        except (FileNotFoundError, ConnectionRefusedError) as error:
             raise StoreUnavailable(f"nobody serves {path.parent} yet") from error
-        finally:
-            os.close(directory)
-        return cls(reader, writer)
+        except OSError as error:
+            raise StoreUnavailable(
+                f"cannot reach the process that serves {path.parent}: {error.strerror}"
+            ) from error
 
     async def _read(self) -> None:
         try:
@@ -183,6 +178,23 @@ class Connection:
         self.fail(QueueClosed())
         self._reading.cancel()
         await asyncio.wait({self._reading})
+
+
+async def _connected(path: Path) -> socket.socket:
+    """Return a connected socket, also where its path is longer than a socket's may be."""
+    directory = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        connecting = socket.socket(socket.AF_UNIX)
+        connecting.setblocking(False)
+        try:
+            address = f"/proc/self/fd/{directory}/{path.name}"
+            await asyncio.get_running_loop().sock_connect(connecting, address)
+        except BaseException:
+            connecting.close()
+            raise
+    finally:
+        os.close(directory)
+    return connecting
 
 
 def _settle(answer: asyncio.Future[bytes], kind: Kind, body: bytes) -> None:

@@ -14,7 +14,7 @@ from functools import lru_cache
 from struct import Struct
 from typing import Any, NamedTuple
 
-from postroad.errors import BlobMissing
+from postroad.errors import BlobMissing, StoreFailed
 from postroad.ports.files import File, Files
 from postroad.spool.frames import checksum, extended
 from postroad.spool.layout import Layout
@@ -110,8 +110,11 @@ class Contents:
         self._idle: OrderedDict[int, File] = OrderedDict()
 
     def begin(self, slot: int) -> Filling:
-        """Open a slot's file to be filled."""
-        return Filling(self._take(slot))
+        """Open a slot's file to be filled. Raises: StoreFailed, StoreFull."""
+        try:
+            return Filling(self._take(slot))
+        except FileNotFoundError as error:
+            raise StoreFailed(f"spool file {slot} is missing") from error
 
     def store(
         self, slot: int, mail_id: bytes, content: bytes, envelope: bytes, header_size: int,

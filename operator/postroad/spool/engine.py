@@ -19,6 +19,7 @@ from postroad.ports.clock import Chance, Clock
 from postroad.ports.files import Files, Threads
 from postroad.spool.arrivals import Arrivals
 from postroad.spool.contents import Contents
+from postroad.spool.envelopes import domains_of
 from postroad.spool.fresh import Fresh
 from postroad.spool.headroom import Headroom
 from postroad.spool.index import Entry, Index, State
@@ -36,7 +37,6 @@ from postroad.spool.records import (
     Record,
     Start,
     Waiting,
-    domains_of,
     encode,
 )
 from postroad.spool.runners import Runners

@@ -23,10 +23,11 @@ from postroad.ports.clock import Chance, Clock
 from postroad.ports.files import Threads
 from postroad.spool.connection import Connection
 from postroad.spool.contents import SMALL, Contents
+from postroad.spool.envelopes import domains_of, envelope_json, to_json
 from postroad.spool.limits import Limits
 from postroad.spool.moments import microseconds
 from postroad.spool.queue import reason_of
-from postroad.spool.records import domains_of, encode_new, envelope_json, to_json
+from postroad.spool.records import encode_new
 from postroad.spool.storing import store_whole
 
 FEW = 8

@@ -14,6 +14,7 @@ from postroad.spool.index import Entry
 from postroad.spool.lanes import LaneLog
 from postroad.spool.layout import Lane
 from postroad.spool.records import Waiting, decode_waiting
+from postroad.spool.recovery import damaged_at
 from postroad.spool.segments import Segment
 
 BLOCK = 64 * 1024
@@ -34,7 +35,10 @@ class Reader:
         payload = lane.recall(entry.position)
         if payload is None:
             payload = await self._payload(lane, entry)
-        return decode_waiting(payload)
+        try:
+            return decode_waiting(payload)
+        except StoreDamaged as error:
+            raise damaged_at(entry.segment, entry.offset, error) from error
 
     async def _payload(self, lane: LaneLog, entry: Entry) -> bytes:
         segment, offset = entry.segment, entry.offset

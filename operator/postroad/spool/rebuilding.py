@@ -13,14 +13,16 @@ from dataclasses import dataclass, field, replace
 from pathlib import PurePath
 from typing import Any
 
+from postroad.errors import StoreDamaged
 from postroad.ports.files import File, Files
 from postroad.spool import frames, segments
 from postroad.spool.checkpoints import Checkpoint, write_checkpoint
 from postroad.spool.contents import Contents, SpoolHeader
 from postroad.spool.engine import Engine
+from postroad.spool.envelopes import envelope_from
 from postroad.spool.frames import Frame
 from postroad.spool.layout import NEW, Layout, segment_of
-from postroad.spool.records import Delivery, Finish, Hold, Kind, Waiting, decode, envelope_from
+from postroad.spool.records import Delivery, Finish, Hold, Kind, Waiting, decode
 from postroad.spool.recovery import ALL_FINISHED, as_dead_letter, with_recipients
 from postroad.spool.slots import slots_on_disk
 
@@ -39,6 +41,7 @@ class Rebuilt:
     mails: int = 0
     finished: int = 0
     unfinished_files: int = 0
+    unreadable_records: int = 0
     lost: list[str] = field(default_factory=list)
     quarantine: PurePath | None = None
 
@@ -75,7 +78,7 @@ async def rebuild(engine: Engine) -> Rebuilt:
     files, layout = engine.files, engine.layout
     result = Rebuilt()
     result.quarantine = await engine.log_threads.run(_put_aside, files, layout)
-    memories = await engine.log_threads.run(_remember, files, layout)
+    memories = await engine.log_threads.run(_remember, files, layout, result)
     written = 0
     for waiting in _waiting(files, layout, memories, result):
         engine.write(waiting)
@@ -124,7 +127,7 @@ def _begin_anew(files: Files, layout: Layout) -> None:
     files.sync_directory(layout.root)
 
 
-def _remember(files: Files, layout: Layout) -> dict[bytes, _Memory]:
+def _remember(files: Files, layout: Layout, result: Rebuilt) -> dict[bytes, _Memory]:
     """Read every valid frame of every log that was put aside, whatever lies between them."""
     memories: dict[bytes, _Memory] = {}
     for number in sorted(files.names(layout.quarantine), key=lambda each: each.zfill(9)):
@@ -133,7 +136,10 @@ def _remember(files: Files, layout: Layout) -> dict[bytes, _Memory]:
             if segment_of(name) is not None:
                 file = files.open(directory / name)
                 for frame in _readable(file):
-                    _learn(memories, frame)
+                    try:
+                        _learn(memories, frame)
+                    except StoreDamaged:
+                        result.unreadable_records += 1
                 file.close()
     return memories
 

@@ -17,19 +17,10 @@ from postroad.domain.mail import Content, Mail
 from postroad.errors import InvalidInput, InvalidMail, StoreFailed, StoreFull
 from postroad.spool.contents import CHUNK, Filling
 from postroad.spool.engine import Engine
+from postroad.spool.envelopes import LONGEST_DOMAINS, domains_of, envelope_json, to_json
 from postroad.spool.index import Entry, State
 from postroad.spool.layout import NEW
-from postroad.spool.records import (
-    ENVELOPE,
-    ENVELOPE_BYTES,
-    LONGEST_DOMAINS,
-    Waiting,
-    decode_new,
-    domains_of,
-    envelope_json,
-    to_json,
-    with_enqueue_id,
-)
+from postroad.spool.records import ENVELOPE, ENVELOPE_BYTES, Waiting, decode_new, with_enqueue_id
 from postroad.spool.shape import Shape, header_size_of
 from postroad.spool.storing import store_whole, with_shape
 

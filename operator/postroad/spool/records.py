@@ -8,10 +8,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum
 from struct import Struct
-from typing import Any, NamedTuple, TypeAlias
+from typing import NamedTuple, TypeAlias
 
-from postroad.domain.mail import DsnOptions, Envelope, Origin, RecipientDsn
-from postroad.errors import InvalidInput
+from postroad.domain.mail import Envelope
+from postroad.errors import InvalidInput, InvalidMail, StoreDamaged
+from postroad.spool.envelopes import domains_of, envelope_from, envelope_json, to_json
 from postroad.spool.layout import Lane
 
 ENVELOPE, START, DELIVERY, FINISH, HOLD = range(1, 6)
@@ -21,13 +22,14 @@ NOWHERE = 0
 LONGEST_TEXT = 512
 """Bytes of a next hop's reply that are kept in a record."""
 
-LONGEST_DOMAINS = 65_535
-"""Bytes; the most that the format can say."""
-
-_compact = json.JSONEncoder(separators=(",", ":")).encode
 _ENVELOPE = Struct("<16s16sQIIQQQQQIBBH")
 ENVELOPE_BYTES = _ENVELOPE.size
 """Of an ENVELOPE, before its domains."""
+
+_NO_RECORD = (
+    struct.error, ValueError, LookupError, TypeError, AttributeError, InvalidMail, RecursionError
+)  # fmt: skip
+"""What reading a frame raises that is no record. Its checksum is right: somebody else wrote it."""
 
 _START = Struct("<16sIIQ")
 _DELIVERY = Struct("<16sIBBHI")
@@ -160,10 +162,17 @@ def encode(record: Record) -> tuple[int, bytes]:
 
 
 def decode(record_type: int, payload: bytes) -> Record | None:
-    """Read a record; None for a type of a later format."""
+    """Read a record; None for a type of a later format. Raises: StoreDamaged."""
+    try:
+        return _decode(record_type, payload)
+    except _NO_RECORD as error:
+        raise StoreDamaged(f"a record of type {record_type} cannot be read") from error
+
+
+def _decode(record_type: int, payload: bytes) -> Record | None:
     match record_type:
         case 1:
-            return decode_waiting(payload)
+            return _decode_waiting(payload)
         case 2:
             return Start(*_START.unpack(payload))
         case 3:
@@ -181,8 +190,11 @@ def decode(record_type: int, payload: bytes) -> Record | None:
 
 
 def read_head(payload: bytes) -> EnvelopeHead:
-    """Read the fixed part of an ENVELOPE."""
-    return EnvelopeHead(*_ENVELOPE.unpack_from(payload))
+    """Read the fixed part of an ENVELOPE. Raises: StoreDamaged."""
+    try:
+        return EnvelopeHead(*_ENVELOPE.unpack_from(payload))
+    except struct.error as error:
+        raise StoreDamaged("an ENVELOPE is too short") from error
 
 
 def encode_new(
@@ -204,7 +216,7 @@ def decode_new(payload: bytes) -> Waiting:
     try:
         found = decode_waiting(payload)
         is_named = domains_in(payload, read_head(payload)) == domains_of(found.envelope)
-    except (struct.error, ValueError, LookupError, TypeError, AttributeError) as error:
+    except StoreDamaged as error:
         raise InvalidInput("this is no ENVELOPE") from error
     new = Waiting(
         found.mail_id, found.enqueue_id, found.slot, 0, found.envelope,
@@ -222,12 +234,22 @@ def with_enqueue_id(payload: bytes, enqueue_id: bytes) -> bytes:
 
 
 def domains_in(payload: bytes, head: EnvelopeHead) -> str:
-    """Return an ENVELOPE's destination domains, space separated."""
-    return payload[_ENVELOPE.size : _ENVELOPE.size + head.domains_length].decode()
+    """Return an ENVELOPE's destination domains, space separated. Raises: StoreDamaged."""
+    try:
+        return payload[_ENVELOPE.size : _ENVELOPE.size + head.domains_length].decode()
+    except UnicodeDecodeError as error:
+        raise StoreDamaged("the domains of an ENVELOPE cannot be read") from error
 
 
 def decode_waiting(payload: bytes) -> Waiting:
-    """Read an ENVELOPE."""
+    """Read an ENVELOPE. Raises: StoreDamaged."""
+    try:
+        return _decode_waiting(payload)
+    except _NO_RECORD as error:
+        raise StoreDamaged("an ENVELOPE cannot be read") from error
+
+
+def _decode_waiting(payload: bytes) -> Waiting:
     head = read_head(payload)
     rest = json.loads(payload[_ENVELOPE.size + head.domains_length :])
     envelope = envelope_from(rest)
@@ -278,52 +300,6 @@ def _encode_waiting(record: Waiting) -> bytes:
         if found := getattr(record, name):
             rest[name] = found
     return head + domains + to_json(rest)
-
-
-def domains_of(envelope: Envelope) -> str:
-    """Return the destination domains, space separated; of very many, the first that fit."""
-    domains = " ".join(each for each in envelope.domains if each)
-    if len(domains.encode()) <= LONGEST_DOMAINS:
-        return domains
-    return domains.encode()[:LONGEST_DOMAINS].rpartition(b" ")[0].decode()
-
-
-def to_json(content: Mapping[str, Any]) -> bytes:
-    """Return compact JSON in ASCII: it holds any string, lone surrogates included."""
-    return _compact(content).encode("ascii")
-
-
-def envelope_json(envelope: Envelope) -> dict[str, Any]:
-    """Return an envelope as JSON holds it; what is not there is left out."""
-    found: dict[str, Any] = {"sender": envelope.sender, "to": envelope.recipients}
-    if envelope.name is not None:
-        found["name"] = envelope.name
-    if envelope.attributes:
-        found["attributes"] = dict(envelope.attributes)
-    if (origin := envelope.origin) is not None:
-        found["origin"] = [origin.host, origin.address, origin.protocol]
-    if (dsn := envelope.dsn) is not None:
-        each = {to: [options.notify, options.orcpt] for to, options in dsn.recipients.items()}
-        found["dsn"] = [dsn.ret, dsn.envid, each]
-    return found
-
-
-def envelope_from(found: Mapping[str, Any]) -> Envelope:
-    """Return the envelope that `envelope_json` wrote."""
-    origin, dsn = found.get("origin"), found.get("dsn")
-    return Envelope(
-        found["sender"],
-        tuple(found["to"]),
-        found.get("name"),
-        found.get("attributes", {}),
-        None if origin is None else Origin(*origin),
-        None if dsn is None else _dsn_from(*dsn),
-    )
-
-
-def _dsn_from(ret: str | None, envid: str | None, recipients: Mapping[str, Any]) -> DsnOptions:
-    each = {to: RecipientDsn(tuple(notify), orcpt) for to, (notify, orcpt) in recipients.items()}
-    return DsnOptions(ret, envid, each)
 
 
 def cut(text: str) -> bytes:

@@ -19,6 +19,7 @@ from postroad.spool.checkpoints import Checkpoint, LaneState
 from postroad.spool.frames import Frame
 from postroad.spool.layout import NEW, Lane, Layout, lane_name, segment_of
 from postroad.spool.records import (
+    ENVELOPE,
     Delivery,
     EnvelopeHead,
     Finish,
@@ -27,6 +28,8 @@ from postroad.spool.records import (
     Record,
     Start,
     Waiting,
+    decode,
+    read_head,
 )
 from postroad.spool.segments import (
     HEADER_BLOCK,
@@ -34,6 +37,7 @@ from postroad.spool.segments import (
     Segment,
     find_end,
     offset_of,
+    position,
     read_header,
     sequence_of,
 )
@@ -134,6 +138,11 @@ def _fix_end(segment: Segment, known_durable: int, is_reading: bool) -> None:
     file.sync()
 
 
+def damaged_at(segment: Segment, offset: int, error: StoreDamaged) -> StoreDamaged:
+    """Return an error that also says where the record is that cannot be read."""
+    return StoreDamaged(f"log/{segment.name} at offset {offset}: {error}")
+
+
 def read_frames(segment: Segment, start: int, size: int = READ_SIZE) -> tuple[list[Frame], int]:
     """Return the frames in about `size` bytes from `start`, with offsets in the segment, and where
     to go on. Raises: StoreDamaged."""
@@ -212,6 +221,17 @@ class Replay:
             case EnvelopeHead() if not is_old:
                 self.garbage.add((record.predecessor_lane, record.predecessor))
                 self._end(record.mail_id, record.turn - 1)
+
+    def feed_frame(self, segment: Segment, frame: Frame) -> None:
+        """Take in the record of a frame. Raises: StoreDamaged."""
+        where = position(segment.sequence, frame.offset)
+        try:
+            if frame.type == ENVELOPE:
+                self.feed(segment.lane, where, read_head(frame.payload))
+            elif (record := decode(frame.type, frame.payload)) is not None:
+                self.feed(segment.lane, where, record)
+        except StoreDamaged as error:
+            raise damaged_at(segment, frame.offset, error) from error
 
     def _end(self, mail_id: bytes, turn: int) -> None:
         """A turn up to this one is over."""

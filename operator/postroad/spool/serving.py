@@ -18,9 +18,9 @@ from postroad.domain.mail import Mail, Outcome, OutcomeKind
 from postroad.errors import InvalidInput, PostroadError, StoreFailed
 from postroad.ports.queue import MailView
 from postroad.spool import wire
+from postroad.spool.envelopes import envelope_from, envelope_json
 from postroad.spool.items import SpoolItem
 from postroad.spool.queue import CHANGES, Consumer, OwnedQueue
-from postroad.spool.records import envelope_from, envelope_json
 from postroad.spool.wire import Kind
 from postroad.telemetry.logs import logger
 

@@ -28,7 +28,6 @@ from postroad.spool.records import (
     Finish,
     Finished,
     Waiting,
-    decode,
     decode_waiting,
     domains_in,
     read_head,
@@ -179,11 +178,7 @@ async def _replay(engine: Engine, found: Found) -> Replay:
         segments = found.lanes.get(lane, [])
         for segment, offset in recovery.stretches(segments, start):
             async for frame in _frames(engine, segment, offset):
-                where = position(segment.sequence, frame.offset)
-                if frame.type == ENVELOPE:
-                    replay.feed(lane, where, read_head(frame.payload))
-                elif (record := decode(frame.type, frame.payload)) is not None:
-                    replay.feed(lane, where, record)
+                replay.feed_frame(segment, frame)
     return replay
 
 
@@ -231,7 +226,8 @@ async def _read_envelope(engine: Engine, found: Found, lane: Lane, where: int) -
 async def _index_lane(
     engine: Engine, segments: list[Segment], replay: Replay, used: set[int]
 ) -> None:
-    """Make the live turns of one lane known, oldest first, and their slots."""
+    """Make the live turns of one lane known, oldest first, and their slots. Raises:
+    StoreDamaged."""
     for segment in segments:
         marks = await engine.log_threads.run(segment.marks)
         async for frame in _frames(engine, segment, segment.header.first):
@@ -244,7 +240,10 @@ async def _index_lane(
             if (segment.lane, where) in replay.garbage:
                 segment.garbage.add(frame.mark)
                 continue
-            used.add(_index(engine, segment, frame))
+            try:
+                used.add(_index(engine, segment, frame))
+            except StoreDamaged as error:
+                raise recovery.damaged_at(segment, frame.offset, error) from error
 
 
 def _index(engine: Engine, segment: Segment, frame: Frame) -> int:

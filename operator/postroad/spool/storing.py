@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from postroad.spool.contents import Contents
-from postroad.spool.records import to_json
+from postroad.spool.envelopes import to_json
 from postroad.spool.shape import Shape, shape_of
 
 

@@ -8,6 +8,7 @@ Source: SP-23, AMB-12.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 from uuid import UUID
@@ -28,7 +29,6 @@ from postroad.spool.records import (
     Waiting,
     decode,
     decode_waiting,
-    read_head,
 )
 from postroad.spool.segments import Segment, position
 
@@ -105,7 +105,8 @@ def _live(opened: Opened, report: Report) -> list[Waiting]:
         start = replay.start if lane == NEW else replay.start_of(lane)
         for segment, offset in recovery.stretches(opened.lanes[lane], start):
             for frame in frames_of(segment, offset):
-                _feed(replay, segment, frame)
+                with _told(report):
+                    replay.feed_frame(segment, frame)
     report.working = len(replay.working)
     at_work = {(work.lane, work.position) for work in replay.working.values()}
     live = []
@@ -117,16 +118,26 @@ def _live(opened: Opened, report: Report) -> list[Waiting]:
                 where = (segment.lane, position(segment.sequence, frame.offset))
                 is_garbage = bool(marks[frame.mark]) or where in replay.garbage
                 if frame.type == ENVELOPE and (where in at_work or not is_garbage):
-                    live.append(decode_waiting(frame.payload))
+                    with _told(report):
+                        live.append(_waiting(segment, frame))
     return live
 
 
-def _feed(replay: recovery.Replay, segment: Segment, frame: Frame) -> None:
-    where = position(segment.sequence, frame.offset)
-    if frame.type == ENVELOPE:
-        replay.feed(segment.lane, where, read_head(frame.payload))
-    elif (record := decode(frame.type, frame.payload)) is not None:
-        replay.feed(segment.lane, where, record)
+def _waiting(segment: Segment, frame: Frame) -> Waiting:
+    try:
+        return decode_waiting(frame.payload)
+    except StoreDamaged as error:
+        raise recovery.damaged_at(segment, frame.offset, error) from error
+
+
+@contextmanager
+def _told(report: Report) -> Iterator[None]:
+    """Tell of a record that cannot be read, once, and go on."""
+    try:
+        yield
+    except StoreDamaged as error:
+        if str(error) not in report.damage:
+            report.damage.append(str(error))
 
 
 def frames_of(segment: Segment, offset: int) -> Iterator[Frame]:
@@ -162,7 +173,10 @@ def place(lane: Lane, where: int) -> str:
 
 
 def _described(frame: Frame, marks: bytes) -> dict[str, Any]:
-    record = decode(frame.type, frame.payload)
+    try:
+        record = decode(frame.type, frame.payload)
+    except StoreDamaged as error:
+        return {"record": f"unreadable: {error}"}
     if record is None:
         return {"record": f"unknown type {frame.type}"}
     found: dict[str, Any] = {"mail_id": str(UUID(bytes=record.mail_id)), "turn": record.turn}

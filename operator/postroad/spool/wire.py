@@ -35,7 +35,7 @@ from postroad.domain.identifiers import EPOCH
 from postroad.domain.selectors import Selector
 from postroad.errors import InvalidInput, PostroadError, StoreUnavailable
 from postroad.ports.queue import MailView
-from postroad.spool.records import envelope_from, envelope_json
+from postroad.spool.envelopes import envelope_from, envelope_json
 
 PROTOCOL = 1
 HEAD = Struct("<IIB")

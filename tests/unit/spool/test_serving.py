@@ -14,7 +14,7 @@ from postroad.domain.mail import Mail
 from postroad.errors import StoreFailed
 from postroad.ports.queue import Sizes
 from postroad.spool import wire
-from postroad.spool.records import envelope_json
+from postroad.spool.envelopes import envelope_json
 from postroad.spool.serving import PIECES, Serving
 from postroad.spool.wire import Kind
 

@@ -13,17 +13,10 @@ from crash.lossy import LossyFiles
 from crash.world import start
 from postroad.errors import InvalidInput, PostroadError, StoreFailed, StoreFull
 from postroad.ports.files import Room
+from postroad.spool.envelopes import domains_of, envelope_json, to_json
 from postroad.spool.layout import NEW
 from postroad.spool.queue import OwnedQueue
-from postroad.spool.records import (
-    Waiting,
-    decode_waiting,
-    domains_of,
-    encode,
-    encode_new,
-    envelope_json,
-    to_json,
-)
+from postroad.spool.records import Waiting, decode_waiting, encode, encode_new
 from postroad.spool.slots import BATCH
 
 

@@ -1,0 +1,109 @@
+"""Short lives of a process that stores mails for the owner, for strace to end: `receiver.py DIR
+CALL ACCIDENT`, as driver.py.
+
+Each has an owner of its own, which no accident meets; it is killed when the life is over, so that
+what is found later is what was durable. A mail that is refused is offered once more, under another
+name.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from crash import driver
+from crash.world import Inline
+from postroad import Mail
+from postroad.adapters.disk.files import DiskFiles
+from postroad.adapters.machine.clocks import MachineChance, MachineClock
+from postroad.errors import PostroadError, StoreFailed, StoreFull
+from postroad.spool.contents import Contents
+from postroad.spool.filler import Filler
+from postroad.spool.handle import SpoolQueue
+from postroad.spool.headroom import Headroom
+from postroad.spool.layout import Layout
+from postroad.spool.limits import Limits
+from postroad.spool.server import Server
+from postroad.spool.starting import describe
+
+MAILS = 4
+
+
+@contextmanager
+def an_owner(folder: Path) -> Iterator[None]:
+    """Let another process own the store in a folder and serve it."""
+    is_there, say = os.pipe()
+    owner = os.fork()
+    if owner == 0:
+        try:
+            asyncio.run(_own(folder / "store", say))
+        finally:
+            os._exit(70)
+    os.close(say)
+    try:
+        assert os.read(is_there, 1), "the owner serves"
+        yield
+    finally:
+        os.kill(owner, signal.SIGKILL)
+        os.waitpid(owner, 0)
+        os.close(is_there)
+
+
+async def _own(root: Path, say: int) -> None:
+    queue = await driver.opened(root)
+    await Server(queue).listen(Path(Layout(root, root).socket))
+    os.write(say, b"!")
+    await asyncio.Event().wait()
+
+
+async def receive(folder: Path) -> None:
+    """Store mails until all were accepted."""
+    with (folder / "log").open("ab", buffering=0) as seen:
+
+        def note(event: str, mail: str) -> None:
+            seen.write(f"{event} {mail}\n".encode())
+
+        queue = a_receiver(folder / "store")
+        note("opened", "-")
+        for number in range(MAILS):
+            if not await _offered(queue, f"m{number}", note):
+                assert await _offered(queue, f"m{number}again", note), "only one call fails"
+        await queue.close()
+        note("lived", "-")
+
+
+async def _offered(queue: SpoolQueue, name: str, note: Any) -> bool:
+    """Offer a mail and note what the world sees of it. Return whether it was accepted."""
+    note("offered", name)
+    try:
+        await queue.enqueue(Mail("a@x.example", ("b@y.example",), driver.body(name), name))
+    except (StoreFull, StoreFailed):
+        note("refused", name)
+        return False
+    except PostroadError:
+        return False  # the connection failed: it may be queued
+    note("accepted", name)
+    return True
+
+
+def a_receiver(root: Path) -> SpoolQueue:
+    """Return a queue that stores mails in this thread and announces them to the owner."""
+    files, clock = DiskFiles(), MachineClock()
+    layout, options = describe(files, root, driver.OPTIONS, create=False)
+    limits = Limits(options, Headroom(files, layout, lambda: clock.elapsed().total_seconds()))
+    filler = Filler(Contents(files, layout), limits, clock, MachineChance(), Inline())
+
+    async def never() -> Any:
+        raise AssertionError("a receiver owns nothing")
+
+    return SpoolQueue(str(root), files, layout, clock, never, filler)
+
+
+if __name__ == "__main__":
+    driver.main(receive, an_owner, Path(sys.argv[1]), *sys.argv[2:])
