@@ -14,10 +14,11 @@ from dataclasses import replace
 from datetime import timedelta
 
 from postroad.domain.identifiers import Identifiers
-from postroad.errors import PostroadError, QueueClosed, StoreFailed
+from postroad.errors import PostroadError, QueueClosed
 from postroad.ports.clock import Chance, Clock
 from postroad.ports.files import Files, Threads
 from postroad.spool.arrivals import Arrivals
+from postroad.spool.batches import failure_of
 from postroad.spool.contents import Contents
 from postroad.spool.envelopes import domains_of
 from postroad.spool.fresh import Fresh
@@ -334,9 +335,8 @@ class Engine:
         for lane in self.lanes.values():
             await lane.close()
 
-    def unexpected(self, error: Exception) -> StoreFailed:
+    def unexpected(self, error: Exception) -> PostroadError:
         """Return the error that stands for a bug of our own; the store stops."""
-        failure = StoreFailed(f"an unforeseen {type(error).__name__} stopped the store")
-        failure.__cause__ = error
+        failure = failure_of(error)
         self.stop(failure)
         return failure

@@ -11,17 +11,22 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import NamedTuple
 
-from postroad.errors import PostroadError, QueueClosed, StoreFailed
+from postroad.errors import PostroadError, QueueClosed
 from postroad.ports.files import Files, Threads
 from postroad.spool import frames, segments
+from postroad.spool.batches import Batch, failure_of, part_at, write
 from postroad.spool.layout import NEW, Lane, Layout
 from postroad.spool.segments import Header, Segment
 
 LINGER_SECONDS = 0.2
 """How long records that nobody waits for stay in memory before they are written."""
+
+FIRST_BYTES = 1024 * 1024
+"""Where a process' first segment of lane `new` is full: it is filled with zeros before the first
+mail is accepted, so it is small."""
 
 RECENT = 4096
 """Payloads kept in memory, so that new mail is started without reading."""
@@ -40,17 +45,6 @@ class Written(NamedTuple):
     @property
     def position(self) -> int:
         return segments.position(self.segment.sequence, self.offset)
-
-
-@dataclass(slots=True)
-class _Batch:
-    """What one segment gets in one flight; `offset` is where it begins. `earlier` is the segment of
-    this process before it, when this is the first that it gets."""
-
-    segment: Segment
-    offset: int
-    parts: list[bytes] = field(default_factory=list)
-    earlier: Segment | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,8 +80,8 @@ class LaneLog:
         self.durable = self.end = newest.end_position if newest else 0
         self.next_sequence = newest.sequence + 1 if newest else 1
         self._last: Segment | None = None
-        self._batches: list[_Batch] = []
-        self._in_flight: list[_Batch] = []
+        self._batches: list[Batch] = []
+        self._in_flight: list[Batch] = []
         self._waiters: list[tuple[int, asyncio.Future[None]]] = []
         self._then: deque[tuple[int, Callable[[], None]]] = deque()
         self._wanted = 0
@@ -118,7 +112,7 @@ class LaneLog:
         offset = segment.end
         frame = frames.encode(segment.seed, record_type, mark, self.durable, payload)
         if not self._batches:
-            self._batches.append(_Batch(segment, offset))
+            self._batches.append(Batch(segment, offset))
         self._batches[-1].parts.append(frame)
         segment.end += len(frame)
         segment.next_mark += is_envelope
@@ -133,8 +127,10 @@ class LaneLog:
 
     def _rotate(self, size: int) -> Segment:
         """Plan the next segment; its file is made by the flight that first writes to it."""
-        shape = self._shape
-        limit = max(shape.segment_bytes, segments.HEADER_BLOCK + shape.marks + size)
+        shape, wanted = self._shape, self._shape.segment_bytes
+        if self.lane == NEW and self._current is None:
+            wanted = min(FIRST_BYTES, wanted)
+        limit = max(wanted, segments.HEADER_BLOCK + shape.marks + size)
         previous_end = self.end
         header = Header(
             self.lane, self.next_sequence, shape.marks, limit, self._salt(), previous_end,
@@ -142,7 +138,7 @@ class LaneLog:
         )  # fmt: skip
         segment = Segment.planned(header)
         self.next_sequence += 1
-        self._batches.append(_Batch(segment, segment.end, earlier=self._current))
+        self._batches.append(Batch(segment, segment.end, earlier=self._current))
         self._current = segment
         self.segments.append(segment)
         return segment
@@ -223,7 +219,7 @@ class LaneLog:
         try:
             await self._threads.run(self._write, self._in_flight, self._last if sync else None)
         except Exception as error:  # whatever it was, what was taken may be in no file
-            failure = _failure_of(error)
+            failure = failure_of(error)
             self.fail(failure)
             self._stop(failure)
             return
@@ -261,32 +257,12 @@ class LaneLog:
             if timer is not None:
                 timer.cancel()
 
-    def _write(self, batches: list[_Batch], to_sync: Segment | None) -> None:
-        """Write batches, in a thread. Between two segments lies the barrier of AMB-5; so only the
-        last one can hold anything that is not synced."""
-        for batch in batches:
-            segment = batch.segment
-            if segment.file is None:
-                if batch.earlier is not None:
-                    batch.earlier.opened().sync()
-                # Filled beforehand, except the first: whoever starts wants to receive at once.
-                fill = self.lane == NEW and batch.earlier is not None
-                segments.make(self._files, self._layout, segment, fill=fill)
-            if batch.parts:
-                segment.opened().pwrite(batch.offset, b"".join(batch.parts))
-        if to_sync is not None:
-            to_sync.opened().sync()
+    def _write(self, batches: list[Batch], to_sync: Segment | None) -> None:
+        write(self._files, self._layout, batches, to_sync)
 
     def pending(self, segment: Segment, offset: int) -> bytes | None:
         """Return the frame at an offset that is still in memory; None when it is in the file."""
-        for batch in (*self._in_flight, *self._batches):
-            if batch.segment is segment and offset >= batch.offset:
-                at = batch.offset
-                for part in batch.parts:
-                    if at == offset:
-                        return part
-                    at += len(part)
-        return None
+        return part_at((*self._in_flight, *self._batches), segment, offset)
 
     def drop_front(self, first: int) -> list[Segment]:
         """Forget the segments before `first`, and return them."""
@@ -303,12 +279,3 @@ class LaneLog:
         for segment in self.segments:
             if segment.file is not None:
                 segment.file.close()
-
-
-def _failure_of(error: Exception) -> PostroadError:
-    """Return what stops the store: the error itself, or one that stands for what nobody foresaw."""
-    if isinstance(error, PostroadError):
-        return error
-    failure = StoreFailed(f"an unforeseen {type(error).__name__} stopped the store")
-    failure.__cause__ = error
-    return failure
