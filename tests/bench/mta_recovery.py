@@ -24,7 +24,7 @@ from postroad.spool.engine import Engine
 from postroad.spool.layout import Options
 from postroad.spool.queue import OwnedQueue
 from postroad.spool.starting import describe, open_store
-from support.postfix import Postfix, cpu_seconds, free_port, smtp_source
+from support.postfix import UNTHROTTLED, Postfix, cpu_seconds, free_port, smtp_source
 from support.programs import Program
 
 T = TypeVar("T")
@@ -122,7 +122,9 @@ async def _restart(base: Path, store: Path) -> tuple[float, float, float, float]
 
 async def _filled_postfix(base: Path) -> Postfix:
     """Return a stopped Postfix with a deferred queue."""
-    postfix = await Postfix.start(base, free_port(), settings="defer_transports = smtp\n")
+    postfix = await Postfix.start(
+        base, free_port(), settings="defer_transports = smtp\n" + UNTHROTTLED
+    )
     await smtp_source(postfix.port, 1, 1, 200)
     deferred = base / "spool" / "deferred"
     while not (found := [each for each in deferred.rglob("*") if each.is_file()]):

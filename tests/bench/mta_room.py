@@ -5,6 +5,8 @@ smtp-sink while smtp-source sends mails of 10 kB, each in a session of its own. 
 250 was answered, and both answer it only after a sync; end to end means that the sink has the mail.
 `waiting`: the next hop is away, so that acceptance has the machine for itself. Ours is a process or
 as many more as BENCH_RECEIVERS says, Postfix some dozens; CPU is theirs, without source and sink.
+Postfix holds back those who send faster than it delivers, by default (`in_flow_delay`);
+BENCH_POSTFIX=unthrottled lets it accept as fast as it can, as it always does in `waiting`.
 The other cases are the embedded engine's own: syncs a mail, a slow sender, lanes, a restart with a
 long queue.
 """
@@ -23,7 +25,15 @@ from pathlib import Path
 
 from bench import mta_lanes, mta_recovery, mta_slow, mta_syncs
 from bench.results import Result, compared
-from support.postfix import Postfix, SmtpSink, cpu_seconds, family, free_port, smtp_source
+from support.postfix import (
+    UNTHROTTLED,
+    Postfix,
+    SmtpSink,
+    cpu_seconds,
+    family,
+    free_port,
+    smtp_source,
+)
 from support.programs import Program
 
 SESSIONS = {1: 400, 16: 2000, 64: 2000}
@@ -33,6 +43,7 @@ SIZE = 10_000
 ROUNDS = int(os.environ.get("BENCH_ROUNDS", "3"))
 RECEIVERS = int(os.environ.get("BENCH_RECEIVERS", "0"))
 PEER = "postfix (Debian)"
+IS_UNTHROTTLED = os.environ.get("BENCH_POSTFIX", "") == "unthrottled"
 SETTLE_SECONDS = 5.0
 CONCURRENCY = 20
 """Sessions with the next hop, of either."""
@@ -76,7 +87,10 @@ async def _compare_all(base: Path, relay: int, sink: SmtpSink | None) -> list[Re
     """Compare with every number of sessions. Without a sink nobody listens at the next hop, and
     all that is accepted waits there for an hour."""
     base.mkdir(mode=0o755)
-    postfix = await Postfix.start(base / "postfix", relay, CONCURRENCY, "minimal_backoff_time=1h\n")
+    settings = "minimal_backoff_time = 1h\n"
+    if IS_UNTHROTTLED or sink is None:
+        settings += UNTHROTTLED
+    postfix = await Postfix.start(base / "postfix", relay, CONCURRENCY, settings)
     program = await Program.start(
         base,
         *("mta", "--queue", f"embedded://{base}/store", "--listen", "127.0.0.1:0"),

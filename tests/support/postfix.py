@@ -41,9 +41,11 @@ disable_dns_lookups = yes
 smtp_dns_support_level = disabled
 maillog_file_prefixes = {base}
 maillog_file = {base}/log/maillog
-in_flow_delay = 0
-qmgr_message_active_limit = 20000
 """
+
+UNTHROTTLED = "in_flow_delay = 0\n"
+"""A setting: accept mail also where deliveries do not keep pace. By default Postfix lets each
+client wait a second then. Source: postconf(5)."""
 
 
 def free_port() -> int:
