@@ -18,8 +18,9 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Coroutine
-from contextlib import AbstractContextManager, nullcontext
+import traceback
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -59,13 +60,23 @@ async def opened(root: Path) -> OwnedQueue:
     return queue
 
 
-async def live(folder: Path) -> None:
-    """Two processes' lives, one after the other: all that mails go through."""
+Note = Callable[[str, str], None]
+
+
+@contextmanager
+def noting(folder: Path) -> Iterator[Note]:
+    """Give what writes down an event and the mail it is about, at once."""
     with (folder / "log").open("ab", buffering=0) as seen:
 
         def note(event: str, mail: str) -> None:
             seen.write(f"{event} {mail}\n".encode())
 
+        yield note
+
+
+async def live(folder: Path) -> None:
+    """Two processes' lives, one after the other: all that mails go through."""
+    with noting(folder) as note:
         for process in range(2):
             queue = await opened(folder / "store")
             note("opened", "-")
@@ -76,7 +87,7 @@ async def live(folder: Path) -> None:
         note("lived", "-")
 
 
-async def _pass_mails(queue: OwnedQueue, prefix: str, note: Callable[[str, str], None]) -> None:
+async def _pass_mails(queue: OwnedQueue, prefix: str, note: Note) -> None:
     consumer = queue.consumer(2)
     for number in range(MAILS):
         name = f"{prefix}m{number}"
@@ -150,6 +161,8 @@ def _be_born(live: Life, folder: Path, may_begin: int) -> NoReturn:
         ctypes.CDLL(None).prctl(PR_SET_PTRACER, ctypes.c_ulong(-1), 0, 0, 0)
         os.read(may_begin, 1)
         code = one_life(live, folder)
+    except BaseException:
+        traceback.print_exc()  # nobody else would: what follows ends the process at once
     finally:
         os._exit(code)
 

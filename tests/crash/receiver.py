@@ -12,6 +12,7 @@ import asyncio
 import os
 import signal
 import sys
+import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -43,6 +44,8 @@ def an_owner(folder: Path) -> Iterator[None]:
     if owner == 0:
         try:
             asyncio.run(_own(folder / "store", say))
+        except BaseException:
+            traceback.print_exc()
         finally:
             os._exit(70)
     os.close(say)
@@ -64,11 +67,7 @@ async def _own(root: Path, say: int) -> None:
 
 async def receive(folder: Path) -> None:
     """Store mails until all were accepted."""
-    with (folder / "log").open("ab", buffering=0) as seen:
-
-        def note(event: str, mail: str) -> None:
-            seen.write(f"{event} {mail}\n".encode())
-
+    with driver.noting(folder) as note:
         queue = a_receiver(folder / "store")
         note("opened", "-")
         for number in range(MAILS):
@@ -78,7 +77,7 @@ async def receive(folder: Path) -> None:
         note("lived", "-")
 
 
-async def _offered(queue: SpoolQueue, name: str, note: Any) -> bool:
+async def _offered(queue: SpoolQueue, name: str, note: driver.Note) -> bool:
     """Offer a mail and note what the world sees of it. Return whether it was accepted."""
     note("offered", name)
     try:
