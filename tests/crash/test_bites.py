@@ -19,7 +19,7 @@ from crash.script import Phase, aging, changing_minds, crowd, first_mails, hurri
 from crash.world import OPTIONS, Broken, Outside, start
 from postroad.adapters.memory.clock import ManualClock
 from postroad.errors import PostroadError, QueueClosed
-from postroad.spool import contents, frames, keeping
+from postroad.spool import contents, frames, keeping, leasing, receiving
 from postroad.spool.contents import Filling
 from postroad.spool.engine import Engine
 from postroad.spool.keeping import Keeper, Moment
@@ -57,14 +57,14 @@ async def test_amb_4_a_mark_is_written_only_behind_its_start(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Undone: marks are written as soon as their STARTs are appended."""
-    honest = Engine._start
+    honest = leasing.start
 
-    def eager(self: Engine, entry: Any, waiting: Any) -> None:
-        honest(self, entry, waiting)
+    def eager(engine: Engine, entry: Any, waiting: Any) -> None:
+        honest(engine, entry, waiting)
         if entry.segment.file is not None:
             entry.segment.write_marks([entry.mark])
 
-    monkeypatch.setattr(Engine, "_start", eager)
+    monkeypatch.setattr(leasing, "start", eager)
 
     assert "P1" in await broken(crowd)
 
@@ -179,10 +179,10 @@ class _Unsynced:
 async def test_the_answer_waits_for_the_sync_of_the_log(monkeypatch: pytest.MonkeyPatch) -> None:
     """Undone: `enqueue` returns when its record is appended."""
 
-    async def impatient(self: Engine, waiting: Any, content: Any) -> None:
-        self.admit(waiting, self.write(waiting))
+    async def impatient(engine: Engine, waiting: Any, content: Any) -> None:
+        engine.admit(waiting, engine.write(waiting))
 
-    monkeypatch.setattr(Engine, "accept", impatient)
+    monkeypatch.setattr(receiving, "accept", impatient)
 
     assert "P1" in await broken(crowd)
 
@@ -250,10 +250,10 @@ async def test_nobody_owns_the_store_while_a_receiver_of_the_owner_before_lives(
 async def test_a_delivery_is_recorded_when_it_is_synced(monkeypatch: pytest.MonkeyPatch) -> None:
     """Undone: `record` returns when its record is appended."""
 
-    async def impatient(self: Engine, waiting: Any, kind: Any, numbers: Any, text: str) -> None:
-        self.append(NEW, Delivery(waiting.mail_id, waiting.turn, kind, numbers, text))
+    async def impatient(engine: Engine, waiting: Any, kind: Any, numbers: Any, text: str) -> None:
+        engine.append(NEW, Delivery(waiting.mail_id, waiting.turn, kind, numbers, text))
 
-    monkeypatch.setattr(Engine, "deliver", impatient)
+    monkeypatch.setattr(leasing, "deliver", impatient)
 
     assert "P2" in await broken(crowd)
 

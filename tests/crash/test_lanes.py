@@ -19,6 +19,8 @@ from postroad import open_queue
 from postroad.adapters.memory.clock import ManualClock
 from postroad.domain.retries import RetryPlan
 from postroad.settings import Retry, Settings
+from postroad.spool import leasing
+from postroad.spool.engine import Engine
 from postroad.spool.index import Entry
 from postroad.spool.items import SpoolItem
 from postroad.spool.layout import Options
@@ -114,13 +116,13 @@ async def test_each_lane_hands_out_in_the_order_of_due_times(
         await item.retry(delay)
         clock.jump(chance.random() * SECOND / 4)
     by_lane: dict[int, list[str]] = {}
-    honest = queue.engine._start
+    honest = leasing.start
 
-    def noting(entry: Entry, waiting: Waiting) -> None:
+    def noting(engine: Engine, entry: Entry, waiting: Waiting) -> None:
         by_lane.setdefault(entry.segment.lane, []).append(waiting.envelope.name or "")
-        honest(entry, waiting)
+        honest(engine, entry, waiting)
 
-    monkeypatch.setattr(queue.engine, "_start", noting)
+    monkeypatch.setattr(leasing, "start", noting)
     for _ in due:
         await next_in_time(consumer, clock)
     await queue.close()

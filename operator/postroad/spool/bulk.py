@@ -16,6 +16,7 @@ from postroad.domain.mail import Envelope
 from postroad.domain.selectors import Selector
 from postroad.errors import PostroadError
 from postroad.ports.queue import MailView
+from postroad.spool import leasing
 from postroad.spool.engine import Engine
 from postroad.spool.index import Entry, State, latest
 from postroad.spool.lanes import Written
@@ -123,7 +124,7 @@ async def _settle(
 
 def remove(engine: Engine, entry: Entry, waiting: Waiting) -> Written:
     """End a mail for good."""
-    return engine.remove(entry, waiting)
+    return leasing.remove(engine, entry, waiting)
 
 
 def flush(engine: Engine, entry: Entry, waiting: Waiting) -> Entry | None:
@@ -141,14 +142,14 @@ def hold(engine: Engine, entry: Entry, waiting: Waiting) -> Entry | Written | No
     if entry.hold or entry.segment.lane == HELD:
         return None
     if entry in engine.working:
-        return engine.keep_back(entry, waiting, hold=True)
+        return leasing.keep_back(engine, entry, waiting, hold=True)
     return engine.put_in_place(entry, engine.new_turn(replace(waiting, held=True)))
 
 
 def release(engine: Engine, entry: Entry, waiting: Waiting) -> Entry | Written | None:
     """Let a held mail go on."""
     if entry.hold:
-        return engine.keep_back(entry, waiting, hold=False)
+        return leasing.keep_back(engine, entry, waiting, hold=False)
     if entry.segment.lane != HELD:
         return None
     return engine.put_in_place(entry, engine.new_turn(replace(waiting, held=False)))

@@ -1,9 +1,11 @@
-"""The store at work: what happens to a mail, record by record.
+"""The store at work: its lanes, the turns that live in them, and the end of it all (R6).
 
-The order of the lines in here is the argument of FORMAT.md 8 (R1 to R6): a record that is waited
-for, one that is not, and what may happen only after. `starting.py` recovers, `keeping.py` takes
-checkpoints, `items.py` and `queue.py` are what others see.
-Source: LQ-3..12, LQ-28..30.
+What happens to a mail, record by record, is written over this: `receiving.py` takes it in,
+`leasing.py` hands it out, `bulk.py` changes it. There and here the order of the lines is the
+argument of FORMAT.md 8: a record that is waited for, one that is not, and what may happen only
+after. `starting.py` recovers, `keeping.py` takes checkpoints, `items.py` and `queue.py` are what
+others see.
+Source: LQ-3, LQ-6..10, LQ-28.
 """
 
 from __future__ import annotations
@@ -30,13 +32,7 @@ from postroad.spool.limits import Limits
 from postroad.spool.moments import due_after, microseconds
 from postroad.spool.reading import Reader
 from postroad.spool.records import (
-    Delivery,
-    Finish,
-    Finished,
-    Hold,
-    Kind,
     Record,
-    Start,
     Waiting,
     encode,
 )
@@ -70,11 +66,12 @@ class Engine:
         self.sync_wait = options.sync_wait.total_seconds()
         self.arrivals = Arrivals()
         self.working: dict[Entry, None] = {}
-        self._orphans: dict[Entry, int] = {}
+        self.orphans: dict[Entry, int] = {}
+        """Working turns whose mail was removed, and where its FINISH ends."""
         self.deliverable, self.indexed = asyncio.Event(), asyncio.Event()
         self.failure: PostroadError | None = None
         self.stopped = asyncio.Event()
-        self._waking = Waking(clock)
+        self.waking = Waking(clock)
 
     # -- time ------------------------------------------------------------------------------------
 
@@ -132,7 +129,7 @@ class Engine:
         self.stopped.set()
         self.deliverable.set()
         self.indexed.set()
-        self._waking.wake_all()
+        self.waking.wake_all()
 
     def check(self) -> None:
         """Raises: what stopped the store."""
@@ -182,9 +179,9 @@ class Engine:
         """Let a runner hand a turn out when it is due."""
         self.runners.add(entry, self.elapsed())
         if entry.state is State.READY:
-            self._waking.wake_one()
+            self.waking.wake_one()
         else:
-            self._waking.wake_at(entry.due)
+            self.waking.wake_at(entry.due)
 
     def successor(self, waiting: Waiting, of: Entry) -> Waiting:
         """Return `waiting` as the replacement of a turn: a new turn number, and the link back."""
@@ -210,125 +207,13 @@ class Engine:
         entry.successor = self.admit(replacement, written)
         return entry.successor
 
-    async def accept(self, waiting: Waiting, content: bytes | None = None) -> None:
-        """Write a new mail's ENVELOPE and return when it is durable (R2). A caller that is
-        cancelled meanwhile leaves the mail accepted. `content`: what its spool file holds, if it
-        is at hand."""
-        written = self.write(waiting)
-        lane = self.lanes[written.segment.lane]
-        lane.when_durable(written.end, lambda: self._admit_new(waiting, written, content))
-        others = self.arrivals.under_way - lane.waiting > 1  # whose ENVELOPEs come in a moment
-        await lane.commit(written.end, self.sync_wait * others)
-
-    def _admit_new(self, waiting: Waiting, written: Written, content: bytes | None) -> None:
-        entry = self.admit(waiting, written)
-        if content is not None and not waiting.due_us:
-            self.fresh.keep(entry, waiting, content)
-
-    # -- deliveries ------------------------------------------------------------------------------
-
-    async def lease(self) -> tuple[Entry, Waiting, bytes | None]:
-        """Wait for the next turn that is due, and start it (LQ-11, step 1 and 2). The last is the
-        content, where that is still in memory.
-        Raises: QueueClosed, StoreFailed, StoreDamaged."""
-        await self.deliverable.wait()
-        while True:
-            self.check()
-            entry = self.runners.take(self.elapsed())
-            if entry is None:
-                await self._waking.wait(self.runners.next_due())
-                continue
-            entry.state = State.LEASED
-            if (fresh := self.fresh.take(entry)) is not None:  # durable, or it would not be here
-                self._start(entry, fresh[0])
-                return entry, *fresh
-            try:
-                await self.settle(entry)
-                waiting = await self.reader.read(entry)
-            except asyncio.CancelledError:
-                if entry.state is State.LEASED:
-                    self.runners.give_back(entry)
-                    self._waking.wake_one()
-                raise
-            except PostroadError as error:
-                self.stop(error)
-                raise
-            if entry.state is State.LEASED:
-                self._start(entry, waiting)
-                return entry, waiting, None
-
-    def _start(self, entry: Entry, waiting: Waiting) -> None:
-        lane = entry.segment.lane
-        start = Start(waiting.mail_id, waiting.turn, lane, entry.position)
-        entry.start = self.append(NEW, start).position
-        entry.segment.garbage.add(entry.mark)
-        self.working[entry] = None
-
-    async def deliver(
-        self, waiting: Waiting, kind: Kind, numbers: tuple[int, ...], text: str
-    ) -> None:
-        """Record what became of recipients. Durable when it returns, unless they were deferred."""
-        delivery = Delivery(waiting.mail_id, waiting.turn, kind, numbers, text)
-        written = self.append(NEW, delivery)
-        if kind is not Kind.DEFERRED:
-            await self._commit_delivery(written.end)
-
-    async def finish(self, entry: Entry, waiting: Waiting, left: tuple[int, ...]) -> None:
-        """End a turn whose last recipients were delivered. With nobody left to record, no sync is
-        waited for: the DELIVERYs say the same as the FINISH (LQ-28)."""
-        if not left:
-            return self.end(entry, waiting)
-        record = Delivery(waiting.mail_id, waiting.turn, Kind.DELIVERED, left, "")
-        end = self.append(NEW, record).end
-        self.end(entry, waiting)
-        await self._commit_delivery(end)
-        return None
-
-    async def _commit_delivery(self, end: int) -> None:
-        """Wait for the sync of what became of a mail. A client that waits for its 250 goes first:
-        while mail comes in, this sync rides on that of the next ENVELOPE (LQ-29, turned round)."""
-        is_busy = self.arrivals.is_busy(asyncio.get_running_loop().time())
-        await self.lanes[NEW].commit(end, self.sync_wait * is_busy)
-
-    def end(self, entry: Entry, waiting: Waiting) -> None:
-        """End a turn whose recipients all have DELIVERYs. Not durable. The slot waits for the
-        FINISH: without it, recovery makes a dead letter of a mail that failed for somebody."""
-        written = self._append_finish(entry, waiting, Finished.DONE)
-        self.take_out(entry)
-        self.lanes[NEW].when_durable(written.end, lambda: self.slots.release(entry.slot))
-
-    def _append_finish(self, entry: Entry, waiting: Waiting, kind: Finished) -> Written:
-        lane, position = entry.segment.lane, entry.position
-        return self.append(NEW, Finish(waiting.mail_id, waiting.turn, lane, position, kind))
-
-    def remove(self, entry: Entry, waiting: Waiting) -> Written:
-        """Append the end of a mail that somebody removed, and drop its turn. Its ENVELOPE must be
-        durable (R1). Not durable; the slot stays with whoever is working on the mail."""
-        written = self._append_finish(entry, waiting, Finished.REMOVED)
-        if entry in self.working:
-            self._orphans[entry] = written.end
-        else:
-            self.lanes[NEW].when_durable(written.end, lambda: self.slots.release(entry.slot))
-        self.take_out(entry)
-        return written
-
-    def let_go(self, entry: Entry) -> None:
-        """Give back the slot of a mail that was removed while somebody worked on it."""
-        if (end := self._orphans.pop(entry, None)) is not None:
-            self.lanes[NEW].when_durable(end, lambda: self.slots.release(entry.slot))
-
-    def keep_back(self, entry: Entry, waiting: Waiting, hold: bool) -> Written:
-        """Ask for a turn that is being worked on to be held, or not, when it comes back."""
-        self.index.mark_held(entry, hold)
-        return self.append(NEW, Hold(waiting.mail_id, waiting.turn, hold))
-
     # -- the end ---------------------------------------------------------------------------------
 
     async def close(self) -> None:
         """Let go of everything and write nothing more: to stop is to crash (LQ-1). What threads
         are at comes to its end first: behind us the store, slots and files, may be another's."""
         self.stop(QueueClosed())
-        self._waking.close()
+        self.waking.close()
         await asyncio.gather(self.log_threads.close(), self.mail_threads.close())
         await self.slots.close()
         self.contents.close()

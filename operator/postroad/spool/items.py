@@ -11,6 +11,7 @@ from uuid import UUID
 
 from postroad.domain.mail import Envelope, Outcome, OutcomeKind
 from postroad.errors import BlobMissing, TurnEnded
+from postroad.spool import leasing
 from postroad.spool.contents import CHUNK, HEADER_BYTES
 from postroad.spool.engine import Engine
 from postroad.spool.frames import extended
@@ -150,7 +151,7 @@ class SpoolItem:
         if not numbers or self._is_over:
             return
         kind, text = KINDS[outcome.kind], cut(outcome.text).decode()
-        await self._engine.deliver(self._waiting, kind, numbers, text)
+        await leasing.deliver(self._engine, self._waiting, kind, numbers, text)
         if kind is Kind.DEFERRED:
             return
         for number in numbers:
@@ -174,7 +175,7 @@ class SpoolItem:
         await self._end("done", self._finish)
 
     async def _finish(self) -> None:
-        await self._engine.finish(self._entry, self._waiting, tuple(self._left))
+        await leasing.finish(self._engine, self._entry, self._waiting, tuple(self._left))
 
     async def retry(
         self,
@@ -192,7 +193,7 @@ class SpoolItem:
     async def _retry(self, delay: timedelta, kept: dict[int, str], error: str | None) -> None:
         engine, waiting = self._engine, self._waiting
         if dropped := tuple(number for number in self._left if number not in kept):
-            await engine.deliver(waiting, Kind.DROPPED, dropped, "")
+            await leasing.deliver(engine, waiting, Kind.DROPPED, dropped, "")
             if self._is_over:
                 return
         again = replace(
@@ -233,7 +234,7 @@ class SpoolItem:
 
     def _leave(self) -> None:
         self._stage = _Stage.ENDED
-        self._engine.let_go(self._entry)
+        leasing.let_go(self._engine, self._entry)
         self._gone(self)
 
     def _check_open(self) -> None:
@@ -248,7 +249,7 @@ class SpoolItem:
         if not self._is_over:
             again = comes_again(self._waiting, self._work())
             if again is None:
-                self._engine.end(self._entry, self._waiting)
+                leasing.end(self._engine, self._entry, self._waiting)
             else:
                 self._engine.put_in_place(self._entry, again)
         self._leave()

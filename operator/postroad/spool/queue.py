@@ -12,7 +12,7 @@ from postroad.domain.mail import Mail
 from postroad.domain.selectors import Selector
 from postroad.errors import PostroadError, StoreFull
 from postroad.ports.queue import NO_DELAY, MailView, Sizes
-from postroad.spool import bulk
+from postroad.spool import bulk, leasing
 from postroad.spool.engine import Engine
 from postroad.spool.items import SpoolItem
 from postroad.spool.keeping import Keeper
@@ -41,7 +41,7 @@ class Consumer:
         """Wait for an item. Raises: QueueClosed, StoreFailed, StoreDamaged."""
         await self._free.acquire()
         try:
-            entry, waiting, content = await self._engine.lease()
+            entry, waiting, content = await leasing.lease(self._engine)
         except BaseException:
             self._free.release()
             raise

@@ -1,6 +1,8 @@
 """Taking responsibility for a mail: its bytes, then its place in the log, then the answer.
 
-Source: SP-7..9, SP-13 (a slow sender has a file of its own); LQ-29; FORMAT.md 4 and 8 (R2).
+The order of the lines in here is the argument of FORMAT.md 8 for R2: nobody is answered, and no
+turn is known, before the ENVELOPE is durable, and it is written behind the mail's own sync.
+Source: SP-7..9, SP-13 (a slow sender has a file of its own); LQ-29; FORMAT.md 4.
 """
 
 from __future__ import annotations
@@ -17,8 +19,8 @@ from postroad.domain.mail import Content, Mail
 from postroad.errors import InvalidInput, InvalidMail, StoreFailed, StoreFull
 from postroad.spool.contents import CHUNK, Filling
 from postroad.spool.engine import Engine
-from postroad.spool.envelopes import LONGEST_DOMAINS, domains_of, envelope_json, to_json
-from postroad.spool.index import Entry, State
+from postroad.spool.envelopes import LONGEST_DOMAINS, envelope_json, to_json
+from postroad.spool.lanes import Written
 from postroad.spool.layout import NEW
 from postroad.spool.records import ENVELOPE, ENVELOPE_BYTES, Waiting, decode_new, with_enqueue_id
 from postroad.spool.shape import Shape, header_size_of
@@ -50,8 +52,18 @@ async def _receive(engine: Engine, mail: Mail, envelope: bytes, delay: timedelta
         mail_id, enqueue_id.bytes, slot, 0, mail.envelope, tuple(range(len(mail.recipients))),
         accepted_us, accepted_us, size, engine.due_after(delay),
     )  # fmt: skip
-    await engine.accept(waiting, mail.content if isinstance(mail.content, bytes) else None)
+    await accept(engine, waiting, mail.content if isinstance(mail.content, bytes) else None)
     return enqueue_id
+
+
+async def accept(engine: Engine, waiting: Waiting, content: bytes | None) -> None:
+    """Write a new mail's ENVELOPE and return when it is durable (R2). A caller that is cancelled
+    meanwhile leaves the mail accepted. `content`: what its spool file holds, if it is at hand.
+    Raises: QueueClosed, StoreFailed, StoreFull."""
+    written = engine.write(waiting)
+    waiters = engine.lanes[written.segment.lane].waiting
+    others = engine.arrivals.under_way - waiters > 1  # whose ENVELOPEs come in a moment
+    await _landing(engine, waiting, written, content, engine.sync_wait * others)
 
 
 def accept_stored(
@@ -66,20 +78,31 @@ def accept_stored(
     engine.check()
     if len(payload) > engine.options.largest_envelope + LONGEST_DOMAINS + ENVELOPE_BYTES:
         raise InvalidInput("the envelope is too large for one record")
-    mail = decode_new(payload)  # whole, before anything is written: the log is for ever
+    enqueue_id = engine.identifiers.new()
+    record = with_enqueue_id(payload, enqueue_id.bytes)
+    mail = decode_new(record)  # whole, before anything is written: the log is for ever
     if mail.slot not in lent:
         raise InvalidInput(f"slot {mail.slot} was not lent")
     lent.remove(mail.slot)
-    enqueue_id = engine.identifiers.new()
-    lane = engine.lane(NEW)
-    written = lane.append(ENVELOPE, with_enqueue_id(payload, enqueue_id.bytes))
-    entry = Entry(
-        written.segment, written.offset, written.length, written.mark, enqueue_id.bytes, mail.slot,
-        mail.accepted_us, domains_of(mail.envelope), 0.0, State.ASIDE,
-    )  # fmt: skip
-    lane.when_durable(written.end, partial(engine.enter, entry))
+    written = engine.lane(NEW).append(ENVELOPE, record)
     is_crowded = engine.arrivals.announce(asyncio.get_running_loop().time(), engine.sync_wait)
-    return enqueue_id, lane.landing(written.end, engine.sync_wait * is_crowded)
+    return enqueue_id, _landing(engine, mail, written, None, engine.sync_wait * is_crowded)
+
+
+def _landing(
+    engine: Engine, waiting: Waiting, written: Written, content: bytes | None, patience: float
+) -> asyncio.Future[None]:
+    """Return what is done when a new mail's ENVELOPE is durable. Behind that sync it becomes known
+    to the runners, whoever still waits for it. `patience`: see `LaneLog.landing`."""
+    lane = engine.lanes[written.segment.lane]
+    lane.when_durable(written.end, partial(_admit, engine, waiting, written, content))
+    return lane.landing(written.end, patience)
+
+
+def _admit(engine: Engine, waiting: Waiting, written: Written, content: bytes | None) -> None:
+    entry = engine.admit(waiting, written)
+    if content is not None and not waiting.due_us:
+        engine.fresh.keep(entry, waiting, content)
 
 
 class _Spooling:
