@@ -8,10 +8,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from postroad.errors import PostroadError, StoreFailed
 from postroad.ports.files import Files
 from postroad.spool import segments
-from postroad.spool.layout import NEW, Layout
+from postroad.spool.layout import Layout
 from postroad.spool.segments import Segment
 
 
@@ -34,7 +33,7 @@ def write(files: Files, layout: Layout, batches: list[Batch], to_sync: Segment |
         if segment.file is None:
             if batch.earlier is not None:
                 batch.earlier.opened().sync()
-            segments.make(files, layout, segment, fill=segment.lane == NEW)
+            segments.make(files, layout, segment)
         if batch.parts:
             segment.opened().pwrite(batch.offset, b"".join(batch.parts))
     if to_sync is not None:
@@ -51,13 +50,3 @@ def part_at(batches: Iterable[Batch], segment: Segment, offset: int) -> bytes | 
                     return part
                 at += len(part)
     return None
-
-
-def failure_of(error: Exception) -> PostroadError:
-    """Return what stops the store when writing failed: the error itself, or one that stands for
-    what nobody foresaw."""
-    if isinstance(error, PostroadError):
-        return error
-    failure = StoreFailed(f"an unforeseen {type(error).__name__} stopped the store")
-    failure.__cause__ = error
-    return failure

@@ -16,11 +16,10 @@ from dataclasses import replace
 from datetime import timedelta
 
 from postroad.domain.identifiers import Identifiers
-from postroad.errors import PostroadError, QueueClosed
+from postroad.errors import PostroadError, QueueClosed, StoreFailed
 from postroad.ports.clock import Chance, Clock
 from postroad.ports.files import Files, Threads
 from postroad.spool.arrivals import Arrivals
-from postroad.spool.batches import failure_of
 from postroad.spool.contents import Contents
 from postroad.spool.envelopes import domains_of
 from postroad.spool.fresh import Fresh
@@ -85,12 +84,12 @@ class Engine:
         """Return when a delay that begins now is over, as the store keeps it."""
         return due_after(self.clock.now(), delay)
 
-    def _due(self, waiting: Waiting) -> float:
+    def due(self, due_us: int) -> float:
         """Return when a turn is due on the clock that never steps: what is left of its delay now,
         so that a step of the wall clock moves nothing that already waits."""
-        if not waiting.due_us:
+        if not due_us:
             return 0.0
-        left = (waiting.due_us - self.now_us()) / 1e6
+        left = (due_us - self.now_us()) / 1e6
         return self.elapsed() + left if left > 0 else 0.0
 
     # -- the log ---------------------------------------------------------------------------------
@@ -100,12 +99,15 @@ class Engine:
         return [segment for lane in self.lanes.values() for segment in lane.segments]
 
     def lane(self, lane: Lane) -> LaneLog:
-        """Return a lane; one that was never used begins now."""
+        """Return a lane; one that was never used begins now, and ends at once in a store that has
+        stopped."""
         if (known := self.lanes.get(lane)) is None:
-            known = self.lanes[lane] = self.lane_of(lane, [])
+            known = self.lanes[lane] = self.build_lane(lane, [])
+            if self.failure is not None:
+                known.fail(self.failure)
         return known
 
-    def lane_of(self, lane: Lane, segments: list[Segment]) -> LaneLog:
+    def build_lane(self, lane: Lane, segments: list[Segment]) -> LaneLog:
         """Build a lane over the segments that were found."""
         return LaneLog(
             lane, self.files, self.layout, Shape(self.options.segment_bytes, self.options.marks),
@@ -119,13 +121,13 @@ class Engine:
         """Append a record in memory. Raises: StoreFailed, QueueClosed."""
         return self.lane(lane).append(*encode(record))
 
-    def stop(self, error: PostroadError) -> None:
+    def stop(self, error: Exception) -> None:
         """Stop for good: nothing is retried (FORMAT.md R6)."""
         if self.failure is not None:
             return
-        self.failure = error
+        self.failure = _failure_of(error)
         for lane in self.lanes.values():
-            lane.fail(error)
+            lane.fail(self.failure)
         self.stopped.set()
         self.deliverable.set()
         self.indexed.set()
@@ -163,8 +165,8 @@ class Engine:
         """Make a turn known to the index and to the runners."""
         entry = Entry(
             written.segment, written.offset, written.length, written.mark, waiting.enqueue_id,
-            waiting.slot, waiting.accepted_us, domains_of(waiting.envelope), self._due(waiting),
-            State.ASIDE,
+            waiting.slot, waiting.accepted_us, domains_of(waiting.envelope),
+            self.due(waiting.due_us), State.ASIDE,
         )  # fmt: skip
         self.enter(entry, is_aside=waiting.held or waiting.dead)
         return entry
@@ -220,8 +222,11 @@ class Engine:
         for lane in self.lanes.values():
             await lane.close()
 
-    def unexpected(self, error: Exception) -> PostroadError:
-        """Return the error that stands for a bug of our own; the store stops."""
-        failure = failure_of(error)
-        self.stop(failure)
-        return failure
+
+def _failure_of(error: Exception) -> PostroadError:
+    """Return what stops the store: the error itself, or one that stands for what nobody foresaw."""
+    if isinstance(error, PostroadError):
+        return error
+    failure = StoreFailed(f"an unforeseen {type(error).__name__} stopped the store")
+    failure.__cause__ = error
+    return failure

@@ -10,7 +10,7 @@ from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from typing import Any
 
-from postroad.errors import PostroadError, QueueClosed
+from postroad.errors import QueueClosed
 from postroad.ports.files import File
 from postroad.spool.checkpoints import Checkpoint, LaneState, write_checkpoint
 from postroad.spool.engine import Engine
@@ -59,10 +59,8 @@ class Keeper:
         """Do work without which the store cannot go on."""
         try:
             await work
-        except PostroadError as error:
-            self._engine.stop(error)
         except Exception as error:
-            self._engine.unexpected(error)
+            self._engine.stop(error)
 
     async def round(self) -> None:
         """One round of upkeep. Raises: what stopped the store."""

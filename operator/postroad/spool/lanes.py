@@ -17,14 +17,14 @@ from typing import NamedTuple
 from postroad.errors import PostroadError, QueueClosed
 from postroad.ports.files import Files, Threads
 from postroad.spool import frames, segments
-from postroad.spool.batches import Batch, failure_of, part_at, write
-from postroad.spool.layout import NEW, Lane, Layout
+from postroad.spool.batches import Batch, part_at, write
+from postroad.spool.layout import MIB, NEW, Lane, Layout
 from postroad.spool.segments import Header, Segment
 
 LINGER_SECONDS = 0.2
 """How long records that nobody waits for stay in memory before they are written."""
 
-FIRST_BYTES = 1024 * 1024
+FIRST_BYTES = MIB
 """Where a process' first segment of lane `new` is full: it is filled with zeros before the first
 mail is accepted, so it is small."""
 
@@ -67,7 +67,7 @@ class LaneLog:
         threads: Threads,
         salt: Callable[[], bytes],
         now_us: Callable[[], int],
-        stop: Callable[[PostroadError], None],
+        stop: Callable[[Exception], None],
         segments_found: list[Segment] | None = None,
     ) -> None:
         self.lane = lane
@@ -219,9 +219,7 @@ class LaneLog:
         try:
             await self._threads.run(self._write, self._in_flight, self._last if sync else None)
         except Exception as error:  # whatever it was, what was taken may be in no file
-            failure = failure_of(error)
-            self.fail(failure)
-            self._stop(failure)
+            self._stop(error)
             return
         finally:
             self._flight = None

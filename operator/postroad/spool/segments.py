@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from postroad.errors import StoreDamaged
 from postroad.ports.files import File, Files
 from postroad.spool.frames import checksum, frames, stray_frames
-from postroad.spool.layout import Lane, Layout, lane_name
+from postroad.spool.layout import NEW, Lane, Layout, lane_name
 
 if TYPE_CHECKING:
     from postroad.spool.index import Entry
@@ -137,10 +137,10 @@ class Segment:
             run.append(number)
 
 
-def make(files: Files, layout: Layout, segment: Segment, fill: bool) -> None:
+def make(files: Files, layout: Layout, segment: Segment) -> None:
     """Make a planned segment's file durable, name and header: after this, frames may be written.
 
-    With `fill`, blocks are written beforehand, so that syncs need not wait for the file system's
+    Blocks of lane `new` are written beforehand, so that syncs need not wait for the file system's
     own journal. A file that was prepared and never used, all zeros, is taken over.
     """
     path = layout.segment(segment.lane, segment.sequence)
@@ -148,7 +148,7 @@ def make(files: Files, layout: Layout, segment: Segment, fill: bool) -> None:
         segment.file = files.open(path, create=True)
     except FileExistsError:
         segment.file = files.open(path)
-    if fill:
+    if segment.lane == NEW:
         fill_with_zeros(segment.file, segment.header.limit)
     head = segment.header.encode()
     marks = bytes(HEADER_BLOCK - len(head) + segment.header.marks)

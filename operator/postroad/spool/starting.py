@@ -145,7 +145,7 @@ async def open_store(engine: Engine) -> Keeper:
     """Open a store for receiving, and begin to recover it. Raises: StoreDamaged, StoreFailed."""
     found = await engine.log_threads.run(find_store, engine.files, engine.layout)
     for lane, segments in found.lanes.items():
-        engine.lanes[lane] = engine.lane_of(lane, segments)
+        engine.lanes[lane] = engine.build_lane(lane, segments)
         engine.lanes[lane].skip_to(found.following[lane])
     engine.slots = Slots(
         engine.files, engine.layout, engine.options, engine.mail_threads, engine.contents,
@@ -248,13 +248,9 @@ async def _index_lane(
 
 def _index(engine: Engine, segment: Segment, frame: Frame) -> int:
     head = read_head(frame.payload)
-    due = 0.0
-    if head.due_us:
-        left = (head.due_us - engine.now_us()) / 1e6
-        due = engine.elapsed() + left if left > 0 else 0.0
     entry = Entry(
         segment, frame.offset, len(frame.payload), frame.mark, head.enqueue_id, head.slot,
-        head.accepted_us, domains_in(frame.payload, head), due, State.ASIDE,
+        head.accepted_us, domains_in(frame.payload, head), engine.due(head.due_us), State.ASIDE,
     )  # fmt: skip
     engine.index.add(entry)
     if segment.lane not in (HELD, DEAD):
