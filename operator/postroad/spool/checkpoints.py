@@ -15,8 +15,6 @@ from postroad.spool.layout import MIB, Lane
 
 MAGIC = b"PRcheck1"
 SLOT_BYTES = MIB
-MOST_WORKING = 100_000
-"""Turns that can be working at once: their STARTs fit into a slot."""
 
 _HEAD = Struct("<IQQQQII")
 _LANE = Struct("<IIQ")

@@ -17,16 +17,15 @@ from functools import partial
 from uuid import UUID
 
 from postroad.domain.identifiers import Identifiers
-from postroad.domain.mail import Envelope, Mail
+from postroad.domain.mail import Mail
 from postroad.errors import PostroadError, StoreFull
 from postroad.ports.clock import Chance, Clock
 from postroad.ports.files import Threads
 from postroad.spool.connection import Connection
 from postroad.spool.contents import SMALL, Contents
 from postroad.spool.envelopes import domains_of, envelope_json, to_json
-from postroad.spool.limits import Limits
+from postroad.spool.limits import Limits, reason_of
 from postroad.spool.moments import microseconds
-from postroad.spool.queue import reason_of
 from postroad.spool.records import encode_new
 from postroad.spool.storing import store_whole
 
@@ -60,17 +59,16 @@ class Filler:
 
     async def enqueue(self, connection: Connection, mail: Mail) -> UUID:
         """Store a mail and have it queued; as `MailQueue.enqueue`. Its content is in memory."""
-        envelope = mail.envelope
         try:
-            record = await self._store(connection, mail, envelope)
+            record = await self._store(connection, mail)
         except PostroadError as error:
             connection.tell("refused", reason=reason_of(error))
             raise
         return UUID(bytes=await connection.store(record))
 
-    async def _store(self, connection: Connection, mail: Mail, envelope: Envelope) -> bytes:
+    async def _store(self, connection: Connection, mail: Mail) -> bytes:
         """Store a mail; return its ENVELOPE."""
-        content = mail.content
+        content, envelope = mail.content, mail.envelope
         assert isinstance(content, bytes)
         json = to_json(envelope_json(envelope))
         self._limits.check(json, len(content))

@@ -34,3 +34,8 @@ class Limits:
             raise StoreFull(f"less than {options.least_free_bytes} octets would be free")
         if room.inodes is not None and room.inodes < options.least_free_inodes:
             raise StoreFull(f"less than {options.least_free_inodes} inodes are free")
+
+
+def reason_of(error: BaseException) -> str:
+    """Return what metrics call the reason for which a mail was refused."""
+    return "full" if isinstance(error, StoreFull) else "other"

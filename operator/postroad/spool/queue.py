@@ -10,12 +10,13 @@ from uuid import UUID
 
 from postroad.domain.mail import Mail
 from postroad.domain.selectors import Selector
-from postroad.errors import PostroadError, StoreFull
+from postroad.errors import PostroadError
 from postroad.ports.queue import NO_DELAY, MailView, Sizes
 from postroad.spool import bulk, leasing
 from postroad.spool.engine import Engine
 from postroad.spool.items import SpoolItem
 from postroad.spool.keeping import Keeper
+from postroad.spool.limits import reason_of
 from postroad.spool.receiving import accept_stored, receive
 from postroad.telemetry import metrics
 
@@ -51,11 +52,6 @@ class Consumer:
     def _gone(self, _: SpoolItem) -> None:
         self._leased.dec()
         self._free.release()
-
-
-def reason_of(error: BaseException) -> str:
-    """Return what metrics call the reason for which a mail was refused."""
-    return "full" if isinstance(error, StoreFull) else "other"
 
 
 class OwnedQueue:

@@ -167,8 +167,8 @@ class _Spooling:
             self._call.exception()  # it has been, or will never be, told to the caller
         if self._filling is not None:
             self._filling.close()
-        slots = self._engine.slots
-        (slots.release if is_sound else slots.discard)(self._slot)
+        if is_sound:  # otherwise the disk refused a write: nobody uses it before the next start
+            self._engine.slots.release(self._slot)
 
 
 async def _chunks_of(path: Path) -> AsyncIterator[bytes]:

@@ -52,8 +52,6 @@ class Slots:
         self._making: asyncio.Task[None] | None = None
         self._released: list[int] = []
         self._cleaning: asyncio.Task[None] | None = None
-        self._discarded: set[int] = set()
-        self.made = 0
 
     def __len__(self) -> int:
         return len(self._free)
@@ -83,10 +81,6 @@ class Slots:
         if self._cleaning is None:
             self._cleaning = asyncio.get_running_loop().create_task(self._clean())
 
-    def discard(self, slot: int) -> None:
-        """Never use a slot again: its disk refused a write."""
-        self._discarded.add(slot)
-
     def adopt(self, slots: list[int]) -> None:
         """Add slots that recovery found free. Their files hold nothing that anybody needs."""
         keep = max(0, self._options.pool_files - len(self._free))
@@ -102,7 +96,6 @@ class Slots:
             await self._threads.run(self._make, first)
         finally:
             self._making = None
-        self.made += BATCH
         self._free.extend(range(first + BATCH - 1, first - 1, -1))
 
     def _make(self, first: int) -> None:
