@@ -19,6 +19,7 @@ from postroad.ports.files import Files, Threads
 from postroad.spool import frames, segments
 from postroad.spool.batches import Batch, part_at, write
 from postroad.spool.layout import MIB, NEW, Lane, Layout
+from postroad.spool.records import ENVELOPE
 from postroad.spool.segments import Header, Segment
 
 LINGER_SECONDS = 0.2
@@ -107,7 +108,7 @@ class LaneLog:
         segment = self._current
         if segment is None or not segment.fits(size):
             segment = self._rotate(size)
-        is_envelope = record_type == 1
+        is_envelope = record_type == ENVELOPE
         mark = segment.next_mark if is_envelope else 0
         offset = segment.end
         frame = frames.encode(segment.seed, record_type, mark, self.durable, payload)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import struct
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum
 from struct import Struct
@@ -163,30 +163,32 @@ def encode(record: Record) -> tuple[int, bytes]:
 
 def decode(record_type: int, payload: bytes) -> Record | None:
     """Read a record; None for a type of a later format. Raises: StoreDamaged."""
+    decoder = _DECODERS.get(record_type)
     try:
-        return _decode(record_type, payload)
+        return None if decoder is None else decoder(payload)
     except _NO_RECORD as error:
         raise StoreDamaged(f"a record of type {record_type} cannot be read") from error
 
 
-def _decode(record_type: int, payload: bytes) -> Record | None:
-    match record_type:
-        case 1:
-            return _decode_waiting(payload)
-        case 2:
-            return Start(*_START.unpack(payload))
-        case 3:
-            mail_id, turn, kind, _, _, count = _DELIVERY.unpack_from(payload)
-            numbers = Struct(f"<{count}I").unpack_from(payload, _DELIVERY.size)
-            text = payload[_DELIVERY.size + 4 * count :].decode(errors="replace")
-            return Delivery(mail_id, turn, Kind(kind), numbers, text)
-        case 4:
-            mail_id, turn, lane, position, finished = _FINISH.unpack(payload)
-            return Finish(mail_id, turn, lane, position, Finished(finished))
-        case 5:
-            mail_id, turn, held = _HOLD.unpack(payload)
-            return Hold(mail_id, turn, bool(held))
-    return None
+def _decode_start(payload: bytes) -> Start:
+    return Start(*_START.unpack(payload))
+
+
+def _decode_delivery(payload: bytes) -> Delivery:
+    mail_id, turn, kind, _, _, count = _DELIVERY.unpack_from(payload)
+    numbers = Struct(f"<{count}I").unpack_from(payload, _DELIVERY.size)
+    text = payload[_DELIVERY.size + 4 * count :].decode(errors="replace")
+    return Delivery(mail_id, turn, Kind(kind), numbers, text)
+
+
+def _decode_finish(payload: bytes) -> Finish:
+    mail_id, turn, lane, position, finished = _FINISH.unpack(payload)
+    return Finish(mail_id, turn, lane, position, Finished(finished))
+
+
+def _decode_hold(payload: bytes) -> Hold:
+    mail_id, turn, held = _HOLD.unpack(payload)
+    return Hold(mail_id, turn, bool(held))
 
 
 def read_head(payload: bytes) -> EnvelopeHead:
@@ -273,6 +275,15 @@ def _decode_waiting(payload: bytes) -> Waiting:
         reason=rest.get("reason"),
         failures={int(each): (to, text) for each, (to, text) in rest.get("failures", {}).items()},
     )
+
+
+_DECODERS: dict[int, Callable[[bytes], Record]] = {
+    ENVELOPE: _decode_waiting,
+    START: _decode_start,
+    DELIVERY: _decode_delivery,
+    FINISH: _decode_finish,
+    HOLD: _decode_hold,
+}
 
 
 def _encode_waiting(record: Waiting) -> bytes:
