@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import socket
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -15,6 +14,7 @@ from typing import Any
 
 from postroad.errors import PostroadError, QueueClosed, StoreUnavailable
 from postroad.spool import wire
+from postroad.spool.sockets import short_path
 from postroad.spool.wire import Kind
 from postroad.telemetry.logs import logger
 
@@ -181,19 +181,15 @@ class Connection:
 
 
 async def _connected(path: Path) -> socket.socket:
-    """Return a connected socket, also where its path is longer than a socket's may be."""
-    directory = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
+    """Return a connected socket. Raises: OSError."""
+    with short_path(path) as address:
         connecting = socket.socket(socket.AF_UNIX)
         connecting.setblocking(False)
         try:
-            address = f"/proc/self/fd/{directory}/{path.name}"
             await asyncio.get_running_loop().sock_connect(connecting, address)
         except BaseException:
             connecting.close()
             raise
-    finally:
-        os.close(directory)
     return connecting
 
 

@@ -12,6 +12,7 @@ LONGEST_DOMAINS = 65_535
 """Bytes; the most that the format can say."""
 
 _compact = json.JSONEncoder(separators=(",", ":")).encode
+"""Made once: `json.dumps` with separators makes an encoder for each call."""
 
 
 def domains_of(envelope: Envelope) -> str:
@@ -22,7 +23,7 @@ def domains_of(envelope: Envelope) -> str:
     return domains.encode()[:LONGEST_DOMAINS].rpartition(b" ")[0].decode()
 
 
-def to_json(content: Mapping[str, Any]) -> bytes:
+def to_json(content: object) -> bytes:
     """Return compact JSON in ASCII: it holds any string, lone surrogates included."""
     return _compact(content).encode("ascii")
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import socket
 from pathlib import Path
 
 from postroad.spool.queue import OwnedQueue
 from postroad.spool.serving import Serving
+from postroad.spool.sockets import short_path
 from postroad.telemetry.logs import logger
 
 log = logger("spool")
@@ -51,13 +51,10 @@ class Server:
 
 
 def _bind(path: Path) -> socket.socket:
-    """Bind a socket, also where its path is longer than the 107 bytes that a socket's may have."""
+    """Bind a socket; one that an earlier owner left is replaced. Raises: OSError."""
     listening = socket.socket(socket.AF_UNIX)
-    directory = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
+    with short_path(path) as address:
         path.unlink(missing_ok=True)
-        listening.bind(f"/proc/self/fd/{directory}/{path.name}")
+        listening.bind(address)
         path.chmod(0o600)
-    finally:
-        os.close(directory)
     return listening

@@ -15,6 +15,7 @@ from typing import Any
 from uuid import UUID
 
 from postroad.domain.mail import Mail, Outcome, OutcomeKind
+from postroad.domain.selectors import Selector
 from postroad.errors import InvalidInput, PostroadError, StoreFailed
 from postroad.ports.queue import MailView
 from postroad.spool import wire
@@ -274,7 +275,7 @@ class Serving:
         return None
 
 
-def _selector(arguments: Arguments) -> Any:
+def _selector(arguments: Arguments) -> Selector | None:
     return wire.selector_from(arguments["selector"])
 
 

@@ -22,7 +22,6 @@ lock on the store (filler.py).
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping
 from datetime import datetime, timedelta
 from enum import IntEnum
@@ -35,7 +34,7 @@ from postroad.domain.identifiers import EPOCH
 from postroad.domain.selectors import Selector
 from postroad.errors import InvalidInput, PostroadError, StoreUnavailable
 from postroad.ports.queue import MailView
-from postroad.spool.envelopes import envelope_from, envelope_json
+from postroad.spool.envelopes import envelope_from, envelope_json, to_json
 
 PROTOCOL = 1
 HEAD = Struct("<IIB")
@@ -45,9 +44,6 @@ LONGEST = 64 * 1024 * 1024
 
 READ = 256 * 1024
 """Bytes that are read at most at a time."""
-
-_compact = json.JSONEncoder(separators=(",", ":")).encode
-"""Made once: `json.dumps` with separators makes an encoder for each call."""
 
 BURST = 100
 """Elements of a stream that are sent before the client asks for more."""
@@ -76,7 +72,7 @@ def frame(call: int, kind: Kind, body: bytes = b"") -> bytes:
 
 def json_frame(call: int, kind: Kind, value: object) -> bytes:
     """Return a frame with JSON in it."""
-    return frame(call, kind, _compact(value).encode())
+    return frame(call, kind, to_json(value))
 
 
 class FrameReader:
