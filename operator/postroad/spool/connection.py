@@ -24,6 +24,10 @@ Enclosed = AsyncIterator[bytes] | bytes | None
 """What goes with a call: in pieces, whole (at most CHUNK), or nothing."""
 
 
+class NobodyServes(StoreUnavailable):
+    """Nobody serves the store: there is no socket, or none that anybody listens at."""
+
+
 class _Call:
     """One call under way: what came of it so far, and its answer."""
 
@@ -46,11 +50,11 @@ class Connection:
 
     @classmethod
     async def open(cls, path: Path) -> Connection:
-        """Connect. Raises: StoreUnavailable."""
+        """Connect. Raises: NobodyServes, StoreUnavailable."""
         try:
             return cls(*await asyncio.open_unix_connection(sock=await _connected(path)))
         except (FileNotFoundError, ConnectionRefusedError) as error:
-            raise StoreUnavailable(f"nobody serves {path.parent} yet") from error
+            raise NobodyServes(f"nobody serves {path.parent} yet") from error
         except OSError as error:
             raise StoreUnavailable(
                 f"cannot reach the process that serves {path.parent}: {error.strerror}"

@@ -21,6 +21,7 @@ from postroad.ports.clock import Clock
 from postroad.ports.files import Files, Lock
 from postroad.ports.queue import NO_DELAY, Item, MailQueue, MailView, Sizes
 from postroad.spool.client import RemoteQueue
+from postroad.spool.connection import NobodyServes
 from postroad.spool.engine import Engine
 from postroad.spool.filler import Filler
 from postroad.spool.keeping import Keeper
@@ -31,6 +32,9 @@ from postroad.spool.server import Server
 T = TypeVar("T")
 PATIENCE = timedelta(seconds=30)
 """How long to look for an owner that has the lock but does not answer."""
+
+LEFT_BEHIND = "a receiver of an MTA that was killed may still be there: end it"
+"""What to do when the lock is held and nobody serves."""
 
 PAUSE = timedelta(milliseconds=20)
 
@@ -114,8 +118,8 @@ class SpoolQueue:
             except StoreUnavailable as error:
                 if self._clock.elapsed() > until:
                     raise StoreUnavailable(
-                        f"the lock on {self._name} is held, and nobody serves it",
-                        hint="a receiver of an MTA that was killed may still be there: end it",
+                        f"the lock on {self._name} is held: {error}",
+                        hint=LEFT_BEHIND if isinstance(error, NobodyServes) else error.hint,
                     ) from error
             await self._clock.sleep(PAUSE)
 
