@@ -84,7 +84,7 @@ class LaneLog:
         self._batches: list[Batch] = []
         self._in_flight: list[Batch] = []
         self._waiters: list[tuple[int, asyncio.Future[None]]] = []
-        self._then: deque[tuple[int, Callable[[], None]]] = deque()
+        self._then: deque[tuple[int, Callable[[], object]]] = deque()
         self._wanted = 0
         self._flight: asyncio.Task[None] | None = None
         self._linger: asyncio.TimerHandle | None = None
@@ -187,7 +187,7 @@ class LaneLog:
         """How many wait for a sync."""
         return len(self._waiters)
 
-    def when_durable(self, position: int, then: Callable[[], None]) -> None:
+    def when_durable(self, position: int, then: Callable[[], object]) -> None:
         """Call `then` once the lane is durable up to `position`; never, if it stops before."""
         if position <= self.durable:
             then()

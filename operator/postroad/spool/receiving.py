@@ -61,9 +61,16 @@ async def accept(engine: Engine, waiting: Waiting, content: bytes | None) -> Non
     meanwhile leaves the mail accepted. `content`: what its spool file holds, if it is at hand.
     Raises: QueueClosed, StoreFailed, StoreFull."""
     written = engine.write(waiting)
-    waiters = engine.lanes[written.segment.lane].waiting
-    others = engine.arrivals.under_way - waiters > 1  # whose ENVELOPEs come in a moment
-    await _landing(engine, waiting, written, content, engine.sync_wait * others)
+    lane = engine.lanes[written.segment.lane]
+    lane.when_durable(written.end, partial(_admit, engine, waiting, written, content))
+    others = engine.arrivals.under_way - lane.waiting > 1  # whose ENVELOPEs come in a moment
+    await lane.landing(written.end, engine.sync_wait * others)
+
+
+def _admit(engine: Engine, waiting: Waiting, written: Written, content: bytes | None) -> None:
+    entry = engine.admit(waiting, written)
+    if content is not None and not waiting.due_us:
+        engine.fresh.keep(entry, waiting, content)
 
 
 def accept_stored(
@@ -84,25 +91,11 @@ def accept_stored(
     if mail.slot not in lent:
         raise InvalidInput(f"slot {mail.slot} was not lent")
     lent.remove(mail.slot)
-    written = engine.lane(NEW).append(ENVELOPE, record)
+    lane = engine.lane(NEW)
+    written = lane.append(ENVELOPE, record)
+    lane.when_durable(written.end, partial(engine.admit, mail, written))
     is_crowded = engine.arrivals.announce(asyncio.get_running_loop().time(), engine.sync_wait)
-    return enqueue_id, _landing(engine, mail, written, None, engine.sync_wait * is_crowded)
-
-
-def _landing(
-    engine: Engine, waiting: Waiting, written: Written, content: bytes | None, patience: float
-) -> asyncio.Future[None]:
-    """Return what is done when a new mail's ENVELOPE is durable. Behind that sync it becomes known
-    to the runners, whoever still waits for it. `patience`: see `LaneLog.landing`."""
-    lane = engine.lanes[written.segment.lane]
-    lane.when_durable(written.end, partial(_admit, engine, waiting, written, content))
-    return lane.landing(written.end, patience)
-
-
-def _admit(engine: Engine, waiting: Waiting, written: Written, content: bytes | None) -> None:
-    entry = engine.admit(waiting, written)
-    if content is not None and not waiting.due_us:
-        engine.fresh.keep(entry, waiting, content)
+    return enqueue_id, lane.landing(written.end, engine.sync_wait * is_crowded)
 
 
 class _Spooling:
