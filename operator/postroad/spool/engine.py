@@ -30,11 +30,7 @@ from postroad.spool.layout import DEAD, HELD, NEW, Lane, Layout, Options
 from postroad.spool.limits import Limits
 from postroad.spool.moments import due_after, microseconds
 from postroad.spool.reading import Reader
-from postroad.spool.records import (
-    Record,
-    Waiting,
-    encode,
-)
+from postroad.spool.records import Record, Waiting, encode
 from postroad.spool.runners import Runners
 from postroad.spool.segments import Segment
 from postroad.spool.slots import Slots
@@ -99,20 +95,21 @@ class Engine:
         return [segment for lane in self.lanes.values() for segment in lane.segments]
 
     def lane(self, lane: Lane) -> LaneLog:
-        """Return a lane; one that was never used begins now, and ends at once in a store that has
-        stopped."""
+        """Return a lane; one that was never used begins now."""
         if (known := self.lanes.get(lane)) is None:
             known = self.lanes[lane] = self.build_lane(lane, [])
-            if self.failure is not None:
-                known.fail(self.failure)
         return known
 
     def build_lane(self, lane: Lane, segments: list[Segment]) -> LaneLog:
-        """Build a lane over the segments that were found."""
-        return LaneLog(
+        """Build a lane over the segments that were found. Once the store has stopped, it takes
+        nothing: `stop` has seen only the lanes that were there."""
+        built = LaneLog(
             lane, self.files, self.layout, Shape(self.options.segment_bytes, self.options.marks),
             self.log_threads, self._salt, self.now_us, self.stop, segments,
         )  # fmt: skip
+        if self.failure is not None:
+            built.fail(self.failure)
+        return built
 
     def _salt(self) -> bytes:
         return self.chance.bits(128).to_bytes(16, "big")
