@@ -22,7 +22,7 @@ from postroad.spool.index import Entry, State, latest
 from postroad.spool.lanes import Written
 from postroad.spool.layout import DEAD, HELD, Lane
 from postroad.spool.moments import instant
-from postroad.spool.records import Waiting
+from postroad.spool.records import Unreadable, Waiting
 
 BREATH = 200
 """Mails after which others on the event loop get their turn."""
@@ -44,18 +44,25 @@ Change = Callable[[Engine, Entry, Waiting], Written | Entry | None]
 async def select(
     engine: Engine, selector: Selector, *, dead: bool = False
 ) -> AsyncIterator[tuple[Entry, Waiting]]:
-    """Yield the turns that are selected, oldest first. Raises: StoreDamaged."""
+    """Yield the turns that are selected, oldest first. Raises: StoreDamaged; if it is only that a
+    mail's record cannot be read, when all others have been yielded."""
     await engine.indexed.wait()
     engine.check()
-    now = engine.clock.now()
+    now, unreadable = engine.clock.now(), None
     for count, entry in enumerate(engine.index.walk(dead=dead)):
         if count % BREATH == BREATH - 1:
             await asyncio.sleep(0)
         if not _may_match(selector, entry, now):
             continue
-        found = await _read(engine, entry, dead)
+        try:
+            found = await _read(engine, entry, dead)
+        except Unreadable as error:
+            unreadable = unreadable or error
+            continue
         if found is not None and _matches(selector, found[1], now):
             yield found
+    if unreadable is not None:
+        raise unreadable
 
 
 async def _read(engine: Engine, entry: Entry, dead: bool) -> tuple[Entry, Waiting] | None:
@@ -91,20 +98,22 @@ def _matches(selector: Selector, waiting: Waiting, now: datetime) -> bool:
 
 async def change(engine: Engine, selector: Selector, apply: Change, *, dead: bool = False) -> int:
     """Apply a change to every selected mail; return how many were changed, durably.
-    Raises: InvalidInput for an empty selector, StoreFailed, StoreDamaged."""
+    Raises: InvalidInput for an empty selector, StoreFailed, StoreDamaged (see `select`)."""
     selector.require_purpose()
     changed = 0
     ends: dict[Lane, int] = {}
-    async for selected in select(engine, selector, dead=dead):
-        found = await _settle(engine, *selected, dead)
-        done = None if found is None else apply(engine, *found)
-        if done is None:
-            continue
-        changed += 1
-        end = done.end if isinstance(done, Written) else done.position + 1
-        ends[done.segment.lane] = max(end, ends.get(done.segment.lane, 0))
-    for lane, end in ends.items():
-        await engine.lanes[lane].commit(end)
+    try:
+        async for selected in select(engine, selector, dead=dead):
+            found = await _settle(engine, *selected, dead)
+            done = None if found is None else apply(engine, *found)
+            if done is None:
+                continue
+            changed += 1
+            end = done.end if isinstance(done, Written) else done.position + 1
+            ends[done.segment.lane] = max(end, ends.get(done.segment.lane, 0))
+    finally:
+        for lane, end in ends.items():
+            await engine.lanes[lane].commit(end)
     return changed
 
 

@@ -17,6 +17,7 @@ from postroad.spool.engine import Engine
 from postroad.spool.index import Entry, State
 from postroad.spool.lanes import LaneLog
 from postroad.spool.layout import NEW
+from postroad.spool.records import Unreadable
 from postroad.spool.segments import Segment, sequence_of
 
 CARRIED_AT_ONCE = 2000
@@ -176,7 +177,10 @@ class Keeper:
     async def _rewrite(self, entry: Entry) -> None:
         engine = self._engine
         await engine.settle(entry)
-        waiting = await engine.reader.read(entry)
+        try:
+            waiting = await engine.reader.read(entry)
+        except Unreadable:
+            return  # it stays where it is, and says so when it is looked at
         if entry.state in (State.DELAYED, State.READY, State.ASIDE):
             engine.put_in_place(entry, waiting)
 

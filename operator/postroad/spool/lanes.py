@@ -27,7 +27,7 @@ LINGER_SECONDS = 0.2
 
 FIRST_BYTES = MIB
 """Where a process' first segment of lane `new` is full: it is filled with zeros before the first
-mail is accepted, so it is small."""
+mail is accepted, so it is small. Each after it is twice as large."""
 
 RECENT = 4096
 """Payloads kept in memory, so that new mail is started without reading."""
@@ -129,8 +129,10 @@ class LaneLog:
     def _rotate(self, size: int) -> Segment:
         """Plan the next segment; its file is made by the flight that first writes to it."""
         shape, wanted = self._shape, self._shape.segment_bytes
-        if self.lane == NEW and self._current is None:
-            wanted = min(FIRST_BYTES, wanted)
+        if (
+            self.lane == NEW
+        ):  # it is filled beforehand: a large one is worth that after many records
+            wanted = min(wanted, 2 * self._current.header.limit if self._current else FIRST_BYTES)
         limit = max(wanted, segments.HEADER_BLOCK + shape.marks + size)
         previous_end = self.end
         header = Header(

@@ -16,7 +16,19 @@ from postroad.spool.engine import Engine
 from postroad.spool.index import Entry, State
 from postroad.spool.lanes import Written
 from postroad.spool.layout import NEW
-from postroad.spool.records import Delivery, Finish, Finished, Hold, Kind, Start, Waiting
+from postroad.spool.records import (
+    Delivery,
+    Finish,
+    Finished,
+    Hold,
+    Kind,
+    Start,
+    Unreadable,
+    Waiting,
+)
+from postroad.telemetry.logs import logger
+
+log = logger("spool")
 
 
 async def lease(engine: Engine) -> tuple[Entry, Waiting, bytes | None]:
@@ -42,12 +54,23 @@ async def lease(engine: Engine) -> tuple[Entry, Waiting, bytes | None]:
                 engine.runners.give_back(entry)
                 engine.waking.wake_one()
             raise
+        except Unreadable as error:
+            _put_aside(entry, error)
+            continue
         except PostroadError as error:
             engine.stop(error)
             raise
         if entry.state is State.LEASED:
             start(engine, entry, waiting)
             return entry, waiting, None
+
+
+def _put_aside(entry: Entry, error: Unreadable) -> None:
+    """Attempt a mail no more whose record cannot be read. It stays in the queue, and others go on:
+    a store that stopped here would forget what those on the wire have come to."""
+    if entry.state is State.LEASED:
+        entry.state = State.ASIDE
+    log.error("a mail cannot be attempted", error=error.explain())
 
 
 def start(engine: Engine, entry: Entry, waiting: Waiting) -> None:

@@ -43,11 +43,12 @@ class Consumer:
         await self._free.acquire()
         try:
             entry, waiting, content = await leasing.lease(self._engine)
+            item = SpoolItem(self._engine, entry, waiting, content, self._label, self._gone)
         except BaseException:
             self._free.release()
             raise
         self._leased.inc()
-        return SpoolItem(self._engine, entry, waiting, content, self._label, self._gone)
+        return item
 
     def _gone(self, _: SpoolItem) -> None:
         self._leased.dec()

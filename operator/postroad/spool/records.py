@@ -26,6 +26,11 @@ _ENVELOPE = Struct("<16s16sQIIQQQQQIBBH")
 ENVELOPE_BYTES = _ENVELOPE.size
 """Of an ENVELOPE, before its domains."""
 
+
+class Unreadable(StoreDamaged):
+    """The checksum of a frame is right, and what it holds is no record."""
+
+
 _NO_RECORD = (
     struct.error, ValueError, LookupError, TypeError, AttributeError, InvalidMail, RecursionError
 )  # fmt: skip
@@ -167,7 +172,7 @@ def decode(record_type: int, payload: bytes) -> Record | None:
     try:
         return None if decoder is None else decoder(payload)
     except _NO_RECORD as error:
-        raise StoreDamaged(f"a record of type {record_type} cannot be read") from error
+        raise Unreadable(f"a record of type {record_type} cannot be read") from error
 
 
 def _decode_start(payload: bytes) -> Start:
@@ -196,7 +201,7 @@ def read_head(payload: bytes) -> EnvelopeHead:
     try:
         return EnvelopeHead(*_ENVELOPE.unpack_from(payload))
     except struct.error as error:
-        raise StoreDamaged("an ENVELOPE is too short") from error
+        raise Unreadable("an ENVELOPE is too short") from error
 
 
 def encode_new(
@@ -240,7 +245,7 @@ def domains_in(payload: bytes, head: EnvelopeHead) -> str:
     try:
         return payload[_ENVELOPE.size : _ENVELOPE.size + head.domains_length].decode()
     except UnicodeDecodeError as error:
-        raise StoreDamaged("the domains of an ENVELOPE cannot be read") from error
+        raise Unreadable("the domains of an ENVELOPE cannot be read") from error
 
 
 def decode_waiting(payload: bytes) -> Waiting:
@@ -248,7 +253,7 @@ def decode_waiting(payload: bytes) -> Waiting:
     try:
         return _decode_waiting(payload)
     except _NO_RECORD as error:
-        raise StoreDamaged("an ENVELOPE cannot be read") from error
+        raise Unreadable("an ENVELOPE cannot be read") from error
 
 
 def _decode_waiting(payload: bytes) -> Waiting:

@@ -140,7 +140,7 @@ def _fix_end(segment: Segment, known_durable: int, is_reading: bool) -> None:
 
 def damaged_at(segment: Segment, offset: int, error: StoreDamaged) -> StoreDamaged:
     """Return an error that also says where the record is that cannot be read."""
-    return StoreDamaged(f"log/{segment.name} at offset {offset}: {error}")
+    return type(error)(f"log/{segment.name} at offset {offset}: {error}")
 
 
 def read_frames(segment: Segment, start: int, size: int = READ_SIZE) -> tuple[list[Frame], int]:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from struct import Struct
 from typing import TYPE_CHECKING, NamedTuple
 
-from postroad.errors import StoreDamaged
+from postroad.errors import StoreDamaged, StoreFull
 from postroad.ports.files import File, Files
 from postroad.spool.frames import checksum, frames, stray_frames
 from postroad.spool.layout import NEW, Lane, Layout, lane_name
@@ -140,8 +140,8 @@ class Segment:
 def make(files: Files, layout: Layout, segment: Segment) -> None:
     """Make a planned segment's file durable, name and header: after this, frames may be written.
 
-    Blocks of lane `new` are written beforehand, so that syncs need not wait for the file system's
-    own journal. A file that was prepared and never used, all zeros, is taken over.
+    Blocks of lane `new` are written beforehand if there is space, so that syncs need not wait for
+    the file system's own journal. A file that was never used, all zeros, is taken over.
     """
     path = layout.segment(segment.lane, segment.sequence)
     try:
@@ -149,7 +149,10 @@ def make(files: Files, layout: Layout, segment: Segment) -> None:
     except FileExistsError:
         segment.file = files.open(path)
     if segment.lane == NEW:
-        fill_with_zeros(segment.file, segment.header.limit)
+        try:
+            fill_with_zeros(segment.file, segment.header.limit)
+        except StoreFull:
+            segment.file.truncate(0)  # what is left of the disk is for records
     head = segment.header.encode()
     marks = bytes(HEADER_BLOCK - len(head) + segment.header.marks)
     segment.file.pwrite(0, head, marks)

@@ -124,18 +124,21 @@ class Slots:
                 keep = self._options.pool_files - len(self._free)
                 self._free.extend(await self._threads.run(self._free_files, batch, keep))
         except PostroadError:
-            pass  # These files are not used again before the next start: space, not mail, is lost.
+            pass  # the store is closed
         finally:
             self._cleaning = None
 
     def _free_files(self, slots: list[int], keep: int) -> list[int]:
         kept: list[int] = []
         for slot in slots:
-            size = self._contents.free(slot)
-            if len(kept) < keep and size <= self._options.pool_file_bytes:
-                kept.append(slot)
-            else:
-                self._contents.remove(slot)
+            try:
+                size = self._contents.free(slot)
+                if len(kept) < keep and size <= self._options.pool_file_bytes:
+                    kept.append(slot)
+                else:
+                    self._contents.remove(slot)
+            except PostroadError:
+                pass  # It is not used again before the next start: space, not mail, is lost.
         return kept
 
     async def shrink(self) -> None:

@@ -5,9 +5,14 @@ from __future__ import annotations
 from dataclasses import replace
 from datetime import timedelta
 
+import pytest
+
 from contract.queue_harness import letter
 from crash.lossy import LossyFiles, Sync, Write
 from crash.world import OPTIONS, ROOT, opened, start
+from postroad.errors import StoreFull
+from postroad.ports.files import File
+from postroad.spool import segments
 from postroad.spool.lanes import FIRST_BYTES
 from postroad.spool.layout import MIB, NEW
 from postroad.spool.queue import OwnedQueue
@@ -103,3 +108,34 @@ async def test_other_lanes_are_not_filled() -> None:
 
     marks = HEADER_BLOCK + USUAL.marks
     assert synced_before_the_first_record(files, "3600s.0000000001", USUAL.marks) == marks
+
+
+async def test_they_double_up_to_the_usual_size() -> None:
+    """Filling a large one takes a while: it is paid for by many records."""
+    files = LossyFiles()
+    queue = await start(files, options=replace(USUAL, segment_bytes=5 * MIB))
+    await fill(queue, 40)
+    await queue.close()
+
+    assert sizes(queue)[:5] == [MIB, 2 * MIB, 4 * MIB, 5 * MIB, 5 * MIB]
+
+
+async def test_a_disk_that_is_too_full_for_zeros_still_takes_records(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Otherwise nothing could be delivered or removed any more, and the disk would stay full."""
+
+    def partly(file: File, length: int) -> None:
+        file.pwrite(0, bytes(length // 2))
+        raise StoreFull("no space is left")
+
+    files = LossyFiles()
+    monkeypatch.setattr(segments, "fill_with_zeros", partly)
+    queue = await start(files, options=USUAL)
+    await fill(queue, 4)
+    (first, _) = queue.engine.lane(NEW).segments
+    assert first.opened().size() == first.end
+    await queue.close()
+
+    async with opened(files.disk, seed=1, options=USUAL) as (_, again):
+        assert (await again.size()).size == 4
