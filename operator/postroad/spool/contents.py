@@ -7,7 +7,6 @@ Source: 003; SP-4..13, AMB-3.
 
 from __future__ import annotations
 
-import json
 from collections import OrderedDict
 from dataclasses import dataclass
 from functools import lru_cache
@@ -16,6 +15,7 @@ from typing import Any, NamedTuple
 
 from postroad.errors import BlobMissing, StoreFailed
 from postroad.ports.files import File, Files
+from postroad.spool.envelopes import read_envelope
 from postroad.spool.frames import checksum, extended
 from postroad.spool.layout import Layout
 
@@ -62,6 +62,10 @@ def read_header(block: bytes) -> SpoolHeader | None:
         return None
     header = SpoolHeader(*_HEAD.unpack_from(body))
     return header if header.envelope_offset else None
+
+
+FREE = b""
+"""Who has a slot that nobody has."""
 
 
 @dataclass(slots=True)
@@ -206,7 +210,8 @@ class Contents:
         return content
 
     def verify(self, slot: int) -> tuple[SpoolHeader, dict[str, Any]] | None:
-        """Return a whole mail's header and envelope; None for a free or incomplete file (AMB-3)."""
+        """Return a whole mail's header and envelope; None for a free or incomplete file (AMB-3).
+        Raises: StoreDamaged when all checksums are right and the envelope is none."""
         file = self._files.open(self._path(slot))
         try:
             header = read_header(file.pread(0, HEADER_BYTES))
@@ -217,7 +222,20 @@ class Contents:
             file.close()
         if len(envelope) != header.envelope_length or checksum(envelope) != header.envelope_crc:
             return None
-        return header, json.loads(envelope)
+        return header, read_envelope(envelope)[1]
+
+    def holder(self, slot: int) -> bytes | None:
+        """Return the id of the mail that has a slot, going by the file's header alone: FREE where
+        it was freed, None where it cannot be told. Raises: StoreFailed."""
+        file = self._files.open(self._path(slot))
+        try:
+            block = file.pread(0, HEADER_BYTES)
+        finally:
+            file.close()
+        if block == bytes(HEADER_BYTES):
+            return FREE
+        header = read_header(block)
+        return None if header is None else header.mail_id
 
 
 def _is_whole(file: File, header: SpoolHeader) -> bool:

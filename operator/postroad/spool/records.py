@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import struct
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -11,8 +10,17 @@ from struct import Struct
 from typing import NamedTuple, TypeAlias
 
 from postroad.domain.mail import Envelope
-from postroad.errors import InvalidInput, InvalidMail, StoreDamaged
-from postroad.spool.envelopes import domains_of, envelope_from, envelope_json, to_json
+from postroad.errors import InvalidInput
+from postroad.spool.envelopes import (
+    UNREADABLE,
+    Unreadable,
+    domains_of,
+    envelope_json,
+    failures_in,
+    numbers_in,
+    read_envelope,
+    to_json,
+)
 from postroad.spool.layout import Lane
 
 ENVELOPE, START, DELIVERY, FINISH, HOLD = range(1, 6)
@@ -26,14 +34,7 @@ _ENVELOPE = Struct("<16s16sQIIQQQQQIBBH")
 ENVELOPE_BYTES = _ENVELOPE.size
 """Of an ENVELOPE, before its domains."""
 
-
-class Unreadable(StoreDamaged):
-    """The checksum of a frame is right, and what it holds is no record."""
-
-
-_NO_RECORD = (
-    struct.error, ValueError, LookupError, TypeError, AttributeError, InvalidMail, RecursionError
-)  # fmt: skip
+_NO_RECORD = (struct.error, *UNREADABLE)
 """What reading a frame raises that is no record. Its checksum is right: somebody else wrote it."""
 
 _START = Struct("<16sIIQ")
@@ -167,7 +168,7 @@ def encode(record: Record) -> tuple[int, bytes]:
 
 
 def decode(record_type: int, payload: bytes) -> Record | None:
-    """Read a record; None for a type of a later format. Raises: StoreDamaged."""
+    """Read a record; None for a type of a later format. Raises: Unreadable."""
     decoder = _DECODERS.get(record_type)
     try:
         return None if decoder is None else decoder(payload)
@@ -197,7 +198,7 @@ def _decode_hold(payload: bytes) -> Hold:
 
 
 def read_head(payload: bytes) -> EnvelopeHead:
-    """Read the fixed part of an ENVELOPE. Raises: StoreDamaged."""
+    """Read the fixed part of an ENVELOPE. Raises: Unreadable."""
     try:
         return EnvelopeHead(*_ENVELOPE.unpack_from(payload))
     except struct.error as error:
@@ -223,7 +224,7 @@ def decode_new(payload: bytes) -> Waiting:
     try:
         found = decode_waiting(payload)
         is_named = domains_in(payload, read_head(payload)) == domains_of(found.envelope)
-    except StoreDamaged as error:
+    except (Unreadable, *_NO_RECORD) as error:
         raise InvalidInput("this is no ENVELOPE") from error
     new = Waiting(
         found.mail_id, found.enqueue_id, found.slot, 0, found.envelope,
@@ -241,7 +242,7 @@ def with_enqueue_id(payload: bytes, enqueue_id: bytes) -> bytes:
 
 
 def domains_in(payload: bytes, head: EnvelopeHead) -> str:
-    """Return an ENVELOPE's destination domains, space separated. Raises: StoreDamaged."""
+    """Return an ENVELOPE's destination domains, space separated. Raises: Unreadable."""
     try:
         return payload[_ENVELOPE.size : _ENVELOPE.size + head.domains_length].decode()
     except UnicodeDecodeError as error:
@@ -249,7 +250,7 @@ def domains_in(payload: bytes, head: EnvelopeHead) -> str:
 
 
 def decode_waiting(payload: bytes) -> Waiting:
-    """Read an ENVELOPE. Raises: StoreDamaged."""
+    """Read an ENVELOPE. Raises: Unreadable."""
     try:
         return _decode_waiting(payload)
     except _NO_RECORD as error:
@@ -258,16 +259,15 @@ def decode_waiting(payload: bytes) -> Waiting:
 
 def _decode_waiting(payload: bytes) -> Waiting:
     head = read_head(payload)
-    rest = json.loads(payload[_ENVELOPE.size + head.domains_length :])
-    envelope = envelope_from(rest)
-    numbers = rest.get("numbers")
+    domains_in(payload, head)  # whoever opens the store reads them: they have to be readable
+    envelope, rest = read_envelope(payload[_ENVELOPE.size + head.domains_length :])
     return Waiting(
         mail_id=head.mail_id,
         enqueue_id=head.enqueue_id,
         slot=head.slot,
         turn=head.turn,
         envelope=envelope,
-        numbers=tuple(range(len(envelope.recipients)) if numbers is None else numbers),
+        numbers=numbers_in(rest, len(envelope.recipients)),
         accepted_us=head.accepted_us,
         enqueued_us=head.enqueued_us,
         size_bytes=head.size_bytes,
@@ -278,7 +278,7 @@ def _decode_waiting(payload: bytes) -> Waiting:
         predecessor=(head.predecessor_lane, head.predecessor),
         error=rest.get("error"),
         reason=rest.get("reason"),
-        failures={int(each): (to, text) for each, (to, text) in rest.get("failures", {}).items()},
+        failures=failures_in(rest),
     )
 
 

@@ -7,7 +7,7 @@ from pathlib import PurePosixPath
 import pytest
 
 from crash.lossy import LossyFiles, Sync, Write
-from postroad.errors import StoreFull
+from postroad.errors import StoreDamaged, StoreFailed, StoreFull
 from postroad.spool import contents
 from postroad.spool.contents import HEADER_BYTES, Contents
 from postroad.spool.layout import Layout
@@ -107,3 +107,36 @@ def test_a_whole_mail_is_one_write_and_one_sync() -> None:
         (HEADER_BYTES, 7),
         (HEADER_BYTES + 7, 2),
     ]
+
+
+def test_a_file_that_is_missing_cannot_be_filled() -> None:
+    """It is a failure of the disk, as nobody removes the file of a slot that is given out."""
+    store = Contents(CountedFiles(1), LAYOUT)
+
+    with pytest.raises(StoreFailed, match="missing"):
+        store.begin(1)
+    with pytest.raises(StoreFailed, match="missing"):
+        fill(store, 1)
+
+
+def test_a_header_tells_who_has_a_slot() -> None:
+    files = CountedFiles(4)
+    store = Contents(files, LAYOUT)
+    for slot in range(3):
+        fill(store, slot)
+    files.open(LAYOUT.spool_file(0)).pwrite(HEADER_BYTES, b"?")
+    store.free(1)
+    files.open(LAYOUT.spool_file(2)).pwrite(20, b"?")
+
+    assert store.holder(0) == MAIL_ID, "whole or not"
+    assert store.holder(1) == contents.FREE
+    assert store.holder(2) is None
+    assert store.holder(3) is None, "nobody freed an empty file"
+
+
+def test_a_whole_file_with_an_envelope_that_is_none_is_damaged() -> None:
+    store = Contents(CountedFiles(1), LAYOUT)
+    fill(store, 0)
+
+    with pytest.raises(StoreDamaged):
+        store.verify(0)

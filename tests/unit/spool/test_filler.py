@@ -147,6 +147,21 @@ async def test_a_mail_that_cannot_be_stored_is_not_announced_but_counted(
     assert bench.owner.told == ["full" if isinstance(error, StoreFull) else "other"]
 
 
+async def test_a_slot_whose_file_is_missing_is_a_failure_of_the_disk() -> None:
+    """The mail is refused for now, and the slot is not used again."""
+    bench = Bench()
+    await bench.enqueue(letter())
+    (first,) = bench.slots()
+    bench.files.unlink(LAYOUT.spool_file(first + 1))
+
+    with pytest.raises(StoreFailed, match="missing"):
+        await bench.enqueue(letter())
+
+    assert bench.owner.told == ["other"]
+    await bench.enqueue(letter())
+    assert len(set(bench.slots())) == 2
+
+
 async def test_who_cannot_borrow_hears_why_and_may_ask_again() -> None:
     bench = Bench()
     bench.owner.refusal = StoreFull("no inodes")
