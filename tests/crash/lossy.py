@@ -82,12 +82,13 @@ class Sync:
 
 @dataclass(frozen=True, slots=True)
 class Name:
-    """A change of a directory: `name` now means `inode`, or nothing; `gone` ceases with it."""
+    """A change of a directory: `name` now means `inode`, or nothing; `gone`, which may be in
+    another directory, ceases with it."""
 
     directory: PurePath
     name: str
     inode: int | None
-    gone: str | None = None
+    gone: PurePath | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +131,7 @@ class Disk:
             case Name(directory, name, inode, gone):
                 entries = self.names.setdefault(directory, {})
                 if gone is not None:
-                    entries.pop(gone, None)
+                    self.names.get(gone.parent, {}).pop(gone.name, None)
                 if inode is None:
                     entries.pop(name, None)
                 else:
@@ -314,7 +315,7 @@ class LossyFiles:
     def rename(self, source: PurePath, target: PurePath) -> None:
         self.ask("rename")
         inode = self.disk.names[source.parent][source.name]
-        self.do(Name(target.parent, target.name, inode, gone=source.name))
+        self.do(Name(target.parent, target.name, inode, gone=source))
 
     def unlink(self, path: PurePath) -> None:
         self.ask("unlink")

@@ -1,109 +1,192 @@
-"""A live mail whose record has the right checksum and cannot be read: another program wrote it.
+"""Frames whose checksum is right and whose record nobody can read: another program wrote them.
 
-The mail is told of and kept; nobody else's mail is repeated, held up or out of reach for its sake.
+`verify` and `dump` name them, `rebuild` counts them and goes by the spool file, and the store stops
+at those it needs (FORMAT.md 5.2).
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
 from contract.queue_harness import letter, names
-from postroad import Selector, open_queue
+from crash.accidents import (
+    LEFT,
+    checkpoint_deleted,
+    envelope_that_is_too_short,
+    envelope_that_nobody_can_read,
+    envelope_whose_domains_nobody_can_read,
+    envelope_with_a_recipient_without_number,
+    fill,
+    record_that_nobody_can_read,
+    rewrite_record,
+)
+from postroad import Outcome, open_queue
+from postroad.adapters.disk.files import DiskFiles
+from postroad.bootstrap.directory import dump_directory, rebuild_directory, verify_directory
+from postroad.cli import main
 from postroad.errors import StoreDamaged
-from postroad.ports.queue import MailQueue, MailView
-from postroad.spool import frames
-from postroad.spool.segments import HEADER_BLOCK, read_header
+from postroad.spool.contents import Contents
+from postroad.spool.layout import Layout
+from postroad.spool.records import FINISH
 
-GOOD = [f"m{number}" for number in range(8) if number != 5]
+Accident = Callable[[Path], None]
+OF_ENVELOPES = [
+    envelope_that_nobody_can_read,
+    envelope_with_a_recipient_without_number,
+    envelope_whose_domains_nobody_can_read,
+]
+OF_RECORDS = [record_that_nobody_can_read, envelope_that_is_too_short]
+"""Those that decide what waits."""
 
-
-def spoil(root: Path, name: str) -> None:
-    """Make the ENVELOPE of a mail one that cannot be read."""
-    for segment in (root / "log").glob("new.*"):
-        data = bytearray(segment.read_bytes())
-        header = read_header(bytes(data[:HEADER_BLOCK]))
-        assert header is not None
-        seed = frames.checksum(header.encode())
-        for frame in list(frames.stray_frames(bytes(data), seed, 0)):
-            if f'"{name}"'.encode() in frame.payload:
-                payload = frame.payload.replace(b'{"sender', b'["sender')
-                data[frame.offset : frame.end] = frames.encode(
-                    seed, frame.type, frame.mark, frame.durable, payload
-                )
-        segment.write_bytes(data)
+PLACE = r"log/new\.0000000001 at offset \d+: "
 
 
 @pytest.fixture
 async def root(tmp_path: Path) -> Path:
-    """A store with eight mails, of which the sixth cannot be read."""
+    return await fill(tmp_path / "store")
+
+
+@pytest.mark.parametrize("accident", [*OF_ENVELOPES, *OF_RECORDS], ids=lambda each: each.__name__)
+async def test_a_record_that_cannot_be_read_is_named_and_the_rest_is_shown(
+    root: Path, accident: Accident
+) -> None:
+    before = len(list(dump_directory(root)))
+    accident(root)
+
+    damage, *more = verify_directory(root).damage
+    assert "log/new.0000000001 at offset" in damage
+    assert len(more) == (accident in OF_RECORDS)
+    records = list(dump_directory(root))
+    assert len(records) >= before
+    assert sum("unreadable" in each["record"] for each in records) == 1
+
+
+@pytest.mark.parametrize("accident", [*OF_ENVELOPES, *OF_RECORDS], ids=lambda each: each.__name__)
+async def test_rebuild_goes_by_the_spool_file_where_a_record_cannot_be_read(
+    root: Path, accident: Accident
+) -> None:
+    accident(root)
+
+    rebuilt = await rebuild_directory(root)
+
+    assert (rebuilt.unreadable_records, rebuilt.unreadable_parts, rebuilt.lost) == (1, 0, [])
+    async with open_queue(f"embedded://{root}") as queue:
+        views = {view.mail.name: view async for view in queue.browse()}
+    assert set(views) == LEFT
+    assert views["waits"].mail.recipients == ("waits-a@x.example", "waits-b@y.example")
+
+
+@pytest.mark.parametrize("accident", OF_ENVELOPES[:2], ids=lambda each: each.__name__)
+async def test_a_mail_whose_envelope_cannot_be_read_is_not_passed_over(
+    root: Path, accident: Accident
+) -> None:
+    accident(root)
+
+    async with open_queue(f"embedded://{root}") as queue:
+        assert (await queue.size()).size == len(LEFT)
+        with pytest.raises(StoreDamaged, match=PLACE):
+            await names(queue.browse())
+        with pytest.raises(StoreDamaged, match=PLACE):
+            await anext(queue.dequeue())
+
+
+@pytest.mark.parametrize("accident", OF_RECORDS, ids=lambda each: each.__name__)
+async def test_a_record_that_decides_what_waits_keeps_the_store_closed(
+    root: Path, accident: Accident
+) -> None:
+    accident(root)
+
+    with pytest.raises(StoreDamaged, match=PLACE):
+        await open_queue(f"embedded://{root}")
+
+
+async def test_an_envelope_whose_domains_cannot_be_read_stops_the_store_as_it_is_found(
+    root: Path,
+) -> None:
+    envelope_whose_domains_nobody_can_read(root)
+
+    with pytest.raises(StoreDamaged, match=PLACE):
+        async with open_queue(f"embedded://{root}") as queue:
+            await names(queue.browse())
+
+
+async def test_an_envelope_that_was_being_worked_on_is_named_with_its_place(tmp_path: Path) -> None:
     root = tmp_path / "store"
     async with open_queue(f"embedded://{root}", create=True) as queue:
-        for number in range(8):
-            await queue.enqueue(letter(f"m{number}"))
-    spoil(root, "m5")
-    return root
+        recipients = ("waits-a@x.example", "waits-b@y.example")
+        await queue.enqueue(letter("waits", recipients=recipients))
+        item = await anext(queue.dequeue())
+        await item.record(recipients[:1], Outcome.delivered())
+    envelope_that_nobody_can_read(root)
 
-
-async def delivered(queue: MailQueue, most: int) -> list[str]:
-    """Deliver at most so many mails that are due, three at a time."""
-    found: list[str] = []
-
-    async def consume() -> None:
-        async for item in queue.dequeue(prefetch=3):
-            found.append(item.mail.name or "")
-            await item.done()
-            if len(found) == most:
-                return
-
-    try:
-        await asyncio.wait_for(consume(), 1)
-    except TimeoutError:
-        pass
-    return found
-
-
-async def test_the_others_are_delivered_once_however_often_it_is_started(root: Path) -> None:
-    sent = Counter[str]()
-    for most in (4, 2, 8):
+    (damage,) = verify_directory(root).damage
+    assert "at offset" in damage
+    with pytest.raises(StoreDamaged, match=PLACE):
         async with open_queue(f"embedded://{root}") as queue:
-            sent.update(await delivered(queue, most))
-            assert (await queue.size()).size == 8 - sent.total()
-
-    assert sent == Counter(GOOD)
+            await anext(queue.dequeue())
 
 
-async def look(queue: MailQueue, found: list[MailView]) -> None:
-    async for view in queue.browse():
-        found.append(view)
+async def test_without_a_finish_verify_does_not_guess_what_waits(tmp_path: Path) -> None:
+    """Its mail would look alive, and its slot is another's by now: damage that is none."""
+    root = tmp_path / "store"
+    async with open_queue(f"embedded://{root}", create=True) as queue:
+        await queue.enqueue(letter("ended"))
+        await (await anext(queue.dequeue())).done()
+        await asyncio.sleep(0.1)  # until its file is free
+        await queue.enqueue(letter("has its slot"))
+    slots = {each["slot"] for each in dump_directory(root) if each["record"] == "envelope"}
+    assert len(slots) == 1
+    rewrite_record(root, lambda frame: frame.type == FINISH, lambda payload: payload[:-1] + b"?")
+
+    report = verify_directory(root)
+
+    unreadable, untold = report.damage
+    assert "a record of type 4" in unreadable
+    assert "cannot be told" in untold
+    assert not report.is_told
+    shown = await asyncio.to_thread(CliRunner().invoke, main, ["verify", str(root)])
+    assert shown.exit_code == 1
+    assert "mails" not in shown.output
 
 
-async def test_it_is_told_of_by_whoever_looks(root: Path, caplog: pytest.LogCaptureFixture) -> None:
-    found: list[MailView] = []
-    async with open_queue(f"embedded://{root}") as queue:
-        with pytest.raises(StoreDamaged, match=r"log/new.0000000001 at offset \d+"):
-            await look(queue, found)
-        assert [view.mail.name for view in found] == GOOD
-        only_last = Selector(enqueue_id=found[-1].enqueue_id)
-        assert await names(queue.browse(only_last)) == ["m7"]
+async def test_the_command_tells_what_of_the_old_log_could_not_be_read(root: Path) -> None:
+    envelope_that_nobody_can_read(root)
 
-        assert not caplog.records
-        await delivered(queue, 7)
-        (told,) = caplog.records
-        assert "log/new.0000000001 at offset" in told.getMessage() + str(vars(told))
+    shown = await asyncio.to_thread(CliRunner().invoke, main, ["rebuild", str(root)])
+
+    assert shown.exit_code == 0, shown.output
+    assert "1 records of it could not be read" in shown.output
 
 
-async def test_the_others_can_be_held_and_removed(root: Path) -> None:
-    async with open_queue(f"embedded://{root}") as queue:
-        with pytest.raises(StoreDamaged):
-            await queue.hold(Selector.all())
-        assert (await queue.size()).held == len(GOOD)
-    async with open_queue(f"embedded://{root}") as queue:
-        assert (await queue.size()).held == len(GOOD)
-        with pytest.raises(StoreDamaged):
-            await queue.remove(Selector(name="m6"))
-        assert (await queue.size()).size == 7
-        assert await delivered(queue, 1) == []
+async def test_a_spool_file_whose_envelope_is_none_is_named_and_kept(root: Path) -> None:
+    (waits,) = [each for each in dump_directory(root) if each.get("name") == "waits"]
+    layout, slot = Layout(root, root / "mail"), waits["slot"]
+    contents = Contents(DiskFiles(), layout)
+    found = contents.verify(slot)
+    assert found is not None
+    contents.store(slot, found[0].mail_id, b"content", b"[]", 0, 1)
+    contents.close()
+
+    (damage,) = verify_directory(root).damage
+    assert f"spool file {slot}" in damage
+    for accident in (checkpoint_deleted, _log_and_checkpoint_deleted):
+        accident(root)
+        rebuilt = await rebuild_directory(root)
+
+        assert rebuilt.mails == len(LEFT) - 1 + 1  # and the dead letter
+        (lost,) = rebuilt.lost
+        assert f"spool file {slot}" in lost
+        aside = Path(rebuilt.quarantine) / f"mail-{slot}"
+        assert aside.exists()
+        aside.rename(layout.spool_file(slot))
+
+
+def _log_and_checkpoint_deleted(root: Path) -> None:
+    checkpoint_deleted(root)
+    for segment in (root / "log").iterdir():
+        segment.unlink()

@@ -21,19 +21,22 @@ directory = click.argument(
 @directory
 @json_option
 def verify(root: Path, as_json: bool) -> None:
-    """Read every record and every waiting mail of the store in DIR, and change nothing.
+    """Read the records and the waiting mails of the store in DIR, and change nothing.
 
-    Exit code 1 when anything is damaged.
+    Each lane of the log is read up to its first invalid frame; records before it that cannot be
+    read are named. Exit code 1 when anything is damaged.
     """
     report = verify_directory(root)
     values = {
-        "mails": report.mails,
-        "dead_letters": report.dead_letters,
-        "in_work": report.working,
+        "mails": report.mails if report.is_told else None,
+        "dead_letters": report.dead_letters if report.is_told else None,
+        "in_work": report.working if report.is_told else None,
         "records": report.records,
         "damage": report.damage,
     }
-    counted = f"{report.mails} mails, {report.dead_letters} dead letters, {report.records} records"
+    counted = f"{report.records} records"
+    if report.is_told:
+        counted = f"{report.mails} mails, {report.dead_letters} dead letters, {counted}"
     lines = [f"damaged: {each}" for each in report.damage] or ["everything is whole"]
     say(values, as_json=as_json, text="\n".join([counted, *lines]))
     if not report.is_whole:
@@ -43,7 +46,10 @@ def verify(root: Path, as_json: bool) -> None:
 @click.command()
 @directory
 def dump(root: Path) -> None:
-    """Print the checkpoint and every record of the log in DIR, one JSON object a line."""
+    """Print the checkpoint and the records of the log in DIR, one JSON object a line.
+
+    A record that cannot be read is named; the first invalid frame ends it.
+    """
     for record in dump_directory(root):
         click.echo(json.dumps(record, ensure_ascii=False))
 
@@ -55,6 +61,7 @@ def rebuild(root: Path, as_json: bool) -> None:
     """Make a new log for the store in DIR from its spool files.
 
     The old log is kept in DIR/quarantine. No mail is lost by this; some may be delivered twice.
+    Exit code 1 when spool files of mails that may wait are damaged.
     """
     done = asyncio.run(rebuild_directory(root))
     values = {
@@ -62,12 +69,15 @@ def rebuild(root: Path, as_json: bool) -> None:
         "finished": done.finished,
         "free_or_unfinished_files": done.unfinished_files,
         "unreadable_records": done.unreadable_records,
+        "unreadable_parts": done.unreadable_parts,
         "lost": done.lost,
         "quarantine": str(done.quarantine),
     }
     lines = [f"{done.mails} mails wait; the old log is in {done.quarantine}"]
     if done.unreadable_records:
         lines.append(f"{done.unreadable_records} records of it could not be read")
+    if done.unreadable_parts:
+        lines.append(f"{done.unreadable_parts} pages or files of it were not given by the disk")
     lines += [f"the content is damaged: {each}" for each in done.lost]
     say(values, as_json=as_json, text="\n".join(lines))
     if done.lost:

@@ -18,11 +18,12 @@ from postroad.errors import PostroadError
 from postroad.ports.queue import MailView
 from postroad.spool import leasing
 from postroad.spool.engine import Engine
+from postroad.spool.envelopes import Unreadable
 from postroad.spool.index import Entry, State, latest
 from postroad.spool.lanes import Written
 from postroad.spool.layout import DEAD, HELD, Lane
 from postroad.spool.moments import instant
-from postroad.spool.records import Unreadable, Waiting
+from postroad.spool.records import Waiting
 
 BREATH = 200
 """Mails after which others on the event loop get their turn."""

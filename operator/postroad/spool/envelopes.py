@@ -81,8 +81,8 @@ def read_envelope(data: bytes) -> tuple[Envelope, dict[str, Any]]:
 
 def _check_types(found: dict[str, Any]) -> None:
     """Refuse what an envelope would take as it is. Raises: TypeError, KeyError."""
-    if not all(isinstance(each, str) for each in found["to"]):
-        raise TypeError("recipients are text")
+    if not isinstance(found["to"], list) or not all(isinstance(to, str) for to in found["to"]):
+        raise TypeError("the recipients are a list of addresses")
     if not isinstance(found.get("name"), str | None):
         raise TypeError("a name is text")
     if not isinstance(found.get("attributes", {}), dict):

@@ -14,10 +14,10 @@ from postroad.errors import QueueClosed
 from postroad.ports.files import File
 from postroad.spool.checkpoints import Checkpoint, LaneState, write_checkpoint
 from postroad.spool.engine import Engine
+from postroad.spool.envelopes import Unreadable
 from postroad.spool.index import Entry, State
 from postroad.spool.lanes import LaneLog
 from postroad.spool.layout import NEW
-from postroad.spool.records import Unreadable
 from postroad.spool.segments import Segment, sequence_of
 
 CARRIED_AT_ONCE = 2000

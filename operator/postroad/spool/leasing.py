@@ -13,6 +13,7 @@ from functools import partial
 
 from postroad.errors import PostroadError
 from postroad.spool.engine import Engine
+from postroad.spool.envelopes import Unreadable
 from postroad.spool.index import Entry, State
 from postroad.spool.lanes import Written
 from postroad.spool.layout import NEW
@@ -23,7 +24,6 @@ from postroad.spool.records import (
     Hold,
     Kind,
     Start,
-    Unreadable,
     Waiting,
 )
 from postroad.telemetry.logs import logger

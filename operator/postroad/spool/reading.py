@@ -7,15 +7,13 @@ from __future__ import annotations
 
 from collections import OrderedDict
 
-from postroad.errors import StoreDamaged
 from postroad.ports.files import Threads
 from postroad.spool.frames import HEAD, frame_at, frame_size
 from postroad.spool.index import Entry
 from postroad.spool.lanes import LaneLog
 from postroad.spool.layout import Lane
-from postroad.spool.records import Waiting, decode_waiting
-from postroad.spool.recovery import damaged_at
-from postroad.spool.segments import Segment
+from postroad.spool.records import Waiting
+from postroad.spool.segments import Segment, waiting_at
 
 BLOCK = 64 * 1024
 BLOCKS_KEPT = 64
@@ -35,10 +33,7 @@ class Reader:
         payload = lane.recall(entry.position)
         if payload is None:
             payload = await self._payload(lane, entry)
-        try:
-            return decode_waiting(payload)
-        except StoreDamaged as error:
-            raise damaged_at(entry.segment, entry.offset, error) from error
+        return waiting_at(entry.segment, entry.offset, payload)
 
     async def _payload(self, lane: LaneLog, entry: Entry) -> bytes:
         segment, offset = entry.segment, entry.offset
@@ -50,7 +45,7 @@ class Reader:
         data = b"".join([await self._block(segment, number) for number in range(first, last + 1)])
         frame = frame_at(data, offset - first * BLOCK, segment.seed)
         if frame is None:
-            raise StoreDamaged(f"log/{segment.name} is damaged at offset {offset}")
+            raise segment.damaged(offset)
         return frame.payload
 
     async def _block(self, segment: Segment, number: int) -> bytes:

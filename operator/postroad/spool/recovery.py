@@ -16,6 +16,7 @@ from postroad.errors import StoreDamaged
 from postroad.ports.files import File, Files
 from postroad.spool import frames
 from postroad.spool.checkpoints import Checkpoint, LaneState
+from postroad.spool.envelopes import Unreadable
 from postroad.spool.frames import Frame
 from postroad.spool.layout import NEW, Lane, Layout, lane_name, segment_of
 from postroad.spool.records import (
@@ -138,11 +139,6 @@ def _fix_end(segment: Segment, known_durable: int, is_reading: bool) -> None:
     file.sync()
 
 
-def damaged_at(segment: Segment, offset: int, error: StoreDamaged) -> StoreDamaged:
-    """Return an error that also says where the record is that cannot be read."""
-    return type(error)(f"log/{segment.name} at offset {offset}: {error}")
-
-
 def read_frames(segment: Segment, start: int, size: int = READ_SIZE) -> tuple[list[Frame], int]:
     """Return the frames in about `size` bytes from `start`, with offsets in the segment, and where
     to go on. Raises: StoreDamaged."""
@@ -156,7 +152,7 @@ def read_frames(segment: Segment, start: int, size: int = READ_SIZE) -> tuple[li
     if reached == start and stop < segment.end:
         return read_frames(segment, start, size * 4)
     if stop == segment.end and reached != stop:
-        raise StoreDamaged(f"log/{segment.name} is damaged at offset {reached}")
+        raise segment.damaged(reached)
     return found, reached
 
 
@@ -230,8 +226,8 @@ class Replay:
                 self.feed(segment.lane, where, read_head(frame.payload))
             elif (record := decode(frame.type, frame.payload)) is not None:
                 self.feed(segment.lane, where, record)
-        except StoreDamaged as error:
-            raise damaged_at(segment, frame.offset, error) from error
+        except Unreadable as error:
+            raise segment.unreadable(frame.offset, error) from error
 
     def _end(self, mail_id: bytes, turn: int) -> None:
         """A turn up to this one is over."""

@@ -13,8 +13,10 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from postroad.errors import StoreDamaged, StoreFull
 from postroad.ports.files import File, Files
+from postroad.spool.envelopes import Unreadable
 from postroad.spool.frames import checksum, frames, stray_frames
 from postroad.spool.layout import NEW, Lane, Layout, lane_name
+from postroad.spool.records import Waiting, decode_waiting
 
 if TYPE_CHECKING:
     from postroad.spool.index import Entry
@@ -38,6 +40,11 @@ def sequence_of(where: int) -> int:
 
 def offset_of(where: int) -> int:
     return where & 0xFFFF_FFFF
+
+
+def place(lane: Lane, where: int) -> str:
+    """Return a position as people read it: lane.segment:offset."""
+    return f"{lane_name(lane)}.{sequence_of(where)}:{offset_of(where)}"
 
 
 class Header(NamedTuple):
@@ -123,6 +130,14 @@ class Segment:
     def read(self, offset: int, length: int) -> bytes:
         return self.opened().pread(offset, length)
 
+    def unreadable(self, offset: int, error: Unreadable) -> Unreadable:
+        """Return the error that also says where this segment holds what cannot be read."""
+        return Unreadable(f"log/{self.name} at offset {offset}: {error}")
+
+    def damaged(self, offset: int) -> StoreDamaged:
+        """Return the error that says where this segment has no frame."""
+        return StoreDamaged(f"log/{self.name} is damaged at offset {offset}")
+
     def marks(self) -> bytes:
         """Return the marks as they are on disk."""
         return self.read(HEADER_BLOCK, self.header.marks)
@@ -135,6 +150,14 @@ class Segment:
                 self.opened().pwrite(HEADER_BLOCK + run[0], b"\1" * len(run))
                 run = []
             run.append(number)
+
+
+def waiting_at(segment: Segment, offset: int, payload: bytes) -> Waiting:
+    """Read the ENVELOPE that lies at an offset. Raises: Unreadable, with the place."""
+    try:
+        return decode_waiting(payload)
+    except Unreadable as error:
+        raise segment.unreadable(offset, error) from error
 
 
 def make(files: Files, layout: Layout, segment: Segment) -> None:
@@ -182,6 +205,6 @@ def find_end(segment: Segment, known_durable: int) -> tuple[int, int]:
     for stray in stray_frames(data, segment.seed, end):
         durable = max(durable, stray.durable)
     if durable > position(segment.sequence, min(end, len(data))):
-        raise StoreDamaged(f"log/{segment.name} is damaged at offset {min(end, len(data))}")
+        raise segment.damaged(min(end, len(data)))
     is_here = sequence_of(durable) == segment.sequence
     return end, offset_of(durable) if is_here else segment.header.first

@@ -19,6 +19,7 @@ from postroad.ports.files import File, Files
 from postroad.spool import checkpoints, recovery
 from postroad.spool.checkpoints import Checkpoint
 from postroad.spool.engine import Engine, log
+from postroad.spool.envelopes import Unreadable
 from postroad.spool.frames import Frame
 from postroad.spool.index import Entry, State
 from postroad.spool.keeping import Keeper
@@ -28,12 +29,11 @@ from postroad.spool.records import (
     Finish,
     Finished,
     Waiting,
-    decode_waiting,
     domains_in,
     read_head,
 )
 from postroad.spool.recovery import Replay
-from postroad.spool.segments import Segment, offset_of, position, sequence_of
+from postroad.spool.segments import Segment, offset_of, place, position, sequence_of, waiting_at
 from postroad.spool.slots import Slots, first_unused_directory, slots_on_disk
 
 CHUNK = 32 * 1024
@@ -213,14 +213,14 @@ async def _resume_work(engine: Engine, found: Found, replay: Replay) -> set[int]
 
 
 async def _read_envelope(engine: Engine, found: Found, lane: Lane, where: int) -> Waiting:
+    """Read the ENVELOPE that a START names. Raises: StoreDamaged."""
+    offset = offset_of(where)
     for segment in found.lanes.get(lane, []):
-        if segment.sequence == sequence_of(where):
-            frames, _ = await engine.log_threads.run(
-                recovery.read_frames, segment, offset_of(where), 4096
-            )
+        if segment.sequence == sequence_of(where) and offset < segment.end:
+            frames, _ = await engine.log_threads.run(recovery.read_frames, segment, offset, 4096)
             if frames and frames[0].type == ENVELOPE:
-                return decode_waiting(frames[0].payload)
-    raise StoreDamaged(f"the log has no envelope at {lane}:{where}, where a turn began")
+                return waiting_at(segment, offset, frames[0].payload)
+    raise StoreDamaged(f"the log has no envelope at {place(lane, where)}, where a turn began")
 
 
 async def _index_lane(
@@ -242,8 +242,8 @@ async def _index_lane(
                 continue
             try:
                 used.add(_index(engine, segment, frame))
-            except StoreDamaged as error:
-                raise recovery.damaged_at(segment, frame.offset, error) from error
+            except Unreadable as error:
+                raise segment.unreadable(frame.offset, error) from error
 
 
 def _index(engine: Engine, segment: Segment, frame: Frame) -> int:

@@ -1,7 +1,8 @@
 """Looking at a store that nobody owns right now: is it whole, and what does it say?
 
-`verify` reads everything and changes nothing; `dump` prints records. Both want the lock, so that
-nobody writes meanwhile.
+`verify` and `dump` change nothing. They read each lane up to its end or to the first frame that is
+not valid, and name the records in between that cannot be read. Both want the lock, so that nobody
+writes meanwhile. FORMAT.md 5.2.
 Source: SP-23, AMB-12.
 """
 
@@ -19,7 +20,7 @@ from postroad.spool import checkpoints, recovery
 from postroad.spool.checkpoints import Checkpoint
 from postroad.spool.contents import Contents
 from postroad.spool.frames import Frame
-from postroad.spool.layout import NEW, Lane, Layout, lane_name
+from postroad.spool.layout import NEW, Lane, Layout
 from postroad.spool.records import (
     ENVELOPE,
     Delivery,
@@ -28,15 +29,17 @@ from postroad.spool.records import (
     Start,
     Waiting,
     decode,
-    decode_waiting,
 )
-from postroad.spool.segments import Segment, position
+from postroad.spool.segments import Segment, place, position, waiting_at
 
 
 @dataclass(slots=True)
 class Report:
-    """What a store holds, and everything that is wrong with it."""
+    """What a store holds, and what is wrong with it, as far as it can be read. When `is_told` is
+    false, a record that decides what waits cannot be read: mails were neither counted nor looked
+    at."""
 
+    is_told: bool = True
     records: int = 0
     mails: int = 0
     dead_letters: int = 0
@@ -49,14 +52,14 @@ class Report:
 
 
 @dataclass(frozen=True, slots=True)
-class Opened:
+class _Opened:
     """A store opened for reading."""
 
     checkpoint: Checkpoint
     lanes: dict[Lane, list[Segment]]
 
 
-def open_for_reading(files: Files, layout: Layout) -> Opened:
+def _open_for_reading(files: Files, layout: Layout) -> _Opened:
     """Find checkpoint and lanes without changing anything. Raises: StoreDamaged."""
     try:
         file = files.open(layout.checkpoint)
@@ -64,17 +67,21 @@ def open_for_reading(files: Files, layout: Layout) -> Opened:
         raise StoreDamaged("the checkpoint is missing") from error
     checkpoint = checkpoints.read_checkpoint(file)
     lanes, _ = recovery.find_lanes(files, layout, checkpoint, is_reading=True)
-    return Opened(checkpoint, lanes)
+    return _Opened(checkpoint, lanes)
 
 
 def verify(files: Files, layout: Layout) -> Report:
-    """Read every record, and the content of every live mail."""
+    """Read the records up to the first frame that is not valid, and the content of every live
+    mail. An unreadable record is named, and its frame passed over."""
     report = Report()
     try:
-        opened = open_for_reading(files, layout)
+        opened = _open_for_reading(files, layout)
         live = _live(opened, report)
     except StoreDamaged as error:
         report.damage.append(str(error))
+        return report
+    if not report.is_told:
+        report.damage.append("what waits cannot be told without a record that cannot be read")
         return report
     contents = Contents(files, layout)
     used: dict[int, bytes] = {}
@@ -98,36 +105,30 @@ def _check_content(contents: Contents, waiting: Waiting, report: Report) -> None
         report.damage.append(f"spool file {waiting.slot} does not hold mail {mail}")
 
 
-def _live(opened: Opened, report: Report) -> list[Waiting]:
+def _live(opened: _Opened, report: Report) -> list[Waiting]:
     """Return the mails that recovery would find, by the rules of recovery."""
     replay = recovery.Replay(opened.checkpoint)
     for lane in sorted(opened.lanes, key=lambda each: each != NEW):
         start = replay.start if lane == NEW else replay.start_of(lane)
         for segment, offset in recovery.stretches(opened.lanes[lane], start):
-            for frame in frames_of(segment, offset):
+            for frame in _frames_of(segment, offset):
                 with _told(report):
                     replay.feed_frame(segment, frame)
-    report.working = len(replay.working)
+    report.is_told = not report.damage
+    report.working = len(replay.working) if report.is_told else 0
     at_work = {(work.lane, work.position) for work in replay.working.values()}
     live = []
     for segments in opened.lanes.values():
         for segment in segments:
             marks = segment.marks()
-            for frame in frames_of(segment, segment.header.first):
+            for frame in _frames_of(segment, segment.header.first):
                 report.records += 1
                 where = (segment.lane, position(segment.sequence, frame.offset))
                 is_garbage = bool(marks[frame.mark]) or where in replay.garbage
                 if frame.type == ENVELOPE and (where in at_work or not is_garbage):
                     with _told(report):
-                        live.append(_waiting(segment, frame))
+                        live.append(waiting_at(segment, frame.offset, frame.payload))
     return live
-
-
-def _waiting(segment: Segment, frame: Frame) -> Waiting:
-    try:
-        return decode_waiting(frame.payload)
-    except StoreDamaged as error:
-        raise recovery.damaged_at(segment, frame.offset, error) from error
 
 
 @contextmanager
@@ -140,7 +141,7 @@ def _told(report: Report) -> Iterator[None]:
             report.damage.append(str(error))
 
 
-def frames_of(segment: Segment, offset: int) -> Iterator[Frame]:
+def _frames_of(segment: Segment, offset: int) -> Iterator[Frame]:
     """Yield a segment's frames up to its end. Raises: StoreDamaged."""
     while offset < segment.end:
         found, offset = recovery.read_frames(segment, offset)
@@ -148,9 +149,10 @@ def frames_of(segment: Segment, offset: int) -> Iterator[Frame]:
 
 
 def dump(files: Files, layout: Layout) -> Iterator[dict[str, Any]]:
-    """Yield every record as people may read it, lane by lane. Addresses included: it is the
-    owner of the mails who asks. Raises: StoreDamaged where the log does."""
-    opened = open_for_reading(files, layout)
+    """Yield the records as people may read them, lane by lane; one that cannot be read is named.
+    Addresses included: it is the owner of the mails who asks. Raises: StoreDamaged at the first
+    frame that is not valid."""
+    opened = _open_for_reading(files, layout)
     checkpoint = opened.checkpoint
     yield {
         "record": "checkpoint",
@@ -162,14 +164,9 @@ def dump(files: Files, layout: Layout) -> Iterator[dict[str, Any]]:
     for segments in opened.lanes.values():
         for segment in segments:
             marks = segment.marks()
-            for frame in frames_of(segment, segment.header.first):
+            for frame in _frames_of(segment, segment.header.first):
                 where = position(segment.sequence, frame.offset)
                 yield {"at": place(segment.lane, where), **_described(frame, marks)}
-
-
-def place(lane: Lane, where: int) -> str:
-    """Return a position as people read it: lane.segment:offset."""
-    return f"{lane_name(lane)}.{where >> 32}:{where & 0xFFFFFFFF}"
 
 
 def _described(frame: Frame, marks: bytes) -> dict[str, Any]:

@@ -1,0 +1,348 @@
+"""`rebuild`: who has a slot, what an interrupted one still knows, and disks that go bad."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import PurePath
+from typing import cast
+
+import pytest
+
+from crash.cuts import disks_after
+from crash.lossy import Bytes, Disk, LossyFile, LossyFiles
+from crash.world import OPTIONS, ROOT, Inline, Outside, opened, start
+from postroad.adapters.memory.clock import ManualClock, SeededChance
+from postroad.errors import StoreFailed, StoreFull
+from postroad.spool.engine import Engine
+from postroad.spool.layout import Layout
+from postroad.spool.queue import OwnedQueue
+from postroad.spool.rebuilding import Rebuilt, rebuild
+from postroad.spool.starting import describe
+from postroad.spool.verification import verify
+
+HOUR = timedelta(hours=1)
+LAYOUT = Layout(ROOT, ROOT / "mail")
+QUARANTINE = LAYOUT.quarantine
+POOLED = replace(OPTIONS, pool_files=100)
+"""Every file is used again."""
+
+
+async def rebuilt(files: LossyFiles) -> Rebuilt:
+    """Rebuild the store on a disk."""
+    layout, options = describe(files, ROOT, OPTIONS, create=False)
+    engine = Engine(
+        files, layout, options, ManualClock(), SeededChance(5), Inline(), Inline()
+    )  # fmt: skip
+    try:
+        return await rebuild(engine)
+    finally:
+        await engine.close()
+
+
+def content(disk: Disk, path: PurePath) -> Bytes:
+    return disk.inodes[disk.names[path.parent][path.name]]
+
+
+def without_checkpoint(disk: Disk) -> Disk:
+    """Return a copy of a disk on which the checkpoint is missing."""
+    copy = disk.copy()
+    del copy.names[ROOT][LAYOUT.checkpoint.name]
+    return copy
+
+
+Facts = dict[str, tuple[tuple[str, ...], bool, str | None]]
+
+
+async def facts(queue: OwnedQueue) -> Facts:
+    """Return who is left of each mail, whether it is held, and why it was given up."""
+    views = [view async for view in queue.browse()] + [view async for view in queue.dead_letters()]
+    found = {view.mail.name or "": (view.mail.recipients, view.held, view.reason) for view in views}
+    assert len(found) == len(views)
+    return found
+
+
+async def facts_on(disk: Disk) -> Facts:
+    async with opened(disk.copy()) as (_, queue):
+        return await facts(queue)
+
+
+async def end(outside: Outside, name: str) -> None:
+    """Lease whatever is due until it is this mail, and end it."""
+    while name not in outside.items:
+        await outside.lease()
+    await outside.done(name)
+
+
+async def forget(outside: Outside) -> None:
+    """Let the log forget mails that ended: new segments begin, and checkpoints remove old ones."""
+    for number in range(12):
+        await outside.enqueue(f"passing{number}")
+        await end(outside, f"passing{number}")
+    await outside.queue.keeper.checkpoint()
+
+
+async def slot_of(queue: OwnedQueue, name: str) -> int:
+    """Return the slot of a mail that waits."""
+    for entry in queue.engine.index.walk():
+        if (await queue.engine.reader.read(entry)).envelope.name == name:
+            return entry.slot
+    raise AssertionError(f"{name} does not wait")
+
+
+async def an_envelope_that_outlived_its_finish(files: LossyFiles, heir: str | None) -> int:
+    """Make a store whose log still has the first ENVELOPE of "ended", for the sake of "stays", but
+    not its FINISH. Its slot, which is returned, went to the mail `heir`, or is free."""
+    queue = await start(files, options=POOLED)
+    await queue.keeper.recovering
+    outside = Outside(files, queue)
+    await outside.enqueue("ended", delay=HOUR)
+    await outside.enqueue("stays", delay=HOUR)
+    slot = await slot_of(queue, "ended")
+    await outside.change("flush", "ended")
+    await end(outside, "ended")
+    await forget(outside)
+    if heir is not None:
+        free = queue.engine.slots._free
+        free.append(free.pop(free.index(slot)))
+        await outside.enqueue(heir)
+        assert await slot_of(queue, heir) == slot
+    await queue.keeper.checkpoint()
+    await queue.close()
+    return slot
+
+
+@pytest.mark.parametrize("heir", ["heir", None])
+async def test_a_mail_that_ended_takes_no_file_from_the_one_that_has_its_slot(
+    heir: str | None,
+) -> None:
+    files = LossyFiles()
+    await an_envelope_that_outlived_its_finish(files, heir)
+    before = await facts_on(files.disk)
+    files = LossyFiles(without_checkpoint(files.disk))
+
+    found = await rebuilt(files)
+
+    assert found.lost == []
+    assert verify(files, LAYOUT).damage == []
+    assert await facts_on(files.disk) == before
+
+
+async def test_a_mail_that_ended_is_not_missed_when_its_file_was_removed() -> None:
+    """As large ones are."""
+    files = LossyFiles()
+    slot = await an_envelope_that_outlived_its_finish(files, None)
+    path = LAYOUT.spool_file(slot)
+    disk = without_checkpoint(files.disk)
+    del disk.names[path.parent][path.name]
+
+    assert (await rebuilt(LossyFiles(disk))).lost == []
+
+
+async def test_a_mail_that_waits_is_missed_when_its_file_is() -> None:
+    async with opened(Disk()) as (files, queue):
+        await Outside(files, queue).enqueue("waits", delay=HOUR)
+        path = LAYOUT.spool_file(await slot_of(queue, "waits"))
+    disk = without_checkpoint(files.disk)
+    del disk.names[path.parent][path.name]
+
+    (lost,) = (await rebuilt(LossyFiles(disk))).lost
+
+    assert "missing" in lost
+
+
+async def test_of_a_damaged_file_only_the_mail_is_named_that_has_it() -> None:
+    files = LossyFiles()
+    slot = await an_envelope_that_outlived_its_finish(files, "heir")
+    disk = without_checkpoint(files.disk)
+    content(disk, LAYOUT.spool_file(slot)).write(520, b"?")
+    files = LossyFiles(disk)
+
+    (lost,) = (await rebuilt(files)).lost
+
+    assert f"spool file {slot}" in lost
+    assert set(await facts_on(files.disk)) == {"stays"}
+    assert f"mail-{slot}" in files.names(QUARANTINE / "1")
+
+
+async def test_a_mail_that_was_held_and_released_is_not_held_again() -> None:
+    """The HOLD lies in lane `new`, which is read after the lane of its later ENVELOPE."""
+    async with opened(Disk()) as (files, queue):
+        outside = Outside(files, queue)
+        await outside.enqueue("waits")
+        await outside.lease()
+        await outside.change("hold", "waits")
+        await outside.retry("waits", HOUR)
+        await outside.change("release", "waits")
+        await queue.keeper.checkpoint()
+    files = LossyFiles(without_checkpoint(files.disk))
+
+    await rebuilt(files)
+
+    assert await facts_on(files.disk) == {"waits": (("waits0@example.net",), False, None)}
+
+
+# Interrupted
+
+
+async def a_log_that_knows_much() -> tuple[Disk, Facts]:
+    """Return a store without a checkpoint, and what is to come of it. Its log knows that "ended"
+    is over, whose file looks whole, as if its freeing had not reached the disk."""
+    async with opened(Disk(), options=POOLED) as (files, queue):
+        outside = Outside(files, queue)
+        await outside.enqueue("ended")
+        path = LAYOUT.spool_file(await slot_of(queue, "ended"))
+        whole = content(files.disk, path).copy()
+        for name in ("partly", "dead", "held", "waits"):
+            await outside.enqueue(name, 2, HOUR if name == "waits" else timedelta(0))
+        await outside.change("hold", "held")
+        while not {"partly", "dead"} <= outside.items.keys():
+            await outside.lease()
+        await outside.transmit("partly", ("partly0@example.net",))
+        await outside.reject("dead")
+        await outside.done("ended")
+    disk = without_checkpoint(files.disk)
+    disk.inodes[disk.names[path.parent][path.name]] = whole
+    files = LossyFiles(disk.copy())
+    await rebuilt(files)
+    found = await facts_on(files.disk)
+    assert found["partly"][0] == ("partly1@example.net",)
+    assert found.keys() == {"partly", "dead", "held", "waits"}
+    return disk, found
+
+
+async def test_a_rebuild_that_failed_anywhere_still_knows_what_the_first_log_said() -> None:
+    disk, expected = await a_log_that_knows_much()
+    failed = 0
+    for call in range(1, 10_000):
+        files = LossyFiles(disk.copy())
+        files.fail = {call: StoreFull("no space is left")}
+        try:
+            await rebuilt(files)
+        except StoreFull:
+            failed += 1
+        if files.calls < call:
+            break
+        files.fail = {}
+        if LAYOUT.checkpoint.name not in files.names(ROOT):
+            await rebuilt(files)
+        assert await facts_on(files.disk) == expected, call
+    assert failed > 50
+
+
+async def test_a_rebuild_that_was_cut_anywhere_still_knows_what_the_first_log_said() -> None:
+    disk, expected = await a_log_that_knows_much()
+    files = LossyFiles(disk.copy())
+    await rebuilt(files)
+    again = 0
+    for cut in files.journal.cuts():
+        for left in disks_after(files.journal, cut, most=6):
+            after = LossyFiles(left)
+            if LAYOUT.checkpoint.name not in after.names(ROOT):
+                await rebuilt(after)
+                again += 1
+            assert await facts_on(after.disk) == expected, cut
+    assert again > 50
+
+
+# A disk that goes bad
+
+
+class BadFile(LossyFile):
+    """A file some of whose bytes cannot be read."""
+
+    def __init__(self, files: LossyFiles, inode: int, bad: range) -> None:
+        super().__init__(files, inode)
+        self._bad = bad
+
+    def pread(self, offset: int, length: int) -> bytes:
+        if self._bad and offset < self._bad.stop and offset + length > self._bad.start:
+            raise StoreFailed("cannot read: Input/output error")
+        return super().pread(offset, length)
+
+    def close(self) -> None:
+        cast("BadDisk", self._files).open_files -= 1
+
+
+class BadDisk(LossyFiles):
+    """A disk with bytes that cannot be read; `apart` tells that quarantine is another one."""
+
+    def __init__(self, disk: Disk, *, apart: bool = False) -> None:
+        super().__init__(disk)
+        self.bad: dict[int, range] = {}
+        self.open_files = 0
+        self.apart = apart
+
+    def spoil(self, path: PurePath, bad: range) -> None:
+        self.bad[self.disk.names[path.parent][path.name]] = bad
+
+    def open(self, path: PurePath, *, create: bool = False) -> LossyFile:
+        super().open(path, create=create)
+        inode = self.disk.names[path.parent][path.name]
+        self.open_files += 1
+        return BadFile(self, inode, self.bad.get(inode, range(0)))
+
+    def rename(self, source: PurePath, target: PurePath) -> None:
+        if self.apart and LAYOUT.mail in source.parents and LAYOUT.mail not in target.parents:
+            raise StoreFailed("cannot rename: Invalid cross-device link")
+        super().rename(source, target)
+
+
+async def some_mails(count: int) -> tuple[Disk, list[int]]:
+    """Return a store without a checkpoint in which mails wait, and their slots."""
+    async with opened(Disk()) as (files, queue):
+        outside, names = Outside(files, queue), [f"mail{number}" for number in range(count)]
+        for name in names:
+            await outside.enqueue(name)
+        slots = [await slot_of(queue, name) for name in names]
+    return without_checkpoint(files.disk), slots
+
+
+@pytest.mark.parametrize("bad", [range(1), range(520, 521)], ids=["header", "content"])
+@pytest.mark.parametrize("has_log", [True, False], ids=["log", "no log"])
+@pytest.mark.parametrize("apart", [False, True], ids=["together", "apart"])
+async def test_a_spool_file_that_the_disk_does_not_give_is_named_and_kept(
+    bad: range, has_log: bool, apart: bool
+) -> None:
+    disk, slots = await some_mails(3)
+    path = LAYOUT.spool_file(slots[1])
+    if not has_log:
+        disk.names[LAYOUT.log].clear()
+    files = BadDisk(disk, apart=apart)
+    files.spoil(path, bad)
+
+    found = await rebuilt(files)
+
+    (lost,) = found.lost
+    assert f"spool file {slots[1]}" in lost
+    assert found.mails == 2
+    assert (f"{path.name}.damaged" in files.names(path.parent)) is apart
+    assert (f"mail-{slots[1]}" in files.names(found.quarantine)) is not apart
+    assert path.name not in files.names(path.parent)
+    assert files.open_files <= 0, "what was opened is closed"
+    assert set(await facts_on(files.disk)) == {"mail0", "mail2"}
+
+
+async def test_a_page_of_the_old_log_that_the_disk_does_not_give_ends_nothing() -> None:
+    """Its marks and its records are passed over; the others are believed."""
+    disk, expected = await a_log_that_knows_much()
+    files = BadDisk(disk)
+    names = [name for name in files.names(LAYOUT.log) if name.startswith("new.")]
+    files.spoil(LAYOUT.log / names[-1], range(5000, 5001))
+
+    found = await rebuilt(files)
+
+    assert found.unreadable_parts == 1
+    assert set(await facts_on(files.disk)) >= expected.keys()
+
+
+async def test_an_old_log_that_the_disk_does_not_give_at_all_ends_nothing() -> None:
+    disk, expected = await a_log_that_knows_much()
+    files = BadDisk(disk)
+    for name in files.names(LAYOUT.log):
+        files.spoil(LAYOUT.log / name, range(1 << 30))
+
+    found = await rebuilt(files)
+
+    assert found.unreadable_parts >= len(expected)
+    assert set(await facts_on(files.disk)) == {*expected, "ended"}
