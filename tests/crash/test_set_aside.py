@@ -1,4 +1,4 @@
-"""A live mail whose record has the right checksum and cannot be read: another program wrote it.
+"""A live mail whose record has the right checksum and cannot be read: it is set aside.
 
 The mail is told of and kept; nobody else's mail is repeated, held up or out of reach for its sake.
 """

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, NamedTuple
 from postroad.errors import StoreDamaged, StoreFull
 from postroad.ports.files import File, Files
 from postroad.spool.envelopes import Unreadable
-from postroad.spool.frames import checksum, frames, stray_frames
+from postroad.spool.frames import Frame, checksum, frames, stray_frames
 from postroad.spool.layout import NEW, Lane, Layout, lane_name
-from postroad.spool.records import Waiting, decode_waiting
+from postroad.spool.records import Record, Waiting, decode, decode_waiting
 
 if TYPE_CHECKING:
     from postroad.spool.index import Entry
@@ -150,6 +150,15 @@ class Segment:
                 self.opened().pwrite(HEADER_BLOCK + run[0], b"\1" * len(run))
                 run = []
             run.append(number)
+
+
+def record_at(segment: Segment, frame: Frame) -> Record | None:
+    """Read the record in a frame; None for a type of a later format. Raises: Unreadable, with the
+    place."""
+    try:
+        return decode(frame.type, frame.payload)
+    except Unreadable as error:
+        raise segment.unreadable(frame.offset, error) from error
 
 
 def waiting_at(segment: Segment, offset: int, payload: bytes) -> Waiting:

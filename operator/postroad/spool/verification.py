@@ -30,7 +30,7 @@ from postroad.spool.records import (
     Waiting,
     decode,
 )
-from postroad.spool.segments import Segment, place, position, waiting_at
+from postroad.spool.segments import Segment, place, position, record_at, waiting_at
 
 
 @dataclass(slots=True)
@@ -125,7 +125,10 @@ def _live(opened: _Opened, report: Report) -> list[Waiting]:
                 report.records += 1
                 where = (segment.lane, position(segment.sequence, frame.offset))
                 is_garbage = bool(marks[frame.mark]) or where in replay.garbage
-                if frame.type == ENVELOPE and (where in at_work or not is_garbage):
+                if frame.type != ENVELOPE:
+                    with _told(report):
+                        record_at(segment, frame)
+                elif where in at_work or not is_garbage:
                     with _told(report):
                         live.append(waiting_at(segment, frame.offset, frame.payload))
     return live
