@@ -36,9 +36,11 @@ async def fill(root: Path) -> Path:
     return root
 
 
-def rewrite_first_segment(root: Path, change: Callable[[bytearray, int], None]) -> None:
-    """Let `change` write into the first segment, of which it gets the seed of checksums."""
-    segment = min((root / "log").glob("new.*"))
+def rewrite_first_segment(
+    root: Path, change: Callable[[bytearray, int], None], lane: str = "new"
+) -> None:
+    """Let `change` write into a lane's first segment, of which it gets the seed of checksums."""
+    segment = min((root / "log").glob(f"{lane}.*"))
     data = bytearray(segment.read_bytes())
     header = read_header(bytes(data[:HEADER_BLOCK]))
     assert header is not None
@@ -47,9 +49,12 @@ def rewrite_first_segment(root: Path, change: Callable[[bytearray, int], None]) 
 
 
 def rewrite_record(
-    root: Path, wanted: Callable[[Frame], bool], payload: Callable[[bytes], bytes]
+    root: Path,
+    wanted: Callable[[Frame], bool],
+    payload: Callable[[bytes], bytes],
+    lane: str = "new",
 ) -> None:
-    """Change the first record that is wanted, under the right checksum and as long as before."""
+    """Change a lane's first record that is wanted: with the right checksum, as long as before."""
 
     def change(data: bytearray, seed: int) -> None:
         frame = next(each for each in frames.stray_frames(bytes(data), seed, 0) if wanted(each))
@@ -59,7 +64,7 @@ def rewrite_record(
             seed, frame.type, frame.mark, frame.durable, changed
         )
 
-    rewrite_first_segment(root, change)
+    rewrite_first_segment(root, change, lane)
 
 
 def envelope_of(name: str) -> Callable[[Frame], bool]:

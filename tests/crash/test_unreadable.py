@@ -32,7 +32,7 @@ from postroad.cli import main
 from postroad.errors import StoreDamaged
 from postroad.spool.contents import Contents
 from postroad.spool.layout import Layout
-from postroad.spool.records import FINISH
+from postroad.spool.records import ENVELOPE, FINISH
 
 Accident = Callable[[Path], None]
 OF_ENVELOPES = [
@@ -159,6 +159,23 @@ async def test_the_command_tells_what_of_the_old_log_could_not_be_read(root: Pat
 
     assert shown.exit_code == 0, shown.output
     assert "1 records of it could not be read" in shown.output
+
+
+@pytest.mark.parametrize("name", ["held", "dead"])
+async def test_who_was_kept_back_is_held_though_the_envelope_cannot_be_read(
+    root: Path, name: str
+) -> None:
+    rewrite_record(
+        root,
+        lambda frame: frame.type == ENVELOPE,
+        lambda payload: payload.replace(b'{"sender', b'["sender'),
+        lane=name,
+    )
+
+    assert (await rebuild_directory(root)).unreadable_records == 1
+    async with open_queue(f"embedded://{root}") as queue:
+        views = {view.mail.name: view async for view in queue.browse()}
+        assert views[name].held
 
 
 async def test_a_spool_file_whose_envelope_is_none_is_named_and_kept(root: Path) -> None:

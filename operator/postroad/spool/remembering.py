@@ -11,12 +11,24 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import PurePath
 
-from postroad.errors import StoreDamaged, StoreFailed
+from postroad.errors import StoreFailed
 from postroad.ports.files import File, Files
 from postroad.spool import frames, segments
+from postroad.spool.envelopes import Unreadable
 from postroad.spool.frames import Frame
 from postroad.spool.layout import segment_of
-from postroad.spool.records import Delivery, Finish, Hold, Kind, Start, Waiting, decode
+from postroad.spool.records import (
+    ENVELOPE,
+    ENVELOPE_BYTES,
+    Delivery,
+    Finish,
+    Hold,
+    Kind,
+    Start,
+    Waiting,
+    decode,
+    read_head,
+)
 
 PAGE = 4096
 """Bytes that a failing disk may refuse alone."""
@@ -110,8 +122,9 @@ def _read_segment(files: Files, path: PurePath, old: OldLog) -> None:
     for frame in frames.stray_frames(data, seed, header.first):
         try:
             _learn(old.memories, frame, is_marked=marks[frame.mark : frame.mark + 1] == b"\1")
-        except StoreDamaged:
+        except Unreadable:
             old.unreadable_records += 1
+            _keep_back(old.memories, frame)
 
 
 def _contents_of(files: Files, path: PurePath, old: OldLog) -> bytes:
@@ -144,8 +157,17 @@ def _pieces(file: File, offset: int, length: int, old: OldLog) -> Iterator[bytes
         yield from _pieces(file, offset + half, length - half, old)
 
 
+def _keep_back(memories: dict[bytes, Memory], frame: Frame) -> None:
+    """Let a mail be held whose ENVELOPE cannot be read, if its fixed part still says that it was
+    held or a dead letter: people shall decide again."""
+    if frame.type == ENVELOPE and len(frame.payload) >= ENVELOPE_BYTES:
+        head = read_head(frame.payload)
+        if head.held or head.dead:
+            memories.setdefault(head.mail_id, Memory()).hold = (head.turn, True)
+
+
 def _learn(memories: dict[bytes, Memory], frame: Frame, *, is_marked: bool) -> None:
-    """Take in one record. Raises: StoreDamaged when it cannot be read."""
+    """Take in one record. Raises: Unreadable."""
     record = decode(frame.type, frame.payload)
     if record is None:
         return
