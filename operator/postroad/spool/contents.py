@@ -115,10 +115,7 @@ class Contents:
 
     def begin(self, slot: int) -> Filling:
         """Open a slot's file to be filled. Raises: StoreFailed, StoreFull."""
-        try:
-            return Filling(self._take(slot))
-        except FileNotFoundError as error:
-            raise StoreFailed(f"spool file {slot} is missing") from error
+        return Filling(self._taken(slot))
 
     def store(
         self, slot: int, mail_id: bytes, content: bytes, envelope: bytes, header_size: int,
@@ -135,7 +132,7 @@ class Contents:
 
     def free(self, slot: int) -> int:
         """Say in the file that it holds no mail (SP-12). Returns its size. Not durable."""
-        file = self._take(slot)
+        file = self._taken(slot)
         try:
             file.pwrite(0, bytes(HEADER_BYTES))
             size = file.size()
@@ -156,6 +153,13 @@ class Contents:
         of idle files is one that no other thread can divide."""
         file = self._idle.pop(slot, None)
         return file or self._files.open(self._path(slot))
+
+    def _taken(self, slot: int) -> File:
+        """Return a slot's file, which must be there. Raises: StoreFailed, StoreFull."""
+        try:
+            return self._take(slot)
+        except FileNotFoundError as error:
+            raise StoreFailed(f"spool file {slot} is missing") from error
 
     def keep(self, slot: int, file: File) -> None:
         """Let a slot's file stay open for whoever needs it next."""

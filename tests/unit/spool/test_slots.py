@@ -69,3 +69,19 @@ async def test_a_directory_is_made_once_and_the_next_when_it_is_full() -> None:
 
     made = [path.name for what, path in files.did if what == "make"]
     assert made == ["000000", "000001"]
+
+
+async def test_a_file_that_is_missing_costs_the_pool_no_other() -> None:
+    files = RefusingFiles()
+    contents = Contents(files, LAYOUT)
+    slots = Slots(files, LAYOUT, Options(), Inline(), contents, 0)
+    taken = [await slots.take() for _ in range(3)]
+    left = len(slots)
+    contents.close()
+    contents.remove(taken[1])
+
+    for slot in taken:
+        slots.release(slot)
+    await slots.close()
+
+    assert len(slots) == left + 2
