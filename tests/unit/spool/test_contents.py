@@ -72,7 +72,7 @@ def test_a_removed_file_is_not_kept_open() -> None:
 
     store.remove(0)
 
-    with pytest.raises(FileNotFoundError):
+    with pytest.raises(StoreFailed, match="missing"):
         store.free(0)
 
 
