@@ -96,10 +96,13 @@ def bit_flipped_in_the_first_record(root: Path) -> None:
     segment.write_bytes(data)
 
 
+def unparsable(payload: bytes) -> bytes:
+    """Return an ENVELOPE whose JSON is none, as long as before."""
+    return payload.replace(b'{"sender', b'["sender')
+
+
 def envelope_that_nobody_can_read(root: Path) -> None:
-    rewrite_record(
-        root, envelope_of("waits"), lambda payload: payload.replace(b'{"sender', b'["sender')
-    )
+    rewrite_record(root, envelope_of("waits"), unparsable)
 
 
 def envelope_with_a_recipient_without_number(root: Path) -> None:

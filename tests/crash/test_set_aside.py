@@ -12,29 +12,12 @@ from pathlib import Path
 import pytest
 
 from contract.queue_harness import letter, names
+from crash.accidents import rewrite_record, unparsable
 from postroad import Selector, open_queue
 from postroad.errors import StoreDamaged
 from postroad.ports.queue import MailQueue, MailView
-from postroad.spool import frames
-from postroad.spool.segments import HEADER_BLOCK, read_header
 
 GOOD = [f"m{number}" for number in range(8) if number != 5]
-
-
-def spoil(root: Path, name: str) -> None:
-    """Make the ENVELOPE of a mail one that cannot be read."""
-    for segment in (root / "log").glob("new.*"):
-        data = bytearray(segment.read_bytes())
-        header = read_header(bytes(data[:HEADER_BLOCK]))
-        assert header is not None
-        seed = frames.checksum(header.encode())
-        for frame in list(frames.stray_frames(bytes(data), seed, 0)):
-            if f'"{name}"'.encode() in frame.payload:
-                payload = frame.payload.replace(b'{"sender', b'["sender')
-                data[frame.offset : frame.end] = frames.encode(
-                    seed, frame.type, frame.mark, frame.durable, payload
-                )
-        segment.write_bytes(data)
 
 
 @pytest.fixture
@@ -44,7 +27,7 @@ async def root(tmp_path: Path) -> Path:
     async with open_queue(f"embedded://{root}", create=True) as queue:
         for number in range(8):
             await queue.enqueue(letter(f"m{number}"))
-    spoil(root, "m5")
+    rewrite_record(root, lambda frame: b'"m5"' in frame.payload, unparsable)
     return root
 
 

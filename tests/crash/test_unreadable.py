@@ -24,6 +24,7 @@ from crash.accidents import (
     fill,
     record_that_nobody_can_read,
     rewrite_record,
+    unparsable,
 )
 from postroad import Outcome, open_queue
 from postroad.adapters.disk.files import DiskFiles
@@ -165,12 +166,7 @@ async def test_the_command_tells_what_of_the_old_log_could_not_be_read(root: Pat
 async def test_who_was_kept_back_is_held_though_the_envelope_cannot_be_read(
     root: Path, name: str
 ) -> None:
-    rewrite_record(
-        root,
-        lambda frame: frame.type == ENVELOPE,
-        lambda payload: payload.replace(b'{"sender', b'["sender'),
-        lane=name,
-    )
+    rewrite_record(root, lambda frame: frame.type == ENVELOPE, unparsable, lane=name)
 
     assert (await rebuild_directory(root)).unreadable_records == 1
     async with open_queue(f"embedded://{root}") as queue:

@@ -129,9 +129,8 @@ class LaneLog:
     def _rotate(self, size: int) -> Segment:
         """Plan the next segment; its file is made by the flight that first writes to it."""
         shape, wanted = self._shape, self._shape.segment_bytes
-        if (
-            self.lane == NEW
-        ):  # it is filled beforehand: a large one is worth that after many records
+        if self.lane == NEW:
+            # It is filled beforehand: a large one is worth that only after many records.
             wanted = min(wanted, 2 * self._current.header.limit if self._current else FIRST_BYTES)
         limit = max(wanted, segments.HEADER_BLOCK + shape.marks + size)
         previous_end = self.end

@@ -17,15 +17,7 @@ from postroad.spool.envelopes import Unreadable
 from postroad.spool.index import Entry, State
 from postroad.spool.lanes import Written
 from postroad.spool.layout import NEW
-from postroad.spool.records import (
-    Delivery,
-    Finish,
-    Finished,
-    Hold,
-    Kind,
-    Start,
-    Waiting,
-)
+from postroad.spool.records import Delivery, Finish, Finished, Hold, Kind, Start, Waiting
 from postroad.telemetry.logs import logger
 
 log = logger("spool")
