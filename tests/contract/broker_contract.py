@@ -222,6 +222,18 @@ class BrokerContract:
 
         assert sorted(found) == sorted(b"%d" % number for number in range(20))
 
+    async def test_neighbouring_messages_go_to_different_consumers_that_have_room(
+        self, process: Process, broker: Broker
+    ) -> None:
+        first, second = broker.consume(10), process().consume(10)
+        takes = [asyncio.ensure_future(take(each, 2)) for each in (first, second)]
+        await settled(broker, Depths(work=0, delayed=0, dead=0, consumers=2))
+
+        await publish(broker, b"0", b"1", b"2", b"3")
+
+        taken = [{each.body for each in await one} for one in takes]
+        assert sorted(taken, key=min) == [{b"0", b"2"}, {b"1", b"3"}]
+
     async def test_a_message_past_its_delivery_limit_is_dead_lettered(
         self, process: Process
     ) -> None:

@@ -2,6 +2,7 @@
 
 What was handed out and not ended when its connection breaks comes again as redelivered; a message
 given out too often is dead-lettered; delay steps return their messages when their time is over.
+Consumers that have room are served in turn, one message each.
 """
 
 from __future__ import annotations
@@ -44,6 +45,8 @@ class Queues:
     _delayed: list[tuple[timedelta, int, Message]] = field(default_factory=list)
     _count: int = 0
     _waiting: set[asyncio.Future[None]] = field(default_factory=set)
+    _with_room: set[Lease] = field(default_factory=set)
+    _served: int = 0
 
     @property
     def delayed(self) -> int:
@@ -91,6 +94,25 @@ class Queues:
         for each in self._waiting:
             if not each.done():
                 each.set_result(None)
+
+    async def next_for(self, lease: Lease) -> Message | None:
+        """Return a message for a consumer that has room, or None after something changed. Of those
+        that wait here, the one that was served longest ago is served first."""
+        self._with_room.add(lease)
+        try:
+            self.ripen()
+            if not self.ready:
+                await self.change()
+                return None
+            if lease is not min(self._with_room, key=lambda each: each.served):
+                self.wake()
+                await asyncio.sleep(0)
+                return None
+            self._served += 1
+            lease.served = self._served
+            return self.ready.popleft()
+        finally:
+            self._with_room.discard(lease)
 
     async def change(self) -> None:
         """Wait until something was put or a delay is over."""
@@ -173,12 +195,14 @@ class MemoryDelivery:
 
 
 class Lease:
-    """How many deliveries one consumer holds."""
+    """How many deliveries one consumer holds. `served` is the number, among all that its queue
+    handed out, of the last message it got."""
 
     def __init__(self, prefetch: int) -> None:
         self.prefetch = prefetch
         self.count = 0
         self.handed_out = 0
+        self.served = 0
         self.freed = asyncio.Event()
 
 
@@ -217,16 +241,12 @@ class MemoryBroker:
         self.queues.consumers += 1
         try:
             while not self._closed and not self.gate.stopped:
-                self.queues.ripen()
                 if lease.count >= prefetch:
                     lease.freed.clear()
                     await lease.freed.wait()
-                elif self.queues.ready:
-                    message = self.queues.ready.popleft()
+                elif (message := await self.queues.next_for(lease)) is not None:
                     self.queues.unacked += 1
                     yield self._hand_out(message, lease, dead=False)
-                else:
-                    await self.queues.change()
         finally:
             self.queues.consumers -= 1
 
