@@ -25,6 +25,16 @@ def step_to(due_at: datetime | None, now: datetime) -> int:
     return max((step for step in LADDER_SECONDS if step <= left), default=LADDER_SECONDS[0])
 
 
+def beside(step: int) -> int:
+    """Return another step of about the same length, for a message that the queue of this one does
+    not take. From a hop on it is no shorter than a hop.
+
+    >>> beside(1), beside(8), beside(16), beside(32)
+    (2, 16, 32, 16)
+    """
+    return step // 2 if step > 16 else step * 2
+
+
 def hop_after(crashes: int, hop: timedelta, draw: float) -> int:
     """Return the step that a reference waits after a redelivery, in seconds.
 

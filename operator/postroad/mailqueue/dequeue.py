@@ -1,16 +1,17 @@
 """Dequeue: references come from the broker, `domain.dispatch` decides, this module carries out.
 
-Several references are decided at the same time and handed out in the order they came. A server that
-is away makes a reference wait here, with backoff, within the consumer's prefetch (invariant 9); one
-that waited for long goes through the ladder meanwhile, since a broker that gets no ack for half an
-hour takes that for a broken consumer.
+A server that is away makes a reference wait here, with backoff, within the consumer's prefetch
+(invariant 9). One that waits while others are served, or that waited for long, goes through the
+ladder meanwhile: its place is for others, and a broker that gets no ack for half an hour takes that
+for a broken consumer.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import replace as copy
 from uuid import UUID
 
 from postroad.domain.dispatch import (
@@ -21,16 +22,24 @@ from postroad.domain.dispatch import (
     decide_claimed,
     deletes_bytes,
 )
-from postroad.domain.ladder import hop_after, step_to
+from postroad.domain.ladder import beside, hop_after, step_to
 from postroad.domain.references import Reference
+from postroad.domain.slices import TurnKey
 from postroad.domain.turns import Mark, Turn
 from postroad.domain.wire import decode
-from postroad.errors import BrokerUnavailable, PostroadError, ServerError, UnreadableReference
+from postroad.errors import (
+    BrokerUnavailable,
+    PostroadError,
+    ServerError,
+    UnreadableReference,
+)
 from postroad.mailqueue import dead, protocol
 from postroad.mailqueue.endings import SERVER_LATER, ack, delete_and_ack, later
 from postroad.mailqueue.engine import Engine
 from postroad.mailqueue.items import FINISHED, DistributedItem
 from postroad.mailqueue.leases import Leases
+from postroad.mailqueue.patience import Patience
+from postroad.mailqueue.pipeline import Pipeline, Place
 from postroad.ports.broker import Delivery
 from postroad.ports.view import Record
 from postroad.telemetry import metrics
@@ -39,7 +48,12 @@ from postroad.telemetry import metrics
 async def dequeue(engine: Engine, leases: Leases, prefetch: int) -> AsyncIterator[DistributedItem]:
     """Yield items as they become due. See `MailQueue.dequeue`."""
     engine.check_open()
-    pipeline = _Pipeline(engine, leases, prefetch)
+    patience = Patience(engine)
+
+    async def dispatch(delivery: Delivery, place: Place) -> DistributedItem | None:
+        return await _Dispatch(engine, leases, patience, delivery, place).run()
+
+    pipeline = Pipeline(engine.broker.consume(prefetch), prefetch, dispatch)
     try:
         while (item := await pipeline.next_item()) is not None:
             yield item
@@ -47,66 +61,31 @@ async def dequeue(engine: Engine, leases: Leases, prefetch: int) -> AsyncIterato
         await pipeline.close()
 
 
-class _Pipeline:
-    """One consumer. References become tasks; their items leave in the order of arrival."""
-
-    def __init__(self, engine: Engine, leases: Leases, prefetch: int) -> None:
-        self._engine = engine
-        self._leases = leases
-        self._deliveries = engine.broker.consume(prefetch)
-        self._tasks: deque[asyncio.Task[DistributedItem | None]] = deque()
-        self._arrived = asyncio.Event()
-        self._reader = asyncio.ensure_future(self._read())
-
-    async def _read(self) -> None:
-        try:
-            async for delivery in self._deliveries:
-                dispatch = _Dispatch(self._engine, self._leases, delivery)
-                self._tasks.append(asyncio.ensure_future(dispatch.run()))
-                self._arrived.set()
-        finally:
-            self._arrived.set()
-
-    async def next_item(self) -> DistributedItem | None:
-        """Return the next item; None when the queue was closed. Raises: permanent errors only."""
-        while True:
-            if self._tasks:
-                item = await asyncio.shield(self._tasks[0])
-                self._tasks.popleft()
-                if item is not None:
-                    return item
-            elif self._reader.done():
-                self._reader.result()
-                return None
-            else:
-                self._arrived.clear()
-                await self._arrived.wait()
-
-    async def close(self) -> None:
-        """Cancel the consumer; what was not handed out goes back."""
-        self._reader.cancel()
-        await asyncio.gather(self._reader, return_exceptions=True)
-        for task in self._tasks:
-            task.cancel()
-        results = await asyncio.gather(*self._tasks, return_exceptions=True)
-        await asyncio.gather(
-            *(each.give_back() for each in results if isinstance(each, DistributedItem)),
-            return_exceptions=True,
-        )
-        aclose = getattr(self._deliveries, "aclose", None)
-        if aclose is not None:
-            await aclose()
-
-
 class _Dispatch:
     """Carries out what is decided about one delivery. It has one owner for all its claims, so that
     an attempt that stopped between two of them is not in its own way."""
 
-    def __init__(self, engine: Engine, leases: Leases, delivery: Delivery) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        leases: Leases,
+        patience: Patience,
+        delivery: Delivery,
+        place: Place,
+    ) -> None:
         self._engine = engine
         self._leases = leases
+        self._patience = patience
         self._delivery = delivery
+        self._place = place
         self._owner = UUID(int=engine.chance.bits(128))
+        self._key: TurnKey | None = None
+        self._later: Later | None = None
+        """What was published, or nearly: it may be carried out whatever the broker answered."""
+        self._instead: deque[Later] = deque()
+        """The same, where the reference was put off: two steps, of which one may take nothing."""
+        self._claims: list[UUID] = []
+        """Those that were asked for, whatever the answer."""
 
     async def run(self) -> DistributedItem | None:
         """Return the item to hand out, or None when the message needed no attempt.
@@ -114,15 +93,17 @@ class _Dispatch:
         Waits out servers that are away, as long as the message is ours: the broker gives what was
         on a lost channel to somebody else. A cancelled dispatch gives the message back.
         """
-        clock, backoff = self._engine.clock, self._engine.backoff()
-        until = clock.elapsed() + self._engine.timing.hold
+        since, backoff = self._engine.clock.elapsed(), self._engine.backoff()
+        puts_off = False
         try:
             while self._delivery.is_leased and not self._engine.closed:
                 try:
-                    if clock.elapsed() >= until:
+                    if puts_off:
                         await self._put_off()
                         return None
-                    return await self._once()
+                    item = await self._once()
+                    self._patience.was_served()
+                    return item
                 except PostroadError as error:
                     # Whatever a server refuses (credentials that were changed, say) is mended by
                     # somebody; the mail waits for that.
@@ -131,7 +112,13 @@ class _Dispatch:
                     self._engine.log.debug(
                         "a reference waits for a server", error=type(error).__name__
                     )
-                    await backoff.wait()
+                    # Putting off needs the broker: where it fails, too, what was to be done is
+                    # tried again in between.
+                    puts_off = not puts_off and await self._patience.is_over(
+                        since, self._key, error
+                    )
+                    if not puts_off:
+                        await backoff.wait()
                 except Exception:
                     # No single message stops the others: the dead queue gives it back, counted.
                     self._engine.log.exception("a reference could not be dispatched")
@@ -145,11 +132,19 @@ class _Dispatch:
     async def _put_off(self) -> None:
         """Let a reference wait in the ladder. To give it back would count as a failed delivery
         before RabbitMQ 4, and it would come again at once."""
-        delivery = self._delivery
-        reference = decode(delivery.body).again(crashes=delivery.failed_deliveries)
-        due = step_to(reference.due_at, self._engine.clock.now())
+        engine, delivery = self._engine, self._delivery
+        if not self._instead:
+            reference = decode(delivery.body).again(crashes=delivery.failed_deliveries)
+            step = step_to(reference.due_at, engine.clock.now()) or SERVER_LATER
+            self._instead.extend((Later(reference, step), Later(reference, beside(step))))
+            if self._later is not None and self._later.delay_seconds == step:
+                self._instead.rotate()
+        instead = self._instead[0]
+        self._instead.rotate()
+        await later(engine, delivery, instead.reference, instead.delay_seconds)
         self._count("put off")
-        await later(self._engine, delivery, reference, due or SERVER_LATER)
+        # Else it would come back before they lapse, and wait for itself.
+        await self._release(self._claims)
 
     async def _once(self) -> DistributedItem | None:
         engine, delivery = self._engine, self._delivery
@@ -159,6 +154,9 @@ class _Dispatch:
             self._count("unreadable")
             await _dead_letter(delivery)
             return None
+        self._key = reference.key
+        if self._later is not None or self._instead:
+            reference = copy(reference, claim=True)  # another message about it may exist by now
         limits = await engine.bearings.limits()
         mark = await engine.view.mark(reference.key)
         in_hand = reference.key.enqueue_id in engine.in_hand
@@ -182,8 +180,10 @@ class _Dispatch:
     ) -> DistributedItem | None:
         engine, delivery = self._engine, self._delivery
         if isinstance(decision, Later):
+            # A repetition is the same message to the same step, so that only one is under way.
+            self._later = self._later or decision
+            await later(engine, delivery, self._later.reference, self._later.delay_seconds)
             self._count("hop")
-            await later(engine, delivery, decision.reference, decision.delay_seconds)
             return None
         if decision is Verdict.SETTLE:
             self._count("marked" if mark else "finished")
@@ -215,10 +215,11 @@ class _Dispatch:
         again, because whoever had the claim before us marked first."""
         engine, view, owner = self._engine, self._engine.view, self._owner
         wanted = [*(each.enqueue_id for each in reference.previous), turn.enqueue_id]
+        self._claims = wanted
         for taken, enqueue_id in enumerate(wanted):
             if not await view.claim(enqueue_id, owner, engine.timing.claim):
                 self._count("claimed")
-                await asyncio.gather(*(view.release_claim(each, owner) for each in wanted[:taken]))
+                await self._release(wanted[:taken])
                 await self._hop(reference)
                 return None
         mark = await view.mark(reference.key)
@@ -269,8 +270,18 @@ class _Dispatch:
         claimed: bool,
     ) -> DistributedItem:
         before = tuple(each.enqueue_id for each in reference.previous) if claimed else ()
-        lease = self._leases.hold(turn.enqueue_id, self._owner, claimed=claimed, before=before)
+        lease = self._leases.hold(
+            turn.enqueue_id,
+            self._owner,
+            claimed=claimed,
+            before=before,
+            when_ended=self._place.free,
+        )
         return DistributedItem(self._engine, turn, reference, self._delivery, lease, records)
+
+    async def _release(self, claims: Sequence[UUID]) -> None:
+        view = self._engine.view
+        await asyncio.gather(*(view.release_claim(each, self._owner) for each in claims))
 
     async def _settle(self, reference: Reference, mark: Mark | None) -> None:
         if mark is not None and mark.is_final and deletes_bytes(mark):
@@ -279,8 +290,8 @@ class _Dispatch:
             await ack(self._engine, self._delivery)
 
     async def _hop(self, reference: Reference) -> None:
-        seconds = hop_after(0, self._engine.timing.hop, 0.0)
-        await later(self._engine, self._delivery, reference.again(), seconds)
+        self._later = Later(reference.again(), hop_after(0, self._engine.timing.hop, 0.0))
+        await later(self._engine, self._delivery, self._later.reference, self._later.delay_seconds)
 
     async def _turn(self, reference: Reference) -> Turn | None:
         return reference.turn or await self._engine.view.row(reference.key)

@@ -8,6 +8,7 @@ hop, sees that it is in somebody's hands (invariant 10).
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from datetime import timedelta
 from uuid import UUID
 
@@ -23,13 +24,20 @@ class Lease:
     exclude each other within a process too."""
 
     def __init__(
-        self, leases: Leases, enqueue_id: UUID, owner: UUID, since: timedelta, before: Claims
+        self,
+        leases: Leases,
+        enqueue_id: UUID,
+        owner: UUID,
+        since: timedelta,
+        before: Claims,
+        when_ended: Callable[[], None],
     ) -> None:
         self._leases = leases
         self.enqueue_id = enqueue_id
         self.owner = owner
         self.claim_due = since
         self.claims = (*before, enqueue_id)
+        self.when_ended = when_ended
 
     def end(self) -> None:
         """The item ended. The claim, if any, lapses by itself."""
@@ -48,11 +56,20 @@ class Leases:
         self._leases: set[Lease] = set()
         self._keeper: asyncio.Task[None] | None = None
 
-    def hold(self, enqueue_id: UUID, owner: UUID, *, claimed: bool, before: Claims = ()) -> Lease:
-        """Begin a lease. `before` are the turns before this one that were claimed with it."""
+    def hold(
+        self,
+        enqueue_id: UUID,
+        owner: UUID,
+        *,
+        claimed: bool,
+        before: Claims,
+        when_ended: Callable[[], None],
+    ) -> Lease:
+        """Begin a lease. `before` are the turns before this one that were claimed with it;
+        `when_ended` is called once, when the lease ends."""
         timing, now = self._engine.timing, self._engine.clock.elapsed()
         first = timing.claim / 3 if claimed else timing.keep_after
-        lease = Lease(self, enqueue_id, owner, now + first, before)
+        lease = Lease(self, enqueue_id, owner, now + first, before, when_ended)
         self._leases.add(lease)
         self._engine.in_hand.add(enqueue_id)
         metrics.LEASED.labels(self._engine.label).set(len(self._leases))
@@ -66,6 +83,7 @@ class Leases:
             self._leases.discard(lease)
             self._engine.in_hand.discard(lease.enqueue_id)
             metrics.LEASED.labels(self._engine.label).set(len(self._leases))
+            lease.when_ended()
 
     async def release(self, lease: Lease) -> None:
         try:

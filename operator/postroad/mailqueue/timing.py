@@ -45,10 +45,14 @@ class Timing:
 
     longest_backoff: timedelta = timedelta(seconds=10)
 
+    patience: timedelta = timedelta(seconds=5)
+    """How long a reference waits in a consumer's prefetch for a server while others are served;
+    then it goes through the ladder."""
+
     hold: timedelta = timedelta(minutes=10)
-    """How long a reference waits in a consumer's prefetch for a server; then it goes through the
-    ladder. Much shorter than RabbitMQ's consumer_timeout (30 minutes by default), after which the
-    broker closes the channel and counts a failed delivery for all that is held on it."""
+    """The same, while none is served. Much shorter than RabbitMQ's consumer_timeout (30 minutes by
+    default), after which the broker closes the channel and counts a failed delivery for all that is
+    held on it."""
 
     ages: timedelta = timedelta(seconds=60)
     """How old an answer of `ages` may be."""

@@ -99,7 +99,7 @@ async def test_marks_that_could_not_be_read_again_do_not_lose_the_claims(
     assert await consumer.nothing(timedelta(seconds=15))
     process.gate.plan = no_fault
 
-    assert (await consumer.next(timedelta(seconds=20))).mail.name == "mail"
+    assert (await consumer.next(timedelta(seconds=45))).mail.name == "mail", "before they lapse"
 
 
 async def test_ending_that_was_lost_is_repeated_although_it_fails_once_more(

@@ -20,6 +20,9 @@ from postroad.errors import BrokerUnavailable, Unroutable
 from postroad.ports.broker import LADDER_SECONDS, Depths
 from postroad.ports.clock import Clock
 
+CONFIRM_DEADLINE = timedelta(seconds=10)
+"""How long a publish waits for a queue without a quorum."""
+
 
 @dataclass(slots=True)
 class Message:
@@ -42,6 +45,12 @@ class Queues:
     unacked: int = 0
     unacked_dead: int = 0
     consumers: int = 0
+    missing: set[int] = field(default_factory=set)
+    """Steps of the ladder whose queue does not exist; 0 is the work queue."""
+    without_quorum: set[int] = field(default_factory=set)
+    """The same, of queues that neither take nor refuse; `regain_quorum` mends them."""
+    unconfirmed: list[tuple[int, Message]] = field(default_factory=list)
+    """What they will take."""
     _delayed: list[tuple[timedelta, int, Message]] = field(default_factory=list)
     _count: int = 0
     _waiting: set[asyncio.Future[None]] = field(default_factory=set)
@@ -64,6 +73,13 @@ class Queues:
         else:
             self.ready.append(message)
         self.wake()
+
+    def regain_quorum(self) -> None:
+        """All queues are well again: what was published meanwhile is carried out."""
+        self.without_quorum.clear()
+        unconfirmed, self.unconfirmed = self.unconfirmed, []
+        for step, message in unconfirmed:
+            self.put(message, step)
 
     def put_back(self, message: Message, *, failed: bool, limit: int) -> None:
         message.redelivered = True
@@ -228,13 +244,27 @@ class MemoryBroker:
             raise ValueError(f"{delay_seconds} s is no step of the ladder")
 
         def effect() -> None:
+            queues = self.queues
             if self._closed:
                 raise BrokerUnavailable("the broker's connection was closed")
-            if not self.queues.declared:
+            if not queues.declared or delay_seconds in queues.missing:
                 raise Unroutable
-            self.queues.put(Message(message_id, body), delay_seconds)
+            message = Message(message_id, body)
+            if delay_seconds not in queues.without_quorum:
+                queues.put(message, delay_seconds)
+            elif (delay_seconds, message) not in queues.unconfirmed:
+                queues.unconfirmed.append((delay_seconds, message))
 
         await self.gate("broker", "publish", effect)
+        if delay_seconds in self.queues.without_quorum:
+            await self._confirmed(delay_seconds, message_id, body)
+
+    async def _confirmed(self, step: int, message_id: UUID, body: bytes) -> None:
+        """Wait as long as RabbitMQ's adapter does. Raises: BrokerUnavailable."""
+        queues = self.queues
+        await queues.clock.sleep(CONFIRM_DEADLINE)
+        if (step, Message(message_id, body)) in queues.unconfirmed:
+            raise BrokerUnavailable("the message was not confirmed in time")
 
     async def consume(self, prefetch: int) -> AsyncIterator[MemoryDelivery]:
         lease = Lease(prefetch)
