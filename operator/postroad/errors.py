@@ -21,6 +21,7 @@
     │   │   ├── BrokerUnavailable, ViewUnavailable, BlobsUnavailable   (transient)
     │   │   └── BrokerRefused, ViewRefused, BlobsRefused               (permanent)
     │   ├── Unroutable          the broker has no queue behind the exchange
+    │   ├── Undecodable         the view holds what this release cannot decode
     │   ├── BlobMissing         no object under this key
     │   ├── KubernetesError     the API server said no
     │   │   ├── KubernetesUnavailable   it is away or overloaded (transient)
@@ -173,6 +174,12 @@ class ViewUnavailable(ViewError):
 
 class ViewRefused(ViewError):
     """Cassandra refused the request."""
+
+
+class Undecodable(ViewError):
+    """The view holds what this release cannot decode."""
+
+    hint = "another release of postroad wrote it, or a person"
 
 
 class BlobsError(ServerError):

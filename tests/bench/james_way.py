@@ -23,7 +23,8 @@ async def browse(queue: Bulk, slices: int) -> AsyncIterator[Turn]:
     for number in range(min(slices, queue.slices)):
         start = queue.first + number * WINDOW
         partitions = [Partition(start, bucket) for bucket in range(BUCKETS)]
-        found = [turn for each in partitions async for turn in view.rows(each)]
+        rows = [row for each in partitions async for row in view.rows(each)]
+        found = [row for row in rows if isinstance(row, Turn)]
         found.sort(key=lambda turn: turn.enqueued_at)
         asked: deque[tuple[Turn, asyncio.Task[Mark | None]]] = deque()
         for turn in found:

@@ -3,28 +3,99 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from dataclasses import replace
 
 import pytest
 
 import servers
 from contract.purge_line_contract import PurgeLineContract
-from contract.view_contract import ViewContract
-from postroad.adapters.cassandra.session import Session
+from contract.view_contract import Spoil, ViewContract
+from postroad.adapters.cassandra import rows, statements
+from postroad.adapters.cassandra.cql import TURN
+from postroad.adapters.cassandra.session import Session, Statement
+from postroad.adapters.cassandra.statements import ROW_COLUMNS
 from postroad.adapters.cassandra.store import CassandraViewStore
 from postroad.adapters.machine.clocks import MachineClock
 from postroad.adapters.memory.servers import MemoryServers, World
-from postroad.ports.view import ViewStore
+from postroad.adapters.memory.tables import Tables
+from postroad.domain.slices import TurnKey
+from postroad.domain.turns import Ending, EndingKind, Mark, Turn
+from postroad.ports.view import DeadLetter, ViewStore
 from support.keyspaces import keyspace
 
 __all__ = ["keyspace"]
+
+BELL = ["bell\x07@example.net"]
+"""What no address can be."""
+
+
+class SpoilMemory(Spoil):
+    """In the tables of a world."""
+
+    def __init__(self, tables: Tables) -> None:
+        self._tables = tables
+
+    async def row(self, turn: Turn) -> None:
+        self._tables.undecodable.add(turn.key)
+        self._tables.expire_at[turn.key] = self._tables.clock.now() + self.LEFT
+
+    async def stored(self, turn: Turn) -> object:
+        return self._tables.rows[turn.key]
+
+    async def mark(self, key: TurnKey) -> None:
+        at = self._tables.clock.now()
+        self._tables.marks[key] = Mark(ending=Ending(EndingKind.UNKNOWN, at))
+
+    async def letter(self, letter: DeadLetter) -> None:
+        spoilt = replace(letter, turn=None, is_decoded=False)
+        self._tables.letters[letter.enqueue_id] = spoilt
+
+
+class SpoilCassandra(Spoil):
+    """By statements of its own, in the tables of a keyspace."""
+
+    ROW = Statement(f"{statements.INSERT_ROW.cql} USING TTL {round(Spoil.LEFT.total_seconds())}")
+    MARK = Statement(f"UPDATE {{keyspace}}.deleted_mails SET ending = ? WHERE {TURN} IF EXISTS")
+    LETTER = Statement(
+        "UPDATE {keyspace}.dead_letters SET recipients = ?"
+        " WHERE queue = ? AND month = ? AND enqueue_id = ?"
+    )
+
+    def __init__(self, session: Session, queue: str) -> None:
+        self._session = session
+        self._queue = queue
+
+    async def row(self, turn: Turn) -> None:
+        cells = dict(zip(ROW_COLUMNS, rows.turn_values(turn), strict=True)) | {"recipients": BELL}
+        await self._session.execute(self.ROW, (self._queue, *cells.values()))
+
+    async def stored(self, turn: Turn) -> object:
+        place = rows.key_values(self._queue, turn.key)
+        return await self._session.execute(statements.SELECT_AS_STORED, place)
+
+    async def mark(self, key: TurnKey) -> None:
+        place = rows.key_values(self._queue, key)
+        await self._session.execute(self.MARK, ("teleported", *place))
+
+    async def letter(self, letter: DeadLetter) -> None:
+        place = (self._queue, letter.month, letter.enqueue_id)
+        await self._session.execute(self.LETTER, (BELL, *place))
 
 
 class TestMemoryView(ViewContract, PurgeLineContract):
     """Over memory."""
 
     @pytest.fixture
-    def store(self) -> ViewStore:
-        return MemoryServers(World(MachineClock())).views()
+    def world(self) -> World:
+        return World(MachineClock())
+
+    @pytest.fixture
+    def store(self, world: World) -> ViewStore:
+        return MemoryServers(world).views()
+
+    @pytest.fixture
+    def spoil(self, world: World, queue: str) -> Spoil:
+        return SpoilMemory(world.tables(queue))
 
 
 @pytest.mark.needs("cassandra")
@@ -32,7 +103,15 @@ class TestCassandraView(ViewContract, PurgeLineContract):
     """Over a real Cassandra."""
 
     @pytest.fixture
-    async def store(self, keyspace: str) -> AsyncIterator[ViewStore]:
-        store = CassandraViewStore(Session(servers.cassandra(keyspace)))
-        yield store
-        await store.close()
+    async def session(self, keyspace: str) -> AsyncIterator[Session]:
+        session = Session(servers.cassandra(keyspace))
+        yield session
+        await session.close()
+
+    @pytest.fixture
+    def store(self, session: Session) -> ViewStore:
+        return CassandraViewStore(session)
+
+    @pytest.fixture
+    def spoil(self, session: Session, queue: str) -> Spoil:
+        return SpoilCassandra(session, queue)

@@ -5,15 +5,24 @@ from __future__ import annotations
 import asyncio
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from typing import ClassVar, Protocol
 from uuid import UUID
 
 import pytest
 
 import servers
-from postroad.domain.identifiers import id_at
+from postroad.domain.identifiers import LAST, id_at
 from postroad.domain.mail import DsnOptions, Envelope, Origin, Outcome, RecipientDsn
 from postroad.domain.slices import Partition, TurnKey
-from postroad.domain.turns import Change, Ending, EndingKind, Mark, Traits, Turn
+from postroad.domain.turns import (
+    Change,
+    Ending,
+    EndingKind,
+    Mark,
+    Traits,
+    Turn,
+    UndecodableRow,
+)
 from postroad.ports.view import ClosedSlice, Counts, DeadLetter, Limits, Record, View, ViewStore
 
 HOUR = timedelta(hours=1)
@@ -83,13 +92,45 @@ REPLACED_PLAINLY = Ending(
 )
 
 
+class Spoil(Protocol):
+    """Makes what is stored undecodable, as another release or a person may."""
+
+    LEFT: ClassVar[timedelta] = timedelta(hours=1)
+    """How long a spoilt row still lives."""
+
+    async def row(self, turn: Turn) -> None:
+        """Let a row hold what no envelope can be, for `LEFT`."""
+        ...
+
+    async def stored(self, turn: Turn) -> object:
+        """Return what is really stored of a row."""
+        ...
+
+    async def mark(self, key: TurnKey) -> None:
+        """Let a mark hold an ending that no release knows."""
+        ...
+
+    async def letter(self, letter: DeadLetter) -> None:
+        """Let a dead letter hold what no envelope can be."""
+        ...
+
+
 class ViewContract:
     """The suite."""
 
     @pytest.fixture
-    def view(self, store: ViewStore) -> View:
-        """The view of a queue that no other test uses."""
-        return store.view(f"test.{servers.fresh()}")
+    def spoil(self) -> Spoil:
+        """What makes stored things undecodable, behind the view's back."""
+        raise NotImplementedError
+
+    @pytest.fixture
+    def queue(self) -> str:
+        """The name of a queue that no other test uses."""
+        return f"test.{servers.fresh()}"
+
+    @pytest.fixture
+    def view(self, store: ViewStore, queue: str) -> View:
+        return store.view(queue)
 
     # Rows
 
@@ -111,6 +152,85 @@ class ViewContract:
 
     async def test_a_row_that_was_never_inserted_is_none(self, view: View) -> None:
         assert await view.row(key(1)) is None
+
+    async def test_row_that_cannot_be_decoded_fails_none_beside_it(
+        self, view: View, spoil: Spoil
+    ) -> None:
+        for number in (1, 2, 3):
+            await view.insert(turn(number))
+        await spoil.row(turn(2))
+
+        found = [each async for each in view.rows(PARTITION)]
+
+        assert [type(each) for each in found] == [Turn, UndecodableRow, Turn]
+        assert [each.key for each in found] == [key(1), key(2), key(3)]
+        assert found[1] == await view.row(key(2))
+        assert found[1].mail_id == turn(2).mail_id
+
+    async def test_row_that_cannot_be_decoded_is_counted_and_its_bytes_are_known(
+        self, view: View, spoil: Spoil
+    ) -> None:
+        await view.insert(FULL)
+        await spoil.row(FULL)
+
+        assert await view.count_rows(PARTITION, NOW) == Counts(1, 0, 1)
+        assert [each async for each in view.blob_keys(PARTITION, LAST)] == [
+            (FULL.enqueue_id, FULL.blob_key)
+        ]
+
+    async def test_row_that_cannot_be_decoded_is_renewed_as_it_is_stored(
+        self, view: View, spoil: Spoil
+    ) -> None:
+        await view.insert(FULL)
+        await spoil.row(FULL)
+        before = await spoil.stored(FULL)
+
+        await view.renew_row(FULL.key)
+
+        [renewed] = [each async for each in view.rows(PARTITION)]
+        assert renewed.remaining is not None
+        assert renewed.remaining > Spoil.LEFT
+        assert await spoil.stored(FULL) == before
+
+    async def test_row_that_is_gone_is_not_renewed(self, view: View) -> None:
+        await view.renew_row(key(1))
+
+        assert await view.row(key(1)) is None
+
+    async def test_ending_that_cannot_be_decoded_is_unknown_and_fails_no_mark_beside_it(
+        self, view: View, spoil: Spoil
+    ) -> None:
+        for number in (1, 2, 3):
+            await view.end(key(number), REMOVED, NO_TRAITS)
+        await spoil.mark(key(2))
+
+        found = [(each, mark.is_unknown) async for each, mark in view.marks(PARTITION)]
+
+        names = [key(number).enqueue_id for number in (1, 2, 3)]
+        assert found == list(zip(names, [False, True, False], strict=True))
+        unknown = await view.mark(key(2))
+        assert unknown is not None
+        assert unknown.is_unknown
+        assert await view.end(key(2), REMOVED, NO_TRAITS) == unknown
+
+    async def test_letter_that_cannot_be_decoded_fails_none_beside_it(
+        self, view: View, spoil: Spoil
+    ) -> None:
+        letters = [
+            DeadLetter(each.enqueue_id, "2026-01", NOW, "no", each) for each in map(turn, (1, 2, 3))
+        ]
+        for letter in letters:
+            await view.bury(letter)
+        await spoil.letter(letters[1])
+
+        found = [each async for each in view.buried()]
+
+        assert [each.is_decoded for each in found] == [True, False, True]
+        assert (found[1].enqueue_id, found[1].reason, found[1].turn) == (
+            letters[1].enqueue_id,
+            "no",
+            None,
+        )
 
     async def test_inserting_a_row_again_changes_nothing(self, view: View) -> None:
         await view.insert(FULL)

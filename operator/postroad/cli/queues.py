@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 from collections.abc import Awaitable, Callable, Coroutine
 from datetime import UTC, datetime, timedelta
 from functools import wraps
@@ -17,6 +18,7 @@ from postroad.domain.nexthops import parse_host_port
 from postroad.domain.selectors import Selector
 from postroad.errors import InvalidInput
 from postroad.ports.queue import MailView
+from postroad.telemetry import logs
 
 T = TypeVar("T")
 Command = Callable[..., Any]
@@ -78,6 +80,9 @@ def with_queue(
     @queue_option
     @wraps(command)
     def run(url: str, **options: Any) -> T:
+        if not logging.getLogger().handlers:
+            logs.configure("WARNING")  # else Python prints warnings without their fields
+
         async def session() -> T:
             async with open_queue(url) as queue:
                 return await command(queue=queue, **options)

@@ -98,8 +98,11 @@ def deletes_bytes(mark: Mark) -> bool:
     """Return whether nobody needs the bytes of a mail whose turn has this final mark.
 
     A dead letter keeps them, to be queued again. A successor shares them, also when another one
-    was withdrawn in its favour; an enqueue that withdraws deletes its bytes itself.
+    was withdrawn in its favour; an enqueue that withdraws deletes its bytes itself. After an
+    unknown ending another turn may need them.
     """
+    if mark.is_unknown:
+        return False
     if mark.delivered_at is not None:
         return True
     return mark.ending is not None and mark.ending.kind in {

@@ -77,6 +77,22 @@ class Turn:
 
 
 @dataclass(frozen=True, slots=True)
+class UndecodableRow:
+    """A row that this release cannot decode: another release wrote it, or a person. It is set aside
+    (ADR 0017). `reason` names the error, and no value of the row; `mail_id` where it is there."""
+
+    key: TurnKey
+    reason: str
+    mail_id: UUID | None = None
+    remaining: timedelta | None = field(default=None, compare=False)
+    """As `Turn.remaining`."""
+
+    @property
+    def enqueue_id(self) -> UUID:
+        return self.key.enqueue_id
+
+
+@dataclass(frozen=True, slots=True)
 class Traits:
     """What a mark repeats of its row, so that live mails are counted by subtraction."""
 
@@ -118,6 +134,9 @@ class EndingKind(StrEnum):
     REJECTED = "rejected"
     EXPIRED = "expired"
     WITHDRAWN = "withdrawn"
+    UNKNOWN = "unknown"
+    """Read, never written: an ending that this release cannot decode. The turn is over, and nothing
+    else follows from it (ADR 0017)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,10 +167,16 @@ class Mark:
         """Whether the turn needs nothing more: its slice may be drained, its message just acked.
 
         A delivery does not finish a replacement: its successor has to learn of the delivery first.
+        Of an unknown ending only the release that wrote it can say whether its slice is drained.
         """
         if self.ending is not None and self.ending.kind is EndingKind.REPLACED:
             return self.published
         return self.ending is not None or self.delivered_at is not None
+
+    @property
+    def is_unknown(self) -> bool:
+        """Whether the ending is one that this release cannot decode."""
+        return self.ending is not None and self.ending.kind is EndingKind.UNKNOWN
 
     @property
     def is_live(self) -> bool:

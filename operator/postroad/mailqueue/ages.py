@@ -19,6 +19,7 @@ from itertools import pairwise
 
 from postroad.domain.ages import AGES
 from postroad.domain.slices import Partition
+from postroad.domain.turns import Turn
 from postroad.mailqueue.browse import joined, readable
 from postroad.mailqueue.engine import Engine
 from postroad.mailqueue.size import REMEMBERED
@@ -105,7 +106,7 @@ class AgesCache:
         accepted: dict[str, array[float]] = defaultdict(lambda: array("d"))
         is_settled = True
         async for row, mark in joined(self._engine.view, [partition], signs.purged):
-            if mark is None or mark.is_live:
+            if isinstance(row, Turn) and (mark is None or mark.is_live):
                 for domain in row.envelope.domains:
                     accepted[domain].append(row.accepted_at.timestamp())
             is_settled &= mark is None or not mark.is_unfinished_replacement

@@ -18,10 +18,12 @@ from uuid import UUID
 from postroad.domain.identifiers import moment_of
 from postroad.domain.selectors import Selector
 from postroad.domain.slices import Partition, TurnKey, slices_between
-from postroad.domain.turns import EndingKind, Mark, Turn
+from postroad.domain.turns import EndingKind, Mark, Turn, UndecodableRow
+from postroad.errors import InvalidInput
 from postroad.mailqueue.engine import Engine
 from postroad.mailqueue.joining import with_marks
 from postroad.mailqueue.protocol import replacement_of
+from postroad.mailqueue.set_aside import SetAside
 from postroad.ports.queue import MailView
 from postroad.ports.view import DeadLetter, View
 
@@ -39,10 +41,13 @@ class Waiting:
 
 
 async def waiting(
-    engine: Engine, selector: Selector | None = None, after: UUID | None = None
+    engine: Engine,
+    selector: Selector | None = None,
+    after: UUID | None = None,
+    aside: SetAside | None = None,
 ) -> AsyncIterator[Waiting]:
-    """Yield waiting mails, oldest turn first; only rows after an id are read.
-    Raises: ViewError, ConfigurationStale."""
+    """Yield waiting mails, oldest turn first; of rows after an id only. What cannot be decoded
+    is set aside. Raises: ViewError, ConfigurationStale."""
     wanted = selector or Selector.all()
     if wanted.is_empty:
         return
@@ -51,14 +56,25 @@ async def waiting(
     ahead = _Ahead(slices[-1][0] if slices else began)
     # A replacement has its row within the deadline: that of an older one is read in its place.
     since = began - engine.timing.deadline - engine.timing.skew
+    aside = aside or SetAside(engine)
     for slice_start, buckets in slices:
         partitions = [Partition(slice_start, bucket) for bucket in range(buckets)]
         async for row, mark in joined(engine.view, partitions, after):
             if ahead.meets(row.key):
                 continue
-            found = await _follow(engine, row, mark, since, ahead)
+            found: Waiting | None = None
+            if isinstance(row, UndecodableRow):
+                await aside.row(row, mark)
+            elif mark is not None and mark.is_unknown:
+                aside.mark(row.key)
+            else:
+                try:
+                    found = await _follow(engine, row, mark, since, ahead)
+                except InvalidInput:  # what the mark changes makes no envelope
+                    aside.mark(row.key)
             if found is not None and wanted.matches(found.turn, began):
                 yield found
+    aside.end()
 
 
 class _Ahead:
@@ -135,7 +151,7 @@ def readable(engine: Engine, first: datetime, last: datetime) -> list[tuple[date
 
 async def joined(
     view: View, partitions: list[Partition], after: UUID | None = None
-) -> AsyncIterator[tuple[Turn, Mark | None]]:
+) -> AsyncIterator[tuple[Turn | UndecodableRow, Mark | None]]:
     """Yield the rows of a slice with their marks, merged over its buckets in the order of ids."""
     streams = [
         with_marks(view, each, view.rows(each, after), ENQUEUE_ID, after) for each in partitions

@@ -10,6 +10,7 @@ from __future__ import annotations
 from datetime import datetime, timedelta
 
 from postroad.domain.slices import Partition, TurnKey
+from postroad.domain.turns import Turn
 from postroad.mailqueue import protocol
 from postroad.mailqueue.engine import Engine
 from postroad.ports.view import ClosedSlice
@@ -77,5 +78,5 @@ class Cleaning:
                 continue
             key = TurnKey(partition.slice_start, partition.bucket_id, enqueue_id)
             row = await engine.view.row(key)
-            if row is not None:
+            if isinstance(row, Turn):
                 await protocol.hand_down_delivery(engine, row, mark)

@@ -18,7 +18,7 @@ from operator import itemgetter
 
 from postroad.domain.identifiers import LAST
 from postroad.domain.slices import Partition, TurnKey
-from postroad.domain.turns import EndingKind, Mark
+from postroad.domain.turns import EndingKind, Mark, Turn
 from postroad.mailqueue import protocol, troubles
 from postroad.mailqueue.browse import readable
 from postroad.mailqueue.engine import Engine
@@ -135,7 +135,7 @@ async def _marks_of_rows(
 
 async def _is_settled(engine: Engine, key: TurnKey, mark: Mark | None) -> bool:
     """A mail that cannot be settled keeps its slice, and nothing else."""
-    if mark is None:
+    if mark is None or mark.is_unknown:
         return False
     if mark.is_final and mark.delivered_at is None:
         return True
@@ -152,7 +152,7 @@ async def _settle(engine: Engine, key: TurnKey, mark: Mark) -> bool:
     if mark.ending is None or mark.ending.kind is not EndingKind.REPLACED:
         return mark.is_final
     row = await engine.view.row(key)
-    if row is None:
+    if not isinstance(row, Turn):
         return False
     if mark.is_unfinished_replacement:
         await protocol.finish(engine, row, mark)

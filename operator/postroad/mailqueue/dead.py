@@ -49,7 +49,8 @@ async def _end(engine: Engine, turn: Turn, letter: DeadLetter) -> Mark | None:
     standing = await end(engine, turn, ending)
     if standing is None or is_rejected(standing):
         return None
-    await engine.view.unbury(letter)
+    if letter.is_decoded and not standing.is_unknown:
+        await engine.view.unbury(letter)
     return standing
 
 

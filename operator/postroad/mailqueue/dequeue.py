@@ -25,12 +25,13 @@ from postroad.domain.dispatch import (
 from postroad.domain.ladder import beside, hop_after, step_to
 from postroad.domain.references import Reference
 from postroad.domain.slices import TurnKey
-from postroad.domain.turns import Mark, Turn
+from postroad.domain.turns import Mark, Turn, UndecodableRow
 from postroad.domain.wire import decode
 from postroad.errors import (
     BrokerUnavailable,
     PostroadError,
     ServerError,
+    Undecodable,
     UnreadableReference,
 )
 from postroad.mailqueue import dead, protocol
@@ -104,6 +105,9 @@ class _Dispatch:
                     item = await self._once()
                     self._patience.was_served()
                     return item
+                except Undecodable:
+                    # Another consumer decodes it, perhaps, or this one after an upgrade.
+                    puts_off = True
                 except PostroadError as error:
                     # Whatever a server refuses (credentials that were changed, say) is mended by
                     # somebody; the mail waits for that.
@@ -294,7 +298,10 @@ class _Dispatch:
         await later(self._engine, self._delivery, self._later.reference, self._later.delay_seconds)
 
     async def _turn(self, reference: Reference) -> Turn | None:
-        return reference.turn or await self._engine.view.row(reference.key)
+        turn = reference.turn or await self._engine.view.row(reference.key)
+        if isinstance(turn, UndecodableRow):
+            raise Undecodable(f"row {turn.enqueue_id} cannot be decoded: {turn.reason}")
+        return turn
 
     def _count(self, reason: str) -> None:
         metrics.SKIPPED.labels(self._engine.label, reason).inc()

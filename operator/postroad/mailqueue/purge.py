@@ -16,7 +16,7 @@ from uuid import UUID
 from postroad.domain.identifiers import id_at, moment_of
 from postroad.domain.selectors import Selector
 from postroad.domain.slices import Partition, TurnKey
-from postroad.domain.turns import PurgeLine
+from postroad.domain.turns import PurgeLine, Turn
 from postroad.mailqueue.browse import readable
 from postroad.mailqueue.bulk import count
 from postroad.mailqueue.engine import Engine
@@ -89,7 +89,7 @@ async def _follow(engine: Engine, key: TurnKey) -> int:
     is over, and the mail with it; where it has no row, no sweep meets it."""
     view = engine.view
     row, mark = await view.row(key), await view.mark(key)
-    if row is None or mark is None or not mark.is_unfinished_replacement:
+    if not isinstance(row, Turn) or mark is None or not mark.is_unfinished_replacement:
         return 0
     successor, _ = replacement_of(mark)
     has_row = await view.row(successor) is not None

@@ -15,7 +15,7 @@ from postroad.domain.identifiers import moment_of
 from postroad.domain.mail import Envelope, Outcome, OutcomeKind
 from postroad.domain.selectors import Selector
 from postroad.domain.slices import TurnKey
-from postroad.domain.turns import Change, Ending, EndingKind, Turn
+from postroad.domain.turns import Change, Ending, EndingKind, Mark, Turn
 from postroad.domain.wire import decode, encode
 from postroad.errors import UnreadableReference
 from postroad.mailqueue.browse import view_of
@@ -60,8 +60,10 @@ async def requeue_letter(engine: Engine, letter: DeadLetter) -> bool:
 async def _requeue(engine: Engine, letter: DeadLetter) -> bool:
     if letter.turn is None:
         return await _hand_back(engine, letter)
-    if not await _is_dead(engine, letter.turn):
-        await engine.view.unbury(letter)
+    standing = await _end_as_dead(engine, letter.turn)
+    if standing is not None:
+        if not standing.is_unknown:
+            await engine.view.unbury(letter)
         return False
     turn, key = letter.turn, letter.requeued_as
     if key is not None and _is_late(engine, key):
@@ -97,15 +99,16 @@ async def _hand_back(engine: Engine, letter: DeadLetter) -> bool:
     return True
 
 
-async def _is_dead(engine: Engine, turn: Turn) -> bool:
-    """Whether the turn really ended as rejected. A burial that stopped half way is finished here;
-    before browse start the mark may be gone, and the turn was final."""
+async def _end_as_dead(engine: Engine, turn: Turn) -> Mark | None:
+    """Return None when the turn really ended as rejected, else the mark that says otherwise. A
+    burial that stopped half way is finished here; before browse start the mark may be gone, and the
+    turn was final."""
     limits = await engine.bearings.refresh()
     if limits.have_passed(turn.key.slice_start):
-        return True
+        return None
     ending = Ending(EndingKind.REJECTED, engine.clock.now())
     standing = await engine.view.end(turn.key, ending, turn.traits)
-    return standing is None or is_rejected(standing)
+    return None if standing is None or is_rejected(standing) else standing
 
 
 def _again(turn: Turn, key: TurnKey) -> Turn:

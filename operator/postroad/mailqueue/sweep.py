@@ -39,7 +39,8 @@ async def sweep(
     swept, keys = Swept(), list[str]()
     async for enqueue_id, blob_key in _unmarked(engine, partition, line, swept):
         swept.removed += earlier is None or enqueue_id > earlier
-        keys.append(blob_key)
+        if blob_key is not None:
+            keys.append(blob_key)
         if len(keys) == TOGETHER:
             swept.is_whole &= await _let_go(engine, keys)
             keys = []
@@ -51,7 +52,7 @@ async def sweep(
 
 async def _unmarked(
     engine: Engine, partition: Partition, line: PurgeLine, swept: Swept
-) -> AsyncIterator[tuple[UUID, str]]:
+) -> AsyncIterator[tuple[UUID, str | None]]:
     """Yield the turns up to a line that have no mark, with the names of their bytes."""
     marked = Ascending(engine.view.marked(partition, line.through))
     async for enqueue_id, blob_key in engine.view.blob_keys(partition, line.through):

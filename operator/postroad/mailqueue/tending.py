@@ -9,16 +9,19 @@ replacement whose process died is normally finished by the old turn's message; a
 from __future__ import annotations
 
 from datetime import timedelta
+from uuid import UUID
 
 from postroad.domain.lifetimes import is_half_over
-from postroad.domain.turns import Change
+from postroad.domain.turns import Change, UndecodableRow
+from postroad.errors import Undecodable
 from postroad.mailqueue import dead, protocol
 from postroad.mailqueue.browse import Waiting, waiting
 from postroad.mailqueue.engine import Engine
 from postroad.mailqueue.items import FINISHED
 from postroad.mailqueue.orphans import Orphans
 from postroad.mailqueue.requeue import requeue_letter
-from postroad.mailqueue.troubles import Troubles
+from postroad.mailqueue.set_aside import SetAside
+from postroad.mailqueue.troubles import Troubles, note
 from postroad.ports.view import DeadLetter, Limits
 from postroad.telemetry import metrics
 
@@ -42,14 +45,21 @@ class Tending:
             return
         lifetime = await self._engine.row_lifetime() or timedelta.max
         troubles = Troubles(self._engine)
+
+        async def keep(row: UndecodableRow) -> None:
+            with troubles.of(row.enqueue_id):
+                await self._keep(row, lifetime)
+
+        aside = SetAside(self._engine, keep)
         look = await self._orphans.look()
-        async for each in waiting(self._engine):
+        async for each in waiting(self._engine, aside=aside):
             if each.mark is None:
                 look.see(each.row)
             with troubles.of(each.row.enqueue_id):
                 await self._tend(each, lifetime)
         await self._orphans.heal(look, troubles)
-        await self._tend_letters(troubles)
+        await self._tend_letters(troubles, aside)
+        aside.publish()
         self._due = now + EVERY
         troubles.end()
 
@@ -63,21 +73,42 @@ class Tending:
             await self._roll_forward(each)
 
     async def _roll_forward(self, each: Waiting) -> None:
-        """The records of who is finished are written anew: they have the same lifetime as rows, and
-        a mail that is held for longer needs them when it is released."""
         engine = self._engine
-        records = (await engine.view.records(each.row.mail_id)).values()
-        finished = tuple(record for record in records if record.outcome.kind in FINISHED)
-        if finished:
-            await engine.view.record(each.row.mail_id, finished)
+        await self._keep_records(each.row.mail_id)
         standing = await protocol.replace(engine, each.row, Change.nothing(each.row))
         if standing is None:
             metrics.ROLLED_FORWARD.labels(engine.label).inc()
 
-    async def _tend_letters(self, troubles: Troubles) -> None:
+    async def _keep(self, row: UndecodableRow, lifetime: timedelta) -> None:
+        """A row that is set aside cannot be given a new turn. It is written again as it is stored,
+        for a release that can decode it; but not where cleanup may be about to delete it."""
+        engine = self._engine
+        if row.remaining is not None and row.remaining > lifetime / 2:
+            return
+        if not (await engine.bearings.limits()).have_passed(row.key.slice_start):
+            if row.mail_id is not None:
+                await self._keep_records(row.mail_id)
+            await engine.view.renew_row(row.key)
+
+    async def _keep_records(self, mail_id: UUID) -> None:
+        """The records of who is finished are written anew: they have the same lifetime as rows, and
+        a mail that is held for longer needs them when it is released."""
+        try:
+            records = (await self._engine.view.records(mail_id)).values()
+        except Undecodable:
+            note(self._engine, mail_id)  # the row is kept all the same: without it the mail is lost
+            return
+        finished = tuple(record for record in records if record.outcome.kind in FINISHED)
+        if finished:
+            await self._engine.view.record(mail_id, finished)
+
+    async def _tend_letters(self, troubles: Troubles, aside: SetAside) -> None:
         """Finish burials and requeues that stopped half way."""
         limits = await self._engine.bearings.refresh()
         async for letter in self._engine.view.buried():
+            if not letter.is_decoded:
+                aside.letter()
+                continue
             with troubles.of(letter.enqueue_id):
                 await self._tend_letter(letter, limits)
 

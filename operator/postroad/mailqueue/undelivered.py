@@ -18,11 +18,11 @@ from postroad.domain.dispatch import deletes_bytes
 from postroad.domain.identifiers import id_at
 from postroad.domain.ladder import hop_after, step_to
 from postroad.domain.references import Reference
-from postroad.domain.turns import Mark
+from postroad.domain.turns import Mark, UndecodableRow
 from postroad.domain.wire import decode
 from postroad.errors import BrokerUnavailable, ServerError, UnreadableReference, ViewRefused
 from postroad.mailqueue import dead, protocol
-from postroad.mailqueue.endings import ack, delete_and_ack, later
+from postroad.mailqueue.endings import SERVER_LATER, ack, delete_and_ack, later
 from postroad.mailqueue.engine import Engine
 from postroad.mailqueue.troubles import is_common, note
 from postroad.ports.broker import Delivery
@@ -105,7 +105,9 @@ async def _decide(engine: Engine, delivery: Delivery, reference: Reference) -> N
         return
     again = reference.again(crashes=1)
     turn = reference.turn or await engine.view.row(reference.key)
-    if turn is None:
+    if isinstance(turn, UndecodableRow):
+        await later(engine, delivery, reference.again(), SERVER_LATER)
+    elif turn is None:
         await _bury_body(engine, delivery, UNREADABLE)
     elif mark is not None and mark.is_unfinished_replacement:
         await protocol.finish(engine, turn, mark)

@@ -4,6 +4,8 @@ One `View` serves one queue. Reads and writes are quorum reads and writes: what 
 for is seen by every later read. Instants are kept to the millisecond, rounded down. All methods are
 safe to run concurrently. Every method may raise ViewUnavailable, ViewRefused or CredentialsRefused;
 those that say *idempotent* may be repeated after ViewUnavailable.
+What is stored is decoded one by one: a row, mark or letter that this release cannot decode is
+returned as such, and fails no call for the others (ADR 0017).
 Source: 000 Decision; 001; ADR 0004.
 """
 
@@ -17,7 +19,7 @@ from uuid import UUID
 
 from postroad.domain.mail import Outcome
 from postroad.domain.slices import Partition, TurnKey
-from postroad.domain.turns import Ending, Mark, PurgeLine, Traits, Turn
+from postroad.domain.turns import Ending, Mark, PurgeLine, Traits, Turn, UndecodableRow
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +39,9 @@ class Limits:
 class DeadLetter:
     """A mail that was given up, complete enough to be queued again. `body` holds the raw message
     when it could not be read as a reference; `turn` is None then. `requeued_as` is written before
-    the new turn of a requeue, so that a requeue that stopped half way goes on with the same one."""
+    the new turn of a requeue, so that a requeue that stopped half way goes on with the same one.
+    One that cannot be decoded has neither turn nor body, and is not `is_decoded`: it is listed, and
+    stays as it is."""
 
     enqueue_id: UUID
     month: str
@@ -46,6 +50,7 @@ class DeadLetter:
     turn: Turn | None
     body: bytes | None = None
     requeued_as: TurnKey | None = None
+    is_decoded: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,13 +124,20 @@ class View(Protocol):
         """Insert a row. Durable. Idempotent: the same row again changes nothing."""
         ...
 
-    async def row(self, key: TurnKey) -> Turn | None:
-        """Return one row."""
+    async def row(self, key: TurnKey) -> Turn | UndecodableRow | None:
+        """Return one row; None when there is none."""
         ...
 
-    def rows(self, partition: Partition, after: UUID | None = None) -> AsyncIterator[Turn]:
+    def rows(
+        self, partition: Partition, after: UUID | None = None
+    ) -> AsyncIterator[Turn | UndecodableRow]:
         """Yield a partition's rows in the order of their ids, page by page. Each says how long it
         still lives (`Turn.remaining`)."""
+        ...
+
+    async def renew_row(self, key: TurnKey) -> None:
+        """Write a row again as it is stored, without decoding it, so that its lifetime begins anew.
+        Idempotent; a row that is not there stays away."""
         ...
 
     async def count_rows(
@@ -134,15 +146,18 @@ class View(Protocol):
         """Count the rows, on the server; without a moment, `delayed` is not asked for and 0."""
         ...
 
-    def blob_keys(self, partition: Partition, through: UUID) -> AsyncIterator[tuple[UUID, str]]:
+    def blob_keys(
+        self, partition: Partition, through: UUID
+    ) -> AsyncIterator[tuple[UUID, str | None]]:
         """Yield ids up to `through` with the names of their bytes, in order, page by page: what is
-        needed of many rows to let go of them."""
+        needed of many rows to let go of them. None: the row names no bytes; it is undecodable."""
         ...
 
     # Marks
 
     async def mark(self, key: TurnKey) -> Mark | None:
-        """Return the mark of a turn, its own or else what the line of a purge says, or None.
+        """Return the mark of a turn, its own or else what the line of a purge says, or None. An
+        ending that cannot be decoded is of the kind `UNKNOWN`.
         Linearizable with `end` on the same key only for what `end` itself returned; otherwise a
         quorum read."""
         ...
@@ -224,7 +239,8 @@ class View(Protocol):
         ...
 
     async def records(self, mail_id: UUID) -> Mapping[str, Record]:
-        """Return the delivery records of a mail by recipient."""
+        """Return the delivery records of a mail by recipient. Raises: Undecodable, when the outcome
+        of one is."""
         ...
 
     # Limits and slices

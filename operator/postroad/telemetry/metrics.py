@@ -51,6 +51,11 @@ TROUBLES = Counter(
     "Mails that a round of upkeep could not tend; it went on with the others.",
     ["queue"],
 )
+UNDECODABLE = Gauge(
+    "postroad_undecodable",
+    "What the last round of upkeep found in the view and this release cannot decode: set aside.",
+    ["queue", "what"],  # what: row, mark, letter
+)
 LEASED = Gauge("postroad_leased_items", "Items handed out and not ended.", ["queue"])
 ATTEMPTS = Counter(
     "postroad_delivery_attempts_total",

@@ -153,6 +153,7 @@ def test_decision_once_the_claims_are_ours(
         (ended(EndingKind.WITHDRAWN), False),
         (Mark(ending=REPLACED, published=True), False),
         (Mark(NOW, REPLACED, True), True),
+        (Mark(NOW, Ending(EndingKind.UNKNOWN, NOW)), False),
     ],
 )
 def test_bytes_go_when_nobody_needs_them(mark: Mark, expected: bool) -> None:

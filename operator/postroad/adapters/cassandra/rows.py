@@ -17,7 +17,17 @@ from postroad.adapters.cassandra.session import UNSET
 from postroad.domain.identifiers import EPOCH
 from postroad.domain.mail import DsnOptions, Envelope, Origin, Outcome, OutcomeKind, RecipientDsn
 from postroad.domain.slices import TurnKey
-from postroad.domain.turns import Change, Ending, EndingKind, Mark, PurgeLine, Traits, Turn
+from postroad.domain.turns import (
+    Change,
+    Ending,
+    EndingKind,
+    Mark,
+    PurgeLine,
+    Traits,
+    Turn,
+    UndecodableRow,
+)
+from postroad.errors import Undecodable
 from postroad.ports.view import ClosedSlice, DeadLetter, Limits, Record, Signs
 
 SMALL = 20
@@ -78,10 +88,25 @@ def turn_values(turn: Turn) -> tuple[object, ...]:
     )
 
 
+def row_of(row: Row) -> Turn | UndecodableRow:
+    """Return the turn of a row, as far as this release can decode it."""
+    try:
+        return turn_of(row)
+    except Exception as error:  # whatever it is, it must not fail the rows beside it
+        return UndecodableRow(
+            _place_of(row),
+            type(error).__name__,
+            row["mail_id"],
+            _seconds(row.get("remaining_seconds")),
+        )
+
+
 def turn_of(row: Row) -> Turn:
-    """Return the turn of a row."""
+    """Return the turn of a row. Raises: whatever its decoding raises."""
+    if None in [row[column] for column in _NEVER_MISSING]:
+        raise Undecodable("a column without which there is no turn is missing")
     return Turn(
-        key=TurnKey(_start_of(row["slice_start"]), row["bucket_id"], row["enqueue_id"]),
+        key=_place_of(row),
         mail_id=row["mail_id"],
         envelope=Envelope(
             sender=row["sender"],
@@ -132,10 +157,17 @@ def ending_values(ending: Ending) -> tuple[object, ...]:
 
 
 def mark_of(row: Row) -> Mark:
-    """Return the mark of a row."""
+    """Return the mark of a row. An ending that cannot be decoded is unknown, not absent: its turn
+    must not be handed out again."""
+    ending: Ending | None = None
+    if row["ending"] is not None:
+        try:
+            ending = _ending_of(row)
+        except Exception:  # whatever it is, it must not fail the marks beside it
+            ending = Ending(EndingKind.UNKNOWN, optional_instant(row["ended_at"]) or EPOCH)
     return Mark(
         delivered_at=optional_instant(row["delivered_at"]),
-        ending=None if row["ending"] is None else _ending_of(row),
+        ending=ending,
         published=bool(row["published"]),
     )
 
@@ -157,7 +189,7 @@ def slice_of_row(row: Row) -> ClosedSlice:
     """Return a closed slice."""
     return ClosedSlice(
         slice_start=instant(row["slice_start"]),
-        window=timedelta(seconds=row["window_seconds"]),
+        window=timedelta(seconds=row["window_seconds"] or 0),
         rows=_mapping(row["rows_by_bucket"]),
         drained=bool(row["drained"]),
     )
@@ -178,7 +210,21 @@ def letter_values(queue: str, letter: DeadLetter) -> tuple[object, ...]:
 
 
 def letter_of(row: Row) -> DeadLetter:
-    """Return the dead letter of a row."""
+    """Return the dead letter of a row, as far as this release can decode it."""
+    try:
+        return _letter_of(row)
+    except Exception:  # whatever it is, it must not fail the letters beside it
+        return DeadLetter(
+            enqueue_id=row["enqueue_id"],
+            month=row["month"],
+            died_at=optional_instant(row["died_at"]) or EPOCH,
+            reason=row["reason"] or "",
+            turn=None,
+            is_decoded=False,
+        )
+
+
+def _letter_of(row: Row) -> DeadLetter:
     return DeadLetter(
         enqueue_id=row["enqueue_id"],
         month=row["month"],
@@ -191,8 +237,11 @@ def letter_of(row: Row) -> DeadLetter:
 
 
 def record_of(row: Row) -> Record:
-    """Return a delivery record."""
-    outcome = Outcome(OutcomeKind(row["outcome"]), row["reply"] or "")
+    """Return a delivery record. Raises: Undecodable."""
+    try:
+        outcome = Outcome(OutcomeKind(row["outcome"]), row["reply"] or "")
+    except ValueError as error:
+        raise Undecodable("a delivery record has an outcome unknown to this release") from error
     return Record(row["recipient"], outcome, instant(row["recorded_at"]))
 
 
@@ -225,6 +274,10 @@ def _written(microseconds: int | None) -> datetime | None:
     return None if microseconds is None else EPOCH + timedelta(microseconds=microseconds)
 
 
+def _place_of(row: Row) -> TurnKey:
+    return TurnKey(_start_of(row["slice_start"]), row["bucket_id"], row["enqueue_id"])
+
+
 @lru_cache(maxsize=64)
 def _start_of(stored: datetime) -> datetime:
     """Return a slice's start: one and the same object for all rows of the slice."""
@@ -246,10 +299,10 @@ def _ending_of(row: Row) -> Ending:
             instant(row["replaced_by_slice"]), row["replaced_by_bucket"], row["replaced_by"]
         ),
         change=Change(
-            remaining=tuple(row["remaining"] or ()),
+            remaining=tuple(row["remaining"]),
             due_at=optional_instant(row["new_due_at"]),
             held=bool(row["new_held"]),
-            attempt=row["new_attempt"],
+            attempt=int(row["new_attempt"]),
             last_error=row["new_last_error"],
             previous=_keys_of(row["new_previous"]),
         ),
@@ -297,6 +350,7 @@ def _mapping(stored: Mapping[Any, Any] | None) -> Mapping[Any, Any]:
     return MappingProxyType(dict(stored)) if stored else _EMPTY
 
 
+_NEVER_MISSING = ("mail_id", "blob_key", "size_bytes", "header_size", "attempt")
 _NAIVE_EPOCH = EPOCH.replace(tzinfo=None)
 _EMPTY: Mapping[Any, Any] = MappingProxyType({})
 _NO_ORIGIN = Origin()

@@ -69,6 +69,14 @@ SELECT_ROWS = Statement(
 )
 """A partition. Every row has a mail id, so its time to live is the row's."""
 
+SELECT_AS_STORED = Statement(
+    select("enqueued_mails", ("JSON *",), TURN),
+)
+"""All columns of one row, those that a newer release added too, as the server writes them out."""
+
+RENEW_ROW = Statement("INSERT INTO {keyspace}.enqueued_mails JSON ? DEFAULT UNSET")
+"""What was read as it is stored goes back unchanged; only its lifetime begins anew."""
+
 COUNT_ROWS = Statement(count("enqueued_mails", AFTER), COUNTING, COUNTED)
 """On the server, so that a size costs no transfer. `held` is true or absent."""
 

@@ -4,6 +4,7 @@ form, in `statements` and `mark_statements`."""
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import AsyncIterator, Mapping
 from datetime import datetime, timedelta
 from functools import partial
@@ -15,7 +16,7 @@ from postroad.adapters.cassandra.marks import CassandraMarks, gathering
 from postroad.adapters.cassandra.session import Session
 from postroad.domain.identifiers import FIRST
 from postroad.domain.slices import Partition, TurnKey
-from postroad.domain.turns import Turn
+from postroad.domain.turns import Turn, UndecodableRow
 from postroad.ports.view import ClosedSlice, Counts, DeadLetter, Limits, Record
 
 
@@ -34,17 +35,26 @@ class CassandraView(CassandraMarks):
         else:
             await self._session.execute(statements.INSERT_ROW, values)
 
-    async def row(self, key: TurnKey) -> Turn | None:
+    async def row(self, key: TurnKey) -> Turn | UndecodableRow | None:
         found = await self._session.execute(
             statements.SELECT_ROW, rows.key_values(self._queue, key)
         )
-        return rows.turn_of(found[0]) if found else None
+        return rows.row_of(found[0]) if found else None
 
-    async def rows(self, partition: Partition, after: UUID | None = None) -> AsyncIterator[Turn]:
+    async def rows(
+        self, partition: Partition, after: UUID | None = None
+    ) -> AsyncIterator[Turn | UndecodableRow]:
         values = (*self._place(partition), after or FIRST)
         async for page in self._session.pages(statements.SELECT_ROWS, values):
             for row in page:
-                yield rows.turn_of(row)
+                yield rows.row_of(row)
+
+    async def renew_row(self, key: TurnKey) -> None:
+        place = rows.key_values(self._queue, key)
+        for found in await self._session.execute(statements.SELECT_AS_STORED, place):
+            columns = json.loads(found["[json]"])
+            present = {name: value for name, value in columns.items() if value is not None}
+            await self._session.execute(statements.RENEW_ROW, (json.dumps(present),))
 
     async def count_rows(
         self, partition: Partition, now: datetime | None, after: UUID | None = None
@@ -54,7 +64,7 @@ class CassandraView(CassandraMarks):
 
     async def blob_keys(
         self, partition: Partition, through: UUID
-    ) -> AsyncIterator[tuple[UUID, str]]:
+    ) -> AsyncIterator[tuple[UUID, str | None]]:
         place = self._place(partition)
         async for row in self._each(statements.SELECT_BLOB_KEYS, *place, FIRST, through):
             yield row["enqueue_id"], row["blob_key"]

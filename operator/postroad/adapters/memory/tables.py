@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import TypeVar
 from uuid import UUID
 
 from postroad.domain.slices import Partition, TurnKey
-from postroad.domain.turns import Mark, PurgeLine, Traits, Turn
+from postroad.domain.turns import Mark, PurgeLine, Traits, Turn, UndecodableRow
 from postroad.ports.clock import Clock
 from postroad.ports.view import ClosedSlice, Counts, DeadLetter, Limits, Record, Signs
 
@@ -35,6 +35,8 @@ class Tables:
     """Of rows that are inserted from now on."""
 
     expire_at: dict[TurnKey, datetime] = field(default_factory=dict)
+    undecodable: set[TurnKey] = field(default_factory=set)
+    """Rows whose cells no reader of this release decodes; counts and names of bytes are read."""
 
     def insert(self, turn: Turn) -> None:
         """Insert a row that lives for `row_lifetime`."""
@@ -48,6 +50,24 @@ class Tables:
             del self.expire_at[key]
             self.rows.pop(key, None)
         return self.rows
+
+    def read(self, key: TurnKey) -> Turn | UndecodableRow | None:
+        """Return a row as a reader finds it."""
+        turn = self.unexpired().get(key)
+        return None if turn is None else self.decoded(turn)
+
+    def decoded(self, turn: Turn) -> Turn | UndecodableRow:
+        """Return a row, with the time it still lives, as far as it can be decoded."""
+        expires = self.expire_at.get(turn.key)
+        remaining = None if expires is None else expires - self.clock.now()
+        if turn.key in self.undecodable:
+            return UndecodableRow(turn.key, "InvalidMail", turn.mail_id, remaining)
+        return replace(turn, remaining=remaining)
+
+    def renew(self, key: TurnKey) -> None:
+        """Let a row's lifetime begin anew, whatever its cells are."""
+        if key in self.unexpired():
+            self.expire_at[key] = self.clock.now() + self.row_lifetime
 
     def mark(self, key: TurnKey) -> Mark | None:
         """Return a turn's own mark, or what a line says of it."""

@@ -11,7 +11,7 @@ from postroad.adapters.memory.gate import Gate
 from postroad.adapters.memory.marks import MemoryMarks
 from postroad.adapters.memory.tables import Tables, count, delete, within
 from postroad.domain.slices import Partition, TurnKey
-from postroad.domain.turns import Turn
+from postroad.domain.turns import Turn, UndecodableRow
 from postroad.ports.view import ClosedSlice, Counts, DeadLetter, Limits, Record, TableOptions
 
 
@@ -23,16 +23,19 @@ class MemoryView(MemoryMarks):
     async def insert(self, turn: Turn) -> None:
         await self._step("insert", lambda: self._tables.insert(turn))
 
-    async def row(self, key: TurnKey) -> Turn | None:
-        return await self._step("row", lambda: self._tables.unexpired().get(key))
+    async def row(self, key: TurnKey) -> Turn | UndecodableRow | None:
+        return await self._step("row", lambda: self._tables.read(key))
 
-    async def rows(self, partition: Partition, after: UUID | None = None) -> AsyncIterator[Turn]:
+    async def rows(
+        self, partition: Partition, after: UUID | None = None
+    ) -> AsyncIterator[Turn | UndecodableRow]:
         while page := await self._page("rows", self._tables.unexpired, partition, after):
             for key, turn in page:
-                expires = self._tables.expire_at.get(key)
-                now = self._tables.clock.now()
-                yield replace(turn, remaining=None if expires is None else expires - now)
+                yield self._tables.decoded(turn)
                 after = key.enqueue_id
+
+    async def renew_row(self, key: TurnKey) -> None:
+        await self._step("renew_row", lambda: self._tables.renew(key))
 
     async def count_rows(
         self, partition: Partition, now: datetime | None, after: UUID | None = None
@@ -45,7 +48,7 @@ class MemoryView(MemoryMarks):
 
     async def blob_keys(
         self, partition: Partition, through: UUID
-    ) -> AsyncIterator[tuple[UUID, str]]:
+    ) -> AsyncIterator[tuple[UUID, str | None]]:
         after: UUID | None = None
         rows = self._tables.unexpired
         while page := await self._page("blob_keys", rows, partition, after, through):
