@@ -3,63 +3,21 @@
 import asyncio
 from collections.abc import AsyncIterator
 from datetime import timedelta
-from pathlib import Path
 
 import pytest
 import uvloop
 
 from postroad.adapters.network.pools import PoolLimits
 from postroad.adapters.network.relay import SmtpRelay
-from postroad.adapters.network.sessions import IN_DOUBT
 from postroad.adapters.network.timeouts import Timeouts
-from postroad.domain.mail import Envelope, Mail, Origin, Outcome, OutcomeKind
+from postroad.adapters.network.transactions import IN_DOUBT
+from postroad.domain.mail import Envelope, Origin, Outcome, OutcomeKind
 from postroad.domain.nexthops import NextHop, Protocol, TlsMode
 from postroad.errors import BlobsUnavailable
 from support.certificates import Certificates
 from support.mails import Sample, samples
 from support.sink import EXTENSIONS, HANG_UP, SILENCE, Rule, Sink
-
-
-async def chunks(content: bytes, size: int = 65536) -> AsyncIterator[bytes]:
-    for start in range(0, len(content), size):
-        yield content[start : start + size]
-
-
-def relay_to(
-    sink: Sink,
-    tls: TlsMode = TlsMode.NONE,
-    *,
-    host: str = "127.0.0.1",
-    protocol: Protocol = Protocol.SMTP,
-    ca_file: Path | None = None,
-    limits: PoolLimits | None = None,
-    timeouts: Timeouts | None = None,
-) -> SmtpRelay:
-    return SmtpRelay(
-        NextHop(host, sink.port, tls, protocol),
-        ehlo_name="relay.example",
-        ca_file=ca_file,
-        limits=limits or PoolLimits(),
-        timeouts=timeouts or Timeouts(),
-    )
-
-
-async def hand_over(relay: SmtpRelay, mail: Mail) -> dict[str, Outcome]:
-    assert isinstance(mail.content, bytes)
-    result = await relay.transmit(mail.envelope, chunks(mail.content), len(mail.content))
-    return dict(result)
-
-
-def a_mail(*recipients: str, content: bytes = b"Subject: x\r\n\r\nbody\r\n") -> Mail:
-    return Mail("a@origin.example", recipients or ("b@dest.example",), content)
-
-
-def kinds(outcomes: dict[str, Outcome]) -> dict[str, OutcomeKind]:
-    return {recipient: outcome.kind for recipient, outcome in outcomes.items()}
-
-
-def refusing(verb: str, reply: str, only: str = "") -> Rule:
-    return lambda given, argument: reply if given == verb and only in argument else None
+from support.smtp_relay import a_mail, chunks, hand_over, kinds, refusing, relay_to
 
 
 @pytest.mark.parametrize("extensions", [EXTENSIONS, EXTENSIONS[1:]], ids=["pipelined", "stepwise"])
@@ -140,6 +98,9 @@ async def test_each_recipient_gets_the_answer_that_was_given_for_it() -> None:
         (refusing("RCPT", "552 too many recipients"), OutcomeKind.DEFERRED),
         (refusing("DATA", "554 5.6.0 no"), OutcomeKind.FAILED),
         (refusing("DATA", "451 4.3.0 no"), OutcomeKind.DEFERRED),
+        (refusing("DATA", "250 ok"), OutcomeKind.DEFERRED),
+        (refusing("MAIL", "250 ok\r\n250 stray"), OutcomeKind.DEFERRED),
+        (refusing("MAIL", "530 5.7.0 first STARTTLS"), OutcomeKind.DEFERRED),
         (refusing("DOT", "554 5.6.0 no"), OutcomeKind.FAILED),
         (refusing("DOT", "452 4.3.1 full"), OutcomeKind.DEFERRED),
         (refusing("DOT", "421 4.3.2 going down"), OutcomeKind.DEFERRED),
@@ -315,7 +276,7 @@ async def test_idle_sessions_say_goodbye() -> None:
 @pytest.mark.parametrize("verb", ["CONNECT", "MAIL", "DATA", "DOT"])
 async def test_a_silent_next_hop_is_given_up_in_time(verb: str) -> None:
     moment = timedelta(milliseconds=50)
-    timeouts = Timeouts(*(moment for _ in range(7)))
+    timeouts = Timeouts(*(moment for _ in range(8)))
     async with Sink(refusing(verb, SILENCE)) as sink:
         relay = relay_to(sink, timeouts=timeouts)
         outcomes = await hand_over(relay, a_mail())

@@ -24,11 +24,15 @@ HANG_UP = "hang up"
 SILENCE = "silence"
 """What a rule returns to say nothing more until the client has gone."""
 
+HALF_CLOSE = "half close"
+"""What a rule returns to end its own direction without a word, and to read on."""
+
 Rule = Callable[[str, str], str | None]
 """(verb, argument) → the reply to give instead, HANG_UP, SILENCE, or None for the usual reply.
 
-Besides the commands' verbs there are CONNECT (the greeting) and DOT (the end of a mail; its
-argument is a recipient under LMTP).
+Besides the commands' verbs there are CONNECT (the greeting), CONTENT (in the midst of a mail, after
+its first line; a refusal ends the connection) and DOT (the end of a mail; its argument is a
+recipient under LMTP).
 """
 
 EXTENSIONS = ("PIPELINING", "8BITMIME", "SMTPUTF8", "DSN", "ENHANCEDSTATUSCODES", "SIZE 104857600")
@@ -153,8 +157,11 @@ class _Dialogue:
         """Reply as the rule or as usual; return whether the connection is to end."""
         if reply == HANG_UP:
             return True
-        if reply == SILENCE:
-            await self._reader.read()
+        if reply in (SILENCE, HALF_CLOSE):
+            if reply == HALF_CLOSE:
+                self._writer.write_eof()
+            while await self._reader.read(1 << 16):
+                pass
             return True
         self._writer.write(f"{reply or usual}\r\n".encode())
         await self._writer.drain()
@@ -222,6 +229,10 @@ class _Dialogue:
         lines: list[bytes] = []
         while (line := await self._line()) != b".\r\n":
             lines.append(line.removeprefix(b"."))
+            early = self._sink.rule("CONTENT", "") if len(lines) == 1 else None
+            if early is not None and (await self._say(early, "") or early[:1] in "45"):
+                self._writer.close()
+                return True
         mail, self._mail = self._mail, None
         mail.content = b"".join(lines)
         return await self._end(mail)

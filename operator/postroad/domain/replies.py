@@ -20,6 +20,8 @@ _ENHANCED = re.compile(r"([245])\.([0-9]{1,3})\.([0-9]{1,3})(?=\s|$)")
 LONGEST_TEXT = 500
 """Characters of a reply that are kept in records and dead letters; the rest says nothing new."""
 
+_ABOUT_SENDER = frozenset((502, 503, 530, 534, 535, 538))
+
 MOST_LINES = 200
 """Lines of one reply before the peer is taken for broken. EHLO of the largest servers has 30."""
 
@@ -34,6 +36,9 @@ class EnhancedCode:
 
     def __str__(self) -> str:
         return f"{self.kind}.{self.subject}.{self.detail}"
+
+
+_CREDENTIALS_INVALID = EnhancedCode(5, 7, 8)
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,23 +83,41 @@ class Reply:
         return EnhancedCode(int(found[1]), int(found[2]), int(found[3]))
 
     @property
-    def outcome(self) -> Outcome:
-        """What the reply says about the recipients it answers for.
-
-        Anything that is neither a clear yes nor a clear no defers: mail is not given up on a guess.
+    def is_about_sender(self) -> bool:
+        """Whether a refusal is about this side and not about the mail: missing authentication or
+        encryption, a command out of order or unknown. What a change of settings mends must never
+        end a mail. Source: RFC 4954 6; RFC 5321 4.2.4; RFC 3463 3.8 (x.7.8).
         """
-        if self.is_positive:
-            return Outcome.delivered(str(self))
-        return Outcome.failed(str(self)) if self.is_permanent else Outcome.deferred(str(self))
+        return self.code in _ABOUT_SENDER or self.enhanced == _CREDENTIALS_INVALID
 
     @property
-    def recipient_outcome(self) -> Outcome:
-        """The same for a reply to RCPT, where 552 means "too many recipients" unless its enhanced
-        code says otherwise, and defers. Source: RFC 5321 4.5.3.1.10."""
-        too_many = self.code == 552 and (
-            self.enhanced is None or self.enhanced == EnhancedCode(5, 5, 3)
-        )
-        return Outcome.deferred(str(self)) if too_many else self.outcome
+    def is_too_many_recipients(self) -> bool:
+        """Whether a refused RCPT says only that a transaction takes no more recipients: 452 or 552,
+        unless the enhanced code names another reason. Source: RFC 5321 4.5.3.1.10."""
+        if self.code not in (452, 552):
+            return False
+        enhanced = self.enhanced
+        return enhanced is None or (enhanced.subject, enhanced.detail) == (5, 3)
+
+    @property
+    def refusal(self) -> Outcome:
+        """What a negative reply says about the recipients it answers for.
+
+        Anything that is not a clear no defers: mail is not given up on a guess. Never `delivered`.
+        """
+        if self.is_permanent and not self.is_about_sender:
+            return Outcome.failed(str(self))
+        return Outcome.deferred(str(self))
+
+    @property
+    def recipient_refusal(self) -> Outcome:
+        """The same for RCPT, where "too many recipients" defers although 552 is permanent."""
+        return Outcome.deferred(str(self)) if self.is_too_many_recipients else self.refusal
+
+    @property
+    def final_outcome(self) -> Outcome:
+        """What the reply to the end of a mail says: the only reply that may mean `delivered`."""
+        return Outcome.delivered(str(self)) if self.is_positive else self.refusal
 
     def encode(self) -> bytes:
         """Return the reply as it is sent, every line ended by CRLF."""

@@ -6,6 +6,7 @@ ended only then. A crash between the next hop's answer and the record is the one
 
 from __future__ import annotations
 
+import asyncio
 import re
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from dataclasses import dataclass, replace
@@ -28,6 +29,12 @@ _CODES = re.compile(r"[2-5][0-9]{2}(?: [245]\.[0-9]{1,3}\.[0-9]{1,3})?\b")
 
 MOST_RECIPIENTS = 100
 """Per transmission. Every server takes so many; more may be refused (RFC 5321 4.5.3.1.8)."""
+
+LONGEST_IN_HAND = timedelta(minutes=25)
+"""For one item. RabbitMQ takes a consumer that acknowledges nothing for 30 minutes for broken, and
+hands all that it holds to another: each mail in flight would be sent twice."""
+
+OUT_OF_TIME = Outcome.deferred("451 4.4.2 the next hop took too long over this mail")
 
 FIRST_PAUSE, LONGEST_PAUSE = timedelta(seconds=1), timedelta(seconds=30)
 """Between attempts to record what is known while the queue cannot be reached."""
@@ -58,15 +65,16 @@ class Deliverer:
     async def _deliver(self, item: Item, outcomes: dict[str, Outcome]) -> None:
         begun = self.clock.elapsed()
         recipients = item.mail.recipients
-        for start in range(0, len(recipients), MOST_RECIPIENTS):
-            part = recipients[start : start + MOST_RECIPIENTS]
-            results = await self._transmit(item, part)
+        left = recipients
+        while left:
+            results = await self._transmit(item, left[:MOST_RECIPIENTS], begun)
             outcomes.update(results)
-            if len(recipients) > MOST_RECIPIENTS:
+            left = tuple(each for each in left if each not in results)
+            if len(results) < len(recipients):
                 await self._record(item, results)
         ending = self._ending(item, outcomes)
-        if _must_be_recorded(outcomes, ending):
-            await self._record(item, outcomes)
+        if len(results) == len(recipients) and _must_be_recorded(outcomes, ending):
+            await self._record(item, results)
         await self._insist("end", _carrying_out(item, ending))
         self._report(item, outcomes, ending, self.clock.elapsed() - begun)
 
@@ -83,7 +91,14 @@ class Deliverer:
             uniform=self.chance.uniform(),
         )
 
-    async def _transmit(self, item: Item, recipients: tuple[str, ...]) -> Mapping[str, Outcome]:
+    async def _transmit(
+        self, item: Item, recipients: tuple[str, ...], begun_at: timedelta
+    ) -> Mapping[str, Outcome]:
+        """Transmit once; return what became of at least one of the recipients. Those that are left
+        out are to be transmitted again."""
+        time_left = LONGEST_IN_HAND - (self.clock.elapsed() - begun_at)
+        if time_left <= timedelta(0):
+            return dict.fromkeys(recipients, OUT_OF_TIME)
         envelope = item.mail
         if len(recipients) < len(envelope.recipients):
             envelope = replace(envelope, recipients=recipients)
@@ -91,7 +106,8 @@ class Deliverer:
         try:
             content = cast("AsyncGenerator[bytes, None]", item.stream())
             try:
-                results = await self.transport.transmit(envelope, content, item.size_bytes)
+                async with asyncio.timeout(time_left.total_seconds()) as limit:
+                    results = await self.transport.transmit(envelope, content, item.size_bytes)
             finally:
                 await content.aclose()  # a transport that stops early must not keep a download open
         except (QueueClosed, BlobMissing, TurnLost):
@@ -100,15 +116,19 @@ class Deliverer:
             deferred = Outcome.deferred(f"451 4.3.0 {type(error).__name__}")
             _log.warning("mail not transmitted", **_ids(self.queue, item), error=str(error))
             results = dict.fromkeys(recipients, deferred)
-        except Exception:
-            deferred = Outcome.deferred("451 4.3.5 the worker failed in an unforeseen way")
-            _log.exception("mail not transmitted", **_ids(self.queue, item))
-            results = dict.fromkeys(recipients, deferred)
+        except Exception as error:
+            if isinstance(error, TimeoutError) and limit.expired():
+                results = dict.fromkeys(recipients, OUT_OF_TIME)
+            else:
+                deferred = Outcome.deferred("451 4.3.5 the worker failed in an unforeseen way")
+                _log.exception("mail not transmitted", **_ids(self.queue, item))
+                results = dict.fromkeys(recipients, deferred)
         else:
-            if len(results) < len(recipients):
-                # A transport that says nothing of somebody has not delivered to them.
+            results = {each: results[each] for each in recipients if each in results}
+            if not results:
+                # Without an answer for one recipient at least, repeating would never end.
                 silent = Outcome.deferred("451 4.3.5 nothing was said of this recipient")
-                results = dict.fromkeys(recipients, silent) | dict(results)
+                results = dict.fromkeys(recipients, silent)
         finally:
             _seconds_of(self.queue).observe(perf_counter() - begun)
         for outcome in results.values():
@@ -121,8 +141,14 @@ class Deliverer:
         for recipient, outcome in outcomes.items():
             if outcome.kind is not OutcomeKind.DEFERRED:
                 finished.setdefault(outcome, []).append(recipient)
-        for outcome, recipients in finished.items():
-            await self._insist("record", partial(item.record, tuple(recipients), outcome))
+        # All at once, so that they share a sync or a round trip: fifty refusals differ by the
+        # address in their text alone.
+        await asyncio.gather(
+            *(
+                self._insist("record", partial(item.record, tuple(recipients), outcome))
+                for outcome, recipients in finished.items()
+            )
+        )
 
     async def _insist(self, step: str, operation: Callable[[], Awaitable[None]]) -> None:
         """Do it until it is done: what happened to the mail must not be forgotten.

@@ -6,8 +6,9 @@ from typing import cast
 
 import pytest
 
+from postroad.adapters.network.exchange import SessionRefused
 from postroad.adapters.network.pools import PoolLimits, SessionPool
-from postroad.adapters.network.sessions import Session, SessionRefused
+from postroad.adapters.network.sessions import Session
 
 BRIEF, LONG = timedelta(milliseconds=20), timedelta(hours=1)
 

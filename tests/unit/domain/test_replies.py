@@ -48,7 +48,7 @@ def test_a_reply_shown_to_people_is_one_printable_line(reply: Reply) -> None:
     ],
 )
 def test_the_first_digit_decides_the_outcome(code: int, kind: OutcomeKind) -> None:
-    assert Reply(code, ("x",)).outcome.kind is kind
+    assert Reply(code, ("x",)).final_outcome.kind is kind
 
 
 @pytest.mark.parametrize(
@@ -60,8 +60,8 @@ def test_the_first_digit_decides_the_outcome(code: int, kind: OutcomeKind) -> No
     ],
 )
 def test_552_to_a_recipient_defers_unless_it_says_otherwise(text: str, kind: OutcomeKind) -> None:
-    assert Reply(552, (text,)).recipient_outcome.kind is kind
-    assert Reply(552, (text,)).outcome.kind is OutcomeKind.FAILED
+    assert Reply(552, (text,)).recipient_refusal.kind is kind
+    assert Reply(552, (text,)).refusal.kind is OutcomeKind.FAILED
 
 
 @pytest.mark.parametrize(

@@ -1,10 +1,13 @@
 """Commands are read as RFC 5321 and its extensions say; what is malformed changes nothing."""
 
+from collections.abc import AsyncIterator
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from postroad.adapters.network.commands import Needs, mail_command, recipient_command
+from postroad.adapters.network.content import Content
 from postroad.domain.mail import DsnOptions, Envelope, RecipientDsn
 from postroad.intake.commands import (
     LONGEST_LINE,
@@ -128,20 +131,27 @@ addresses = st.builds("{}@{}".format, locals_, domains)
 printable = st.text(st.characters(min_codepoint=32, max_codepoint=126), min_size=1, max_size=40)
 
 
+async def _no_more() -> AsyncIterator[bytes]:
+    for chunk in tuple[bytes]():
+        yield chunk
+
+
 @given(st.one_of(st.none(), addresses), addresses, printable, printable)
 def test_what_the_transport_writes_the_intake_reads(
     sender: str | None, recipient: str, envid: str, original: str
 ) -> None:
     dsn = RecipientDsn(("FAILURE", "DELAY"), f"rfc822;{original}")
     envelope = Envelope(sender, (recipient,), dsn=DsnOptions("FULL", envid, {recipient: dsn}))
-    needs = Needs.of(envelope, 7, has_8bit=True)
+    needs = Needs.of(envelope, Content(b"\xff", _no_more()), 7)
     offered = {"SIZE": "", "8BITMIME": "", "SMTPUTF8": "", "DSN": ""}
 
     mail = split_command(mail_command(envelope, needs, offered)[:-2])
     rcpt = split_command(recipient_command(recipient, envelope, offered)[:-2])
 
     assert mail[0] == "MAIL"
-    assert parse_mail(mail[1]) == MailFrom(sender, 7, needs.has_utf8_envelope, "FULL", envid)
+    assert parse_mail(mail[1]) == MailFrom(
+        sender, 7, not f"{sender}{recipient}".isascii(), "FULL", envid
+    )
     assert parse_rcpt(rcpt[1], utf8=True) == RcptTo(recipient, dsn)
 
 

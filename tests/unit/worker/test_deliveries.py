@@ -1,5 +1,6 @@
 """A delivery records what it learns before it ends the item, and insists until that is done."""
 
+import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Mapping
 from datetime import UTC, datetime, timedelta
@@ -165,6 +166,78 @@ async def test_a_transport_that_says_nothing_of_a_recipient_has_not_delivered_to
     (recorded, ended) = item.steps
     assert recorded == ("record", ("a@b",), YES)
     assert ended[:3] == ("retry", MINUTE, ("c@d",))
+
+
+async def test_recipients_that_a_transport_leaves_out_are_transmitted_at_once() -> None:
+    class Taking(Answers):
+        """Takes two recipients at a time."""
+
+        async def transmit(
+            self, envelope: Envelope, content: AsyncIterator[bytes], size_bytes: int
+        ) -> Mapping[str, Outcome]:
+            return dict(list((await super().transmit(envelope, content, size_bytes)).items())[:2])
+
+    item = OneItem("a@b", "c@d", "e@f", "g@h", "i@j")
+    transport = Taking({**dict.fromkeys(item.mail.recipients, YES), "e@f": NO})
+
+    await deliver(item, transport)
+
+    assert transport.asked == [item.mail.recipients[start:] for start in (0, 2, 4)]
+    assert item.steps[:3] == [
+        ("record", ("a@b", "c@d"), YES),
+        ("record", ("e@f",), NO),
+        ("record", ("g@h",), YES),
+    ]
+    assert item.steps[-1] == ("reject", "550 no")
+
+
+async def test_answers_that_differ_are_recorded_side_by_side() -> None:
+    """So they share a sync: each refusal of a large mail quotes another address."""
+    recipients = tuple(f"r{number}@b" for number in range(50))
+    under_way = longest = 0
+
+    class Slow(OneItem):
+        async def record(self, recipients: tuple[str, ...], outcome: Outcome) -> None:
+            nonlocal under_way, longest
+            under_way += 1
+            longest = max(longest, under_way)
+            await asyncio.sleep(0)
+            under_way -= 1
+
+    answers = {each: Outcome.failed(f"550 5.1.1 <{each}> is unknown") for each in recipients}
+
+    await deliver(Slow(*recipients, "late@b"), Answers({**answers, "late@b": LATER}))
+
+    assert longest == 50
+
+
+async def test_a_mail_that_a_next_hop_is_slow_over_goes_out_of_hand_in_time() -> None:
+    class Aging(StillClock):
+        """Each look at it is 13 minutes after the one before."""
+
+        looks = 0
+
+        def elapsed(self) -> timedelta:
+            self.looks += 1
+            return (self.looks - 1) * timedelta(minutes=13)
+
+    class Taking(Answers):
+        async def transmit(
+            self, envelope: Envelope, content: AsyncIterator[bytes], size_bytes: int
+        ) -> Mapping[str, Outcome]:
+            return dict(list((await super().transmit(envelope, content, size_bytes)).items())[:1])
+
+    item = OneItem("a@b", "c@d")
+    transport = Taking({"a@b": YES, "c@d": YES})
+    plan = RetryPlan((MINUTE,), timedelta(hours=1), spread=0)
+
+    await Deliverer("q", transport, plan, Aging(), NoChance()).deliver(cast("Item", item))
+
+    assert transport.asked == [("a@b", "c@d")]
+    assert item.steps == [
+        ("record", ("a@b",), YES),
+        ("retry", MINUTE, ("c@d",), deliveries.OUT_OF_TIME.text),
+    ]
 
 
 @given(

@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
+from postroad.adapters.network.content import Content
+from postroad.domain.internationalized import ascii_address
 from postroad.domain.mail import Envelope, Outcome
 from postroad.domain.xtext import encode_xtext
 
@@ -24,24 +26,70 @@ class Needs(NamedTuple):
     may_have_8bit: bool
     """Whether 8BITMIME is better declared: not all of the content has been looked at yet."""
 
-    has_utf8_envelope: bool
+    has_utf8: bool
+    """Whether envelope or header cannot be said without SMTPUTF8."""
+
+    came_by_utf8: bool
+    """Whether the client that handed the mail in declared SMTPUTF8, needed or not."""
 
     @classmethod
-    def of(
-        cls, envelope: Envelope, size_bytes: int, *, has_8bit: bool, may_have_8bit: bool = False
-    ) -> Needs:
-        """Return the needs. A mail that came in by SMTPUTF8 must leave by it: its origin's protocol
-        (`UTF8SMTP…`) says so. Source: RFC 6531 3.1, 4.3."""
+    def of(cls, envelope: Envelope, content: Content, size_bytes: int) -> Needs:
+        """Return the needs. A client declares SMTPUTF8 also for mail that is all ASCII; only an
+        internationalised envelope or header needs it. Source: RFC 6531 3.4, 3.6."""
         by_utf8 = envelope.origin is not None and (envelope.origin.protocol or "").startswith(
             "UTF8"
         )
-        utf8 = by_utf8 or not "".join((envelope.sender or "", *envelope.recipients)).isascii()
-        return cls(size_bytes, has_8bit, has_8bit or may_have_8bit, utf8)
+        addresses = (envelope.sender or "", *envelope.recipients)
+        utf8 = not "".join(addresses).isascii() and any(_is_utf8_only(each) for each in addresses)
+        may_have_8bit = content.has_8bit or content.seen_bytes < size_bytes
+        return cls(
+            size_bytes,
+            content.has_8bit,
+            may_have_8bit,
+            utf8 or (by_utf8 and content.has_8bit_header),
+            by_utf8,
+        )
+
+
+def _is_utf8_only(address: str) -> bool:
+    """Whether an address cannot be written in ASCII: its local part is not, or its domain has no
+    A-labels."""
+    return not ascii_address(address).isascii()
+
+
+def most_recipients(extensions: Extensions) -> int | None:
+    """Return how many recipients the next hop takes in one transaction; None when it does not say.
+    Source: RFC 9422."""
+    return _limit(extensions, "RCPTMAX")
+
+
+def most_mails(extensions: Extensions) -> int | None:
+    """Return how many transactions the next hop takes in one session; None when it does not say.
+    Source: RFC 9422."""
+    return _limit(extensions, "MAILMAX")
+
+
+def _limit(extensions: Extensions, name: str) -> int | None:
+    for word in extensions.get("LIMITS", "").split():
+        key, _, number = word.partition("=")
+        if key.upper() == name and number.isascii() and number.isdecimal() and int(number) > 0:
+            return int(number)
+    return None
+
+
+def _is_ascii(envelope: Envelope) -> bool:
+    return "".join((envelope.sender or "", *envelope.recipients)).isascii()
+
+
+def _spoken(address: str, extensions: Extensions) -> str:
+    """Return an address as it is sent: by A-labels where SMTPUTF8 is not offered. Source: RFC 5891
+    4.4; RFC 6531 3.2."""
+    return address if "SMTPUTF8" in extensions else ascii_address(address)
 
 
 def refusal(needs: Needs, extensions: Extensions) -> Outcome | None:
     """Return why this next hop cannot take the mail at all, or None."""
-    if needs.has_utf8_envelope and "SMTPUTF8" not in extensions:
+    if needs.has_utf8 and "SMTPUTF8" not in extensions:
         return Outcome.failed("550 5.6.7 the next hop does not offer SMTPUTF8")
     if needs.has_8bit and "8BITMIME" not in extensions:
         return Outcome.failed("554 5.6.3 the next hop does not offer 8BITMIME")
@@ -53,12 +101,12 @@ def refusal(needs: Needs, extensions: Extensions) -> Outcome | None:
 
 def mail_command(envelope: Envelope, needs: Needs, extensions: Extensions) -> bytes:
     """Return MAIL with every parameter that is needed and offered."""
-    words = [f"MAIL FROM:<{envelope.sender or ''}>"]
+    words = [f"MAIL FROM:<{_spoken(envelope.sender or '', extensions)}>"]
     if "SIZE" in extensions:
         words.append(f"SIZE={needs.size_bytes}")
     if needs.may_have_8bit and "8BITMIME" in extensions:
         words.append("BODY=8BITMIME")
-    if needs.has_utf8_envelope:
+    if "SMTPUTF8" in extensions and (needs.came_by_utf8 or not _is_ascii(envelope)):
         words.append("SMTPUTF8")
     if "DSN" in extensions and envelope.dsn is not None:
         if envelope.dsn.ret:
@@ -70,7 +118,7 @@ def mail_command(envelope: Envelope, needs: Needs, extensions: Extensions) -> by
 
 def recipient_command(recipient: str, envelope: Envelope, extensions: Extensions) -> bytes:
     """Return RCPT with the DSN parameters it came with, where DSN is offered."""
-    words = [f"RCPT TO:<{recipient}>"]
+    words = [f"RCPT TO:<{_spoken(recipient, extensions)}>"]
     options = envelope.dsn.recipients.get(recipient) if envelope.dsn is not None else None
     if "DSN" in extensions and options is not None:
         if options.notify:

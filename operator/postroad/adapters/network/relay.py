@@ -6,14 +6,11 @@ import ssl
 from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 
+from postroad.adapters.network.connecting import Addresses
 from postroad.adapters.network.content import Content
+from postroad.adapters.network.exchange import SessionRefused
 from postroad.adapters.network.pools import PoolLimits, SessionPool
-from postroad.adapters.network.sessions import (
-    SecuringFailed,
-    Session,
-    SessionRefused,
-    SessionStale,
-)
+from postroad.adapters.network.sessions import SecuringFailed, Session, SessionStale
 from postroad.adapters.network.timeouts import Timeouts
 from postroad.domain.mail import Envelope, Outcome
 from postroad.domain.nexthops import NextHop, TlsMode
@@ -40,6 +37,7 @@ class SmtpRelay:
         timeouts: Timeouts = _TIMEOUTS,
     ) -> None:
         self._next_hop = next_hop
+        self._addresses = Addresses(next_hop.host, next_hop.port)
         self._ehlo_name = ehlo_name
         self._timeouts = timeouts
         self._context = _tls_context(next_hop.tls, ca_file)
@@ -68,14 +66,17 @@ class SmtpRelay:
 
     async def _open(self) -> Session:
         try:
-            return await Session.open(
-                self._next_hop, self._ehlo_name, self._context, self._timeouts
-            )
+            return await self._open_with(self._context)
         except SecuringFailed:
             if self._next_hop.tls is not TlsMode.OPPORTUNISTIC:
                 raise
         # A server whose TLS is broken still takes mail in clear, and opportunistic accepts that.
-        return await Session.open(self._next_hop, self._ehlo_name, None, self._timeouts)
+        return await self._open_with(None)
+
+    async def _open_with(self, context: ssl.SSLContext | None) -> Session:
+        return await Session.open(
+            self._addresses, self._next_hop, self._ehlo_name, context, self._timeouts
+        )
 
 
 def _tls_context(mode: TlsMode, ca_file: Path | None) -> ssl.SSLContext | None:

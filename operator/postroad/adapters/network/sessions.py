@@ -1,46 +1,19 @@
-"""An SMTP or LMTP session with a next hop, as the client.
-
-A transaction goes out in as few round trips as the next hop allows (PIPELINING): MAIL, RCPT and
-DATA in one group, then the content as a stream.
-What the session could not find out is deferred. Between the final dot and its reply lies the one
-moment in which a lost connection can lead to a second copy: the mail is deferred, because a loss
-would be worse (RFC 1047).
-"""
+"""A session with a next hop: opened, secured, used for one transaction after the other, closed."""
 
 from __future__ import annotations
 
 import ssl
-from collections.abc import Sequence
-from datetime import timedelta
+from collections.abc import Mapping
 
-from postroad.adapters.network.commands import (
-    Needs,
-    mail_command,
-    recipient_command,
-    refusal,
-)
+from postroad.adapters.network.commands import Needs, most_mails, most_recipients, refusal
+from postroad.adapters.network.connecting import Addresses
 from postroad.adapters.network.content import Content
+from postroad.adapters.network.exchange import Exchange, OutOfStep, SessionRefused, text_of
 from postroad.adapters.network.timeouts import Timeouts
-from postroad.adapters.network.wire import Wire, WireError, connect
-from postroad.domain.mail import Envelope, Outcome
+from postroad.adapters.network.transactions import Transaction
+from postroad.adapters.network.wire import Wire, WireError
+from postroad.domain.mail import Envelope, Outcome, OutcomeKind
 from postroad.domain.nexthops import NextHop, Protocol, TlsMode
-from postroad.domain.replies import Reply, ReplyReader
-from postroad.domain.transparency import Stuffer
-from postroad.errors import InvalidInput
-
-LONGEST_REPLY_LINE = 4096
-"""Octets; RFC 5321 4.5.3.1.5 says 512, some servers send more."""
-
-GROUP = 100
-"""Commands sent before their replies are read. Bounds what both sides must hold (RFC 2920 3.1)."""
-
-_NOTHING_YET = Reply(250)
-
-IN_DOUBT = "451 4.4.2 the connection was lost after the end of the mail: it may have been taken"
-
-
-class SessionRefused(WireError):
-    """The next hop does not want to talk now; the message is its reply or what went wrong."""
 
 
 class SecuringFailed(SessionRefused):
@@ -56,24 +29,30 @@ class Session:
 
     def __init__(self, wire: Wire, next_hop: NextHop, timeouts: Timeouts) -> None:
         self._wire = wire
+        self._exchange = Exchange(wire)
         self._next_hop = next_hop
         self._timeouts = timeouts
-        self._replies = ReplyReader()
         self._extensions: dict[str, str] = {}
+        self._most_recipients: int | None = None
         self._is_broken = False
         self.transactions = 0
         """How many mails were tried on it."""
 
     @classmethod
     async def open(
-        cls, next_hop: NextHop, ehlo_name: str, context: ssl.SSLContext | None, timeouts: Timeouts
+        cls,
+        addresses: Addresses,
+        next_hop: NextHop,
+        ehlo_name: str,
+        context: ssl.SSLContext | None,
+        timeouts: Timeouts,
     ) -> Session:
         """Connect, greet, and secure the connection as the next hop's mode says.
 
         Raises: SessionRefused.
         """
         try:
-            wire = await connect(next_hop.host, next_hop.port, timeouts.connect)
+            wire = await addresses.connect(timeouts.connect)
         except WireError as error:
             raise SessionRefused(f"451 4.4.1 {error}") from error
         session = cls(wire, next_hop, timeouts)
@@ -83,54 +62,62 @@ class Session:
                 await session._secure(ehlo_name, context)
         except BaseException as error:
             wire.abort()
-            if isinstance(error, WireError | InvalidInput) and not isinstance(
-                error, SessionRefused
-            ):
-                raise SessionRefused(_text_of(error)) from error
+            if isinstance(error, WireError) and not isinstance(error, SessionRefused):
+                raise SessionRefused(text_of(error)) from error
             raise
         return session
 
     @property
     def is_reusable(self) -> bool:
         """Whether another transaction can be tried."""
-        return not self._is_broken and self._wire.is_open
+        limit = most_mails(self._extensions)
+        is_worn = limit is not None and self.transactions >= limit
+        return not self._is_broken and not is_worn and self._wire.is_open
 
     async def transmit(
         self, envelope: Envelope, content: Content, size_bytes: int
     ) -> dict[str, Outcome]:
-        """Hand over one mail; return an outcome for every recipient.
+        """Hand over one mail; return outcomes as the port says: recipients that the next hop has no
+        room for in one transaction are left out.
 
         Raises: SessionStale when nothing was said and nothing read of the content beyond its
         beginning, so that another session can be tried; what reading the content raises.
         """
-        needs = Needs.of(
-            envelope,
-            size_bytes,
-            has_8bit=content.has_8bit,
-            may_have_8bit=content.seen_bytes < size_bytes,
-        )
+        needs = Needs.of(envelope, content, size_bytes)
         if refused := refusal(needs, self._extensions):
             return dict.fromkeys(envelope.recipients, refused)
+        transaction = Transaction(
+            self._exchange, self._next_hop.protocol, self._extensions, self._timeouts
+        )
         self.transactions += 1
         self._is_broken = True  # until this transaction has come to a clean end
-        outcomes: dict[str, Outcome] = {}
+        recipients = envelope.recipients[: self._limit_of_recipients()]
         try:
-            accepted = await self._send_envelope(envelope, needs, outcomes)
-        except (WireError, InvalidInput) as error:
-            if self.transactions > 1 and not outcomes:
+            await transaction.run(envelope, recipients, needs, content)
+        except WireError as error:
+            is_unused = not transaction.outcomes and not transaction.accepted
+            if self.transactions > 1 and is_unused and not isinstance(error, OutOfStep):
                 raise SessionStale from error
-            return _defer_rest(envelope, outcomes, _text_of(error))
-        if accepted:
-            await self._send_content(accepted, content, outcomes)
-        return _defer_rest(envelope, outcomes, "451 4.3.0 the next hop gave no answer")
+            transaction.interrupted(error)
+            return _with_rest(envelope, transaction.outcomes, text_of(error))
+        self._is_broken = not transaction.is_clean
+        if transaction.has_overflowed:
+            self._most_recipients = transaction.accepted
+        outcomes = transaction.outcomes
+        goes_on = transaction.is_clean and any(
+            each.kind is not OutcomeKind.DEFERRED for each in outcomes.values()
+        )
+        if goes_on:
+            return {each: outcomes[each] for each in envelope.recipients if each in outcomes}
+        return _with_rest(envelope, outcomes, "451 4.3.0 the next hop gave no answer")
 
     async def quit(self) -> None:
         """Say goodbye and close, within a moment. Never raises."""
         try:
-            if self.is_reusable:
-                await self._ask(b"QUIT\r\n", self._timeouts.goodbye)
+            if not self._is_broken and self._wire.is_open:
+                await self._exchange.ask(b"QUIT\r\n", self._timeouts.goodbye)
             await self._wire.close(self._timeouts.goodbye)
-        except (WireError, InvalidInput):
+        except WireError:
             self._wire.abort()
 
     def abort(self) -> None:
@@ -138,15 +125,20 @@ class Session:
         self._is_broken = True
         self._wire.abort()
 
+    def _limit_of_recipients(self) -> int | None:
+        limits = (self._most_recipients, most_recipients(self._extensions))
+        return min((each for each in limits if each is not None), default=None)
+
     async def _greet(self, ehlo_name: str) -> None:
-        greeting = await self._reply(self._timeouts.greeting)
+        greeting = await self._exchange.reply(self._timeouts.greeting)
         if not greeting.is_positive:
             raise SessionRefused(str(greeting))
         await self._hello(ehlo_name)
 
     async def _hello(self, name: str) -> None:
         verb = "LHLO" if self._next_hop.protocol is Protocol.LMTP else "EHLO"
-        reply = await self._ask(f"{verb} {name}\r\n".encode(), self._timeouts.command)
+        command = self._timeouts.command
+        reply = await self._exchange.ask(f"{verb} {name}\r\n".encode(), command)
         self._extensions = {}
         if reply.is_positive:
             for line in reply.lines[1:]:
@@ -154,7 +146,7 @@ class Session:
                 self._extensions[keyword.upper()] = parameters
             return
         if verb == "EHLO" and reply.is_permanent:
-            reply = await self._ask(f"HELO {name}\r\n".encode(), self._timeouts.command)
+            reply = await self._exchange.ask(f"HELO {name}\r\n".encode(), command)
         if not reply.is_positive:
             raise SessionRefused(str(reply))
 
@@ -163,7 +155,7 @@ class Session:
             if self._next_hop.tls is TlsMode.REQUIRED:
                 raise SessionRefused("451 4.7.5 the next hop does not offer STARTTLS")
             return
-        reply = await self._ask(b"STARTTLS\r\n", self._timeouts.command)
+        reply = await self._exchange.ask(b"STARTTLS\r\n", self._timeouts.command)
         if reply.is_positive:
             try:
                 await self._wire.start_tls(
@@ -175,136 +167,10 @@ class Session:
         elif self._next_hop.tls is TlsMode.REQUIRED:
             raise SecuringFailed(str(reply))
 
-    async def _send_envelope(
-        self, envelope: Envelope, needs: Needs, outcomes: dict[str, Outcome]
-    ) -> Sequence[str]:
-        """Send MAIL, RCPT and DATA. Return the recipients that wait for the content, and put what
-        became of the others into `outcomes`."""
-        recipients = envelope.recipients
-        commands = [mail_command(envelope, needs, self._extensions)]
-        commands += [recipient_command(each, envelope, self._extensions) for each in recipients]
-        commands.append(b"DATA\r\n")
-        data = len(commands) - 1
-        size = GROUP if "PIPELINING" in self._extensions else 1
-        accepted: list[str] = []
-        reply = _NOTHING_YET
-        for start in range(0, len(commands), size):
-            group = commands[start : start + size]
-            if start == data and not accepted:
-                break  # nobody is left to send it to
-            await self._wire.write(b"".join(group), self._timeouts.command)
-            for number in range(start, start + len(group)):
-                if number == data:
-                    reply = await self._reply(self._timeouts.data_start)
-                    break
-                reply = await self._reply(self._timeouts.command)
-                if number > 0:
-                    self._note(recipients[number - 1], reply, accepted, outcomes)
-                elif not reply.is_positive:
-                    outcomes.update(dict.fromkeys(recipients, reply.outcome))
-            if len(outcomes) == len(recipients) and start == 0 and len(group) < len(commands):
-                break
-        if accepted and reply.is_intermediate:
-            return accepted
-        await self._leave_transaction(accepted, reply, outcomes)
-        return ()
 
-    @staticmethod
-    def _note(
-        recipient: str, reply: Reply, accepted: list[str], outcomes: dict[str, Outcome]
-    ) -> None:
-        if recipient in outcomes:
-            return  # MAIL was refused; what the server says to RCPT then means nothing
-        if reply.is_positive:
-            accepted.append(recipient)
-        else:
-            outcomes[recipient] = reply.recipient_outcome
-
-    async def _leave_transaction(
-        self, accepted: Sequence[str], reply: Reply, outcomes: dict[str, Outcome]
-    ) -> None:
-        """Go on after a reply to DATA (or the last one, when DATA was not sent) with which no
-        content can follow."""
-        if reply.is_intermediate:
-            # DATA was pipelined after RCPTs that all failed: a lone dot ends it (RFC 2920 3.1).
-            await self._ask(b".\r\n", self._timeouts.data_end)
-        else:
-            outcomes.update(dict.fromkeys(accepted, reply.outcome))
-        await self._reset()
-
-    async def _reset(self) -> None:
-        self._is_broken = not (await self._ask(b"RSET\r\n", self._timeouts.command)).is_positive
-
-    async def _send_content(
-        self, accepted: Sequence[str], content: Content, outcomes: dict[str, Outcome]
-    ) -> None:
-        stuffer = Stuffer()
-        held = b""  # the last piece goes together with the dot
-        problem: Outcome | None = None
-        takes_8bit = "8BITMIME" in self._extensions
-        chunk: bytes | None = content.first
-        # An error of the content itself is the caller's; the session is broken then and is closed
-        # before the dot, so that no next hop takes half a mail.
-        while chunk is not None:
-            if not takes_8bit and not chunk.isascii():
-                problem = Outcome.failed("554 5.6.3 the next hop does not offer 8BITMIME")
-                break
-            try:
-                if held:
-                    await self._wire.write(held, self._timeouts.data_block)
-            except WireError as error:
-                problem = Outcome.deferred(f"451 4.4.2 {error}")
-                break
-            held = stuffer.feed(chunk)
-            chunk = await content.more()
-        if problem is not None:
-            self._wire.abort()
-            outcomes.update(dict.fromkeys(accepted, problem))
-            return
-        await self._finish(accepted, held + stuffer.end(), outcomes)
-
-    async def _finish(
-        self, accepted: Sequence[str], end: bytes, outcomes: dict[str, Outcome]
-    ) -> None:
-        try:
-            await self._wire.write(end, self._timeouts.data_end)
-            if self._next_hop.protocol is Protocol.LMTP:
-                for recipient in accepted:  # one reply each, in their order (RFC 2033 4.2)
-                    outcomes[recipient] = (await self._reply(self._timeouts.data_end)).outcome
-            else:
-                outcome = (await self._reply(self._timeouts.data_end)).outcome
-                outcomes.update(dict.fromkeys(accepted, outcome))
-        except (WireError, InvalidInput) as error:
-            text = str(error) if isinstance(error, SessionRefused) else IN_DOUBT
-            for recipient in accepted:
-                outcomes.setdefault(recipient, Outcome.deferred(text))
-            return
-        self._is_broken = False
-
-    async def _ask(self, command: bytes, timeout: timedelta) -> Reply:
-        await self._wire.write(command, timeout)
-        return await self._reply(timeout)
-
-    async def _reply(self, timeout: timedelta) -> Reply:
-        """Read a reply. Raises: SessionRefused for 421, with which the server ends the session."""
-        while True:
-            line = await self._wire.read_line(LONGEST_REPLY_LINE, timeout)
-            reply = self._replies.feed(line)
-            if reply is not None:
-                break
-        if reply.code == 421:
-            self._is_broken = True
-            raise SessionRefused(str(reply))
-        return reply
-
-
-def _text_of(error: Exception) -> str:
-    return str(error) if isinstance(error, SessionRefused) else f"451 4.4.2 {error}"
-
-
-def _defer_rest(envelope: Envelope, outcomes: dict[str, Outcome], text: str) -> dict[str, Outcome]:
+def _with_rest(
+    envelope: Envelope, outcomes: Mapping[str, Outcome], text: str
+) -> dict[str, Outcome]:
     """Return outcomes for all, in the envelope's order."""
-    if len(envelope.recipients) == len(outcomes) == 1:
-        return outcomes
     deferred = Outcome.deferred(text)
     return {recipient: outcomes.get(recipient, deferred) for recipient in envelope.recipients}

@@ -104,8 +104,7 @@ class Wire(asyncio.Protocol):
 
     def resume_writing(self) -> None:
         self._is_writing_paused = False
-        if self._writer is not None and not self._writer.done():
-            self._writer.set_result(None)
+        self._wake_writer()
 
     # What SMTP calls.
 
@@ -119,6 +118,11 @@ class Wire(asyncio.Protocol):
     def is_open(self) -> bool:
         """Whether neither side has ended the connection and nothing unasked-for has arrived."""
         return not self._at_end and not self._buffer and self._transport is not None
+
+    @property
+    def has_unread(self) -> bool:
+        """Whether something has arrived that was not read yet."""
+        return bool(self._buffer)
 
     async def read_line(self, limit: int, timeout: timedelta) -> bytes:
         """Return the next line without its CRLF. A bare CR or LF is part of the line.
@@ -142,8 +146,9 @@ class Wire(asyncio.Protocol):
             searched = max(0, len(self._buffer) - 1)
             await self._arrival(due)
 
-    async def write(self, data: bytes, timeout: timedelta) -> None:
-        """Send; returns when it was handed to the system or little is waiting.
+    async def write(self, data: bytes, timeout: timedelta, *, until_unread: bool = False) -> None:
+        """Send; returns when it was handed to the system or little is waiting. With `until_unread`
+        also when something arrives: a peer that refuses may have stopped reading.
 
         Raises: ConnectionLost, TooSlow.
         """
@@ -151,13 +156,15 @@ class Wire(asyncio.Protocol):
             raise ConnectionLost from self._lost
         self._transport.write(data)
         if self._is_writing_paused or self._is_closed:
-            await self.flush(timeout)
+            await self.flush(timeout, until_unread=until_unread)
 
-    async def flush(self, timeout: timedelta) -> None:
+    async def flush(self, timeout: timedelta, *, until_unread: bool = False) -> None:
         """Wait until little is waiting to be sent. Raises: ConnectionLost, TooSlow."""
         if self._is_writing_paused:
             async with _deadline(timeout):
                 while self._is_writing_paused and not self._is_closed:
+                    if until_unread and self._buffer:
+                        return
                     self._writer = self._loop.create_future()
                     await self._writer
         if self._is_closed:
@@ -254,6 +261,11 @@ class Wire(asyncio.Protocol):
         """Something has arrived, or nothing will any more."""
         if self._reader is not None and not self._reader.done():
             self._reader.set_result(None)
+        self._wake_writer()
+
+    def _wake_writer(self) -> None:
+        if self._writer is not None and not self._writer.done():
+            self._writer.set_result(None)
 
 
 class _deadline:  # noqa: N801  # reads as a statement

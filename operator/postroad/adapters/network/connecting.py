@@ -1,0 +1,63 @@
+"""Connecting to a next hop that has several addresses: each gets its own time.
+
+Source: RFC 5321 5.1: all addresses of a host are tried in order until one answers, at least two.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from datetime import timedelta
+
+from postroad.adapters.network.wire import ConnectionLost, Wire, WireError, connect
+
+MOST_ADDRESSES = 8
+"""Tried for one session; each may use up its whole time."""
+
+SHUN = timedelta(minutes=5)
+"""For how long an address that did not answer is tried after the others."""
+
+
+class Addresses:
+    """The addresses of one host, resolved anew for each connection. Needs a running event loop."""
+
+    def __init__(self, host: str, port: int) -> None:
+        self._host = host
+        self._port = port
+        self._shunned: dict[str, float] = {}
+        """Address → the loop's time until which it comes last."""
+
+    async def connect(self, timeout: timedelta) -> Wire:
+        """Connect to the first address that answers within `timeout`.
+
+        Raises: ConnectionLost with the cause of the last failure; TooSlow where one address exists
+        and did not answer.
+        """
+        failure: WireError | None = None
+        for address in (await self._resolve(timeout))[:MOST_ADDRESSES]:
+            try:
+                wire = await connect(address, self._port, timeout)
+            except WireError as error:
+                failure = error
+                self._shunned[address] = _now() + SHUN.total_seconds()
+            else:
+                self._shunned.pop(address, None)
+                return wire
+        raise failure or ConnectionLost("no connection: the name has no address")
+
+    async def _resolve(self, timeout: timedelta) -> list[str]:
+        """Return the addresses in the resolver's order, those that failed lately last."""
+        loop = asyncio.get_running_loop()
+        try:
+            async with asyncio.timeout(timeout.total_seconds()):
+                found = await loop.getaddrinfo(self._host, self._port, type=socket.SOCK_STREAM)
+        except (OSError, UnicodeError) as error:  # UnicodeError: a name that no resolver takes
+            raise ConnectionLost(f"no connection: {error}") from error
+        addresses = list(dict.fromkeys(str(each[4][0]) for each in found))
+        now = _now()
+        self._shunned = {key: due for key, due in self._shunned.items() if due > now}
+        return sorted(addresses, key=lambda address: self._shunned.get(address, 0.0))
+
+
+def _now() -> float:
+    return asyncio.get_running_loop().time()

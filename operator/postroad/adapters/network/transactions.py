@@ -1,0 +1,218 @@
+"""One mail transaction: MAIL, RCPT and DATA, the content, and what became of each recipient.
+
+The commands go out in as few round trips as the next hop allows (PIPELINING), then the content as a
+stream. What the transaction could not find out is deferred. Between the final dot and its reply
+lies the one moment in which a lost connection can lead to a second copy: the mail is deferred,
+because a loss would be worse (RFC 1047).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+from postroad.adapters.network.commands import (
+    Extensions,
+    Needs,
+    mail_command,
+    recipient_command,
+)
+from postroad.adapters.network.content import Content
+from postroad.adapters.network.exchange import Exchange, OutOfStep, SessionRefused, text_of
+from postroad.adapters.network.timeouts import Timeouts
+from postroad.adapters.network.wire import WireError
+from postroad.domain.mail import Envelope, Outcome
+from postroad.domain.nexthops import Protocol
+from postroad.domain.replies import Reply
+from postroad.domain.transparency import Stuffer
+
+GROUP = 100
+"""Commands sent before their replies are read. Bounds what both sides must hold (RFC 2920 3.1)."""
+
+IN_DOUBT = "451 4.4.2 the connection was lost after the end of the mail: it may have been taken"
+
+
+class Transaction:
+    """One transaction of a session. `run` once.
+
+    `outcomes` has the recipients that are answered for; those that are neither there nor
+    `accepted` were not tried. No outcome is `delivered` unless the end of the content was written
+    and answered 2xx.
+    """
+
+    def __init__(
+        self, exchange: Exchange, protocol: Protocol, extensions: Extensions, timeouts: Timeouts
+    ) -> None:
+        self._exchange = exchange
+        self._protocol = protocol
+        self._extensions = extensions
+        self._timeouts = timeouts
+        self._accepted: list[str] = []
+        self.has_overflowed = False
+        """Whether the next hop takes fewer recipients than it was offered."""
+        self.outcomes: dict[str, Outcome] = {}
+        self.is_clean = False
+        """Whether another transaction may follow on the same connection."""
+
+    @property
+    def accepted(self) -> int:
+        """How many recipients the next hop took."""
+        return len(self._accepted)
+
+    async def run(
+        self, envelope: Envelope, recipients: Sequence[str], needs: Needs, content: Content
+    ) -> None:
+        """Try to hand over one mail to these recipients of its envelope.
+
+        Raises: WireError while MAIL, RCPT or DATA is under way (then `interrupted` is to be
+        called); what reading the content raises.
+        """
+        commands = [mail_command(envelope, needs, self._extensions)]
+        commands += [recipient_command(each, envelope, self._extensions) for each in recipients]
+        reply = await self._envelope(recipients, commands)
+        if reply is None:
+            await self._reset()
+        elif not reply.is_intermediate:
+            self._answer_accepted(reply.refusal)
+            await self._reset()
+        elif self._accepted:
+            await self._content(content)
+        elif self._protocol is Protocol.LMTP:
+            self._exchange.wire.abort()  # LMTP has no reply to a mail for no recipient (RFC 2033)
+        else:
+            # DATA was pipelined after RCPTs that all failed: a lone dot ends it (RFC 2920 3.1).
+            await self._exchange.ask(b".\r\n", self._timeouts.data_end)
+            await self._reset()
+
+    def interrupted(self, error: WireError) -> None:
+        """Note that the transaction ended with an error before its content: what was refused stays
+        refused, unless the answers may belong to other commands."""
+        if isinstance(error, OutOfStep):
+            self.outcomes.clear()
+        self._answer_accepted(Outcome.deferred(text_of(error)))
+
+    async def _envelope(self, recipients: Sequence[str], commands: list[bytes]) -> Reply | None:
+        """Send MAIL, RCPT and DATA. Return the reply to DATA, None when DATA was not sent."""
+        commands.append(b"DATA\r\n")
+        data = len(commands) - 1
+        size = GROUP if "PIPELINING" in self._extensions else 1
+        begun = asyncio.get_running_loop().time()
+        start = 0
+        while start <= data:
+            late = (
+                asyncio.get_running_loop().time() - begun > self._timeouts.envelope.total_seconds()
+            )
+            if late and 1 < start < data:
+                start = data  # the recipients that were not named go into another transaction
+            if start == data and not self._accepted:
+                return None
+            group = commands[start : start + size]
+            await self._exchange.send(b"".join(group), self._timeouts.command)
+            for number in range(start, start + len(group)):
+                if number == data:
+                    return _go_ahead(await self._exchange.reply(self._timeouts.data_start))
+                reply = _answer(await self._exchange.reply(self._timeouts.command))
+                if number == 0 and not reply.is_positive:
+                    self.outcomes.update(dict.fromkeys(recipients, reply.refusal))
+                elif number > 0:
+                    self._note(recipients[number - 1], reply)
+            start += len(group)
+            if len(self.outcomes) == len(recipients) and start <= data:
+                return None  # DATA would be for no recipient
+        raise AssertionError("DATA is the last command")
+
+    def _note(self, recipient: str, reply: Reply) -> None:
+        if recipient in self.outcomes:
+            return  # MAIL was refused; what the server says to RCPT then means nothing
+        if reply.is_positive:
+            self._accepted.append(recipient)
+        elif self._accepted and reply.is_too_many_recipients:
+            self.has_overflowed = True  # the recipient is left for the next transaction
+        else:
+            self.outcomes[recipient] = reply.recipient_refusal
+
+    def _answer_accepted(self, outcome: Outcome) -> None:
+        for recipient in self._accepted:
+            self.outcomes.setdefault(recipient, outcome)
+
+    async def _reset(self) -> None:
+        reply = await self._exchange.ask(b"RSET\r\n", self._timeouts.command)
+        self.is_clean = reply.is_positive
+
+    async def _content(self, content: Content) -> None:
+        wire, stuffer = self._exchange.wire, Stuffer()
+        held = b""  # the last piece goes together with the dot
+        takes_8bit = "8BITMIME" in self._extensions
+        chunk: bytes | None = content.first
+        # An error of the content itself is the caller's; the session is broken then and is closed
+        # before the dot, so that no next hop takes half a mail.
+        while chunk is not None:
+            if not takes_8bit and not chunk.isascii():
+                wire.abort()
+                self._answer_accepted(
+                    Outcome.failed("554 5.6.3 the next hop does not offer 8BITMIME")
+                )
+                return
+            if held and not await self._write(held):
+                return
+            held = stuffer.feed(chunk)
+            chunk = await content.more()
+        if not wire.has_unread:
+            await self._finish(held + stuffer.end())
+        else:
+            await self._stop_early("451 4.5.0 the next hop answered before the end of the mail")
+
+    async def _write(self, block: bytes) -> bool:
+        """Write a block of the content; return whether the next one may follow."""
+        wire = self._exchange.wire
+        try:
+            if not wire.has_unread:
+                await wire.write(block, self._timeouts.data_block, until_unread=True)
+            if not wire.has_unread:
+                return True
+        except WireError as error:
+            await self._stop_early(text_of(error))
+        else:
+            await self._stop_early("451 4.5.0 the next hop answered before the end of the mail")
+        return False
+
+    async def _stop_early(self, text: str) -> None:
+        """Give up a content whose end was not written. A refusal that the next hop sent meanwhile
+        is its answer (a mail that is too large, say); a consent to half a mail is none."""
+        reply = await self._exchange.left_behind()
+        self._exchange.wire.abort()
+        refused = reply is not None and not (reply.is_positive or reply.is_intermediate)
+        self._answer_accepted(reply.refusal if reply and refused else Outcome.deferred(text))
+
+    async def _finish(self, end: bytes) -> None:
+        """Write the end of the mail and read its answer: the one place where `delivered` is
+        said."""
+        try:
+            await self._exchange.send(end, self._timeouts.data_end)
+            if self._protocol is Protocol.LMTP:
+                for recipient in self._accepted:  # one reply each, in their order (RFC 2033 4.2)
+                    reply = _answer(await self._exchange.reply(self._timeouts.data_end))
+                    self.outcomes[recipient] = reply.final_outcome
+            else:
+                reply = _answer(await self._exchange.reply(self._timeouts.data_end))
+                self._answer_accepted(reply.final_outcome)
+        except WireError as error:
+            known = isinstance(error, SessionRefused)
+            self._answer_accepted(Outcome.deferred(str(error) if known else IN_DOUBT))
+            return
+        self.is_clean = True
+
+
+def _answer(reply: Reply) -> Reply:
+    """Refuse a go-ahead that only DATA can get. Raises: OutOfStep."""
+    if reply.is_intermediate:
+        raise OutOfStep(f"451 4.5.0 the next hop gave {reply.code} out of turn")
+    return reply
+
+
+def _go_ahead(reply: Reply) -> Reply:
+    """Refuse a consent to DATA before any content: it answers another command. Raises:
+    OutOfStep."""
+    if reply.is_positive:
+        raise OutOfStep(f"451 4.5.0 the next hop answered DATA with {reply.code}")
+    return reply

@@ -1,0 +1,55 @@
+"""Handing mails to a sink by the SMTP transport."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+from postroad.adapters.network.pools import PoolLimits
+from postroad.adapters.network.relay import SmtpRelay
+from postroad.adapters.network.timeouts import Timeouts
+from postroad.domain.mail import Mail, Outcome, OutcomeKind
+from postroad.domain.nexthops import NextHop, Protocol, TlsMode
+from support.sink import Rule, Sink
+
+
+async def chunks(content: bytes, size: int = 65536) -> AsyncIterator[bytes]:
+    for start in range(0, len(content), size):
+        yield content[start : start + size]
+
+
+def relay_to(
+    sink: Sink,
+    tls: TlsMode = TlsMode.NONE,
+    *,
+    host: str = "127.0.0.1",
+    protocol: Protocol = Protocol.SMTP,
+    ca_file: Path | None = None,
+    limits: PoolLimits | None = None,
+    timeouts: Timeouts | None = None,
+) -> SmtpRelay:
+    return SmtpRelay(
+        NextHop(host, sink.port, tls, protocol),
+        ehlo_name="relay.example",
+        ca_file=ca_file,
+        limits=limits or PoolLimits(),
+        timeouts=timeouts or Timeouts(),
+    )
+
+
+async def hand_over(relay: SmtpRelay, mail: Mail) -> dict[str, Outcome]:
+    assert isinstance(mail.content, bytes)
+    result = await relay.transmit(mail.envelope, chunks(mail.content), len(mail.content))
+    return dict(result)
+
+
+def a_mail(*recipients: str, content: bytes = b"Subject: x\r\n\r\nbody\r\n") -> Mail:
+    return Mail("a@origin.example", recipients or ("b@dest.example",), content)
+
+
+def kinds(outcomes: dict[str, Outcome]) -> dict[str, OutcomeKind]:
+    return {recipient: outcome.kind for recipient, outcome in outcomes.items()}
+
+
+def refusing(verb: str, reply: str, only: str = "") -> Rule:
+    return lambda given, argument: reply if given == verb and only in argument else None

@@ -1,0 +1,253 @@
+"""A transaction believes a reply only where it belongs: whatever a next hop says, `delivered` is
+said only behind the end of a mail that was written and answered 2xx."""
+
+import asyncio
+from collections.abc import AsyncIterator, Iterable, Iterator
+from datetime import timedelta
+from typing import cast
+
+import pytest
+from hypothesis import event, given, settings
+from hypothesis import strategies as st
+
+from postroad.adapters.network.connecting import Addresses
+from postroad.adapters.network.content import Content
+from postroad.adapters.network.exchange import SessionRefused
+from postroad.adapters.network.sessions import Session
+from postroad.adapters.network.timeouts import Timeouts
+from postroad.adapters.network.wire import Wire
+from postroad.domain.mail import Envelope, Outcome, OutcomeKind
+from postroad.domain.nexthops import NextHop, Protocol, TlsMode
+from support.transports import FakeTransport
+
+BODY = b"Subject: x\r\n\r\n.first\r\nlast\r\n"
+STUFFED = b"Subject: x\r\n\r\n..first\r\nlast\r\n.\r\n"
+ONE = Envelope("a@origin.example", ("b@dest.example",))
+TWO = Envelope("a@origin.example", ("b@dest.example", "c@dest.example"))
+
+
+class ScriptedHop(FakeTransport):
+    """A next hop that answers each command, and the end of a mail, with the next piece of its
+    script, whatever the command was. A piece is octets, which may hold no reply, half a reply or
+    several; None hangs up."""
+
+    def __init__(self, script: Iterable[bytes | None]) -> None:
+        super().__init__()
+        self.wire = Wire()
+        self._script: Iterator[bytes | None] = iter(script)
+        self._is_closed = False
+        self._is_in_content = False
+        self.received = b""
+        self.said_after_end = b""
+        """What was said after the end of a mail had arrived."""
+        self.wire.connection_made(self)
+        self._say()
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        self.received += bytes(data)
+        if self._is_in_content and not self.received.endswith(b"\r\n.\r\n"):
+            return
+        commands = 1 if self._is_in_content else bytes(data).count(b"\r\n")
+        self._is_in_content = False
+        for _ in range(commands):
+            self._say()
+
+    def is_closing(self) -> bool:
+        return self._is_closed
+
+    def abort(self) -> None:
+        self._end()
+
+    def close(self) -> None:
+        self._end()
+
+    def get_extra_info(self, name: str, default: object = None) -> object:
+        return default
+
+    def get_write_buffer_size(self) -> int:
+        return 0
+
+    def _say(self) -> None:
+        piece = next(self._script, None)
+        loop = asyncio.get_running_loop()
+        if piece is None:
+            loop.call_soon(self._end)
+        else:
+            loop.call_soon(self._deliver, piece, STUFFED in self.received)
+
+    def _deliver(self, piece: bytes, is_after_end: bool) -> None:
+        if not self._is_closed:
+            if is_after_end:
+                self.said_after_end += piece
+            self._is_in_content |= b"354" in piece
+            self.wire.data_received(piece)
+
+    def _end(self) -> None:
+        if not self._is_closed:
+            self._is_closed = True
+            self.wire.connection_lost(None)
+
+
+class OneAddress:
+    """Leads to a scripted hop."""
+
+    def __init__(self, hop: ScriptedHop) -> None:
+        self._hop = hop
+
+    async def connect(self, timeout: timedelta) -> Wire:
+        return self._hop.wire
+
+
+async def body() -> AsyncIterator[bytes]:
+    for start in range(0, len(BODY), 9):
+        yield BODY[start : start + 9]
+
+
+async def hand_over(
+    hop: ScriptedHop, envelope: Envelope, protocol: Protocol = Protocol.SMTP
+) -> dict[str, Outcome]:
+    timeouts = Timeouts(*(timedelta(milliseconds=1) for _ in range(8)))
+    try:
+        session = await Session.open(
+            cast("Addresses", OneAddress(hop)),
+            NextHop("hop.example", 25, TlsMode.NONE, protocol),
+            "relay.example",
+            None,
+            timeouts,
+        )
+    except SessionRefused as error:
+        return dict.fromkeys(envelope.recipients, Outcome.deferred(str(error)))
+    outcomes = await session.transmit(envelope, await Content.peek(body()), len(BODY))
+    session.abort()
+    return outcomes
+
+
+def lines(*replies: str) -> list[bytes]:
+    return [f"{reply}\r\n".encode() for reply in replies]
+
+
+PIPELINED = "250-hop\r\n250 PIPELINING"
+GREETED = ["220 hop", PIPELINED]
+
+
+@pytest.mark.parametrize("hello", [PIPELINED, "250 hop"], ids=["pipelined", "stepwise"])
+async def test_a_consent_to_data_without_content_delivers_nothing(hello: str) -> None:
+    hop = ScriptedHop(lines("220 hop", hello, "250 ok", "250 ok", "250 ok", "250 ok", "250 ok"))
+
+    outcomes = await hand_over(hop, ONE)
+
+    assert STUFFED not in hop.received
+    assert outcomes["b@dest.example"].kind is OutcomeKind.DEFERRED
+
+
+@pytest.mark.parametrize(
+    "script",
+    [
+        ["220 hop", PIPELINED, "250 sender ok\r\n250 really ok", "250 rcpt", "354 go", "250 kept"],
+        ["220 hop", "250 hop", "250 sender ok\r\n250 really ok", "250 rcpt", "354 go", "250 kept"],
+        ["220 hop\r\n250 hop", "250 hop", "250 sender ok", "250 rcpt", "354 go", "250 kept"],
+        ["220 hop", PIPELINED, "250 sender ok", "250 rcpt", "354 go\r\n250 stray", "250 kept"],
+    ],
+    ids=["after MAIL", "after MAIL, stepwise", "before EHLO", "after DATA"],
+)
+async def test_a_reply_to_no_command_delivers_nothing(script: list[str]) -> None:
+    outcomes = await hand_over(ScriptedHop(lines(*script)), ONE)
+
+    assert outcomes["b@dest.example"].kind is OutcomeKind.DEFERRED
+
+
+@pytest.mark.parametrize("hello", [PIPELINED, "250 hop"], ids=["pipelined", "stepwise"])
+@pytest.mark.parametrize("answers", [("550 5.1.1 b", "250 c"), ("250 b", "550 5.1.1 c")])
+async def test_refusals_that_may_answer_other_commands_end_no_recipient(
+    hello: str, answers: tuple[str, str]
+) -> None:
+    stray = "250 sender ok\r\n250 really ok"
+    hop = ScriptedHop(lines("220 hop", hello, stray, *answers, "354 go"))
+
+    outcomes = await hand_over(hop, TWO)
+
+    assert {each.kind for each in outcomes.values()} == {OutcomeKind.DEFERRED}
+
+
+@pytest.mark.parametrize("at", range(4), ids=["MAIL", "RCPT", "DATA", "end"])
+@pytest.mark.parametrize(
+    "reply",
+    [
+        "530 5.7.0 Must issue a STARTTLS command first",
+        "534 5.7.9 mechanism too weak",
+        "535 authentication failed",
+        "538 encryption required",
+        "502 not implemented",
+        "503 bad sequence",
+        "550 5.7.8 credentials invalid",
+    ],
+)
+async def test_a_refusal_of_this_side_ends_no_mail(reply: str, at: int) -> None:
+    usual = ["250 ok", "250 ok", "354 go", "250 kept"]
+    script = [*usual[:at], reply, *usual[at + 1 :]]
+
+    outcomes = await hand_over(ScriptedHop(lines("220 hop", "250 hop", *script)), ONE)
+
+    assert outcomes["b@dest.example"].kind is OutcomeKind.DEFERRED
+    assert reply in outcomes["b@dest.example"].text
+
+
+async def test_an_lmtp_hop_that_takes_no_recipient_is_not_waited_for() -> None:
+    hop = ScriptedHop(lines(*GREETED, "250 ok", "550 5.1.1 no", "354 go"))
+
+    outcomes = await hand_over(hop, ONE, Protocol.LMTP)
+
+    assert outcomes == {"b@dest.example": Outcome.failed("550 5.1.1 no")}
+    assert not hop.received.endswith(b".\r\n")
+
+
+ODD = st.one_of(
+    st.sampled_from(
+        [
+            b"",
+            b"220 hop\r\n",
+            b"250 ok\r\n",
+            b"250 ok\r\n250 stray\r\n",
+            b"25",
+            b"250-",
+            b"354 go\r\n",
+            b"354 go\r\n250 stray\r\n",
+            b"421 4.3.2 later\r\n",
+            b"451 4.3.0 later\r\n",
+            b"452 4.5.3 too many\r\n",
+            b"530 5.7.0 first STARTTLS\r\n",
+            b"550 5.1.1 no\r\n",
+        ]
+    ),
+    st.binary(max_size=12),
+    st.none(),
+)
+USUAL = lines("220 hop", PIPELINED, "250 sender", "250 b", "250 c", "354 go", "250 kept", "250 c")
+
+
+@st.composite
+def scripts(draw: st.DrawFn) -> list[bytes | None]:
+    """A usual dialogue in which some pieces are replaced, left out or added."""
+    script: list[bytes | None] = list(USUAL)
+    for _ in range(draw(st.integers(0, 3))):
+        at = draw(st.integers(0, len(script)))
+        script[at : at + draw(st.integers(0, 1))] = draw(st.lists(ODD, max_size=2))
+    return script
+
+
+@settings(max_examples=2500, deadline=None)
+@given(scripts(), st.sampled_from(list(Protocol)))
+def test_delivered_is_said_only_behind_an_end_that_was_answered(
+    script: list[bytes | None], protocol: Protocol
+) -> None:
+    async def run() -> None:
+        hop = ScriptedHop(script)
+        outcomes = await hand_over(hop, TWO, protocol)
+        assert outcomes
+        assert set(outcomes) <= set(TWO.recipients)
+        if any(each.kind is OutcomeKind.DELIVERED for each in outcomes.values()):
+            event("delivered")
+            assert STUFFED in hop.received
+            assert b"2" in hop.said_after_end
+
+    asyncio.run(run())
