@@ -4,6 +4,7 @@ knows which channels are open. Frames are the driver's own."""
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -24,7 +25,8 @@ class AmqpServer:
         self.channels: set[int] = set()
         self.consumers: dict[str, int] = {}
         self.methods: list[tuple[int, Method]] = []
-        self._kept_back: list[tuple[int, Method]] = []
+        self._kept_back: list[tuple[int, Method, int]] = []
+        self._published: Counter[int] = Counter()
         self._writer: asyncio.StreamWriter | None = None
         self._changed = asyncio.Event()
         self._deliveries = 0
@@ -52,8 +54,8 @@ class AmqpServer:
         """Give the answers that were kept back, and keep none back any more."""
         self.silent.clear()
         kept, self._kept_back = self._kept_back, []
-        for channel, method in kept:
-            self._answer(channel, method)
+        for channel, method, published in kept:
+            self._answer(channel, method, published)
 
     def deliver(self, consumer: str, body: bytes) -> None:
         """Send a consumer a message."""
@@ -66,6 +68,11 @@ class AmqpServer:
     def cancel(self, consumer: str) -> None:
         """Cancel a consumer, as when its queue is deleted."""
         self._send(self.consumers.pop(consumer), spec.Basic.Cancel(consumer, nowait=True))
+
+    def drop(self) -> None:
+        """Lose the connection."""
+        assert self._writer is not None
+        self._writer.close()
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Serve one connection."""
@@ -97,13 +104,17 @@ class AmqpServer:
 
     def _take(self, channel: int, method: Method) -> None:
         self.methods.append((channel, method))
+        if isinstance(method, spec.Channel.Open):
+            self._published[channel] = 0
+        self._published[channel] += isinstance(method, spec.Basic.Publish)
+        published = self._published[channel]
         if type(method) in self.silent:
-            self._kept_back.append((channel, method))
+            self._kept_back.append((channel, method, published))
         else:
-            self._answer(channel, method)
+            self._answer(channel, method, published)
         self._changed.set()
 
-    def _answer(self, channel: int, method: Method) -> None:
+    def _answer(self, channel: int, method: Method, published: int) -> None:
         match method:
             case spec.Connection.StartOk():
                 self._send(0, spec.Connection.Tune(2047, 131072, 0))
@@ -129,11 +140,7 @@ class AmqpServer:
             case spec.Confirm.Select():
                 self._send(channel, spec.Confirm.SelectOk())
             case spec.Basic.Publish():
-                tag = sum(
-                    each == channel and isinstance(one, spec.Basic.Publish)
-                    for each, one in self.methods
-                )
-                self._send(channel, spec.Basic.Ack(tag))
+                self._send(channel, spec.Basic.Ack(published))
 
     def _send(self, channel: int, method: Method) -> None:
         self._write(frame.Method(channel, method))

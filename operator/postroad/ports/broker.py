@@ -73,9 +73,11 @@ class Broker(Protocol):
         `LADDER_SECONDS`), from where it comes to the work queue by itself.
 
         Returns when a quorum has it on disk. Many publishes may be in flight; they share confirms.
-        Not idempotent: an error leaves open whether the message exists.
-        Raises: Unroutable, BrokerUnavailable (also when the confirm does not come in time),
-        BrokerRefused, CredentialsRefused.
+        Not idempotent: an error leaves open whether the message exists. But one that is published
+        again as it was, to the same step, while the broker may still confirm the first, is not
+        sent: it waits for that confirm. What waits is bounded, beyond it nothing more is sent.
+        Raises: Unroutable, BrokerUnavailable (also when the confirm does not come in time, or when
+        too many have not come), BrokerRefused, CredentialsRefused.
         """
         ...
 
