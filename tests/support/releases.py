@@ -1,0 +1,105 @@
+"""Processes of this release and of an older one, on one queue: as during a rolling upgrade.
+
+The older one is unpacked from the history of this repository and runs with the same libraries.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import json
+import os
+import subprocess
+import sys
+import tarfile
+from asyncio.subprocess import PIPE, Process
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+OLDER = "7db5f0e786939431a3127c0263c476f8c83b13aa"
+"""The commit that people upgrade from. Move it to each release as it is tagged; between releases
+only when what it stores or sends was given up on purpose, which the CHANGELOG says then."""
+
+ROOT = Path(__file__).parents[2]
+HERE = ROOT / "operator"
+LONGEST_ANSWER = 60
+"""Seconds that a command may take on a machine that is busy with much else."""
+
+
+def unpack_older(folder: Path) -> Path:
+    """Put the older release's sources into a folder; return what goes on the path. Skips the test
+    where the history is not there, and fails it where POSTROAD_REQUIRE names `history`."""
+    made = subprocess.run(
+        ["git", "-C", str(ROOT), "archive", OLDER, "operator"], capture_output=True, check=False
+    )
+    if made.returncode != 0:
+        required = "history" in os.environ.get("POSTROAD_REQUIRE", "").split(",")
+        (pytest.fail if required else pytest.skip)(
+            f"commit {OLDER[:7]} is not here: use a clone with its history (git fetch --unshallow)"
+        )
+    with tarfile.open(fileobj=io.BytesIO(made.stdout)) as archive:
+        archive.extractall(folder, filter="data")
+    return folder / "operator"
+
+
+class Peer:
+    """A process of one release that obeys; `transmitted` and `retried` are names in order."""
+
+    def __init__(self, name: str, process: Process) -> None:
+        self.name = name
+        self.transmitted: list[str] = []
+        self.retried: list[str] = []
+        self._process = process
+        self._answers: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
+        self._reading = asyncio.create_task(self._read())
+
+    @classmethod
+    async def start(cls, name: str, path: Path, log: Path, environment: Mapping[str, str]) -> Peer:
+        """Start a process whose postroad comes from `path`."""
+        with log.open("wb") as stream:
+            process = await asyncio.create_subprocess_exec(
+                *(sys.executable, str(Path(__file__).with_name("obedient.py"))),
+                stdin=PIPE,
+                stdout=PIPE,
+                stderr=stream,
+                env={**os.environ, **environment, "PYTHONPATH": str(path)},
+            )
+        peer = cls(name, process)
+        home = Path(await peer.ask("home"))
+        assert home.is_relative_to(path), f"{name} imported {home}"
+        return peer
+
+    async def ask(self, command: str, **values: object) -> Any:
+        """Let it carry out a command; return what that returned."""
+        assert self._process.stdin is not None
+        self._process.stdin.write(json.dumps({"command": command, **values}).encode() + b"\n")
+        answer = await asyncio.wait_for(self._answers.get(), LONGEST_ANSWER)
+        assert "error" not in answer, f"{self.name}: {command}: {answer['error']}"
+        return answer["result"]
+
+    async def end(self) -> None:
+        """Close its queue and let it end."""
+        await self.ask("close")
+        assert await self._process.wait() == 0
+
+    async def kill(self) -> None:
+        """End it, whatever it does."""
+        if self._process.returncode is None:
+            self._process.kill()
+            await self._process.wait()
+        await self._reading
+
+    async def _read(self) -> None:
+        assert self._process.stdout is not None
+        async for line in self._process.stdout:
+            said = json.loads(line)
+            if "transmitted" in said:
+                self.transmitted.append(said["transmitted"])
+            elif "retried" in said:
+                self.retried.append(said["retried"])
+            else:
+                self._answers.put_nowait(said)
+        self._answers.put_nowait({"error": "it ended"})
