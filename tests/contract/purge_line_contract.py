@@ -17,6 +17,7 @@ from contract.view_contract import (
     REPLACED,
     START,
     key,
+    time_of,
     turn,
 )
 from postroad.domain.slices import Partition
@@ -184,7 +185,7 @@ class PurgeLineContract:
 
     async def test_signs_tell_that_a_mark_was_written(self, view: View) -> None:
         assert await view.signs(PARTITION) == Signs()
-        began = await view.server_time()
+        began = await time_of(view)
         signs = [Signs()]
         writes: list[Callable[[], Awaitable[object]]] = [
             lambda: view.mark_delivered(key(6), NOW, NO_TRAITS),
@@ -200,7 +201,7 @@ class PurgeLineContract:
 
         last = signs[-1]
         assert (last.line, last.purged) == (LINE, LINE.through)
-        soon = await view.server_time() + timedelta(seconds=5)
+        soon = await time_of(view) + timedelta(seconds=5)
         assert last.settled(soon)
         assert not last.settled(began - timedelta(milliseconds=1))
         assert Signs().settled(datetime.min.replace(tzinfo=UTC))

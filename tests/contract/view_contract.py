@@ -11,6 +11,7 @@ from uuid import UUID
 import pytest
 
 import servers
+from postroad.domain.clocks import judge
 from postroad.domain.identifiers import LAST, id_at
 from postroad.domain.mail import DsnOptions, Envelope, Origin, Outcome, RecipientDsn
 from postroad.domain.slices import Partition, TurnKey
@@ -36,6 +37,13 @@ def key(number: int, partition: Partition = PARTITION) -> TurnKey:
     """The place of the turn with this number; numbers are in the order of ids."""
     identifier = id_at(partition.slice_start + timedelta(milliseconds=number), 0, number * 7919)
     return TurnKey(partition.slice_start, partition.bucket_id, identifier)
+
+
+async def time_of(view: View) -> datetime:
+    """Return the time that most hosts of a view agree on."""
+    judged = judge(await view.server_times())
+    assert judged is not None
+    return judged.time
 
 
 def turn(number: int = 1, partition: Partition = PARTITION) -> Turn:
@@ -629,10 +637,16 @@ class ViewContract:
 
     # The whole
 
-    async def test_the_views_clock_is_an_aware_instant_of_today(self, view: View) -> None:
-        now = await view.server_time()
+    async def test_each_host_tells_its_time(self, view: View) -> None:
+        before = datetime.now(UTC)
+        readings = await view.server_times()
+        after = datetime.now(UTC)
 
-        assert abs(now - datetime.now(UTC)) < timedelta(minutes=5)
+        assert readings.hosts == len(readings.times) == len({each.host for each in readings.times})
+        for each in readings.times:
+            assert timedelta(0) <= each.doubt < timedelta(seconds=2)
+            assert before - each.doubt <= each.time + timedelta(milliseconds=2)
+            assert each.time <= after + each.doubt + timedelta(milliseconds=2)
 
     async def test_erasing_leaves_nothing_of_the_queue_and_all_of_others(
         self, store: ViewStore, view: View

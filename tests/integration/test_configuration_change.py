@@ -37,7 +37,7 @@ from postroad.ports.history import ConfigurationSource
 pytestmark = [pytest.mark.needs("rabbitmq", "cassandra", "s3"), pytest.mark.timeout(300)]
 
 SECOND = timedelta(seconds=1)
-TIMING = Timing(lease=4 * SECOND, grace=20 * SECOND, deadline=15 * SECOND, skew=SECOND)
+TIMING = Timing(lease=4 * SECOND, grace=20 * SECOND, deadline=11 * SECOND, skew=SECOND)
 OLD, NEW = ViewConfiguration(3600 * SECOND, 1), ViewConfiguration(1800 * SECOND, 4)
 BRIEF = ViewConfiguration(4 * SECOND, 1), ViewConfiguration(2 * SECOND, 4)
 """Old and new, with windows so short that browse start passes them within a test."""

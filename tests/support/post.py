@@ -85,8 +85,13 @@ class Post(VirtualTime):
     def blobs(self) -> dict[str, bytes]:
         return self.world.bucket("bucket").objects
 
+    def three_hosts(self, wrong: timedelta = timedelta(0)) -> None:
+        """Let the view have three hosts, one of them with a clock that is wrong."""
+        clocks = {"one": self.clock, "two": self.clock, "three": self.clock.beside(wrong)}
+        self.world.view_hosts.update(clocks)
+
     async def start(self, skew: timedelta = timedelta(0)) -> Process:
-        """Start one more process."""
+        """Start one more process, which creates the queue if it is the first."""
         gate = Gate(no_fault)
         servers = MemoryServers(self.world, gate)
         clock = self.clock.beside(skew)

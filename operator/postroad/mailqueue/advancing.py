@@ -63,7 +63,8 @@ class Advancing:
             return
         await engine.bearings.check_clock()  # by one that is ahead, open slices look closed
         effective = engine.configuration.effective()
-        slices = closable(engine, first)[: AT_MOST + 1]
+        now = await engine.bearings.earliest_now()
+        slices = closable(engine, first, now)[: AT_MOST + 1]
         closed = {each.slice_start: each async for each in engine.view.closed_slices(first)}
         await self._close(slices, closed)
         passed: datetime | None = None

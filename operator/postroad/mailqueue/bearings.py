@@ -1,5 +1,7 @@
 """Where this process stands in time: the limits it last read, and its clock against the view's.
 
+The view's time is what most of its hosts agree on (`domain.clocks`). Between two readings the
+elapsed time is added to it, so that a wall clock that steps is noticed at its next use.
 Limits may be used for less than one lease after they were read, because cleanup waits a full lease
 between moving browse start and deleting marks: whoever finds no mark knows the browse start that
 explains it. Source: 001; invariants 4 and 7.
@@ -9,8 +11,9 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import datetime, timedelta
 
+from postroad.domain.clocks import judge
 from postroad.errors import ClockSkew, ServerError, ViewUnavailable
 from postroad.mailqueue.timing import Timing
 from postroad.ports.clock import Clock
@@ -18,12 +21,22 @@ from postroad.ports.view import Limits, View
 
 
 @dataclass(frozen=True, slots=True)
+class ViewTime:
+    """The view's time: `origin`, give or take `doubt`, when the elapsed time was zero."""
+
+    at: timedelta
+    origin: datetime
+    doubt: timedelta
+
+
+@dataclass(frozen=True, slots=True)
 class Fix:
-    """What one reading gave. `at` is the elapsed time before it began."""
+    """What one reading gave. `at` is the elapsed time before it began. `time` is None when most of
+    the view's hosts did not agree for a lease."""
 
     at: timedelta
     limits: Limits
-    skew: timedelta
+    time: ViewTime | None
 
 
 class Bearings:
@@ -44,9 +57,26 @@ class Bearings:
     async def check_clock(self) -> None:
         """Refuse to make ids with a clock that is too far from the view's. Raises: ClockSkew,
         ViewError."""
-        skew = (await self.fix()).skew
-        if skew > self._timing.skew:
-            raise ClockSkew(f"the local clock is {skew} from the view's clock")
+        time = await self._time()
+        apart = abs(self._clock.now() - time.origin - self._clock.elapsed())
+        # Only what is beyond doubt counts.
+        if apart - time.doubt > self._timing.skew:
+            raise ClockSkew(f"the local clock is {apart} from the view's clock")
+
+    async def earliest_now(self) -> datetime:
+        """Return the view's time or the local clock's, whichever is earlier. Raises: ClockSkew when
+        the view's hosts do not agree on the time, ViewError."""
+        time = await self._time()
+        return min(time.origin + self._clock.elapsed() - time.doubt, self._clock.now())
+
+    async def _time(self) -> ViewTime:
+        time = (await self.fix()).time
+        if time is None:
+            raise ClockSkew(
+                "most hosts of the view do not agree on the time",
+                hint="synchronise the clocks of the Cassandra hosts (NTP)",
+            )
+        return time
 
     async def refresh(self) -> Limits:
         """Read anew. Raises: ViewError."""
@@ -94,11 +124,13 @@ class Bearings:
     async def _read_once(self) -> Fix:
         at = self._clock.elapsed()
         limits = await self._view.limits()
-        before = self._clock.now()
-        theirs = await self._view.server_time()
-        after = self._clock.now()
-        # The true difference lies within the round trip of what was measured; only what is beyond
-        # doubt counts.
-        skew = max(before - theirs, theirs - after, timedelta(0))
-        self._fix = Fix(at, limits, skew)
+        judged = judge(await self._view.server_times())
+        now = self._clock.elapsed()
+        if judged is not None:
+            time: ViewTime | None = ViewTime(now, judged.time - now, judged.doubt)
+        else:
+            time = self._fix.time if self._fix is not None else None
+            if time is not None and now - time.at >= self._timing.lease:
+                time = None
+        self._fix = Fix(at, limits, time)
         return self._fix

@@ -56,9 +56,9 @@ def longest_window(engine: Engine) -> timedelta:
     return max(each.slice_window for each in engine.configuration.effective().reading)
 
 
-def closable(engine: Engine, first: datetime) -> list[Slice]:
+def closable(engine: Engine, first: datetime, now: datetime) -> list[Slice]:
     """Return the slices from `first` on that can get no more rows, in order."""
-    last = engine.clock.now() - longest_window(engine) - engine.timing.grace
+    last = now - longest_window(engine) - engine.timing.grace
     return [Slice(start, buckets) for start, buckets in readable(engine, first, last)]
 
 

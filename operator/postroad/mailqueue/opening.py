@@ -13,7 +13,8 @@ MOST_RACING = timedelta(minutes=10)
 
 
 async def create(engine: Engine) -> None:
-    """Create what is missing of a queue whose tables exist. Idempotent. Raises: ServerError."""
+    """Create what is missing of a queue whose tables exist. Idempotent. Raises: ServerError,
+    ConfigurationError, ClockSkew."""
     await engine.broker.declare()
     await engine.blobs.create()
     await begin(engine)
@@ -21,11 +22,15 @@ async def create(engine: Engine) -> None:
 
 async def begin(engine: Engine) -> None:
     """Set the limits of a queue that has none yet: from then on it exists. Idempotent.
-    Raises: ServerError, ConfigurationError."""
+
+    A clock that is ahead would put browse start before mail that is still to come, so it is
+    checked as for every other write. Raises: ServerError, ConfigurationError, ClockSkew.
+    """
     limits = await engine.bearings.refresh()
     if limits.browse_start is None:
+        await engine.bearings.check_clock()
         window = engine.configuration.effective().writing.slice_window
-        start = slice_of(engine.clock.now() - MOST_RACING, window)
+        start = slice_of(await engine.bearings.earliest_now() - MOST_RACING, window)
         await engine.view.advance(browse_start=start, content_start=start)
         await engine.bearings.refresh()
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import timedelta
 
+from postroad.domain.clocks import AGREEING
 from postroad.domain.rollout import GRACE, LEASE
 from postroad.errors import InvalidSettings
 
@@ -14,8 +15,9 @@ class Timing:
     """How long things may take. Raises InvalidSettings when a late row could miss its slice.
 
     A row is inserted at most `deadline` after its id was made, by a clock at most `skew` from the
-    view's; it is judged late by a second clock; its slice is closed by a third. So three times the
-    skew and the deadline have to fit into the grace period (invariant 7).
+    view's; it is judged late by a second clock; its slice is closed by a third. What is the view's
+    time may differ by `AGREEING` between readings of different hosts. So three times the skew, that
+    and the deadline have to fit into the grace period (invariant 7).
     """
 
     deadline: timedelta = timedelta(seconds=20)
@@ -58,7 +60,9 @@ class Timing:
     """How old an answer of `ages` may be."""
 
     def __post_init__(self) -> None:
-        if self.deadline + 3 * self.skew >= self.grace:
-            raise InvalidSettings("the deadline and three times the skew must be within the grace")
+        if self.deadline + 3 * self.skew + AGREEING >= self.grace:
+            raise InvalidSettings(
+                "the deadline, three times the skew and 5 s must be within the grace period"
+            )
         if self.keep_after >= self.hop:
             raise InvalidSettings("items must be claimed before a redelivered reference is tried")

@@ -17,6 +17,7 @@ from datetime import datetime, timedelta
 from typing import Protocol
 from uuid import UUID
 
+from postroad.domain.clocks import Readings
 from postroad.domain.mail import Outcome
 from postroad.domain.slices import Partition, TurnKey
 from postroad.domain.turns import Ending, Mark, PurgeLine, Traits, Turn, UndecodableRow
@@ -303,8 +304,9 @@ class View(Protocol):
 
     # The whole
 
-    async def server_time(self) -> datetime:
-        """Return the view's clock, to compare with one's own."""
+    async def server_times(self) -> Readings:
+        """Read the clocks of the hosts that are up, as of the moment this returns. A host that does
+        not answer within seconds is counted and left out; at least one has answered."""
         ...
 
     async def erase(self) -> None:

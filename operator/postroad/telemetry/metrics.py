@@ -36,6 +36,10 @@ VANISHED = Gauge(
     "Rows of a closed slice that were counted and are gone; browse start stays until accepted.",
     ["queue"],
 )
+WRONG_CLOCKS = Gauge(
+    "postroad_wrong_clock_hosts",
+    "Cassandra hosts whose clocks disagreed with most others when this process last read them.",
+)
 ROLLED_FORWARD = Counter(
     "postroad_rolled_forward_mails_total",
     "Mails given a new turn before theirs expired.",

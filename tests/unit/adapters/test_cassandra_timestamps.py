@@ -7,11 +7,20 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from postroad.adapters.cassandra.timestamps import Timestamps
+from postroad.domain.clocks import Judged
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 NOON_US = int(NOON.timestamp()) * 1_000_000
 MS = 1_000_000
 """In nanoseconds."""
+
+
+def learn(
+    timestamps: Timestamps, before_ns: int, theirs: datetime, after_ns: int, votes: int = 1
+) -> None:
+    """Let the view's time have been `theirs` at some moment between two others."""
+    doubt = timedelta(microseconds=(after_ns - before_ns) // 2000)
+    timestamps.learn((before_ns + after_ns) // 2, Judged(theirs, doubt, votes, ()))
 
 
 class Hand:
@@ -35,7 +44,7 @@ def timestamps(hand: Hand) -> Timestamps:
 
 
 def test_a_timestamp_is_the_views_time(hand: Hand, timestamps: Timestamps) -> None:
-    timestamps.learn(0, NOON, 4 * MS)  # it was noon in the middle
+    learn(timestamps, 0, NOON, 4 * MS)  # it was noon in the middle
 
     hand.ns = 1002 * MS
 
@@ -43,11 +52,11 @@ def test_a_timestamp_is_the_views_time(hand: Hand, timestamps: Timestamps) -> No
 
 
 def test_timestamps_only_grow(hand: Hand, timestamps: Timestamps) -> None:
-    timestamps.learn(0, NOON, 4 * MS)
+    learn(timestamps, 0, NOON, 4 * MS)
     hand.ns = 10 * MS
     found = [timestamps() for _ in range(3)]
 
-    timestamps.learn(9 * MS, NOON - timedelta(seconds=2), 10 * MS)  # their clock was set back
+    learn(timestamps, 9 * MS, NOON - timedelta(seconds=2), 10 * MS)  # their clock was set back
     found += [timestamps() for _ in range(3)]
 
     assert found == sorted(set(found))
@@ -55,11 +64,11 @@ def test_timestamps_only_grow(hand: Hand, timestamps: Timestamps) -> None:
 
 def test_one_host_with_a_wrong_clock_is_not_believed(hand: Hand, timestamps: Timestamps) -> None:
     """What is written by a clock far ahead wins over everything that is written after it."""
-    timestamps.learn(0, NOON, MS)
+    learn(timestamps, 0, NOON, MS)
     right, wrong = NOON, NOON + timedelta(hours=1)
 
     for theirs in (wrong, wrong, right, wrong, NOON - timedelta(hours=1), wrong):
-        timestamps.learn(0, theirs, MS)
+        learn(timestamps, 0, theirs, MS)
 
     assert abs(timestamps() - NOON_US) <= 2000
 
@@ -68,20 +77,29 @@ def test_what_is_read_three_times_is_believed_however_far_it_is(
     hand: Hand, timestamps: Timestamps
 ) -> None:
     """Cassandra's clocks were set, or ours stood still."""
-    timestamps.learn(0, NOON, MS)
+    learn(timestamps, 0, NOON, MS)
 
     for _ in range(3):
-        timestamps.learn(0, NOON + timedelta(hours=1), 4 * MS)
+        learn(timestamps, 0, NOON + timedelta(hours=1), 4 * MS)
 
     assert abs(timestamps() - (NOON_US + 3600 * 1_000_000)) <= 3000
+
+
+def test_what_two_hosts_agree_on_is_believed_at_once(hand: Hand, timestamps: Timestamps) -> None:
+    """Our own clock stood still: a virtual machine that its hypervisor paused."""
+    learn(timestamps, 0, NOON, MS)
+
+    learn(timestamps, 0, NOON + timedelta(hours=1), MS, votes=2)
+
+    assert abs(timestamps() - (NOON_US + 3600 * 1_000_000)) <= 2000
 
 
 def test_a_clock_that_is_not_believed_is_logged(
     timestamps: Timestamps, caplog: pytest.LogCaptureFixture
 ) -> None:
-    timestamps.learn(0, NOON, MS)
+    learn(timestamps, 0, NOON, MS)
 
-    timestamps.learn(0, NOON + timedelta(hours=1), MS)
+    learn(timestamps, 0, NOON + timedelta(hours=1), MS)
 
     [record] = caplog.records
     assert record.levelname == "WARNING"
@@ -91,10 +109,10 @@ def test_a_clock_that_is_not_believed_is_logged(
 def test_a_slow_answer_says_less_than_a_quick_one_before(
     hand: Hand, timestamps: Timestamps
 ) -> None:
-    timestamps.learn(0, NOON, MS)
+    learn(timestamps, 0, NOON, MS)
     before = timestamps()
 
-    timestamps.learn(MS, NOON + timedelta(seconds=3), 4000 * MS)
+    learn(timestamps, MS, NOON + timedelta(seconds=3), 4000 * MS)
 
     assert timestamps() - before <= 1000
 
@@ -103,9 +121,9 @@ def test_with_time_a_slow_answer_says_more_than_an_old_one(
     hand: Hand, timestamps: Timestamps
 ) -> None:
     day = 24 * 60 * 60 * 1000 * MS
-    timestamps.learn(0, NOON, MS)
+    learn(timestamps, 0, NOON, MS)
 
-    timestamps.learn(day, NOON + timedelta(days=1, seconds=1), day + 2 * MS)  # they drifted
+    learn(timestamps, day, NOON + timedelta(days=1, seconds=1), day + 2 * MS)  # they drifted
 
     hand.ns = day
     assert abs(timestamps() - (NOON_US + 86_401_000_000)) <= 2000

@@ -114,7 +114,7 @@ async def test_bytes_are_deleted_when_no_id_can_be_made_after_the_upload(
             process.gate.plan = skewed
 
     def skewed(step: Step) -> Fault | None:
-        if step.operation == "server_time":
+        if step.operation == "server_times":
             process.clock.skew = -10 * process.queue._engine.timing.skew
         return None
 

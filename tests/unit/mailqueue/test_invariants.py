@@ -376,8 +376,10 @@ def test_invariant_7_timing_that_could_miss_a_slice_is_refused() -> None:
         Timing(keep_after=8 * SECOND, hop=8 * SECOND)
 
 
-async def test_invariant_7_clock_that_is_too_far_from_the_views_makes_no_ids(post: Post) -> None:
-    process = await post.start(skew=6 * SECOND)
+async def test_invariant_7_clock_that_is_too_far_from_the_views_makes_no_ids(
+    post: Post, process: Process
+) -> None:
+    process.clock.skew = 6 * SECOND
 
     with pytest.raises(ClockSkew):
         await post.enqueue(process, "mail")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ssl
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
@@ -17,6 +16,8 @@ from cassandra.policies import (
     TokenAwarePolicy,
 )
 from cassandra.query import dict_factory
+
+from postroad.adapters.cassandra.clocks import HostClocks, RightClocksFirst
 
 PROTOCOL_VERSION = 4
 """CQL protocol: the first with unset values, understood from Cassandra 2.2 to 5. Version 5 would
@@ -52,13 +53,15 @@ def cluster_of(
     access: Access,
     request_timeout: timedelta,
     connect_timeout: timedelta,
-    timestamps: Callable[[], int] | None = None,
+    clocks: HostClocks | None = None,
 ) -> Cluster:
     """Return the driver's cluster object. It opens nothing yet, but starts threads when used.
-    `timestamps` are those of plain writes; None: the local clock's."""
+    `clocks` give the timestamps of plain writes, and the hosts to ask last; without them the local
+    clock stamps."""
+    local = DCAwareRoundRobinPolicy(local_dc=access.local_datacenter)
     profile = ExecutionProfile(
-        load_balancing_policy=TokenAwarePolicy(
-            DCAwareRoundRobinPolicy(local_dc=access.local_datacenter)
+        load_balancing_policy=(
+            TokenAwarePolicy(local) if clocks is None else RightClocksFirst(local, clocks)
         ),
         consistency_level=ConsistencyLevel.LOCAL_QUORUM,
         serial_consistency_level=ConsistencyLevel.LOCAL_SERIAL,
@@ -83,7 +86,7 @@ def cluster_of(
         reconnection_policy=ExponentialReconnectionPolicy(
             0.5, LONGEST_RECONNECT_WAIT.total_seconds(), None
         ),
-        timestamp_generator=timestamps,
+        timestamp_generator=None if clocks is None else clocks.timestamps,
         monitor_reporting_enabled=False,
         application_name="postroad",
     )

@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from typing import Any
 
 from cassandra import ConsistencyLevel
@@ -27,9 +27,11 @@ from cassandra.query import (
 )
 
 from postroad.adapters.cassandra.access import Access, cluster_of
+from postroad.adapters.cassandra.clocks import HostClocks
 from postroad.adapters.cassandra.inbox import Inbox, Row
 from postroad.adapters.cassandra.timestamps import Timestamps
 from postroad.adapters.cassandra.translation import translated
+from postroad.domain.clocks import Readings
 from postroad.errors import ServerError, ViewRefused, ViewUnavailable
 from postroad.telemetry.logs import logger
 
@@ -59,13 +61,6 @@ class Statement:
     serial: bool = False
 
 
-SERVER_TIME = Statement("SELECT toTimestamp(now()) AS now FROM system.local")
-"""The clock of whichever host answers."""
-
-FIRST_READINGS = 3
-"""How often the clock is read before the first write; the quickest answer counts."""
-
-
 class Session:
     """Shared by everything that talks to one keyspace. Bound to one event loop at first use."""
 
@@ -83,7 +78,7 @@ class Session:
         self._connecting: asyncio.Task[_Connection] | None = None
         self._prepared: dict[Statement, PreparedStatement] = {}
         self._preparing: dict[Statement, asyncio.Task[PreparedStatement]] = {}
-        self._timestamps = Timestamps()
+        self._clocks = HostClocks(Timestamps(), access.local_datacenter)
         self._slots = asyncio.Semaphore(IN_FLIGHT)
         self._inbox = Inbox()
         self._closed = False
@@ -143,14 +138,17 @@ class Session:
         rows, _ = await self._send(session, self._filled(cql), timeout, None)
         return rows
 
-    async def server_time(self) -> datetime:
-        """Return the time of whichever host answers; later writes are stamped by it. Errors as
-        `execute`."""
-        before = self._timestamps.clock_ns()
-        found = await self.execute(SERVER_TIME)
-        theirs: datetime = found[0]["now"].replace(tzinfo=UTC)
-        self._timestamps.learn(before, theirs, self._timestamps.clock_ns())
-        return theirs
+    async def server_times(self) -> Readings:
+        """Read the clocks of the local data center's hosts; later writes are stamped by what most
+        of them agree on. Errors as `execute`."""
+        _, session = await self._connected()
+        try:
+            await asyncio.to_thread(self._clocks.read, session)
+        except ServerError:
+            raise
+        except Exception as error:
+            raise translated(error) from error
+        return self._clocks.now()
 
     async def local_nodes(self) -> int:
         """Return how many hosts the local data center has. Errors as `execute`."""
@@ -226,7 +224,7 @@ class Session:
         wait is bounded by their number and the connect timeout."""
         try:
             cluster = cluster_of(
-                self._access, self._request_timeout, self._connect_timeout, self._timestamps
+                self._access, self._request_timeout, self._connect_timeout, self._clocks
             )
         except Exception as error:
             raise translated(error) from error
@@ -235,16 +233,21 @@ class Session:
         except Exception as error:
             refusal = self._unknown_datacenter(cluster)
             await asyncio.to_thread(cluster.shutdown)
+            if isinstance(error, ServerError):
+                raise
             raise (refusal or translated(error)) from error
         _LOG.debug("connected to Cassandra", hosts=len(cluster.metadata.all_hosts()))
         return cluster, session
 
     def _connect_to(self, cluster: Cluster) -> DriverSession:
-        session = cluster.connect()
-        for _ in range(FIRST_READINGS):
-            before = self._timestamps.clock_ns()
-            theirs = session.execute(SERVER_TIME.cql).one()["now"].replace(tzinfo=UTC)
-            self._timestamps.learn(before, theirs, self._timestamps.clock_ns())
+        # All pools: the clock of the host that is quickest to connect to may be the wrong one.
+        session = cluster.connect(wait_for_all_pools=True)
+        self._clocks.read(session)
+        if not self._clocks.timestamps.is_known:
+            raise ViewUnavailable(
+                "the clocks of the Cassandra hosts disagree, so that no write can be stamped",
+                hint="synchronise the clocks of the Cassandra hosts (NTP)",
+            )
         return session
 
     def _unknown_datacenter(self, cluster: Cluster) -> ViewRefused | None:

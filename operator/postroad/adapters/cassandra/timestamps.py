@@ -3,9 +3,9 @@
 Of two plain writes to a cell Cassandra keeps the one with the greater timestamp. By the local wall
 clock, a process whose clock is ahead would win over everybody's later writes. By the coordinator's
 at arrival, a write that was stuck in a cut connection would win over those that were made after it.
-So each write gets the view's time at which it was made here: Cassandra's clock is read when the
-session connects and with every `Session.server_time`, and in between CLOCK_BOOTTIME goes on.
-A reading comes from whichever host answers: one host whose clock is wrong is not believed.
+So each write gets the view's time at which it was made here: the clocks of Cassandra's hosts are
+read when the session connects and with every `Session.server_times`, what most of them agree on is
+believed (`domain.clocks`), and in between CLOCK_BOOTTIME goes on.
 (Lightweight transactions have timestamps of their own, which Cassandra orders.)
 """
 
@@ -15,8 +15,9 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import timedelta
 
+from postroad.domain.clocks import AGREEING, Judged
 from postroad.domain.identifiers import EPOCH
 from postroad.telemetry.logs import logger
 
@@ -27,11 +28,11 @@ READ_PRECISION_NS = 1_000_000
 """Cassandra tells its time to the millisecond, rounded down."""
 
 
-BELIEVABLE_NS = 5_000_000_000
-"""How far hosts' clocks may be apart, beyond what reading them leaves open."""
+AGREEING_NS = AGREEING // timedelta(microseconds=1) * 1000
 
 ENOUGH = 3
-"""So many readings in a row that agree with each other are believed, whatever was known."""
+"""So many readings of one host in a row that agree with each other are believed, whatever was
+known. What two hosts or more agree on is believed at once."""
 
 _LOG = logger("cassandra")
 
@@ -55,7 +56,7 @@ class _Reading:
 
     def agrees_with(self, later: _Reading) -> bool:
         between = abs(later.offset - self.offset)
-        return between <= self.doubt_at(later.at) + later.doubt + BELIEVABLE_NS
+        return between <= self.doubt_at(later.at) + later.doubt + AGREEING_NS
 
 
 class Timestamps:
@@ -73,30 +74,33 @@ class Timestamps:
     def __call__(self) -> int:
         with self._lock:
             if self._reading is None:
-                return time.time_ns() // 1000  # only reads are made before the first learning
+                return time.time_ns() // 1000  # only clocks are read before the first learning
             now = (self.clock_ns() + self._reading.offset) // 1000
             self._last = max(self._last + 1, now)
             return self._last
 
-    def learn(self, before_ns: int, theirs: datetime, after_ns: int) -> None:
-        """Take in what the view's clock showed between two moments of `clock_ns`. What is more
-        doubtful than what is known is left out; what is far from it, until `ENOUGH` say so."""
-        theirs_ns = (theirs - EPOCH) // timedelta(microseconds=1) * 1000 + READ_PRECISION_NS // 2
-        middle = (before_ns + after_ns) // 2
-        reading = _Reading(
-            middle, theirs_ns - middle, (after_ns - before_ns + READ_PRECISION_NS) // 2
-        )
+    @property
+    def is_known(self) -> bool:
+        """Whether the view's time was ever learned."""
+        return self._reading is not None
+
+    def learn(self, at_ns: int, judged: Judged) -> None:
+        """Take in the view's time at a moment of `clock_ns`. What is more doubtful than what is
+        known is left out; what one host alone shows far from it, until `ENOUGH` readings agree."""
+        theirs_ns = (judged.time - EPOCH) // timedelta(microseconds=1) * 1000
+        doubt_ns = judged.doubt // timedelta(microseconds=1) * 1000
+        reading = _Reading(at_ns, theirs_ns - at_ns, doubt_ns)
         with self._lock:
             known = self._reading
             if known is None or known.agrees_with(reading):
                 self._strange.clear()
-                if known is None or reading.doubt <= known.doubt_at(middle):
+                if known is None or reading.doubt <= known.doubt_at(at_ns):
                     self._reading = reading
                 return
             if self._strange and not self._strange[-1].agrees_with(reading):
                 self._strange.clear()
             self._strange.append(reading)
-            is_believed = len(self._strange) >= ENOUGH
+            is_believed = judged.votes > 1 or len(self._strange) >= ENOUGH
             if is_believed:
                 self._reading = reading
                 self._strange.clear()

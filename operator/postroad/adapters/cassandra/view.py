@@ -14,6 +14,7 @@ from postroad.adapters.cassandra import rows, statements
 from postroad.adapters.cassandra.erasure import erase_queue
 from postroad.adapters.cassandra.marks import CassandraMarks, gathering
 from postroad.adapters.cassandra.session import Session
+from postroad.domain.clocks import Readings
 from postroad.domain.identifiers import FIRST
 from postroad.domain.slices import Partition, TurnKey
 from postroad.domain.turns import Turn, UndecodableRow
@@ -172,12 +173,12 @@ class CassandraView(CassandraMarks):
         for found in await self._session.execute(statements.SELECT_BURIED_AT, place):
             await self._session.execute(statements.UNBURY, (found["written"], *place))
 
-    async def server_time(self) -> datetime:
-        return await self._session.server_time()
+    async def server_times(self) -> Readings:
+        return await self._session.server_times()
 
     async def erase(self) -> None:
         # By a fresh look at the clock: what a queue made anew under this name writes must be later.
-        await self._session.server_time()
+        await self._session.server_times()
         await erase_queue(self._session, self._queue)
         self._incarnation = None
 

@@ -19,6 +19,7 @@ class ManualClock:
 
     def __init__(self, start: datetime = START, skew: timedelta = timedelta(0)) -> None:
         self._time = _Time(start)
+        self._paused = timedelta(0)
         self.skew = skew
 
     def beside(self, skew: timedelta) -> ManualClock:
@@ -28,10 +29,15 @@ class ManualClock:
         return other
 
     def now(self) -> datetime:
-        return self._time.start + self._time.elapsed + self.skew
+        return self._time.start + self.elapsed() + self.skew
 
     def elapsed(self) -> timedelta:
-        return self._time.elapsed
+        return self._time.elapsed - self._paused
+
+    def pause(self, duration: timedelta) -> None:
+        """Let this clock, both its hands, have stood still: a virtual machine that its hypervisor
+        paused."""
+        self._paused += duration
 
     async def sleep(self, duration: timedelta) -> None:
         if duration <= timedelta(0):

@@ -14,10 +14,12 @@ from postroad.ports.servers import Checked
 
 
 class World:
-    """What outlives every process: the contents of the servers. `clock` is theirs."""
+    """What outlives every process: the contents of the servers. `clock` is theirs; `view_hosts`
+    are the clocks that the view's hosts show, which a test may set."""
 
     def __init__(self, clock: Clock) -> None:
         self.clock = clock
+        self.view_hosts: dict[str, Clock] = {"one": clock}
         self._queues: dict[str, Queues] = {}
         self._tables: dict[str, Tables] = {}
         self._records: dict[str, Records] = {}
@@ -27,7 +29,7 @@ class World:
         return self._queues.setdefault(queue, Queues(self.clock))
 
     def tables(self, queue: str) -> Tables:
-        return self._tables.setdefault(queue, Tables(self.clock))
+        return self._tables.setdefault(queue, Tables(self.clock, self.view_hosts))
 
     def records(self, queue: str) -> Records:
         return self._records.setdefault(queue, Records())

@@ -19,9 +19,10 @@ T = TypeVar("T")
 
 @dataclass(slots=True)
 class Tables:
-    """`clock` is the server's."""
+    """`clock` is what the server goes by; `hosts` are the clocks that its hosts show."""
 
     clock: Clock
+    hosts: Mapping[str, Clock]
     rows: dict[TurnKey, Turn] = field(default_factory=dict)
     marks: dict[TurnKey, Mark] = field(default_factory=dict)
     traits: dict[TurnKey, Traits] = field(default_factory=dict)

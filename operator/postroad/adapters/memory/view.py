@@ -10,6 +10,7 @@ from uuid import UUID
 from postroad.adapters.memory.gate import Gate
 from postroad.adapters.memory.marks import MemoryMarks
 from postroad.adapters.memory.tables import Tables, count, delete, within
+from postroad.domain.clocks import HostTime, Readings
 from postroad.domain.slices import Partition, TurnKey
 from postroad.domain.turns import Turn, UndecodableRow
 from postroad.ports.view import ClosedSlice, Counts, DeadLetter, Limits, Record, TableOptions
@@ -160,12 +161,19 @@ class MemoryView(MemoryMarks):
 
     # The whole
 
-    async def server_time(self) -> datetime:
-        return await self._step("server_time", self._tables.clock.now)
+    async def server_times(self) -> Readings:
+        def effect() -> Readings:
+            hosts = self._tables.hosts
+            times = tuple(HostTime(name, clock.now()) for name, clock in hosts.items())
+            return Readings(times, len(hosts))
+
+        return await self._step("server_times", effect)
 
     async def erase(self) -> None:
         def effect() -> None:
-            empty = Tables(self._tables.clock, row_lifetime=self._tables.row_lifetime)
+            empty = Tables(
+                self._tables.clock, self._tables.hosts, row_lifetime=self._tables.row_lifetime
+            )
             for name in Tables.__slots__:
                 setattr(self._tables, name, getattr(empty, name))
 

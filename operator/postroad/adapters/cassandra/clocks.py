@@ -1,0 +1,176 @@
+"""The clocks of Cassandra's hosts: each is read by itself, and what most of them show is the time.
+
+A host whose clock is wrong stamps and forgets by it what it coordinates: it is asked last, after
+all other hosts, and an alarm is raised. Source: ADR 0016.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
+from typing import Any, NamedTuple
+
+from cassandra.cluster import Session as DriverSession
+from cassandra.policies import LoadBalancingPolicy, TokenAwarePolicy
+from cassandra.pool import Host
+
+from postroad.adapters.cassandra.timestamps import READ_PRECISION_NS, Timestamps
+from postroad.domain.clocks import HostTime, Judged, Readings, judge
+from postroad.errors import ViewUnavailable
+from postroad.telemetry import metrics
+from postroad.telemetry.logs import logger
+
+SERVER_TIME = "SELECT toTimestamp(now()) AS now FROM system.local"
+"""The clock of the host that is asked."""
+
+PATIENCE = timedelta(seconds=2)
+"""How long a host may take to tell its time. An answer that took longer would say little."""
+
+MOST = 7
+"""Hosts that are read at once. Of more, each reading takes the next ones."""
+
+FRESH_NS = 1_000_000_000
+"""How long a reading is shared by the queues of a session."""
+
+_LOG = logger("cassandra")
+
+
+class _Answer(NamedTuple):
+    host: str
+    before: int
+    theirs: datetime
+    after: int
+
+
+class HostClocks:
+    """Reads the hosts' clocks, and tells `timestamps` and the load balancing. Safe in threads."""
+
+    def __init__(self, timestamps: Timestamps, local_datacenter: str) -> None:
+        self.timestamps = timestamps
+        self.wrong: frozenset[str] = frozenset()
+        """Hosts whose clocks disagreed with most others when they were last read."""
+        self._local = local_datacenter
+        self._first = 0
+        self._last: tuple[int, Readings] | None = None
+        self._lock = threading.Lock()
+
+    def read(self, session: DriverSession) -> None:
+        """Read the clocks for `now`, blocking for at most `PATIENCE`; the reading of a second ago
+        will do. Raises: ViewUnavailable when no host answers."""
+        with self._lock:
+            clock = self.timestamps.clock_ns
+            if self._last is None or clock() - self._last[0] >= FRESH_NS:
+                at, readings = self._last = self._read(session)
+                self._take_in(at, readings)
+
+    def now(self) -> Readings:
+        """Return what the clocks that were read last show now."""
+        assert self._last is not None
+        at, readings = self._last
+        return readings.later(timedelta(microseconds=(self.timestamps.clock_ns() - at) // 1000))
+
+    def _read(self, session: DriverSession) -> tuple[int, Readings]:
+        hosts = self._chosen(session)
+        asked = [self._ask(session, host) for host in hosts]
+        answers = [answer for each in asked if (answer := each()) is not None]
+        if not answers:
+            raise ViewUnavailable("no Cassandra host told its time")
+        now = self.timestamps.clock_ns()
+        return now, Readings(tuple(_as_of(now, each) for each in answers), len(hosts))
+
+    def _chosen(self, session: DriverSession) -> list[Host]:
+        known = session.cluster.metadata.all_hosts()
+        local = [
+            each for each in known if each.datacenter == self._local and each.is_up is not False
+        ]
+        local.sort(key=lambda each: str(each.endpoint))
+        first = self._first % max(len(local), 1)
+        self._first = first + MOST
+        return (local[first:] + local[:first])[:MOST]
+
+    def _ask(self, session: DriverSession, host: Host) -> Callable[[], _Answer | None]:
+        """Send the question; return what waits for the answer, None where none comes."""
+        arrived: list[int] = []
+        clock = self.timestamps.clock_ns
+        before = clock()
+        future = session.execute_async(SERVER_TIME, timeout=PATIENCE.total_seconds(), host=host)
+        future.add_callbacks(lambda _: arrived.append(clock()), lambda _: None)
+
+        def answer() -> _Answer | None:
+            try:
+                theirs = future.result().one()["now"].replace(tzinfo=UTC)
+            except Exception as error:
+                _LOG.debug(
+                    "a host did not tell its time", host=_name(host), error=type(error).__name__
+                )
+                return None
+            return _Answer(_name(host), before, theirs, arrived[0] if arrived else clock())
+
+        return answer
+
+    def _take_in(self, now: int, readings: Readings) -> None:
+        judged = judge(readings)
+        if judged is None:
+            _LOG.error(
+                "the clocks of the Cassandra hosts disagree: none is believed",
+                hosts=readings.hosts,
+                times={each.host: each.time.isoformat() for each in readings.times},
+            )
+            return
+        self.timestamps.learn(now, judged)
+        self._note_wrong(readings, judged)
+
+    def _note_wrong(self, readings: Readings, judged: Judged) -> None:
+        wrong = {each.host: each for each in judged.wrong}
+        right = {each.host for each in readings.times} - wrong.keys()
+        for host in wrong.keys() - self.wrong:
+            _LOG.error(
+                "the clock of a Cassandra host is wrong: the host is asked last",
+                host=host,
+                seconds=round((wrong[host].time - judged.time).total_seconds(), 1),
+            )
+        for host in self.wrong & right:
+            _LOG.info("the clock of a Cassandra host is right again", host=host)
+        self.wrong = (self.wrong - right) | wrong.keys()
+        metrics.WRONG_CLOCKS.set(len(self.wrong))
+
+
+def _as_of(now: int, answer: _Answer) -> HostTime:
+    """Return what a host's clock shows now, if it goes on as ours does."""
+    since = now - (answer.before + answer.after) // 2 + READ_PRECISION_NS // 2
+    doubt = (answer.after - answer.before + READ_PRECISION_NS) // 2
+    return HostTime(
+        answer.host,
+        answer.theirs + timedelta(microseconds=since // 1000),
+        timedelta(microseconds=doubt // 1000 + 1),
+    )
+
+
+def _name(host: Host) -> str:
+    return str(host.endpoint)
+
+
+class RightClocksFirst(TokenAwarePolicy):  # type: ignore[misc]
+    """Coordinators whose clocks are believed, as the child policy orders them; then the others, for
+    when nothing else answers."""
+
+    def __init__(self, child: LoadBalancingPolicy, clocks: HostClocks) -> None:
+        super().__init__(child)
+        self._clocks = clocks
+
+    def make_query_plan(
+        self, working_keyspace: str | None = None, query: Any = None
+    ) -> Iterator[Host]:
+        wrong = self._clocks.wrong
+        plan = super().make_query_plan(working_keyspace, query)
+        if not wrong:
+            yield from plan
+            return
+        last = []
+        for host in plan:
+            if _name(host) in wrong:
+                last.append(host)
+            else:
+                yield host
+        yield from last

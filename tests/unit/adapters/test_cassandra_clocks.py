@@ -1,0 +1,179 @@
+"""Several Cassandra hosts are asked for the time, and the one that is wrong coordinates nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from postroad.adapters.cassandra.clocks import MOST, HostClocks, RightClocksFirst
+from postroad.adapters.cassandra.timestamps import Timestamps
+from postroad.domain.clocks import judge
+from postroad.errors import ViewUnavailable
+from postroad.telemetry import metrics
+
+NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
+NOON_US = int(NOON.timestamp()) * 1_000_000
+HOUR = timedelta(hours=1)
+SECOND_NS = 1_000_000_000
+
+
+@dataclass(eq=False)
+class OneHost:
+    """A host whose clock is wrong by `skew`; None: it does not answer."""
+
+    endpoint: str
+    skew: timedelta | None = timedelta(0)
+    datacenter: str = "dc1"
+    is_up: bool | None = True
+
+
+@dataclass
+class Driver:
+    """The driver's session, as far as clocks are read by it."""
+
+    hosts: list[OneHost]
+    ns: int = 0
+    asked: list[str] = field(default_factory=list)
+
+    @property
+    def cluster(self) -> Any:
+        return SimpleNamespace(metadata=SimpleNamespace(all_hosts=lambda: self.hosts))
+
+    def execute_async(self, cql: str, timeout: float, host: OneHost) -> Any:
+        self.asked.append(host.endpoint)
+
+        def result() -> Any:
+            if host.skew is None:
+                raise TimeoutError
+            shown = NOON + host.skew + timedelta(microseconds=self.ns // 1000)
+            return SimpleNamespace(one=lambda: {"now": shown.replace(tzinfo=None)})
+
+        def add_callbacks(good: Callable[[Any], Any], bad: Callable[[Any], Any]) -> None:
+            (bad if host.skew is None else good)(None)
+
+        return SimpleNamespace(result=result, add_callbacks=add_callbacks)
+
+
+class Child:
+    """A policy that names the hosts in their order."""
+
+    def __init__(self, hosts: list[OneHost]) -> None:
+        self._hosts = hosts
+
+    def make_query_plan(self, keyspace: Any = None, query: Any = None) -> Iterator[OneHost]:
+        yield from self._hosts
+
+
+def hosts(*skews: timedelta | None) -> Driver:
+    return Driver([OneHost(f"10.0.0.{number}", skew) for number, skew in enumerate(skews)])
+
+
+def clocks_of(driver: Driver) -> HostClocks:
+    return HostClocks(Timestamps(lambda: driver.ns), "dc1")
+
+
+def plan(driver: Driver, clocks: HostClocks) -> list[str]:
+    policy = RightClocksFirst(Child(driver.hosts), clocks)
+    return [host.endpoint for host in policy.make_query_plan()]
+
+
+@pytest.mark.parametrize("wrong", range(3))
+def test_the_first_reading_does_not_believe_one_strange_host(wrong: int) -> None:
+    skews = [timedelta(0)] * 3
+    skews[wrong] = HOUR
+    driver = hosts(*skews)
+    clocks = clocks_of(driver)
+
+    clocks.read(driver)
+
+    assert abs(clocks.timestamps() - NOON_US) < 2000
+    assert plan(driver, clocks)[-1] == driver.hosts[wrong].endpoint
+    assert len(plan(driver, clocks)) == 3
+
+
+def test_one_wrong_host_of_two_leaves_the_time_unknown() -> None:
+    driver = hosts(timedelta(0), HOUR)
+    clocks = clocks_of(driver)
+
+    clocks.read(driver)
+
+    assert not clocks.timestamps.is_known
+    assert judge(clocks.now()) is None
+
+
+def test_a_quick_wrong_host_is_not_believed_while_others_are_silent() -> None:
+    driver = hosts(HOUR, None, None)
+    clocks = clocks_of(driver)
+
+    clocks.read(driver)
+
+    assert not clocks.timestamps.is_known
+    assert clocks.now().hosts == 3
+
+
+def test_hosts_that_are_down_or_far_away_have_no_vote() -> None:
+    driver = hosts(timedelta(0), HOUR, HOUR)
+    driver.hosts[1].is_up = False
+    driver.hosts[2].datacenter = "dc2"
+    clocks = clocks_of(driver)
+
+    clocks.read(driver)
+
+    assert driver.asked == ["10.0.0.0"]
+    assert abs(clocks.timestamps() - NOON_US) < 2000
+
+
+def test_no_answer_at_all_is_an_error() -> None:
+    driver = hosts(None, None)
+
+    with pytest.raises(ViewUnavailable):
+        clocks_of(driver).read(driver)
+
+
+def test_a_host_is_asked_first_again_when_its_clock_was_set(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    driver = hosts(HOUR, timedelta(0), timedelta(0))
+    clocks = clocks_of(driver)
+    clocks.read(driver)
+    [record] = [each for each in caplog.records if each.levelname == "ERROR"]
+    assert (record.__dict__["host"], record.__dict__["seconds"]) == ("10.0.0.0", 3600)
+    assert metrics.WRONG_CLOCKS._value.get() == 1
+
+    driver.hosts[0].skew = timedelta(0)
+    driver.ns += 10 * SECOND_NS
+    clocks.read(driver)
+
+    assert plan(driver, clocks)[0] == "10.0.0.0"
+    assert metrics.WRONG_CLOCKS._value.get() == 0
+
+
+def test_a_reading_is_shared_for_a_second_and_goes_on() -> None:
+    driver = hosts(timedelta(0), timedelta(0), timedelta(0))
+    clocks = clocks_of(driver)
+    clocks.read(driver)
+    driver.ns += SECOND_NS // 2
+
+    clocks.read(driver)
+
+    assert len(driver.asked) == 3
+    shown = clocks.now().times[0].time - NOON
+    assert timedelta(milliseconds=499) < shown < timedelta(milliseconds=502)
+    driver.ns += SECOND_NS
+    clocks.read(driver)
+    assert len(driver.asked) == 6
+
+
+def test_of_many_hosts_some_are_asked_and_each_in_the_course_of_time() -> None:
+    driver = hosts(*[timedelta(0)] * (2 * MOST))
+    clocks = clocks_of(driver)
+    for _ in range(2):
+        clocks.read(driver)
+        driver.ns += 10 * SECOND_NS
+
+    assert len(driver.asked) == 2 * MOST == len(set(driver.asked))
