@@ -10,7 +10,7 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from stack import cache, maven, places, processes
+from stack import cache, maven, places
 from stack.cache import Entry
 from stack.cql import Connection, CqlError
 from stack.errors import MissingRequirement
@@ -32,12 +32,12 @@ authorizer: CassandraAuthorizer
 role_manager: CassandraRoleManager
 roles_validity: 500ms
 permissions_validity: 500ms
-endpoint_snitch: SimpleSnitch
+endpoint_snitch: {{snitch}}
 seed_provider:
   - class_name: org.apache.cassandra.locator.SimpleSeedProvider
-    parameters: [{seeds: "127.0.0.1:{{storage}}"}]
-listen_address: 127.0.0.1
-rpc_address: 127.0.0.1
+    parameters: [{seeds: "{{seeds}}"}]
+listen_address: {{host}}
+rpc_address: {{host}}
 native_transport_port: {{cql}}
 storage_port: {{storage}}
 start_native_transport: true
@@ -81,7 +81,7 @@ request_timeout: 60000ms
 LOGGING = """\
 <configuration scan="false">
   <appender name="file" class="ch.qos.logback.core.FileAppender">
-    <file>{{home}}/log/system.log</file>
+    <file>{{log}}/system.log</file>
     <encoder><pattern>%-5level [%thread] %date{ISO8601} %F:%L - %msg%n</pattern></encoder>
   </appender>
   <root level="INFO"><appender-ref ref="file"/></root>
@@ -99,6 +99,9 @@ class Cassandra(NativeServer):
     port_names = ("cql", "storage", "jmx")
     debian = ("openjdk-17-jre-headless", "maven")
     ready_seconds = 180
+    data_center = "datacenter1"
+    snitch = "SimpleSnitch"
+    heap = "1g"
 
     @property
     def logs(self) -> list[Path]:
@@ -108,7 +111,7 @@ class Cassandra(NativeServer):
     @property
     def endpoint(self) -> str:
         """Where CQL listens."""
-        return f"127.0.0.1:{self.record.ports['cql']}"
+        return f"{self.host}:{self.record.ports['cql']}"
 
     def service_ports(self) -> dict[int, int]:
         """Return its ports for pods."""
@@ -118,9 +121,9 @@ class Cassandra(NativeServer):
         """Return contact point, data centre, and the superuser's name and password."""
         record = self.record
         return {
-            "POSTROAD_CASSANDRA_CONTACT_POINTS": "127.0.0.1",
+            "POSTROAD_CASSANDRA_CONTACT_POINTS": self.host,
             "POSTROAD_CASSANDRA_PORT": str(record.ports["cql"]),
-            "POSTROAD_CASSANDRA_LOCAL_DATACENTER": "datacenter1",
+            "POSTROAD_CASSANDRA_LOCAL_DATACENTER": self.data_center,
             "POSTROAD_CASSANDRA_KEYSPACE": "postroad",
             "POSTROAD_CASSANDRA_USERNAME": USER,
             "POSTROAD_CASSANDRA_PASSWORD": record.secrets["password"],
@@ -130,70 +133,89 @@ class Cassandra(NativeServer):
         """Its jars."""
         return (jars(),)
 
+    def seeds(self, record: Record) -> str:
+        """Return the addresses by which a node finds the others."""
+        return f"{self.host}:{record.ports['storage']}"
+
+    def properties(self) -> dict[str, object]:
+        """Return more Java properties."""
+        return {"cassandra.ring_delay_ms": 1000}
+
     def launch(self, record: Record) -> None:
         """Start the node."""
-        sync = SYNC[os.environ.get("STACK_CASSANDRA_SYNC", "batch")]
-        values = {"home": self.directory, "sync": sync, **record.ports}
+        log = self.directory / "log"
+        values = {
+            "home": self.home,
+            "host": self.host,
+            "log": log,
+            "seeds": self.seeds(record),
+            "snitch": self.snitch,
+            "sync": SYNC[os.environ.get("STACK_CASSANDRA_SYNC", "batch")],
+            **record.ports,
+        }
         settings = write(self.directory / "cassandra.yaml", fill(CONFIGURATION, values))
         logging = write(self.directory / "logback.xml", fill(LOGGING, values))
-        for name in ("log", "tmp"):
-            (self.directory / name).mkdir(exist_ok=True)
+        for folder in (log, self.directory / "tmp"):
+            folder.mkdir(exist_ok=True)
         lines = OPTIONS.read_text().splitlines()
         options = [line for line in lines if line and not line.startswith("#")]
         arguments = write(self.directory / "jvm.options", "\n".join(options) + "\n")
         properties = {
             "java.io.tmpdir": self.directory / "tmp",
             "cassandra.config": settings.as_uri(),
-            "cassandra.logdir": self.directory / "log",
-            "cassandra.storagedir": self.directory,
+            "cassandra.logdir": log,
+            "cassandra.storagedir": self.home,
             "cassandra.jmx.local.port": record.ports["jmx"],
             "logback.configurationFile": logging,
             "cassandra-foreground": "yes",
             "cassandra.skip_wait_for_gossip_to_settle": 0,
-            "cassandra.ring_delay_ms": 1000,
             "cassandra.superuser_setup_delay_ms": 0,
+            **self.properties(),
         }
-        processes.start(
-            self.directory,
+        self.run(
             [
                 java(),
                 f"@{arguments}",
                 "-Xms128m",
-                "-Xmx1g",
+                f"-Xmx{self.heap}",
                 "-XX:MaxDirectMemorySize=256m",
                 *(f"-D{name}={value}" for name, value in properties.items()),
                 "-cp",
-                f"{jars().path}/*",
+                f"{self.directory}:{jars().path}/*",
                 "org.apache.cassandra.service.CassandraDaemon",
             ],
-            self.main_log,
             environment={"MALLOC_ARENA_MAX": "2"},
         )
 
     def answers(self) -> bool:
         """Log in as our superuser; on a new node, make it first."""
-        record = self.record
-        port, password = record.ports["cql"], record.secrets["password"]
         try:
             try:
-                with Connection("127.0.0.1", port, USER, password) as connection:
+                with self.connection() as connection:
                     connection.execute("SELECT release_version FROM system.local")
             except CqlError:
-                _make_superuser(port, password)
+                self.make_superuser()
                 return False
         except (OSError, CqlError):
             return False
         return True
 
+    def connection(self, timeout_seconds: float = 3) -> Connection:
+        """Return a connection as our superuser."""
+        record = self.record
+        password = record.secrets["password"]
+        return Connection(self.host, record.ports["cql"], USER, password, timeout_seconds)
 
-def _make_superuser(port: int, password: str) -> None:
-    with Connection("127.0.0.1", port, "cassandra", "cassandra") as connection:
-        connection.execute(
-            f"CREATE ROLE IF NOT EXISTS {USER} WITH SUPERUSER = true AND LOGIN = true"
-            f" AND PASSWORD = '{password}'"
-        )
-    with Connection("127.0.0.1", port, USER, password) as connection:
-        connection.execute("ALTER ROLE cassandra WITH LOGIN = false")
+    def make_superuser(self) -> None:
+        """Make our superuser, with the one that a new node has."""
+        record = self.record
+        with Connection(self.host, record.ports["cql"], "cassandra", "cassandra") as connection:
+            connection.execute(
+                f"CREATE ROLE IF NOT EXISTS {USER} WITH SUPERUSER = true AND LOGIN = true"
+                f" AND PASSWORD = '{record.secrets['password']}'"
+            )
+        with self.connection() as connection:
+            connection.execute("ALTER ROLE cassandra WITH LOGIN = false")
 
 
 def java() -> Path:

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from stack import exports
+from stack import clusters, exports
 from stack.errors import StackError, tail
 from stack.local import DEFAULT, NATIVE, Stack
 from stack.progress import Progress
@@ -30,6 +30,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     words = list(sys.argv[1:] if arguments is None else arguments)
     if words[:1] == ["kubectl"]:
         words.insert(1, "--")  # what follows is kubectl's, options too
+    if words[:1] == ["cluster"]:
+        return clusters.commands.main(words[1:])
     options = _parser().parse_args(words)
     progress = Progress(quiet=getattr(options, "quiet", False))
     try:
@@ -94,6 +96,7 @@ def _parser() -> argparse.ArgumentParser:
     image.add_argument("context", metavar="CONTEXT", type=Path, help="folder with a Dockerfile")
     image.add_argument("name", metavar="NAME:TAG")
     image.add_argument("--file", type=Path, help="another Dockerfile than the context's")
+    add("cluster", "clusters of three nodes each, and faults in them (`cluster --help`)", _down)
     kubectl = add("kubectl", "run kubectl against the cluster", _kubectl, servers=False)
     kubectl.add_argument("arguments", nargs=argparse.REMAINDER, metavar="...")
     return parser

@@ -39,6 +39,11 @@ class Forwarder:
         assert self._address is not None, "not started"
         return self._address[1]
 
+    @property
+    def target_port(self) -> int:
+        """The port it copies to."""
+        return self._target[1]
+
     async def start(self, host: str = "127.0.0.1", port: int = 0) -> None:
         """Listen; with port 0 the kernel chooses one, kept from then on."""
         self._server = await asyncio.start_server(self._accept, host, port)
@@ -75,7 +80,7 @@ class Forwarder:
         self._connections.add(task)
         try:
             await self._flowing.wait()
-            target_reader, target_writer = await asyncio.open_connection(*self._target)
+            target_reader, target_writer = await self._open()
             try:
                 async with asyncio.TaskGroup() as group:
                     group.create_task(self._copy(reader, target_writer))
@@ -90,6 +95,9 @@ class Forwarder:
         finally:
             _reset(writer)
             self._connections.discard(task)
+
+    async def _open(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        return await asyncio.open_connection(*self._target)
 
     async def _copy(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         while chunk := await reader.read(CHUNK_BYTES):

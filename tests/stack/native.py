@@ -2,7 +2,8 @@
 
 import signal
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import ClassVar
 
 from stack import packages, processes
@@ -18,6 +19,8 @@ class NativeServer(ManagedServer):
     debian: ClassVar[Sequence[str]] = ()
     """Debian packages it needs."""
     stop_seconds: ClassVar[float] = 20
+    host = "127.0.0.1"
+    """Where it listens."""
 
     @property
     def provider(self) -> str:
@@ -41,6 +44,17 @@ class NativeServer(ManagedServer):
         packages.ensure(self.debian, progress)
         for entry in self.entries():
             entry.ensure(progress)
+
+    @property
+    def home(self) -> Path:
+        """Where its data lie."""
+        return self.directory
+
+    def run(
+        self, command: Sequence[str | Path], environment: Mapping[str, str] | None = None
+    ) -> None:
+        """Start a process of this server, its output going to the main log."""
+        processes.start(self.directory, command, self.main_log, environment=environment)
 
     def is_alive(self) -> bool:
         """Look for its processes."""

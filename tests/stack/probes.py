@@ -1,10 +1,16 @@
 """Plain HTTP questions to servers of this machine, past any proxy that the environment names."""
 
+import base64
 import json
 import urllib.request
 from typing import Any
 
 _opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+
+
+def basic(user: str, password: str) -> str:
+    """Return the authorization header of a user with a password."""
+    return f"Basic {base64.b64encode(f'{user}:{password}'.encode()).decode()}"
 
 
 def http_answers(url: str) -> bool:

@@ -90,21 +90,27 @@ def pids() -> list[int]:
     return [int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit()]
 
 
-def members(member: Path) -> list[Process]:
-    """Return the living processes of a server, the oldest first."""
-    mark = f"{MARKER}={member}".encode()
+def members(member: Path, *, below: bool = False) -> list[Process]:
+    """Return the living processes of a server, the oldest first; or of all in a folder."""
+    mark = f"{MARKER}={member}{'/' if below else ''}".encode()
     marked, blank = [], [pid for pid in pids() if pid != os.getpid() and not _is_always_blank(pid)]
     for again in range(EXEC_LOOKS):
         if again:  # in the midst of an exec a living process shows no environment for a moment
             time.sleep(EXEC_SECONDS / EXEC_LOOKS)
         environments = {pid: _environment(pid) for pid in blank}
-        marked += [pid for pid, variables in environments.items() if mark in variables]
+        marked += [pid for pid, variables in environments.items() if _bears(variables, mark)]
         blank = [pid for pid in blank if environments[pid] == [b""] and _may_exec(pid)]
         if not blank:
             break
     _always_blank.update({pid: process.started for pid in blank if (process := look(pid))})
     found = [process for process in map(look, marked) if process is not None]
     return sorted(found, key=lambda process: (process.started, process.pid))
+
+
+def _bears(variables: list[bytes], mark: bytes) -> bool:
+    if mark.endswith(b"/"):
+        return any(variable.startswith(mark) for variable in variables)
+    return mark in variables
 
 
 def _is_always_blank(pid: int) -> bool:
@@ -169,10 +175,11 @@ def send(process: Process, number: signal.Signals) -> bool:
     return True
 
 
-def kill_members(member: Path, timeout_seconds: float = 20) -> None:
-    """Kill every process of a server and wait until they are gone, however often they fork."""
+def kill_members(member: Path, timeout_seconds: float = 20, *, below: bool = False) -> None:
+    """Kill every process of a server (or of all in a folder) and wait until they are gone, however
+    often they fork."""
     deadline = time.monotonic() + timeout_seconds
-    while remaining := members(member):
+    while remaining := members(member, below=below):
         for process in remaining:
             send(process, signal.SIGKILL)
         if time.monotonic() > deadline:

@@ -4,14 +4,13 @@ Debian's commands in /usr/sbin change the user and start an epmd that listens to
 so the scripts below them are called, with an epmd of our own on loopback.
 """
 
-import base64
 import contextlib
 import secrets
 import time
 from pathlib import Path
 from urllib.parse import quote
 
-from stack import ports, probes, processes
+from stack import ports, probes
 from stack.native import NativeServer
 from stack.records import Record
 from stack.server import fill, write
@@ -22,8 +21,8 @@ REGISTRATION_SECONDS = 3.0
 """Longer than RabbitMQ takes to write down a new quorum queue (1 second, measured)."""
 
 CONFIGURATION = """\
-listeners.tcp.1 = 127.0.0.1:{{amqp}}
-management.tcp.ip = 127.0.0.1
+listeners.tcp.1 = {{host}}:{{amqp}}
+management.tcp.ip = {{host}}
 management.tcp.port = {{management}}
 default_user = {{user}}
 default_pass = {{password}}
@@ -31,7 +30,7 @@ default_user_tags.administrator = true
 log.console = false
 log.file = rabbitmq.log
 log.file.level = info
-disk_free_limit.absolute = 1GB
+disk_free_limit.absolute = {{disk_free_limit}}
 vm_memory_high_watermark.absolute = 2GB
 collect_statistics_interval = 1000
 """
@@ -44,6 +43,8 @@ class RabbitMQ(NativeServer):
     name = "rabbitmq"
     port_names = ("amqp", "management", "epmd", "distribution")
     debian = ("rabbitmq-server",)
+    disk_free_limit = "1GB"
+    node_name = "postroad@localhost"
 
     @property
     def logs(self) -> list[Path]:
@@ -53,7 +54,7 @@ class RabbitMQ(NativeServer):
     @property
     def endpoint(self) -> str:
         """Where AMQP listens."""
-        return f"127.0.0.1:{self.record.ports['amqp']}"
+        return f"{self.host}:{self.record.ports['amqp']}"
 
     def service_ports(self) -> dict[int, int]:
         """Return its ports for pods."""
@@ -65,48 +66,55 @@ class RabbitMQ(NativeServer):
         record = self.record
         login = f"{USER}:{quote(record.secrets['password'])}"
         return {
-            "POSTROAD_RABBITMQ_URI": f"amqp://{login}@127.0.0.1:{record.ports['amqp']}/%2F",
+            "POSTROAD_RABBITMQ_URI": f"amqp://{login}@{self.host}:{record.ports['amqp']}/%2F",
             "POSTROAD_RABBITMQ_MANAGEMENT_URL": (
-                f"http://{login}@127.0.0.1:{record.ports['management']}"
+                f"http://{login}@{self.host}:{record.ports['management']}"
             ),
         }
 
     def launch(self, record: Record) -> None:
         """Start the node; it starts its epmd itself."""
-        values = {"user": USER, **record.ports, **record.secrets}
-        write(self.directory / "rabbitmq.conf", fill(CONFIGURATION, values))
+        values = {
+            "user": USER,
+            "host": self.host,
+            "disk_free_limit": self.disk_free_limit,
+            **record.ports,
+            **record.secrets,
+        }
+        write(self.directory / "rabbitmq.conf", fill(CONFIGURATION + self.more(), values))
         write(self.directory / "enabled_plugins", "[rabbitmq_management].\n")
         write(self.directory / "rabbitmq-env.conf", "")
         cookie = self.directory / ".erlang.cookie"
         if not cookie.exists():
-            write(cookie, secrets.token_hex(16), mode=0o400)
-        processes.start(
-            self.directory,
-            [SCRIPTS / "rabbitmq-server"],
-            self.main_log,
-            environment=self.settings(record),
-        )
+            write(cookie, record.secrets.get("cookie") or secrets.token_hex(16), mode=0o400)
+        self.run([SCRIPTS / "rabbitmq-server"], self.settings(record))
+
+    def more(self) -> str:
+        """Return more lines of configuration."""
+        return ""
 
     def settings(self, record: Record) -> dict[str, str]:
         """Return the environment of the node and of its tools."""
-        home = self.directory
+        home, data = self.directory, self.home / "data"
         return {
             "HOME": str(home),
-            "ERL_EPMD_ADDRESS": "127.0.0.1",
+            "ERL_EPMD_ADDRESS": self.host,
             "ERL_EPMD_PORT": str(record.ports["epmd"]),
             "RABBITMQ_HOME": str(SCRIPTS.parent),
-            "RABBITMQ_NODENAME": "postroad@localhost",
+            "RABBITMQ_NODENAME": self.node_name,
             "RABBITMQ_USE_LONGNAME": "false",
-            "RABBITMQ_MNESIA_BASE": str(home / "data"),
-            "RABBITMQ_MNESIA_DIR": str(home / "data" / "node"),
-            "RABBITMQ_FEATURE_FLAGS_FILE": str(home / "data" / "feature_flags"),
+            "RABBITMQ_MNESIA_BASE": str(data),
+            "RABBITMQ_MNESIA_DIR": str(data / "node"),
+            "RABBITMQ_FEATURE_FLAGS_FILE": str(data / "feature_flags"),
             "RABBITMQ_LOG_BASE": str(home / "log"),
             "RABBITMQ_CONF_ENV_FILE": str(home / "rabbitmq-env.conf"),
             "RABBITMQ_CONFIG_FILE": str(home / "rabbitmq"),
             "RABBITMQ_ENABLED_PLUGINS_FILE": str(home / "enabled_plugins"),
             "RABBITMQ_PID_FILE": str(home / "rabbitmq.pid"),
             "RABBITMQ_DIST_PORT": str(record.ports["distribution"]),
-            "RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS": ("-kernel inet_dist_use_interface {127,0,0,1}"),
+            "RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS": (
+                f"-kernel inet_dist_use_interface {{{self.host.replace('.', ',')}}}"
+            ),
         }
 
     def kill(self) -> None:
@@ -122,7 +130,7 @@ class RabbitMQ(NativeServer):
 
     def _registers_a_queue(self) -> bool:
         with contextlib.suppress(OSError, ValueError):
-            folder = self.directory / "data" / "node" / "quorum" / "postroad@localhost"
+            folder = self.home / "data" / "node" / "quorum" / self.node_name
             newest = max(path.stat().st_mtime for path in folder.glob("*/config"))
             return (folder / "names.dets").stat().st_mtime < newest + 0.1
         return False
@@ -130,13 +138,12 @@ class RabbitMQ(NativeServer):
     def answers(self) -> bool:
         """Ask the management API who we are, and whether AMQP listens."""
         record = self.record
-        return ports.answers(record.ports["amqp"]) and management_answers(
-            f"http://127.0.0.1:{record.ports['management']}", USER, record.secrets["password"]
+        return ports.answers(record.ports["amqp"], self.host) and management_answers(
+            f"http://{self.host}:{record.ports['management']}", USER, record.secrets["password"]
         )
 
 
 def management_answers(url: str, user: str, password: str) -> bool:
     """Tell whether the management API at this address knows the user."""
-    login = base64.b64encode(f"{user}:{password}".encode()).decode()
-    answer = probes.http_json(f"{url}/api/whoami", f"Basic {login}")
+    answer = probes.http_json(f"{url}/api/whoami", probes.basic(user, password))
     return isinstance(answer, dict) and answer.get("name") == user

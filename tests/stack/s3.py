@@ -7,7 +7,7 @@ protocol, not durability.
 from collections.abc import Sequence
 from typing import ClassVar
 
-from stack import golang, probes, processes
+from stack import golang, probes
 from stack.cache import Entry
 from stack.native import NativeServer
 from stack.records import Record
@@ -28,7 +28,7 @@ class S3Server(NativeServer):
     @property
     def endpoint(self) -> str:
         """Where S3 listens."""
-        return f"http://127.0.0.1:{self.record.ports['s3']}"
+        return f"http://{self.host}:{self.record.ports['s3']}"
 
     def service_ports(self) -> dict[int, int]:
         """Return its ports for pods."""
@@ -56,26 +56,26 @@ class VersityGW(S3Server):
 
     def entries(self) -> Sequence[Entry]:
         """Its program, and what builds it."""
-        return (*golang.toolchain(), self.program())
-
-    def program(self) -> Entry:
-        """Return the cache entry of the program."""
-        return golang.installed("versitygw", *VERSITYGW, "about 1 minute on idle cores")
+        return (*golang.toolchain(), program())
 
     def launch(self, record: Record) -> None:
         """Start it."""
+        store = self.home
         for name in ("objects", "versions", "users"):
-            (self.directory / name).mkdir(exist_ok=True)
+            (store / name).mkdir(exist_ok=True)
         keys = {"ACCESS_KEY": ACCESS_KEY, "SECRET_KEY": record.secrets["password"]}
-        processes.start(
-            self.directory,
+        self.run(
             [
-                *(self.program().path / "versitygw", "--quiet", "--region", REGION),
-                *("--port", f"127.0.0.1:{record.ports['s3']}", "--health", HEALTH),
-                *("--iam-dir", self.directory / "users"),
-                *("posix", "--versioning-dir", self.directory / "versions"),
-                self.directory / "objects",
+                *(program().path / "versitygw", "--quiet", "--region", REGION),
+                *("--port", f"{self.host}:{record.ports['s3']}", "--health", HEALTH),
+                *("--iam-dir", store / "users"),
+                *("posix", "--versioning-dir", store / "versions"),
+                store / "objects",
             ],
-            self.main_log,
-            environment={f"ROOT_{name}": value for name, value in keys.items()},
+            {f"ROOT_{name}": value for name, value in keys.items()},
         )
+
+
+def program() -> Entry:
+    """Return the cache entry of the program."""
+    return golang.installed("versitygw", *VERSITYGW, "about 1 minute on idle cores")
