@@ -9,10 +9,10 @@ SERVERS := rabbitmq cassandra s3 kubernetes
 empty :=
 comma := ,
 
-.PHONY: help setup lock check test unit demo bench clean
+.PHONY: help setup lock check test test-cluster unit demo bench clean
 
 help: ## say what can be made
-	@sed -n 's/^\([a-z]*\):.*## /\1  /p' $(MAKEFILE_LIST) | column -t -l 2
+	@sed -n 's/^\([a-z-]*\):.*## /\1  /p' $(MAKEFILE_LIST) | column -t -l 2
 
 setup: .venv/ready ## prepare .venv from the lock
 
@@ -41,6 +41,9 @@ test: setup ## every test, on real servers (TESTS=path to choose)
 	variables="$$(cd tests && $(PYTHON) -m stack env)" || exit 1; eval "$$variables"; \
 	export POSTROAD_REQUIRE="$${POSTROAD_REQUIRE-$(subst $(empty) $(empty),$(comma),$(SERVERS) strace)}"; \
 	$(if $(TESTS),$(PY) -m pytest $(TESTS),sh tests/run-all.sh $(PY))
+
+test-cluster: setup ## tests on a cluster of their own: faults, nodes that come and go (minutes)
+	POSTROAD_TEST_CLUSTER="$${POSTROAD_TEST_CLUSTER-own}" POSTROAD_REQUIRE=cluster $(PY) -m pytest $(or $(TESTS),tests/integration/cluster)
 
 demo: setup ## from kubectl apply to delivered mail (MAIL=dir for mails of your own)
 	cd tests && ../$(PY) -m demo $(if $(MAIL),--mail $(MAIL))

@@ -26,6 +26,7 @@ SIGNS = {
     "s3": "POSTROAD_S3_ENDPOINT",
     "minio": "POSTROAD_MINIO_ENDPOINT",
     "kubernetes": "KUBECONFIG",
+    "cluster": "POSTROAD_TEST_CLUSTER",
 }
 
 
@@ -35,13 +36,18 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
         for server in marker.args:
             if os.environ.get(SIGNS[server]) if server in SIGNS else _has_program(server):
                 continue
-            message = (
-                f"{server} is not running: start it with `python -m stack up {server}` "
-                "and export what `python -m stack env` prints"
-                if server in SIGNS
-                else f"{server} is not installed: it is a package of that name"
-            )
-            (pytest.fail if server in required else pytest.skip)(message)
+            (pytest.fail if server in required else pytest.skip)(_how_to_get(server))
+
+
+def _how_to_get(server: str) -> str:
+    if server == "cluster":
+        return "tests with a cluster of their own run by `make test-cluster`"
+    if server in SIGNS:
+        return (
+            f"{server} is not running: start it with `python -m stack up {server}` "
+            "and export what `python -m stack env` prints"
+        )
+    return f"{server} is not installed: it is a package of that name"
 
 
 def _has_program(name: str) -> bool:

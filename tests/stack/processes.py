@@ -179,9 +179,21 @@ def kill_members(member: Path, timeout_seconds: float = 20, *, below: bool = Fal
     """Kill every process of a server (or of all in a folder) and wait until they are gone, however
     often they fork."""
     deadline = time.monotonic() + timeout_seconds
-    while remaining := members(member, below=below):
+    killed: list[Process] = []
+    while remaining := members(member, below=below) or [each for each in killed if _lingers(each)]:
         for process in remaining:
-            send(process, signal.SIGKILL)
+            if send(process, signal.SIGKILL):
+                killed.append(process)
         if time.monotonic() > deadline:
             raise TimeoutError(f"processes of {member} do not end: {remaining}")
         time.sleep(0.02)
+
+
+def _lingers(process: Process) -> bool:
+    """Tell whether other threads of a killed process have not ended yet: they hold its ports."""
+    try:
+        fields = Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()
+        threads = len(list(Path(f"/proc/{process.pid}/task").iterdir()))
+    except OSError:
+        return False
+    return int(fields[19]) == process.started and threads > 1
