@@ -7,10 +7,11 @@
     3  consumers broke down over it too often                      GiveUp   (dead letters)
     4  it was handed out before, or something failed               Later    (one delay step)
     5  it is not due yet                                           Later    (the next step)
-    6  another message about the same mail can exist               Claim    (then the marks again)
-    7  none of these                                               Attempt
+    6  it repeats a message that needs no claim                    Replace  (then ack)
+    7  another message about the same mail can exist               Claim    (then the marks again)
+    8  none of these                                               Attempt
 
-Source: 000 Decision (dequeue); ADR 0003; invariants 3, 4, 8, 10.
+Source: 000 Decision (dequeue); ADR 0003, 0018; invariants 3, 4, 8, 10.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ class Verdict(Enum):
     SETTLE = "the turn is over"
     FINISH = "its replacement has to be finished"
     GIVE_UP = "it goes to the dead letters"
+    REPLACE = "it gets a new turn, so that the message it repeats meets a mark"
     CLAIM = "a claim has to be taken, then the marks have to be read again"
     ATTEMPT = "it is handed out"
 
@@ -71,6 +73,8 @@ def decide(reference: Reference, mark: Mark | None, arrival: Arrival) -> Verdict
         return Later(again, due or hop_after(again.crashes, arrival.hop, arrival.draw))
     if (seconds := step_to(reference.due_at, arrival.now)) > 0:
         return Later(reference.again(), seconds)
+    if reference.is_repetition:
+        return Verdict.REPLACE
     return Verdict.CLAIM if reference.claim else Verdict.ATTEMPT
 
 

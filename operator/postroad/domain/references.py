@@ -20,9 +20,10 @@ from postroad.domain.turns import Turn
 class Reference:
     """A message about one turn.
 
-    `claim`: another message about the same mail can exist, so whoever wants to transmit takes a
-    claim first. `crashes` counts how often a consumer broke down while it had this turn. `envelope`
-    is None when it was too large: the row has it.
+    `claim`: another message about the same mail can exist, so a consumer that wants to transmit
+    takes a claim first. A reference that names its own turn among `previous` is a repetition: the
+    message that it repeats can exist, and carries no claim. `crashes` counts how often a consumer
+    broke down while it had this turn. `envelope` is None when it was too large: the row has it.
     """
 
     key: TurnKey
@@ -58,6 +59,19 @@ class Reference:
             envelope=turn.envelope,
         )
 
+    @classmethod
+    def repeating(cls, turn: Turn) -> Reference:
+        """Return a reference to publish after a first one, without a claim, was not confirmed.
+
+        A release that knows no repetitions reads it as any reference that needs a claim.
+        """
+        return replace(cls.to(turn, claim=True), previous=(*turn.previous, turn.key))
+
+    @property
+    def is_repetition(self) -> bool:
+        """Whether a message without a claim about the same turn can exist."""
+        return self.key in self.previous
+
     @property
     def turn(self) -> Turn | None:
         """The turn as far as the message knows it: all of it, or None without an envelope."""
@@ -75,7 +89,7 @@ class Reference:
             due_at=self.due_at,
             attempt=self.attempt,
             last_error=self.last_error,
-            previous=self.previous,
+            previous=tuple(each for each in self.previous if each != self.key),
         )
 
     def again(self, crashes: int = 0) -> Reference:

@@ -8,6 +8,8 @@
      "crashes": 0, "envelope": {"sender": …, "recipients": […], "name": …, "attributes": {…},
      "origin": {…} | null, "dsn": {…} | null} | null}
 
+A `previous` that names the message's own `id` says that the message is a repetition.
+
 A reader refuses what it does not know entirely, so a new field is a new version: the message then
 waits among the dead letters for a newer reader, and is not half understood.
 """

@@ -25,7 +25,7 @@ from postroad.domain.dispatch import (
 from postroad.domain.ladder import beside, hop_after, step_to
 from postroad.domain.references import Reference
 from postroad.domain.slices import TurnKey
-from postroad.domain.turns import Mark, Turn, UndecodableRow
+from postroad.domain.turns import Change, Mark, Turn, UndecodableRow
 from postroad.domain.wire import decode
 from postroad.errors import (
     BrokerUnavailable,
@@ -206,12 +206,24 @@ class _Dispatch:
             return self._item(turn, reference, {}, claimed=False)
         if decision is Verdict.CLAIM:
             return await self._claim(turn, reference)
+        if decision is Verdict.REPLACE:
+            return await self._replace(turn)
         if decision is Verdict.FINISH:
             await protocol.finish(engine, turn, mark or Mark())
         else:
             standing = await dead.bury(engine, turn, turn.envelope, dead.OVER_THE_LIMIT)
             await protocol.finish(engine, turn, standing or Mark())
         await ack(engine, delivery)
+        return None
+
+    async def _replace(self, turn: Turn) -> DistributedItem | None:
+        """Replace the turn, as `republish` does: the message that this one repeats is in some
+        consumer's hands, or finds the mark when it comes, or does not exist."""
+        standing = await protocol.replace(self._engine, turn, Change.nothing(turn))
+        if standing is not None:
+            return await self._once()  # another ended the turn first: that decides
+        self._count("repetition")
+        await ack(self._engine, self._delivery)
         return None
 
     async def _claim(self, turn: Turn, reference: Reference) -> DistributedItem | None:

@@ -100,20 +100,26 @@ class _Registration:
             )
 
     async def _publish(self) -> None:
-        """Publish until confirmed or until the deadline; from the second time on with a claim."""
-        engine, backoff, claim = self._engine, self._engine.backoff(), False
+        """Publish until confirmed or until the deadline.
+
+        Only a first message that waits for nothing carries no claim: the ladder may deliver one
+        twice, and a repetition may meet the first. (The hop of a repetition is for the costs alone:
+        by its end the first has most often been delivered, and the mark settles it.)
+        """
+        engine, backoff = self._engine, self._engine.backoff()
+        step = step_to(self._turn.due_at, engine.clock.now())
+        reference = Reference.to(self._turn, claim=step > 0)
+        hop = hop_after(0, engine.timing.hop, 0.0)
         while True:
-            body = encode(Reference.to(self._turn, claim=claim))
-            step = step_to(self._turn.due_at, engine.clock.now())
-            if claim and not step:
-                step = hop_after(0, engine.timing.hop, 0.0)  # the first may be in somebody's hands
             try:
-                return await engine.broker.publish(self._turn.enqueue_id, body, step)
+                return await engine.broker.publish(self._turn.enqueue_id, encode(reference), step)
             except BrokerUnavailable:
-                claim = True
+                if not reference.claim:
+                    reference = Reference.repeating(self._turn)
                 await backoff.wait()
                 if engine.clock.elapsed() > self._deadline:
                     raise
+                step = step_to(self._turn.due_at, engine.clock.now()) or hop
 
     async def _withdraw(self, patience: timedelta) -> bool:
         """Withdraw the turn; return whether a consumer (or an administrator) was first, so that the

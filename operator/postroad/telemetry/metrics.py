@@ -29,7 +29,7 @@ ENDED = Counter(
 SKIPPED = Counter(
     "postroad_skipped_references_total",
     "References that were not handed out.",
-    ["queue", "reason"],  # reason: marked, finished, hop, claimed, unreadable, put off
+    ["queue", "reason"],  # reason: marked, finished, hop, claimed, repetition, unreadable, put off
 )
 VANISHED = Gauge(
     "postroad_vanished_rows",

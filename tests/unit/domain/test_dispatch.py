@@ -31,6 +31,7 @@ KEY = place(id_at(NOW, 0, 5), HOUR, 3)
 TURN = Turn(KEY, UUID(int=1), Envelope(None, ("b@example.net",)), "blob", 1, 1, NOW, NOW)
 FIRST = Reference.to(TURN, claim=False)
 AGAIN = Reference.to(TURN, claim=True)
+REPETITION = Reference.repeating(TURN)
 ARRIVAL = Arrival(NOW, False, 0, NOW - HOUR, timedelta(seconds=8), limit=3, draw=0.0)
 REPLACED = Ending(EndingKind.REPLACED, NOW, KEY, Change.nothing(TURN))
 DELIVERED = Mark(delivered_at=NOW)
@@ -45,6 +46,13 @@ def ended(kind: EndingKind) -> Mark:
     [
         pytest.param(FIRST, None, ARRIVAL, Verdict.ATTEMPT, id="first delivery: no claim"),
         pytest.param(AGAIN, None, ARRIVAL, Verdict.CLAIM, id="may exist twice: claim"),
+        pytest.param(
+            REPETITION, None, ARRIVAL, Verdict.REPLACE, id="what it repeats needs no claim: replace"
+        ),
+        pytest.param(
+            REPETITION.again(), None, ARRIVAL, Verdict.REPLACE, id="a repetition put off is one"
+        ),
+        pytest.param(REPETITION, DELIVERED, ARRIVAL, Verdict.SETTLE, id="repeated, delivered"),
         pytest.param(
             FIRST,
             None,

@@ -104,6 +104,18 @@ def values() -> dict[str, Any]:
     return found
 
 
+def test_repetition_is_readable_by_releases_that_know_none() -> None:
+    """They know the same fields, and take the claims that it names."""
+    turn = PLAIN.turn
+    assert turn is not None
+    repetition = decode(encode(Reference.repeating(turn)))
+
+    assert repetition.is_repetition
+    assert json.loads(encode(repetition)).keys() == values().keys()
+    assert (repetition.claim, repetition.previous) == (True, (*PLAIN.previous, PLAIN.key))
+    assert repetition.turn == turn
+
+
 @pytest.mark.parametrize("field", sorted(values()))
 def test_reference_without_one_field_is_unreadable(field: str) -> None:
     body = values()

@@ -4,10 +4,11 @@ One mail. Each process is a program counter over the steps of `mailqueue`, in th
 consumer decides is decided by the functions that the engine itself uses (`domain.dispatch`,
 `Mark`). Between any two steps any other process may go on, or the process may crash.
 
-Three assumptions about time are built in, as the engine's timing guarantees them: a message that
-waits a hop arrives only when nobody has the turns it speaks of in hand without a claim
-(`keep_after` < `hop`), a claim lapses only when its owner is dead (it is renewed in time), and
-nothing is cleaned while somebody decides by limits that he read before (cleanup waits a lease).
+Three assumptions about time are built in, as the engine's timing guarantees them: a consumer that
+has a turn in hand without a claim when a message about it begins a hop has ended it or claimed it
+by the end of the hop (`keep_after` < `hop`; of consumers that get the turn later a hop says
+nothing), a claim lapses only when its owner is dead (it is renewed in time), and nothing is cleaned
+while a consumer decides by limits that it read before (cleanup waits a lease).
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from postroad.domain.turns import Change, Ending, EndingKind, Mark, Turn
 
 NOW = datetime(2026, 1, 1, 10, 0, tzinfo=UTC)
 WHO = ("b@example.net",)
+IN_HAND = {"transmit", "record", "act"}
 ARRIVAL = Arrival(NOW, False, 0, None, timedelta(seconds=8), limit=100, draw=0.0)
 
 
@@ -38,12 +40,14 @@ def number(turn: TurnKey) -> int:
 
 @dataclass(frozen=True)
 class Message:
-    """A message about a turn. `hop`: it waits until nobody has its turns in hand unclaimed."""
+    """A message about a turn. `repeats`: it is the repetition of a message without a claim.
+    `waits_for`: the consumers that the hop outlasts."""
 
     turn: int
     claim: bool = False
     redelivered: bool = False
-    hop: bool = False
+    repeats: bool = False
+    waits_for: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -75,6 +79,7 @@ class State:
     transmitted: int = 0
     interrupted: int = 0
     crashes: int = 0
+    losses: int = 0
     removed: bool = False
     resurrected: bool = False
 
@@ -94,11 +99,13 @@ class State:
 
 @dataclass
 class Model:
-    """What may happen: how often processes crash, and how often an attempt fails and is retried.
-    `mistake` leaves one safeguard out, to show that the search would notice."""
+    """What may happen: how often processes crash, how often an attempt fails and is retried, and
+    how often a consumer that lives on loses its connection with a mail in hand. `mistake` leaves
+    one safeguard out, to show that the search would notice."""
 
     crashes: int
     retries: int = 0
+    losses: int = 0
     mistake: str | None = None
 
     def successors(self, state: State) -> Iterator[State]:
@@ -109,6 +116,8 @@ class Model:
             yield from self._steps(_Edit(state, index))
             if state.crashes < self.crashes and process.at != "start":
                 yield _Edit(state, index).crash()
+            if state.losses < self.losses and process.at in IN_HAND and process.message:
+                yield _Edit(state, index).disconnect()
         for turn, owner in state.claims:
             if state.processes[owner].crashed or state.processes[owner].at == "start":
                 yield replace(state, claims=tuple(each for each in state.claims if each[0] != turn))
@@ -140,7 +149,7 @@ class Model:
         process, state = edit.process, edit.state
         if process.at == "start":
             for message in dict.fromkeys(state.messages):
-                if not message.hop or _arrives(state, message):
+                if not message.waits_for:
                     yield edit.take(message)
         elif process.at in {"decide", "claim", "recheck"}:
             step = {"decide": self._decided, "claim": self._claimed, "recheck": self._rechecked}
@@ -151,6 +160,8 @@ class Model:
             yield edit.go("ack")
         elif process.at == "act":
             yield edit.replaced(held=False, previous=())
+        elif process.at == "replace":
+            yield edit.replaced(held=False, previous=edit.chain)
         elif process.at == "ack":
             yield edit.ended()
         else:
@@ -175,14 +186,18 @@ class Model:
         held, previous = state.row(message.turn)
         turn = _turn(message.turn, held, previous)
         reference = Reference.to(turn, claim=message.claim)
+        if message.repeats and self.mistake != "repetition as any claim":
+            reference = Reference.repeating(turn)
         arrival = replace(ARRIVAL, redelivered=message.redelivered)
         if message.turn in state.cleaned:
             return edit.go("ack")
         decision = decide(reference, state.mark(message.turn), arrival)
         edit = edit.keep(checked=state.removed)
         if isinstance(decision, Later):
-            return edit.publish(Message(message.turn, claim=True, hop=True)).go("ack")
+            again = replace(message, claim=True, redelivered=False)
+            return edit.publish(again, hop=True).go("ack")
         at = {Verdict.SETTLE: "ack", Verdict.FINISH: "finish", Verdict.CLAIM: "claim"}
+        at[Verdict.REPLACE] = "replace"
         return edit.go(at.get(decision, "transmit"))
 
     def _claimed(self, edit: _Edit) -> State:
@@ -191,8 +206,8 @@ class Model:
             return edit.go("recheck")
         wanted = (*state.row(process.turn)[1], process.turn)[process.taken]
         if dict(state.claims).get(wanted, edit.index) != edit.index:
-            again = Message(process.turn, claim=True, hop=True)
-            return edit.release().publish(again).go("ack")
+            again = Message(process.turn, claim=True)
+            return edit.release().publish(again, hop=True).go("ack")
         edit = edit.claim(wanted)
         last = process.taken == len(state.row(process.turn)[1])
         return edit.keep(taken=process.taken + 1).go("recheck" if last else "claim")
@@ -231,8 +246,8 @@ class Model:
                     yield edit.go("published")
                 else:
                     hop = bool(change.previous) and self.mistake != "no hop"
-                    message = Message(successor, claim=True, hop=hop)
-                    yield edit.publish(message).go("published")
+                    message = Message(successor, claim=True)
+                    yield edit.publish(message, hop=hop).go("published")
             case "published":
                 yield edit.published(process.turn).go(then)
 
@@ -247,8 +262,7 @@ class Model:
         elif process.kind == "remove":
             yield self._removed(edit)
         else:
-            previous = (*state.row(process.turn)[1], process.turn)
-            yield edit.replaced(held=process.kind == "hold", previous=previous)
+            yield edit.replaced(held=process.kind == "hold", previous=edit.chain)
 
     def _is_over(self, state: State, turn: int) -> bool:
         return turn in state.cleaned and self.mistake != "browse start not asked"
@@ -259,7 +273,8 @@ class Model:
         """Clean the oldest turn, if it is over and nobody is deciding."""
         state, (oldest, *others) = edit.state, edit.state.present()
         mark = state.mark(oldest)
-        if any(each.at in {"decide", "claim", "recheck"} for each in state.processes):
+        deciding = {"decide", "claim", "recheck", "replace"}
+        if any(each.at in deciding for each in state.processes):
             return
         if mark is None or not mark.is_final or not others:
             return
@@ -299,7 +314,8 @@ class _Edit:
         return _Edit(replace(self.state, processes=tuple(every)), self.index)
 
     def go(self, at: str, **changes: object) -> State:
-        state = self.keep(at=at, **changes).state
+        leaves = self.process.at in IN_HAND and at not in IN_HAND
+        state = (self.outlasted() if leaves else self).keep(at=at, **changes).state
         if at == "transmit" and self.process.checked:
             return replace(state, resurrected=True)
         return state
@@ -310,9 +326,26 @@ class _Edit:
         edit = _Edit(replace(self.state, messages=tuple(left)), self.index)
         return edit.go("decide", message=message, turn=message.turn, taken=0, checked=False)
 
-    def publish(self, message: Message) -> _Edit:
-        messages = tuple(sorted((*self.state.messages, message), key=repr))
-        return _Edit(replace(self.state, messages=messages), self.index)
+    @property
+    def chain(self) -> tuple[int, ...]:
+        """The turns that a successor by administration has to ask."""
+        return (*self.state.row(self.process.turn)[1], self.process.turn)
+
+    def publish(self, message: Message, *, hop: bool = False) -> _Edit:
+        message = replace(message, waits_for=_unclaimed(self.state, message.turn) if hop else ())
+        return self.messages(*self.state.messages, message)
+
+    def messages(self, *messages: Message) -> _Edit:
+        return _Edit(replace(self.state, messages=tuple(sorted(messages, key=repr))), self.index)
+
+    def outlasted(self) -> _Edit:
+        """No hop waits for this consumer any more: its item is ended or claimed, or it died."""
+        return self.messages(
+            *(
+                replace(each, waits_for=tuple(i for i in each.waits_for if i != self.index))
+                for each in self.state.messages
+            )
+        )
 
     def put(self, turn: int, mark: Mark) -> _Edit:
         marks = tuple(sorted({**dict(self.state.marks), turn: mark}.items(), key=lambda m: m[0]))
@@ -346,7 +379,8 @@ class _Edit:
 
     def claim(self, turn: int) -> _Edit:
         claims = tuple(sorted({**dict(self.state.claims), turn: self.index}.items()))
-        return _Edit(replace(self.state, claims=claims), self.index)
+        edit = _Edit(replace(self.state, claims=claims), self.index)
+        return edit.outlasted() if turn == self.process.turn else edit
 
     def release(self) -> _Edit:
         mine = tuple(each for each in self.state.claims if each[1] != self.index)
@@ -355,11 +389,17 @@ class _Edit:
     def ended(self) -> State:
         return self.release().go("start", message=None, turn=0)
 
+    def disconnect(self) -> State:
+        """The broker gives the message to another consumer; this one keeps the mail in hand."""
+        state = self.back().keep(message=None).state
+        return replace(state, losses=state.losses + 1)
+
+    def back(self) -> _Edit:
+        message = self.process.message
+        return self if message is None else self.publish(replace(message, redelivered=True))
+
     def crash(self) -> State:
-        state, process = self.keep(crashed=True).state, self.process
-        if process.message is not None:
-            back = replace(process.message, redelivered=True, hop=False)
-            state = _Edit(state, self.index).publish(back).state
+        process, state = self.process, self.keep(crashed=True).outlasted().back().state
         interrupted = process.at == "record"
         return replace(
             state, crashes=state.crashes + 1, interrupted=state.interrupted + interrupted
@@ -372,14 +412,16 @@ def _turn(turn: int, held: bool, previous: tuple[int, ...]) -> Turn:
     return Turn(key(turn), UUID(int=0), envelope, "b", 1, 1, NOW, NOW, None, held, 0, None, chain)
 
 
-def _arrives(state: State, message: Message) -> bool:
-    speaks_of = {message.turn, *dict(state.rows).get(message.turn, (False, ()))[1]}
+def _unclaimed(state: State, turn: int) -> tuple[int, ...]:
+    """Return the consumers that have a turn in hand, or one that it follows, without a claim."""
+    speaks_of = {turn, *dict(state.rows).get(turn, (False, ()))[1]}
     claimed = dict(state.claims)
-    return not any(
-        process.at in {"transmit", "record", "act"}
+    return tuple(
+        index
+        for index, process in enumerate(state.processes)
+        if process.at in IN_HAND
         and process.kind == "consumer"
         and not process.crashed
         and process.turn in speaks_of
         and process.turn not in claimed
-        for process in state.processes
     )

@@ -16,9 +16,14 @@ from unit.mailqueue.protocol_model import Message, Model, Process, State
 MOST_STATES = 400_000
 
 
-def initial(*kinds: str) -> State:
+FIRST = Message(0)
+REPETITION = Message(0, claim=True, repeats=True)
+"""The message that an enqueue publishes again when the confirm of the first is lost."""
+
+
+def initial(kinds: tuple[str, ...], messages: tuple[Message, ...]) -> State:
     processes = tuple(Process(kind) for kind in kinds)
-    return State(processes, rows=((0, (False, ())),), messages=(Message(0),))
+    return State(processes, rows=((0, (False, ())),), messages=messages)
 
 
 def explore(state: State, model: Model) -> list[State]:
@@ -115,13 +120,51 @@ def test_search_notices_when_a_safeguard_is_left_out(
     mistake: str, kinds: tuple[str, ...], crashes: int, retries: int
 ) -> None:
     with pytest.raises(AssertionError):
-        search(kinds, Model(crashes, retries, mistake))
+        search(kinds, Model(crashes, retries, mistake=mistake))
 
 
-def search(kinds: tuple[str, ...], model: Model) -> list[State]:
+@pytest.mark.parametrize(
+    "messages", [(FIRST, REPETITION), (REPETITION,)], ids=["both", "the first was lost"]
+)
+@pytest.mark.parametrize(
+    ("kinds", "model"),
+    [
+        pytest.param(("consumer", "consumer"), Model(1, retries=1), id="a retry, a crash"),
+        pytest.param(("consumer", "consumer", "consumer"), Model(0, retries=1), id="three"),
+        pytest.param(("consumer", "consumer", "remove"), Model(0, retries=1), id="removal"),
+        pytest.param(("consumer", "consumer", "republish"), Model(0), id="republish"),
+        pytest.param(("consumer", "consumer", "cleaner"), Model(0, retries=1), id="cleaned"),
+        pytest.param(("consumer", "consumer"), Model(0, 1, losses=1), id="a lost connection"),
+    ],
+)
+def test_no_repetition_of_an_unconfirmed_publish_repeats_the_mail(
+    kinds: tuple[str, ...], model: Model, messages: tuple[Message, ...]
+) -> None:
+    found = search(kinds, model, messages)
+
+    assert any(state.transmitted for state in found)
+
+
+def test_no_lost_connection_repeats_what_its_consumer_still_has() -> None:
+    found = search(("consumer", "consumer"), Model(0, retries=1, losses=2))
+
+    assert max(state.losses for state in found) == 2
+
+
+def test_search_notices_a_repetition_that_is_attempted_under_a_claim() -> None:
+    """The first message needs no claim, so the claim on its turn keeps no consumer from it."""
+    model = Model(0, mistake="repetition as any claim")
+
+    with pytest.raises(AssertionError):
+        search(("consumer", "consumer"), model, (FIRST, REPETITION))
+
+
+def search(
+    kinds: tuple[str, ...], model: Model, messages: tuple[Message, ...] = (FIRST,)
+) -> list[State]:
     """Return the states in which every interleaving ends, after it was asserted of each that the
     mail's story ends well from there."""
-    found = explore(initial(*kinds), model)
+    found = explore(initial(kinds, messages), model)
     for state in found:
         if not is_over(state):
             end = recover(state)
