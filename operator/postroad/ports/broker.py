@@ -99,7 +99,8 @@ class Broker(Protocol):
         ...
 
     async def declare(self) -> None:
-        """Create the exchange, the queues and the bindings that are missing. Idempotent.
+        """Create the exchange, the queues and the bindings that are missing, and copies of queues
+        on nodes that joined later, where the broker lets us. Idempotent.
         Raises: BrokerRefused when one exists with other arguments (the message names them)."""
         ...
 

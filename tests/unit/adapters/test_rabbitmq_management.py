@@ -15,7 +15,8 @@ from support.certificates import Certificates
 
 
 async def two_nodes(_: web.Request) -> web.Response:
-    return web.json_response([{"running": True}, {"running": True}, {"running": False}])
+    running = {"a": True, "b": True, "c": False}
+    return web.json_response([{"name": each, "running": runs} for each, runs in running.items()])
 
 
 @pytest.fixture
@@ -44,7 +45,7 @@ async def test_the_authorities_of_the_broker_vouch_for_its_management_api(
 ) -> None:
     api = management(url, certificates.authority)
 
-    assert await api.nodes() == 2
+    assert await api.nodes() == ["a", "b"]
     await api.close()
 
 
@@ -67,7 +68,7 @@ async def test_authorities_that_cannot_be_read_are_an_error_of_the_broker_and_re
         await api.nodes()
     file.write_bytes(certificates.authority.read_bytes())
 
-    assert await api.nodes() == 2
+    assert await api.nodes() == ["a", "b"]
     await api.close()
 
 

@@ -15,8 +15,10 @@ from postroad.adapters.rabbitmq.consumer import RabbitMQDelivery, Subscription
 from postroad.adapters.rabbitmq.management import Management
 from postroad.adapters.rabbitmq.publisher import Publisher
 from postroad.domain.names import QueueName
+from postroad.domain.replicas import members_to_add
 from postroad.errors import BrokerUnavailable, ServerError, Unroutable
 from postroad.ports.broker import LADDER_SECONDS, Depths
+from postroad.ports.servers import SAFE_COPIES
 from postroad.telemetry.logs import logger
 
 LONGEST_WAIT = timedelta(seconds=15)
@@ -33,6 +35,7 @@ class RabbitMQ:
     consume, so that a server that stops reading from publishers still takes acks."""
 
     def __init__(self, access: Access) -> None:
+        self.vhost = access.vhost
         self.publishing = Connection(access, "publisher")
         self.consuming = Connection(access, "consumer")
         self.management = Management(access) if access.management_url else None
@@ -140,6 +143,7 @@ class RabbitMQBroker:
 
     async def declare(self) -> None:
         await self._administer(topology.declare)
+        await self._replicate()
 
     async def delete(self) -> None:
         await self._administer(topology.delete)
@@ -165,6 +169,25 @@ class RabbitMQBroker:
             await action(channel, self._topology)
         finally:
             await channel.close()
+
+    async def _replicate(self) -> None:
+        """Give the queues copies on nodes that joined after they were declared. Best effort: before
+        RabbitMQ 4 the API cannot, and what is missing is a condition of the QueueCluster."""
+        management = self._server.management
+        if management is None:
+            return
+        try:
+            ours = {each.name for each in self._topology.queues}
+            queues = [each for each in await management.quorum_queues() if each.name in ours]
+            if all(len(each.members) >= SAFE_COPIES for each in queues):
+                return
+            running = await management.nodes()
+            for queue in queues:
+                for node in members_to_add(queue, running, SAFE_COPIES):
+                    await management.add_member(queue.name, node)
+                    _LOG.info("a queue has a copy more", queue=queue.name, node=node)
+        except ServerError as error:
+            _LOG.debug("queues keep the copies they have", error=str(error))
 
     async def _wait(self, failures: int) -> None:
         """Wait before the next attempt: longer each time, never in step with others, and no longer

@@ -1,5 +1,5 @@
-"""The little that only the management API knows: how many messages are handed out, by how many
-nodes.
+"""The little that only the management API knows and does: how many messages are handed out, which
+nodes run, and which of them have copies of a queue.
 
 Its numbers are as old as RabbitMQ's collect_statistics_interval (5 s by default).
 """
@@ -13,6 +13,7 @@ from urllib.parse import quote, urlsplit, urlunsplit
 import aiohttp
 
 from postroad.adapters.rabbitmq.access import Access
+from postroad.domain.replicas import QuorumQueue
 from postroad.errors import BrokerRefused, BrokerUnavailable, CredentialsRefused
 
 TIMEOUT = aiohttp.ClientTimeout(total=5)
@@ -38,21 +39,40 @@ class Management:
         found = await self._get(f"queues/{self._vhost}/{quote(queue, safe='')}")
         return int(found.get("messages_unacknowledged", 0))
 
-    async def nodes(self) -> int:
-        """Return how many nodes of the cluster run. Errors as `unacknowledged`."""
-        return sum(bool(each.get("running")) for each in await self._get("nodes"))
+    async def nodes(self) -> list[str]:
+        """Return the nodes of the cluster that run. Errors as `unacknowledged`."""
+        return [each["name"] for each in await self._get("nodes") if each.get("running")]
+
+    async def quorum_queues(self) -> list[QuorumQueue]:
+        """Return the quorum queues of the vhost. Errors as `unacknowledged`."""
+        return [
+            QuorumQueue(each["name"], tuple(each["members"]), tuple(each.get("online") or ()))
+            for each in await self._get(f"queues/{self._vhost}?columns=name,members,online")
+            if each.get("members")
+        ]
+
+    async def add_member(self, queue: str, node: str) -> None:
+        """Give a queue a copy on one more node. Idempotent.
+        Raises: as `unacknowledged`; BrokerRefused before RabbitMQ 4, where only
+        `rabbitmq-queues grow` can, and without the tag `administrator`."""
+        path = f"queues/quorum/{self._vhost}/{quote(queue, safe='')}/replicas/add"
+        await self._ask("POST", path, json={"node": node})
 
     async def _get(self, path: str) -> Any:
+        return await self._ask("GET", path)
+
+    async def _ask(self, method: str, path: str, **values: object) -> Any:
+        url = f"{self._base}/api/{path}"
         try:
-            async with self._opened().get(f"{self._base}/api/{path}") as answer:
+            async with self._opened().request(method, url, **values) as answer:  # type: ignore[arg-type]
                 if answer.status == 401:
                     raise CredentialsRefused(
                         "RabbitMQ's management API refused the user",
                         hint="give the user the tag `monitoring`, or leave out the management URL",
                     )
-                if answer.status != 200:
+                if answer.status not in (200, 202, 204):
                     raise BrokerRefused(f"RabbitMQ's management API answered {answer.status}")
-                return await answer.json()
+                return await answer.json() if method == "GET" else None
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             await self.close()  # authorities are read again with the next session
             raise BrokerUnavailable(

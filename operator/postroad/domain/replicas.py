@@ -1,0 +1,74 @@
+"""Where the members of quorum queues are, and where they should be.
+
+RabbitMQ chooses the members when a queue is declared, from the nodes that run then. A queue that
+was declared while one node ran stays on that node, however many join later.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+
+OURS = "postroad."
+"""How the names of our queues begin."""
+
+
+@dataclass(frozen=True, slots=True)
+class QuorumQueue:
+    """One quorum queue. `online` are the members that run."""
+
+    name: str
+    members: tuple[str, ...]
+    online: tuple[str, ...]
+
+
+def members_to_add(queue: QuorumQueue, running: Collection[str], copies: int) -> list[str]:
+    """Return the nodes that should become members, so that the queue has so many copies.
+
+    None while fewer nodes run: two members stop as soon as one of them does, where a single one
+    stops only with its own node.
+
+    >>> members_to_add(QuorumQueue("work", ("a",), ("a",)), ["a", "b", "c"], 3)
+    ['b', 'c']
+    >>> members_to_add(QuorumQueue("work", ("a",), ("a",)), ["a", "b"], 3)
+    []
+    """
+    lacks = copies - len(queue.members)
+    if lacks <= 0 or len(running) < copies:
+        return []
+    free = sorted(set(running) - set(queue.members))
+    first = sum(queue.name.encode()) % len(free) if free else 0
+    return sorted((free[first:] + free[:first])[:lacks])
+
+
+def too_few_members(
+    queues: Sequence[QuorumQueue], running: Collection[str], copies: int, vhost: str
+) -> tuple[str, ...]:
+    """Return what the members of our queues do not allow, and what is to be done about it, as words
+    for a condition. Nothing while too few nodes run: that is a condition of its own."""
+    if len(running) < copies:
+        return ()
+    ours = [each for each in queues if each.name.startswith(OURS)]
+    lacking = [each for each in ours if len(each.members) < copies]
+    away = [each for each in ours if each not in lacking and len(each.online) < copies]
+    found = (
+        _said(lacking, "members", copies, _command(lacking, running, copies, vhost)),
+        _said(away, "members online", copies, "see what became of their nodes"),
+    )
+    return tuple(each for each in found if each)
+
+
+def _said(queues: Sequence[QuorumQueue], what: str, copies: int, remedy: str) -> str:
+    if not queues:
+        return ""
+    count = f"{len(queues)} queue{'s have' if len(queues) > 1 else ' has'}"
+    return f"{count} fewer than {copies} {what} (such as {queues[0].name}): {remedy}"
+
+
+def _command(
+    queues: Sequence[QuorumQueue], running: Collection[str], copies: int, vhost: str
+) -> str:
+    nodes = {node for each in queues for node in members_to_add(each, running, copies)}
+    patterns = f"--vhost-pattern '^{re.escape(vhost)}$' --queue-pattern '^{re.escape(OURS)}'"
+    return "; ".join(f"rabbitmq-queues grow {node} all {patterns}" for node in sorted(nodes))
