@@ -317,6 +317,21 @@ class ViewContract:
         assert await view.count_rows(PARTITION, NOW + 2 * HOUR) == Counts(5, 0, 2)
         assert await view.count_rows(Partition(START, 7), NOW) == Counts(0, 0, 0)
 
+    async def test_of_many_partitions_those_with_rows_are_named(self, view: View) -> None:
+        """Whatever became of their turns; and nothing but what was asked about."""
+        starts = [START + number * HOUR for number in range(40)]
+        wanted = {Partition(starts[0], 1), Partition(starts[7], 0), Partition(starts[7], 2)}
+        others = {Partition(starts[8], 3), Partition(START + 40 * HOUR, 0)}
+        for partition in wanted | others:
+            for number in range(3):
+                await view.insert(turn(number, partition))
+        await view.mark_delivered(key(0, Partition(starts[0], 1)), NOW, NO_TRAITS)
+
+        assert set(await view.occupied(starts, 3)) == wanted
+        assert set(await view.occupied(starts[:7], 1)) == set()
+        await view.delete_rows(Partition(starts[0], 1))
+        assert set(await view.occupied(starts[:1], 3)) == set()
+
     async def test_deleting_rows_empties_the_partition_only(self, view: View) -> None:
         other = Partition(START, 2)
         await view.insert(turn(1))

@@ -64,11 +64,18 @@ class Before:
 class Post(VirtualTime):
     """The world, its processes and its ledger."""
 
-    def __init__(self, seed: int = 0, timing: Timing | None = None, pace: int = 10**9) -> None:
+    def __init__(
+        self,
+        seed: int = 0,
+        timing: Timing | None = None,
+        pace: int = 10**9,
+        window: timedelta = WINDOW,
+        buckets: int = 2,
+    ) -> None:
         super().__init__(ManualClock())
         self.world = World(self.clock)
         self.transmitted: Counter[tuple[str, str]] = Counter()
-        self._configuration = FixedConfiguration(ViewConfiguration(WINDOW, 2, pace))
+        self._configuration = FixedConfiguration(ViewConfiguration(window, buckets, pace))
         self._timing = timing or Timing()
         self._seed = seed
         self.processes: list[Process] = []

@@ -12,7 +12,7 @@ import asyncio
 from array import array
 from bisect import bisect_right
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from itertools import pairwise
@@ -20,8 +20,10 @@ from itertools import pairwise
 from postroad.domain.ages import AGES
 from postroad.domain.slices import Partition
 from postroad.domain.turns import Turn
-from postroad.mailqueue.browse import joined, readable
+from postroad.mailqueue.browse import joined
+from postroad.mailqueue.bulk import results
 from postroad.mailqueue.engine import Engine
+from postroad.mailqueue.live import live_slices
 from postroad.mailqueue.size import REMEMBERED
 from postroad.ports.view import Signs
 
@@ -70,35 +72,30 @@ class AgesCache:
         first = (await engine.bearings.refresh()).browse_start
         if first is None:
             return {}
-        closed = {each.slice_start: each async for each in engine.view.closed_slices(first)}
         self._forget_before(first)
-        turnstile = asyncio.Semaphore(AT_ONCE)
-        pictures = await asyncio.gather(
-            *(
-                self._picture(Partition(start, bucket), turnstile, is_closed=start in closed)
-                for start, buckets in readable(engine, first, now + engine.timing.skew)
-                if start not in closed or not closed[start].drained
-                for bucket in range(buckets)
-            )
-        )
+
+        async def partitions() -> AsyncIterator[tuple[Partition, bool]]:
+            async for live in live_slices(engine, first, now + engine.timing.skew):
+                for partition in live.partitions:
+                    yield partition, live.closed is not None
+
+        pictures = [each async for each in results(partitions(), self._picture, AT_ONCE)]
         return _ages(pictures, now)
 
-    async def _picture(
-        self, partition: Partition, turnstile: asyncio.Semaphore, *, is_closed: bool
-    ) -> _Picture:
-        async with turnstile:
-            engine = self._engine
-            # Read before the rows: a mark that comes meanwhile only means that the partition is
-            # read once more than necessary.
-            signs = await engine.view.signs(partition)
-            known = self._closed.get(partition)
-            if known and known.signs == signs and engine.clock.elapsed() < known.until:
-                return known
-            latest = engine.clock.now() - 3 * engine.timing.skew
-            picture, is_settled = await self._read(partition, signs)
-            if is_closed and is_settled and signs.settled(latest):
-                self._closed[partition] = picture
-            return picture
+    async def _picture(self, where: tuple[Partition, bool]) -> _Picture:
+        engine = self._engine
+        partition, is_closed = where
+        # Read before the rows: a mark that comes meanwhile only means that the partition is read
+        # once more than necessary.
+        signs = await engine.view.signs(partition)
+        known = self._closed.get(partition)
+        if known and known.signs == signs and engine.clock.elapsed() < known.until:
+            return known
+        latest = engine.clock.now() - 3 * engine.timing.skew
+        picture, is_settled = await self._read(partition, signs)
+        if is_closed and is_settled and signs.settled(latest):
+            self._closed[partition] = picture
+        return picture
 
     async def _read(self, partition: Partition, signs: Signs) -> tuple[_Picture, bool]:
         """Return who waits, and whether that can only change together with the signs: a

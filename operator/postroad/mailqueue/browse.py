@@ -17,11 +17,12 @@ from uuid import UUID
 
 from postroad.domain.identifiers import moment_of
 from postroad.domain.selectors import Selector
-from postroad.domain.slices import Partition, TurnKey, slices_between
+from postroad.domain.slices import Partition, TurnKey
 from postroad.domain.turns import EndingKind, Mark, Turn, UndecodableRow
 from postroad.errors import InvalidInput
 from postroad.mailqueue.engine import Engine
 from postroad.mailqueue.joining import with_marks
+from postroad.mailqueue.live import live_slices
 from postroad.mailqueue.protocol import replacement_of
 from postroad.mailqueue.set_aside import SetAside
 from postroad.ports.queue import MailView
@@ -52,14 +53,19 @@ async def waiting(
     if wanted.is_empty:
         return
     began = engine.clock.now()
-    slices = await _slices(engine, began, after)
-    ahead = _Ahead(slices[-1][0] if slices else began)
+    first = (await engine.bearings.refresh()).browse_start
+    if first is None:
+        return
+    if after is not None:
+        first = max(first, moment_of(after))
+    last = began + engine.timing.skew
+    ahead = _Ahead(last)
     # A replacement has its row within the deadline: that of an older one is read in its place.
     since = began - engine.timing.deadline - engine.timing.skew
     aside = aside or SetAside(engine)
-    for slice_start, buckets in slices:
-        partitions = [Partition(slice_start, bucket) for bucket in range(buckets)]
-        async for row, mark in joined(engine.view, partitions, after):
+    async for live in live_slices(engine, first, last):
+        ahead.reach(live.start)
+        async for row, mark in joined(engine.view, live.partitions, after):
             if ahead.meets(row.key):
                 continue
             found: Waiting | None = None
@@ -82,7 +88,7 @@ class _Ahead:
     still meet, however long it takes and whatever changes meanwhile."""
 
     def __init__(self, last: datetime) -> None:
-        """`last` is the start of the last slice that the browse will read."""
+        """`last` is up to when slices are read."""
         self._last = last
         self._keys: set[TurnKey] = set()
 
@@ -98,6 +104,11 @@ class _Ahead:
 
     def __contains__(self, key: TurnKey) -> bool:
         return key in self._keys
+
+    def reach(self, slice_start: datetime) -> None:
+        """Forget what lies in earlier slices: rows that were not there when they were looked at."""
+        if self._keys:
+            self._keys = {key for key in self._keys if key.slice_start >= slice_start}
 
     def add(self, key: TurnKey) -> None:
         if key.slice_start <= self._last:
@@ -126,27 +137,6 @@ def view_of(turn: Turn, now: datetime, letter: DeadLetter | None = None) -> Mail
         last_error=turn.last_error,
         reason=letter.reason if letter is not None else None,
     )
-
-
-async def _slices(engine: Engine, now: datetime, after: UUID | None) -> list[tuple[datetime, int]]:
-    """Return the slices to be read, from browse start to now and the skew, as `readable`."""
-    first = (await engine.bearings.refresh()).browse_start
-    if first is None:
-        return []
-    if after is not None:
-        first = max(first, moment_of(after))
-    return readable(engine, first, now + engine.timing.skew)
-
-
-def readable(engine: Engine, first: datetime, last: datetime) -> list[tuple[datetime, int]]:
-    """Return the slices from `first` to `last` with their numbers of buckets, in order, under every
-    configuration that rows may have been written with. Raises: ConfigurationStale."""
-    found: dict[datetime, int] = {}
-    for configuration in engine.configuration.effective().reading:
-        for slice_start in slices_between(first, last, configuration.slice_window):
-            known = found.get(slice_start, 0)
-            found[slice_start] = max(known, configuration.bucket_count)
-    return sorted(found.items())
 
 
 async def joined(

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import TypeVar
 
 T = TypeVar("T")
+R = TypeVar("R")
 
 AT_ONCE = 16
 """Mails being changed at the same time: enough to hide the servers' latency, too few to crowd out
@@ -14,22 +15,30 @@ the queue's own work."""
 
 
 async def count(items: AsyncIterator[T], work: Callable[[T], Awaitable[int]]) -> int:
-    """Do `work` for every item; return the sum of its answers, which may be true and false. The
-    first error ends it: what is under way is cancelled, a stop between two steps like any other."""
-    running: set[asyncio.Future[int]] = set()
-    done: set[asyncio.Future[int]] = set()
-    total = 0
+    """Do `work` for every item; return the sum of its answers, which may be true and false. Errors
+    as in `results`."""
+    return sum([each async for each in results(items, work)])
+
+
+async def results(
+    items: AsyncIterator[T], work: Callable[[T], Awaitable[R]], at_once: int = AT_ONCE
+) -> AsyncIterator[R]:
+    """Do `work` for every item; yield its answers as they come. The first error ends it: what is
+    under way is cancelled, a stop between two steps like any other."""
+    running: set[asyncio.Future[R]] = set()
+    done: set[asyncio.Future[R]] = set()
     try:
         async for item in items:
-            if len(running) >= AT_ONCE:
+            if len(running) >= at_once:
                 done, running = await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
-                total += sum(each.result() for each in done)
+                for each in done:
+                    yield each.result()
             running.add(asyncio.ensure_future(work(item)))
         while running:
             done, running = await asyncio.wait(running)
-            total += sum(each.result() for each in done)
+            for each in done:
+                yield each.result()
     finally:
         for each in running:
             each.cancel()
         await asyncio.gather(*running, *done, return_exceptions=True)  # each error is seen
-    return total

@@ -16,13 +16,14 @@ from datetime import datetime, timedelta
 from enum import Enum
 from operator import itemgetter
 
-from postroad.domain.identifiers import LAST
+from postroad.domain.identifiers import LAST, moment_of
 from postroad.domain.slices import Partition, TurnKey
-from postroad.domain.turns import EndingKind, Mark, Turn
+from postroad.domain.turns import EndingKind, Mark, PurgeLine, Turn
+from postroad.errors import ViewError
 from postroad.mailqueue import protocol, troubles
-from postroad.mailqueue.browse import readable
 from postroad.mailqueue.engine import Engine
-from postroad.mailqueue.joining import with_marks
+from postroad.mailqueue.joining import Ascending, with_marks
+from postroad.mailqueue.live import Slice
 from postroad.mailqueue.sweep import sweep
 from postroad.ports.view import ClosedSlice, Signs, View
 from postroad.telemetry import metrics
@@ -39,27 +40,15 @@ class State(Enum):
     VANISHED = "rows that were counted are gone"
 
 
-@dataclass(frozen=True, slots=True)
-class Slice:
-    """A slice as the present configurations divide it."""
-
-    start: datetime
-    buckets: int
-
-    @property
-    def partitions(self) -> list[Partition]:
-        return [Partition(self.start, bucket) for bucket in range(self.buckets)]
-
-
 def longest_window(engine: Engine) -> timedelta:
     """Return the longest window that any writer may still use. Raises: ConfigurationStale."""
     return max(each.slice_window for each in engine.configuration.effective().reading)
 
 
-def closable(engine: Engine, first: datetime, now: datetime) -> list[Slice]:
-    """Return the slices from `first` on that can get no more rows, in order."""
-    last = now - longest_window(engine) - engine.timing.grace
-    return [Slice(start, buckets) for start, buckets in readable(engine, first, last)]
+def closable_until(engine: Engine, now: datetime) -> datetime:
+    """Return up to when slices must have begun that can get no more rows.
+    Raises: ConfigurationStale."""
+    return now - longest_window(engine) - engine.timing.grace
 
 
 async def close(engine: Engine, slice_: Slice) -> ClosedSlice | None:
@@ -71,46 +60,96 @@ async def close(engine: Engine, slice_: Slice) -> ClosedSlice | None:
     return await engine.view.close_slice(ClosedSlice(slice_.start, longest_window(engine), rows))
 
 
-async def examine(engine: Engine, slice_: Slice, closed: ClosedSlice) -> State:
+@dataclass(frozen=True, slots=True)
+class Judgement:
+    """How a closed slice stands, and what else its reading showed. `doubtful` are the slices of
+    successors whose replacements could not be finished: their rows may still come; `is_unknown`
+    says that a mark may be of a replacement, but this release cannot tell. `signs` are those of the
+    partitions before they were read. These three are complete only where the slice was read whole.
+    """
+
+    state: State
+    missing: int = 0
+    doubtful: frozenset[datetime] = frozenset()
+    is_unknown: bool = False
+    signs: tuple[Signs, ...] = ()
+
+
+async def examine(
+    engine: Engine, slice_: Slice, closed: ClosedSlice, *, whole: bool = False
+) -> Judgement:
     """Say how a closed slice stands; finish replacements and purges that stopped half way in it.
+    Reads no further than to the first row that waits, or the `whole` slice.
 
     Raises: ServerError, ClockSkew, ConfigurationStale.
     """
+    reading = _Reading(engine)
     present: Counter[int] = Counter()
+    signs: list[Signs] = []
+    missing = 0
     for partition in slice_.partitions:
-        signs = await _swept(engine, partition)
-        if signs is None:
-            return State.LIVE
-        async for key, mark in _marks_of_rows(engine.view, partition, signs):
-            if not await _is_settled(engine, key, mark):
-                return State.LIVE
+        found, is_swept = await _swept(engine, partition)
+        signs.append(found)
+        reading.waits |= not is_swept
+        if reading.waits and not whole:
+            return Judgement(State.LIVE)
+        async for key, mark in _marks_of_rows(engine.view, partition, found):
+            await reading.take(key, mark)
+            if reading.waits and not whole:
+                return Judgement(State.LIVE)
             present[partition.bucket_id] += 1
-    missing = sum(max(count - present[bucket], 0) for bucket, count in closed.rows.items())
-    metrics.VANISHED.labels(engine.label).set(missing)
+        counted = closed.rows.get(partition.bucket_id, 0) - present[partition.bucket_id]
+        if counted > 0 and not _is_behind(found.line, closed):
+            missing += max(counted - await reading.expired(partition), 0)
     if missing:
         engine.log.error(
             "rows vanished from the view: browse start stays",
             slice=slice_.start.isoformat(),
             count=missing,
         )
-        return State.VANISHED
-    # A successor that lies in the same slice may have been inserted behind the join, just before
-    # its predecessor became final in front of it.
-    counts = await _counts(engine, slice_)
-    return State.DRAINED if sum(counts.values()) == present.total() else State.LIVE
+        state = State.VANISHED
+    elif reading.waits:
+        state = State.LIVE
+    else:
+        # A successor that lies in the same slice may have been inserted behind the join, just
+        # before its predecessor became final in front of it.
+        counts = await _counts(engine, slice_)
+        state = State.DRAINED if sum(counts.values()) == present.total() else State.LIVE
+    return Judgement(state, missing, frozenset(reading.doubtful), reading.is_unknown, tuple(signs))
 
 
-async def _swept(engine: Engine, partition: Partition) -> Signs | None:
-    """Return the signs of a partition where no bytes are left of what their line ended; sweep where
-    a purge stopped half way. The drained check goes by this line: one that is drawn meanwhile ends
-    turns that nobody has swept."""
+def _is_behind(line: PurgeLine | None, closed: ClosedSlice) -> bool:
+    """Whether a purge ended every turn of a partition, so that no row of it can be missed."""
+    return line is not None and moment_of(line.through) >= closed.slice_start + closed.window
+
+
+async def _swept(engine: Engine, partition: Partition) -> tuple[Signs, bool]:
+    """Return the signs of a partition, and whether no bytes are left of what their line ended;
+    sweep where a purge stopped half way. The drained check goes by this line: one that is drawn
+    meanwhile ends turns that nobody has swept.
+
+    Bytes that the object store refuses to delete keep their slice for half of a row's lifetime, no
+    longer: then the rows that name them expire.
+    """
     signs = await engine.view.signs(partition)
-    if signs.line is None or signs.is_swept:
-        return signs
-    if engine.clock.now() - signs.line.at < SWEEPING:
-        return None
-    swept = await sweep(engine, partition, signs.line)
-    return signs if swept.is_whole else None
+    line = signs.line
+    if line is None or signs.is_swept:
+        return signs, True
+    age = engine.clock.now() - line.at
+    if age < SWEEPING:
+        return signs, False
+    swept = await sweep(engine, partition, line)
+    lifetime = await engine.row_lifetime()
+    if swept.is_whole or lifetime is None or age < lifetime / 2:
+        return signs, swept.is_whole
+    engine.log.error(
+        "the object store did not delete the bytes of purged mails: they are given up",
+        slice=partition.slice_start.isoformat(),
+        bucket=partition.bucket_id,
+    )
+    metrics.UNDELETED.labels(engine.label).inc()
+    await engine.view.mark_swept(partition, line.through)
+    return signs, True
 
 
 async def _counts(engine: Engine, slice_: Slice) -> dict[int, int]:
@@ -133,19 +172,61 @@ async def _marks_of_rows(
         yield TurnKey(partition.slice_start, partition.bucket_id, enqueue_id), mark
 
 
-async def _is_settled(engine: Engine, key: TurnKey, mark: Mark | None) -> bool:
-    """A mail that cannot be settled keeps its slice, and nothing else."""
-    if mark is None or mark.is_unknown:
-        return False
-    if mark.is_final and mark.delivered_at is None:
-        return True
-    try:
-        return await _settle(engine, key, mark)
-    except Exception as error:
-        if troubles.is_common(error):
-            raise
-        troubles.note(engine, key.enqueue_id)
-        return False
+class _Reading:
+    """What one reading of a slice has met."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._is_in_trouble = False
+        self.waits = False
+        self.is_unknown = False
+        self.doubtful: set[datetime] = set()
+
+    async def take(self, key: TurnKey, mark: Mark | None) -> None:
+        """Take in a turn; finish what stopped half way."""
+        if await self._is_settled(key, mark):
+            return
+        self.waits = True
+        if mark is not None:
+            self._doubt(mark)
+
+    async def expired(self, partition: Partition) -> int:
+        """Return how many rows are gone whose mails are over: their final marks, which expire
+        later, are still there. A turn that was withdrawn is not taken for one that was counted: it
+        may have got its row after that."""
+        view, count = self._engine.view, 0
+        rows = Ascending(view.blob_keys(partition, LAST))
+        async for enqueue_id, mark in view.marks(partition):
+            if await rows.at(enqueue_id) is not None:
+                continue
+            if not mark.is_final:
+                self._doubt(mark)
+            elif mark.ending is None or mark.ending.kind is not EndingKind.WITHDRAWN:
+                count += 1
+        return count
+
+    def _doubt(self, mark: Mark) -> None:
+        self.is_unknown |= mark.is_unknown
+        if mark.ending is not None and mark.ending.successor is not None:
+            self.doubtful.add(mark.ending.successor.slice_start)
+
+    async def _is_settled(self, key: TurnKey, mark: Mark | None) -> bool:
+        """A mail that cannot be settled keeps its slice, and nothing else. After the first error
+        of a server no other is tried: each may take as long as that."""
+        if mark is None or mark.is_unknown:
+            return False
+        if mark.is_final and mark.delivered_at is None:
+            return True
+        if self._is_in_trouble:
+            return False
+        try:
+            return await _settle(self._engine, key, mark)
+        except Exception as error:
+            if isinstance(error, ViewError) and error.transient:
+                raise
+            self._is_in_trouble = troubles.is_common(error)
+            troubles.note(self._engine, key.enqueue_id)
+            return False
 
 
 async def _settle(engine: Engine, key: TurnKey, mark: Mark) -> bool:

@@ -17,9 +17,9 @@ from postroad.domain.identifiers import id_at, moment_of
 from postroad.domain.selectors import Selector
 from postroad.domain.slices import Partition, TurnKey
 from postroad.domain.turns import PurgeLine, Turn
-from postroad.mailqueue.browse import readable
 from postroad.mailqueue.bulk import count
 from postroad.mailqueue.engine import Engine
+from postroad.mailqueue.live import live_slices
 from postroad.mailqueue.protocol import finish, is_removed, replacement_of
 from postroad.mailqueue.remove import remove_after, remove_turn
 from postroad.mailqueue.sweep import sweep
@@ -67,15 +67,10 @@ async def _with_rows(engine: Engine, line: PurgeLine) -> AsyncIterator[Partition
     first = (await engine.bearings.limits()).browse_start
     if first is None:
         return
-    closed = {each.slice_start: each async for each in engine.view.closed_slices(first)}
-    for start, buckets in readable(engine, first, moment_of(line.through)):
-        known = closed.get(start)
-        if known is not None and known.drained:
-            continue
-        for partition in (Partition(start, bucket) for bucket in range(buckets)):
-            # Given-up successors may come after the close, into a bucket that was empty.
-            counted = known.rows.get(partition.bucket_id, 0) if known is not None else 0
-            if counted or await _any(engine.view.blob_keys(partition, line.through)):
+    async for live in live_slices(engine, first, moment_of(line.through)):
+        for partition in live.partitions:
+            is_older = live.closed is not None  # so are all its rows
+            if is_older or await _any(engine.view.blob_keys(partition, line.through)):
                 yield partition
 
 

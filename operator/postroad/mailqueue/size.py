@@ -7,17 +7,17 @@ signs of its marks have changed.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from functools import partial
 
 from postroad.domain.slices import Partition
-from postroad.mailqueue.browse import readable
+from postroad.mailqueue.bulk import results
 from postroad.mailqueue.engine import Engine
+from postroad.mailqueue.live import live_slices
 from postroad.ports.queue import Sizes
 from postroad.ports.view import Counts, Signs
-
-AT_ONCE = 16
-"""Partitions counted at the same time."""
 
 REMEMBERED = timedelta(hours=1)
 """How long signs are believed at most: rows that expired leave none, nor does a writer whose clock
@@ -44,46 +44,44 @@ class SizeCache:
         first = (await engine.bearings.refresh()).browse_start
         if first is None:
             return Sizes(0, 0, 0, await engine.view.count_buried())
-        closed = {each.slice_start: each async for each in engine.view.closed_slices(first)}
         self._forget_before(first)
-        turnstile = asyncio.Semaphore(AT_ONCE)
-        counting = [
-            self._live(Partition(start, bucket), now, turnstile, is_closed=start in closed)
-            for start, buckets in readable(engine, first, now + engine.timing.skew)
-            if start not in closed or not closed[start].drained
-            for bucket in range(buckets)
-        ]
         counted, dead_letters = await asyncio.gather(
-            asyncio.gather(*counting), engine.view.count_buried()
+            self._count_from(first, now), engine.view.count_buried()
         )
-        return Sizes(
-            size=sum(each.total for each in counted),
-            delayed=sum(each.delayed for each in counted),
-            held=sum(each.held for each in counted),
-            dead_letters=dead_letters,
-        )
+        return Sizes(counted.total, counted.delayed, counted.held, dead_letters)
 
     def forget(self) -> None:
         """Count everything anew the next time."""
         self._closed.clear()
 
-    async def _live(
-        self, partition: Partition, now: datetime, turnstile: asyncio.Semaphore, *, is_closed: bool
-    ) -> Counts:
+    async def _count_from(self, first: datetime, now: datetime) -> Counts:
+        engine = self._engine
+
+        async def partitions() -> AsyncIterator[tuple[Partition, bool]]:
+            async for live in live_slices(engine, first, now + engine.timing.skew):
+                for partition in live.partitions:
+                    yield partition, live.closed is not None
+
+        total = delayed = held = 0
+        async for each in results(partitions(), partial(self._live, now)):
+            total, delayed, held = total + each.total, delayed + each.delayed, held + each.held
+        return Counts(total, delayed, held)
+
+    async def _live(self, now: datetime, where: tuple[Partition, bool]) -> Counts:
         """Count a partition, or remember its count: as soon as none of its mails is delayed any
         more, it only changes with its marks. (A successor that was given up gets its row and its
         mark at any time; the mark shows.)"""
         engine = self._engine
-        async with turnstile:
-            signs = await engine.view.signs(partition)
-            known = self._closed.get(partition)
-            if known and known.signs == signs and engine.clock.elapsed() < known.until:
-                return known.live
-            live = await self._count(partition, signs, now)
-            if is_closed and not live.delayed and signs.settled(now - 3 * engine.timing.skew):
-                until = engine.clock.elapsed() + REMEMBERED
-                self._closed[partition] = _Counted(signs, live, until)
-            return live
+        partition, is_closed = where
+        signs = await engine.view.signs(partition)
+        known = self._closed.get(partition)
+        if known and known.signs == signs and engine.clock.elapsed() < known.until:
+            return known.live
+        live = await self._count(partition, signs, now)
+        if is_closed and not live.delayed and signs.settled(now - 3 * engine.timing.skew):
+            until = engine.clock.elapsed() + REMEMBERED
+            self._closed[partition] = _Counted(signs, live, until)
+        return live
 
     async def _count(self, partition: Partition, signs: Signs, now: datetime) -> Counts:
         """Marks are counted first: every mark has its row by then, so no count is ever negative."""

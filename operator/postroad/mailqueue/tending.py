@@ -2,20 +2,25 @@
 mails without a message.
 
 A row is rolled forward at half its lifetime, so that tables may forget rows by age. The lifetime is
-asked for in each round, and each row says its own: both may be changed while processes run. A
+asked for in each round, and each row says its own: both may be changed while processes run. A few
+mails that wait alone in an old slice are rolled forward early, for they would hold back browse
+start, and everything that goes over waiting mail would go over the time since then. A
 replacement whose process died is normally finished by the old turn's message; a held mail has none.
 """
 
 from __future__ import annotations
 
-from datetime import timedelta
+from collections.abc import AsyncIterator
+from datetime import datetime, timedelta
 from uuid import UUID
 
 from postroad.domain.lifetimes import is_half_over
-from postroad.domain.turns import Change, UndecodableRow
+from postroad.domain.orphans import Look
+from postroad.domain.turns import Change, Turn, UndecodableRow
 from postroad.errors import Undecodable
 from postroad.mailqueue import dead, protocol
 from postroad.mailqueue.browse import Waiting, waiting
+from postroad.mailqueue.bulk import count
 from postroad.mailqueue.engine import Engine
 from postroad.mailqueue.items import FINISHED
 from postroad.mailqueue.orphans import Orphans
@@ -27,6 +32,14 @@ from postroad.telemetry import metrics
 
 EVERY = timedelta(minutes=10)
 """All waiting mail is gone over this often; much less than half of any row's lifetime."""
+
+FEW = 10
+"""Mails of one old slice that are rolled forward early. For more the slice is kept: a slice costs
+each round, size and browse a few requests, a mail that is rolled forward some ten."""
+
+OLD_SLICES = 100
+OLD = timedelta(hours=1)
+"""A slice is old after this number of slices, and never sooner than this time."""
 
 
 class Tending:
@@ -52,30 +65,48 @@ class Tending:
 
         aside = SetAside(self._engine, keep)
         look = await self._orphans.look()
-        async for each in waiting(self._engine, aside=aside):
-            if each.mark is None:
-                look.see(each.row)
+
+        async def tend(each: Waiting) -> int:
             with troubles.of(each.row.enqueue_id):
-                await self._tend(each, lifetime)
+                await self._tend(each)
+            return 1
+
+        await count(self._to_be_tended(look, lifetime, aside), tend)
         await self._orphans.heal(look, troubles)
         await self._tend_letters(troubles, aside)
         aside.publish()
+        troubles.check()
         self._due = now + EVERY
         troubles.end()
 
-    async def _tend(self, each: Waiting, lifetime: timedelta) -> None:
+    async def _to_be_tended(
+        self, look: Look, lifetime: timedelta, aside: SetAside
+    ) -> AsyncIterator[Waiting]:
+        """Go over everything that waits, and yield what something has to be done about."""
         engine, now = self._engine, self._engine.clock.now()
-        if each.mark is not None:
-            ending = each.mark.ending
-            if ending is not None and now - ending.at > engine.timing.grace:
-                await protocol.finish(engine, each.row, each.mark)
-        elif is_half_over(now - each.row.enqueued_at, each.row.remaining, lifetime):
-            await self._roll_forward(each)
+        alone = _Alone(now, engine.configuration.effective().writing.slice_window)
+        async for each in waiting(engine, aside=aside):
+            if each.mark is None:
+                look.see(each.row)
+            for lonely in alone.go_on(each.row.key.slice_start):
+                yield lonely
+            if _needs_tending(each, now, lifetime, engine.timing.grace):
+                yield each
+            else:
+                alone.see(each)
+        for lonely in alone.end():
+            yield lonely
 
-    async def _roll_forward(self, each: Waiting) -> None:
+    async def _tend(self, each: Waiting) -> None:
+        if each.mark is not None:
+            await protocol.finish(self._engine, each.row, each.mark)
+        else:
+            await self._roll_forward(each.row)
+
+    async def _roll_forward(self, row: Turn) -> None:
         engine = self._engine
-        await self._keep_records(each.row.mail_id)
-        standing = await protocol.replace(engine, each.row, Change.nothing(each.row))
+        await self._keep_records(row.mail_id)
+        standing = await protocol.replace(engine, row, Change.nothing(row))
         if standing is None:
             metrics.ROLLED_FORWARD.labels(engine.label).inc()
 
@@ -120,3 +151,43 @@ class Tending:
             mark = await engine.view.mark(turn.key)
             if mark is None or not dead.is_rejected(mark):
                 await dead.finish(engine, turn)
+
+
+def _needs_tending(each: Waiting, now: datetime, lifetime: timedelta, grace: timedelta) -> bool:
+    """Whether a replacement stopped half way, or a row grows old."""
+    if each.mark is not None:
+        return each.mark.ending is not None and now - each.mark.ending.at > grace
+    return is_half_over(now - each.row.enqueued_at, each.row.remaining, lifetime)
+
+
+class _Alone:
+    """Finds the mails that wait alone in old slices, as all that waits is gone over in order. Those
+    that are due soon are no reason: they go by themselves, and may be in a consumer's hands."""
+
+    def __init__(self, now: datetime, window: timedelta) -> None:
+        self._before = now - max(OLD_SLICES * window, OLD)
+        self._soon = now + EVERY
+        self._slice: datetime | None = None
+        self._found: list[Waiting] = []
+        self._stays = False
+
+    def go_on(self, slice_start: datetime) -> list[Waiting]:
+        """Say which slice is read now; return who was alone in the one before."""
+        if slice_start == self._slice:
+            return []
+        found = self.end()
+        self._slice, self._found = slice_start, []
+        self._stays = slice_start >= self._before
+        return found
+
+    def see(self, each: Waiting) -> None:
+        """Take in a mail of this slice."""
+        due_at = each.row.due_at
+        is_idle = each.row.held or (due_at is not None and due_at > self._soon)
+        self._stays |= each.mark is not None or not is_idle or len(self._found) == FEW
+        if not self._stays:
+            self._found.append(each)
+
+    def end(self) -> list[Waiting]:
+        """Return who was alone in the last slice."""
+        return [] if self._stays else self._found

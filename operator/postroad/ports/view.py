@@ -11,7 +11,7 @@ Source: 000 Decision; 001; ADR 0004.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Protocol
@@ -145,6 +145,11 @@ class View(Protocol):
         self, partition: Partition, now: datetime | None, after: UUID | None = None
     ) -> Counts:
         """Count the rows, on the server; without a moment, `delayed` is not asked for and 0."""
+        ...
+
+    async def occupied(self, starts: Sequence[datetime], buckets: int) -> Collection[Partition]:
+        """Return which of the first `buckets` partitions of these slices have rows: one request,
+        so ask about some hundred partitions at most."""
         ...
 
     def blob_keys(

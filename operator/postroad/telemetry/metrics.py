@@ -40,6 +40,11 @@ WRONG_CLOCKS = Gauge(
     "postroad_wrong_clock_hosts",
     "Cassandra hosts whose clocks disagreed with most others when this process last read them.",
 )
+UNDELETED = Counter(
+    "postroad_undeleted_purges_total",
+    "Purged partitions of which the object store kept bytes until upkeep gave up deleting them.",
+    ["queue"],
+)
 ROLLED_FORWARD = Counter(
     "postroad_rolled_forward_mails_total",
     "Mails given a new turn before theirs expired.",

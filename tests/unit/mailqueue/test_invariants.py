@@ -338,13 +338,21 @@ async def test_invariant_6_row_that_came_behind_the_join_keeps_its_slice(
     (row,) = post.tables.rows.values()
     late = replace(row, key=replace(row.key, enqueue_id=UUID(int=row.enqueue_id.int - 1)))
 
+    has_joined = False
+
     async def insert_late(step: Step) -> None:
-        if step.operation == "count_rows":
+        """Behind the join, which has read the ids of all rows, and before the count after it."""
+        nonlocal has_joined
+        has_joined |= step.operation == "blob_keys"
+        if has_joined and step.operation == "count_rows":
             post.tables.rows[late.key] = late
 
     process.gate.before = insert_late
-    await drained_rounds(post, process)
+    await drained_rounds(post, process, rounds=1)
 
+    assert late.key in post.tables.rows
+    process.gate.before = None
+    await drained_rounds(post, process)
     assert post.tables.rows.keys() == {row.key, late.key}
     assert post.tables.limits.browse_start == row.key.slice_start
 

@@ -90,7 +90,7 @@ async def test_browse_remembers_no_more_than_it_can_meet_again(
 
     assert {f"mail{number}" for number in range(40)} == set(found)
     assert most < 8
-    assert len(seen[0]) == 0
+    assert len(seen[0]) <= 1, "one may lie in a partition that was empty when it was looked at"
     await consumer.close()
 
 

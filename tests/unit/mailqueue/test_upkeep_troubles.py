@@ -3,8 +3,10 @@ server ends the part of the round, and nothing is held on to."""
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from datetime import timedelta
+from typing import Any
 from uuid import UUID
 
 import pytest
@@ -14,8 +16,9 @@ from postroad.adapters.memory.broker import Message
 from postroad.adapters.memory.gate import Fault, Step, away, no_fault
 from postroad.domain.mail import Outcome
 from postroad.domain.selectors import Selector
-from postroad.errors import ViewRefused, ViewUnavailable
-from postroad.mailqueue.troubles import MOST
+from postroad.errors import BrokerUnavailable, ViewRefused, ViewUnavailable
+from postroad.mailqueue.bulk import AT_ONCE
+from postroad.mailqueue.troubles import IN_A_ROW, MOST
 from postroad.mailqueue.undelivered import KEPT_BYTES
 from postroad.telemetry import metrics
 from support.post import NAME, WINDOW, Post, Process
@@ -93,16 +96,83 @@ async def test_trouble_with_very_many_mails_keeps_no_other_from_being_tended_and
 
 
 async def test_server_that_is_away_ends_the_round_at_once(post: Post, process: Process) -> None:
-    await post.enqueue(process, *(f"mail{number}" for number in range(10)), delay=10**6)
+    await post.enqueue(process, *(f"mail{number}" for number in range(100)), delay=10**6)
     await wait_half_a_lifetime(post)
     process.gate.plan = lambda step: Fault.AWAY if step.operation == "end" else None
-    first, before = len(process.gate.steps), troubles()
+    first = len(process.gate.steps)
 
     with pytest.raises(ViewUnavailable):
         await process.queue.maintain()
 
-    assert [step.operation for step in process.gate.steps[first:]].count("end") == 1
-    assert troubles() == before
+    tried = [step.operation for step in process.gate.steps[first:]].count("end")
+    assert tried < IN_A_ROW + AT_ONCE
+    process.gate.plan = no_fault
+    await process.queue.maintain()
+    assert not [turn for turn in post.tables.live() if turn.accepted_at == turn.enqueued_at]
+
+
+@pytest.mark.parametrize("mails", [1, 50])
+async def test_server_that_failed_for_every_mail_is_asked_again_in_the_next_round(
+    post: Post, process: Process, mails: int
+) -> None:
+    await post.enqueue(process, *(f"mail{number}" for number in range(mails)), delay=10**6)
+    await wait_half_a_lifetime(post)
+    process.gate.plan = away("broker")
+    with pytest.raises(BrokerUnavailable):
+        await process.queue.maintain()
+    process.gate.plan = no_fault
+
+    await post.pass_time(2 * MINUTE)
+    await process.queue.maintain()
+
+    assert not [turn for turn in post.tables.live() if turn.accepted_at == turn.enqueued_at]
+    assert all(mark.is_final for mark in post.tables.marks.values())
+
+
+async def test_server_error_of_one_mail_keeps_no_other_from_being_tended(
+    post: Post, process: Process
+) -> None:
+    """As when one delay queue of the ladder is missing."""
+    await post.enqueue(process, "bad", "good", "better", delay=10**6)
+    await wait_half_a_lifetime(post)
+    left = [1]
+
+    def no_route(step: Step) -> Fault | None:
+        left[0] -= step.operation == "publish"
+        return Fault.AWAY if step.operation == "publish" and left[0] == 0 else None
+
+    process.gate.plan = no_route
+    before = troubles()
+
+    await process.queue.maintain()
+
+    names = sorted(post.tables.rows[key].envelope.name or "" for key in post.tables.marks)
+    assert names == ["bad", "better", "good"]
+    assert troubles() == before + 1
+
+
+async def test_old_mails_are_rolled_forward_several_at_once(
+    post: Post, process: Process, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await post.enqueue(process, *(f"mail{number}" for number in range(50)), delay=10**6)
+    await wait_half_a_lifetime(post)
+    running, most = 0, 0
+    end = process.queue._engine.view.end
+
+    async def slow_end(*args: Any) -> Any:
+        nonlocal running, most
+        running += 1
+        most = max(most, running)
+        for _ in range(10):
+            await asyncio.sleep(0)
+        running -= 1
+        return await end(*args)
+
+    monkeypatch.setattr(process.queue._engine.view, "end", slow_end)
+    await process.queue.maintain()
+
+    assert most == AT_ONCE
+    assert not [turn for turn in post.tables.live() if turn.accepted_at == turn.enqueued_at]
 
 
 async def test_letter_that_cannot_be_tended_keeps_no_other_from_it(

@@ -11,6 +11,7 @@ from postroad.adapters.cassandra.cql import (
     COUNTED,
     COUNTING,
     FIRST_PAGE,
+    OF_SLICES,
     PAGE,
     PARTITION,
     TURN,
@@ -89,6 +90,13 @@ SELECT_BLOB_KEYS = Statement(
     select("enqueued_mails", ("enqueue_id", "blob_key"), BETWEEN), page_size=1000
 )
 """The names of the bytes of many rows at once, and nothing else of them."""
+
+SELECT_OCCUPIED = Statement(
+    select("enqueued_mails", ("slice_start", "bucket_id"), OF_SLICES) + " PER PARTITION LIMIT 1",
+    page_size=1000,
+)
+"""Which of many partitions have rows. The coordinator reads each of them, most often by a Bloom
+filter alone; one by one they would cost a round trip each."""
 
 DELETE_ROWS = Statement(f"DELETE FROM {{keyspace}}.enqueued_mails WHERE {PARTITION}")
 """One tombstone for the partition, however many rows it has."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from datetime import datetime, timedelta
 from functools import partial
 from uuid import UUID, uuid4
@@ -62,6 +62,13 @@ class CassandraView(CassandraMarks):
     ) -> Counts:
         place = (*self._place(partition), after or FIRST)
         return await self._count(statements.COUNT_ROWS, statements.COUNT_LATER_ROWS, place, now)
+
+    async def occupied(self, starts: Sequence[datetime], buckets: int) -> Collection[Partition]:
+        values = (self._queue, list(starts), list(range(buckets)))
+        return {
+            Partition(rows.instant(row["slice_start"]), row["bucket_id"])
+            async for row in self._each(statements.SELECT_OCCUPIED, *values)
+        }
 
     async def blob_keys(
         self, partition: Partition, through: UUID

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 from uuid import UUID
@@ -46,6 +46,13 @@ class MemoryView(MemoryMarks):
             return count((turn.traits for _, turn in found), now)
 
         return await self._step("count_rows", effect)
+
+    async def occupied(self, starts: Sequence[datetime], buckets: int) -> Collection[Partition]:
+        def effect() -> Collection[Partition]:
+            asked = {Partition(start, bucket) for start in starts for bucket in range(buckets)}
+            return asked & {key.partition for key in self._tables.unexpired()}
+
+        return await self._step("occupied", effect)
 
     async def blob_keys(
         self, partition: Partition, through: UUID
