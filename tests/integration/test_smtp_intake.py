@@ -2,6 +2,7 @@
 
 import asyncio
 import gc
+import logging
 import smtplib
 import socket
 import ssl
@@ -119,7 +120,7 @@ def without_trace(content: bytes) -> bytes:
 
 
 async def test_mails_of_every_shape_are_queued_as_they_came() -> None:
-    """Sent by our own transport, pipelined; its envelope arrives whole, DSN parameters too."""
+    """Sent by our own transport, pipelined; its envelope arrives whole."""
     sent = list(samples(200))
     async with an_intake() as intake:
         relay = SmtpRelay(
@@ -143,7 +144,7 @@ async def test_mails_of_every_shape_are_queued_as_they_came() -> None:
     for sample in sent:
         mail = arrived[sample.sent]
         assert (mail.sender, mail.recipients) == (sample.sender, sample.recipients)
-        assert mail.dsn == sample.dsn
+        assert mail.dsn is None  # not offered, so not asked for
 
 
 async def test_another_implementations_client_is_understood() -> None:
@@ -326,9 +327,9 @@ async def test_thousands_of_pipelined_commands_are_answered_and_hold_back_nobody
 ) -> None:
     count, answered, honest = 50 * BURST, list[bytes](), Dialogue.answer
 
-    def answer(dialogue: Dialogue, line: bytes) -> Answer:
+    def answer(dialogue: Dialogue, line: bytes, *, is_followed: bool) -> Answer:
         answered.append(line)
-        return honest(dialogue, line)
+        return honest(dialogue, line, is_followed=is_followed)
 
     async with an_intake() as intake, intake.client() as busy, intake.client() as other:
         monkeypatch.setattr(Dialogue, "answer", answer)
@@ -341,28 +342,52 @@ async def test_thousands_of_pipelined_commands_are_answered_and_hold_back_nobody
     assert answered.index(b"RSET") < count, "it need not wait until the other is through"
 
 
-async def test_all_that_was_said_at_once_is_done_though_the_client_says_no_more() -> None:
+async def test_all_that_was_said_is_done_though_the_client_says_no_more() -> None:
     said = (
-        b"EHLO x\r\nMAIL FROM:<>\r\nRCPT TO:<a@b.example>\r\nDATA\r\nbody\r\n.\r\n"
-        b"MAIL FROM:<>\r\nRCPT TO:<c@d.example>\r\nDATA\r\nsecond\r\n.\r\nQUIT\r\n"
+        b"body\r\n.\r\n"
+        b"MAIL FROM:<>\r\nRCPT TO:<c@d.example>\r\nRCPT TO:<e@f.example>\r\nRSET\r\nQUIT\r\n"
     )
-    async with an_intake() as intake, intake.client(hello=None) as client:
+    async with an_intake() as intake, intake.client() as client:
+        await client.envelope()
         client.writer.write(said)
         client.writer.write_eof()
         replies = (await client.reader.read()).decode().splitlines()
 
-    codes = [reply[:3] for reply in replies if reply[3] == " "]
-    assert codes == ["220", "250", "250", "250", "354", "250", "250", "250", "354", "250", "221"]
-    assert [without_trace(content) for _, content in intake.queue.mails] == [
-        b"body\r\n",
-        b"second\r\n",
-    ]
+    assert [reply[:3] for reply in replies] == ["250", "250", "250", "250", "250", "221"]
+    assert [without_trace(content) for _, content in intake.queue.mails] == [b"body\r\n"]
+
+
+async def test_a_client_that_says_all_at_once_hands_in_no_mail() -> None:
+    """A request that a web page has sent, and a program that knows no SMTP, say all at once."""
+    dialogue = b"HELO x\r\nMAIL FROM:<>\r\nRCPT TO:<a@b.example>\r\nDATA\r\nbody\r\n.\r\nQUIT\r\n"
+    for said, last in (
+        (dialogue, "554 5.5.0"),
+        (b"POST / HTTP/1.1\r\nHost: x\r\n\r\n" + dialogue, "421 4.7.0"),
+    ):
+        async with an_intake() as intake, intake.client(hello=None) as client:
+            client.writer.write(said)
+            replies = (await client.reader.read()).decode().splitlines()
+
+        assert [reply[:9] for reply in replies[1:]] == [last]
+        assert intake.queue.mails == []
+
+
+async def test_one_malformed_recipient_in_each_of_many_mails_ends_no_session() -> None:
+    async with an_intake() as intake, intake.client() as client:
+        for _ in range(40):
+            refused = await client.say("MAIL FROM:<a@origin.example>", "RCPT TO:<no>")
+            assert [reply[:3] for reply in refused] == ["250", "501"]
+            await client.say("RCPT TO:<b@dest.example>", "DATA")
+            client.writer.write(b"body\r\n")
+            assert (await client.say("."))[0].startswith("250 2.0.0")
+
+    assert len(intake.queue.mails) == 40
 
 
 async def test_a_bug_met_while_answering_ends_its_session_and_no_other(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    def answer(dialogue: Dialogue, line: bytes) -> object:
+    def answer(dialogue: Dialogue, line: bytes, *, is_followed: bool) -> object:
         raise ZeroDivisionError
 
     async with an_intake() as intake, intake.client() as client, intake.client() as other:
@@ -556,3 +581,19 @@ async def test_a_client_that_leaves_at_any_moment_harms_nobody() -> None:
             assert await other.say("NOOP") == ["250 2.0.0 ok"]
 
     assert intake.queue.mails == []
+
+
+async def test_the_log_names_the_client_of_a_refused_recipient_and_of_a_mail(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.INFO, "postroad.intake")
+    async with an_intake() as intake, intake.client() as client:
+        await client.say("MAIL FROM:<a@origin.example>", "RCPT TO:<no>")
+        await client.say("RCPT TO:<b@dest.example>", "DATA")
+        client.writer.write(b"body\r\n")
+        await client.say(".")
+
+    lines = {each.message: vars(each) for each in caplog.records}
+    assert lines["command refused"]["client"] == lines["mail accepted"]["client"] == "127.0.0.1"
+    assert lines["command refused"]["command"] == "RCPT"
+    assert not any("@dest" in str(each) for each in lines.values()), "it names no mailbox"

@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
-from postroad.domain.mail import RecipientDsn, check_address
+from postroad.domain.mail import RecipientDsn, check_mailbox
 from postroad.domain.replies import Reply
 from postroad.domain.xtext import decode_xtext
 from postroad.errors import InvalidInput, InvalidMail
@@ -33,11 +33,11 @@ _PATH = re.compile(
     re.IGNORECASE | re.DOTALL,
 )
 _ROUTE = re.compile(r"@[^:]*:")
-_LOCAL = re.compile(
-    r"\"(?:[^\"\\\x00-\x1f\x7f]|\\[\x20-\x7e])*\"|[^\s\"()<>\[\]\\,;:@\x00-\x20\x7f]+"
-)
-_DOMAIN = re.compile(r"(?:[\w-]+\.)*[\w-]+|\[[A-Za-z0-9:.\-]+\]")
 _PARAMETER = re.compile(r"([A-Za-z0-9][A-Za-z0-9-]*)(?:=([^\s=\x00-\x20\x7f]+))?")
+LONGEST_ENVID, LONGEST_ORCPT = 100, 500
+"""Characters of xtext. A longer one makes a command that servers may refuse for good. Source: RFC
+3461 4.4, 4.2."""
+
 _NOTIFY = frozenset(("NEVER", "SUCCESS", "FAILURE", "DELAY"))
 
 
@@ -103,6 +103,8 @@ def parse_mail(argument: str) -> MailFrom:
         raise Refused(501, "5.5.4 RET is FULL or HDRS")
     sender = _mailbox(path, "5.1.7 malformed sender", utf8=utf8) if path else None
     envid = values.get("ENVID")
+    if envid is not None and len(envid) > LONGEST_ENVID:
+        raise Refused(501, f"5.5.4 ENVID has at most {LONGEST_ENVID} characters")
     return MailFrom(
         sender, None if size is None else int(size), utf8, ret, envid and _decoded(envid)
     )
@@ -153,14 +155,12 @@ def _mailbox(path: str, complaint: str, *, utf8: bool) -> str:
     route = _ROUTE.match(path)
     address = path[route.end() :] if route else path  # a source route is ignored (RFC 5321 C)
     local, _, domain = address.rpartition("@")
-    if not _LOCAL.fullmatch(local) or not _DOMAIN.fullmatch(domain) or len(domain.encode()) > 255:
-        raise Refused(553 if local and domain else 501, complaint)
+    try:
+        check_mailbox(address if domain else "@")
+    except InvalidMail:
+        raise Refused(553 if local and domain else 501, complaint) from None
     if not address.isascii() and not utf8:
         raise Refused(553, "5.6.7 a non-ASCII address needs SMTPUTF8")
-    try:
-        check_address(address)
-    except InvalidMail:
-        raise Refused(553, complaint) from None
     return address
 
 
@@ -174,6 +174,8 @@ def _decoded(xtext: str) -> str:
 def _original_recipient(text: str | None) -> str | None:
     if text is None:
         return None
+    if len(text) > LONGEST_ORCPT:
+        raise Refused(501, f"5.5.4 ORCPT has at most {LONGEST_ORCPT} characters")
     kind, semicolon, address = text.partition(";")
     if not semicolon or not re.fullmatch(r"[A-Za-z0-9-]+", kind):
         raise Refused(501, "5.5.4 ORCPT is type;address")

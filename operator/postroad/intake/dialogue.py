@@ -16,9 +16,24 @@ from postroad.domain.replies import Reply
 from postroad.intake.commands import MailFrom, Refused, parse_mail, parse_rcpt, split_command
 
 MOST_ERRORS = 20
-"""Refused commands after which a client is sent away: it is broken, or guessing."""
+"""Refused commands since the last accepted mail, after which the session ends: the client is
+broken, or guessing."""
 
-_HELLO = re.compile(r"[A-Za-z0-9._:\-\[\]\u0080-\U0010ffff]{1,255}")
+MOST_REFUSED_RECIPIENTS = 100
+"""The same for RCPT alone: one mail of a list can have many malformed recipients."""
+
+_HELLO = re.compile(r"[A-Za-z0-9._:\-\[\]]{1,255}")
+"""A name that is not ASCII is no argument of EHLO (RFC 5321 4.1.1.1; RFC 6531 3.7.1), and would
+make the trace field of a 7-bit mail 8-bit."""
+
+_NO_SMTP = re.compile(
+    rb"(?:GET|HEAD|POST|PUT|DELETE|CONNECT|OPTIONS|TRACE|PATCH|PRI)[ \t]|[A-Za-z0-9-]+:",
+    re.IGNORECASE,
+)
+"""A request or a header field of HTTP, which a web page can make a browser send to any port."""
+
+_LAST_OF_GROUP = frozenset(("EHLO", "HELO", "DATA"))
+"""Commands that no client may send others behind before their reply. Source: RFC 2920 3.1."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,8 +59,9 @@ class Offer:
             "8BITMIME",
             "SMTPUTF8",
             "ENHANCEDSTATUSCODES",
-            "DSN",
         )
+        # DSN is not offered while no notifications are made: a client that hands NOTIFY over stops
+        # reporting failures itself (RFC 3461 5.2).
         secured = Reply(250, extensions)
         in_clear = Reply(250, (*extensions, "STARTTLS")) if self.tls else secured
         object.__setattr__(self, "greeting", Reply(220, (f"{self.hostname} ESMTP",)))
@@ -84,6 +100,8 @@ _SENDER_OK = Reply(250, ("2.1.0 ok",))
 _RECIPIENT_OK = Reply(250, ("2.1.5 ok",))
 _GO_ON = Reply(354, ("end with <CRLF>.<CRLF>",))
 _BYE = Reply(221, ("2.0.0 bye",))
+_NOT_SMTP = Reply(421, ("4.7.0 this is a mail server",))
+_TALKS_EARLY = Reply(554, ("5.5.0 wait for the reply before sending more",))
 _NEEDLESS = Reply(503, ("5.5.1 bad sequence of commands",))
 
 
@@ -99,6 +117,7 @@ class Dialogue:
     is_secured: bool = False
     transaction: Transaction | None = None
     errors: int = 0
+    refused_recipients: int = 0
     _recipients: dict[str, RecipientDsn | None] = field(default_factory=dict)
     _mail_from: MailFrom | None = None
 
@@ -106,14 +125,19 @@ class Dialogue:
         """Return what a client that has connected is told."""
         return self.offer.greeting
 
-    def answer(self, line: bytes) -> Answer:
-        """Answer one command line."""
+    def answer(self, line: bytes, *, is_followed: bool = False) -> Answer:
+        """Answer one command line. `is_followed`: the client has sent more behind it already."""
+        verb = ""
         try:
+            if _NO_SMTP.match(line):
+                return _NOT_SMTP, Step.CLOSE
             verb, argument = split_command(line)
+            if is_followed and verb in _LAST_OF_GROUP:
+                return _TALKS_EARLY, Step.CLOSE
             reply, step = self._do(verb, argument)
         except Refused as error:
             reply, step = error.reply, Step.NEXT_COMMAND
-        return self._count(reply, step)
+        return self._count(reply, step, is_recipient=verb == "RCPT")
 
     def refuse(self, reply: Reply) -> Answer:
         """Answer a line that could not even be read."""
@@ -124,6 +148,10 @@ class Dialogue:
         self.transaction = None
         self._mail_from = None
         self._recipients = {}
+
+    def accepted(self) -> None:
+        """A mail was taken: what was refused before it says nothing of the client any more."""
+        self.errors = self.refused_recipients = 0
 
     def secured(self) -> None:
         """TLS has started: forget what was said in clear. Source: RFC 3207 4.2."""
@@ -140,11 +168,15 @@ class Dialogue:
             return "ESMTPS" if self.is_secured else "ESMTP"
         return "SMTP"
 
-    def _count(self, reply: Reply, step: Step) -> Answer:
-        if reply.code >= 500:
+    def _count(self, reply: Reply, step: Step, *, is_recipient: bool = False) -> Answer:
+        if reply.code < 500:
+            return reply, step
+        if is_recipient:
+            self.refused_recipients += 1
+        else:
             self.errors += 1
-            if self.errors >= MOST_ERRORS:
-                return Reply(421, ("4.7.0 too many errors",)), Step.CLOSE
+        if self.errors >= MOST_ERRORS or self.refused_recipients >= MOST_REFUSED_RECIPIENTS:
+            return Reply(421, ("4.7.0 too many errors",)), Step.CLOSE
         return reply, step
 
     def _do(self, verb: str, argument: str) -> Answer:
@@ -197,6 +229,8 @@ class Dialogue:
         if self._mail_from is None:
             return _NEEDLESS
         wanted = parse_rcpt(argument, utf8=self._mail_from.utf8)
+        if "@" not in wanted.recipient:  # the bare postmaster is this host's (RFC 5321 4.5.1)
+            wanted = wanted._replace(recipient=f"{wanted.recipient}@{self.offer.hostname}")
         if wanted.recipient in self._recipients:
             return _RECIPIENT_OK
         if len(self._recipients) >= self.offer.max_recipients:

@@ -14,7 +14,7 @@ from postroad.adapters.network.serving import ServingWire
 from postroad.adapters.network.wire import WireError
 from postroad.errors import InvalidSettings
 from postroad.intake import answers
-from postroad.intake.sessions import Receiver, Session
+from postroad.intake.sessions import LINGER, Receiver, Session
 from postroad.telemetry.logs import logger
 from postroad.telemetry.metrics import SESSIONS
 
@@ -96,6 +96,7 @@ class SmtpServer:
 async def _turn_away(wire: ServingWire, reply: bytes) -> None:
     try:
         await wire.write(reply, timedelta(seconds=1))
+        await wire.linger(LINGER)
         await wire.close(timedelta(seconds=1))
     except WireError:
         pass  # it left first

@@ -33,6 +33,12 @@ _log = logger("intake")
 MOST_DROPPED = 3
 """Times the largest mail: so much is read of one that is too large, for an orderly reply."""
 
+LINGER = timedelta(seconds=1)
+"""For the client to read the last reply: closing with unread input resets the connection, and the
+client may lose the replies that it has not read."""
+
+_LOGGED = frozenset((b"MAIL", b"RCPT"))
+
 BURST = 100
 """Commands answered in one go, before other clients have their turn."""
 
@@ -135,7 +141,9 @@ class Session:
                 if line is None:
                     turn = Turn.WAIT
                     break
-                reply, step = self._dialogue.answer(line)
+                reply, step = self._dialogue.answer(line, is_followed=wire.has_more)
+                if not reply.is_positive and line[:4].upper() in _LOGGED:
+                    self._log_refusal(line[:4].upper().decode(), reply)
             except LineTooLong:
                 reply, step = self._dialogue.refuse(answers.LINE_TOO_LONG)
             if step is Step.NEXT_COMMAND:
@@ -196,11 +204,13 @@ class Session:
     async def _leave(self) -> None:
         self._is_over = True
         await self._wire.flush(self._patience.command)
+        await self._wire.linger(LINGER)
         await self._wire.close(self._patience.goodbye)
 
     async def _farewell(self, reply: Reply) -> None:
         try:
             await self._wire.write(reply.encode(), self._patience.command)
+            await self._wire.linger(LINGER)
             await self._wire.close(self._patience.goodbye)
         except WireError:
             pass  # it left first
@@ -221,6 +231,8 @@ class Session:
         finally:
             self._forget_mail()
         self._count(reply)
+        if reply.is_positive:
+            self._dialogue.accepted()
         await self._wire.write(reply.encode(), self._patience.command)
 
     def _forget_mail(self) -> None:
@@ -244,6 +256,7 @@ class Session:
         _log.info(
             "mail accepted",
             queue=self._receiver.queue.name,
+            client=self._wire.peer_address,
             enqueue_id=enqueue_id,
             mail_name=self._name,
             recipients=len(self._dialogue.transaction.recipients),
@@ -263,10 +276,20 @@ class Session:
             dsn=transaction.dsn,
         )
 
+    def _log_refusal(self, verb: str, reply: Reply) -> None:
+        _log.info(
+            "command refused",
+            queue=self._receiver.queue.name,
+            client=self._wire.peer_address,
+            command=verb,
+            reply=str(reply),
+        )
+
     def _refused(self, reply: Reply, error: PostroadError | None = None) -> Reply:
         _log.info(
             "mail refused",
             queue=self._receiver.queue.name,
+            client=self._wire.peer_address,
             reply=str(reply),
             error=None if error is None else f"{type(error).__name__}: {error.explain()}",
         )

@@ -9,7 +9,7 @@ from datetime import timedelta
 import pytest
 
 from postroad.adapters.network.serving import CHUNK, ServingWire, Turn
-from postroad.adapters.network.wire import HIGH_WATER, ConnectionLost, LineTooLong, TooSlow
+from postroad.adapters.network.wire import HIGH_WATER, ConnectionLost, LineTooLong, TooSlow, Wire
 from support.transports import FakeTransport
 
 LONG = timedelta(minutes=1)
@@ -197,3 +197,15 @@ async def test_content_is_taken_in_chunks_and_the_rest_comes_first() -> None:
     echo.wire.put_back(b"z")
     assert echo.wire.next_chunk() == b"zy"
     assert not echo.wire.has_more
+
+
+async def test_an_ipv4_client_of_a_socket_for_both_families_is_named_by_its_ipv4_address() -> None:
+    wire = Wire()
+
+    class Mapped(FakeTransport):
+        def get_extra_info(self, name: str, default: object = None) -> object:
+            return ("::ffff:192.0.2.7", 4711, 0, 0) if name == "peername" else default
+
+    wire.connection_made(Mapped())
+
+    assert wire.peer_address == "192.0.2.7"

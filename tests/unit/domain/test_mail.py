@@ -1,7 +1,7 @@
 import pytest
 
 from postroad import Mail
-from postroad.domain.mail import DsnOptions, RecipientDsn
+from postroad.domain.mail import DsnOptions, Envelope, RecipientDsn
 from postroad.errors import InvalidMail
 
 
@@ -26,6 +26,11 @@ def mail(**changes: object) -> Mail:
         "a" * 320 + "@example.org",
         "nul\0@example.org",
         "half\ud800@example.org",
+        '"a@example.org',
+        '"x"y z"@example.org',
+        "a@example.org\u0085",
+        "a@d..example.org",
+        "a,b@example.org",
     ],
 )
 @pytest.mark.parametrize("field", ["sender", "recipients"])
@@ -102,3 +107,8 @@ def test_dsn_options_of_a_recipient_are_held_to_their_grammar(
 ) -> None:
     with pytest.raises(InvalidMail):
         RecipientDsn(notify, orcpt)
+
+
+def test_a_stored_envelope_is_read_though_new_mail_may_not_say_it() -> None:
+    """A stricter grammar for what enters must make nothing unreadable that has entered."""
+    assert Envelope(None, ("a,b@example.org",)).recipients == ("a,b@example.org",)

@@ -70,6 +70,7 @@ def test_mail_is_read(argument: str, expected: MailFrom | None) -> None:
         ("FROM:<a@b.example> RET=ALL", 501, "5.5.4"),
         ("FROM:<a@b.example> ENVID=a+0D", 501, "5.5.4"),
         ("FROM:<a@b.example> SMTPUTF8=1", 501, "5.5.4"),
+        (f"FROM:<a@b.example> ENVID={'x' * 101}", 501, "5.5.4"),
         ("FROM:<a@b.example> X-UNKNOWN=1", 555, "5.5.4"),
     ],
 )
@@ -183,3 +184,12 @@ def test_a_line_of_blanks_costs_no_more_than_any_other(blank: bytes, end: bytes)
     for _ in range(1000):
         with pytest.raises(Refused):
             split_command(line)
+
+
+def test_an_original_recipient_has_at_most_500_characters() -> None:
+    longest = f"rfc822;{'x' * 493}"
+
+    parsed = parse_rcpt(f"TO:<a@b.example> ORCPT={longest}", utf8=False)
+    assert parsed.dsn == RecipientDsn(orcpt=longest)
+    with pytest.raises(Refused):
+        parse_rcpt(f"TO:<a@b.example> ORCPT={longest}x", utf8=False)

@@ -6,7 +6,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from postroad.domain.mail import DsnOptions, RecipientDsn
-from postroad.intake.dialogue import MOST_ERRORS, Dialogue, Offer, Step
+from postroad.intake.dialogue import (
+    MOST_ERRORS,
+    MOST_REFUSED_RECIPIENTS,
+    Dialogue,
+    Offer,
+    Step,
+)
 
 OFFER = Offer("intake.example", max_size_bytes=1000, max_recipients=3)
 
@@ -135,3 +141,40 @@ def test_data_is_only_accepted_for_a_whole_envelope(parts: list[tuple[str, ...]]
             assert dialogue.transaction.recipients
             assert dialogue.client_name == "x"
             dialogue.finish()
+
+
+def test_a_name_that_is_not_ascii_is_no_name_of_a_host() -> None:
+    """It would stand in the trace field, and make a 7-bit mail 8-bit."""
+    dialogue = Dialogue(OFFER)
+
+    assert say(dialogue, "EHLO münchen.example", "EHLO x\u202e", "HELO x\u0085") == [501] * 3
+    assert say(dialogue, "EHLO [IPv6:2001:db8::1]", "EHLO xn--mnchen-3ya.example") == [250] * 2
+
+
+def test_notifications_that_are_never_made_are_not_offered() -> None:
+    assert "DSN" not in Dialogue(OFFER).answer(b"EHLO x")[0].lines
+
+
+def test_malformed_recipients_are_counted_apart_from_other_errors() -> None:
+    dialogue = Dialogue(OFFER)
+    say(dialogue, "EHLO x", "MAIL FROM:<>")
+
+    assert say(dialogue, *["RCPT TO:<no>"] * (MOST_REFUSED_RECIPIENTS - 1)) == [501] * 99
+    assert say(dialogue, "NONSENSE", "RCPT TO:<no>") == [502, 421]
+
+
+def test_an_accepted_mail_makes_up_for_errors_before_it() -> None:
+    dialogue = Dialogue(OFFER)
+
+    for _ in range(3):
+        assert say(dialogue, "EHLO x", *["NONSENSE"] * (MOST_ERRORS - 1))[-1] == 502
+        dialogue.accepted()
+
+
+def test_the_bare_postmaster_is_this_hosts() -> None:
+    dialogue = Dialogue(OFFER)
+
+    say(dialogue, "EHLO x", "MAIL FROM:<>", "RCPT TO:<Postmaster>", "DATA")
+
+    assert dialogue.transaction is not None
+    assert dialogue.transaction.recipients == ("Postmaster@intake.example",)

@@ -9,6 +9,8 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import cast
 
+import pytest
+
 from postroad.adapters.machine.clocks import MachineChance, MachineClock
 from postroad.adapters.network.serving import ServingWire
 from postroad.intake.dialogue import Offer
@@ -46,10 +48,12 @@ def said(wire: ServingWire) -> list[bytes]:
 
 async def test_pipelined_commands_are_answered_at_once_with_one_write() -> None:
     async with a_session() as wire:
-        wire.data_received(b"HELO x\r\nMAIL FROM:<>\r\nRCPT TO:<a@b.example>\r\nDATA\r\n")
+        wire.data_received(b"HELO x\r\n")
+        wire.data_received(b"MAIL FROM:<>\r\nRCPT TO:<a@b.example>\r\nDATA\r\n")
 
         assert said(wire) == [
-            b"250 intake.example\r\n250 2.1.0 ok\r\n250 2.1.5 ok\r\n354 end with <CRLF>.<CRLF>\r\n"
+            b"250 intake.example\r\n",
+            b"250 2.1.0 ok\r\n250 2.1.5 ok\r\n354 end with <CRLF>.<CRLF>\r\n",
         ]
 
 
@@ -62,17 +66,46 @@ async def test_a_busy_client_is_answered_in_bursts() -> None:
         assert said(wire)[1:] == [b"250 2.0.0 ok\r\n"]
 
 
-async def test_what_follows_data_at_once_is_content_and_no_command() -> None:
+async def test_what_follows_the_end_of_a_mail_at_once_is_a_command() -> None:
     async with a_session() as wire:
-        wire.data_received(b"HELO x\r\nMAIL FROM:<>\r\nRCPT TO:<a@b.example>\r\nDATA\r\nQUIT\r\n")
+        wire.data_received(b"HELO x\r\n")
+        wire.data_received(b"MAIL FROM:<>\r\nRCPT TO:<a@b.example>\r\nDATA\r\n")
+        wire.data_received(b"QUIT\r\n")
         await asyncio.sleep(0)
         wire.data_received(b"NOOP\r\n.\r\nNOOP\r\n")
-        while len(said(wire)) < 3:
+        while len(said(wire)) < 4:
             await asyncio.sleep(0)
 
-        assert said(wire)[0].endswith(b"354 end with <CRLF>.<CRLF>\r\n")
-        assert said(wire)[1].startswith(b"250 2.0.0 queued as ")
-        assert said(wire)[2] == b"250 2.0.0 ok\r\n"
+        assert said(wire)[1].endswith(b"354 end with <CRLF>.<CRLF>\r\n")
+        assert said(wire)[2].startswith(b"250 2.0.0 queued as ")
+        assert said(wire)[3] == b"250 2.0.0 ok\r\n"
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        b"EHLO x\r\nMAIL FROM:<>\r\n",
+        b"HELO x\r\nQUIT\r\n",
+        b"MAIL FROM:<>\r\nRCPT TO:<a@b.example>\r\nDATA\r\nSubject: x\r\n\r\n.\r\n",
+    ],
+)
+async def test_a_client_that_does_not_wait_where_it_must_is_cut_off(sent: bytes) -> None:
+    async with a_session() as wire:
+        if sent.startswith(b"MAIL"):
+            wire.data_received(b"EHLO x\r\n")
+        wire.data_received(sent)
+
+        assert said(wire)[-1].endswith(b"554 5.5.0 wait for the reply before sending more\r\n")
+
+
+@pytest.mark.parametrize(
+    "line", [b"POST / HTTP/1.1", b"GET /x HTTP/1.0", b"Host: x.example", b"CONNECT a:25 HTTP/1.1"]
+)
+async def test_a_client_that_speaks_http_is_cut_off_at_its_first_line(line: bytes) -> None:
+    async with a_session() as wire:
+        wire.data_received(line + b"\r\nHELO x\r\nMAIL FROM:<>\r\n")
+
+        assert said(wire) == [b"421 4.7.0 this is a mail server\r\n"]
 
 
 async def test_a_client_hears_the_go_ahead_for_tls_only_when_tls_can_begin() -> None:

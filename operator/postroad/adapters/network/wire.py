@@ -110,9 +110,10 @@ class Wire(asyncio.Protocol):
 
     @property
     def peer_address(self) -> str | None:
-        """The peer's address without its port."""
+        """The peer's address without its port; an IPv4 address as such also on a socket that serves
+        both families."""
         name = self._transport.get_extra_info("peername") if self._transport else None
-        return str(name[0]) if isinstance(name, tuple) else None
+        return str(name[0]).removeprefix("::ffff:") if isinstance(name, tuple) else None
 
     @property
     def is_open(self) -> bool:
@@ -196,6 +197,22 @@ class Wire(asyncio.Protocol):
         if secured is None:
             raise ConnectionLost("TLS could not be started: the connection was closed")
         self._transport, self._is_secured = secured, True
+
+    async def linger(self, timeout: timedelta) -> None:
+        """End this side's direction and drop what arrives, until the peer ends its own, at most for
+        `timeout`: a connection that is closed with unread input is reset, and the peer may lose
+        what it has not read. Without effect under TLS, which cannot be closed by halves."""
+        transport = self._transport
+        if self._is_secured or self._at_end or transport is None or transport.is_closing():
+            return
+        due = self._loop.time() + timeout.total_seconds()
+        try:
+            transport.write_eof()
+            while not self._at_end:
+                self._consume(len(self._buffer))
+                await self._arrival(due)
+        except (WireError, OSError):
+            pass
 
     async def close(self, timeout: timedelta) -> None:
         """Send what waits and close; abort when that takes longer than `timeout`."""
