@@ -1,8 +1,9 @@
 """The distributed queue on real servers. `CASE` chooses among the cases, comma separated.
 
-`rates`, `operations` and `backlog` are measured by default. `disk` takes most of an hour; `james`
-takes some minutes, and needs the Java compiler. Each case's module says what it does and which
-variables change it. `BENCH_LOOP=asyncio` runs them without uvloop, which the programs use.
+`rates`, `operations`, `retries` and `backlog` are measured by default. `disk` takes most of an
+hour; `james` takes some minutes, and needs the Java compiler. Each case's module says what it does
+and which variables change it. `BENCH_LOOP=asyncio` runs them without uvloop, which the programs
+use.
 """
 
 from __future__ import annotations
@@ -14,7 +15,14 @@ from collections.abc import Awaitable, Callable
 
 import uvloop
 
-from bench import queue_backlog, queue_disk, queue_james, queue_operations, queue_rates
+from bench import (
+    queue_backlog,
+    queue_disk,
+    queue_james,
+    queue_operations,
+    queue_rates,
+    queue_retries,
+)
 from bench.queue_place import Place, new_place
 from bench.results import Result
 from postroad.telemetry import logs
@@ -22,11 +30,12 @@ from postroad.telemetry import logs
 CASES: dict[str, Callable[[Place], Awaitable[list[Result]]]] = {
     "rates": queue_rates.measure,
     "operations": queue_operations.measure,
+    "retries": queue_retries.measure,
     "backlog": queue_backlog.measure,
     "disk": queue_disk.measure,
     "james": queue_james.measure,
 }
-DEFAULT = "rates,operations,backlog"
+DEFAULT = "rates,operations,retries,backlog"
 
 
 def measure() -> list[Result]:

@@ -89,6 +89,15 @@ class PurgeLineContract:
         assert await view.mark(key(7)) == PURGED
         assert await view.mark(key(9)) is None
 
+    async def test_turns_on_both_sides_of_a_line_end_at_the_same_time(self, view: View) -> None:
+        await view.draw_line(PARTITION, LINE)
+
+        ended = await asyncio.gather(
+            *(view.end(key(number), EXPIRED, NO_TRAITS) for number in range(1, 10))
+        )
+
+        assert ended == [PURGED] * 5 + [None] * 4
+
     async def test_a_delivery_is_marked_behind_a_line(self, view: View) -> None:
         await view.draw_line(PARTITION, LINE)
 

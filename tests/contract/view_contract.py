@@ -457,6 +457,54 @@ class ViewContract:
             *(Mark(ending=REMOVED), delivered),
         ]
 
+    async def test_writes_at_the_same_time_each_learn_what_became_of_them(self, view: View) -> None:
+        """Those that are refused keep none of the others from being carried out."""
+        await view.end(key(1), REMOVED, NO_TRAITS)
+        await view.mark_delivered(key(2), NOW, NO_TRAITS)
+        for number in (3, 4, 5):
+            await view.end(key(number), REPLACED, NO_TRAITS)
+        expired = Ending(EndingKind.EXPIRED, NOW)
+
+        ended, others = await asyncio.gather(
+            asyncio.gather(
+                *(view.end(key(number), expired, NO_TRAITS) for number in (1, 2, 3, 6, 7, 6))
+            ),
+            asyncio.gather(
+                view.mark_published(key(3), key(9).enqueue_id),
+                view.mark_published(key(4), key(8).enqueue_id),
+                view.change_successor(key(5), key(9).enqueue_id, key(10)),
+                view.change_successor(key(4), key(8).enqueue_id, key(10)),
+                view.mark_published(key(11), key(9).enqueue_id),
+            ),
+        )
+
+        assert [None if each is None else each.ending for each in ended] in (
+            [REMOVED, None, REPLACED, None, None, expired],
+            [REMOVED, None, REPLACED, expired, None, None],
+        )
+        assert ended[1] == Mark(NOW)
+        assert list(others) == [True, False, True, False, False]
+        assert await view.mark(key(6)) == await view.mark(key(7)) == Mark(ending=expired)
+        changed = await view.mark(key(5))
+        assert changed is not None
+        assert changed.ending == replace(REPLACED, successor=key(10))
+
+    async def test_of_endings_by_two_processes_at_the_same_time_one_wins_each(
+        self, store: ViewStore, queue: str
+    ) -> None:
+        one, other = store.view(queue), store.view(queue)
+        expired = Ending(EndingKind.EXPIRED, NOW)
+        numbers = range(40)
+
+        answers = await asyncio.gather(
+            *(one.end(key(number), REMOVED, NO_TRAITS) for number in numbers),
+            *(other.end(key(number), expired, NO_TRAITS) for number in numbers),
+        )
+
+        for mine, theirs in zip(answers[:40], answers[40:], strict=True):
+            assert sorted([mine is None, theirs is None]) == [False, True]
+            assert (mine or theirs) == Mark(ending=expired if theirs is None else REMOVED)
+
     async def test_a_delivery_is_marked_beside_an_ending(self, view: View) -> None:
         await view.end(key(1), REPLACED, NO_TRAITS)
         await view.mark_delivered(key(1), NOW, NO_TRAITS)

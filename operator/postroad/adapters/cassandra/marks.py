@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from datetime import datetime, timedelta
 from functools import partial
 from typing import TypeVar
@@ -13,6 +13,7 @@ from postroad.adapters.cassandra import mark_statements as statements
 from postroad.adapters.cassandra import rows
 from postroad.adapters.cassandra.inbox import Row
 from postroad.adapters.cassandra.session import Session, Statement
+from postroad.adapters.cassandra.transactions import Transactions, Write
 from postroad.domain.identifiers import FIRST
 from postroad.domain.slices import Partition, TurnKey
 from postroad.domain.turns import Ending, Mark, PurgeLine, Traits
@@ -38,6 +39,9 @@ class CassandraMarks:
         self._queue = queue
         self._marking = gathering(partial(self._write_together, statements.MARK_DELIVERED))
         self._reading = gathering(self._marks_together)
+        transactions = Transactions(session, self._found)
+        self._deciding = gathering(transactions.together)
+        self._alone = transactions.together
 
     # What stands there
 
@@ -76,17 +80,12 @@ class CassandraMarks:
             await self._session.execute(statements.MARK_DELIVERED, values)
 
     async def end(self, key: TurnKey, ending: Ending, traits: Traits) -> Mark | None:
-        through: UUID | None = None
-        while True:
-            values = self._end_values(key, ending, traits, through)
-            answer = await self._decide(statements.END, *values)
-            if answer["[applied]"]:
-                return None
-            standing = await self.mark(key)
-            if standing is not None:
-                return standing
-            # Only a line stood in the way, and this turn lies beyond it.
-            through = answer.get("purged_through")
+        values = self._end_values(key, ending, traits)
+        write = Write(key, statements.END, values, _is_open, wants_line=True)
+        if rows.is_small_ending(ending, traits):
+            return await self._deciding(key.partition, write)
+        [standing] = await self._alone(key.partition, [write])
+        return standing
 
     async def end_together(self, ended: Sequence[tuple[TurnKey, Ending, Traits]]) -> bool:
         partition = ended[0][0].partition
@@ -94,7 +93,7 @@ class CassandraMarks:
         if line is not None and any(line.mark_of(key.enqueue_id) for key, _, _ in ended):
             return False
         through = None if line is None else line.through
-        values = [self._end_values(*each, through) for each in ended]
+        values = [(*self._end_values(*each), through) for each in ended]
         answer = await self._session.execute_together(statements.END, values)
         return bool(answer[0]["[applied]"])
 
@@ -116,36 +115,43 @@ class CassandraMarks:
         await self._session.execute(statements.MARK_SWEPT, (through, *self._place(partition)))
 
     async def mark_published(self, key: TurnKey, successor: UUID) -> bool:
-        answer = await self._decide(
-            statements.MARK_PUBLISHED, *rows.key_values(self._queue, key), successor
+        values = (*rows.key_values(self._queue, key), successor)
+        write = Write(
+            key, statements.MARK_PUBLISHED, values, lambda mark: _successor_of(mark) == successor
         )
-        return bool(answer["[applied]"])
+        return await self._deciding(key.partition, write) is None
 
     async def change_successor(self, key: TurnKey, old: UUID, new: TurnKey) -> bool:
-        answer = await self._decide(
-            statements.CHANGE_SUCCESSOR,
+        values = (
             *(new.enqueue_id, new.slice_start, new.bucket_id),
             *rows.key_values(self._queue, key),
             old,
         )
-        return bool(answer["[applied]"])
+
+        def holds(mark: Mark | None) -> bool:
+            return mark is not None and not mark.published and _successor_of(mark) == old
+
+        write = Write(key, statements.CHANGE_SUCCESSOR, values, holds)
+        return await self._deciding(key.partition, write) is None
 
     async def delete_marks(self, partition: Partition) -> None:
         await self._session.execute(statements.DELETE_MARKS, self._place(partition))
 
     # What requests have in common
 
-    def _end_values(
-        self, key: TurnKey, ending: Ending, traits: Traits, through: UUID | None
-    ) -> tuple[object, ...]:
+    def _end_values(self, key: TurnKey, ending: Ending, traits: Traits) -> tuple[object, ...]:
+        """Return what END binds, but for the line."""
         return (
             *rows.trait_values(traits),
             *rows.ending_values(ending),
             *rows.key_values(self._queue, key),
-            through,
         )
 
     async def _marks_together(self, partition: Partition, ids: list[UUID]) -> Sequence[Mark | None]:
+        marks = await self._found(partition, ids)
+        return [marks.get(each) for each in ids]
+
+    async def _found(self, partition: Partition, ids: Sequence[UUID]) -> Mapping[UUID, Mark]:
         place = self._place(partition)
         if len(ids) == 1:
             found = await self._session.execute(statements.SELECT_MARK, (*place, ids[0]))
@@ -154,9 +160,10 @@ class CassandraMarks:
             found = await self._session.execute(statements.SELECT_MARKED, (*place, named))
         line = rows.line_of(found[0]) if found else None
         marks = {row["enqueue_id"]: rows.mark_of(row) for row in found}
-        return [
-            marks.get(each) or (line.mark_of(each) if line is not None else None) for each in ids
-        ]
+        if line is not None:
+            by_line = {each: line.mark_of(each) for each in ids}
+            marks = {each: mark for each, mark in by_line.items() if mark is not None} | marks
+        return marks
 
     async def _count(
         self,
@@ -196,6 +203,15 @@ class CassandraMarks:
 
     def _place(self, partition: Partition) -> tuple[object, ...]:
         return (self._queue, partition.slice_start, partition.bucket_id)
+
+
+def _is_open(mark: Mark | None) -> bool:
+    return mark is None or (mark.ending is None and mark.delivered_at is None)
+
+
+def _successor_of(mark: Mark | None) -> UUID | None:
+    named = mark.ending.successor if mark is not None and mark.ending is not None else None
+    return named.enqueue_id if named is not None else None
 
 
 def gathering(

@@ -45,6 +45,12 @@ def is_small(turn: Turn) -> bool:
     return len(envelope.recipients) <= SMALL and length <= SMALL_ATTRIBUTES
 
 
+def is_small_ending(ending: Ending, traits: Traits) -> bool:
+    """Whether a mark may share a request with others."""
+    remaining = () if ending.change is None else ending.change.remaining
+    return max(len(remaining), len(traits.domains)) <= SMALL
+
+
 def bound(value: object) -> object:
     """Return what is bound for a value that may be missing."""
     return UNSET if value is None else value

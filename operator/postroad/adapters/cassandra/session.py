@@ -102,12 +102,19 @@ class Session:
         """Run a prepared statement with many values for one partition as one request, which is
         carried out wholly or not at all. A condition holds for all of them or for none. Errors as
         `execute`."""
+        return await self.execute_batch([(statement, values) for values in many])
+
+    async def execute_batch(
+        self, together: Sequence[tuple[Statement, Sequence[object]]]
+    ) -> list[Row]:
+        """Run prepared statements for one partition as `execute_together` runs one."""
         _, session = self._connection or await self._connected()
-        prepared = self._prepared.get(statement) or await self._prepare(session, statement)
         batch = BatchStatement(BatchType.UNLOGGED)  # within a partition, a log adds nothing
-        for values in many:
+        timeout = self._request_timeout
+        for statement, values in together:
+            prepared = self._prepared.get(statement) or await self._prepare(session, statement)
             batch.add(self._bound(prepared, statement, values))
-        timeout = statement.timeout or self._request_timeout
+            timeout = max(timeout, statement.timeout or timeout)
         rows, _ = await self._send(session, batch, timeout, None)
         return rows
 

@@ -1,0 +1,108 @@
+"""Lightweight transactions on marks: those of one partition that wait at the same time go as one.
+
+Cassandra carries them out one after the other in each partition, a few rounds between replicas
+each, and all mails of a slice share a few partitions. A conditional batch costs as much as one of
+them. It is carried out wholly or not at all: where the condition of one does not hold, its caller
+gets the mark that stands there, and the others go again. A batch whose answer is lost may have been
+carried out, wholly or not at all; each caller gets ViewUnavailable, as alone. Source: ADR 0012.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from uuid import UUID
+
+from postroad.adapters.cassandra.inbox import Row
+from postroad.adapters.cassandra.session import Session, Statement
+from postroad.domain.slices import Partition, TurnKey
+from postroad.domain.turns import Mark
+
+NOTHING = Mark()
+"""What refuses a write that wants a mark where there is none."""
+
+
+@dataclass(frozen=True, slots=True)
+class Write:
+    """A conditional write on the mark of one turn. `holds` says the same as its CQL condition.
+    `wants_line`: the id of the line that its caller knows of is bound last."""
+
+    key: TurnKey
+    statement: Statement
+    values: tuple[object, ...]
+    holds: Callable[[Mark | None], bool]
+    wants_line: bool = False
+
+    def bound(self, through: UUID | None) -> tuple[Statement, tuple[object, ...]]:
+        """Return the statement and what is bound."""
+        return self.statement, ((*self.values, through) if self.wants_line else self.values)
+
+
+class Transactions:
+    """Carries out writes of one partition. `read` reads marks as they stand, own ones or what the
+    line of a purge says."""
+
+    def __init__(
+        self,
+        session: Session,
+        read: Callable[[Partition, Sequence[UUID]], Awaitable[Mapping[UUID, Mark]]],
+    ) -> None:
+        self._session = session
+        self._read = read
+
+    async def together(self, partition: Partition, writes: Sequence[Write]) -> list[Mark | None]:
+        """Return for each write None when it was carried out, else the mark that refused it.
+        Raises: ViewError."""
+        answers: dict[int, Mark | None] = {}
+        waiting = dict(enumerate(writes))
+        through: UUID | None = None
+        most = len(waiting)
+        while waiting:
+            going = _first_of_each(waiting, most)
+            answer = await self._decide([each.bound(through) for each in going.values()])
+            if answer[0]["[applied]"]:
+                refusals: dict[int, Mark | None] = dict.fromkeys(going)
+                most = len(waiting)
+            else:
+                ids = [each.key.enqueue_id for each in going.values()]
+                refusals = _refused(going, await self._read(partition, ids))
+                before, through = through, _line(answer) or through
+                if not refusals and through == before:
+                    # A mark that was seen by the transaction and not by the read. Each goes alone,
+                    # so that only its own caller waits until the read shows it.
+                    most = 1
+            answers |= refusals
+            for number in refusals:
+                del waiting[number]
+        return [answers[number] for number in range(len(writes))]
+
+    async def _decide(self, bound: list[tuple[Statement, tuple[object, ...]]]) -> list[Row]:
+        if len(bound) == 1:
+            return await self._session.execute(*bound[0])
+        return await self._session.execute_batch(bound)
+
+
+def _line(answer: list[Row]) -> UUID | None:
+    """Return the line that the conditions of refused writes met, if they asked for it."""
+    return next((row["purged_through"] for row in answer if row.get("purged_through")), None)
+
+
+def _first_of_each(waiting: Mapping[int, Write], most: int) -> dict[int, Write]:
+    """Return the first write of each turn, in their order: two of one turn in a batch would be
+    judged by what stood there before both."""
+    going: dict[int, Write] = {}
+    turns: set[UUID] = set()
+    for number, write in waiting.items():
+        if write.key.enqueue_id not in turns and len(going) < most:
+            going[number] = write
+        turns.add(write.key.enqueue_id)
+    return going
+
+
+def _refused(going: Mapping[int, Write], marks: Mapping[UUID, Mark]) -> dict[int, Mark | None]:
+    standing = {number: marks.get(each.key.enqueue_id) for number, each in going.items()}
+    return {
+        number: mark or NOTHING
+        for number, mark in standing.items()
+        if not going[number].holds(mark)
+    }
