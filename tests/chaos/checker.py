@@ -1,0 +1,237 @@
+"""The rules, over a recorded history: pure, no I/O, no clock. docs/chaos.md says each in words.
+
+The precise instant of a rule is always one that a process recorded of itself. A consumer's
+knowledge of a mail is as old as its last reading of the mail's mark (`looked`): what was
+acknowledged before, it has to obey.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from math import inf
+
+from chaos.history import Event, Phase
+from chaos.ledger import Attempt, Call, Ledger
+
+MISSING = "the bytes of the mail are missing"
+"""The reason of a dead letter that has nothing left to deliver (`mailqueue.items`)."""
+
+REMOVING = ("remove", "purge")
+
+
+class Kind(StrEnum):
+    """What may be wrong."""
+
+    LOST = "lost"
+    RESURRECTED = "resurrected"
+    DUPLICATE = "unexplained duplicate"
+    UNCOUNTED = "delivered although its enqueue failed, uncounted"
+    HELD = "delivered while it was held"
+    ALTERED = "delivered with other bytes"
+    UNKNOWN = "delivered although it was never enqueued"
+    SIZE = "size differs from a recount"
+    LEFT = "left over"
+
+
+@dataclass(frozen=True, slots=True)
+class Violation:
+    """One thing that must not be. `mail` is empty where it is about a whole queue."""
+
+    kind: Kind
+    mail: str
+    at: float
+    text: str
+
+    def __str__(self) -> str:
+        return f"{self.kind.value}: {self.mail + ': ' if self.mail else ''}{self.text}"
+
+
+def check(events: Sequence[Event]) -> list[Violation]:
+    """Return what is wrong with a history that ended with a drain, in order of time."""
+    ledger = Ledger.of(events)
+    rules = (_lost, _resurrected, _duplicates, _uncounted, _held, _altered, _sizes, _left)
+    found = {each for rule in rules for each in rule(ledger)}
+    return sorted(found, key=lambda each: (each.at, each.kind, each.mail))
+
+
+def _lost(ledger: Ledger) -> Iterator[Violation]:
+    """Acknowledged = delivered + waiting + removed + dead, for every recipient."""
+    only_by_bulk: dict[str, list[Call]] = {}
+    for name, mail in ledger.mails.items():
+        if not mail.succeeded:
+            continue
+        for recipient in mail.data["recipients"]:
+            if ledger.transmissions(name, recipient) or recipient in ledger.waiting[name]:
+                continue
+            if recipient in ledger.dead[name]:
+                if MISSING in ledger.letters[name]:
+                    yield Violation(Kind.LOST, name, mail.ended, "a dead letter without bytes")
+                continue
+            removals = [each for each in _removals(ledger, mail) if each.may_have_acted]
+            if not removals:
+                text = f"acknowledged, never transmitted to {recipient}, and nowhere now"
+                yield Violation(Kind.LOST, name, mail.ended, text)
+            elif all(each.succeeded and not each.is_of_one for each in removals):
+                only_by_bulk[name] = removals
+    allowed = {id(each): each.count for calls in only_by_bulk.values() for each in calls}
+    if len(only_by_bulk) > sum(allowed.values()):
+        text = (
+            f"{len(only_by_bulk)} mails are gone that only bulk removals can have removed, which "
+            f"counted {sum(allowed.values())}: {', '.join(sorted(only_by_bulk)[:5])} …"
+        )
+        yield Violation(Kind.LOST, "", ledger.events[-1].at, text)
+
+
+def _removals(ledger: Ledger, mail: Call) -> Iterator[Call]:
+    """Yield the removals that may have met a mail."""
+    for call in ledger.bulk(*REMOVING):
+        if call.selects(mail) and call.ended >= mail.began:
+            yield call
+
+
+def _resurrected(ledger: Ledger) -> Iterator[Violation]:
+    """After a removal was acknowledged, no consumer reads the mark and transmits all the same.
+
+    One that names a mail says by its count whether it removed it. A wider one removed whatever had
+    been acknowledged before it began, but for dead letters.
+    """
+    for call in ledger.bulk(*REMOVING):
+        if not call.succeeded or not call.count:
+            continue
+        for name, mail in ledger.mails.items():
+            if not call.selects(mail):
+                continue
+            if not call.is_of_one and not _was_waiting(ledger, mail, call):
+                continue
+            for attempt in ledger.attempts[name]:
+                if attempt.transmitted and attempt.looked > call.ended:
+                    yield Violation(
+                        Kind.RESURRECTED,
+                        name,
+                        min(attempt.transmitted.values()),
+                        f"removed by {call.invoked.by} at {call.ended:.3f}, transmitted by "
+                        f"{attempt.by}, which read its mark at {attempt.looked:.3f}",
+                    )
+
+
+def _was_waiting(ledger: Ledger, mail: Call, call: Call) -> bool:
+    """Whether a wide removal certainly met a mail, unless that had ended before."""
+    name = mail.data["mail"]
+    if not mail.succeeded or mail.ended >= call.began or ledger.letters[name]:
+        return False
+    return not any(each.data["mail"] == name for each in ledger.calls["reject"])
+
+
+def _duplicates(ledger: Ledger) -> Iterator[Violation]:
+    """A second transmission is lawful only beside one that was in flight and broken off."""
+    for name, attempts in ledger.attempts.items():
+        if len(attempts) < 2:
+            continue
+        for recipient in {each for attempt in attempts for each in attempt.transmitted}:
+            reached = ledger.transmissions(name, recipient)
+            for number, second in enumerate(reached[1:], 1):
+                text = _complaint(ledger, reached[:number], second, recipient)
+                if text:
+                    at = second.transmitted[recipient]
+                    yield Violation(Kind.DUPLICATE, name, at, f"{recipient}: {text}")
+
+
+def _complaint(
+    ledger: Ledger, before: Sequence[Attempt], second: Attempt, recipient: str
+) -> str | None:
+    for first in before:
+        covered = first.covered.get(recipient, inf)
+        if second.looked > covered:
+            return (
+                f"{second.by} read the mark at {second.looked:.3f} and transmitted, although "
+                f"{first.by} had recorded the transmission at {covered:.3f}"
+            )
+    if any(_explained(ledger, first, second, recipient) for first in before):
+        return None
+    return f"transmitted by {before[-1].by} and by {second.by}, and nothing was broken off"
+
+
+def _explained(ledger: Ledger, first: Attempt, second: Attempt, recipient: str) -> bool:
+    """Whether one of two flights, which overlap, was broken off: its process ended or stood still,
+    its record failed, or the broker handed out its message again meanwhile."""
+    until = second.transmitted[recipient]
+    since = min(first.looked, second.looked)
+    if any(
+        since <= at <= until
+        for turn in (first.turn, second.turn)
+        for at in ledger.redelivered[turn]
+    ):
+        return True
+    return _broken(ledger, first, recipient, until) or _broken(ledger, second, recipient, until)
+
+
+def _broken(ledger: Ledger, attempt: Attempt, recipient: str, until: float) -> bool:
+    covered = attempt.covered.get(recipient, inf)
+    if attempt.by in ledger.killed and covered == inf:
+        return True
+    end = min(covered, until)
+    if attempt.separated <= end:
+        return True
+    return any(a <= end and b >= attempt.looked for a, b in ledger.suspended[attempt.by])
+
+
+def _uncounted(ledger: Ledger) -> Iterator[Violation]:
+    """A mail whose enqueue failed is delivered only if its process counted it as not withdrawn."""
+    for name, attempts in ledger.attempts.items():
+        mail = ledger.mails.get(name)
+        if mail is None:
+            yield Violation(Kind.UNKNOWN, name, attempts[0].looked, "no enqueue was recorded")
+        elif mail.phase is Phase.FAIL and not mail.result.get("unwithdrawn"):
+            for attempt in attempts:
+                if attempt.transmitted:
+                    text = f"refused with {mail.result.get('error')}, transmitted by {attempt.by}"
+                    yield Violation(Kind.UNCOUNTED, name, mail.ended, text)
+
+
+def _held(ledger: Ledger) -> Iterator[Violation]:
+    """Between an acknowledged hold and the first release that may have met it, no consumer that
+    reads the mark gets the mail."""
+    for hold in ledger.bulk("hold"):
+        if not hold.succeeded or not hold.is_of_one or not hold.count:
+            continue
+        name = hold.data["selector"]["name"]
+        mail = ledger.mails.get(name)
+        if mail is None:
+            continue
+        releases = [
+            each.began
+            for each in ledger.bulk("release", "requeue")
+            if each.selects(mail) and each.ended >= hold.began
+        ]
+        until = min(releases, default=inf)
+        for attempt in ledger.attempts[name]:
+            if attempt.transmitted and hold.ended < attempt.looked < until:
+                text = f"held at {hold.ended:.3f}, transmitted by {attempt.by}"
+                yield Violation(Kind.HELD, name, min(attempt.transmitted.values()), text)
+
+
+def _altered(ledger: Ledger) -> Iterator[Violation]:
+    for event in ledger.events:
+        if event.op == "transmit" and not event.data.get("intact", True):
+            yield Violation(Kind.ALTERED, event.data["mail"], event.at, f"by {event.by}")
+
+
+def _sizes(ledger: Ledger) -> Iterator[Violation]:
+    """At rest, `size` says what browsing finds."""
+    for event in ledger.events:
+        if event.op == "recount" and event.data["size"] != event.data["found"]:
+            text = f"{event.data['queue']}: {event.data['size']}, but found {event.data['found']}"
+            yield Violation(Kind.SIZE, "", event.at, text)
+
+
+def _left(ledger: Ledger) -> Iterator[Violation]:
+    """After the drain nothing is left of any mail, on any server."""
+    for event in ledger.events:
+        if event.op == "remains":
+            for what, items in event.data["remains"].items():
+                if items:
+                    shown = ", ".join(str(each) for each in items[:3])
+                    text = f"{event.data['queue']}: {len(items)} {what}: {shown}"
+                    yield Violation(Kind.LEFT, "", event.at, text)

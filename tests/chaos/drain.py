@@ -1,0 +1,110 @@
+"""The end of a run: all faults are healed, the workload has stopped, and one healthy process puts
+things right as a person would, until nothing changes any more. Then the servers are looked into."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any
+
+from chaos.history import Phase
+from chaos.workload import Place, change, consume, list_letters, list_waiting
+from postroad.errors import PostroadError
+from postroad.ports.queue import MailQueue
+
+Remains = Mapping[str, list[str]]
+Inspect = Callable[[str], Awaitable[Remains]]
+"""Returns what the servers still have of a queue, by kind."""
+
+STEADY = 3
+"""Rounds on end in which nothing waits and nothing is dead."""
+
+REPUBLISHED_EVERY = 4
+"""Rounds: mails that lost their message get a new one, and those that have it are not disturbed
+again and again."""
+
+
+async def drain(place: Place, inspect: Inspect) -> None:
+    """Drain all queues, and record what is left."""
+    async with asyncio.TaskGroup() as group:
+        for name, queue in place.queues.items():
+            group.create_task(_Drain(place, name, queue, inspect).run())
+
+
+class _Drain:
+    def __init__(self, place: Place, name: str, queue: MailQueue, inspect: Inspect) -> None:
+        self._place, self._name, self._queue, self._inspect = place, name, queue, inspect
+        self._until = place.clock.elapsed().total_seconds() + place.pace.patience
+
+    @property
+    def _has_time(self) -> bool:
+        return self._place.clock.elapsed().total_seconds() < self._until
+
+    async def run(self) -> None:
+        await self._recount()
+        consuming = asyncio.ensure_future(
+            consume(self._place, self._name, self._queue, final=True)
+        )
+        try:
+            await self._empty()
+            remains = await self._clean()
+        finally:
+            consuming.cancel()
+            await asyncio.gather(consuming, return_exceptions=True)
+        await list_waiting(self._place, self._name, self._queue, last=True)
+        await list_letters(self._place, self._name, self._queue, last=True)
+        self._place.recorder.note("remains", queue=self._name, remains=remains)
+
+    async def _recount(self) -> None:
+        """Compare `size` with what browsing finds, once replacements that stopped were finished:
+        tending does that a grace period after they began. Nothing else happens meanwhile."""
+        await self._place.sleep(self._place.pace.timing.grace.total_seconds())
+        await self._upkeep()
+        while self._has_time:
+            try:
+                size = (await self._queue.size()).size
+                found = len([each async for each in self._queue.browse()])
+            except PostroadError:
+                await self._round()
+            else:
+                note = {"queue": self._name, "size": size, "found": found}
+                self._place.recorder.note("recount", Phase.INFO, **note)
+                return
+
+    async def _empty(self) -> None:
+        """Let everything go on, until nothing waits."""
+        place, steady, number = self._place, 0, 0
+        everything = {"all": True}
+        while self._has_time and steady < STEADY:
+            await change(place, "release", self._name, self._queue, everything)
+            await change(place, "flush", self._name, self._queue, everything)
+            dead = await list_letters(place, self._name, self._queue)
+            await change(place, "requeue", self._name, self._queue, everything)
+            if number % REPUBLISHED_EVERY == REPUBLISHED_EVERY - 1:
+                await change(place, "republish", self._name, self._queue, everything)
+            await self._round()
+            waiting = await list_waiting(place, self._name, self._queue)
+            steady = steady + 1 if dead == 0 and waiting == 0 else 0
+            number += 1
+
+    async def _clean(self) -> Remains:
+        """Let upkeep close, pass and clean, until nothing is left."""
+        while True:
+            await self._round()
+            try:
+                remains = await self._inspect(self._name)
+            except Exception as error:
+                remains = {"unknown": [repr(error)]}
+            if not any(remains.values()) or not self._has_time:
+                return remains
+
+    async def _round(self) -> None:
+        await self._place.sleep(self._place.pace.upkeep)
+        await self._upkeep()
+
+    async def _upkeep(self) -> None:
+        async def work() -> Mapping[str, Any]:
+            await self._queue.maintain()
+            return {}
+
+        await self._place.call("maintain", work, queue=self._name)

@@ -1,0 +1,392 @@
+"""Back end `memory`: the whole run in this process, with servers in memory and time that is moved.
+
+Hours pass in seconds, and what servers and processes suffer is exact: a fault meets single calls.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable, Sequence
+from datetime import datetime, timedelta
+from typing import cast
+
+from chaos.drain import Remains, drain
+from chaos.history import Event, ListRecorder, ordered
+from chaos.nemesis import BIRTH, RATES, STEPS, Fault, Means, Menu, birth_offset, carry_out
+from chaos.observed import Observed
+from chaos.opening import NAMESPACE, Opening
+from chaos.pace import PRODUCTION, Pace
+from chaos.workload import Place, administrate, produce, work
+from contract.queue_harness import VirtualTime
+from postroad.adapters.memory.broker import MemoryBroker
+from postroad.adapters.memory.clock import ManualClock, SeededChance
+from postroad.adapters.memory.gate import Fault as Broken
+from postroad.adapters.memory.gate import Gate, Plan, Step
+from postroad.adapters.memory.servers import MemoryServers, World
+from postroad.errors import ClockSkew
+from postroad.ports.broker import Broker
+from postroad.ports.queue import MailQueue
+from postroad.ports.view import View
+
+BUCKET = "chaos"
+QUEUES = ("q0", "q1")
+PRODUCERS, WORKERS = ("producer-1", "producer-2"), ("worker-1", "worker-2", "worker-3")
+ACTORS = (*PRODUCERS, *WORKERS, "administrator")
+SERVERS = ("view", "broker", "blobs")
+SHARES = (0.1, 0.3, 1.0)
+
+
+class ProcessClock(ManualClock):
+    """The clocks of one process beside the true one: its date can be wrong or drift, and those of a
+    machine that stood still lag."""
+
+    def __init__(self, true: ManualClock) -> None:
+        super().__init__()
+        self._time = true._time
+        self.running = asyncio.Event()
+        self.running.set()
+        self.lag = timedelta(0)
+        self.set(0.0)
+
+    def set(self, offset: float, rate: float = 1.0) -> None:
+        """Make the date wrong from now on."""
+        self._offset, self._rate = timedelta(seconds=offset), rate
+        self._since = self._time.elapsed
+
+    def now(self) -> datetime:
+        drift = (self._time.elapsed - self._since) * (self._rate - 1)
+        exact = self._time.start + self._time.elapsed + self._offset + drift - self.lag
+        return exact.replace(microsecond=exact.microsecond // 1000 * 1000)
+
+    def elapsed(self) -> timedelta:
+        return self._time.elapsed - self.lag
+
+    async def sleep(self, duration: timedelta) -> None:
+        await super().sleep(duration)
+        await self.running.wait()
+
+
+class Actor:
+    """One process, from life to life."""
+
+    def __init__(self, town: Town, name: str) -> None:
+        self._town, self.name = town, name
+        self.clock = ProcessClock(town.clock)
+        self.gate = Gate()
+        self.brokers: list[MemoryBroker] = []
+        self.place: Place | None = None
+        self._lives = 0
+        self._task: asyncio.Task[None] | None = None
+
+    @property
+    def life(self) -> str:
+        return f"{self.name}#{self._lives}"
+
+    def opening(self) -> Opening:
+        """Begin a new life, with connections of its own."""
+        self._lives += 1
+        self.gate = Gate(self._town.plan_of(self.name))
+        self.gate.before = self._before
+        self.brokers = []
+        self._town.note("started", self.life)
+        return Opening(
+            MemoryServers(self._town.world, self.gate),
+            lambda name: BUCKET,
+            self.clock,
+            SeededChance(hash_of(self._town.seed, self.life)),
+            ListRecorder(self._town.events, self.life, self._town.now),
+            self._town.pace,
+            self.clock.running.wait,
+            self._keep,
+            self._town.clocked,
+        )
+
+    def _keep(self, broker: Broker) -> Broker:
+        self.brokers.append(cast(MemoryBroker, broker))
+        return broker
+
+    async def _before(self, step: Step) -> None:
+        await self.clock.running.wait()
+        delay = self._town.delay_of(step)
+        if delay:
+            await self.clock.sleep(timedelta(seconds=delay))
+
+    def start(self) -> None:
+        self._task = asyncio.ensure_future(self._live(self.opening()))
+
+    async def _live(self, opening: Opening) -> None:
+        """Open the queues, however long servers are away, and do the process' work."""
+        queues: dict[str, MailQueue] = {}
+        chance = random.Random(f"{self._town.seed}/{self.life}")
+        for name in QUEUES:
+            queues[name] = await opened(opening, name)
+
+        async def set_up(queue: str) -> None:
+            await opening.cut_anew(queue, chance.random())
+
+        place = Place(queues, self.clock, opening.recorder, chance, self._town.pace, set_up)
+        self.place = place
+        if self.name == "drain":
+            await drain(place, self._town.inspect)
+        elif self.name in PRODUCERS:
+            await produce(place, self._town.pace.mails / len(PRODUCERS))
+        elif self.name in WORKERS:
+            await work(place)
+        else:
+            await administrate(place)
+
+    async def kill(self, how: str = "killed") -> None:
+        """End this life at once."""
+        if self.gate.stopped:
+            return
+        self._town.note(how, self.life)
+        self.gate.stop()
+        self.clock.running.set()
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+
+    def stand_still(self) -> None:
+        self._town.note("suspended", self.life)
+        self.clock.running.clear()
+
+    def go_on(self) -> None:
+        if not self.clock.running.is_set():
+            self._town.note("resumed", self.life)
+            self.clock.running.set()
+
+    def disconnect(self) -> None:
+        for each in self.brokers:
+            each.disconnect()
+
+    async def end(self) -> None:
+        """Wait for work that ends by itself. Raises: what it raised."""
+        assert self._task is not None
+        await self._task
+
+
+def hash_of(*parts: object) -> int:
+    """Return a number that depends on nothing else."""
+    return random.Random("/".join(map(str, parts))).getrandbits(48)
+
+
+async def opened(opening: Opening, name: str, *, create: bool = False) -> MailQueue:
+    """Open a queue, again and again."""
+    while True:
+        try:
+            return await opening.open(name, create=create)
+        except Exception:
+            await opening.clock.sleep(timedelta(seconds=5))
+
+
+class _Clocked(Observed):
+    """A view that is asked for its time through one host or another."""
+
+    def __init__(self, port: View, town: Town) -> None:
+        super().__init__(port, None)
+        self._town = town
+
+    async def server_time(self) -> datetime:
+        time: datetime = await self._port.server_time()
+        return time + self._town.error_of_host()
+
+
+class Town:
+    """The servers, the processes and what is wrong with them."""
+
+    def __init__(self, seed: int, pace: Pace = PRODUCTION) -> None:
+        self.seed, self.pace = seed, pace
+        self.clock = ManualClock()
+        self.world = World(self.clock)
+        self.events: list[Event] = []
+        self._chance = random.Random(f"town/{seed}")
+        self._wrong: dict[int, Fault] = {}
+        self.actors = {name: Actor(self, name) for name in ACTORS}
+        self.recorder = ListRecorder(self.events, "nemesis", self.now)
+
+    def now(self) -> float:
+        return self.clock.elapsed().total_seconds()
+
+    def note(self, what: str, life: str) -> None:
+        self.recorder.note("process", process=life, what=what)
+
+    # What is wrong with servers
+
+    @property
+    def menu(self) -> Menu:
+        cuts = tuple(f"{actor}|{server}" for actor in ACTORS for server in SERVERS)
+        moving = (*PRODUCERS, *WORKERS, "administrator")
+        return {
+            "away": Means(3, (*SERVERS, "all")),
+            "cut": Means(3, cuts),
+            "lost answers": Means(3, SERVERS, SHARES),
+            "flaky": Means(2, SERVERS, SHARES[:2]),
+            "unconfirmed": Means(3, ("broker",), SHARES),
+            "undeleted": Means(2, ("blobs",), SHARES),
+            "slow": Means(2, SERVERS, (0.5, 3, 10)),
+            "disconnect": Means(3, (*WORKERS, "all")),
+            "host clock": Means(1.5, ("view",), STEPS[4:]),
+            "kill": Means(4, moving),
+            "suspend": Means(4, moving, (0, 1)),
+            "vm pause": Means(2, moving),
+            "clock": Means(3, moving, STEPS),
+            "drift": Means(1, moving, RATES),
+        }
+
+    def plan_of(self, actor: str) -> Plan:
+        def plan(step: Step) -> Broken | None:
+            for fault in self._wrong.values():
+                broken = self._meets(fault, actor, step)
+                if broken is not None:
+                    return broken
+            return None
+
+        return plan
+
+    def _meets(self, fault: Fault, actor: str, step: Step) -> Broken | None:
+        kind, target = fault.kind, fault.target
+        if kind == "away" and target in (step.server, "all"):
+            return Broken.AWAY
+        if kind == "cut" and target == f"{actor}|{step.server}":
+            return Broken.AWAY
+        if step.server != target or self._chance.random() >= fault.amount:
+            return None
+        if kind == "lost answers" or (kind == "unconfirmed" and step.operation == "publish"):
+            return Broken.ANSWER_LOST
+        if kind == "flaky" or (kind == "undeleted" and step.operation == "delete"):
+            return Broken.AWAY
+        return None
+
+    def delay_of(self, step: Step) -> float:
+        slow = (each for each in self._wrong.values() if each.kind == "slow")
+        return sum(each.amount for each in slow if each.target == step.server)
+
+    def clocked(self, view: View) -> View:
+        return cast(View, _Clocked(view, self))
+
+    def error_of_host(self) -> timedelta:
+        """Return by how much the host is wrong that answers now: one of three."""
+        wrong = [each.amount for each in self._wrong.values() if each.kind == "host clock"]
+        return timedelta(seconds=wrong[0] if wrong and not self._chance.randrange(3) else 0.0)
+
+    async def begin(self, fault: Fault) -> None:
+        actor = self.actors.get(fault.target)
+        self._wrong[fault.number] = fault
+        if fault.kind == "disconnect" or (fault.kind == "away" and fault.target != "blobs"):
+            for each in [actor] if actor else self.actors.values():
+                each.disconnect()
+        elif fault.kind == "cut" and fault.target.endswith("|broker"):
+            self.actors[fault.target.partition("|")[0]].disconnect()
+        elif actor is not None:
+            await self._begin_with(actor, fault)
+
+    async def _begin_with(self, actor: Actor, fault: Fault) -> None:
+        if fault.kind == "kill":
+            await actor.kill()
+        elif fault.kind in ("suspend", "vm pause"):
+            actor.stand_still()
+            if fault.amount:
+                actor.disconnect()
+            if fault.kind == "vm pause":
+                self._resume_at = asyncio.ensure_future(self._pause(actor, fault))
+        elif fault.kind == "clock":
+            actor.clock.set(fault.amount)
+        elif fault.kind == "drift":
+            actor.clock.set(0, fault.amount)
+
+    async def _pause(self, actor: Actor, fault: Fault) -> None:
+        """The machine stands still for most of the fault; until it ends, its date is behind."""
+        paused = timedelta(seconds=fault.lasts * 0.7)
+        actor.disconnect()
+        await self.clock.sleep(paused)
+        actor.clock.lag += paused
+        actor.go_on()
+
+    async def end(self, fault: Fault) -> None:
+        del self._wrong[fault.number]
+        actor = self.actors.get(fault.target)
+        if actor is None or fault.kind == "disconnect":
+            return
+        if fault.kind == "kill":
+            actor.start()
+        elif fault.kind == "suspend":
+            actor.go_on()
+        else:
+            actor.clock.set(actor.clock.lag.total_seconds())
+
+    # The run
+
+    async def run(self, schedule: Sequence[Fault], seconds: float) -> list[Event]:
+        """Let the processes work under a schedule of faults, and drain."""
+        await self._create(birth_offset(schedule))
+        for actor in self.actors.values():
+            actor.start()
+        later = [each for each in schedule if each.kind != BIRTH]
+        nemesis = asyncio.ensure_future(carry_out(later, self, self.clock, self.recorder))
+        await self.clock.sleep(timedelta(seconds=seconds))
+        nemesis.cancel()
+        await asyncio.gather(nemesis, return_exceptions=True)
+        for actor in self.actors.values():
+            await actor.kill("stopped")
+        last = self.actors["drain"] = Actor(self, "drain")
+        last.start()
+        await last.end()
+        await last.kill("stopped")
+        return ordered(self.events)
+
+    async def _create(self, offset: float) -> None:
+        creator = Actor(self, "creator")
+        creator.clock.set(offset)
+        opening = creator.opening()
+        for name in QUEUES:
+            try:
+                queue = await opening.open(name, create=True)
+            except ClockSkew:  # an operator mends its clock
+                creator.clock.set(0)
+                queue = await opened(opening, name, create=True)
+            await queue.close()
+
+    async def inspect(self, queue: str) -> Remains:
+        """Return what the servers have of a queue. Marks whose slice was cleaned and that have no
+        row are written by endings that came late: they have a lifetime and count for nothing."""
+        name = f"{NAMESPACE}.{queue}"
+        tables, queues = self.world.tables(name), self.world.queues(name)
+        start = tables.limits.content_start
+        now = self.clock.elapsed()
+        messages = [*queues.ready, *queues.delayed_messages, *queues.dead]
+        return {
+            "rows": [str(each) for each in tables.unexpired()],
+            "marks": [
+                str(each)
+                for each in tables.marks
+                if each in tables.rows or start is None or each.slice_start >= start
+            ],
+            "claims": [str(each) for each, (_, until) in tables.claims.items() if until > now],
+            "letters": [str(each) for each in tables.letters],
+            "messages": [str(each.message_id) for each in messages],
+            "objects": [
+                each for each in self.world.bucket(BUCKET).objects if each.startswith(f"{name}/")
+            ],
+        }
+
+
+def run(seed: int, schedule: Sequence[Fault], seconds: float) -> list[Event]:
+    """Return the history of a run."""
+
+    async def main() -> list[Event]:
+        asyncio.get_running_loop().set_exception_handler(lambda loop, context: None)
+        town = Town(seed)
+        running = asyncio.ensure_future(town.run(schedule, seconds))
+        done = await VirtualTime(town.clock).outcome(
+            running, timedelta(seconds=seconds + 2 * town.pace.patience)
+        )
+        assert done, "the run did not end"
+        return running.result()
+
+    return asyncio.run(main())
+
+
+def menu() -> Menu:
+    """Return the faults that this back end has."""
+    return Town(0).menu

@@ -1,0 +1,110 @@
+"""Ports that note what a consumer knew: when the mark of a message was read last, and which
+messages the broker handed out again. Nothing else changes.
+
+A dispatch runs in a task of its own and reads the body of its message first, so a context variable
+joins the readings of marks to the message they are made for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextvars import ContextVar
+from typing import Any, cast
+from uuid import UUID
+
+from chaos.history import Recorder
+from postroad.domain.slices import TurnKey
+from postroad.domain.turns import Mark
+from postroad.domain.wire import decode
+from postroad.errors import UnreadableReference
+from postroad.ports.broker import Broker, Delivery
+from postroad.ports.queue import Item
+from postroad.ports.view import View
+
+_DISPATCHED: ContextVar[ObservedDelivery | None] = ContextVar("dispatched", default=None)
+
+
+async def _at_once() -> None:
+    """No process in memory stands still."""
+
+
+class ObservedDelivery:
+    """A message, with the instant of the last reading of its mark."""
+
+    def __init__(self, delivery: Delivery, now: float) -> None:
+        self._delivery = delivery
+        self.looked = now
+
+    @property
+    def body(self) -> bytes:
+        _DISPATCHED.set(self)
+        return self._delivery.body
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._delivery, name)
+
+
+def delivery_of(item: Item) -> ObservedDelivery:
+    """Return the message of an item."""
+    return cast(ObservedDelivery, item._delivery)  # type: ignore[attr-defined]
+
+
+class Observed:
+    """A port with some of its calls noted."""
+
+    def __init__(self, port: Any, recorder: Recorder | None) -> None:
+        self._port = port
+        self._recorder = recorder
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._port, name)
+
+
+class _ObservedBroker(Observed):
+    async def consume(self, prefetch: int) -> AsyncIterator[ObservedDelivery]:
+        deliveries = self._port.consume(prefetch)
+        try:
+            async for delivery in deliveries:
+                if delivery.redelivered:
+                    self._recorder.note("redelivery", turn=_turn(delivery.body))
+                yield ObservedDelivery(delivery, self._recorder.now())
+        finally:
+            close = getattr(deliveries, "aclose", None)
+            if close is not None:
+                await close()
+
+
+class _ObservedView(Observed):
+    def __init__(
+        self, port: Any, recorder: Recorder, running: Callable[[], Awaitable[None]]
+    ) -> None:
+        super().__init__(port, recorder)
+        self._running = running
+
+    async def mark(self, key: TurnKey) -> Mark | None:
+        await self._running()
+        delivery = _DISPATCHED.get()
+        if delivery is not None:
+            delivery.looked = self._recorder.now()
+        found: Mark | None = await self._port.mark(key)
+        return found
+
+
+def observed_broker(broker: Broker, recorder: Recorder) -> Broker:
+    """Return the broker, with a note of each message that comes again."""
+    return cast(Broker, _ObservedBroker(broker, recorder))
+
+
+def observed_view(
+    view: View, recorder: Recorder, running: Callable[[], Awaitable[None]] = _at_once
+) -> View:
+    """Return the view, which tells each message when its mark was read. `running` returns once
+    this process does not stand still (in memory, where it stands still within a call)."""
+    return cast(View, _ObservedView(view, recorder, running))
+
+
+def _turn(body: bytes) -> str:
+    try:
+        return str(decode(body).key.enqueue_id)
+    except UnreadableReference:
+        return str(UUID(int=0))

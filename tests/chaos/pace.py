@@ -1,0 +1,87 @@
+"""How fast a run goes: the engine's durations, the load and the faults, all in proportion.
+
+`PRODUCTION` is for memory, where time is moved and costs nothing. Over real servers a run of
+minutes has to see slices close, drain, be cleaned and rolled forward, so `QUICK` divides the
+durations by about five and keeps the relations that `Timing` checks. What `QUICK` changes:
+docs/chaos.md.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from datetime import timedelta
+
+from postroad.domain.configuration_rules import ViewConfiguration
+from postroad.mailqueue import closing, tending
+from postroad.mailqueue.timing import Timing
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """Durations in seconds where nothing else is said."""
+
+    timing: Timing
+    window: timedelta
+    upkeep: float
+    """Between two rounds of upkeep of a worker, on average."""
+    tending: timedelta
+    sweeping: timedelta
+    mails: float
+    """New mails in a second, of all producers together."""
+    administration: float
+    """Between two actions of the administrator, on average."""
+    fault_every: float
+    fault_lasts: tuple[float, float]
+    patience: float
+    """How long the drain may take."""
+
+    @property
+    def beat(self) -> float:
+        """The unit of a consumer's waits: a hop. Retries wait some, slow deliveries take some."""
+        return self.timing.hop.total_seconds()
+
+    @property
+    def view(self) -> ViewConfiguration:
+        return ViewConfiguration(self.window, 2, update_browse_start_pace=200)
+
+    def install(self) -> None:
+        """Set in this process the durations that are constants of a module."""
+        tending.EVERY = self.tending
+        closing.SWEEPING = self.sweeping
+
+
+PRODUCTION = Pace(
+    timing=Timing(),
+    window=timedelta(minutes=5),
+    upkeep=30,
+    tending=timedelta(minutes=10),
+    sweeping=timedelta(minutes=10),
+    mails=0.2,
+    administration=20,
+    fault_every=60,
+    fault_lasts=(5, 900),
+    patience=8 * 3600,
+)
+
+QUICK = Pace(
+    timing=Timing(
+        deadline=timedelta(seconds=6),
+        skew=timedelta(seconds=1.5),
+        grace=timedelta(seconds=12),
+        lease=timedelta(seconds=8),
+        hop=timedelta(seconds=4),
+        keep_after=timedelta(seconds=2),
+        claim=timedelta(seconds=20),
+        longest_backoff=timedelta(seconds=3),
+        hold=timedelta(seconds=60),
+    ),
+    window=timedelta(seconds=20),
+    upkeep=5,
+    tending=timedelta(seconds=20),
+    sweeping=timedelta(seconds=20),
+    mails=28,
+    administration=1.5,
+    fault_every=18,
+    fault_lasts=(2, 40),
+    patience=240,
+)

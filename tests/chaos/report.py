@@ -1,0 +1,160 @@
+"""What a run says of itself: a mail's life line by line, and what each kind of fault cost."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass
+from itertools import pairwise
+
+from chaos.checker import Violation
+from chaos.history import Event, Phase
+
+SHOWN = 5
+"""Violations whose mails are told line by line."""
+
+
+def life_of(events: Sequence[Event], mail: str) -> list[str]:
+    """Return all that happened to a mail, and to the processes that had it in hand."""
+    turns: set[str] = set()
+    mine: list[Event] = []
+    calls: set[str] = set()
+    for event in events:
+        names = {each.get("mail") for each in event.data.get("mails", ())}
+        selector = event.data.get("selector", {})
+        if event.call in calls or event.data.get("mail") == mail or selector.get("name") == mail:
+            calls.add(event.call) if event.call else None
+            turns.add(str(event.data.get("turn", "")))
+            mine.append(event)
+        elif mail in names or (event.op == "redelivery" and event.data["turn"] in turns - {""}):
+            mine.append(event)
+    if not mine:
+        return []
+    first, last = mine[0].at, mine[-1].at
+    lives = {each.by for each in mine}
+    for event in events:
+        if not first <= event.at <= last:
+            continue
+        is_wide = "all" in event.data.get("selector", {}) and event.phase is Phase.INVOKE
+        if event.op == "process" and event.data["process"] in lives:
+            mine.append(event)
+        elif event.op == "nemesis" or (is_wide and event.op in ("purge", "republish", "remove")):
+            mine.append(event)
+    return [_told(each) for each in sorted(mine, key=lambda each: each.at)]
+
+
+def _told(event: Event) -> str:
+    hidden = ("mail", "mails", "intact", "sender", "attempt")
+    rest = " ".join(f"{key}={value}" for key, value in event.data.items() if key not in hidden)
+    return f"{event.at:12.3f} {event.by:16} {event.op} {event.phase.value} {rest}"
+
+
+def told(events: Sequence[Event], violations: Sequence[Violation]) -> str:
+    """Return the violations, and the lives of the first mails that are concerned."""
+    lines = [str(each) for each in violations]
+    for mail in list(dict.fromkeys(each.mail for each in violations if each.mail))[:SHOWN]:
+        lines += ["", f"the life of {mail}:", *life_of(events, mail)]
+    return "\n".join(lines)
+
+
+@dataclass(slots=True)
+class Cost:
+    """What a kind of fault did: the longest times, in seconds, in which no enqueue and no ending
+    was acknowledged while one of these faults was there or just over."""
+
+    kind: str
+    count: int = 0
+    enqueue: float = 0.0
+    deliveries: float = 0.0
+
+    def merge(self, other: Cost) -> None:
+        self.count += other.count
+        self.enqueue = max(self.enqueue, other.enqueue)
+        self.deliveries = max(self.deliveries, other.deliveries)
+
+
+def costs(events: Sequence[Event]) -> list[Cost]:
+    """Return the cost of each kind of fault. An interruption is counted for every fault that it
+    overlaps: several may share one."""
+    work_over = min((each.at for each in events if each.by.startswith("drain#")), default=0.0)
+    acknowledged = [
+        [each.at for each in events if each.op in ops and each.phase is Phase.OK]
+        for ops in (("enqueue",), ("done", "retry", "reject"))
+    ]
+    gaps = [[(a, b) for a, b in pairwise(times) if b <= work_over] for times in acknowledged]
+    begun: dict[str, Event] = {}
+    found: dict[str, Cost] = {}
+    for event in events:
+        if event.op != "nemesis" or "kind" not in event.data:
+            continue
+        if event.phase is Phase.INVOKE:
+            begun[event.call] = event
+        elif event.call in begun:
+            cost = found.setdefault(event.data["kind"], Cost(event.data["kind"]))
+            since = begun.pop(event.call).at
+            longest = [_longest(each, since, event.at) for each in gaps]
+            cost.merge(Cost(cost.kind, 1, *longest))
+    return sorted(found.values(), key=lambda each: each.kind)
+
+
+def _longest(gaps: Iterable[tuple[float, float]], since: float, until: float) -> float:
+    return max((b - a for a, b in gaps if a < until and b > since), default=0.0)
+
+
+@dataclass(slots=True)
+class Totals:
+    """Numbers of one run or several."""
+
+    runs: int = 0
+    mails: int = 0
+    acknowledged: int = 0
+    transmissions: int = 0
+    second_copies: int = 0
+    removed: int = 0
+    faults: int = 0
+    crashes: int = 0
+
+    def add(self, other: Totals) -> None:
+        for name, value in asdict(other).items():
+            setattr(self, name, getattr(self, name) + value)
+
+    def __str__(self) -> str:
+        return ", ".join(
+            f"{value} {name.replace('_', ' ')}" for name, value in asdict(self).items()
+        )
+
+
+def totals(events: Sequence[Event]) -> Totals:
+    """Count what happened in one run."""
+    counted = Counter((each.op, each.phase) for each in events)
+    copies: Counter[tuple[str, str]] = Counter()
+    for event in events:
+        if event.op == "transmit":
+            copies.update((event.data["mail"], each) for each in event.data["recipients"])
+    removed = sum(
+        event.data["count"]
+        for event in events
+        if event.op in ("remove", "purge") and event.phase is Phase.OK
+    )
+    return Totals(
+        runs=1,
+        mails=counted["enqueue", Phase.INVOKE],
+        acknowledged=counted["enqueue", Phase.OK],
+        transmissions=copies.total(),
+        second_copies=copies.total() - len(copies),
+        removed=removed,
+        faults=sum(each.count for each in costs(events)),
+        crashes=sum(
+            each.op == "process" and each.data["what"] == "crashed" for each in events
+        ),
+    )
+
+
+def table(found: Iterable[Cost]) -> str:
+    """Return the costs as a table of Markdown."""
+    lines = ["| fault | count | enqueue, s | deliveries, s |", "|---|---|---|---|"]
+    lines += [
+        f"| {each.kind} | {each.count} | {each.enqueue:.1f} | {each.deliveries:.1f} |"
+        for each in found
+    ]
+    return "\n".join(lines)

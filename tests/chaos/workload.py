@@ -1,0 +1,419 @@
+"""What the processes of a run do: producers, workers with random endings, an administrator.
+
+The same code runs in real processes and in memory; it sees a queue, a clock and a recorder. All
+that it does is drawn from its own seed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import random
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Any
+
+from chaos.history import Phase, Recorder
+from chaos.observed import delivery_of
+from chaos.pace import Pace
+from postroad.domain.mail import Mail, Outcome
+from postroad.domain.selectors import Selector
+from postroad.errors import BlobMissing, PostroadError, QueueClosed, TurnEnded
+from postroad.ports.clock import Clock
+from postroad.ports.queue import Item, MailQueue, MailView
+from postroad.telemetry import metrics
+from postroad.worker.upkeep import keep_up
+
+PREFETCH = 20
+SENDERS = tuple(f"s{number}@chaos.example" for number in range(40))
+"""A removal by sender meets about one mail in forty."""
+
+LOOKED_AT = 40
+"""Mails that the administrator browses before choosing one."""
+
+LAST_ATTEMPT = 5
+"""Attempts after which a worker delivers at once, so that every mail ends."""
+
+
+def content_of(name: str) -> bytes:
+    """Return the bytes of a mail, which its name decides: a consumer can compare them."""
+    digest = hashlib.sha256(name.encode()).hexdigest()
+    return f"Subject: {name}\r\n\r\n".encode() + digest.encode() * (1 + int(digest[:2], 16) // 8)
+
+
+@dataclass
+class Place:
+    """Where one process works. `set_up` changes how a queue's view is cut."""
+
+    queues: Mapping[str, MailQueue]
+    clock: Clock
+    recorder: Recorder
+    chance: random.Random
+    pace: Pace
+    set_up: Callable[[str], Awaitable[object]]
+    over: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set when a producer or administrator has to begin nothing new."""
+    _calls: int = 0
+
+    async def sleep(self, seconds: float) -> None:
+        await self.clock.sleep(timedelta(seconds=seconds))
+
+    async def call(
+        self,
+        op: str,
+        work: Callable[[], Awaitable[Mapping[str, Any] | None]],
+        *,
+        failed: Callable[[], Mapping[str, Any]] = dict,
+        **data: Any,
+    ) -> bool:
+        """Do one call, recorded before and after. Returns whether it succeeded; a queue that was
+        closed meanwhile leaves the call open. Raises: QueueClosed."""
+        self._calls += 1
+        call = f"{self.recorder.by}/{self._calls}"
+        self.recorder.note(op, Phase.INVOKE, call, **data)
+        try:
+            result = await work()
+        except QueueClosed:
+            raise
+        except PostroadError as error:
+            self.recorder.note(op, Phase.FAIL, call, error=_name(error), **failed())
+            return False
+        except Exception as error:  # an unforeseen one is recorded like any other
+            self.recorder.note(op, Phase.UNKNOWN, call, error=repr(error), **failed())
+            return False
+        self.recorder.note(op, Phase.OK, call, **(result or {}))
+        return True
+
+
+def _name(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}"[:200]
+
+
+# Producers
+
+
+async def produce(place: Place, rate: float) -> None:
+    """Enqueue `rate` mails a second, whether or not earlier calls have returned."""
+    number = 0
+    calls: set[asyncio.Task[None]] = set()
+    while not place.over.is_set():
+        await place.sleep(place.chance.expovariate(rate))
+        number += 1
+        if len(calls) < 64:
+            task = asyncio.ensure_future(_enqueue(place, f"{place.recorder.by}-{number}"))
+            calls.add(task)
+            task.add_done_callback(calls.discard)
+    await asyncio.gather(*calls)
+
+
+async def _enqueue(place: Place, name: str) -> None:
+    queue_name = place.chance.choice(sorted(place.queues))
+    queue = place.queues[queue_name]
+    count = place.chance.choice((1, 1, 1, 2, 3))
+    recipients = tuple(f"r{each}@d{place.chance.randrange(9)}.example" for each in range(count))
+    sender = place.chance.choice(SENDERS)
+    beats = place.chance.choice((0, 0, 0, 0, 0, 0, 0, 1, 2, 5))
+    mail = Mail(sender, recipients, content_of(name), name=name)
+    before = _unwithdrawn(queue)
+
+    async def work() -> Mapping[str, Any]:
+        return {"turn": str(await queue.enqueue(mail, timedelta(seconds=beats * place.pace.beat)))}
+
+    await place.call(
+        "enqueue",
+        work,
+        failed=lambda: {"unwithdrawn": _unwithdrawn(queue) - before},
+        mail=name,
+        queue=queue_name,
+        sender=sender,
+        recipients=recipients,
+        beats=beats,
+    )
+
+
+def _unwithdrawn(queue: MailQueue) -> float:
+    return metrics.UNWITHDRAWN.labels(queue.name)._value.get()
+
+
+# Workers
+
+
+async def work(place: Place) -> None:
+    """Deliver from every queue and keep it up, until cancelled."""
+    chance = _Chance(place.chance)
+    every = timedelta(seconds=place.pace.upkeep)
+    async with asyncio.TaskGroup() as group:
+        for name, queue in place.queues.items():
+            group.create_task(consume(place, name, queue))
+            group.create_task(keep_up(queue, place.clock, chance, every))
+
+
+class _Chance:
+    """A generator behind the port."""
+
+    def __init__(self, chance: random.Random) -> None:
+        self.uniform, self.bits = chance.random, chance.getrandbits
+
+
+async def consume(place: Place, name: str, queue: MailQueue, *, final: bool = False) -> None:
+    """Deliver whatever comes; with `final`, each mail at once and to everybody."""
+    async with asyncio.TaskGroup() as group:
+        async for item in queue.dequeue(PREFETCH):
+            group.create_task(_Delivery(place, name, item).run(final=final))
+
+
+class _Delivery:
+    """One attempt at one mail."""
+
+    def __init__(self, place: Place, queue: str, item: Item) -> None:
+        self._place, self._queue, self._item = place, queue, item
+        self._message = delivery_of(item)
+        self._mail = item.mail.name or ""
+        self._recipients = item.mail.recipients
+        place._calls += 1
+        self._id = f"{place.recorder.by}/a{place._calls}"
+        self._sent: tuple[str, ...] = ()
+
+    async def run(self, *, final: bool) -> None:
+        self._place.recorder.note(
+            "lease",
+            attempt=self._id,
+            mail=self._mail,
+            turn=str(self._item.enqueue_id),
+            looked=self._message.looked,
+            recipients=self._recipients,
+        )
+        try:
+            await self._attempt(self._choice(final=final))
+        except (BlobMissing, QueueClosed):
+            pass
+
+    def _choice(self, *, final: bool) -> str:
+        if final or self._item.attempt >= LAST_ATTEMPT:
+            return "done"
+        return self._place.chance.choices(
+            ("done", "slow", "very slow", "retry", "some", "record", "reject"),
+            (66, 10, 3, 10, 4, 4, 3),
+        )[0]
+
+    async def _attempt(self, how: str) -> None:
+        beat, chance = self._place.pace.beat, self._place.chance
+        if how == "slow":
+            await self._place.sleep(beat * chance.uniform(0.2, 2))
+        elif how == "very slow":
+            await self._place.sleep(beat * chance.uniform(3, 8))
+        some = self._recipients[: len(self._recipients) // 2]
+        if how == "record":
+            await self._transmit(self._recipients[:1])
+            await self._record(self._recipients[:1])
+            how = chance.choice(("retry", "done", "reject")) if self._recipients[1:] else "done"
+            some = ()
+        if how == "retry":
+            await self._retry(None, self._recipients)
+        elif how == "some":
+            await self._transmit(some)
+            left = tuple(each for each in self._recipients if each not in some)
+            await self._retry(left, left)
+        elif how == "reject":
+            await self._end("reject", lambda: self._item.reject("the worker rejects it"))
+        else:
+            await self._transmit(self._item.mail.recipients)
+            if how != "done":
+                await self._place.sleep(beat * chance.uniform(0, 1))
+            await self._end("done", self._item.done)
+
+    async def _transmit(self, recipients: tuple[str, ...]) -> None:
+        """Fetch the bytes, and record the transmission at the moment when it cannot be taken
+        back."""
+        pending = tuple(each for each in recipients if each not in self._sent)
+        if not pending:
+            return
+        content = await self._content()
+        self._sent += pending
+        self._place.recorder.note(
+            "transmit",
+            attempt=self._id,
+            mail=self._mail,
+            recipients=pending,
+            intact=content == content_of(self._mail),
+        )
+
+    async def _content(self) -> bytes:
+        while True:
+            try:
+                return await self._item.content()
+            except (BlobMissing, QueueClosed):
+                raise
+            except PostroadError:
+                await self._place.sleep(self._place.pace.beat / 4)
+
+    async def _record(self, recipients: tuple[str, ...]) -> None:
+        await self._insist(
+            "record",
+            lambda: self._item.record(recipients, Outcome.delivered("250 ok")),
+            finishes=recipients,
+        )
+
+    async def _retry(self, remaining: tuple[str, ...] | None, left: tuple[str, ...]) -> None:
+        delay = timedelta(seconds=self._place.pace.beat * self._place.chance.choice((0, 0.5, 1, 4)))
+        finishes = tuple(each for each in self._sent if remaining is None or each not in left)
+        if not self._place.chance.randrange(3):
+            delay = timedelta(0)
+        await self._end(
+            "retry", lambda: self._item.retry(delay, remaining, "451 later"), finishes=finishes
+        )
+
+    async def _end(
+        self,
+        op: str,
+        ending: Callable[[], Awaitable[None]],
+        finishes: tuple[str, ...] | None = None,
+    ) -> None:
+        await self._insist(op, ending, finishes=finishes)
+
+    async def _insist(
+        self, op: str, work: Callable[[], Awaitable[None]], *, finishes: tuple[str, ...] | None
+    ) -> None:
+        """Do it until it is done, as the worker does."""
+
+        async def once() -> None:
+            try:
+                await work()
+            except TurnEnded:
+                pass  # an attempt before this one got through
+
+        while not await self._place.call(
+            op,
+            once,
+            attempt=self._id,
+            mail=self._mail,
+            finishes=finishes,
+            lost=not self._message.is_leased,
+        ):
+            await self._place.sleep(self._place.pace.beat / 4)
+
+
+# The administrator
+
+
+async def administrate(place: Place) -> None:
+    """Change waiting mail by chance."""
+    while not place.over.is_set():
+        await place.sleep(place.chance.expovariate(1 / place.pace.administration))
+        name = place.chance.choice(sorted(place.queues))
+        kinds = ("one", "all", "sender", "letters", "sizes", "set_up", "purge")
+        kind = place.chance.choices(kinds, (60, 20, 4, 6, 6, 3, 0.7))[0]
+        await _act(place, name, place.queues[name], kind)
+
+
+async def _act(place: Place, name: str, queue: MailQueue, kind: str) -> None:
+    everything = {"all": True}
+    if kind == "one":
+        mail = await _any_mail(place, queue)
+        op = place.chance.choice(("remove", "remove", "hold", "hold", "release", "flush"))
+        if mail is not None:
+            await change(place, op, name, queue, {"name": mail})
+    elif kind == "all":
+        op = place.chance.choice(("release", "release", "flush", "requeue", "republish"))
+        await change(place, op, name, queue, everything)
+    elif kind == "sender":
+        await change(place, "remove", name, queue, {"sender": place.chance.choice(SENDERS)})
+    elif kind == "purge":
+        await change(place, "purge", name, queue, everything)
+    elif kind == "letters":
+        await list_letters(place, name, queue)
+    elif kind == "sizes":
+        await place.call("size", lambda: _sizes(queue), queue=name)
+    else:
+        await place.call("set_up", lambda: _none(place.set_up(name)), queue=name)
+
+
+async def _none(work: Awaitable[object]) -> None:
+    await work
+
+
+async def _sizes(queue: MailQueue) -> Mapping[str, Any]:
+    sizes = await queue.size()
+    return {"size": sizes.size, "delayed": sizes.delayed, "held": sizes.held}
+
+
+async def _any_mail(place: Place, queue: MailQueue) -> str | None:
+    found: list[str] = []
+    views = queue.browse()
+    try:
+        async for view in views:
+            found.append(view.mail.name or "")
+            if len(found) == LOOKED_AT:
+                break
+    except PostroadError:
+        pass
+    finally:
+        close = getattr(views, "aclose", None)
+        if close is not None:
+            await close()
+    return place.chance.choice(found) if found else None
+
+
+async def change(
+    place: Place, op: str, name: str, queue: MailQueue, selector: Mapping[str, Any]
+) -> int:
+    """Do one change of waiting mail or dead letters, recorded; return its count."""
+    wanted = Selector(
+        name=selector.get("name"),
+        sender=selector.get("sender"),
+        everything=selector.get("all", False),
+    )
+    total = 0
+
+    async def work() -> Mapping[str, Any]:
+        nonlocal total
+        if op == "purge":
+            total = await queue.purge()
+        elif op == "republish":
+            total = await queue.republish(place.pace.timing.keep_after)
+        else:
+            total = await getattr(queue, op)(wanted)
+        return {"count": total}
+
+    await place.call(op, work, queue=name, selector=dict(selector))
+    return total
+
+
+async def list_letters(
+    place: Place, name: str, queue: MailQueue, *, last: bool = False
+) -> int | None:
+    """Record the dead letters; return how many, None when they could not be listed."""
+    return await _list(place, "letters", name, queue.dead_letters, last=last)
+
+
+async def list_waiting(
+    place: Place, name: str, queue: MailQueue, *, last: bool = False
+) -> int | None:
+    """Record what waits; return how many, None when it could not be listed."""
+    return await _list(place, "browse", name, queue.browse, last=last)
+
+
+async def _list(
+    place: Place,
+    op: str,
+    name: str,
+    views: Callable[[], AsyncIterator[MailView]],
+    *,
+    last: bool,
+) -> int | None:
+    found: list[dict[str, Any]] = []
+
+    async def work() -> Mapping[str, Any]:
+        async for view in views():
+            found.append(
+                {
+                    "mail": view.mail.name,
+                    "recipients": view.mail.recipients,
+                    "held": view.held,
+                    "reason": view.reason,
+                }
+            )
+        return {"mails": found, "last": last}
+
+    return len(found) if await place.call(op, work, queue=name) else None
