@@ -153,7 +153,7 @@ class Ledger:
             self.suspended[life].append((event.at, inf))
         elif what == "resumed" and self.suspended[life]:
             self.suspended[life][-1] = (self.suspended[life][-1][0], event.at)
-        elif what in ("killed", "stopped"):
+        elif what in ("killed", "stopped", "crashed"):
             self.killed.add(life)
 
     def _note_list(self, event: Event) -> None:

@@ -11,6 +11,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from datetime import datetime, timedelta
 from typing import cast
 
+from chaos import orderly
 from chaos.drain import Remains, drain
 from chaos.history import Event, ListRecorder, ordered
 from chaos.nemesis import BIRTH, RATES, STEPS, Fault, Means, Menu, birth_offset, carry_out
@@ -34,6 +35,9 @@ QUEUES = ("q0", "q1")
 PRODUCERS, WORKERS = ("producer-1", "producer-2"), ("worker-1", "worker-2", "worker-3")
 ACTORS = (*PRODUCERS, *WORKERS, "administrator")
 SERVERS = ("view", "broker", "blobs")
+RESTART = 10
+"""Seconds until a process that crashed is started again."""
+
 SHARES = (0.1, 0.3, 1.0)
 
 
@@ -113,7 +117,18 @@ class Actor:
             await self.clock.sleep(timedelta(seconds=delay))
 
     def start(self) -> None:
-        self._task = asyncio.ensure_future(self._live(self.opening()))
+        self._task = asyncio.ensure_future(self._live_on())
+
+    async def _live_on(self) -> None:
+        """Live; a life that ends by an error of its own is followed by the next one, as under
+        Kubernetes."""
+        while True:
+            try:
+                return await self._live(self.opening())
+            except Exception as error:
+                self._town.note("crashed", self.life, error=repr(_first(error))[:300])
+                self.gate.stop()
+                await self.clock.sleep(timedelta(seconds=RESTART))
 
     async def _live(self, opening: Opening) -> None:
         """Open the queues, however long servers are away, and do the process' work."""
@@ -166,6 +181,13 @@ class Actor:
         await self._task
 
 
+def _first(error: BaseException) -> BaseException:
+    """Return what a task group's error began with."""
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return error
+
+
 def hash_of(*parts: object) -> int:
     """Return a number that depends on nothing else."""
     return random.Random("/".join(map(str, parts))).getrandbits(48)
@@ -208,8 +230,8 @@ class Town:
     def now(self) -> float:
         return self.clock.elapsed().total_seconds()
 
-    def note(self, what: str, life: str) -> None:
-        self.recorder.note("process", process=life, what=what)
+    def note(self, what: str, life: str, **more: object) -> None:
+        self.recorder.note("process", process=life, what=what, **more)
 
     # What is wrong with servers
 
@@ -375,7 +397,6 @@ def run(seed: int, schedule: Sequence[Fault], seconds: float) -> list[Event]:
     """Return the history of a run."""
 
     async def main() -> list[Event]:
-        asyncio.get_running_loop().set_exception_handler(lambda loop, context: None)
         town = Town(seed)
         running = asyncio.ensure_future(town.run(schedule, seconds))
         done = await VirtualTime(town.clock).outcome(
@@ -384,7 +405,7 @@ def run(seed: int, schedule: Sequence[Fault], seconds: float) -> list[Event]:
         assert done, "the run did not end"
         return running.result()
 
-    return asyncio.run(main())
+    return orderly.run(main())
 
 
 def menu() -> Menu:

@@ -54,6 +54,7 @@ class Queues:
     _delayed: list[tuple[timedelta, int, Message]] = field(default_factory=list)
     _count: int = 0
     _waiting: set[asyncio.Future[None]] = field(default_factory=set)
+    _consumers_made: int = 0
     _with_room: set[Lease] = field(default_factory=set)
     _served: int = 0
 
@@ -111,6 +112,11 @@ class Queues:
             if not each.done():
                 each.set_result(None)
 
+    def lease(self, prefetch: int) -> Lease:
+        """Return what a new consumer holds: nothing yet."""
+        self._consumers_made += 1
+        return Lease(prefetch, self._consumers_made)
+
     async def next_for(self, lease: Lease) -> Message | None:
         """Return a message for a consumer that has room, or None after something changed. Of those
         that wait here, the one that was served longest ago is served first."""
@@ -120,7 +126,7 @@ class Queues:
             if not self.ready:
                 await self.change()
                 return None
-            if lease is not min(self._with_room, key=lambda each: each.served):
+            if lease is not min(self._with_room, key=lambda each: (each.served, each.number)):
                 self.wake()
                 await asyncio.sleep(0)
                 return None
@@ -214,8 +220,9 @@ class Lease:
     """How many deliveries one consumer holds. `served` is the number, among all that its queue
     handed out, of the last message it got."""
 
-    def __init__(self, prefetch: int) -> None:
+    def __init__(self, prefetch: int, number: int) -> None:
         self.prefetch = prefetch
+        self.number = number
         self.count = 0
         self.handed_out = 0
         self.served = 0
@@ -267,7 +274,7 @@ class MemoryBroker:
             raise BrokerUnavailable("the message was not confirmed in time")
 
     async def consume(self, prefetch: int) -> AsyncIterator[MemoryDelivery]:
-        lease = Lease(prefetch)
+        lease = self.queues.lease(prefetch)
         self.queues.consumers += 1
         try:
             while not self._closed and not self.gate.stopped:
@@ -281,7 +288,7 @@ class MemoryBroker:
             self.queues.consumers -= 1
 
     async def consume_dead(self, prefetch: int) -> AsyncIterator[MemoryDelivery]:
-        lease = Lease(prefetch)
+        lease = self.queues.lease(prefetch)
         while not self._closed and not self.gate.stopped:
             if lease.count >= prefetch:
                 lease.freed.clear()

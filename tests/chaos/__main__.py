@@ -1,0 +1,155 @@
+"""`python -m chaos`: runs, soaks, bites, and checks of recorded runs. See docs/chaos.md."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import logging
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+
+import structlog
+
+from chaos import history, memory, nemesis, report, shrink
+from chaos.bites import BITES, undone
+from chaos.checker import Violation, check
+from chaos.history import Event
+from chaos.nemesis import Fault
+from chaos.pace import PRODUCTION
+from chaos.report import Cost, Totals
+
+BUILD = Path(__file__).resolve().parents[2] / "build" / "chaos"
+BITE_SECONDS = 3600.0
+BITE_SEEDS = 20
+"""Runs in which a bite has to be found; at most this many, and the first is most often enough."""
+
+
+def run(backend: str, seed: int, schedule: Sequence[Fault], seconds: float) -> list[Event]:
+    """Return the history of one run, kept under `build/chaos`."""
+    directory = BUILD / f"{backend}-{seed}"
+    events = memory.run(seed, schedule, seconds)
+    history.write(directory, events)
+    (directory / "schedule.json").write_text(json.dumps([asdict(each) for each in schedule]))
+    return events
+
+
+def draw(backend: str, seed: int, seconds: float) -> tuple[Fault, ...]:
+    """Draw the faults of a run."""
+    return nemesis.draw(seed, seconds, memory.menu(), PRODUCTION)
+
+
+def soak(options: argparse.Namespace) -> int:
+    """Run seed after seed; return how many violations there were."""
+    totals, costs = Totals(), dict[str, Cost]()
+    found: list[Violation] = []
+    until = time.monotonic() + options.minutes * 60
+    for seed in range(options.seed, options.seed + options.seeds):
+        schedule = draw(options.backend, seed, options.seconds)
+        events = run(options.backend, seed, schedule, options.seconds)
+        violations = check(events)
+        found += violations
+        totals.add(report.totals(events))
+        for cost in report.costs(events):
+            costs.setdefault(cost.kind, Cost(cost.kind)).merge(cost)
+        print(f"seed {seed}: {report.totals(events)}, {len(violations)} violations", flush=True)
+        if violations:
+            _explain(options, seed, schedule, events, violations)
+        if options.minutes and time.monotonic() > until:
+            break
+    text = "\n\n".join(
+        [
+            f"chaos {options.backend}: {totals}, {len(found)} violations",
+            report.table(sorted(costs.values(), key=lambda each: each.kind)),
+        ]
+    )
+    print(text)
+    BUILD.mkdir(parents=True, exist_ok=True)
+    (BUILD / f"{options.backend}.md").write_text(text + "\n")
+    return len(found)
+
+
+def _explain(
+    options: argparse.Namespace,
+    seed: int,
+    schedule: Sequence[Fault],
+    events: Sequence[Event],
+    violations: Sequence[Violation],
+) -> None:
+    """Print a failure: its seed, the faults that it needs, and the lives of its mails."""
+    kinds = {each.kind for each in violations}
+
+    def fails(faults: Sequence[Fault]) -> bool:
+        again = run(options.backend, seed, faults, options.seconds)
+        return any(each.kind in kinds for each in check(again))
+
+    if options.shrink:
+        schedule = shrink.shrink(list(schedule), fails, options.shrink)
+        events = run(options.backend, seed, schedule, options.seconds)
+        violations = check(events) or violations
+    text = "\n".join([f"seed {seed}", *map(str, schedule), "", report.told(events, violations)])
+    (BUILD / f"{options.backend}-{seed}" / "failure.txt").write_text(text + "\n")
+    print(text, flush=True)
+
+
+def bite(options: argparse.Namespace) -> int:
+    """Return how many bites were not found."""
+    missed = 0
+    for name in options.names or sorted(BITES):
+        begun = time.monotonic()
+        with undone(name):
+            for seed in range(options.seed, options.seed + BITE_SEEDS):
+                schedule = draw("memory", seed, BITE_SECONDS)
+                violations = check(run("memory", seed, schedule, BITE_SECONDS))
+                if violations:
+                    break
+        seconds = time.monotonic() - begun
+        if violations:
+            first = ", ".join(sorted({each.kind.value for each in violations}))
+            print(f"{name} ({BITES[name].says}): seed {seed}, {seconds:.0f} s: {first}")
+        else:
+            missed += 1
+            print(f"{name} ({BITES[name].says}): NOT FOUND in {BITE_SEEDS} runs, {seconds:.0f} s")
+    return missed
+
+
+def again(options: argparse.Namespace) -> int:
+    """Check a recorded run again."""
+    events = history.read(options.directory)
+    violations = check(events)
+    print(report.told(events, violations))
+    print(report.table(report.costs(events)))
+    print(f"{report.totals(events)}, {len(violations)} violations")
+    return len(violations)
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Return the exit code: 1 where something was found that must not be, or a bite was not."""
+    parser = argparse.ArgumentParser(prog="python -m chaos")
+    commands = parser.add_subparsers(required=True)
+    running = commands.add_parser("run", help="let processes work under faults, and check")
+    running.add_argument("--backend", choices=("memory",), default="memory")
+    running.add_argument("--seed", type=int, default=1)
+    running.add_argument("--seeds", type=int, default=1, help="how many runs, one seed after another")
+    running.add_argument("--minutes", type=float, default=0, help="begin no run after so long")
+    running.add_argument("--seconds", type=float, default=3600, help="of the load, before the drain")
+    running.add_argument("--shrink", type=int, default=0, help="runs to make a failure smaller")
+    running.add_argument("--undo", choices=sorted(BITES), help="undo a precaution of the engine")
+    running.set_defaults(act=soak)
+    biting = commands.add_parser("bite", help="undo each precaution: the checker has to find it")
+    biting.add_argument("names", nargs="*", choices=[*sorted(BITES), []])
+    biting.add_argument("--seed", type=int, default=1)
+    biting.set_defaults(act=bite, undo=None)
+    checking = commands.add_parser("check", help="check a recorded run again")
+    checking.add_argument("directory", type=Path)
+    checking.set_defaults(act=again, undo=None)
+    options = parser.parse_args(arguments)
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
+    with undone(options.undo):
+        return 1 if options.act(options) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
