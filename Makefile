@@ -9,7 +9,7 @@ SERVERS := rabbitmq cassandra s3 kubernetes
 empty :=
 comma := ,
 
-.PHONY: help setup lock check test test-cluster unit demo bench clean
+.PHONY: help setup lock check test test-cluster unit demo bench chaos clean
 
 help: ## say what can be made
 	@sed -n 's/^\([a-z-]*\):.*## /\1  /p' $(MAKEFILE_LIST) | column -t -l 2
@@ -50,6 +50,13 @@ demo: setup ## from kubectl apply to delivered mail (MAIL=dir for mails of your 
 
 bench: setup ## measure side by side with a peer (ROOM=queue or ROOM=mta)
 	$(PY) -m bench $(ROOM)
+
+# One run by default; see docs/chaos.md for what else can be said.
+SEED := 1
+SEEDS := 1
+SECONDS := 3600
+chaos: setup ## look for lost, returned and repeated mail under drawn faults (SEED= SEEDS= SECONDS= BITE=)
+	$(PY) -m chaos $(if $(BITE),bite $(filter-out all,$(BITE)),run --seed $(SEED) --seeds $(SEEDS) --seconds $(SECONDS))
 
 clean: ## stop the local stack and remove what was built here
 	-cd tests && $(PYTHON) -m stack down

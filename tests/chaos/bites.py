@@ -12,10 +12,14 @@ from dataclasses import dataclass
 from typing import Any
 from unittest.mock import patch
 
+from postroad.adapters.cassandra import view as cassandra_view
+from chaos.checker import Kind
+from chaos.observed import ObservedView
 from postroad.adapters.memory import blobs as memory_blobs
 from postroad.adapters.memory import view as memory_view
 from postroad.adapters.s3 import blobs as s3_blobs
-from postroad.adapters.cassandra import view as cassandra_view
+from postroad.domain.slices import TurnKey
+from postroad.mailqueue.bearings import Bearings
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,11 +27,18 @@ class Bite:
     """What is undone, by replacing attributes: (owner, name, replacement)."""
 
     says: str
+    finds: Kind
+    """The violation by which it must be found."""
     changes: Callable[[], list[tuple[Any, str, Any]]]
 
 
 async def _granted(self: Any, *arguments: Any) -> bool:
     return True
+
+
+async def _stale_mark(self: ObservedView, key: TurnKey) -> None:
+    """A consumer finds no mark: what ended looks as if it waited."""
+    self.look()
 
 
 async def _nothing(self: Any, *arguments: Any) -> None:
@@ -37,13 +48,25 @@ async def _nothing(self: Any, *arguments: Any) -> None:
 BITES: Mapping[str, Bite] = {
     "claims": Bite(
         "every claim is granted",
+        Kind.DUPLICATE,
         lambda: [
             (memory_view.MemoryView, "claim", _granted),
             (cassandra_view.CassandraView, "claim", _granted),
         ],
     ),
+    "marks": Bite(
+        "a consumer does not read the mark of a message",
+        Kind.RESURRECTED,
+        lambda: [(ObservedView, "mark", _stale_mark)],
+    ),
+    "clocks": Bite(
+        "no clock is checked against the view's",
+        Kind.LOST,
+        lambda: [(Bearings, "check_clock", _nothing)],
+    ),
     "bytes": Bite(
         "bytes are not deleted",
+        Kind.LEFT,
         lambda: [
             (memory_blobs.MemoryBlobs, "delete", _nothing),
             (s3_blobs.S3Blobs, "delete", _nothing),

@@ -7,7 +7,6 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
-from chaos.history import Phase
 from chaos.workload import Place, change, consume, list_letters, list_waiting
 from postroad.errors import PostroadError
 from postroad.ports.queue import MailQueue
@@ -42,9 +41,7 @@ class _Drain:
 
     async def run(self) -> None:
         await self._recount()
-        consuming = asyncio.ensure_future(
-            consume(self._place, self._name, self._queue, final=True)
-        )
+        consuming = asyncio.ensure_future(consume(self._place, self._name, self._queue, final=True))
         try:
             await self._empty()
             remains = await self._clean()
@@ -67,8 +64,7 @@ class _Drain:
             except PostroadError:
                 await self._round()
             else:
-                note = {"queue": self._name, "size": size, "found": found}
-                self._place.recorder.note("recount", Phase.INFO, **note)
+                self._place.recorder.note("recount", queue=self._name, size=size, found=found)
                 return
 
     async def _empty(self) -> None:

@@ -116,9 +116,7 @@ class Ledger:
             ledger._note(event, leases, open_calls)
         return ledger
 
-    def _note(
-        self, event: Event, leases: dict[str, Attempt], calls: Mapping[str, Call]
-    ) -> None:
+    def _note(self, event: Event, leases: dict[str, Attempt], calls: Mapping[str, Call]) -> None:
         data = event.data
         if event.op == "lease":
             attempt = Attempt(event.by, data["mail"], data["turn"], data["looked"])

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from datetime import datetime, timedelta
 from typing import cast
 
@@ -107,7 +107,7 @@ class Actor:
         )
 
     def _keep(self, broker: Broker) -> Broker:
-        self.brokers.append(cast(MemoryBroker, broker))
+        self.brokers.append(cast("MemoryBroker", broker))
         return broker
 
     async def _before(self, step: Step) -> None:
@@ -206,7 +206,7 @@ class _Clocked(Observed):
     """A view that is asked for its time through one host or another."""
 
     def __init__(self, port: View, town: Town) -> None:
-        super().__init__(port, None)
+        super().__init__(port)
         self._town = town
 
     async def server_time(self) -> datetime:
@@ -230,8 +230,8 @@ class Town:
     def now(self) -> float:
         return self.clock.elapsed().total_seconds()
 
-    def note(self, what: str, life: str, **more: object) -> None:
-        self.recorder.note("process", process=life, what=what, **more)
+    def note(self, what: str, life: str, error: str | None = None) -> None:
+        self.recorder.note("process", process=life, what=what, error=error)
 
     # What is wrong with servers
 
@@ -285,7 +285,7 @@ class Town:
         return sum(each.amount for each in slow if each.target == step.server)
 
     def clocked(self, view: View) -> View:
-        return cast(View, _Clocked(view, self))
+        return cast("View", _Clocked(view, self))
 
     def error_of_host(self) -> timedelta:
         """Return by how much the host is wrong that answers now: one of three."""
@@ -363,7 +363,7 @@ class Town:
         opening = creator.opening()
         for name in QUEUES:
             try:
-                queue = await opening.open(name, create=True)
+                queue: MailQueue = await opening.open(name, create=True)
             except ClockSkew:  # an operator mends its clock
                 creator.clock.set(0)
                 queue = await opened(opening, name, create=True)

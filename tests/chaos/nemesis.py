@@ -98,9 +98,7 @@ def draw(seed: int, seconds: float, menu: Menu, pace: Pace) -> tuple[Fault, ...]
         lasts = min(shortest * (longest / shortest) ** chance.random(), seconds - at)
         if busy.get((kind, target), 0.0) <= at:
             busy[kind, target] = at + lasts
-            faults.append(
-                Fault(len(faults), round(at, 1), round(lasts, 1), kind, target, amount)
-            )
+            faults.append(Fault(len(faults), round(at, 1), round(lasts, 1), kind, target, amount))
 
 
 async def carry_out(

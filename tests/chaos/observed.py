@@ -46,21 +46,24 @@ class ObservedDelivery:
 
 def delivery_of(item: Item) -> ObservedDelivery:
     """Return the message of an item."""
-    return cast(ObservedDelivery, item._delivery)  # type: ignore[attr-defined]
+    return cast("ObservedDelivery", item._delivery)  # type: ignore[attr-defined]
 
 
 class Observed:
     """A port with some of its calls noted."""
 
-    def __init__(self, port: Any, recorder: Recorder | None) -> None:
+    def __init__(self, port: Any) -> None:
         self._port = port
-        self._recorder = recorder
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._port, name)
 
 
 class _ObservedBroker(Observed):
+    def __init__(self, port: Any, recorder: Recorder) -> None:
+        super().__init__(port)
+        self._recorder = recorder
+
     async def consume(self, prefetch: int) -> AsyncIterator[ObservedDelivery]:
         deliveries = self._port.consume(prefetch)
         try:
@@ -74,33 +77,40 @@ class _ObservedBroker(Observed):
                 await close()
 
 
-class _ObservedView(Observed):
+class ObservedView(Observed):
+    """A view whose readings of marks are noted."""
+
     def __init__(
-        self, port: Any, recorder: Recorder, running: Callable[[], Awaitable[None]]
+        self, port: Any, recorder: Recorder, running: Callable[[], Awaitable[object]]
     ) -> None:
-        super().__init__(port, recorder)
+        super().__init__(port)
+        self._recorder = recorder
         self._running = running
 
-    async def mark(self, key: TurnKey) -> Mark | None:
-        await self._running()
+    def look(self) -> None:
+        """Note that the mark of the present message is read now."""
         delivery = _DISPATCHED.get()
         if delivery is not None:
             delivery.looked = self._recorder.now()
+
+    async def mark(self, key: TurnKey) -> Mark | None:
+        await self._running()
+        self.look()
         found: Mark | None = await self._port.mark(key)
         return found
 
 
 def observed_broker(broker: Broker, recorder: Recorder) -> Broker:
     """Return the broker, with a note of each message that comes again."""
-    return cast(Broker, _ObservedBroker(broker, recorder))
+    return cast("Broker", _ObservedBroker(broker, recorder))
 
 
 def observed_view(
-    view: View, recorder: Recorder, running: Callable[[], Awaitable[None]] = _at_once
+    view: View, recorder: Recorder, running: Callable[[], Awaitable[object]] = _at_once
 ) -> View:
     """Return the view, which tells each message when its mark was read. `running` returns once
     this process does not stand still (in memory, where it stands still within a call)."""
-    return cast(View, _ObservedView(view, recorder, running))
+    return cast("View", ObservedView(view, recorder, running))
 
 
 def _turn(body: bytes) -> str:

@@ -36,7 +36,7 @@ class Opening:
     chance: Chance
     recorder: Recorder
     pace: Pace
-    running: Callable[[], Awaitable[None]] | None = None
+    running: Callable[[], Awaitable[object]] | None = None
     broker: Callable[[Broker], Broker] = lambda port: port
     view: Callable[[View], View] = lambda port: port
 

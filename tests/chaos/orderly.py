@@ -51,6 +51,6 @@ def run(work: Coroutine[Any, Any, T]) -> T:
     belongs to processes that were killed."""
     with asyncio.Runner(loop_factory=_Loop) as runner:
         loop = runner.get_loop()
-        loop.set_task_factory(_task)
+        loop.set_task_factory(_task)  # type: ignore[arg-type]  # a generic one
         loop.set_exception_handler(lambda loop, context: None)
         return runner.run(work)

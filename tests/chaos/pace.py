@@ -8,7 +8,7 @@ docs/chaos.md.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import timedelta
 
 from postroad.domain.configuration_rules import ViewConfiguration

@@ -10,8 +10,8 @@ from itertools import pairwise
 from chaos.checker import Violation
 from chaos.history import Event, Phase
 
-SHOWN = 5
-"""Violations whose mails are told line by line."""
+LISTED, SHOWN = 40, 3
+"""Violations that are printed, and mails whose lives are."""
 
 
 def life_of(events: Sequence[Event], mail: str) -> list[str]:
@@ -36,9 +36,9 @@ def life_of(events: Sequence[Event], mail: str) -> list[str]:
         if not first <= event.at <= last:
             continue
         is_wide = "all" in event.data.get("selector", {}) and event.phase is Phase.INVOKE
-        if event.op == "process" and event.data["process"] in lives:
-            mine.append(event)
-        elif event.op == "nemesis" or (is_wide and event.op in ("purge", "republish", "remove")):
+        is_change = is_wide and event.op in ("purge", "republish", "remove")
+        is_about_us = event.op == "process" and event.data["process"] in lives
+        if is_about_us or is_change or event.op == "nemesis":
             mine.append(event)
     return [_told(each) for each in sorted(mine, key=lambda each: each.at)]
 
@@ -51,7 +51,9 @@ def _told(event: Event) -> str:
 
 def told(events: Sequence[Event], violations: Sequence[Violation]) -> str:
     """Return the violations, and the lives of the first mails that are concerned."""
-    lines = [str(each) for each in violations]
+    counted = Counter(each.kind.value for each in violations)
+    lines = [f"{count} {kind}" for kind, count in sorted(counted.items())]
+    lines += [str(each)[:300] for each in violations[:LISTED]]
     for mail in list(dict.fromkeys(each.mail for each in violations if each.mail))[:SHOWN]:
         lines += ["", f"the life of {mail}:", *life_of(events, mail)]
     return "\n".join(lines)
@@ -144,9 +146,7 @@ def totals(events: Sequence[Event]) -> Totals:
         second_copies=copies.total() - len(copies),
         removed=removed,
         faults=sum(each.count for each in costs(events)),
-        crashes=sum(
-            each.op == "process" and each.data["what"] == "crashed" for each in events
-        ),
+        crashes=sum(each.op == "process" and each.data["what"] == "crashed" for each in events),
     )
 
 

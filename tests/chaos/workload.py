@@ -133,7 +133,7 @@ async def _enqueue(place: Place, name: str) -> None:
 
 
 def _unwithdrawn(queue: MailQueue) -> float:
-    return metrics.UNWITHDRAWN.labels(queue.name)._value.get()
+    return float(metrics.UNWITHDRAWN.labels(queue.name)._value.get())
 
 
 # Workers

@@ -39,7 +39,9 @@ class Written:
         if ended is not None:
             self.events.append(Event(ended, by, op, phase, call, result or {}))
 
-    def enqueue(self, mail: str = "m", at: float = 1, phase: Phase = Phase.OK, **result: Any) -> None:
+    def enqueue(
+        self, mail: str = "m", at: float = 1, phase: Phase = Phase.OK, **result: Any
+    ) -> None:
         self.call(
             "enqueue",
             at,
@@ -69,20 +71,33 @@ class Written:
         """An attempt that transmits, and whose ending is acknowledged at `ended`."""
         attempt = f"{by}/{looked}"
         self.note(
-            looked, by, "lease", attempt=attempt, mail=mail, turn=turn, looked=looked, recipients=ONE
+            looked,
+            by,
+            "lease",
+            attempt=attempt,
+            mail=mail,
+            turn=turn,
+            looked=looked,
+            recipients=ONE,
         )
         if transmitted is not None:
-            self.note(transmitted, by, "transmit", attempt=attempt, mail=mail, recipients=ONE, **more)
+            self.note(
+                transmitted, by, "transmit", attempt=attempt, mail=mail, recipients=ONE, **more
+            )
         last = looked if transmitted is None else transmitted
-        self.call(
-            op, last, ended, by, phase, attempt=attempt, mail=mail, finishes=None, lost=False
-        )
+        self.call(op, last, ended, by, phase, attempt=attempt, mail=mail, finishes=None, lost=False)
 
     def change(
         self, op: str, began: float, ended: float | None, count: int, **selector: Any
     ) -> None:
         self.call(
-            op, began, ended, "administrator#1", queue=QUEUE, selector=selector, result={"count": count}
+            op,
+            began,
+            ended,
+            "administrator#1",
+            queue=QUEUE,
+            selector=selector,
+            result={"count": count},
         )
 
     def process(self, at: float, life: str, what: str) -> None:
