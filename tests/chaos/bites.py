@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from typing import Any
 from unittest.mock import patch
 
-from postroad.adapters.cassandra import view as cassandra_view
 from chaos.checker import Kind
 from chaos.observed import ObservedView
+from postroad.adapters.cassandra import view as cassandra_view
 from postroad.adapters.memory import blobs as memory_blobs
 from postroad.adapters.memory import view as memory_view
 from postroad.adapters.s3 import blobs as s3_blobs
