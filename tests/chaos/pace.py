@@ -67,7 +67,7 @@ QUICK = Pace(
     timing=Timing(
         deadline=timedelta(seconds=6),
         skew=timedelta(seconds=1.5),
-        grace=timedelta(seconds=12),
+        grace=timedelta(seconds=17),
         lease=timedelta(seconds=8),
         hop=timedelta(seconds=4),
         keep_after=timedelta(seconds=2),
