@@ -22,7 +22,7 @@ from contract.queue_harness import (
 )
 from postroad.domain.mail import DsnOptions, Mail, Origin, Outcome, RecipientDsn
 from postroad.domain.selectors import Selector
-from postroad.errors import QueueClosed, TurnEnded
+from postroad.errors import InvalidInput, QueueClosed, TurnEnded
 from postroad.ports.queue import MailQueue
 
 SECOND = timedelta(seconds=1)
@@ -370,6 +370,26 @@ class RetryContract(_Fixtures):
         await (await consumer.next()).retry(timedelta(0), remaining=("c@z.example", "b@y.example"))
 
         assert (await consumer.next()).mail.recipients == ("b@y.example", "c@z.example")
+
+    @pytest.mark.parametrize("named", ["A@x.example", "d@z.example", "b@y.example"])
+    async def test_retry_for_one_who_is_not_left_is_refused_and_ends_nothing(
+        self, queue: MailQueue, consumer: Consumer, named: str
+    ) -> None:
+        """Another spelling, somebody else, one who was recorded: who is not named is taken to have
+        the mail."""
+        await queue.enqueue(letter(recipients=("a@x.example", "b@y.example", "c@z.example")))
+        item = await consumer.next()
+        await item.record(("b@y.example",), Outcome.delivered("250 ok"))
+
+        with pytest.raises(InvalidInput) as refused:
+            await item.retry(timedelta(0), remaining=(named, "c@z.example"))
+
+        assert refused.value.hint
+        assert named not in str(refused.value)
+        await item.retry(timedelta(0), remaining=("a@x.example", "c@z.example"))
+        assert (await consumer.next()).mail.recipients == ("a@x.example", "c@z.example")
+        with pytest.raises(TurnEnded):
+            await item.retry(timedelta(0), remaining=(named,))
 
     async def test_recorded_recipients_are_not_retried(
         self, queue: MailQueue, consumer: Consumer

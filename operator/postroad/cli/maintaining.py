@@ -19,8 +19,9 @@ from postroad.telemetry.logs import logger
 @click.option(
     "--accept-loss",
     "lost",
-    metavar="SLICE",
-    help="Go on without the rows that vanished from the slice that starts at this time.",
+    metavar="SLICE[/SLICE]",
+    help="Go on without the rows that vanished from the slice that starts at this time, or from"
+    " all slices between two times.",
 )
 async def maintain(queue: MailQueue, every: timedelta | None, lost: str | None) -> None:
     """Move limits, clean what is over, roll old mail forward, decide dead letters.
@@ -45,10 +46,17 @@ async def _accept_loss(queue: MailQueue, lost: str) -> None:
     accept = getattr(queue, "accept_loss", None)
     if accept is None:
         raise click.UsageError("rows do not vanish from a queue of this engine")
+    first, *last = [_slice_start(each) for each in lost.split("/", 1)]
+    if last and last[0] < first:
+        raise click.UsageError("the first SLICE is later than the last")
+    await accept(first, *last)
+
+
+def _slice_start(text: str) -> datetime:
     try:
-        slice_start = datetime.fromisoformat(lost)
+        slice_start = datetime.fromisoformat(text)
     except ValueError as error:
         raise click.UsageError("write SLICE as 2026-01-01T10:00:00Z") from error
     if slice_start.tzinfo is None:
         raise click.UsageError("SLICE needs a zone, as in 2026-01-01T10:00:00Z")
-    await accept(slice_start.astimezone(UTC))
+    return slice_start.astimezone(UTC)

@@ -7,13 +7,13 @@ forward-paths (`recipients`). The content is opaque bytes; the queue never chang
 from __future__ import annotations
 
 import re
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
 from types import MappingProxyType
 
-from postroad.errors import InvalidMail
+from postroad.errors import InvalidInput, InvalidMail
 
 Content = bytes | Path | AsyncIterator[bytes]
 """The message as it will be sent: bytes, a file, or a stream that is read once."""
@@ -213,3 +213,15 @@ def check_mailbox(address: str) -> None:
 def domain_of(address: str) -> str:
     """Return the domain in lower case; the empty string for the bare `postmaster`."""
     return address.rpartition("@")[2].lower() if "@" in address else ""
+
+
+def check_left(remaining: Iterable[str], left: Collection[str]) -> None:
+    """Make sure that who is to be tried again is left, in the same spelling: who is not named is
+    taken to have the mail. Raises: InvalidInput."""
+    unknown = sum(each not in left for each in remaining)
+    if unknown:
+        raise InvalidInput(
+            f"{unknown} of those who remain are not among the {len(left)} recipients left",
+            hint="name them as `Item.mail.recipients` does, less those recorded as delivered or"
+            " failed",
+        )

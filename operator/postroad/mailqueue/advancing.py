@@ -198,12 +198,16 @@ class Advancing:
         self._vanished.pop(slice_.start, None)
         if missing:
             self._vanished[slice_.start] = missing
+        self._show_vanished()
+
+    def _show_vanished(self) -> None:
         metrics.VANISHED.labels(self._engine.label).set(sum(self._vanished.values()))
 
     def _forget_before(self, first: datetime) -> None:
         for table in (self._live, self._vanished):
             for start in [start for start in table if start < first]:
                 del table[start]
+        self._show_vanished()
 
 
 async def _runs(slices: AsyncIterator[Slice]) -> AsyncIterator[list[Slice]]:

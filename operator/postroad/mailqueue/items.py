@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 from enum import Enum
 from uuid import UUID
 
-from postroad.domain.mail import Envelope, Outcome, OutcomeKind
+from postroad.domain.mail import Envelope, Outcome, OutcomeKind, check_left
 from postroad.domain.references import Reference
 from postroad.domain.turns import Change, Mark, Turn
 from postroad.errors import BlobMissing, BrokerUnavailable, TurnEnded
@@ -183,6 +183,9 @@ class DistributedItem:
         error: str | None = None,
     ) -> None:
         left = self._left()
+        if remaining is not None:
+            self._check_open()
+            check_left(remaining, left)
         wanted = left if remaining is None else tuple(each for each in left if each in remaining)
         if not wanted or self._marked:
             return await self.done()

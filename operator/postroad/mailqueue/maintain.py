@@ -43,12 +43,18 @@ class Upkeep:
         if errors:
             raise errors[0]
 
-    async def accept_loss(self, slice_start: datetime) -> None:
-        """Go on without rows that vanished from a slice: it is closed anew with what is left.
+    async def accept_loss(self, first: datetime, last: datetime) -> None:
+        """Go on without rows that vanished from the slices that start from `first` to `last`: those
+        that are not drained are closed anew with what is left.
 
         A person decides this, after looking for the mails elsewhere. Raises: ServerError.
         """
         engine = self._engine
-        engine.log.warning("vanished rows are accepted as lost", slice=slice_start.isoformat())
-        await engine.view.forget_slice(slice_start)
+        async for closed in engine.view.closed_slices(first):
+            if closed.slice_start > last:
+                break
+            if not closed.drained:
+                slice_start = closed.slice_start.isoformat()
+                engine.log.warning("vanished rows are accepted as lost", slice=slice_start)
+                await engine.view.forget_slice(closed.slice_start)
         await self._advancing.run()

@@ -94,11 +94,12 @@ class DistributedQueue:
     async def maintain(self) -> None:
         await self._upkeep.round()
 
-    async def accept_loss(self, slice_start: datetime) -> None:
-        """Go on without rows that vanished from a closed slice. See `Upkeep.accept_loss`."""
+    async def accept_loss(self, first: datetime, last: datetime | None = None) -> None:
+        """Go on without rows that vanished from the closed slice that starts at `first`, or from
+        those that start from then to `last`. See `Upkeep.accept_loss`."""
         self._sizes.forget()
         self._ages.forget()
-        await self._upkeep.accept_loss(slice_start)
+        await self._upkeep.accept_loss(first, last or first)
 
     async def close(self) -> None:
         if self._engine.closed:

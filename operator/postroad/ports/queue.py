@@ -121,6 +121,7 @@ class Item(Protocol):
     ) -> None:
         """Give the mail another turn after `delay`, for `remaining` (default: all not recorded as
         delivered or failed). With nobody remaining this is `done`.
+        Raises: InvalidInput when one of `remaining` is not among those; the item is as before.
 
         That the mail waits, and for whom, is durable when it returns. The embedded engine may
         forget the delay in a crash within seconds (FORMAT.md 8): the mail is then due at once."""

@@ -9,7 +9,7 @@ from enum import Enum
 from functools import lru_cache, partial
 from uuid import UUID
 
-from postroad.domain.mail import Envelope, Outcome, OutcomeKind
+from postroad.domain.mail import Envelope, Outcome, OutcomeKind, check_left
 from postroad.errors import BlobMissing, TurnEnded
 from postroad.spool import leasing
 from postroad.spool.contents import CHUNK, HEADER_BYTES
@@ -183,6 +183,9 @@ class SpoolItem:
         remaining: tuple[str, ...] | None = None,
         error: str | None = None,
     ) -> None:
+        if remaining is not None:
+            self._check_open()
+            check_left(remaining, self._left.values())
         wanted = None if remaining is None else set(remaining)
         kept = {n: to for n, to in self._left.items() if wanted is None or to in wanted}
         if kept:

@@ -161,7 +161,15 @@ def test_people_get_lines_to_read(url: str) -> None:
 
 @pytest.mark.parametrize(
     ("slice_start", "code"),
-    [("2026-01-01T10:00:00Z", 0), ("2026-01-01T10:00:00", 2), ("yesterday", 2)],
+    [
+        ("2026-01-01T10:00:00Z", 0),
+        ("2026-01-01T10:00:00", 2),
+        ("yesterday", 2),
+        ("2026-01-01T10:00:00Z/2026-01-02T10:00:00Z", 0),
+        ("2026-01-02T10:00:00Z/2026-01-01", 2),
+        ("2026-01-02T10:00:00Z/2026-01-01T10:00:00Z", 2),
+        ("2026-01-01T10:00:00Z/", 2),
+    ],
 )
 def test_loss_is_accepted_for_a_slice_by_its_start(url: str, slice_start: str, code: int) -> None:
     run(url, "enqueue", content=LETTER)
