@@ -2,14 +2,15 @@
 
 ::
 
-    1  its slice is before browse start, or its mark is final      Settle   (delete bytes, ack)
-    2  its replacement stopped half way                            Finish   (then ack)
-    3  consumers broke down over it too often                      GiveUp   (dead letters)
-    4  it was handed out before, or something failed               Later    (one delay step)
-    5  it is not due yet                                           Later    (the next step)
-    6  it repeats a message that needs no claim                    Replace  (then ack)
-    7  another message about the same mail can exist               Claim    (then the marks again)
-    8  none of these                                               Attempt
+    1  its mark is final                                           Settle   (delete bytes, ack)
+    2  its slice is before browse start                            Passed   (over, or late: ack)
+    3  its replacement stopped half way                            Finish   (then ack)
+    4  consumers broke down over it too often                      GiveUp   (dead letters)
+    5  it was handed out before, or something failed               Later    (one delay step)
+    6  it is not due yet                                           Later    (the next step)
+    7  it repeats a message that needs no claim                    Replace  (then ack)
+    8  another message about the same mail can exist               Claim    (then the marks again)
+    9  none of these                                               Attempt
 
 Source: 000 Decision (dequeue); ADR 0003, 0018; invariants 3, 4, 8, 10.
 """
@@ -31,6 +32,7 @@ class Verdict(Enum):
 
     SETTLE = "the turn is over"
     FINISH = "its replacement has to be finished"
+    PASSED = "the turn is over if its row is gone; else it came too late, and needs a new one"
     GIVE_UP = "it goes to the dead letters"
     REPLACE = "it gets a new turn, so that the message it repeats meets a mark"
     CLAIM = "a claim has to be taken, then the marks have to be read again"
@@ -61,9 +63,11 @@ class Arrival:
 
 def decide(reference: Reference, mark: Mark | None, arrival: Arrival) -> Verdict | Later:
     """Return what is to be done with a reference whose turn has this mark."""
-    if arrival.browse_start is not None and reference.key.slice_start < arrival.browse_start:
-        return Verdict.SETTLE
-    if (over := _over(mark)) is not None:
+    over = _over(mark)
+    passed = arrival.browse_start is not None and reference.key.slice_start < arrival.browse_start
+    if passed and over is not Verdict.SETTLE:
+        return Verdict.PASSED
+    if over is not None:
         return over
     if arrival.redelivered:
         again = reference.again(crashes=arrival.failed_deliveries)

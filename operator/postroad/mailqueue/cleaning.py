@@ -1,4 +1,5 @@
-"""Cleanup of slices that browse start has passed: rows, then marks, then content start.
+"""Cleanup of slices that browse start has passed: late mail is rescued, then rows are deleted, then
+marks, then content start is moved.
 
 Begins a full lease after browse start was seen where it is: by then everybody's limits are younger,
 and whoever finds no mark finds the turn before browse start (invariant 4). What a failed cleanup
@@ -12,7 +13,10 @@ from datetime import datetime, timedelta
 from postroad.domain.slices import Partition, TurnKey
 from postroad.domain.turns import Turn
 from postroad.mailqueue import protocol
+from postroad.mailqueue.browse import ENQUEUE_ID
 from postroad.mailqueue.engine import Engine
+from postroad.mailqueue.joining import with_marks
+from postroad.mailqueue.late import rescue_if_late
 from postroad.ports.view import ClosedSlice
 
 
@@ -59,12 +63,25 @@ class Cleaning:
         view = self._engine.view
         partitions = [Partition(closed.slice_start, bucket) for bucket in range(buckets)]
         for partition in partitions:
+            await self._rescue_late(partition, closed.rows.get(partition.bucket_id, 0))
             await self._hand_down_deliveries(partition)
         for partition in partitions:
             await view.delete_rows(partition)
         for partition in partitions:
             await view.delete_marks(partition)
         await view.forget_slice(closed.slice_start)
+
+    async def _rescue_late(self, partition: Partition, known: int) -> None:
+        """Give mail a new turn whose row came after the slice was closed: it has no mark, and must
+        not be deleted. Where as many rows are as were counted then, none came."""
+        view = self._engine.view
+        if (await view.count_rows(partition, None)).total == known:
+            return
+        async for row, mark in with_marks(view, partition, view.rows(partition), ENQUEUE_ID):
+            if mark is None:
+                await rescue_if_late(self._engine, row.key)
+            elif mark.is_unfinished_replacement and isinstance(row, Turn):
+                await protocol.finish(self._engine, row, mark)
 
     async def _hand_down_deliveries(self, partition: Partition) -> None:
         """Tell successors of what was delivered since the slice was judged drained, by somebody who

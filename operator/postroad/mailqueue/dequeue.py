@@ -38,6 +38,7 @@ from postroad.mailqueue import dead, protocol
 from postroad.mailqueue.endings import SERVER_LATER, ack, delete_and_ack, later
 from postroad.mailqueue.engine import Engine
 from postroad.mailqueue.items import FINISHED, DistributedItem
+from postroad.mailqueue.late import rescue_if_late
 from postroad.mailqueue.leases import Leases
 from postroad.mailqueue.patience import Patience
 from postroad.mailqueue.pipeline import Pipeline, Place
@@ -190,8 +191,13 @@ class _Dispatch:
             self._count("hop")
             return None
         if decision is Verdict.SETTLE:
-            self._count("marked" if mark else "finished")
+            self._count("marked")
             await self._settle(reference, mark)
+            return None
+        if decision is Verdict.PASSED:
+            is_late = await rescue_if_late(engine, reference.key)
+            self._count("late" if is_late else "finished")
+            await ack(engine, delivery)
             return None
         turn = await self._turn(reference)
         if turn is None:

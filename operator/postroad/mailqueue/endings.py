@@ -3,7 +3,7 @@ when nobody needs them; then the ack.
 
 Mark, then bytes, then ack (invariant 2): a crash between is a redelivery that the mark filters.
 A turn before browse start is over, and its mark may be cleaned away: no mark is written there
-(invariant 4).
+(invariant 4), unless its row came late.
 """
 
 from __future__ import annotations
@@ -25,12 +25,14 @@ CLEANED = Mark(ending=Ending(EndingKind.WITHDRAWN, EPOCH))
 
 
 async def mark_if_passed(engine: Engine, turn: Turn) -> Mark | None:
-    """Return the final mark of a turn before browse start, or `CLEANED`; None: it is not before.
-    Raises: ViewError."""
+    """Return the mark of a turn before browse start, or `CLEANED`; None: it is not before, or its
+    row came late (`mailqueue.late`) and it is not over. Raises: ViewError."""
     if not (await engine.bearings.limits()).have_passed(turn.key.slice_start):
         return None
     mark = await engine.view.mark(turn.key)
-    return mark if mark is not None and mark.is_final else CLEANED
+    if mark is not None and mark.is_final:
+        return mark
+    return CLEANED if await engine.view.row(turn.key) is None else mark
 
 
 async def end(engine: Engine, turn: Turn, ending: Ending) -> Mark | None:
@@ -49,7 +51,8 @@ async def end(engine: Engine, turn: Turn, ending: Ending) -> Mark | None:
     standing = await engine.view.end(turn.key, ending, turn.traits)
     if standing is None and ending.successor is not None and not engine.bearings.is_good(fix):
         limits = await engine.bearings.refresh()
-        return CLEANED if limits.have_passed(turn.key.slice_start) else None
+        passed = limits.have_passed(turn.key.slice_start)
+        return CLEANED if passed and await engine.view.row(turn.key) is None else None
     return standing
 
 

@@ -99,6 +99,7 @@ class Engine:
 
         A successor's id is greater than its predecessor's, also when that was made by a clock
         ahead of ours: no successor lies in a slice that is passed while its predecessor is not.
+        No turn is made before browse start, whatever the clocks show.
         Raises: ClockSkew, ConfigurationStale, ViewError.
         """
         await self.bearings.check_clock()
@@ -106,7 +107,10 @@ class Engine:
         enqueue_id = self.ids.new(after)
         if moment_of(enqueue_id) - self.clock.now() > self.timing.skew:
             raise ClockSkew("the local clock stepped back further than tolerated")
-        return place(enqueue_id, configuration.slice_window, configuration.bucket_count)
+        key = place(enqueue_id, configuration.slice_window, configuration.bucket_count)
+        if (await self.bearings.limits()).have_passed(key.slice_start):
+            raise ClockSkew("by the local clock a new mail would lie before browse start")
+        return key
 
     def check_still(self, effective: Effective) -> None:
         """Make sure, before a write that rests on what was read long ago, that the configuration

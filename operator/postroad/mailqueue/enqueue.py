@@ -88,6 +88,7 @@ class _Registration:
             await self._publish()
             if self._engine.clock.elapsed() > self._deadline:
                 raise DeadlineExceeded
+            await self._check_in_time()
         except asyncio.CancelledError:
             # The event loop closes: there is time for one attempt.
             await self._withdraw(timedelta(0))
@@ -98,6 +99,17 @@ class _Registration:
             self._engine.log.info(
                 "a failed enqueue succeeds: a consumer was first", error=type(error).__name__
             )
+
+    async def _check_in_time(self) -> None:
+        """A turn that browse start has passed meanwhile is withdrawn, unless a consumer found it
+        and gave it a new one. Raises: ClockSkew."""
+        bearings = self._engine.bearings
+        try:
+            passed = (await bearings.limits()).have_passed(self._turn.key.slice_start)
+        except ServerError:
+            return  # the mail is in all three stores; a consumer that meets it late rescues it
+        if passed:
+            raise ClockSkew("browse start passed the mail while it was queued")
 
     async def _publish(self) -> None:
         """Publish until confirmed or until the deadline.

@@ -24,6 +24,7 @@ from postroad.errors import BrokerUnavailable, ServerError, UnreadableReference,
 from postroad.mailqueue import dead, protocol
 from postroad.mailqueue.endings import SERVER_LATER, ack, delete_and_ack, later
 from postroad.mailqueue.engine import Engine
+from postroad.mailqueue.late import rescue_if_late
 from postroad.mailqueue.troubles import is_common, note
 from postroad.ports.broker import Delivery
 from postroad.ports.view import DeadLetter
@@ -96,12 +97,15 @@ async def _bury_body(engine: Engine, delivery: Delivery, reason: str) -> UUID:
 async def _decide(engine: Engine, delivery: Delivery, reference: Reference) -> None:
     limits = await engine.bearings.limits()
     mark = await engine.view.mark(reference.key)
-    passed = limits.have_passed(reference.key.slice_start)
-    if passed or (mark is not None and mark.is_final):
-        if mark is not None and deletes_bytes(mark):
+    if mark is not None and mark.is_final:
+        if deletes_bytes(mark):
             await delete_and_ack(engine, delivery, reference)
         else:
             await ack(engine, delivery)
+        return
+    if limits.have_passed(reference.key.slice_start):
+        await rescue_if_late(engine, reference.key)
+        await ack(engine, delivery)
         return
     again = reference.again(crashes=1)
     turn = reference.turn or await engine.view.row(reference.key)

@@ -29,7 +29,8 @@ ENDED = Counter(
 SKIPPED = Counter(
     "postroad_skipped_references_total",
     "References that were not handed out.",
-    ["queue", "reason"],  # reason: marked, finished, hop, claimed, repetition, unreadable, put off
+    ["queue", "reason"],
+    # reason: marked, finished, late, hop, claimed, repetition, unreadable, put off
 )
 VANISHED = Gauge(
     "postroad_vanished_rows",
@@ -48,6 +49,11 @@ UNDELETED = Counter(
 ROLLED_FORWARD = Counter(
     "postroad_rolled_forward_mails_total",
     "Mails given a new turn before theirs expired.",
+    ["queue"],
+)
+LATE = Counter(
+    "postroad_late_mails_total",
+    "Mails whose rows came into slices that were passed; each was given a new turn.",
     ["queue"],
 )
 REPUBLISHED = Counter(

@@ -3,12 +3,17 @@ that were paused. Whatever is acknowledged is delivered."""
 
 from __future__ import annotations
 
+import asyncio
 from datetime import datetime, timedelta
 
 import pytest
 
+from contract.queue_harness import Consumer
+from postroad.adapters.memory.gate import Fault, Step, Stopped
+from postroad.domain.turns import Turn
 from postroad.errors import ClockSkew
 from postroad.mailqueue.timing import Timing
+from postroad.telemetry import metrics
 from support.post import WINDOW, Post, Process
 
 SECOND = timedelta(seconds=1)
@@ -138,3 +143,204 @@ async def test_invariant_5_browse_start_stays_a_grace_period_behind_the_views_ti
         assert browse_start(post) <= post.clock.now() - WINDOW - Timing().grace
 
     assert browse_start(post) > post.clock.now() - 3 * WINDOW, "an idle queue keeps up"
+
+
+# Late mail
+
+
+@pytest.fixture
+async def paused(post: Post, process: Process) -> Process:
+    """A process that was just resumed, and that knows nothing of it."""
+    paused = await post.start()
+    await upkeep(post, process, rounds=20)
+    await post.enqueue(paused, "before the pause")
+    assert await post.deliver(process, SECOND) == ["before the pause"]
+    start = post.clock.elapsed()
+    await upkeep(post, process, rounds=20)
+    paused.clock.pause(post.clock.elapsed() - start)
+    return paused
+
+
+async def test_mail_of_a_machine_that_was_paused_is_delivered(
+    post: Post, process: Process, paused: Process
+) -> None:
+    """Its clocks stood still, so that what it last read counts as fresh."""
+    late = metrics.LATE.labels("mail.outgoing")._value
+    before = late.get()
+
+    await post.enqueue(paused, "mail1", "mail2", "mail3")
+
+    assert browse_start(post) > min(turn.enqueued_at for turn in post.tables.live())
+    assert sorted(await post.deliver(process)) == ["mail1", "mail2", "mail3"]
+    assert late.get() - before == 3
+    await post.pass_time(11 * SECOND)
+    with pytest.raises(ClockSkew):
+        await post.enqueue(paused, "later")
+    assert all(post.copies(f"mail{number}") == 1 for number in (1, 2, 3))
+    assert post.tables.live() == []
+    assert len(post.blobs) == 0
+
+
+async def test_late_mail_that_consumers_broke_down_over_gets_a_new_turn_too(
+    post: Post, process: Process, paused: Process
+) -> None:
+    await post.enqueue(paused, "mail")
+    post.broker.dead.append(post.broker.ready.pop())
+
+    await process.queue.maintain()
+
+    assert await post.deliver(process) == ["mail"]
+
+
+@pytest.mark.parametrize("ending", ["retry", "reject", "done"])
+async def test_late_mail_in_hand_ends_as_any_other(
+    post: Post, process: Process, paused: Process, ending: str
+) -> None:
+    """A consumer that took it by older limits finds it before browse start when it ends it."""
+    await post.enqueue(paused, "mail")
+    (live,) = post.tables.live()
+    consumer = Consumer(post, paused.queue)
+    item = await consumer.next()
+    paused.clock.pause(paused.clock.elapsed() - post.clock.elapsed())  # its clock was set
+    await paused.queue._engine.bearings.refresh()
+    assert browse_start(post) > live.key.slice_start
+
+    if ending == "retry":
+        await item.retry(timedelta(0))
+        await consumer.close()
+        assert await post.deliver(process) == ["mail"]
+    elif ending == "reject":
+        await item.reject("550 no")
+        assert [each.reason async for each in process.queue.dead_letters()] == ["550 no"]
+    else:
+        await item.done()
+    await consumer.close()
+    assert await post.recover() == []
+    assert post.tables.live() == []
+
+
+async def test_invariant_7_no_turn_is_made_before_browse_start(
+    post: Post, process: Process
+) -> None:
+    """Also when no comparison of clocks shows that the local one is behind."""
+    await upkeep(post, process, rounds=20)
+    behind = -(post.clock.now() - browse_start(post) + SECOND)
+    for name in post.world.view_hosts:
+        post.world.view_hosts[name] = post.clock.beside(behind)
+    wrong = await post.start(skew=behind)
+
+    with pytest.raises(ClockSkew, match="browse start"):
+        await post.enqueue(wrong, "mail")
+
+    post.check_nothing_is_left()
+
+
+@pytest.mark.parametrize("is_taken", [False, True])
+async def test_mail_that_browse_start_passed_while_it_was_queued_is_withdrawn_or_rescued(
+    post: Post, process: Process, paused: Process, is_taken: bool
+) -> None:
+    """The limits are read again once they are too old to tell."""
+
+    async def before(step: Step) -> None:
+        if step.operation == "publish":
+            paused.clock.pause(-12 * SECOND)
+        elif step.operation == "limits" and is_taken:
+            assert await post.deliver(process) == ["mail"]
+
+    paused.gate.before = before
+    work = asyncio.ensure_future(post.enqueue(paused, "mail"))
+    assert await post.outcome(work, HOUR)
+    paused.gate.before = None
+
+    assert (work.exception() is None) == is_taken
+    assert is_taken or isinstance(work.exception(), ClockSkew)
+    assert await post.recover() == []
+    assert post.copies("mail") == is_taken
+    assert post.blobs == {}
+
+
+# Cleaning
+
+
+async def late_row(post: Post, process: Process, paused: Process) -> Turn:
+    """Return late mail that lies between content start and browse start, in a slice that others
+    used, and that has lost its message."""
+    await post.enqueue(paused, "late")
+    (late,) = post.tables.live()
+    post.broker.ready.clear()
+    limits = post.tables.limits
+    assert limits.content_start is not None
+    assert limits.content_start <= late.key.slice_start < browse_start(post)
+    assert late.key.slice_start in post.tables.slices
+    return late
+
+
+@pytest.fixture
+async def resumed_beside(post: Post, process: Process) -> Process:
+    """A process that was just resumed, whose last slice was passed and is not cleaned yet."""
+    paused = await post.start()
+    await upkeep(post, process, rounds=20)
+    await post.enqueue(paused, "before the pause")
+    assert await post.deliver(process, SECOND) == ["before the pause"]
+    (row,) = post.tables.rows.values()
+    start = post.clock.elapsed()
+    while browse_start(post) <= row.key.slice_start:
+        await upkeep(post, process, rounds=1)
+    paused.clock.pause(post.clock.elapsed() - start)
+    return paused
+
+
+async def test_cleanup_rescues_late_mail(
+    post: Post, process: Process, resumed_beside: Process
+) -> None:
+    late = await late_row(post, process, resumed_beside)
+
+    await upkeep(post, process)
+
+    assert late.key not in post.tables.rows
+    assert [view.mail.name async for view in process.queue.browse()] == ["late"]
+    assert post.tables.limits.content_start is not None
+    assert post.tables.limits.content_start > late.key.slice_start
+    await process.queue.republish(timedelta(0))
+    assert await post.deliver(process) == ["late"]
+
+
+async def test_late_mail_that_both_cleanup_and_a_consumer_meet_is_delivered_once(
+    post: Post, process: Process, resumed_beside: Process
+) -> None:
+    await post.enqueue(resumed_beside, "late")
+    other = await post.start()
+    delivered: list[str] = []
+
+    async def meanwhile(step: Step) -> None:
+        if step.operation == "end" and not delivered:
+            delivered.extend(await post.deliver(other))
+
+    process.gate.before = meanwhile
+    await upkeep(post, process, rounds=3)
+    assert delivered == ["late"]
+
+    assert await post.recover() == []
+    assert post.copies("late") == 1
+
+
+@pytest.mark.parametrize("operation", ["delete_rows", "delete_marks", "forget_slice"])
+async def test_invariant_4_content_start_moves_only_behind_what_is_deleted(
+    post: Post, process: Process, operation: str
+) -> None:
+    """A cleanup that stops at any step is resumed by another process."""
+    await post.enqueue(process, "mail")
+    await post.deliver(process, SECOND)
+    await post.pass_time(2 * WINDOW)
+    cleaner = await post.start()
+    cleaner.gate.plan = lambda step: Fault.STOP_BEFORE if step.operation == operation else None
+    with pytest.raises(Stopped):
+        await upkeep(post, cleaner)
+    left = min(post.tables.slices)
+    assert post.tables.limits.content_start is not None
+    assert post.tables.limits.content_start <= left < browse_start(post)
+
+    await upkeep(post, process)
+
+    assert post.tables.limits.content_start > left
+    assert (post.tables.rows, post.tables.marks, post.tables.slices) == ({}, {}, {})
