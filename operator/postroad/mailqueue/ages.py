@@ -75,7 +75,7 @@ class AgesCache:
         self._forget_before(first)
 
         async def partitions() -> AsyncIterator[tuple[Partition, bool]]:
-            async for live in live_slices(engine, first, now + engine.timing.skew):
+            async for live in live_slices(engine, first, now + engine.timing.apart):
                 for partition in live.partitions:
                     yield partition, live.closed is not None
 

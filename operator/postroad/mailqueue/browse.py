@@ -58,10 +58,10 @@ async def waiting(
         return
     if after is not None:
         first = max(first, moment_of(after))
-    last = began + engine.timing.skew
+    last = began + engine.timing.apart
     ahead = _Ahead(last)
     # A replacement has its row within the deadline: that of an older one is read in its place.
-    since = began - engine.timing.deadline - engine.timing.skew
+    since = began - engine.timing.deadline - engine.timing.apart
     aside = aside or SetAside(engine)
     async for live in live_slices(engine, first, last):
         ahead.reach(live.start)

@@ -56,9 +56,11 @@ async def change(engine: Engine, selector: Selector, decide: Decision) -> int:
     selector.require_purpose()
     engine.check_open()
     began = engine.clock.now()
+    latest = began + engine.timing.apart  # by the clock that accepted it, it waits by now
 
     async def one(each: Waiting) -> bool:
-        return each.turn.accepted_at <= began and await change_turn(engine, each.row, decide, began)
+        is_meant = each.turn.accepted_at <= latest
+        return is_meant and await change_turn(engine, each.row, decide, began)
 
     return await count(waiting(engine, selector), one)
 

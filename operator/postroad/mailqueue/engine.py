@@ -105,7 +105,7 @@ class Engine:
         await self.bearings.check_clock()
         configuration = self.configuration.effective().writing
         enqueue_id = self.ids.new(after)
-        if moment_of(enqueue_id) - self.clock.now() > self.timing.skew:
+        if moment_of(enqueue_id) - self.clock.now() > self.timing.apart:
             raise ClockSkew("the local clock stepped back further than tolerated")
         key = place(enqueue_id, configuration.slice_window, configuration.bucket_count)
         if (await self.bearings.limits()).have_passed(key.slice_start):

@@ -34,12 +34,12 @@ async def remove(engine: Engine, selector: Selector) -> int:
 async def remove_after(
     engine: Engine, after: UUID | None, selector: Selector, accepted_by: datetime
 ) -> int:
-    """Remove the selected mails with a turn after an id, if they were accepted by a moment; return
-    how many. Raises: ViewError."""
+    """Remove the selected mails with a turn after an id, if they were accepted by a moment of this
+    process' clock (by a tolerated clock it may have been later); return how many.
+    Raises: ViewError."""
+    latest = accepted_by + engine.timing.apart
     found = (
-        each
-        async for each in waiting(engine, selector, after)
-        if each.turn.accepted_at <= accepted_by
+        each async for each in waiting(engine, selector, after) if each.turn.accepted_at <= latest
     )
     # Transactions on one partition would only get into each other's way.
     locks: defaultdict[Partition, asyncio.Lock] = defaultdict(asyncio.Lock)

@@ -59,6 +59,11 @@ class Timing:
     ages: timedelta = timedelta(seconds=60)
     """How old an answer of `ages` may be."""
 
+    @property
+    def apart(self) -> timedelta:
+        """How far the clocks of two processes may be from each other."""
+        return 2 * self.skew
+
     def __post_init__(self) -> None:
         if self.deadline + 3 * self.skew + AGREEING >= self.grace:
             raise InvalidSettings(

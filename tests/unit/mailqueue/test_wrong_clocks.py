@@ -10,6 +10,7 @@ import pytest
 
 from contract.queue_harness import Consumer
 from postroad.adapters.memory.gate import Fault, Step, Stopped
+from postroad.domain.selectors import Selector
 from postroad.domain.turns import Turn
 from postroad.errors import ClockSkew
 from postroad.mailqueue.timing import Timing
@@ -344,3 +345,25 @@ async def test_invariant_4_content_start_moves_only_behind_what_is_deleted(
 
     assert post.tables.limits.content_start > left
     assert (post.tables.rows, post.tables.marks, post.tables.slices) == ({}, {}, {})
+
+
+# Administration
+
+
+@pytest.mark.parametrize("into_next_slice", [False, True])
+@pytest.mark.parametrize("operation", ["remove", "purge", "hold", "flush"])
+async def test_administration_includes_mail_of_a_tolerated_clock_ahead(
+    post: Post, operation: str, into_next_slice: bool
+) -> None:
+    await post.start()
+    ahead, admin = await post.start(skew=SKEW - SECOND), await post.start(skew=SECOND - SKEW)
+    if into_next_slice:
+        await post.pass_time(WINDOW - SKEW + SECOND)
+    await post.enqueue(ahead, "mail", delay=3600)
+
+    assert [view.mail.name async for view in admin.queue.browse()] == ["mail"]
+    assert (await admin.queue.size()).size == 1
+    if operation == "purge":
+        assert await admin.queue.purge() == 1
+    else:
+        assert await getattr(admin.queue, operation)(Selector.all()) == 1
