@@ -110,6 +110,12 @@ class Bearings:
         cleaned before now."""
         return self._age(fix) < self._timing.lease
 
+    def check(self, fix: Fix) -> None:
+        """Refuse to act on marks that were read after these limits when a suspension, or a slow
+        view, made the limits too old to explain a missing mark. Raises: ViewUnavailable."""
+        if not self.is_good(fix):
+            raise ViewUnavailable("the limits are older than a lease: read them again")
+
     def _age(self, fix: Fix) -> timedelta:
         return self._clock.elapsed() - fix.at
 

@@ -8,7 +8,7 @@ from uuid import UUID
 from postroad.domain.identifiers import moment_of
 from postroad.domain.mail import Envelope
 from postroad.domain.turns import Ending, EndingKind, Mark, Turn
-from postroad.mailqueue.endings import end, mark_if_passed
+from postroad.mailqueue.endings import CLEANED, end, mark_if_passed
 from postroad.mailqueue.engine import Engine
 from postroad.ports.view import DeadLetter
 
@@ -49,7 +49,8 @@ async def _end(engine: Engine, turn: Turn, letter: DeadLetter) -> Mark | None:
     standing = await end(engine, turn, ending)
     if standing is None or is_rejected(standing):
         return None
-    if letter.is_decoded and not standing.is_unknown:
+    # Where nothing tells any more how the turn ended, it may have ended with this letter.
+    if letter.is_decoded and standing is not CLEANED and not standing.is_unknown:
         await engine.view.unbury(letter)
     return standing
 

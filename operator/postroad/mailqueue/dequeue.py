@@ -12,6 +12,7 @@ import asyncio
 from collections import deque
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import replace as copy
+from datetime import timedelta
 from uuid import UUID
 
 from postroad.domain.dispatch import (
@@ -82,6 +83,8 @@ class _Dispatch:
         self._place = place
         self._owner = UUID(int=engine.chance.bits(128))
         self._key: TurnKey | None = None
+        self._since = timedelta(0)
+        """When the reading of the mark began."""
         self._later: Later | None = None
         """What was published, or nearly: it may be carried out whatever the broker answered."""
         self._instead: deque[Later] = deque()
@@ -162,9 +165,10 @@ class _Dispatch:
         self._key = reference.key
         if self._later is not None or self._instead:
             reference = copy(reference, claim=True)  # another message about it may exist by now
+        self._since = engine.clock.elapsed()
         limits = await engine.bearings.limits()
         mark = await engine.view.mark(reference.key)
-        in_hand = reference.key.enqueue_id in engine.in_hand
+        in_hand = self._is_in_hand(reference)
         arrival = Arrival(
             now=engine.clock.now(),
             redelivered=delivery.redelivered or in_hand,
@@ -205,12 +209,15 @@ class _Dispatch:
             self._count("unreadable")
             await _dead_letter(delivery)
             return None
-        if decision is Verdict.ATTEMPT and turn.enqueue_id in engine.in_hand:
+        if decision is Verdict.ATTEMPT and self._is_in_hand(reference):
             await self._hop(reference)
             return None
-        if decision is Verdict.ATTEMPT:
+        # An unclaimed item is in hand from before its mark was read: else a hop that began after
+        # the reading would be over before the claim, or the limits would be too old by now.
+        in_time = engine.clock.elapsed() - self._since < engine.timing.keep_after
+        if decision is Verdict.ATTEMPT and in_time:
             return self._item(turn, reference, {}, claimed=False)
-        if decision is Verdict.CLAIM:
+        if decision in {Verdict.ATTEMPT, Verdict.CLAIM}:
             return await self._claim(turn, reference)
         if decision is Verdict.REPLACE:
             return await self._replace(turn)
@@ -234,8 +241,13 @@ class _Dispatch:
 
     async def _claim(self, turn: Turn, reference: Reference) -> DistributedItem | None:
         """Take the claims on the turn and on those it may follow too closely; then read the marks
-        again, because whoever had the claim before us marked first."""
+        again, because the claims' last owners marked first.
+
+        A delivery that cleanup hands down is in the mark of the turn before it is gone from those
+        of its predecessors: so theirs are read before its own.
+        """
         engine, view, owner = self._engine, self._engine.view, self._owner
+        fix = await engine.bearings.fix()
         wanted = [*(each.enqueue_id for each in reference.previous), turn.enqueue_id]
         self._claims = wanted
         for taken, enqueue_id in enumerate(wanted):
@@ -244,14 +256,17 @@ class _Dispatch:
                 await self._release(wanted[:taken])
                 await self._hop(reference)
                 return None
-        mark = await view.mark(reference.key)
+        records = await view.records(turn.mail_id)
         previous = [await view.mark(each) for each in reference.previous]
+        mark = await view.mark(reference.key)
+        if fix.limits.have_passed(reference.key.slice_start):
+            return await self._carry_out(Verdict.SETTLE, reference, mark)
         verdict = decide_claimed(mark, previous)
-        if verdict is Verdict.ATTEMPT and reference.crashes and await dead.finish(engine, turn):
-            await ack(engine, self._delivery)
-            return None
         if verdict is Verdict.ATTEMPT:
-            records = await view.records(turn.mail_id)
+            if reference.crashes and await dead.finish(engine, turn):
+                await ack(engine, self._delivery)
+                return None
+            engine.bearings.check(fix)
             return await self._claimed_item(turn, reference, records)
         if verdict is Verdict.SETTLE and mark is None:
             await view.mark_delivered(turn.key, engine.clock.now(), turn.traits)
@@ -261,7 +276,7 @@ class _Dispatch:
     async def _claimed_item(
         self, turn: Turn, reference: Reference, records: Mapping[str, Record]
     ) -> DistributedItem | None:
-        if turn.enqueue_id in self._engine.in_hand:
+        if self._is_in_hand(reference):
             await self._hop(reference)
             return None
         item = self._item(turn, reference, records, claimed=True)
@@ -297,9 +312,16 @@ class _Dispatch:
             self._owner,
             claimed=claimed,
             before=before,
+            since=self._since,
             when_ended=self._place.free,
         )
         return DistributedItem(self._engine, turn, reference, self._delivery, lease, records)
+
+    def _is_in_hand(self, reference: Reference) -> bool:
+        """Whether this process has the turn in hand, or one that it follows: no claim of ours tells
+        us, and it may have lapsed while we were suspended."""
+        keys = (reference.key, *reference.previous)
+        return any(each.enqueue_id in self._engine.in_hand for each in keys)
 
     async def _release(self, claims: Sequence[UUID]) -> None:
         view = self._engine.view

@@ -39,17 +39,16 @@ async def end(engine: Engine, turn: Turn, ending: Ending) -> Mark | None:
     """End a turn that is not over. Returns None when it was ended, else the mark that decides.
 
     Limits that were read less than a lease before the write know of every mark that was cleaned
-    before it. Who was suspended between the two looks again before anything follows from a
-    replacement: its successor is either there already, by somebody who found the mark in time,
-    or must not be. (Of the other endings nothing follows that could repeat a mail.)
-    Raises: ViewError.
+    before it. After a suspension between the two the limits are read again before anything follows
+    from the ending: the turn may have been replaced and cleaned, and its successor lives on the
+    bytes that a removal would delete. Raises: ViewError.
     """
     fix = await engine.bearings.fix()
     over = await mark_if_passed(engine, turn)
     if over is not None:
         return over
     standing = await engine.view.end(turn.key, ending, turn.traits)
-    if standing is None and ending.successor is not None and not engine.bearings.is_good(fix):
+    if standing is None and not engine.bearings.is_good(fix):
         limits = await engine.bearings.refresh()
         passed = limits.have_passed(turn.key.slice_start)
         return CLEANED if passed and await engine.view.row(turn.key) is None else None

@@ -63,13 +63,15 @@ class Leases:
         *,
         claimed: bool,
         before: Claims,
+        since: timedelta,
         when_ended: Callable[[], None],
     ) -> Lease:
-        """Begin a lease. `before` are the turns before this one that were claimed with it;
-        `when_ended` is called once, when the lease ends."""
-        timing, now = self._engine.timing, self._engine.clock.elapsed()
+        """Begin a lease. `before` are the turns before this one that were claimed with it; `since`
+        is the elapsed time before the marks were read that it rests on; `when_ended` is called
+        once, when the lease ends."""
+        timing = self._engine.timing
         first = timing.claim / 3 if claimed else timing.keep_after
-        lease = Lease(self, enqueue_id, owner, now + first, before, when_ended)
+        lease = Lease(self, enqueue_id, owner, since + first, before, when_ended)
         self._leases.add(lease)
         self._engine.in_hand.add(enqueue_id)
         metrics.LEASED.labels(self._engine.label).set(len(self._leases))

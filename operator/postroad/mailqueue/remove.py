@@ -9,8 +9,8 @@ from datetime import datetime
 from uuid import UUID
 
 from postroad.domain.selectors import Selector
-from postroad.domain.slices import Partition
-from postroad.domain.turns import Ending, EndingKind, Mark, Turn
+from postroad.domain.slices import Partition, TurnKey
+from postroad.domain.turns import Ending, EndingKind, Mark, Traits, Turn
 from postroad.mailqueue.browse import Waiting, waiting
 from postroad.mailqueue.bulk import count
 from postroad.mailqueue.endings import delete_bytes, end
@@ -79,8 +79,7 @@ async def _remove_together(engine: Engine, batch: list[Waiting], lock: asyncio.L
     ending = Ending(EndingKind.REMOVED, engine.clock.now())
     ended = [(each.row.key, ending, each.row.traits) for each in batch]
     async with lock:
-        passed = (await engine.bearings.limits()).have_passed(batch[0].row.key.slice_start)
-        were_ended = not passed and await engine.view.end_together(ended)
+        were_ended = await _end_together(engine, ended)
     if were_ended:
         await delete_bytes(engine, [each.row.blob_key for each in batch])
         for _ in batch:
@@ -89,6 +88,18 @@ async def _remove_together(engine: Engine, batch: list[Waiting], lock: asyncio.L
     middle = len(batch) // 2
     first = await _remove_together(engine, batch[:middle], lock)
     return first + await _remove_together(engine, batch[middle:], lock)
+
+
+async def _end_together(engine: Engine, ended: list[tuple[TurnKey, Ending, Traits]]) -> bool:
+    """End turns of one partition. As `endings.end`: after a suspension nothing follows from it in a
+    slice that was passed meanwhile."""
+    slice_start = ended[0][0].slice_start
+    fix = await engine.bearings.fix()
+    if fix.limits.have_passed(slice_start) or not await engine.view.end_together(ended):
+        return False
+    return engine.bearings.is_good(fix) or not (await engine.bearings.refresh()).have_passed(
+        slice_start
+    )
 
 
 async def remove_turn(engine: Engine, turn: Turn, mark: Mark | None = None) -> bool:

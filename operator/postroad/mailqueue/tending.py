@@ -27,7 +27,7 @@ from postroad.mailqueue.orphans import Orphans
 from postroad.mailqueue.requeue import requeue_letter
 from postroad.mailqueue.set_aside import SetAside
 from postroad.mailqueue.troubles import Troubles, note
-from postroad.ports.view import DeadLetter, Limits
+from postroad.ports.view import DeadLetter
 from postroad.telemetry import metrics
 
 EVERY = timedelta(minutes=10)
@@ -135,16 +135,16 @@ class Tending:
 
     async def _tend_letters(self, troubles: Troubles, aside: SetAside) -> None:
         """Finish burials and requeues that stopped half way."""
-        limits = await self._engine.bearings.refresh()
         async for letter in self._engine.view.buried():
             if not letter.is_decoded:
                 aside.letter()
                 continue
             with troubles.of(letter.enqueue_id):
-                await self._tend_letter(letter, limits)
+                await self._tend_letter(letter)
 
-    async def _tend_letter(self, letter: DeadLetter, limits: Limits) -> None:
+    async def _tend_letter(self, letter: DeadLetter) -> None:
         engine, turn = self._engine, letter.turn
+        limits = await engine.bearings.limits()
         if letter.requeued_as is not None:
             await requeue_letter(engine, letter)
         elif turn is not None and not limits.have_passed(turn.key.slice_start):

@@ -92,7 +92,7 @@ async def test_marks_that_could_not_be_read_again_do_not_lose_the_claims(
     await process.queue.release(ALL)
     process.gate.plan = lambda step: (
         Fault.AWAY
-        if step.operation == "mark" and process.gate.steps[-2].operation == "claim"
+        if step.operation == "mark" and process.gate.steps[-2].operation == "records"
         else None
     )
     consumer = Consumer(post, process.queue)

@@ -1,0 +1,85 @@
+"""A mail that is in a worker's hands stays there alone, whatever administration and the broker do
+meanwhile (invariant 10)."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+
+from contract.queue_harness import Consumer
+from postroad.adapters.memory.broker import Message
+from postroad.adapters.memory.gate import Step
+from postroad.domain.selectors import Selector
+from support.post import Post, Process
+
+ALL = Selector.all()
+SECOND = timedelta(seconds=1)
+MINUTE = timedelta(minutes=1)
+
+
+@pytest.mark.parametrize("change", ["republish", "hold and release", "flush"])
+async def test_successor_of_a_mail_that_was_just_handed_out_waits_for_its_claim(
+    post: Post, process: Process, change: str
+) -> None:
+    """For the first seconds no claim tells that it is in hand."""
+    await post.enqueue(process, "mail", delay=1 if change == "flush" else 0)
+    consumer, item = await post.take(process)
+    other = await post.start()
+    elsewhere = Consumer(post, other.queue)
+    await post.pass_time(SECOND)
+    if change == "hold and release":
+        await other.queue.hold(ALL)
+        await other.queue.release(ALL)
+    else:
+        await other.queue.republish(timedelta(0))
+
+    assert await elsewhere.nothing(5 * MINUTE)
+    post.transmit(item)
+    await item.done()
+    assert await elsewhere.nothing(5 * MINUTE)
+    post.check_nothing_is_left()
+    await consumer.close()
+
+
+async def test_connections_lost_with_a_mail_in_hand_are_no_crashes_of_its_consumer(
+    post: Post, process: Process
+) -> None:
+    """Its message comes back to the process that has it, counted by the broker more often than the
+    delivery limit allows."""
+    await post.enqueue(process, "slow")
+    consumer, item = await post.take(process)
+    (delivery,) = process.queue._engine.broker.leased  # type: ignore[attr-defined]
+    times = process.queue._engine.delivery_limit + 1
+    post.broker.put(Message(item.enqueue_id, delivery.body, times, redelivered=True), 0)
+
+    assert await consumer.nothing(5 * MINUTE)
+    assert post.tables.letters == {}
+    post.transmit(item)
+    await item.done()
+    await consumer.close()
+    assert await post.recover() == []
+    post.check_nothing_is_left()
+
+
+async def test_process_whose_claim_lapsed_does_not_hand_out_the_successor_too(
+    post: Post, process: Process
+) -> None:
+    """It was suspended for longer than a claim lives, and goes on with the successor before it
+    claims anew: nothing in the view says then that it has the mail."""
+    await post.enqueue(process, "mail")
+    consumer, item = await post.take(process)
+    other = await post.start()
+    await post.pass_time(SECOND)
+    assert await other.queue.republish(timedelta(0)) == 1
+
+    async def lapse(step: Step) -> None:
+        post.tables.claims.clear()
+
+    process.gate.before = lapse
+    assert await consumer.nothing(5 * MINUTE)
+    post.transmit(item)
+    await item.done()
+    assert await consumer.nothing(5 * MINUTE)
+    assert post.copies("mail") == 1
+    await consumer.close()
