@@ -159,7 +159,8 @@ class Cluster(Membership):
         self.node(name).volume.fill()
 
     def free_disk(self, name: str) -> None:
-        """Give the space back. A Cassandra node that met a full disk needs a `start`."""
+        """Give the space back. A node of Cassandra or RabbitMQ that met a full disk runs on, but
+        serves again only after a `restart`."""
         self.node(name).volume.free()
 
     def restore(self, timeout: float = 600) -> None:
@@ -171,7 +172,8 @@ class Cluster(Membership):
         self.heal()
         for name in self.nodes:
             node = self.node(name)
-            node.volume.free()
+            if node.volume.free() and node.kind != "s3":
+                node.kill()  # neither Cassandra nor RabbitMQ gets over a full disk while it runs
             if node.faults.path.exists() and node.kind != "s3":
                 self.skew(name, 0)
                 node.slow_disk(0)

@@ -43,9 +43,11 @@ class Volume:
                 except OSError:
                     step //= 2
 
-    def free(self) -> None:
-        """Give the space back."""
+    def free(self) -> bool:
+        """Give the space back; tells whether it was filled."""
+        was_filled = (self.folder / BALLAST).exists()
         (self.folder / BALLAST).unlink(missing_ok=True)
+        return was_filled
 
 
 def unmount_below(folder: Path) -> None:
