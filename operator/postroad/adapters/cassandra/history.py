@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 
+from postroad.adapters.cassandra.home import Home
 from postroad.adapters.cassandra.inbox import Row
 from postroad.adapters.cassandra.session import Session, Statement
 from postroad.domain.configuration import ConfigurationEvent
@@ -48,8 +49,12 @@ class CassandraHistory:
     def __init__(self, session: Session, queue: str) -> None:
         self._session = session
         self._queue = queue
+        self._home = Home(session)
 
     async def load(self) -> Recorded:
+        """See the port. Every process reads the history before it uses a queue, and again within
+        each lease: one that works in another data center is refused here (ADR 0004)."""
+        await self._home.check()
         rows = await self._rows()
         events = tuple(self._event(row) for row in rows if row["sequence"] is not None)
         return Recorded(events, _rollout(rows))

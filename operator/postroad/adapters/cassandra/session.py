@@ -51,7 +51,8 @@ class Statement:
 
     `timeout` of None is the session's; counting needs more. `first_page` of None is as large as
     the others; a smaller one is there sooner. `serial` reads what lightweight transactions wrote,
-    finishing one that is under way; for SELECTs only.
+    finishing one that is under way; for SELECTs only. `everywhere` lets a transaction be agreed on
+    by a quorum of all data centers, not of the local one.
     """
 
     cql: str
@@ -59,6 +60,7 @@ class Statement:
     page_size: int = 1000
     first_page: int | None = None
     serial: bool = False
+    everywhere: bool = False
 
 
 class Session:
@@ -86,6 +88,11 @@ class Session:
     @property
     def keyspace(self) -> str:
         return self._access.keyspace
+
+    @property
+    def local_datacenter(self) -> str:
+        """The data center whose replicas make this session's quorums."""
+        return self._access.local_datacenter
 
     async def execute(self, statement: Statement, values: Sequence[object] = ()) -> list[Row]:
         """Run a prepared statement and return its rows (the first page of them).
@@ -291,6 +298,8 @@ class Session:
         prepared.fetch_size = statement.page_size
         if statement.serial:
             prepared.consistency_level = ConsistencyLevel.LOCAL_SERIAL
+        if statement.everywhere:
+            prepared.serial_consistency_level = ConsistencyLevel.SERIAL
         self._prepared[statement] = prepared
         return prepared
 

@@ -1,0 +1,83 @@
+"""The home of a keyspace: the one data center in which all processes that use it work.
+
+Marks, claims and replacements are decided by lightweight transactions of one data center
+(LOCAL_SERIAL). Processes in two data centers would decide the same question twice: a mail would be
+removed and replaced, or claimed by two workers. So the first process records its data center, and
+those that name another are refused. Other data centers may have copies of the keyspace.
+
+The record is an event in `configuration_events`, under a name that no queue can have, appended by a
+transaction of all data centers. It moves only when the recorded data center has no copies left,
+which is how an administrator says that it is given up (ADR 0004).
+"""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime
+
+from postroad.adapters.cassandra import schema
+from postroad.adapters.cassandra.inbox import Row
+from postroad.adapters.cassandra.session import Session, Statement
+from postroad.errors import ViewRefused
+
+KEY = "@home"
+"""Stands where a queue's name does; a queue's name has no @."""
+
+SELECT = Statement("SELECT sequence, document FROM {keyspace}.configuration_events WHERE queue = ?")
+
+APPEND = Statement(
+    "INSERT INTO {keyspace}.configuration_events (queue, sequence, type, at, document)"
+    " VALUES (?, ?, ?, ?, ?) IF NOT EXISTS",
+    everywhere=True,
+)
+
+
+class Home:
+    """What one session knows of its keyspace's home."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+
+    async def check(self) -> None:
+        """Compare the session's data center with the keyspace's, and record it where there is
+        none. One read within the data center; only a record asks the others.
+
+        Raises: ViewRefused (it is another), ViewUnavailable, CredentialsRefused.
+        """
+        mine = self._session.local_datacenter
+        rows = await self._session.execute(SELECT, (KEY,))
+        home = _data_center(rows[-1]) if rows else None
+        if home == mine:
+            return
+        if home is None:
+            home = await self._record(1, mine)
+        elif await self._has_no_copies(home):
+            home = await self._record(rows[-1]["sequence"] + 1, mine)
+        if home != mine:
+            keyspace = self._session.keyspace
+            raise ViewRefused(
+                f"the keyspace {keyspace} is used in the data center {home!r}, and this process is"
+                f" set to work in {mine!r}",
+                hint=f"set the local data center to {home}; to move to {mine}, end all processes,"
+                f" take {home} out of the keyspace's replication (ALTER KEYSPACE) and start them",
+            )
+
+    async def _record(self, sequence: int, mine: str) -> str:
+        """Append an event, and return the home that stands afterwards."""
+        document = json.dumps({"data_center": mine})
+        values = (KEY, sequence, "HomeChosen", datetime.now(UTC), document)
+        [answer] = await self._session.execute(APPEND, values)
+        return mine if answer["[applied]"] else _data_center(answer)
+
+    async def _has_no_copies(self, home: str) -> bool:
+        return not await schema.replication_factor(self._session, home)
+
+
+def _data_center(row: Row) -> str:
+    try:
+        return str(json.loads(row["document"])["data_center"])
+    except (ValueError, KeyError, TypeError) as error:
+        raise ViewRefused(
+            "the home of the keyspace cannot be read",
+            hint="a newer release of postroad wrote it, or a person",
+        ) from error
