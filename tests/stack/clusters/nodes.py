@@ -22,7 +22,7 @@ from stack.clusters import volumes
 from stack.clusters.faults import Faults, library
 from stack.clusters.network import Network
 from stack.clusters.volumes import Volume
-from stack.cql import CONSISTENCY_ALL, CONSISTENCY_QUORUM, CqlError
+from stack.cql import CONSISTENCY_ALL, CONSISTENCY_QUORUM, Connection, CqlError
 from stack.errors import NotPossible, StackError, StepFailed
 from stack.native import NativeServer
 from stack.rabbitmq import SCRIPTS, RabbitMQ
@@ -31,6 +31,7 @@ from stack.s3 import VersityGW
 from stack.server import write
 
 DISK_BYTES = 2 * 2**30
+GOSSIP_SECONDS = 60
 KEYSPACE = "postroad_stack"
 """Has a copy of its only table on every node, by which all are known to be up."""
 
@@ -272,7 +273,19 @@ class CassandraNode(Node, Cassandra):
                 f"ALTER KEYSPACE {KEYSPACE} WITH replication = {_replication(nodes)}",
                 f"CREATE TABLE IF NOT EXISTS {KEYSPACE}.nodes (name text PRIMARY KEY)",
             ):
+                self._change(connection, change)
+
+    def _change(self, connection: Connection, change: str) -> None:
+        """Execute a statement once the others know that a new node has come."""
+        deadline = time.monotonic() + GOSSIP_SECONDS
+        while True:
+            try:
                 connection.execute(change, CONSISTENCY_QUORUM)
+                return
+            except CqlError as error:
+                if "not in normal state" not in str(error) or time.monotonic() > deadline:
+                    raise
+            time.sleep(0.5)
 
     def host_id(self, asked: "CassandraNode") -> str:
         """Return the name that another node knows it by."""
