@@ -160,6 +160,21 @@ class BlobsContract:
         assert await keys_of(blobs, "one/") == ["one/a", "one/c"]
         assert await keys_of(blobs) == ["one/a", "one/c", "two/b"]
 
+    async def test_keys_after_a_key_are_listed_whether_it_is_there_or_not(
+        self, blobs: Blobs
+    ) -> None:
+        for number in range(8):
+            await blobs.put(f"queue/{number}", b"x")
+        await blobs.put("queue2/0", b"x")
+
+        async def after(key: str) -> list[str]:
+            return [each async for each in blobs.keys("queue/", key)]
+
+        assert await after("queue/3") == [f"queue/{n}" for n in range(4, 8)]
+        assert await after("queue/3 or so") == [f"queue/{n}" for n in range(4, 8)]
+        assert await after("queue/7") == []
+        assert await after("queue") == [f"queue/{n}" for n in range(8)]
+
     async def test_more_keys_than_one_page_are_listed_and_dropped(self, blobs: Blobs) -> None:
         await asyncio.gather(*(blobs.put(f"queue/{n:05}", b"x") for n in range(1100)))
 

@@ -162,6 +162,13 @@ class Post(VirtualTime):
             if not more:
                 return names
 
+    async def audit(self) -> list[str]:
+        """Let a healthy process audit when everything is old enough to be judged; return the keys
+        of the objects that it deleted."""
+        await self.pass_time(timedelta(hours=7))
+        process = await self.start()
+        return [each.blob_key async for each in process.queue.audit(repair=True)]
+
     def copies(self, name: str) -> int:
         """Return how often the first recipient of a mail was transmitted to."""
         return max((count for (of, _), count in self.transmitted.items() if of == name), default=0)

@@ -34,6 +34,7 @@ COMMANDS: dict[str, str] = {
     "mta": "postroad.cli.mta:mta",
     "operator": "postroad.cli.operator:operator",
     "maintain": "postroad.cli.maintaining:maintain",
+    "audit": "postroad.cli.maintaining:audit",
     "config": "postroad.cli.configuring:config",
     "verify": "postroad.cli.directories:verify",
     "dump": "postroad.cli.directories:dump",
@@ -56,6 +57,7 @@ KUBECTL_COMMANDS: dict[str, str] = {
     "release": "postroad.cli.remote:release",
     "requeue": "postroad.cli.remote:requeue",
     "republish": "postroad.cli.remote:republish",
+    "audit": "postroad.cli.remote:audit",
 }
 """The same for `kubectl mailqueue`."""
 

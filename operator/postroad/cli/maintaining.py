@@ -1,4 +1,4 @@
-"""`postroad maintain`: upkeep, once or as a loop."""
+"""`postroad maintain`, upkeep once or as a loop; `postroad audit`, of all bytes at once."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 
 import click
 
-from postroad.cli.queues import DURATION, with_queue
+from postroad.cli.queues import DURATION, json_option, say, time_text, with_queue
 from postroad.errors import PostroadError
 from postroad.ports.queue import MailQueue
 from postroad.telemetry.logs import logger
@@ -40,6 +40,33 @@ async def maintain(queue: MailQueue, every: timedelta | None, lost: str | None) 
                 raise
             logger("maintain").warning("a round of upkeep failed", error=error.explain())
         await asyncio.sleep(every.total_seconds())
+
+
+@click.command()
+@with_queue
+@click.option("--repair", is_flag=True, help="Delete what is found.")
+@json_option
+async def audit(queue: MailQueue, repair: bool, as_json: bool) -> None:
+    """List the objects whose mail is nowhere any more, oldest first.
+
+    Upkeep finds and deletes them within hours. Mail younger than the longest upload (6 hours) is
+    not looked at.
+    """
+    judge = getattr(queue, "audit", None)
+    if judge is None:
+        raise click.UsageError("a queue of this engine has no objects: use postroad verify DIR")
+    count = 0
+    async for each in judge(repair=repair):
+        count += 1
+        values = {
+            "blob_key": each.blob_key,
+            "accepted_at": time_text(each.accepted_at),
+            "deleted": each.deleted,
+        }
+        verb = "deleted" if each.deleted else "orphaned"
+        say(values, as_json=as_json, text=f"{verb}  {each.blob_key}")
+    if not as_json:
+        click.echo(f"{count} object{'' if count == 1 else 's'} without a mail")
 
 
 async def _accept_loss(queue: MailQueue, lost: str) -> None:

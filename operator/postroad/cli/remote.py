@@ -15,7 +15,7 @@ from typing import Any
 
 import click
 
-from postroad.cli import changing, looking
+from postroad.cli import changing, looking, maintaining
 from postroad.cli.kubectl import Kubectl, Resource, with_kubectl
 from postroad.cli.stand_in import COMPONENTS, STAND_IN, labels_of, stand_in
 from postroad.domain.names import QueueName
@@ -133,3 +133,4 @@ hold = remote(changing.hold)
 release = remote(changing.release)
 requeue = remote(changing.requeue)
 republish = remote(changing.republish)
+audit = remote(maintaining.audit)

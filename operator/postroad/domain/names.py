@@ -8,10 +8,15 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from datetime import datetime
 from hashlib import sha256
+from uuid import UUID
 
 from postroad.errors import InvalidQueueName
 
+_DAY_AND_ID = re.compile(
+    r"[0-9]{4}/[0-9]{2}/[0-9]{2}/([0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})"
+)
 _LABEL = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 
 LONGEST_BUCKET = 63
@@ -78,3 +83,17 @@ class QueueName:
             return bucket
         digest = sha256(bucket.encode()).hexdigest()[:12]
         return f"{bucket[: LONGEST_BUCKET - len(digest) - 1]}-{digest}"
+
+
+def key_of_bytes(queue: QueueName, accepted_at: datetime, mail_id: UUID) -> str:
+    """Return the key of the one object that holds a mail's bytes. A queue's keys are in the order
+    in which its mails were accepted: by day, then by the time in the mail id."""
+    return f"{queue}/{accepted_at:%Y/%m/%d}/{mail_id}"
+
+
+def mail_of_bytes(queue: QueueName, key: str) -> UUID | None:
+    """Return the mail id of an object's key; None for a key that no mail of this queue has."""
+    beginning, rest = f"{queue}/", key[len(f"{queue}/") :]
+    found = _DAY_AND_ID.fullmatch(rest) if key.startswith(beginning) else None
+    mail_id = None if found is None else UUID(found[1])
+    return mail_id if mail_id is not None and mail_id.version == 7 else None

@@ -8,6 +8,7 @@ from uuid import UUID
 
 from postroad.domain.ladder import hop_after, step_to
 from postroad.domain.mail import Mail
+from postroad.domain.names import key_of_bytes
 from postroad.domain.references import Reference
 from postroad.domain.turns import Mark, Turn
 from postroad.domain.wire import encode
@@ -24,6 +25,7 @@ from postroad.errors import (
 )
 from postroad.mailqueue.engine import Engine
 from postroad.mailqueue.protocol import is_withdrawn, withdraw, withdraw_row
+from postroad.ports.blobs import Stored
 from postroad.telemetry import metrics
 
 
@@ -47,8 +49,8 @@ async def _enqueue(engine: Engine, mail: Mail, delay: timedelta) -> UUID:
     engine.configuration.effective()
     mail_id = engine.ids.new()
     accepted_at = engine.clock.now()
-    blob_key = f"{engine.name}/{accepted_at:%Y/%m/%d}/{mail_id}"
-    stored = await engine.blobs.put(blob_key, mail.content, engine.largest_mail)
+    blob_key = key_of_bytes(engine.name, accepted_at, mail_id)
+    stored = await _upload(engine, blob_key, mail)
     try:
         # The id is made only now, so that a slow upload does not use up the deadline.
         key = await engine.new_key()
@@ -70,6 +72,22 @@ async def _enqueue(engine: Engine, mail: Mail, delay: timedelta) -> UUID:
     # A caller who goes away must not leave half a mail behind: the rest runs to its end.
     await asyncio.shield(engine.in_background(_Registration(engine, turn).run()))
     return key.enqueue_id
+
+
+async def _upload(engine: Engine, blob_key: str, mail: Mail) -> Stored:
+    """Store the bytes. A slower upload is refused, since the audit deletes bytes without a row
+    when they are older than any upload. Raises: DeadlineExceeded, MailTooLarge, BlobsError."""
+    began = engine.clock.elapsed()
+    try:
+        stored = await engine.blobs.put(blob_key, mail.content, engine.largest_mail)
+        if engine.clock.elapsed() - began > engine.timing.upload:
+            raise DeadlineExceeded(f"the upload took longer than {engine.timing.upload}")
+    except BaseException:
+        # The store may carry out what failed or was cancelled here. The caller does not wait for
+        # the deletion: it may take as long as the upload that had no answer.
+        engine.in_background(_delete_bytes(engine, blob_key))
+        raise
+    return stored
 
 
 class _Registration:
@@ -188,7 +206,7 @@ class _Registration:
 async def _delete_bytes(engine: Engine, blob_key: str) -> None:
     try:
         await engine.blobs.delete(blob_key)
-    except Exception as error:  # the audit finds what stays
+    except Exception as error:  # the audit deletes what stays
         engine.log.debug("bytes of a mail that was not queued stay", error=type(error).__name__)
 
 

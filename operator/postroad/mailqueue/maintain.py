@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Callable
 from datetime import datetime
 
 from postroad.mailqueue.advancing import Advancing
+from postroad.mailqueue.audit import Auditing
 from postroad.mailqueue.cleaning import Cleaning
 from postroad.mailqueue.engine import Engine
 from postroad.mailqueue.tending import Tending
@@ -24,6 +25,7 @@ class Upkeep:
         self._advancing = advancing
         self._cleaning = Cleaning(engine)
         self._tending = Tending(engine)
+        self._auditing = Auditing(engine)
 
     async def round(self) -> None:
         """Do one round. Raises: the first error of a part, after all had their turn."""
@@ -33,6 +35,7 @@ class Upkeep:
             self._tending.run,
             self._advancing.run,
             self._cleaning.run,
+            self._auditing.run,
         ]
         errors: list[Exception] = []
         for part in parts:

@@ -11,6 +11,7 @@ from postroad.domain.selectors import Selector
 from postroad.mailqueue import changes, requeue
 from postroad.mailqueue.advancing import Advancing
 from postroad.mailqueue.ages import AgesCache
+from postroad.mailqueue.audit import Orphan, audit
 from postroad.mailqueue.browse import browse
 from postroad.mailqueue.dequeue import dequeue
 from postroad.mailqueue.engine import Engine, Parts
@@ -100,6 +101,11 @@ class DistributedQueue:
         self._sizes.forget()
         self._ages.forget()
         await self._upkeep.accept_loss(first, last or first)
+
+    def audit(self, *, repair: bool = False) -> AsyncIterator[Orphan]:
+        """Yield the objects that have no mail any more; with `repair` they are deleted. Upkeep does
+        the same by and by. Raises: ServerError, ClockSkew, ConfigurationStale."""
+        return audit(self._engine, repair=repair)
 
     async def close(self) -> None:
         if self._engine.closed:

@@ -42,6 +42,10 @@ class Timing:
     claim: timedelta = timedelta(minutes=2)
     """Lifetime of a claim; renewed while the item is leased."""
 
+    upload: timedelta = timedelta(hours=6)
+    """How long the bytes of one mail may take to be stored. The audit leaves alone what is younger,
+    since its row may still come."""
+
     backoff: timedelta = timedelta(milliseconds=200)
     """First wait after a server did not answer; doubles up to `longest_backoff`."""
 

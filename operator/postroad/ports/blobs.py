@@ -47,8 +47,9 @@ class Blobs(Protocol):
         """Delete many objects with few requests. Idempotent; after an error some may be left."""
         ...
 
-    def keys(self, prefix: str) -> AsyncIterator[str]:
-        """Yield all keys with this prefix, in lexical order."""
+    def keys(self, prefix: str, after: str = "") -> AsyncIterator[str]:
+        """Yield the keys with this prefix that come after `after`, in lexical order, page by page.
+        Objects that are stored or deleted meanwhile may or may not be among them."""
         ...
 
     async def create(self) -> tuple[str, ...]:

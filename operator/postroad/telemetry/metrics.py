@@ -71,6 +71,11 @@ UNDECODABLE = Gauge(
     "What the last round of upkeep found in the view and this release cannot decode: set aside.",
     ["queue", "what"],  # what: row, mark, letter
 )
+ORPHANED = Counter(
+    "postroad_orphaned_objects_total",
+    "Objects without a mail that an audit deleted.",
+    ["queue"],
+)
 LEASED = Gauge("postroad_leased_items", "Items handed out and not ended.", ["queue"])
 ATTEMPTS = Counter(
     "postroad_delivery_attempts_total",

@@ -7,7 +7,7 @@ import errno
 import json
 import subprocess
 import sys
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,8 @@ from click.testing import CliRunner, Result
 from postroad import Mail, errors, open_queue
 from postroad.adapters.disk.files import DiskFiles
 from postroad.cli import main
+from postroad.domain.identifiers import id_at
+from postroad.domain.names import QueueName, key_of_bytes
 from postroad.errors import StoreFailed
 
 LETTER = b"From: a@example.org\r\nTo: b@x.example, C <c@y.example>\r\nSubject: s\r\n\r\nbody\r\n"
@@ -299,3 +301,40 @@ def test_a_reader_that_has_enough_ends_a_listing_without_a_word(tmp_path: Path) 
         assert json.loads(listing.stdout.readline())["attempt"] == 0
         listing.stdout.close()
         assert listing.stderr.read() == b""
+
+
+def test_audit_lists_objects_without_a_mail_and_deletes_them_on_request(url: str) -> None:
+    accepted_at = datetime.now(UTC) - timedelta(days=1)
+    key = key_of_bytes(QueueName("memory", "x"), accepted_at, id_at(accepted_at, 0, 1))
+    run(url, "enqueue", content=LETTER)
+
+    async def store() -> str:
+        async with open_queue(url) as queue:
+            own = str(queue.name) + key[len("memory.x") :]
+            await queue._engine.blobs.put(own, b"bytes")  # type: ignore[attr-defined]
+        return own
+
+    own = asyncio.run(store())
+    found = read(url, "audit")
+    plain = run(url, "audit")
+    (repaired,) = read(url, "audit", "--repair")
+
+    assert [(each["blob_key"], each["deleted"]) for each in found] == [(own, False)]
+    assert plain.output == f"orphaned  {own}\n1 object without a mail\n"
+    assert (repaired["blob_key"], repaired["deleted"]) == (own, True)
+    assert read(url, "audit") == []
+    assert len(read(url, "browse")) == 1
+
+
+def test_audit_of_a_directory_names_the_command_that_looks_at_its_files(tmp_path: Path) -> None:
+    url = f"embedded://{tmp_path / 'queue'}"
+
+    async def create() -> None:
+        async with open_queue(url, create=True):
+            pass
+
+    asyncio.run(create())
+    result = run(url, "audit")
+
+    assert result.exit_code == 2
+    assert "postroad verify" in result.output

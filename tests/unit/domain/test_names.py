@@ -1,6 +1,9 @@
+from datetime import UTC, datetime
+
 import pytest
 
-from postroad.domain.names import QueueName
+from postroad.domain.identifiers import id_at
+from postroad.domain.names import QueueName, key_of_bytes, mail_of_bytes
 from postroad.errors import InvalidQueueName
 
 
@@ -33,3 +36,21 @@ def test_long_names_that_share_their_first_characters_get_buckets_of_their_own()
 
     assert len(buckets) == 2
     assert all(len(bucket) <= 63 for bucket in buckets)
+
+
+def test_key_of_bytes_names_its_mail_and_the_day_it_was_accepted() -> None:
+    queue, accepted_at = QueueName("mail", "outgoing"), datetime(2026, 3, 4, 5, 6, tzinfo=UTC)
+    mail_id = id_at(accepted_at, 1, 2)
+
+    key = key_of_bytes(queue, accepted_at, mail_id)
+
+    assert key == f"mail.outgoing/2026/03/04/{mail_id}"
+    assert mail_of_bytes(queue, key) == mail_id
+    for other in (
+        f"mail.outgoing2/2026/03/04/{mail_id}",
+        f"mail.outgoing/2026/03/04/{mail_id}.part",
+        f"mail.outgoing/{mail_id}",
+        "mail.outgoing/2026/03/04/00000000-0000-4000-8000-000000000000",
+        "",
+    ):
+        assert mail_of_bytes(queue, other) is None

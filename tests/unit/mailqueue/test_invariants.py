@@ -196,10 +196,14 @@ async def test_invariant_3_mark_is_checked_again_when_bytes_are_missing(
     await post.enqueue(process, "mail")
     _, item = await post.take(process)
     await process.queue.remove(ALL)
+    first = len(process.gate.steps)
 
     with pytest.raises(BlobMissing):
         await item.content()
 
+    done = [step.operation for step in process.gate.steps[first:]]
+    assert done[:2] == ["get", "mark"]
+    assert "bury" not in done, "for a moment a removed mail was a dead letter"
     assert (await process.queue.size()).dead_letters == 0
     post.check_nothing_is_left()
 

@@ -12,6 +12,8 @@ from postroad.errors import BlobMissing, BlobsUnavailable, MailTooLarge
 from postroad.ports.blobs import Stored
 
 CHUNK = 1 << 20
+PAGE = 3
+"""Keys of a page: small, so that every test pages."""
 
 
 class Bucket:
@@ -61,14 +63,15 @@ class MemoryBlobs:
         for key in keys:
             await self.delete(key)
 
-    async def keys(self, prefix: str) -> AsyncIterator[str]:
-        found = await self._gate(
-            "blobs",
-            "keys",
-            lambda: sorted(key for key in self._bucket.objects if key.startswith(prefix)),
-        )
-        for key in found:
-            yield key
+    async def keys(self, prefix: str, after: str = "") -> AsyncIterator[str]:
+        def page() -> list[str]:
+            wanted = (key for key in self._bucket.objects if key.startswith(prefix) and key > after)
+            return sorted(wanted)[:PAGE]
+
+        while found := await self._gate("blobs", "keys", page):
+            for key in found:
+                yield key
+            after = found[-1]
 
     async def create(self) -> tuple[str, ...]:
         def effect() -> tuple[str, ...]:

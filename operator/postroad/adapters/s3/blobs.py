@@ -57,8 +57,8 @@ class S3Blobs:
         await self._objects.delete(keys[0])
         return [None]
 
-    async def keys(self, prefix: str) -> AsyncIterator[str]:
-        async for page in buckets.pages(self._store, self._bucket, prefix):
+    async def keys(self, prefix: str, after: str = "") -> AsyncIterator[str]:
+        async for page in buckets.pages(self._store, self._bucket, prefix, after):
             for key in page:
                 yield key
 

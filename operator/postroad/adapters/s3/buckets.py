@@ -51,11 +51,12 @@ async def exists(store: Store, bucket: str) -> bool:
     return await store(lambda client: _is_there(client, bucket))
 
 
-async def pages(store: Store, bucket: str, prefix: str) -> AsyncIterator[list[str]]:
-    """Yield the keys with this prefix, up to 1000 at a time, in lexical order."""
-    token: str | None = None
+async def pages(
+    store: Store, bucket: str, prefix: str, after: str = ""
+) -> AsyncIterator[list[str]]:
+    """Yield the keys with this prefix after a key, up to 1000 at a time, in lexical order."""
+    more = {"StartAfter": after} if after else {}
     while True:
-        more = {"ContinuationToken": token} if token else {}
         answer = await store(
             lambda client, more=more: client.list_objects_v2(  # type: ignore[misc]
                 Bucket=bucket, Prefix=prefix, **more
@@ -65,6 +66,7 @@ async def pages(store: Store, bucket: str, prefix: str) -> AsyncIterator[list[st
         token = answer.get("NextContinuationToken")
         if not token:
             return
+        more = {"ContinuationToken": token}
 
 
 async def empty(store: Store, bucket: str, prefix: str) -> int:
