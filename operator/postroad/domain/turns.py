@@ -17,8 +17,9 @@ from postroad.domain.identifiers import moment_of
 from postroad.domain.mail import Envelope
 from postroad.domain.slices import TurnKey
 
-LONGEST_CHAIN = 8
-"""How many turns replaced by administration a turn remembers."""
+LONG_CHAIN = 8
+"""How many turns replaced by administration a turn remembers without a look at which of them can
+still be in hand."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +32,8 @@ class Turn:
 
     `previous` are the turns that administration replaced on the way to this one since the mail was
     last handed out by the rules: each may still be in some consumer's hands, so they are asked
-    before this turn is attempted (invariant 10). Oldest first, at most `LONGEST_CHAIN`.
+    before this turn is attempted (invariant 10). Oldest first. Where there are more than
+    `LONG_CHAIN`, those that are shown to be in no consumer's hands are left out (ADR 0018).
     """
 
     key: TurnKey
@@ -122,7 +124,7 @@ class Change:
             turn.held,
             turn.attempt,
             turn.last_error,
-            (*turn.previous, turn.key)[-LONGEST_CHAIN:],
+            (*turn.previous, turn.key),
         )
 
 

@@ -18,6 +18,7 @@ from postroad.domain.references import Reference
 from postroad.domain.slices import TurnKey
 from postroad.domain.turns import Change, Ending, EndingKind, Mark, Turn
 from postroad.domain.wire import encode
+from postroad.mailqueue.chains import cut
 from postroad.mailqueue.endings import delete_bytes, end
 from postroad.mailqueue.engine import Engine
 
@@ -29,6 +30,7 @@ async def replace(engine: Engine, turn: Turn, change: Change) -> Mark | None:
     Raises: ServerError, ClockSkew, ConfigurationStale; the replacement is then not begun, or
     anybody finishes it.
     """
+    change = await cut(engine, change)
     successor = await engine.new_key(after=turn.enqueue_id)
     ending = Ending(EndingKind.REPLACED, engine.clock.now(), successor, change)
     standing = await end(engine, turn, ending)

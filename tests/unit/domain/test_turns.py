@@ -10,7 +10,7 @@ import pytest
 from postroad.domain.identifiers import id_at
 from postroad.domain.mail import Envelope
 from postroad.domain.slices import TurnKey, place
-from postroad.domain.turns import LONGEST_CHAIN, Change, Ending, EndingKind, Mark, Turn
+from postroad.domain.turns import Change, Ending, EndingKind, Mark, Turn
 
 NOW = datetime(2026, 1, 1, 10, 20, tzinfo=UTC)
 HOUR = timedelta(hours=1)
@@ -61,12 +61,14 @@ def test_replacement_is_the_same_turn_whoever_computes_it() -> None:
     assert new.mail_id == turn().mail_id
 
 
-def test_turn_remembers_only_the_newest_turns_that_administration_replaced() -> None:
+def test_turn_remembers_all_turns_that_administration_replaced() -> None:
+    """Which of them can be forgotten takes a look at their claims."""
     current = turn()
 
     for sequence in range(1, 20):
         current = current.with_change(key(sequence), Change.nothing(current))
 
     assert [each.enqueue_id for each in current.previous] == [
-        key(sequence).enqueue_id for sequence in range(19 - LONGEST_CHAIN, 19)
+        turn().enqueue_id,
+        *(key(sequence).enqueue_id for sequence in range(1, 19)),
     ]

@@ -11,6 +11,7 @@ from contract.queue_harness import Consumer
 from postroad.adapters.memory.broker import Message
 from postroad.adapters.memory.gate import Step
 from postroad.domain.selectors import Selector
+from postroad.domain.turns import LONG_CHAIN
 from support.post import Post, Process
 
 ALL = Selector.all()
@@ -83,3 +84,88 @@ async def test_process_whose_claim_lapsed_does_not_hand_out_the_successor_too(
     assert await consumer.nothing(5 * MINUTE)
     assert post.copies("mail") == 1
     await consumer.close()
+
+
+@pytest.mark.parametrize("change", ["republish", "hold and release"])
+async def test_mail_in_hand_for_long_is_changed_any_number_of_times(
+    post: Post, process: Process, change: str
+) -> None:
+    """As by a job that republishes every minute beside a delivery that takes an hour; and at the
+    end many times at once."""
+    await post.enqueue(process, "mail")
+    consumer, item = await post.take(process)
+    other = await post.start()
+    elsewhere = Consumer(post, other.queue)
+
+    for number in range(24):
+        await post.pass_time(MINUTE if number < 12 else timedelta(milliseconds=100))
+        if change == "republish":
+            assert await other.queue.republish(timedelta(0)) == 1
+        else:
+            assert await other.queue.hold(ALL) == await other.queue.release(ALL) == 1
+
+    assert await elsewhere.nothing(5 * MINUTE)
+    post.transmit(item)
+    await item.done()
+    assert await elsewhere.nothing(10 * MINUTE)
+    assert post.copies("mail") == 1
+    await consumer.close()
+    post.check_nothing_is_left()
+
+
+async def test_mail_that_was_just_handed_out_is_changed_many_times_at_once(
+    post: Post, process: Process
+) -> None:
+    """It has no claim yet, and is not taken for one in no consumer's hands."""
+    await post.enqueue(process, "mail")
+    consumer, item = await post.take(process)
+    other = await post.start()
+    elsewhere = Consumer(post, other.queue)
+
+    for _ in range(12):
+        await post.pass_time(timedelta(milliseconds=100))
+        assert await other.queue.republish(timedelta(0)) == 1
+    (live,) = post.tables.live()
+
+    assert item.enqueue_id in {each.enqueue_id for each in live.previous}
+    await item.done()
+    assert await elsewhere.nothing(MINUTE)
+    await consumer.close()
+
+
+async def test_successor_in_hand_is_remembered_as_the_first_turn_is(
+    post: Post, process: Process
+) -> None:
+    """The turn in hand lies in the middle of the chain."""
+    await post.enqueue(process, "mail")
+    for _ in range(5):
+        await post.pass_time(SECOND)
+        assert await process.queue.republish(timedelta(0)) == 1
+    consumer, item = await post.take(process)
+    other = await post.start()
+    elsewhere = Consumer(post, other.queue)
+
+    for _ in range(12):
+        assert await elsewhere.nothing(MINUTE)
+        assert await other.queue.republish(timedelta(0)) == 1
+
+    assert await elsewhere.nothing(5 * MINUTE)
+    post.transmit(item)
+    await item.done()
+    assert await elsewhere.nothing(5 * MINUTE)
+    assert post.copies("mail") == 1
+    await consumer.close()
+
+
+async def test_chain_of_a_mail_that_was_changed_often_stays_short(
+    post: Post, process: Process
+) -> None:
+    await post.enqueue(process, "mail")
+    for _ in range(12):
+        await process.queue.hold(ALL)
+        await post.pass_time(MINUTE)
+        await process.queue.release(ALL)
+
+    (live,) = post.tables.live()
+    assert len(live.previous) <= LONG_CHAIN + 1
+    assert await post.recover() == ["mail"]
