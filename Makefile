@@ -48,6 +48,9 @@ test-cluster: setup ## tests on a cluster of their own: faults, nodes that come 
 demo: setup ## from kubectl apply to delivered mail (MAIL=dir for mails of your own)
 	cd tests && ../$(PY) -m demo $(if $(MAIL),--mail $(MAIL))
 
+test-matrix: setup ## the contract suites over other versions of the servers, and over TLS (LEGS="rabbitmq4 tls")
+	$(PY) -m matrix $(LEGS)
+
 bench: setup ## measure side by side with a peer (ROOM=queue or ROOM=mta)
 	$(PY) -m bench $(ROOM)
 

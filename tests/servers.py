@@ -33,6 +33,8 @@ def cassandra(keyspace: str) -> Access:
         keyspace=keyspace,
         username=given.username,
         password=given.password.get_secret_value() if given.password else None,
+        tls=given.tls,
+        ca_file=settings().ca_file,
     )
 
 
@@ -43,6 +45,7 @@ def rabbitmq() -> RabbitMQAccess:
         given.uri.get_secret_value(),
         username=given.username,
         password=given.password.get_secret_value() if given.password else None,
+        ca_file=settings().ca_file,
         management_url=given.management_url,
     )
 

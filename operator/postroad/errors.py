@@ -28,6 +28,7 @@
     │   │   ├── KubernetesConflict      the object was changed meanwhile (transient)
     │   │   └── KubernetesRefused       the request is invalid or forbidden
     │   ├── CredentialsRefused
+    │   ├── TlsRefused
     │   └── CredentialsMissing  a Secret that holds them is missing or incomplete (transient)
     ├── ClusterNotFound         a MailQueue names a QueueCluster that is not there (transient)
     ├── ClusterNotAllowed       the QueueCluster serves other namespaces only
@@ -224,6 +225,10 @@ class CredentialsRefused(ServerError):
     """The server refused the credentials."""
 
     hint = "check the Secret or the POSTROAD_* variables that hold them"
+
+
+class TlsRefused(ServerError):
+    """A server's certificate is not accepted, or it speaks no TLS where it should."""
 
 
 class CredentialsMissing(ServerError):

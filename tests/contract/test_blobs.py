@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
+import servers
 from contract.blobs_contract import BlobsContract
 from postroad.adapters.memory.blobs import Bucket, MemoryBlobs
 from postroad.adapters.memory.gate import Gate
@@ -39,6 +40,7 @@ def access(server: str = "S3", endpoint: str = "", secret_key: str = "") -> Acce
         region=variables[f"POSTROAD_{server}_REGION"],
         access_key=variables[f"POSTROAD_{server}_ACCESS_KEY"],
         secret_key=secret_key or variables[f"POSTROAD_{server}_SECRET_KEY"],
+        ca_file=servers.settings().ca_file,
     )
 
 

@@ -141,6 +141,10 @@ class Cassandra(NativeServer):
         """Return more Java properties."""
         return {"cassandra.ring_delay_ms": 1000}
 
+    def more(self) -> str:
+        """Return more lines of configuration."""
+        return ""
+
     def launch(self, record: Record) -> None:
         """Start the node."""
         log = self.directory / "log"
@@ -153,7 +157,9 @@ class Cassandra(NativeServer):
             "sync": SYNC[os.environ.get("STACK_CASSANDRA_SYNC", "batch")],
             **record.ports,
         }
-        settings = write(self.directory / "cassandra.yaml", fill(CONFIGURATION, values))
+        settings = write(
+            self.directory / "cassandra.yaml", fill(CONFIGURATION + self.more(), values)
+        )
         logging = write(self.directory / "logback.xml", fill(LOGGING, values))
         for folder in (log, self.directory / "tmp"):
             folder.mkdir(exist_ok=True)
@@ -202,14 +208,16 @@ class Cassandra(NativeServer):
 
     def connection(self, timeout_seconds: float = 3) -> Connection:
         """Return a connection as our superuser."""
-        record = self.record
-        password = record.secrets["password"]
-        return Connection(self.host, record.ports["cql"], USER, password, timeout_seconds)
+        return self.login(USER, self.record.secrets["password"], timeout_seconds)
+
+    def login(self, user: str, password: str, timeout_seconds: float = 3) -> Connection:
+        """Return a connection of a user."""
+        return Connection(self.host, self.record.ports["cql"], user, password, timeout_seconds)
 
     def make_superuser(self) -> None:
         """Make our superuser, with the one that a new node has."""
         record = self.record
-        with Connection(self.host, record.ports["cql"], "cassandra", "cassandra") as connection:
+        with self.login("cassandra", "cassandra") as connection:
             connection.execute(
                 f"CREATE ROLE IF NOT EXISTS {USER} WITH SUPERUSER = true AND LOGIN = true"
                 f" AND PASSWORD = '{record.secrets['password']}'"

@@ -5,6 +5,7 @@ Source: Apache Cassandra, native_protocol_v4.spec, sections 2 to 4.
 """
 
 import socket
+import ssl
 import struct
 from types import TracebackType
 from typing import Self
@@ -28,9 +29,15 @@ class Connection:
     """A connection that is logged in, for as long as its `with` block."""
 
     def __init__(
-        self, host: str, port: int, user: str, password: str, timeout_seconds: float = 3
+        self,
+        host: str,
+        port: int,
+        user: str,
+        password: str,
+        timeout_seconds: float = 3,
+        context: ssl.SSLContext | None = None,
     ) -> None:
-        """Connect and log in.
+        """Connect, with TLS when there is a context, and log in.
 
         Raises:
             OSError: nothing listens there.
@@ -38,6 +45,8 @@ class Connection:
         """
         self._socket = socket.create_connection((host, port), timeout_seconds)
         try:
+            if context is not None:
+                self._socket = context.wrap_socket(self._socket, server_hostname=host)
             kind = self._ask(STARTUP, struct.pack(">H", 1) + _text("CQL_VERSION") + _text("3.0.0"))
             if kind == AUTHENTICATE:
                 token = f"\0{user}\0{password}".encode()

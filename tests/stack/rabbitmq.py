@@ -7,7 +7,9 @@ so the scripts below them are called, with an epmd of our own on loopback.
 import contextlib
 import secrets
 import time
+from collections.abc import Sequence
 from pathlib import Path
+from typing import ClassVar
 from urllib.parse import quote
 
 from stack import ports, probes
@@ -20,10 +22,13 @@ USER = "postroad"
 REGISTRATION_SECONDS = 3.0
 """Longer than RabbitMQ takes to write down a new quorum queue (1 second, measured)."""
 
-CONFIGURATION = """\
+LISTENERS = """\
 listeners.tcp.1 = {{host}}:{{amqp}}
 management.tcp.ip = {{host}}
 management.tcp.port = {{management}}
+"""
+
+CONFIGURATION = """\
 default_user = {{user}}
 default_pass = {{password}}
 default_user_tags.administrator = true
@@ -42,9 +47,10 @@ class RabbitMQ(NativeServer):
 
     name = "rabbitmq"
     port_names = ("amqp", "management", "epmd", "distribution")
-    debian = ("rabbitmq-server",)
+    debian: ClassVar[Sequence[str]] = ("rabbitmq-server",)
     disk_free_limit = "1GB"
     node_name = "postroad@localhost"
+    listeners = LISTENERS
 
     @property
     def logs(self) -> list[Path]:
@@ -81,7 +87,10 @@ class RabbitMQ(NativeServer):
             **record.ports,
             **record.secrets,
         }
-        write(self.directory / "rabbitmq.conf", fill(CONFIGURATION + self.more(), values))
+        write(
+            self.directory / "rabbitmq.conf",
+            fill(self.listeners + CONFIGURATION + self.more(), values),
+        )
         write(self.directory / "enabled_plugins", "[rabbitmq_management].\n")
         write(self.directory / "rabbitmq-env.conf", "")
         cookie = self.directory / ".erlang.cookie"
@@ -139,8 +148,12 @@ class RabbitMQ(NativeServer):
         """Ask the management API who we are, and whether AMQP listens."""
         record = self.record
         return ports.answers(record.ports["amqp"], self.host) and management_answers(
-            f"http://{self.host}:{record.ports['management']}", USER, record.secrets["password"]
+            self.management_url(record), USER, record.secrets["password"]
         )
+
+    def management_url(self, record: Record) -> str:
+        """Return where the management API is."""
+        return f"http://{self.host}:{record.ports['management']}"
 
 
 def management_answers(url: str, user: str, password: str) -> bool:

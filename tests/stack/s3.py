@@ -5,6 +5,7 @@ protocol, not durability.
 """
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import ClassVar
 
 from stack import golang, probes
@@ -58,6 +59,10 @@ class VersityGW(S3Server):
         """Its program, and what builds it."""
         return (*golang.toolchain(), program())
 
+    def more(self) -> Sequence[str | Path]:
+        """Return more options."""
+        return ()
+
     def launch(self, record: Record) -> None:
         """Start it."""
         store = self.home
@@ -68,7 +73,7 @@ class VersityGW(S3Server):
             [
                 *(program().path / "versitygw", "--quiet", "--region", REGION),
                 *("--port", f"{self.host}:{record.ports['s3']}", "--health", HEALTH),
-                *("--iam-dir", store / "users"),
+                *("--iam-dir", store / "users", *self.more()),
                 *("posix", "--versioning-dir", store / "versions"),
                 store / "objects",
             ],

@@ -18,6 +18,7 @@ from cassandra.policies import (
 from cassandra.query import dict_factory
 
 from postroad.adapters.cassandra.clocks import HostClocks, RightClocksFirst
+from postroad.tls import client_context
 
 PROTOCOL_VERSION = 4
 """CQL protocol: the first with unset values, understood from Cassandra 2.2 to 5. Version 5 would
@@ -93,6 +94,6 @@ def cluster_of(
 
 
 def _tls(ca_file: Path | None) -> ssl.SSLContext:
-    context = ssl.create_default_context(cafile=None if ca_file is None else str(ca_file))
+    context = client_context(ca_file)
     context.check_hostname = False
     return context

@@ -11,10 +11,12 @@ from cassandra import (
     UnsupportedOperation,
 )
 from cassandra.cluster import NoHostAvailable
+from cassandra.connection import ConnectionShutdown
 from cassandra.protocol import RequestValidationException as RequestValidationMessage
 from cassandra.protocol import SyntaxException
 
 from postroad.errors import CREATE, CredentialsRefused, ServerError, ViewRefused, ViewUnavailable
+from postroad.tls import refusal
 
 NOT_CREATED = f"apply the QueueCluster, or {CREATE}"
 
@@ -34,6 +36,8 @@ def translated(error: Exception) -> ServerError:
     One host's opinion counts for all when it is about the request or the credentials: every host
     would answer the same.
     """
+    if isinstance(error, ServerError):
+        return error
     if isinstance(error, NoHostAvailable):
         return _of_all_hosts(error)
     if isinstance(error, AuthenticationFailed):
@@ -56,8 +60,12 @@ def _of_all_hosts(error: NoHostAvailable) -> ServerError:
         if isinstance(cause, (AuthenticationFailed, *_PERMANENT)):
             return translated(cause)
     reasons = sorted({_said(cause) for cause in each})
+    if (refused := refusal("Cassandra", "; ".join(reasons))) is not None:
+        return refused
+    is_cut = any(isinstance(cause, ConnectionResetError | ConnectionShutdown) for cause in each)
     return ViewUnavailable(
-        "no Cassandra host can be used: " + ("; ".join(reasons) or "all are down")
+        "no Cassandra host can be used: " + ("; ".join(reasons) or "all are down"),
+        hint="where clients are encrypted, set POSTROAD_CASSANDRA_TLS" if is_cut else None,
     )
 
 

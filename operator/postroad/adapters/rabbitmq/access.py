@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ssl
 from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
@@ -11,6 +10,7 @@ from urllib.parse import unquote, urlsplit
 import pika
 
 from postroad.errors import InvalidSettings
+from postroad.tls import client_context
 
 HEARTBEAT = timedelta(seconds=8)
 """A server that stands still is noticed within this and five seconds more; RabbitMQ gives a client
@@ -89,7 +89,4 @@ def parameters_of(access: Access, purpose: str) -> pika.ConnectionParameters:
 
 
 def _tls(access: Access) -> pika.SSLOptions:
-    context = ssl.create_default_context(
-        cafile=None if access.ca_file is None else str(access.ca_file)
-    )
-    return pika.SSLOptions(context, access.host)
+    return pika.SSLOptions(client_context(access.ca_file), access.host)

@@ -6,7 +6,6 @@ Its numbers are as old as RabbitMQ's collect_statistics_interval (5 s by default
 
 from __future__ import annotations
 
-import ssl
 from typing import Any
 from urllib.parse import quote, urlsplit, urlunsplit
 
@@ -15,6 +14,7 @@ import aiohttp
 from postroad.adapters.rabbitmq.access import Access
 from postroad.domain.replicas import QuorumQueue
 from postroad.errors import BrokerRefused, BrokerUnavailable, CredentialsRefused
+from postroad.tls import client_context, refusal
 
 TIMEOUT = aiohttp.ClientTimeout(total=5)
 
@@ -35,7 +35,7 @@ class Management:
 
     async def unacknowledged(self, queue: str) -> int:
         """Return how many messages of a queue consumers hold.
-        Raises: BrokerUnavailable, BrokerRefused, CredentialsRefused."""
+        Raises: BrokerUnavailable, BrokerRefused, CredentialsRefused, TlsRefused."""
         found = await self._get(f"queues/{self._vhost}/{quote(queue, safe='')}")
         return int(found.get("messages_unacknowledged", 0))
 
@@ -75,15 +75,18 @@ class Management:
                 return await answer.json() if method == "GET" else None
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             await self.close()  # authorities are read again with the next session
+            refused = refusal("RabbitMQ's management API", str(error))
+            if refused is not None:
+                raise refused from error
             raise BrokerUnavailable(
                 f"RabbitMQ's management API cannot be reached: {type(error).__name__}"
             ) from error
 
     def _opened(self) -> aiohttp.ClientSession:
-        """Return the session. Raises: OSError when the file of authorities cannot be used."""
+        """Return the session. Raises: TlsRefused when the file of authorities cannot be used."""
         if self._session is None:
             secured = self._base.startswith("https:")
-            context = ssl.create_default_context(cafile=self._ca_file) if secured else True
+            context = client_context(self._ca_file) if secured else True
             self._session = aiohttp.ClientSession(
                 connector=aiohttp.TCPConnector(ssl=context), headers=self._headers, timeout=TIMEOUT
             )

@@ -14,6 +14,7 @@ from postroad.errors import (
     ServerError,
     Unroutable,
 )
+from postroad.tls import refusal
 
 NOT_FOUND, PRECONDITION_FAILED, ACCESS_REFUSED, NOT_ALLOWED = 404, 406, 403, 530
 """Reply codes of AMQP 0-9-1."""
@@ -37,7 +38,14 @@ def translated(error: BaseException | None) -> ServerError:
         return BrokerUnavailable(f"RabbitMQ's host is unknown: {cause.strerror}")
     if cause is None:
         return BrokerUnavailable()
-    return BrokerUnavailable(f"RabbitMQ cannot be reached: {_said(cause)}")
+    if (refused := refusal("RabbitMQ", _said(cause))) is not None:
+        return refused
+    is_cut = isinstance(cause, exceptions.IncompatibleProtocolError)
+    return BrokerUnavailable(
+        f"RabbitMQ cannot be reached: {_said(cause)}",
+        # So does a proxy that has no server behind it: this may pass.
+        hint="where the port is one for TLS, write amqps://" if is_cut else None,
+    )
 
 
 def _of_connection(code: int, text: str) -> ServerError:

@@ -18,6 +18,7 @@ from obstore.store import S3Store
 from postroad.adapters.s3.access import Access
 from postroad.adapters.s3.codes import LATER, error_of
 from postroad.errors import BlobMissing, CredentialsRefused, PostroadError
+from postroad.tls import authorities, refusal
 
 CHUNK_BYTES = 1 << 20
 
@@ -141,7 +142,7 @@ def _opened(
         "allow_http": (access.endpoint or "").startswith("http://"),
     }
     if access.ca_file is not None:
-        options["root_certificate"] = access.ca_file.read_bytes()
+        options["root_certificate"] = authorities(access.ca_file)
     return S3Store(
         bucket,
         region=access.region,
@@ -162,7 +163,8 @@ def translated(error: Exception) -> PostroadError:
     # have said it, and a mail must not be given up for that.
     if isinstance(error, PermissionDeniedError | UnauthenticatedError | PermissionError):
         return CredentialsRefused("the object store refused the credentials")
-    return error_of("", type(error).__name__)
+    refused = refusal("the object store", str(error))
+    return refused or error_of("", type(error).__name__)
 
 
 def _answer_of(error: Exception) -> str:

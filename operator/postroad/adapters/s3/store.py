@@ -15,12 +15,18 @@ from typing import TYPE_CHECKING, TypeVar
 
 import boto3
 from botocore.config import Config
-from botocore.exceptions import BotoCoreError, ClientError, NoCredentialsError
+from botocore.exceptions import (
+    BotoCoreError,
+    ClientError,
+    ConnectionClosedError,
+    NoCredentialsError,
+)
 
 from postroad.adapters.s3.access import Access
 from postroad.adapters.s3.codes import error_of
 from postroad.adapters.s3.objects import Objects
 from postroad.errors import BlobsUnavailable, CredentialsRefused, PostroadError
+from postroad.tls import authorities, refusal
 
 if TYPE_CHECKING:
     from mypy_boto3_s3 import S3Client
@@ -71,6 +77,8 @@ class Store:
         connecting: there is no other for it."""
         if patience not in self._clients:
             access = self._access
+            if access.ca_file is not None:
+                authorities(access.ca_file)
             seconds = patience and patience.total_seconds()
             self._clients[patience] = boto3.session.Session().client(
                 "s3",
@@ -124,6 +132,14 @@ def translated(error: Exception) -> PostroadError:
     """Return our error for one of boto3's."""
     if isinstance(error, NoCredentialsError):
         return CredentialsRefused(f"the object store got no credentials: {error}")
+    if (refused := refusal("the object store", str(error))) is not None:
+        return refused
+    if isinstance(error, ConnectionClosedError):
+        return BlobsUnavailable(
+            "the object store closed the connection",
+            # So does a proxy that has no store behind it: this may pass.
+            hint="where the port is one for TLS, write https://",
+        )
     status = 500
     if isinstance(error, ClientError):
         status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 500)

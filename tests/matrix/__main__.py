@@ -1,0 +1,125 @@
+"""Run the contract suites over each leg and print a table of what each showed.
+
+`python -m matrix [LEG...]`, all legs by default; `make test-matrix`. The servers of a leg are
+started for it and removed after it; those it does not replace are the default stack's.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+import xml.etree.ElementTree as ElementTree
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from matrix.variants import (
+    EncryptedCassandra,
+    EncryptedRabbitMQ,
+    EncryptedS3,
+    RabbitMQ4,
+    authorities,
+)
+from stack.local import open_stack
+from stack.native import NativeServer
+from stack.progress import Progress
+
+CONTRACTS = ("tests/contract", "tests/integration/test_connecting.py")
+DEFAULT = ("rabbitmq", "cassandra", "s3")
+
+
+@dataclass(frozen=True)
+class Leg:
+    """Servers that take the place of the default ones, and the tests that say something of them."""
+
+    name: str
+    servers: Sequence[Callable[[Path], NativeServer]]
+    tests: Sequence[str] = CONTRACTS
+
+
+LEGS = (
+    Leg("default", ()),
+    Leg("rabbitmq4", (RabbitMQ4,), (*CONTRACTS, "tests/matrix/test_rabbitmq4.py")),
+    Leg("tls", (EncryptedRabbitMQ, EncryptedCassandra, EncryptedS3)),
+)
+
+
+def run(leg: Leg, folder: Path) -> str:
+    """Run one leg; return its line of the table."""
+    progress = Progress()
+    variables = open_stack(*DEFAULT).environment(DEFAULT)
+    servers = [make(folder / f"server{number}") for number, make in enumerate(leg.servers)]
+    try:
+        for server in servers:
+            server.prepare(progress)
+            server.start(progress)
+            variables |= server.environment()
+        if leg.name == "tls":
+            variables["POSTROAD_CA_FILE"] = str(authorities(servers, folder))
+        versions = _versions(variables)
+        results = folder / "results.xml"
+        required = {"POSTROAD_REQUIRE": ",".join(DEFAULT)}
+        command = [
+            sys.executable,
+            "-m",
+            "pytest",
+            "-qm",
+            "needs",
+            *leg.tests,
+            f"--junit-xml={results}",
+        ]
+        subprocess.run(command, env=os.environ | variables | required, check=False)
+        return f"| {leg.name} | {versions} | {_counted(results)} |"
+    finally:
+        for server in servers:
+            server.remove()
+
+
+def _versions(variables: dict[str, str]) -> str:
+    script = (
+        "import asyncio; from postroad.bootstrap.cluster import connect;"
+        " from postroad.settings import from_environment\n"
+        "async def main():\n"
+        "    servers = connect(from_environment())\n"
+        "    found = await servers.check()\n"
+        "    print(', '.join(f'{name} {each.version or each.error}' for name, each in"
+        " found.items()))\n"
+        "    await servers.close()\n"
+        "asyncio.run(main())"
+    )
+    command = [sys.executable, "-c", script]
+    environment = os.environ | variables
+    asked = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+    return asked.stdout.strip()
+
+
+def _counted(results: Path) -> str:
+    if not results.exists():
+        return "did not run"
+    [suite] = ElementTree.parse(results).getroot().iter("testsuite")
+    total, bad = int(suite.get("tests", 0)), 0
+    for kind in ("failures", "errors"):
+        bad += int(suite.get(kind, 0))
+    skipped = int(suite.get("skipped", 0))
+    return f"{total - bad - skipped} passed, {bad} failed, {skipped} skipped"
+
+
+def main(names: Sequence[str]) -> int:
+    """Run the legs of these names. Returns an exit code."""
+    unknown = set(names) - {leg.name for leg in LEGS}
+    if unknown:
+        print(f"no leg is called {', '.join(sorted(unknown))}: {', '.join(x.name for x in LEGS)}")
+        return 2
+    lines = []
+    for leg in LEGS:
+        if not names or leg.name in names:
+            with tempfile.TemporaryDirectory(prefix="postroad-matrix-") as folder:
+                lines.append(run(leg, Path(folder)))
+    print("\n".join(["| leg | servers | contract |", "|---|---|---|", *lines]))
+    return 0 if all(" 0 failed" in line for line in lines) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

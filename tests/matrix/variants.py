@@ -1,0 +1,159 @@
+"""Servers as the default stack does not run them: newer ones, and ones that speak TLS only."""
+
+import ssl
+import subprocess
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from stack import debian, ports
+from stack.cache import Entry
+from stack.cassandra import Cassandra
+from stack.cql import Connection
+from stack.native import NativeServer
+from stack.rabbitmq import SCRIPTS, USER, RabbitMQ
+from stack.records import Record
+from stack.s3 import VersityGW
+from stack.server import ManagedServer
+from support.certificates import Certificates
+
+STORE_PASSWORD = "changeit"
+"""Of the key store, which needs one; it lies beside the key."""
+
+
+class RabbitMQ4(RabbitMQ):
+    """RabbitMQ 4 of Debian's testing release."""
+
+    name = "rabbitmq4"
+    debian = ("debootstrap", "util-linux")
+
+    def entries(self) -> Sequence[Entry]:
+        return (self.release(),)
+
+    def release(self) -> Entry:
+        """Return the cache entry of the release."""
+        return debian.installed("rabbitmq-server", "forky", "4.3")
+
+    def run(
+        self, command: Sequence[str | Path], environment: Mapping[str, str] | None = None
+    ) -> None:
+        root = self.release().path / "root"
+        entered = debian.entering(root, self.directory, SCRIPTS / "rabbitmq-server")
+        super().run(entered, environment)
+
+
+class Encrypted(NativeServer):
+    """What servers that speak TLS only have in common: certificates for `localhost`."""
+
+    @property
+    def certificates(self) -> Certificates:
+        """Files of the server and of the authority that vouches for it, made once."""
+        folder = self.directory / "tls"
+        if not folder.exists():
+            folder.mkdir()
+            return Certificates.make(folder)
+        return Certificates(folder / "ca.crt", folder / "tls.crt", folder / "tls.key")
+
+
+TLS_LISTENERS = """\
+listeners.tcp = none
+listeners.ssl.1 = {{host}}:{{amqp}}
+ssl_options.cacertfile = {{authority}}
+ssl_options.certfile = {{chain}}
+ssl_options.keyfile = {{key}}
+ssl_options.verify = verify_none
+ssl_options.fail_if_no_peer_cert = false
+management.ssl.ip = {{host}}
+management.ssl.port = {{management}}
+management.ssl.cacertfile = {{authority}}
+management.ssl.certfile = {{chain}}
+management.ssl.keyfile = {{key}}
+"""
+
+
+class EncryptedRabbitMQ(Encrypted, RabbitMQ):
+    """RabbitMQ with amqps and https only."""
+
+    name = "rabbitmq-tls"
+
+    def launch(self, record: Record) -> None:
+        made, text = self.certificates, TLS_LISTENERS
+        for name in ("authority", "chain", "key"):
+            text = text.replace("{{" + name + "}}", str(getattr(made, name)))
+        self.listeners = text
+        super().launch(record)
+
+    def answers(self) -> bool:
+        return all(ports.answers(self.record.ports[name]) for name in ("amqp", "management"))
+
+    def environment(self) -> dict[str, str]:
+        plain, port = super().environment(), self.record.ports["amqp"]
+        uri, api = plain["POSTROAD_RABBITMQ_URI"], plain["POSTROAD_RABBITMQ_MANAGEMENT_URL"]
+        assert USER in uri
+        assert str(port) in uri
+        return {
+            "POSTROAD_RABBITMQ_URI": _at_localhost(uri).replace("amqp:", "amqps:"),
+            "POSTROAD_RABBITMQ_MANAGEMENT_URL": _at_localhost(api).replace("http:", "https:"),
+        }
+
+
+TLS_CQL = """\
+client_encryption_options:
+  enabled: true
+  optional: false
+  keystore: {{store}}
+  keystore_password: {{password}}
+  store_type: PKCS12
+"""
+
+
+class EncryptedCassandra(Encrypted, Cassandra):
+    """Cassandra that encrypts all clients."""
+
+    name = "cassandra-tls"
+
+    def more(self) -> str:
+        made, store = self.certificates, self.directory / "tls" / "server.p12"
+        command = f"openssl pkcs12 -export -in {made.chain} -inkey {made.key} -name server"
+        subprocess.run(
+            [*command.split(), "-out", str(store), "-passout", f"pass:{STORE_PASSWORD}"],
+            check=True,
+            capture_output=True,
+        )
+        return TLS_CQL.replace("{{store}}", str(store)).replace("{{password}}", STORE_PASSWORD)
+
+    def login(self, user: str, password: str, timeout_seconds: float = 3) -> Connection:
+        context = ssl.create_default_context(cafile=self.certificates.authority)
+        context.check_hostname = False
+        cql = self.record.ports["cql"]
+        return Connection(self.host, cql, user, password, timeout_seconds, context)
+
+    def environment(self) -> dict[str, str]:
+        return super().environment() | {"POSTROAD_CASSANDRA_TLS": "true"}
+
+
+class EncryptedS3(Encrypted, VersityGW):
+    """versitygw with https only."""
+
+    name = "s3-tls"
+
+    def more(self) -> Sequence[str | Path]:
+        return ("--cert", self.certificates.chain, "--key", self.certificates.key)
+
+    def answers(self) -> bool:
+        return ports.answers(self.record.ports["s3"])
+
+    @property
+    def endpoint(self) -> str:
+        return _at_localhost(super().endpoint).replace("http:", "https:")
+
+
+def _at_localhost(uri: str) -> str:
+    return uri.replace("127.0.0.1", "localhost")
+
+
+def authorities(servers: Sequence[ManagedServer], folder: Path) -> Path:
+    """Return a file of the authorities of all servers that speak TLS."""
+    file = folder / "ca.crt"
+    encrypted = [each for each in servers if isinstance(each, Encrypted)]
+    file.write_text("".join(each.certificates.authority.read_text() for each in encrypted))
+    return file

@@ -1,0 +1,72 @@
+"""A newer Debian in a folder of the cache, for servers that this machine's own release has older.
+
+Its programs run in a chroot, in a mount namespace of their own, with loopback's network. Packages
+come from the mirror that this machine's apt uses; nothing of this machine is changed.
+"""
+
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+
+from stack import cache
+from stack.cache import Entry
+from stack.errors import MissingRequirement
+
+RECIPE = "1"
+"""Counts changes of how a folder is made."""
+
+POLICY = "#!/bin/sh\nexit 101\n"
+"""Services must not start while packages are installed."""
+
+ENTER = (
+    'mkdir -p "$1$2" && mount --bind "$2" "$1$2" && mount -t proc proc "$1/proc"'
+    ' && mount --rbind /dev "$1/dev" && root="$1" && shift 2 && exec chroot "$root" "$@"'
+)
+
+
+def installed(package: str, suite: str, minimum: str) -> Entry:
+    """Return the cache entry of a suite of Debian with a package in it. What a suite has moves on;
+    the entry is kept, under the `minimum` that was asked for, until that is raised."""
+
+    def make(folder: Path, log: Path) -> None:
+        root = folder / "root"
+        scripts = Path("/usr/share/debootstrap/scripts")
+        script = scripts / (suite if (scripts / suite).exists() else "sid")
+        cache.run(["debootstrap", "--variant=minbase", suite, root, _mirror(), script], log)
+        policy = root / "usr/sbin/policy-rc.d"
+        policy.write_text(POLICY)
+        policy.chmod(0o755)
+        (root / "etc/hosts").write_text("127.0.0.1 localhost\n")
+        install = ["apt-get", "install", "-yq", "--no-install-recommends", package]
+        cache.run(
+            ["chroot", root, *install], log, environment={"DEBIAN_FRONTEND": "noninteractive"}
+        )
+        cache.run(
+            ["chroot", root, "dpkg", "--compare-versions", version(root, package), "ge", minimum],
+            log,
+        )
+
+    key = cache.key_of(package, suite, minimum, RECIPE)
+    return Entry(
+        f"debian/{suite}-{package}", key, f"{package} of {suite}: download (a minute)", make
+    )
+
+
+def version(root: Path, package: str) -> str:
+    """Return the version of a package in such a folder."""
+    command = ["chroot", str(root), "dpkg-query", "-W", "-f", "${Version}", package]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout
+
+
+def entering(root: Path, visible: Path, *command: str | Path) -> Sequence[str | Path]:
+    """Return the command that runs another in there, with one folder of this machine."""
+    return ["unshare", "--mount", "sh", "-ec", ENTER, "sh", root, visible, *command]
+
+
+def _mirror() -> str:
+    asked = ["apt-get", "indextargets", "--format", "$(REPO_URI)", "Created-By: Packages"]
+    found = subprocess.run(asked, capture_output=True, text=True, check=False).stdout.split()
+    for uri in found:
+        if not uri.rstrip("/").endswith("-security"):
+            return uri
+    raise MissingRequirement("apt names no mirror: run apt-get update once")
