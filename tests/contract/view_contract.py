@@ -680,6 +680,17 @@ class ViewContract:
 
         assert [each async for each in view.buried()] == [replace(letter, requeued_as=key(4))]
 
+    async def test_a_dead_letter_keeps_the_message_of_its_new_turn_beside_its_own(
+        self, view: View
+    ) -> None:
+        letter = DeadLetter(key(1).enqueue_id, "2026-01", NOW, "550 no", turn())
+        await view.bury(letter)
+        queued = replace(letter, requeued_as=key(4), body=b"the message")
+
+        await view.bury(queued)
+
+        assert await view.letter("2026-01", key(1).enqueue_id) == queued
+
     async def test_one_letter_is_found_by_its_month_and_id(self, view: View) -> None:
         letter = DeadLetter(key(1).enqueue_id, "2026-01", NOW, "no", turn())
         await view.bury(letter)

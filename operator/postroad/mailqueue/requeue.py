@@ -1,8 +1,9 @@
 """Dead letters listed, and given a new turn.
 
-The new turn's key is written into the letter before anything else, so that a requeue that stopped
-half way goes on with the same turn, or ends it when it may have come too late; a claim keeps two
-from requeueing the same letter.
+The new turn's key is written into the letter before anything else, and its message once its row is
+in: so a requeue that stopped half way goes on with the same turn, or ends it when its row may have
+come too late, and it knows a turn that is over from one that never was. A claim keeps two processes
+from requeueing the same letter. Source: ADR 0018.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from uuid import UUID
 
 from postroad.domain.identifiers import moment_of
 from postroad.domain.mail import Envelope, Outcome, OutcomeKind
+from postroad.domain.references import Reference
 from postroad.domain.selectors import Selector
 from postroad.domain.slices import TurnKey
 from postroad.domain.turns import Change, Ending, EndingKind, Mark, Turn
@@ -66,6 +68,8 @@ async def _requeue(engine: Engine, letter: DeadLetter) -> bool:
             await engine.view.unbury(letter)
         return False
     turn, key = letter.turn, letter.requeued_as
+    if key is not None and _is_queued(letter):
+        return await _go_on(engine, letter, _again(turn, key))
     if key is not None and _is_late(engine, key):
         if not await _give_up(engine, _again(turn, key)):
             if await engine.view.mark(key) is not None:
@@ -78,14 +82,35 @@ async def _requeue(engine: Engine, letter: DeadLetter) -> bool:
     new = _again(turn, key)
     await _forget_failures(engine, turn)
     await engine.view.insert(new)
-    if not _is_late(engine, key):
-        await publish(engine, new, 0)
     if _is_late(engine, key):
         # The letter stays, and names a turn that is given up: so requeue may be done again.
         await _give_up(engine, new)
         return False
+    body = encode(Reference.to(new, claim=True))
+    await engine.view.bury(copy(letter, requeued_as=key, body=body))
+    await publish(engine, new, 0)
     await engine.view.unbury(letter)
     return True
+
+
+def _is_queued(letter: DeadLetter) -> bool:
+    """Whether the letter says that the row of its new turn came in time. (A release that knows no
+    such letters may have chosen another turn since.)"""
+    try:
+        return letter.body is not None and decode(letter.body).key == letter.requeued_as
+    except UnreadableReference:
+        return False
+
+
+async def _go_on(engine: Engine, letter: DeadLetter, new: Turn) -> bool:
+    """Finish a requeue whose new turn is in the queue, or was: where its row and its mark are gone,
+    they were cleaned away. Its message may have been published; claims keep two of them apart."""
+    passed = (await engine.bearings.refresh()).have_passed(new.key.slice_start)
+    waits = not passed and await engine.view.mark(new.key) is None
+    if waits:
+        await publish(engine, new, 0)
+    await engine.view.unbury(letter)
+    return waits
 
 
 async def _hand_back(engine: Engine, letter: DeadLetter) -> bool:

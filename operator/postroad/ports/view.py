@@ -40,7 +40,8 @@ class Limits:
 class DeadLetter:
     """A mail that was given up, complete enough to be queued again. `body` holds the raw message
     when it could not be read as a reference; `turn` is None then. `requeued_as` is written before
-    the new turn of a requeue, so that a requeue that stopped half way goes on with the same one.
+    the new turn of a requeue, so that a requeue that stopped half way goes on with the same one;
+    `body` then holds the new turn's message, once its row came in time.
     One that cannot be decoded has neither turn nor body, and is not `is_decoded`: it is listed, and
     stays as it is."""
 

@@ -4,6 +4,7 @@ drain and pass the slice of the new turn: the letter is neither lost nor queued 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from datetime import timedelta
 
 import pytest
@@ -11,6 +12,7 @@ import pytest
 from contract.queue_harness import Consumer
 from postroad.adapters.memory.gate import Fault, Step
 from postroad.domain.selectors import Selector
+from postroad.ports.queue import Item
 from support.post import WINDOW, Post, Process
 
 ALL = Selector.all()
@@ -136,5 +138,66 @@ async def test_requeued_mail_in_a_workers_hands_is_not_given_a_turn_again() -> N
     await post.pass_time(11 * MINUTE)
 
     assert await post.recover() == []
+    assert post.copies("mail") == 1
+    post.check_nothing_is_left()
+
+
+ENDED: dict[str, Callable[[Item, Process], Awaitable[object]]] = {
+    "deferred": lambda item, other: item.retry(timedelta(hours=2)),
+    "removed": lambda item, other: other.queue.remove(ALL),
+}
+
+
+@pytest.mark.parametrize("ended", ENDED)
+@pytest.mark.parametrize("fault", [Fault.STOP_BEFORE, Fault.AWAY], ids=["killed", "no answer"])
+async def test_requeue_whose_turn_is_over_and_cleaned_makes_no_second_one(
+    ended: str, fault: Fault
+) -> None:
+    """The letter was not deleted behind the publish; the slice of the new turn is passed and
+    cleaned before upkeep comes to the letter."""
+    post, victim, other = await with_a_letter()
+    victim.fail(lambda step: fault if step.operation == "unbury" else None)
+    await asyncio.wait([asyncio.ensure_future(victim.queue.requeue(ALL))])
+    victim.gate.stop()
+    consumer = Consumer(post, other.queue)
+    item = await consumer.next()
+    await post.pass_time(WINDOW)
+    await ENDED[ended](item, other)
+    await consumer.close()
+    for _ in range(4):
+        await post.pass_time(WINDOW + MINUTE)
+        await other.queue._upkeep._advancing.run()
+        await other.queue._upkeep._cleaning.run()
+    assert item.enqueue_id not in {key.enqueue_id for key in post.tables.rows}
+
+    await other.queue.maintain()
+
+    assert post.tables.letters == {}
+    assert len(post.tables.live()) == (ended == "deferred")
+    await post.pass_time(timedelta(hours=2))
+    assert await post.recover() == ["mail"] * (ended == "deferred")
+    post.check_nothing_is_left()
+
+
+@pytest.mark.parametrize("operation", ["bury", "insert", "publish"])
+@pytest.mark.parametrize("fault", [Fault.STOP_BEFORE, Fault.STOP_AFTER])
+async def test_requeue_that_died_before_its_turn_was_seen_is_done_again(
+    operation: str, fault: Fault
+) -> None:
+    """Nothing is in the slice of the new turn, or nothing but its row."""
+    post, victim, other = await with_a_letter()
+    victim.fail(lambda step: fault if step.operation == operation else None)
+    await asyncio.wait([asyncio.ensure_future(victim.queue.requeue(ALL))])
+    assert victim.gate.stopped
+    for _ in range(4):
+        await post.pass_time(WINDOW + MINUTE)
+        await other.queue._upkeep._advancing.run()
+        await other.queue._upkeep._cleaning.run()
+
+    await recovered(post)
+    if (operation, fault) == ("bury", Fault.STOP_BEFORE):
+        assert len(post.tables.letters) == 1
+        assert await other.queue.requeue(ALL) == 1
+        await recovered(post)
     assert post.copies("mail") == 1
     post.check_nothing_is_left()
