@@ -10,7 +10,7 @@ Counts of a busy broker are a little wrong, so only what was missing several tim
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime
 
 from postroad.domain.identifiers import moment_of
@@ -19,9 +19,10 @@ from postroad.domain.turns import Turn
 STEADY = 3
 """Looks on end at which something has to be missing."""
 
-AT_MOST = 100
-"""Mails that get a new message after one look. Which of those that wait have none is not known, so
-it is the oldest; those that get one are young then, and a later look goes on with the others."""
+AT_LEAST = 100
+"""Mails that get a new message when few are missing. Which of those that wait have none is not
+known, so it is the oldest; those that get one are young then, and a later look goes on with the
+others. As many as are missing get one when that is more: all, when the broker has none."""
 
 
 @dataclass(slots=True)
@@ -33,15 +34,14 @@ class Look:
     messages: int | None
     before: datetime
     waiting: int = 0
-    oldest: list[Turn] = field(default_factory=list)
 
     def see(self, turn: Turn) -> None:
         """Count a turn that waits and is not being replaced."""
-        if turn.held or moment_of(turn.enqueue_id) >= self.before:
-            return
-        self.waiting += 1
-        if len(self.oldest) < AT_MOST:
-            self.oldest.append(turn)
+        self.waiting += self.counts(turn)
+
+    def counts(self, turn: Turn) -> bool:
+        """Return whether a turn that waits must have a message."""
+        return not turn.held and moment_of(turn.enqueue_id) < self.before
 
     @property
     def missing(self) -> int:
@@ -50,15 +50,34 @@ class Look:
 
 
 class Watch:
-    """Decides after each look, knowing the looks before it."""
+    """Decides after each look, knowing the looks before it, and what came of new messages."""
 
     def __init__(self) -> None:
         self._times = 0
+        self._missing = self._healed = 0
 
-    def judge(self, look: Look) -> tuple[Turn, ...]:
-        """Return the turns that get a new message now."""
-        self._times = self._times + 1 if look.missing else 0
-        if self._times < STEADY:
-            return ()
+    def judge(self, look: Look) -> int:
+        """Return how many mails get a new message now.
+
+        New messages are messages: the next look misses fewer, and goes on at once. Where it does
+        not, the counts are wrong, and only few mails at a time are published for them.
+        """
+        if not look.missing:
+            self._times = self._missing = self._healed = 0
+            return 0
+        helped = 0 < self._healed // 2 <= self._missing - look.missing
+        self._times += 1
+        if self._times < STEADY and not helped:
+            return 0
         self._times = 0
-        return tuple(look.oldest)
+        if helped:
+            return look.missing
+        return AT_LEAST if self._healed else max(look.missing, AT_LEAST)
+
+    def healed(self, look: Look, count: int) -> None:
+        """Take in how many got a message after this look."""
+        self._missing, self._healed = look.missing, count
+
+    def put_off(self) -> None:
+        """Another process gives the messages: judge the next look as this one."""
+        self._times = STEADY - 1

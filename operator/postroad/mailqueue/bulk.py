@@ -17,7 +17,10 @@ the queue's own work."""
 async def count(items: AsyncIterator[T], work: Callable[[T], Awaitable[int]]) -> int:
     """Do `work` for every item; return the sum of its answers, which may be true and false. Errors
     as in `results`."""
-    return sum([each async for each in results(items, work)])
+    total = 0
+    async for each in results(items, work):
+        total += each
+    return total
 
 
 async def results(

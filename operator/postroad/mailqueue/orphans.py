@@ -5,13 +5,28 @@ A mail that has its message after all is only replaced: claims and marks keep it
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
+from datetime import timedelta
+from uuid import UUID
+
 from postroad.domain.orphans import Look, Watch
-from postroad.domain.turns import Change
+from postroad.domain.turns import Change, Turn
 from postroad.errors import ServerError
 from postroad.mailqueue import protocol
+from postroad.mailqueue.browse import waiting
+from postroad.mailqueue.bulk import count
 from postroad.mailqueue.engine import Engine
 from postroad.mailqueue.troubles import Troubles
 from postroad.telemetry import metrics
+
+HEALER = UUID(int=2)
+"""Claimed by the process that gives new messages; no turn has this id. (The audit has another.)"""
+
+CLAIMED = timedelta(minutes=15)
+"""Lifetime of that claim: longer than from one look to the next, which renews it."""
+
+LONGEST = timedelta(minutes=5)
+"""How long one round gives new messages: the rest of upkeep waits meanwhile. The next goes on."""
 
 
 class Orphans:
@@ -20,6 +35,7 @@ class Orphans:
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self._watch = Watch()
+        self._owner = UUID(int=engine.chance.bits(128))
 
     async def look(self) -> Look:
         """Begin a look. The broker is asked before any mail is seen. Raises: nothing."""
@@ -29,20 +45,40 @@ class Orphans:
         return Look(await self._messages(), before)
 
     async def heal(self, look: Look, troubles: Troubles) -> None:
-        """Give new messages where some were missing for long. Raises: ServerError, ClockSkew,
-        ConfigurationStale."""
+        """Give new messages where some were missing for long; one process at a time does.
+        Raises: ServerError, ClockSkew, ConfigurationStale."""
         engine = self._engine
-        turns = self._watch.judge(look)
-        if turns:
-            engine.log.warning(
-                "the broker has fewer messages than mails wait: the oldest get new ones",
-                missing=look.missing,
-                count=len(turns),
-            )
-        for turn in turns:
+        wanted = self._watch.judge(look)
+        if not wanted:
+            return
+        if not await engine.view.claim(HEALER, self._owner, CLAIMED):
+            self._watch.put_off()
+            return
+        engine.log.warning(
+            "the broker has fewer messages than mails wait: the oldest get new ones",
+            missing=look.missing,
+            count=wanted,
+        )
+
+        async def heal(turn: Turn) -> int:
             with troubles.of(turn.enqueue_id):
                 if await protocol.replace(engine, turn, Change.nothing(turn)) is None:
                     metrics.REPUBLISHED.labels(engine.label).inc()
+                    return 1
+            return 0
+
+        self._watch.healed(look, await count(self._oldest(look, wanted), heal))
+
+    async def _oldest(self, look: Look, wanted: int) -> AsyncIterator[Turn]:
+        """Yield the oldest turns that the look counted, for as long as one round may take."""
+        engine = self._engine
+        until = engine.clock.elapsed() + LONGEST
+        async for each in waiting(engine):
+            if each.mark is None and look.counts(each.row):
+                yield each.row
+                wanted -= 1
+            if not wanted or engine.clock.elapsed() > until:
+                return
 
     async def _messages(self) -> int | None:
         try:

@@ -8,7 +8,7 @@ from uuid import UUID
 
 from postroad.domain.identifiers import id_at
 from postroad.domain.mail import Envelope
-from postroad.domain.orphans import AT_MOST, STEADY, Look, Watch
+from postroad.domain.orphans import AT_LEAST, STEADY, Look, Watch
 from postroad.domain.slices import TurnKey
 from postroad.domain.turns import Turn
 
@@ -43,7 +43,7 @@ def test_held_and_young_turns_need_no_message() -> None:
 
     made.see(replace(turn(), held=True))
     made.see(turn(age=MINUTE))
-    assert (made.missing, made.oldest) == (0, [])
+    assert made.missing == 0
     made.see(turn(age=MINUTE + timedelta(milliseconds=1)))
     assert made.missing == 1
 
@@ -51,18 +51,47 @@ def test_held_and_young_turns_need_no_message() -> None:
 def test_something_has_to_be_missing_several_times_on_end() -> None:
     watch = Watch()
     for messages in [1] * (STEADY - 1) + [2] + [1] * (STEADY - 1):
-        assert watch.judge(look(waiting=2, messages=messages)) == ()
+        assert watch.judge(look(waiting=2, messages=messages)) == 0
 
-    assert len(watch.judge(look(waiting=2, messages=1))) == 2
-    assert watch.judge(look(waiting=2, messages=1)) == (), "it begins anew"
+    assert watch.judge(look(waiting=2, messages=1)) == AT_LEAST
+    assert watch.judge(look(waiting=2, messages=1)) == 0, "it begins anew"
 
 
-def test_no_more_than_so_many_at_a_time_and_the_oldest_first() -> None:
-    watch, many = Watch(), look(waiting=AT_MOST + 7, messages=0)
+def ripe(missing: int) -> Watch:
+    """A watch that missed so many for long."""
+    watch = Watch()
     for _ in range(STEADY - 1):
-        watch.judge(many)
+        assert watch.judge(Look(0, NOW, missing)) == 0
+    return watch
 
-    chosen = watch.judge(many)
 
-    assert chosen == tuple(turn(number=number) for number in range(AT_MOST))
-    assert many.missing == AT_MOST + 7
+def test_as_many_as_are_missing_get_a_message() -> None:
+    assert ripe(1).judge(Look(0, NOW, 1)) == AT_LEAST
+    assert ripe(100_000).judge(Look(0, NOW, 100_000)) == 100_000
+    assert ripe(5000).judge(Look(20_000, NOW, 25_000)) == 5000
+
+
+def test_it_goes_on_at_once_when_new_messages_helped() -> None:
+    watch, first = ripe(10_000), Look(0, NOW, 10_000)
+    watch.judge(first)
+    watch.healed(first, 3000)
+
+    assert watch.judge(Look(3000, NOW, 10_000)) == 7000
+
+
+def test_counts_that_no_new_message_changes_are_not_believed() -> None:
+    watch, wrong = ripe(10_000), Look(0, NOW, 10_000)
+    watch.judge(wrong)
+    watch.healed(wrong, 10_000)
+
+    assert [watch.judge(wrong) for _ in range(STEADY)] == [0] * (STEADY - 1) + [AT_LEAST]
+    watch.healed(wrong, AT_LEAST)
+    assert [watch.judge(wrong) for _ in range(STEADY)] == [0] * (STEADY - 1) + [AT_LEAST]
+
+
+def test_what_another_process_heals_is_looked_at_again_the_next_time() -> None:
+    watch, missing = ripe(500), Look(0, NOW, 500)
+    assert watch.judge(missing) == 500
+    watch.put_off()
+
+    assert watch.judge(missing) == 500

@@ -9,14 +9,14 @@ from datetime import timedelta
 import pytest
 
 from contract.queue_harness import Consumer
-from postroad.adapters.memory.gate import Fault
-from postroad.domain import orphans
+from postroad.adapters.memory.gate import Fault, Step
 from postroad.domain.orphans import STEADY
 from postroad.domain.selectors import Selector
 from postroad.mailqueue.tending import EVERY
 from support.post import Post, Process
 
 ALL = Selector.all()
+SECOND = timedelta(seconds=1)
 MINUTE = timedelta(minutes=1)
 HOUR = timedelta(hours=1)
 
@@ -104,21 +104,72 @@ async def test_orphan_among_many_is_found_and_nothing_comes_twice(
     post.check_nothing_is_left()
 
 
-async def test_broker_that_lost_everything_gets_it_back_a_bounded_number_at_a_time(
-    post: Post, process: Process, monkeypatch: pytest.MonkeyPatch
+def replaced(process: Process) -> int:
+    return [step.operation for step in process.gate.steps].count("end")
+
+
+async def test_broker_that_lost_everything_gets_all_of_it_back_in_one_round(
+    post: Post, process: Process
 ) -> None:
-    monkeypatch.setattr(orphans, "AT_MOST", 5)
-    names = [f"mail{number}" for number in range(8)]
+    names = [f"mail{number}" for number in range(250)]
     await post.enqueue(process, *names)
     post.broker.lose_everything()
 
     await looks(post, process, STEADY)
-    assert len(post.broker.ready) + post.broker.delayed == 5
-    first = await post.deliver(process, MINUTE)
-    await looks(post, process, STEADY)
 
-    assert sorted(first + await post.deliver(process, MINUTE)) == sorted(names)
+    assert sorted(await post.deliver(process, MINUTE)) == sorted(names)
     assert set(post.transmitted.values()) == {1}
+    post.check_nothing_is_left()
+
+
+async def test_several_processes_do_not_multiply_the_work(post: Post, process: Process) -> None:
+    await post.enqueue(process, *(f"mail{number}" for number in range(150)))
+    post.broker.lose_everything()
+    others = [await post.start() for _ in range(3)]
+
+    for _ in range(STEADY + 1):
+        await post.pass_time(EVERY)
+        await asyncio.gather(*(each.queue.maintain() for each in [process, *others]))
+
+    assert len(post.broker.ready) + post.broker.delayed == 150
+    assert sum(replaced(each) for each in [process, *others]) == 150
+
+
+async def test_process_that_dies_over_it_is_relieved(post: Post, process: Process) -> None:
+    names = [f"mail{number}" for number in range(40)]
+    await post.enqueue(process, *names)
+    post.broker.lose_everything()
+    victim = await post.start()
+    await looks(post, victim, STEADY - 1)
+    await looks(post, process, STEADY - 1)
+    victim.fail(lambda step: Fault.STOP_BEFORE if step.operation == "end" else None)
+    await asyncio.wait([asyncio.ensure_future(looks(post, victim, 1))])
+    assert victim.gate.stopped
+
+    await looks(post, process, 3)
+
+    assert sorted(await post.deliver(process, MINUTE)) == sorted(names)
+
+
+async def test_round_of_upkeep_does_not_wait_for_all_of_many(post: Post, process: Process) -> None:
+    """Each publish takes a second here; the next look goes on at once."""
+    await post.enqueue(process, *(f"mail{number}" for number in range(700)))
+    post.broker.lose_everything()
+
+    async def slow(step: Step) -> None:
+        if step.operation == "publish":
+            process.clock.jump(SECOND)
+
+    process.gate.before = slow
+    healed = []
+    for _ in range(STEADY + 2):
+        await looks(post, process, 1)
+        healed.append(replaced(process))
+
+    assert healed[: STEADY - 1] == [0] * (STEADY - 1)
+    assert 300 <= healed[STEADY - 1] < 350
+    assert 600 <= healed[STEADY] < 700
+    assert healed[STEADY + 1] == 700
 
 
 async def test_broker_that_does_not_count_what_is_leased_is_not_judged(
