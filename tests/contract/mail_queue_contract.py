@@ -531,6 +531,23 @@ class RejectContract(_Fixtures):
         assert await names(queue.dead_letters()) == ["two"]
         assert await names(queue.browse()) == ["one"]
 
+    async def test_discarded_dead_letters_are_gone_and_no_others(
+        self, queue: MailQueue, consumer: Consumer
+    ) -> None:
+        for name in ("one", "two"):
+            await queue.enqueue(letter(name))
+            await (await consumer.next()).reject("reason")
+        await queue.enqueue(letter("one", recipients=("waits@example.net",)), timedelta(hours=1))
+
+        assert await queue.discard(Selector(name="one")) == 1
+
+        assert await names(queue.dead_letters()) == ["two"]
+        assert await names(queue.browse()) == ["one"]
+        assert await queue.requeue(Selector(name="one")) == 0
+        assert await queue.discard(Selector.all()) == 1
+        assert await queue.discard(Selector.all()) == 0
+        assert (await queue.size()).dead_letters == 0
+
 
 class DelayedMailQueueContract(_Fixtures):
     """Delays from nothing to centuries."""

@@ -142,7 +142,14 @@ class ManageableMailQueueContract(_Fixtures):
         assert await names(queue.browse()) == ["one"]
 
     async def test_empty_selector_is_refused(self, queue: MailQueue) -> None:
-        for operation in (queue.remove, queue.flush, queue.hold, queue.release, queue.requeue):
+        for operation in (
+            queue.remove,
+            queue.flush,
+            queue.hold,
+            queue.release,
+            queue.requeue,
+            queue.discard,
+        ):
             with pytest.raises(InvalidInput):
                 await operation(Selector())
 

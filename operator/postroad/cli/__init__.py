@@ -28,6 +28,7 @@ COMMANDS: dict[str, str] = {
     "hold": "postroad.cli.changing:hold",
     "release": "postroad.cli.changing:release",
     "requeue": "postroad.cli.changing:requeue",
+    "discard": "postroad.cli.changing:discard",
     "republish": "postroad.cli.changing:republish",
     "worker": "postroad.cli.delivering:worker",
     "intake": "postroad.cli.receiving:intake",
@@ -56,6 +57,7 @@ KUBECTL_COMMANDS: dict[str, str] = {
     "hold": "postroad.cli.remote:hold",
     "release": "postroad.cli.remote:release",
     "requeue": "postroad.cli.remote:requeue",
+    "discard": "postroad.cli.remote:discard",
     "republish": "postroad.cli.remote:republish",
     "audit": "postroad.cli.remote:audit",
 }

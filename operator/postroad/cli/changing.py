@@ -1,4 +1,4 @@
-"""Commands that change what waits: `remove purge flush hold release requeue republish`."""
+"""Commands that change what waits: `remove purge flush hold release requeue discard republish`."""
 
 from __future__ import annotations
 
@@ -69,6 +69,15 @@ async def release(queue: MailQueue, selector: Selector, as_json: bool) -> None:
 async def requeue(queue: MailQueue, selector: Selector, as_json: bool) -> None:
     """Give the selected dead letters a new turn."""
     await say_count(queue.requeue(on_purpose(selector)), as_json=as_json, verb="requeued")
+
+
+@click.command()
+@with_queue
+@selecting
+@json_option
+async def discard(queue: MailQueue, selector: Selector, as_json: bool) -> None:
+    """End the selected dead letters for ever; their bytes are deleted."""
+    await say_count(queue.discard(on_purpose(selector)), as_json=as_json, verb="discarded")
 
 
 @click.command()

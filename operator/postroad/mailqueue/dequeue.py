@@ -265,6 +265,7 @@ class _Dispatch:
         if verdict is Verdict.ATTEMPT:
             if reference.crashes and await dead.finish(engine, turn):
                 await ack(engine, self._delivery)
+                await self._release(wanted)
                 return None
             engine.bearings.check(fix)
             return await self._claimed_item(turn, reference, records)

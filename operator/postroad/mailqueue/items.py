@@ -237,6 +237,7 @@ class DistributedItem:
                 standing = await dead.bury(self._engine, self._turn, envelope, reason)
                 await protocol.finish(self._engine, self._turn, standing or Mark())
                 await ack(self._engine, self._delivery)
+        await self._lease.release_claimed()  # a requeue takes the claim on the same turn
         metrics.ENDED.labels(self._engine.label, "reject").inc()
 
     async def _delete_and_ack(self) -> None:

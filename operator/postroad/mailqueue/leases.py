@@ -37,11 +37,18 @@ class Lease:
         self.owner = owner
         self.claim_due = since
         self.claims = (*before, enqueue_id)
+        self.is_claimed = False
         self.when_ended = when_ended
 
     def end(self) -> None:
         """The item ended. The claim, if any, lapses by itself."""
         self._leases.forget(self)
+
+    async def release_claimed(self) -> None:
+        """As `release`, where claims were taken: the turn is over, and its mark keeps others from
+        transmitting it."""
+        if self.is_claimed:
+            await self.release()
 
     async def release(self) -> None:
         """Give all claims back, as nothing was transmitted. Best effort: else they lapse."""
@@ -72,6 +79,7 @@ class Leases:
         timing = self._engine.timing
         first = timing.claim / 3 if claimed else timing.keep_after
         lease = Lease(self, enqueue_id, owner, since + first, before, when_ended)
+        lease.is_claimed = claimed
         self._leases.add(lease)
         self._engine.in_hand.add(enqueue_id)
         metrics.LEASED.labels(self._engine.label).set(len(self._leases))
@@ -110,8 +118,11 @@ class Leases:
 
     async def _renew(self, lease: Lease) -> None:
         timing = self._engine.timing
+        lease.is_claimed = True
         try:
             await self._engine.view.claim(lease.enqueue_id, lease.owner, timing.claim)
+            if lease not in self._leases:
+                await self.release(lease)  # it ended, and gave its claims back, meanwhile
         except ServerError as error:  # tried again at the next round
             self._engine.log.debug("a claim was not renewed", error=type(error).__name__)
         else:

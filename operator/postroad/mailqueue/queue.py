@@ -14,6 +14,7 @@ from postroad.mailqueue.ages import AgesCache
 from postroad.mailqueue.audit import Orphan, audit
 from postroad.mailqueue.browse import browse
 from postroad.mailqueue.dequeue import dequeue
+from postroad.mailqueue.discard import discard
 from postroad.mailqueue.engine import Engine, Parts
 from postroad.mailqueue.enqueue import enqueue
 from postroad.mailqueue.items import DistributedItem
@@ -87,6 +88,9 @@ class DistributedQueue:
 
     async def requeue(self, selector: Selector) -> int:
         return await requeue.requeue(self._engine, selector)
+
+    async def discard(self, selector: Selector) -> int:
+        return await discard(self._engine, selector)
 
     async def republish(self, older_than: timedelta) -> int:
         decide = changes.republished(older_than)

@@ -32,7 +32,7 @@ async def dead_letters(engine: Engine, selector: Selector | None) -> AsyncIterat
     """Yield dead letters. One that cannot be read at all matches only `Selector.all()` (and None).
     Raises: ViewError."""
     now = engine.clock.now()
-    async for letter in _selected(engine, selector or Selector.all()):
+    async for letter in selected(engine, selector or Selector.all()):
         yield _unreadable(letter) if letter.turn is None else view_of(letter.turn, now, letter)
 
 
@@ -41,7 +41,7 @@ async def requeue(engine: Engine, selector: Selector) -> int:
     selector.require_purpose()
     engine.check_open()
     count = 0
-    async for letter in _selected(engine, selector):
+    async for letter in selected(engine, selector):
         count += await requeue_letter(engine, letter)
     return count
 
@@ -62,7 +62,7 @@ async def requeue_letter(engine: Engine, letter: DeadLetter) -> bool:
 async def _requeue(engine: Engine, letter: DeadLetter) -> bool:
     if letter.turn is None:
         return await _hand_back(engine, letter)
-    standing = await _end_as_dead(engine, letter.turn)
+    standing = await end_as_dead(engine, letter.turn)
     if standing is not None:
         if not standing.is_unknown:
             await engine.view.unbury(letter)
@@ -124,7 +124,7 @@ async def _hand_back(engine: Engine, letter: DeadLetter) -> bool:
     return True
 
 
-async def _end_as_dead(engine: Engine, turn: Turn) -> Mark | None:
+async def end_as_dead(engine: Engine, turn: Turn) -> Mark | None:
     """Return None when the turn really ended as rejected, else the mark that says otherwise. A
     burial that stopped half way is finished here; before browse start the mark may be gone, and the
     turn was final."""
@@ -171,7 +171,8 @@ async def _forget_failures(engine: Engine, turn: Turn) -> None:
         await engine.view.record(turn.mail_id, forgotten)
 
 
-async def _selected(engine: Engine, selector: Selector) -> AsyncIterator[DeadLetter]:
+async def selected(engine: Engine, selector: Selector) -> AsyncIterator[DeadLetter]:
+    """Yield the dead letters that are selected, oldest first. Raises: ViewError."""
     now = engine.clock.now()
     async for letter in engine.view.buried():
         if letter.turn is None:

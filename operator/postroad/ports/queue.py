@@ -213,6 +213,11 @@ class MailQueue(Protocol):
         attempts kept."""
         ...
 
+    async def discard(self, selector: Selector) -> int:
+        """End dead letters for good and return how many: they are never delivered, their bytes are
+        deleted. Raises: InvalidInput for an empty selector."""
+        ...
+
     async def republish(self, older_than: timedelta) -> int:
         """Give back to the broker what the view holds and the broker may have lost: due mails
         whose turn began longer ago than `older_than`. Harmless for mails that are still there."""

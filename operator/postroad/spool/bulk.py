@@ -1,4 +1,5 @@
-"""What people do to mails that wait: look at them, remove them, hold, release, flush, requeue.
+"""What people do to mails that wait: look at them, remove them, hold, release, flush, requeue,
+discard.
 
 Every change is a record per mail and one sync for all. A mail that gets another turn meanwhile is
 followed to it; one that a consumer has is removed or held as far as that is still possible.

@@ -185,7 +185,7 @@ class RemoteQueue:
         }
 
     async def change(self, operation: str, selector: Selector) -> int:
-        """Remove, flush, hold, release or requeue; return how many."""
+        """Remove, flush, hold, release, requeue or discard; return how many."""
         value = wire.selector_value(selector)
         return int(await self.connection.call(operation, selector=value))
 

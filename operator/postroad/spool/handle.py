@@ -201,6 +201,9 @@ class SpoolQueue:
     async def requeue(self, selector: Selector) -> int:
         return await (await self._queue()).change("requeue", selector)
 
+    async def discard(self, selector: Selector) -> int:
+        return await (await self._queue()).change("discard", selector)
+
     async def republish(self, older_than: timedelta) -> int:
         return await self._ask(lambda queue: queue.republish(older_than))
 

@@ -26,6 +26,7 @@ CHANGES: dict[str, tuple[bulk.Change, bool]] = {
     "hold": (bulk.hold, False),
     "release": (bulk.release, False),
     "requeue": (bulk.requeue, True),
+    "discard": (bulk.remove, True),
 }
 """What can be done to selected mails, and whether these are the dead letters."""
 

@@ -1,0 +1,52 @@
+"""Discard: dead letters end for good. The letter goes, then its bytes.
+
+A claim keeps a requeue away meanwhile. The bytes are deleted only while no other process can have
+had the claim since the letter was read; otherwise the audit decides, as it does for whatever a
+discard that stopped half way leaves.
+"""
+
+from __future__ import annotations
+
+from uuid import UUID
+
+from postroad.domain.selectors import Selector
+from postroad.mailqueue.endings import delete_bytes
+from postroad.mailqueue.engine import Engine
+from postroad.mailqueue.requeue import end_as_dead, selected
+from postroad.ports.view import DeadLetter
+
+
+async def discard(engine: Engine, selector: Selector) -> int:
+    """End dead letters; return how many. One that a requeue is giving a new turn stays, and one
+    that this release cannot decode. Raises: InvalidInput, ServerError."""
+    selector.require_purpose()
+    engine.check_open()
+    count = 0
+    async for letter in selected(engine, selector):
+        count += await _discard_letter(engine, letter)
+    return count
+
+
+async def _discard_letter(engine: Engine, letter: DeadLetter) -> bool:
+    """End a dead letter. Returns whether it is over by this call."""
+    owner, began = UUID(int=engine.chance.bits(128)), engine.clock.elapsed()
+    if not await engine.view.claim(letter.enqueue_id, owner, engine.timing.claim):
+        return False
+    try:
+        current = await engine.view.letter(letter.month, letter.enqueue_id)
+        if current is None or current.requeued_as is not None or not current.is_decoded:
+            return False
+        if current.turn is not None:
+            standing = await end_as_dead(engine, current.turn)
+            if standing is not None:
+                # The mail ended otherwise, or waits: only the letter is stale.
+                if not standing.is_unknown:
+                    await engine.view.unbury(current)
+                return False
+        await engine.view.unbury(current)
+        was_ours = engine.clock.elapsed() - began < engine.timing.claim / 2
+        if current.turn is not None and was_ours:
+            await delete_bytes(engine, [current.turn.blob_key])
+        return True
+    finally:
+        await engine.view.release_claim(letter.enqueue_id, owner)

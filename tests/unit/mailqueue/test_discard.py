@@ -1,0 +1,141 @@
+"""Dead letters are discarded with their bytes, whatever stops half way or meets whom."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from datetime import timedelta
+
+import pytest
+
+from contract.queue_harness import Consumer
+from postroad.adapters.memory.gate import Fault, Step, Stopped, at
+from postroad.domain.selectors import Selector
+from postroad.errors import PostroadError
+from support.post import Before, Post, Process
+
+ALL = Selector.all()
+MINUTE = timedelta(minutes=1)
+
+
+async def bury(post: Post, process: Process, *names: str) -> None:
+    await post.enqueue(process, *names)
+    consumer = Consumer(post, process.queue)
+    for _ in names:
+        await (await consumer.next()).reject("no")
+    await consumer.close()
+
+
+async def test_discard_takes_letter_and_bytes_at_once(post: Post, process: Process) -> None:
+    await bury(post, process, "one", "two")
+
+    assert await process.queue.discard(Selector(name="one")) == 1
+
+    post.check_nothing_is_left(["two"])
+
+
+@pytest.mark.parametrize("fault", [Fault.STOP_AFTER, Fault.AWAY, Fault.ANSWER_LOST])
+async def test_discard_that_stops_at_any_step_is_finished_by_repeating_it(fault: Fault) -> None:
+    for number in range(12):
+        post = Post()
+        process, victim = await post.start(), await post.start()
+        await bury(post, process, "mail")
+        victim.fail(at(number, fault))
+        with suppress(Stopped, PostroadError):
+            await victim.queue.discard(ALL)
+        await post.pass_time(3 * MINUTE)
+
+        await process.queue.discard(ALL)
+        for _ in range(4):  # until the rejected turn is cleaned
+            await process.queue.maintain()
+            await post.pass_time(10 * MINUTE)
+        await post.audit()
+
+        assert await post.recover() == []
+        post.check_nothing_is_left()
+        await post.close()
+
+
+@pytest.mark.parametrize("operation", ["claim", "letter", "limits", "end", "unbury", "delete"])
+async def test_discard_and_requeue_at_once_leave_a_whole_mail_or_none(
+    post: Post, process: Process, operation: str
+) -> None:
+    await bury(post, process, "mail")
+    other = await post.start()
+    counts: list[int] = []
+
+    async def requeue() -> None:
+        counts.append(await other.queue.requeue(ALL))
+
+    process.gate.before = Before(operation, requeue)
+    counts.append(await process.queue.discard(ALL))
+    process.gate.before = None
+    delivered = await post.recover()
+
+    assert sum(counts) == 1
+    assert delivered == (["mail"] if counts[0] else [])
+    post.check_nothing_is_left()
+
+
+async def test_suspended_discard_takes_no_bytes_of_a_mail_requeued_meanwhile(
+    post: Post, process: Process
+) -> None:
+    await bury(post, process, "mail")
+    other = await post.start()
+
+    async def sleep() -> None:
+        await post.pass_time(3 * MINUTE)
+        assert await other.queue.requeue(ALL) == 1
+
+    process.gate.before = Before("unbury", sleep)
+    await process.queue.discard(ALL)
+
+    assert await post.recover() == ["mail"]
+
+
+async def test_letter_that_a_requeue_left_half_way_is_not_discarded(
+    post: Post, process: Process
+) -> None:
+    await bury(post, process, "mail")
+    victim = await post.start()
+    victim.gate.plan = lambda step: Fault.STOP_AFTER if step.operation == "publish" else None
+    with pytest.raises(Stopped):
+        await victim.queue.requeue(ALL)
+    await post.pass_time(3 * MINUTE)
+
+    assert await process.queue.discard(ALL) == 0
+
+    assert await post.recover() == ["mail"]
+
+
+async def test_mail_rejected_in_a_claimed_turn_can_be_requeued_and_discarded_at_once(
+    post: Post, process: Process
+) -> None:
+    await post.enqueue(process, "mail", "other")
+    consumer = Consumer(post, process.queue)
+    for _ in range(2):
+        await (await consumer.next()).retry(timedelta(0))
+    for _ in range(2):
+        await (await consumer.next()).reject("no")
+
+    assert await process.queue.requeue(Selector(name="mail")) == 1
+    assert await process.queue.discard(Selector(name="other")) == 1
+    await consumer.close()
+
+
+async def test_claim_renewed_while_a_slow_item_is_rejected_is_given_back_too(
+    post: Post, process: Process
+) -> None:
+    await post.enqueue(process, "slow")
+    consumer = Consumer(post, process.queue)
+    item = await consumer.next()
+
+    async def reject(step: Step) -> None:
+        if step.operation == "claim":
+            process.gate.before = None
+            await item.reject("no")
+
+    process.gate.before = reject
+    await post.pass_time(10 * timedelta(seconds=1))
+
+    assert await process.queue.requeue(ALL) == 1
+    await consumer.close()
