@@ -23,6 +23,8 @@ POM = places.SOURCES / "cassandra-pom.xml"
 OPTIONS = places.SOURCES / "cassandra-jvm.options"
 OTHER_PLATFORMS = ("*-osx-*.jar", "*-windows-*.jar", "*-linux-aarch_64.jar", "*-linux-riscv64.jar")
 
+# Logins are read from one replica: so the client's consistency, and not the login's, decides what
+# a node answers that is cut off from the others.
 CONFIGURATION = """\
 cluster_name: postroad
 num_tokens: 16
@@ -32,6 +34,7 @@ authorizer: CassandraAuthorizer
 role_manager: CassandraRoleManager
 roles_validity: 500ms
 permissions_validity: 500ms
+auth_read_consistency_level: LOCAL_ONE
 endpoint_snitch: {{snitch}}
 seed_provider:
   - class_name: org.apache.cassandra.locator.SimpleSeedProvider
