@@ -46,6 +46,11 @@ async def time_of(view: View) -> datetime:
     return judged.time
 
 
+async def soon(view: View) -> datetime:
+    """Return a moment after all that was written until now."""
+    return await time_of(view) + timedelta(seconds=1)
+
+
 def turn(number: int = 1, partition: Partition = PARTITION) -> Turn:
     """A turn with as little in it as can be."""
     return Turn(
@@ -329,7 +334,7 @@ class ViewContract:
 
         assert set(await view.occupied(starts, 3)) == wanted
         assert set(await view.occupied(starts[:7], 1)) == set()
-        await view.delete_rows(Partition(starts[0], 1))
+        await view.delete_rows(Partition(starts[0], 1), await soon(view))
         assert set(await view.occupied(starts[:1], 3)) == set()
 
     async def test_deleting_rows_empties_the_partition_only(self, view: View) -> None:
@@ -338,8 +343,8 @@ class ViewContract:
         await view.insert(turn(1, other))
         await view.mark_delivered(key(1), NOW, NO_TRAITS)
 
-        await view.delete_rows(PARTITION)
-        await view.delete_rows(PARTITION)
+        await view.delete_rows(PARTITION, await soon(view))
+        await view.delete_rows(PARTITION, await soon(view))
 
         assert [each async for each in view.rows(PARTITION)] == []
         assert [each async for each in view.rows(other)] == [turn(1, other)]
@@ -657,6 +662,19 @@ class ViewContract:
 
         assert drained == [replace(closed, drained=True)]
         assert [each async for each in view.closed_slices(START)] == []
+
+    async def test_rows_that_come_later_are_not_deleted(self, view: View) -> None:
+        await view.insert(turn(1))
+        before = await time_of(view) - timedelta(minutes=1)
+
+        await view.delete_rows(PARTITION, before)
+        assert await view.row(key(1)) == turn(1)
+
+        await view.delete_rows(PARTITION, await time_of(view) + timedelta(milliseconds=5))
+        await asyncio.sleep(0.02)  # the view's clock goes on
+        await view.insert(turn(2))
+        assert await view.row(key(1)) is None
+        assert await view.row(key(2)) == turn(2)
 
     # Dead letters
 

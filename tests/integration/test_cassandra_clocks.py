@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
@@ -12,10 +13,12 @@ from uuid import UUID
 import pytest
 
 import servers
-from contract.view_contract import turn
+from contract.view_contract import NO_TRAITS, PARTITION, time_of, turn
 from postroad.adapters.cassandra.session import Session
 from postroad.adapters.cassandra.store import CassandraViewStore
+from postroad.domain.clocks import Judged
 from postroad.domain.mail import Outcome
+from postroad.domain.turns import PurgeLine
 from postroad.ports.view import DeadLetter, Record, TableOptions, View
 
 pytestmark = pytest.mark.needs("cassandra")
@@ -91,11 +94,58 @@ async def test_a_letter_is_taken_out_and_buried_again(
     assert [each.reason async for each in other.buried()] == ["again"]
 
 
+def let_lag(session: Session, seconds: float) -> None:
+    """Let a process take the view's time for earlier than it is."""
+    timestamps = session._clocks.timestamps
+    theirs = datetime.now(UTC) - timedelta(seconds=seconds)
+    timestamps.learn(timestamps.clock_ns(), Judged(theirs, timedelta(0), 2, ()))
+    timestamps._last = 0
+
+
+async def test_what_a_writer_whose_estimate_lags_writes_after_an_erasure_stays(
+    sessions: tuple[Session, Session], one: View, other: View
+) -> None:
+    """A queue is made anew under the same name at once. What was there is gone all the same."""
+    old, letter = turn(), DeadLetter(turn().enqueue_id, "2026-01", NOON, "no", turn())
+    new, new_letter = turn(2), replace(letter, enqueue_id=turn(2).enqueue_id, turn=turn(2))
+    await one.insert(old)
+    await one.mark_delivered(old.key, NOON, NO_TRAITS)
+    await one.bury(letter)
+    await one.draw_line(PARTITION, PurgeLine(old.enqueue_id, NOON))
+    await other.server_times()
+    let_lag(sessions[1], 4)
+
+    await one.erase()
+    await other.insert(new)
+    await other.mark_delivered(new.key, NOON, NO_TRAITS)
+    await other.bury(new_letter)
+
+    assert [each async for each in one.rows(PARTITION)] == [new]
+    assert [each async for each, _ in one.marks(PARTITION)] == [new.enqueue_id]
+    assert [each async for each in one.buried()] == [new_letter]
+    assert (await one.signs(PARTITION)).line is None
+
+
+async def test_a_row_of_a_machine_that_was_paused_outlives_an_earlier_cleanup(
+    sessions: tuple[Session, Session], one: View, other: View
+) -> None:
+    """Its estimate of the view's time stood still with its clocks."""
+    await one.insert(turn())
+    await other.server_times()
+    let_lag(sessions[1], 3600)
+
+    await one.delete_rows(PARTITION, await time_of(one) + timedelta(milliseconds=5))
+    await asyncio.sleep(0.02)  # the view's clock goes on
+    await asyncio.gather(*(other.insert(turn(number)) for number in (2, 3, 4)))
+
+    assert [each async for each in one.rows(PARTITION)] == [turn(2), turn(3), turn(4)]
+
+
 async def test_what_is_written_after_an_erasure_stays(one: View, other: View) -> None:
     await one.insert(turn())
     with clock_ahead(30):
         await one.erase()
 
-    await other.insert(turn())
+    await other.insert(turn(2))
 
-    assert await other.row(turn().key) == turn()
+    assert await other.row(turn(2).key) == turn(2)

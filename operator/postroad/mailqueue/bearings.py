@@ -66,8 +66,12 @@ class Bearings:
     async def earliest_now(self) -> datetime:
         """Return the view's time or the local clock's, whichever is earlier. Raises: ClockSkew when
         the view's hosts do not agree on the time, ViewError."""
+        return min(await self.view_now(), self._clock.now())
+
+    async def view_now(self) -> datetime:
+        """Return the view's time. Raises: as `earliest_now`."""
         time = await self._time()
-        return min(time.origin + self._clock.elapsed() - time.doubt, self._clock.now())
+        return time.origin + self._clock.elapsed() - time.doubt
 
     async def _time(self) -> ViewTime:
         time = (await self.fix()).time

@@ -29,7 +29,7 @@ class Cleaning:
         self._safe: datetime | None = None
 
     async def run(self) -> int:
-        """Clean what may be cleaned; return how many slices. Raises: ServerError,
+        """Clean what may be cleaned; return how many slices. Raises: ServerError, ClockSkew,
         ConfigurationStale."""
         engine = self._engine
         limits = await engine.bearings.refresh()
@@ -65,11 +65,20 @@ class Cleaning:
         for partition in partitions:
             await self._rescue_late(partition, closed.rows.get(partition.bucket_id, 0))
             await self._hand_down_deliveries(partition)
+        # What is to be deleted was there a lease ago. A row that comes now was not looked at.
+        before = await self._engine.bearings.view_now() - self._youngest
         for partition in partitions:
-            await view.delete_rows(partition)
+            await view.delete_rows(partition, before)
         for partition in partitions:
-            await view.delete_marks(partition)
+            # Without its mark, a row that stays would look like late mail.
+            if not (await view.count_rows(partition, None)).total:
+                await view.delete_marks(partition)
         await view.forget_slice(closed.slice_start)
+
+    @property
+    def _youngest(self) -> timedelta:
+        timing = self._engine.timing
+        return max(timing.lease - timing.apart, timedelta(0))
 
     async def _rescue_late(self, partition: Partition, known: int) -> None:
         """Give mail a new turn whose row came after the slice was closed: it has no mark, and must

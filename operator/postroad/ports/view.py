@@ -278,8 +278,9 @@ class View(Protocol):
         """Forget a slice that was cleaned. Idempotent."""
         ...
 
-    async def delete_rows(self, partition: Partition) -> None:
-        """Delete a partition's rows: one statement. Idempotent."""
+    async def delete_rows(self, partition: Partition, written_before: datetime) -> None:
+        """Delete a partition's rows that were written before a moment of the view's time: one
+        statement. A row that comes later stays, whatever clock its writer has. Idempotent."""
         ...
 
     async def delete_marks(self, partition: Partition) -> None:

@@ -48,16 +48,16 @@ def test_a_timestamp_is_the_views_time(hand: Hand, timestamps: Timestamps) -> No
 
     hand.ns = 1002 * MS
 
-    assert abs(timestamps() - (NOON_US + 1_000_000)) <= 1000
+    assert abs(timestamps.now_us() - (NOON_US + 1_000_000)) <= 1000
 
 
 def test_timestamps_only_grow(hand: Hand, timestamps: Timestamps) -> None:
     learn(timestamps, 0, NOON, 4 * MS)
     hand.ns = 10 * MS
-    found = [timestamps() for _ in range(3)]
+    found = [timestamps.now_us() for _ in range(3)]
 
     learn(timestamps, 9 * MS, NOON - timedelta(seconds=2), 10 * MS)  # their clock was set back
-    found += [timestamps() for _ in range(3)]
+    found += [timestamps.now_us() for _ in range(3)]
 
     assert found == sorted(set(found))
 
@@ -70,7 +70,7 @@ def test_one_host_with_a_wrong_clock_is_not_believed(hand: Hand, timestamps: Tim
     for theirs in (wrong, wrong, right, wrong, NOON - timedelta(hours=1), wrong):
         learn(timestamps, 0, theirs, MS)
 
-    assert abs(timestamps() - NOON_US) <= 2000
+    assert abs(timestamps.now_us() - NOON_US) <= 2000
 
 
 def test_what_is_read_three_times_is_believed_however_far_it_is(
@@ -82,7 +82,7 @@ def test_what_is_read_three_times_is_believed_however_far_it_is(
     for _ in range(3):
         learn(timestamps, 0, NOON + timedelta(hours=1), 4 * MS)
 
-    assert abs(timestamps() - (NOON_US + 3600 * 1_000_000)) <= 3000
+    assert abs(timestamps.now_us() - (NOON_US + 3600 * 1_000_000)) <= 3000
 
 
 def test_what_two_hosts_agree_on_is_believed_at_once(hand: Hand, timestamps: Timestamps) -> None:
@@ -91,7 +91,7 @@ def test_what_two_hosts_agree_on_is_believed_at_once(hand: Hand, timestamps: Tim
 
     learn(timestamps, 0, NOON + timedelta(hours=1), MS, votes=2)
 
-    assert abs(timestamps() - (NOON_US + 3600 * 1_000_000)) <= 2000
+    assert abs(timestamps.now_us() - (NOON_US + 3600 * 1_000_000)) <= 2000
 
 
 def test_a_clock_that_is_not_believed_is_logged(
@@ -110,11 +110,11 @@ def test_a_slow_answer_says_less_than_a_quick_one_before(
     hand: Hand, timestamps: Timestamps
 ) -> None:
     learn(timestamps, 0, NOON, MS)
-    before = timestamps()
+    before = timestamps.now_us()
 
     learn(timestamps, MS, NOON + timedelta(seconds=3), 4000 * MS)
 
-    assert timestamps() - before <= 1000
+    assert timestamps.now_us() - before <= 1000
 
 
 def test_with_time_a_slow_answer_says_more_than_an_old_one(
@@ -126,4 +126,15 @@ def test_with_time_a_slow_answer_says_more_than_an_old_one(
     learn(timestamps, day, NOON + timedelta(days=1, seconds=1), day + 2 * MS)  # they drifted
 
     hand.ns = day
-    assert abs(timestamps() - (NOON_US + 86_401_000_000)) <= 2000
+    assert abs(timestamps.now_us() - (NOON_US + 86_401_000_000)) <= 2000
+
+
+def test_what_is_left_to_the_server_gets_no_timestamp(timestamps: Timestamps) -> None:
+    learn(timestamps, 0, NOON, MS)
+
+    with timestamps.left_to_the_server(True):
+        assert timestamps() is None
+
+    with timestamps.left_to_the_server(False):
+        assert timestamps() is not None
+    assert timestamps() is not None

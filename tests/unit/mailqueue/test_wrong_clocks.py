@@ -325,6 +325,26 @@ async def test_late_mail_that_both_cleanup_and_a_consumer_meet_is_delivered_once
     assert post.copies("late") == 1
 
 
+async def test_late_mail_that_comes_while_its_slice_is_cleaned_is_delivered(
+    post: Post, process: Process, resumed_beside: Process
+) -> None:
+    """Cleanup has looked at the rows, and is about to delete them."""
+    since = post.clock.elapsed()
+
+    async def at_the_last_moment(step: Step) -> None:
+        if step.operation == "delete_rows" and not post.tables.live():
+            resumed_beside.clock.pause(post.clock.elapsed() - since)
+            await post.enqueue(resumed_beside, "late")
+
+    process.gate.before = at_the_last_moment
+    await upkeep(post, process, rounds=2)
+
+    assert [turn.envelope.name for turn in post.tables.live()] == ["late"]
+    post.check_marks_have_rows()
+    assert await post.recover() == ["late"]
+    assert post.copies("late") == 1
+
+
 @pytest.mark.parametrize("operation", ["delete_rows", "delete_marks", "forget_slice"])
 async def test_invariant_4_content_start_moves_only_behind_what_is_deleted(
     post: Post, process: Process, operation: str

@@ -3,35 +3,90 @@
 Which partitions a queue has follows from its configurations over time; erasing does not trust them
 and asks the tables. Rows go before marks, so that a crash between leaves no mail that looks live.
 Claims are left: they end by themselves within minutes.
+
+A queue may be made anew under the same name at once, by a writer whose estimate of the view's time
+lags. So whole partitions are deleted as of a moment before which no such writer stamps, and what is
+younger by its own id, which is never used again. Source: ADR 0016.
 """
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
 
 from postroad.adapters.cassandra import mark_statements, statements
-from postroad.adapters.cassandra.session import Session
+from postroad.adapters.cassandra.session import Session, Statement
+from postroad.domain.clocks import AGREEING
 
 AT_ONCE = 32
 """Deletions on their way at the same time."""
 
-_DELETE = {
-    "enqueued_mails": statements.DELETE_ROWS,
-    "deleted_mails": mark_statements.DELETE_MARKS,
-    "deliveries": statements.DELETE_RECORDS,
-    "dead_letters": statements.DELETE_LETTERS,
-}
+APART_US = 2 * AGREEING // timedelta(microseconds=1)
+"""How far the stamps of two writers may be from each other, by the clocks that they believe."""
+
+Key = tuple[object, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Table:
+    """How a table's partitions are deleted, and what is left in one."""
+
+    name: str
+    partition: Statement
+    ids: Statement
+    one: Statement
+
+
+_TABLES = (
+    _Table(
+        "enqueued_mails",
+        statements.DELETE_ROWS,
+        statements.SELECT_ROW_IDS,
+        statements.DELETE_ROW,
+    ),
+    _Table(
+        "deleted_mails",
+        mark_statements.ERASE_MARKS,
+        mark_statements.SELECT_MARK_IDS,
+        mark_statements.DELETE_MARK,
+    ),
+    _Table(
+        "dead_letters",
+        statements.DELETE_LETTERS,
+        statements.SELECT_LETTER_IDS,
+        statements.UNBURY,
+    ),
+)
 
 
 async def erase_queue(session: Session, queue: str) -> None:
     """Delete all of a queue's partitions, then its limits. Idempotent. Raises: ViewError."""
-    for table, deletion in _DELETE.items():
-        async for page in session.pages(statements.PARTITIONS[table], (queue,)):
-            keys = [tuple(row.values()) for row in page]
-            for start in range(0, len(keys), AT_ONCE):
-                batch = keys[start : start + AT_ONCE]
-                await asyncio.gather(*(session.execute(deletion, key) for key in batch))
-    for statement in statements.ERASE_BY_QUEUE:
-        await session.execute(statement, (queue,))
+    now = session.now_us()
+    for table in _TABLES:
+        async for keys in _partitions(session, table.name, queue):
+            await _each(session, table.partition, [(now - APART_US, *key) for key in keys])
+            for key in keys:
+                async for page in session.pages(table.ids, key):
+                    left = [(now + APART_US, *key, row["enqueue_id"]) for row in page]
+                    await _each(session, table.one, left)
+            if table.name == "deleted_mails":
+                await _each(session, mark_statements.DELETE_SIGNS, keys)
+    async for keys in _partitions(session, "deliveries", queue):
+        await _each(session, statements.DELETE_RECORDS, keys)
+    await session.execute(statements.DELETE_SLICES, (queue,))
+    await session.execute(statements.DELETE_MONTHS, (now - APART_US, queue))
     for row in await session.execute(statements.SELECT_LIMITS, (queue,)):
         await session.execute(statements.FORGET_LIMITS, (queue, row["incarnation"]))
+
+
+async def _partitions(session: Session, table: str, queue: str) -> AsyncIterator[list[Key]]:
+    async for page in session.pages(statements.PARTITIONS[table], (queue,)):
+        yield [tuple(row.values()) for row in page]
+
+
+async def _each(session: Session, deletion: Statement, keys: Sequence[Key]) -> None:
+    for start in range(0, len(keys), AT_ONCE):
+        batch = keys[start : start + AT_ONCE]
+        await asyncio.gather(*(session.execute(deletion, key) for key in batch))

@@ -153,3 +153,20 @@ CHANGE_SUCCESSOR = Statement(
 
 DELETE_MARKS = Statement(f"DELETE FROM {{keyspace}}.deleted_mails WHERE {PARTITION}")
 """One tombstone for the partition; written only after its rows are deleted."""
+
+ERASE_MARKS = Statement(
+    f"DELETE FROM {{keyspace}}.deleted_mails USING TIMESTAMP ? WHERE {PARTITION}"
+)
+"""As `DELETE_MARKS`, of what was written before."""
+
+DELETE_MARK = Statement(f"DELETE FROM {{keyspace}}.deleted_mails USING TIMESTAMP ? WHERE {TURN}")
+"""One mark, or a line's own row; for erasing only."""
+
+DELETE_SIGNS = Statement(
+    f"DELETE {', '.join(LINE_COLUMNS)}, swept_through, was_delivered, was_ended"
+    f" FROM {{keyspace}}.deleted_mails WHERE {PARTITION}"
+)
+"""The static columns, for erasing only."""
+
+SELECT_MARK_IDS = Statement(select("deleted_mails", ("enqueue_id",), PARTITION), page_size=1000)
+"""Which marks an erasure left."""

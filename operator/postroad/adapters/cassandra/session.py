@@ -52,7 +52,8 @@ class Statement:
     `timeout` of None is the session's; counting needs more. `first_page` of None is as large as
     the others; a smaller one is there sooner. `serial` reads what lightweight transactions wrote,
     finishing one that is under way; for SELECTs only. `everywhere` lets a transaction be agreed on
-    by a quorum of all data centers, not of the local one.
+    by a quorum of all data centers, not of the local one. `stamped_by_server`: with the time at
+    which it arrives there, not the one at which it was made here.
     """
 
     cql: str
@@ -61,6 +62,7 @@ class Statement:
     first_page: int | None = None
     serial: bool = False
     everywhere: bool = False
+    stamped_by_server: bool = False
 
 
 class Session:
@@ -122,7 +124,8 @@ class Session:
             prepared = self._prepared.get(statement) or await self._prepare(session, statement)
             batch.add(self._bound(prepared, statement, values))
             timeout = max(timeout, statement.timeout or timeout)
-        rows, _ = await self._send(session, batch, timeout, None)
+        by_server = all(statement.stamped_by_server for statement, _ in together)
+        rows, _ = await self._send(session, batch, timeout, None, by_server=by_server)
         return rows
 
     async def pages(
@@ -164,6 +167,10 @@ class Session:
             raise translated(error) from error
         return self._clocks.now()
 
+    def now_us(self) -> int:
+        """Return the view's time, as it was last read, in microseconds."""
+        return self._clocks.timestamps.now_us()
+
     async def local_nodes(self) -> int:
         """Return how many hosts the local data center has. Errors as `execute`."""
         cluster, _ = await self._connected()
@@ -187,7 +194,9 @@ class Session:
         bound = self._bound(prepared, statement, values)
         if state is None and statement.first_page is not None:
             bound.fetch_size = statement.first_page
-        return await self._send(session, bound, statement.timeout or self._request_timeout, state)
+        timeout = statement.timeout or self._request_timeout
+        by_server = statement.stamped_by_server
+        return await self._send(session, bound, timeout, state, by_server=by_server)
 
     def _bound(
         self, prepared: PreparedStatement, statement: Statement, values: Sequence[object]
@@ -198,14 +207,21 @@ class Session:
             raise ViewRefused(f"a value does not fit {statement.cql!r}: {error}") from error
 
     async def _send(
-        self, session: DriverSession, query: object, timeout: timedelta, state: bytes | None
+        self,
+        session: DriverSession,
+        query: object,
+        timeout: timedelta,
+        state: bytes | None,
+        *,
+        by_server: bool = False,
     ) -> tuple[list[Row], bytes | None]:
         async with self._slots:
             arrival = self._inbox.expect()
             try:
-                response = session.execute_async(
-                    query, timeout=timeout.total_seconds(), paging_state=state
-                )
+                with self._clocks.timestamps.left_to_the_server(by_server):
+                    response = session.execute_async(
+                        query, timeout=timeout.total_seconds(), paging_state=state
+                    )
                 response.add_callbacks(
                     self._inbox.rows,
                     self._inbox.error,

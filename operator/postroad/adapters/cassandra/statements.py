@@ -53,8 +53,10 @@ LETTER_COLUMNS = ("queue", "month", "died_at", "reason", "body", "requeued_as", 
 
 # Rows
 
-INSERT_ROW = Statement(insert("enqueued_mails", ("queue", *ROW_COLUMNS)))
-"""Plain, since an id is never used twice for different rows; repeating it changes nothing."""
+INSERT_ROW = Statement(insert("enqueued_mails", ("queue", *ROW_COLUMNS)), stamped_by_server=True)
+"""Plain, since an id is never used twice for different rows; repeating it changes nothing. Stamped
+by the coordinator: a partition's deletion swallows what is stamped before it, and the clock of the
+writer may have stood still."""
 
 SELECT_ROW = Statement(select("enqueued_mails", ROW_COLUMNS, TURN))
 """One row, by its whole key."""
@@ -98,8 +100,16 @@ SELECT_OCCUPIED = Statement(
 """Which of many partitions have rows. The coordinator reads each of them, most often by a Bloom
 filter alone; one by one they would cost a round trip each."""
 
-DELETE_ROWS = Statement(f"DELETE FROM {{keyspace}}.enqueued_mails WHERE {PARTITION}")
-"""One tombstone for the partition, however many rows it has."""
+DELETE_ROWS = Statement(
+    f"DELETE FROM {{keyspace}}.enqueued_mails USING TIMESTAMP ? WHERE {PARTITION}"
+)
+"""One tombstone for the partition, however many rows it has; of what was written before."""
+
+DELETE_ROW = Statement(f"DELETE FROM {{keyspace}}.enqueued_mails USING TIMESTAMP ? WHERE {TURN}")
+"""One row, for erasing only."""
+
+SELECT_ROW_IDS = Statement(select("enqueued_mails", ("enqueue_id",), PARTITION), page_size=1000)
+"""Which rows an erasure left."""
 
 # Claims and delivery records
 
@@ -243,11 +253,20 @@ for erasing only."""
 DELETE_RECORDS = Statement("DELETE FROM {keyspace}.deliveries WHERE queue = ? AND mail_id = ?")
 """One mail's records."""
 
-DELETE_LETTERS = Statement("DELETE FROM {keyspace}.dead_letters WHERE queue = ? AND month = ?")
+DELETE_LETTERS = Statement(
+    "DELETE FROM {keyspace}.dead_letters USING TIMESTAMP ? WHERE queue = ? AND month = ?"
+)
 """One month's letters."""
 
-ERASE_BY_QUEUE = tuple(
-    Statement(f"DELETE FROM {{keyspace}}.{table} WHERE queue = ?")
-    for table in ("slices", "dead_letter_months")
+SELECT_LETTER_IDS = Statement(
+    select("dead_letters", ("enqueue_id",), "queue = ? AND month = ?"), page_size=1000
 )
-"""Tables with one partition for each queue."""
+"""Which letters an erasure left."""
+
+DELETE_MONTHS = Statement(
+    "DELETE FROM {keyspace}.dead_letter_months USING TIMESTAMP ? WHERE queue = ?"
+)
+"""All months but one that was just noted, which is empty then."""
+
+DELETE_SLICES = Statement("DELETE FROM {keyspace}.slices WHERE queue = ?")
+"""All of a queue. One made anew closes none for longer than clocks may be apart."""

@@ -6,14 +6,17 @@ at arrival, a write that was stuck in a cut connection would win over those that
 So each write gets the view's time at which it was made here: the clocks of Cassandra's hosts are
 read when the session connects and with every `Session.server_times`, what most of them agree on is
 believed (`domain.clocks`), and in between CLOCK_BOOTTIME goes on.
-(Lightweight transactions have timestamps of their own, which Cassandra orders.)
+(Lightweight transactions have timestamps of their own, which Cassandra orders; rows, which are
+never written twice with different values, are left to the coordinator: `INSERT_ROW`.)
 """
 
 from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from datetime import timedelta
 
@@ -34,6 +37,7 @@ ENOUGH = 3
 """So many readings of one host in a row that agree with each other are believed, whatever was
 known. What two hosts or more agree on is believed at once."""
 
+_LEFT: ContextVar[bool] = ContextVar("left to the server", default=False)
 _LOG = logger("cassandra")
 
 
@@ -71,7 +75,20 @@ class Timestamps:
         self._last = 0
         self._lock = threading.Lock()
 
-    def __call__(self) -> int:
+    def __call__(self) -> int | None:
+        return None if _LEFT.get() else self.now_us()
+
+    @contextmanager
+    def left_to_the_server(self, is_left: bool) -> Iterator[None]:
+        """Give no timestamp to what is sent here, so that the coordinator gives one, if so."""
+        before = _LEFT.set(is_left)
+        try:
+            yield
+        finally:
+            _LEFT.reset(before)
+
+    def now_us(self) -> int:
+        """Return the view's time in microseconds, later than ever before."""
         with self._lock:
             if self._reading is None:
                 return time.time_ns() // 1000  # only clocks are read before the first learning

@@ -147,8 +147,9 @@ class CassandraView(CassandraMarks):
     async def forget_slice(self, slice_start: datetime) -> None:
         await self._decide(statements.FORGET_SLICE, self._queue, slice_start)
 
-    async def delete_rows(self, partition: Partition) -> None:
-        await self._session.execute(statements.DELETE_ROWS, self._place(partition))
+    async def delete_rows(self, partition: Partition, written_before: datetime) -> None:
+        timestamp = rows.own_timestamp(written_before)
+        await self._session.execute(statements.DELETE_ROWS, (timestamp, *self._place(partition)))
 
     async def bury(self, letter: DeadLetter) -> None:
         await self._session.execute(statements.NOTE_MONTH, (self._queue, letter.month))
@@ -184,8 +185,7 @@ class CassandraView(CassandraMarks):
         return await self._session.server_times()
 
     async def erase(self) -> None:
-        # By a fresh look at the clock: what a queue made anew under this name writes must be later.
-        await self._session.server_times()
+        await self._session.server_times()  # the tombstones' time is a fresh one
         await erase_queue(self._session, self._queue)
         self._incarnation = None
 

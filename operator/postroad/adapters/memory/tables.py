@@ -36,12 +36,14 @@ class Tables:
     """Of rows that are inserted from now on."""
 
     expire_at: dict[TurnKey, datetime] = field(default_factory=dict)
+    written: dict[TurnKey, datetime] = field(default_factory=dict)
     undecodable: set[TurnKey] = field(default_factory=set)
     """Rows whose cells no reader of this release decodes; counts and names of bytes are read."""
 
     def insert(self, turn: Turn) -> None:
         """Insert a row that lives for `row_lifetime`."""
         self.rows[turn.key] = turn
+        self.written[turn.key] = self.clock.now()
         self.expire_at[turn.key] = self.clock.now() + self.row_lifetime
 
     def unexpired(self) -> dict[TurnKey, Turn]:

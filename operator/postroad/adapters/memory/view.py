@@ -9,7 +9,7 @@ from uuid import UUID
 
 from postroad.adapters.memory.gate import Gate
 from postroad.adapters.memory.marks import MemoryMarks
-from postroad.adapters.memory.tables import Tables, count, delete, within
+from postroad.adapters.memory.tables import Tables, count, within
 from postroad.domain.clocks import HostTime, Readings
 from postroad.domain.slices import Partition, TurnKey
 from postroad.domain.turns import Turn, UndecodableRow
@@ -133,8 +133,13 @@ class MemoryView(MemoryMarks):
     async def forget_slice(self, slice_start: datetime) -> None:
         await self._step("forget_slice", lambda: self._tables.slices.pop(slice_start, None))
 
-    async def delete_rows(self, partition: Partition) -> None:
-        await self._step("delete_rows", lambda: delete(self._tables.rows, partition))
+    async def delete_rows(self, partition: Partition, written_before: datetime) -> None:
+        def effect() -> None:
+            for key, _ in within(self._tables.rows, partition):
+                if self._tables.written.get(key, written_before) <= written_before:
+                    del self._tables.rows[key]
+
+        await self._step("delete_rows", effect)
 
     # Dead letters
 
