@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from datetime import timedelta
+from typing import TypeVar
 
+from postroad.errors import ViewUnavailable
 from postroad.ports.clock import Chance, Clock
+
+T = TypeVar("T")
 
 
 class Backoff:
@@ -21,3 +26,15 @@ class Backoff:
         duration = self._next * (0.5 + self._chance.uniform() / 2)
         self._next = min(self._next * 2, self._longest)
         await self._clock.sleep(duration)
+
+
+async def persist(backoff: Backoff, tries: int, work: Callable[[], Awaitable[T]]) -> T:
+    """Do work that may be repeated, at most `tries` times, while the view does not answer in time.
+    Raises: what the last try raised, or another error at once."""
+    for _ in range(tries - 1):
+        try:
+            return await work()
+        except ViewUnavailable:
+            pass  # what it was asked for may have been done: asking again tells
+        await backoff.wait()
+    return await work()

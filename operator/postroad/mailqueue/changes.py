@@ -15,6 +15,10 @@ from postroad.mailqueue.browse import Waiting, waiting
 from postroad.mailqueue.bulk import count
 from postroad.mailqueue.engine import Engine
 
+TRIES = 5
+"""How often one mail of a bulk operation is tried, with backoff, while the view is silent: one
+transaction of thousands that timed out must not end them all."""
+
 Decision = Callable[[Turn, datetime], Change | None]
 """What to change of a waiting turn at a moment; None: nothing."""
 
@@ -72,7 +76,7 @@ async def change_turn(engine: Engine, turn: Turn, decide: Decision, now: datetim
     if wanted is None:
         standing = await engine.view.mark(turn.key)
     else:
-        standing = await protocol.replace(engine, turn, wanted)
+        standing = await protocol.replace(engine, turn, wanted, tries=TRIES)
         if standing is None:
             return True
     return await _change_successor(engine, turn, standing or Mark(), decide, now)

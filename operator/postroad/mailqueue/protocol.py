@@ -18,25 +18,28 @@ from postroad.domain.references import Reference
 from postroad.domain.slices import TurnKey
 from postroad.domain.turns import Change, Ending, EndingKind, Mark, Turn
 from postroad.domain.wire import encode
+from postroad.mailqueue.backoff import persist
 from postroad.mailqueue.chains import cut
 from postroad.mailqueue.endings import delete_bytes, end
 from postroad.mailqueue.engine import Engine
 
 
-async def replace(engine: Engine, turn: Turn, change: Change) -> Mark | None:
+async def replace(engine: Engine, turn: Turn, change: Change, *, tries: int = 1) -> Mark | None:
     """Replace a turn. Durable when it returns.
 
     Returns None, or the mark that stood there first and that decides (nothing was changed then).
-    Raises: ServerError, ClockSkew, ConfigurationStale; the replacement is then not begun, or
-    anybody finishes it.
+    Each half is tried so often: an ending whose outcome is unknown is asked for again, and found to
+    be this one or another's. Raises: ServerError, ClockSkew, ConfigurationStale; the replacement is
+    then not begun, or anybody finishes it.
     """
     change = await cut(engine, change)
     successor = await engine.new_key(after=turn.enqueue_id)
     ending = Ending(EndingKind.REPLACED, engine.clock.now(), successor, change)
-    standing = await end(engine, turn, ending)
-    if standing is not None:
+    standing = await persist(engine.backoff(), tries, lambda: end(engine, turn, ending))
+    if standing is not None and (standing.ending is None or standing.ending.successor != successor):
         return standing
-    await finish(engine, turn, Mark(ending=ending))
+    begun = standing or Mark(ending=ending)
+    await persist(engine.backoff(), tries, lambda: finish(engine, turn, begun))
     return None
 
 
