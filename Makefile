@@ -55,11 +55,15 @@ bench: setup ## measure side by side with a peer (ROOM=queue or ROOM=mta)
 	$(PY) -m bench $(ROOM)
 
 # One run by default; see docs/chaos.md for what else can be said.
+BACKEND := memory
 SEED := 1
 SEEDS := 1
-SECONDS := 3600
-chaos: setup ## look for lost, returned and repeated mail under drawn faults (SEED= SEEDS= SECONDS= BITE=)
-	$(PY) -m chaos $(if $(BITE),bite $(filter-out all,$(BITE)),run --seed $(SEED) --seeds $(SEEDS) --seconds $(SECONDS))
+SECONDS := $(if $(filter memory,$(BACKEND)),3600,300)
+MINUTES := 0
+chaos: setup ## look for lost, returned and repeated mail under drawn faults (BACKEND= SEED= SEEDS= SECONDS= BITE=)
+	$(if $(filter single,$(BACKEND)),cd tests && $(PYTHON) -m stack up rabbitmq cassandra s3)
+	eval "$$(cd tests && $(PYTHON) -m stack env)"; \
+	$(PY) -m chaos $(if $(BITE),bite $(filter-out all,$(BITE)),run --backend $(BACKEND) --seed $(SEED) --seeds $(SEEDS) --seconds $(SECONDS) --minutes $(MINUTES))
 
 clean: ## stop the local stack and remove what was built here
 	-cd tests && $(PYTHON) -m stack down

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import asyncio
 import json
 import logging
 import sys
@@ -11,12 +12,12 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 
-from chaos import history, memory, nemesis, report, shrink
+from chaos import history, memory, nemesis, real, report, shrink
 from chaos.bites import BITES, undone
 from chaos.checker import Violation, check
 from chaos.history import Event
 from chaos.nemesis import Fault
-from chaos.pace import PRODUCTION
+from chaos.pace import PRODUCTION, QUICK
 from chaos.report import Cost, Totals
 
 BUILD = Path(__file__).resolve().parents[2] / "build" / "chaos"
@@ -28,15 +29,30 @@ BITE_SEEDS = 20
 def run(backend: str, seed: int, schedule: Sequence[Fault], seconds: float) -> list[Event]:
     """Return the history of one run, kept under `build/chaos`."""
     directory = BUILD / f"{backend}-{seed}"
-    events = memory.run(seed, schedule, seconds)
-    history.write(directory, events)
+    if backend == "memory":
+        events = memory.run(seed, schedule, seconds)
+        history.write(directory, events)
+    else:
+        events = asyncio.run(town(backend, seed).run(schedule, seconds))
     (directory / "schedule.json").write_text(json.dumps([asdict(each) for each in schedule]))
     return events
 
 
 def draw(backend: str, seed: int, seconds: float) -> tuple[Fault, ...]:
     """Draw the faults of a run."""
-    return nemesis.draw(seed, seconds, memory.menu(), PRODUCTION)
+    if backend == "memory":
+        return nemesis.draw(seed, seconds, memory.menu(), PRODUCTION)
+    return nemesis.draw(seed, seconds, town(backend, seed).menu, QUICK)
+
+
+def town(backend: str, seed: int) -> real.Town:
+    """Return the processes of a run over real servers."""
+    directory = BUILD / f"{backend}-{seed}"
+    if backend == "single":
+        return real.Town(directory, seed)
+    from chaos.cluster import ClusterTown  # only here: its stack needs root
+
+    return ClusterTown(directory, seed)
 
 
 def soak(options: argparse.Namespace) -> int:
@@ -126,7 +142,7 @@ def main(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m chaos")
     commands = parser.add_subparsers(required=True)
     running = commands.add_parser("run", help="let processes work under faults, and check")
-    running.add_argument("--backend", choices=("memory",), default="memory")
+    running.add_argument("--backend", choices=("memory", "single", "cluster"), default="memory")
     running.add_argument("--seed", type=int, default=1)
     running.add_argument(
         "--seeds", type=int, default=1, help="how many runs, one seed after another"

@@ -33,6 +33,7 @@ class Kind(StrEnum):
     UNKNOWN = "delivered although it was never enqueued"
     SIZE = "size differs from a recount"
     LEFT = "left over"
+    UNFINISHED = "the drain did not end"
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,6 +229,8 @@ def _sizes(ledger: Ledger) -> Iterator[Violation]:
 
 def _left(ledger: Ledger) -> Iterator[Violation]:
     """After the drain nothing is left of any mail, on any server."""
+    if not any(event.op == "remains" for event in ledger.events):
+        yield Violation(Kind.UNFINISHED, "", inf, "nothing is known of what is left")
     for event in ledger.events:
         if event.op == "remains":
             for what, items in event.data["remains"].items():

@@ -15,7 +15,6 @@ from chaos import orderly
 from chaos.drain import Remains, drain
 from chaos.history import Event, ListRecorder, ordered
 from chaos.nemesis import BIRTH, RATES, STEPS, Fault, Means, Menu, birth_offset, carry_out
-from chaos.observed import Observed
 from chaos.opening import NAMESPACE, Opening
 from chaos.pace import PRODUCTION, Pace
 from chaos.workload import Place, administrate, produce, work
@@ -28,7 +27,6 @@ from postroad.adapters.memory.servers import MemoryServers, World
 from postroad.errors import ClockSkew
 from postroad.ports.broker import Broker
 from postroad.ports.queue import MailQueue
-from postroad.ports.view import View
 
 BUCKET = "chaos"
 QUEUES = ("q0", "q1")
@@ -103,7 +101,6 @@ class Actor:
             self._town.pace,
             self.clock.running.wait,
             self._keep,
-            self._town.clocked,
         )
 
     def _keep(self, broker: Broker) -> Broker:
@@ -202,18 +199,6 @@ async def opened(opening: Opening, name: str, *, create: bool = False) -> MailQu
             await opening.clock.sleep(timedelta(seconds=5))
 
 
-class _Clocked(Observed):
-    """A view that is asked for its time through one host or another."""
-
-    def __init__(self, port: View, town: Town) -> None:
-        super().__init__(port)
-        self._town = town
-
-    async def server_time(self) -> datetime:
-        time: datetime = await self._port.server_time()
-        return time + self._town.error_of_host()
-
-
 class Town:
     """The servers, the processes and what is wrong with them."""
 
@@ -248,7 +233,6 @@ class Town:
             "undeleted": Means(2, ("blobs",), SHARES),
             "slow": Means(2, SERVERS, (0.5, 3, 10)),
             "disconnect": Means(3, (*WORKERS, "all")),
-            "host clock": Means(1.5, ("view",), STEPS[4:]),
             "kill": Means(4, moving),
             "suspend": Means(4, moving, (0, 1)),
             "vm pause": Means(2, moving),
@@ -283,14 +267,6 @@ class Town:
     def delay_of(self, step: Step) -> float:
         slow = (each for each in self._wrong.values() if each.kind == "slow")
         return sum(each.amount for each in slow if each.target == step.server)
-
-    def clocked(self, view: View) -> View:
-        return cast("View", _Clocked(view, self))
-
-    def error_of_host(self) -> timedelta:
-        """Return by how much the host is wrong that answers now: one of three."""
-        wrong = [each.amount for each in self._wrong.values() if each.kind == "host clock"]
-        return timedelta(seconds=wrong[0] if wrong and not self._chance.randrange(3) else 0.0)
 
     async def begin(self, fault: Fault) -> None:
         actor = self.actors.get(fault.target)

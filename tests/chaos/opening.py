@@ -20,15 +20,14 @@ from postroad.mailqueue.queue import DistributedQueue
 from postroad.ports.broker import Broker
 from postroad.ports.clock import Chance, Clock
 from postroad.ports.servers import Servers
-from postroad.ports.view import View
 
 NAMESPACE = "chaos"
 
 
 @dataclass(frozen=True)
 class Opening:
-    """What one process opens its queues with. `running` is `observed_view`'s; `broker` and `view`
-    may put something before the ports."""
+    """What one process opens its queues with. `running` is `observed_view`'s; `broker` may
+    put something before that port."""
 
     servers: Servers
     bucket: Callable[[QueueName], str]
@@ -38,7 +37,6 @@ class Opening:
     pace: Pace
     running: Callable[[], Awaitable[object]] | None = None
     broker: Callable[[Broker], Broker] = lambda port: port
-    view: Callable[[View], View] = lambda port: port
 
     async def open(self, queue: str, *, create: bool = False) -> DistributedQueue:
         """Open a queue by its short name. Raises: QueueNotFound, ServerError, ClockSkew."""
@@ -50,7 +48,7 @@ class Opening:
             history, self.clock, lease=timing.lease, grace=timing.grace
         )
         await configuration.start()
-        view = self.view(self.servers.views().view(str(name)))
+        view = self.servers.views().view(str(name))
         running = {} if self.running is None else {"running": self.running}
         parts = Parts(
             name=name,

@@ -108,6 +108,8 @@ class Written:
         self.call(op, 100, 101, "drain#1", queue=QUEUE, result={"mails": mails, "last": last})
 
     def kinds(self) -> list[Kind]:
+        """Check, after a drain that left nothing."""
+        self.note(1000, "drain#1", "remains", queue=QUEUE, remains={})
         return [each.kind for each in check(sorted(self.events, key=lambda each: each.at))]
 
 
@@ -405,3 +407,7 @@ def test_what_is_left_on_a_server_is_found(written: Written) -> None:
     written.note(100, "drain#1", "remains", queue=QUEUE, remains={"rows": [], "objects": ["o"]})
 
     assert written.kinds() == [Kind.LEFT]
+
+
+def test_a_run_without_a_drain_proves_nothing() -> None:
+    assert [each.kind for each in check([])] == [Kind.UNFINISHED]

@@ -1,0 +1,128 @@
+"""Back end `cluster`: three nodes of each server (`stack.clusters`), which have every fault."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import os
+import random
+from collections.abc import Mapping
+from pathlib import Path
+
+from chaos.nemesis import RATES, STEPS, Fault, Means, Menu
+from chaos.pace import QUICK
+from chaos.real import ACTORS, Town
+from stack.clusters import Cluster
+
+FOLDER_VARIABLE = "POSTROAD_TEST_CLUSTER"
+"""Names the folder of a cluster that stays up between runs; without it, one under `build`."""
+
+DELAYS = (0.05, 0.3, 1.0)
+"""Seconds by which a packet or a sync is held back."""
+
+
+class ClusterTown(Town):
+    """The processes of a run, each with an address of its own, and the nodes."""
+
+    def __init__(
+        self, directory: Path, seed: int, rate: float = QUICK.mails, undo: str | None = None
+    ) -> None:
+        folder = os.environ.get(FOLDER_VARIABLE, str(directory.parent / "cluster"))
+        self.cluster = Cluster.up(Path(folder))
+        self._base = self.cluster.environment()
+        super().__init__(directory, seed, rate, undo)
+
+    def base(self) -> Mapping[str, str]:
+        return self._base
+
+    def environment(self, actor: str) -> Mapping[str, str]:
+        variables = self.cluster.environment(actor)
+        return {**variables, **self.own(variables)}
+
+    @property
+    def menu(self) -> Menu:
+        nodes = self.cluster.nodes
+        disks = tuple(each for each in nodes if not each.startswith("s3"))
+        return {
+            **super().menu,
+            "node kill": Means(5, nodes),
+            "node pause": Means(4, nodes),
+            "partition": Means(6, ("halves", "ring", "one way", "client")),
+            "slow network": Means(2, nodes, DELAYS),
+            "slow disk": Means(2, disks, DELAYS),
+            "node clock": Means(3, disks, STEPS),
+            "node drift": Means(1, disks, RATES),
+            "disk full": Means(2, disks),
+            "rolling restart": Means(0.5, ("cassandra", "rabbitmq")),
+        }
+
+    async def begin(self, fault: Fault) -> None:
+        if fault.target in self.actors:
+            await super().begin(fault)
+        else:
+            await asyncio.to_thread(self._begin, fault)
+
+    def _begin(self, fault: Fault) -> None:
+        cluster, kind, target = self.cluster, fault.kind, fault.target
+        if kind == "node kill":
+            cluster.kill(target)
+        elif kind == "node pause":
+            cluster.pause(target)
+        elif kind == "partition":
+            self._cut(fault)
+        elif kind == "slow network":
+            cluster.slow(target, network=fault.amount)
+        elif kind == "slow disk":
+            cluster.slow(target, disk=fault.amount)
+        elif kind == "node clock":
+            cluster.skew(target, fault.amount)
+        elif kind == "node drift":
+            cluster.skew(target, 0, fault.amount)
+        elif kind == "disk full":
+            cluster.fill_disk(target)
+        elif kind == "rolling restart":
+            for node in cluster.nodes:
+                if node.startswith(target):
+                    cluster.restart(node)
+
+    def _cut(self, fault: Fault) -> None:
+        """Divide nodes and processes as the fault's number draws it. The latest cut holds."""
+        chance = random.Random(f"{self.seed}/{fault.number}")
+        members = [*self.cluster.nodes, *ACTORS]
+        chance.shuffle(members)
+        middle = len(members) // 2
+        if fault.target == "halves":
+            self.cluster.partition(members[:middle], members[middle:])
+        elif fault.target == "one way":
+            self.cluster.partition(members[:middle], members[middle:], one_way=True)
+        elif fault.target == "client":
+            lonely = chance.choice(ACTORS)
+            self.cluster.partition([lonely], list(self.cluster.nodes))
+        else:
+            ring = itertools.pairwise([*members, members[0]])
+            thirds = [members[each::3] for each in range(3)]
+            pairs = [a + b for a, b in itertools.combinations(thirds, 2)]
+            self.cluster.partition(*(pairs if chance.random() < 0.5 else map(list, ring)))
+
+    async def end(self, fault: Fault) -> None:
+        if fault.target in self.actors:
+            await super().end(fault)
+        else:
+            await asyncio.to_thread(self._end, fault)
+
+    def _end(self, fault: Fault) -> None:
+        cluster, kind, target = self.cluster, fault.kind, fault.target
+        if kind in ("node kill", "node pause"):
+            cluster.start(target)
+        elif kind == "partition":
+            cluster.heal()
+        elif kind in ("slow network", "slow disk"):
+            cluster.slow(target)
+        elif kind in ("node clock", "node drift"):
+            cluster.skew(target, 0)
+        elif kind == "disk full":
+            cluster.free_disk(target)
+            cluster.start(target)
+
+    async def heal(self) -> None:
+        await asyncio.to_thread(self.cluster.restore)

@@ -1,0 +1,108 @@
+"""One life of a real process: `python -m chaos.process JOB.json`. Servers come from POSTROAD_*."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import random
+import signal
+import sys
+from collections.abc import Awaitable
+from dataclasses import dataclass
+from pathlib import Path
+
+from chaos import clockwork, workload
+from chaos.bites import undone
+from chaos.drain import drain
+from chaos.history import FileRecorder
+from chaos.opening import Opening
+from chaos.pace import QUICK
+from chaos.remains import remains
+from postroad.adapters.machine.clocks import MachineChance, MachineClock
+from postroad.bootstrap.cluster import connect
+from postroad.ports.queue import MailQueue
+from postroad.settings import from_environment
+
+AGAIN = 1.0
+"""Seconds until what could not be opened is opened again."""
+
+
+@dataclass(frozen=True)
+class Job:
+    """What the nemesis starts a process with. `role` is `creator`, `producer`, `worker`,
+    `administrator` or `drain`; `rate` is a producer's."""
+
+    role: str
+    life: str
+    directory: str
+    seed: int
+    queues: tuple[str, ...]
+    bucket: str
+    controls: str
+    rate: float
+    undo: str | None = None
+
+
+async def main(job: Job) -> None:
+    """Do the job; SIGTERM ends it at once but for what the drain writes."""
+    recorder = FileRecorder(Path(job.directory), job.life, clockwork.true_now)
+    servers = connect(from_environment())
+    clock, chance = MachineClock(), random.Random(f"{job.seed}/{job.life}")
+    opening = Opening(servers, lambda name: job.bucket, clock, MachineChance(), recorder, QUICK)
+    queues: dict[str, MailQueue] = {}
+    for name in job.queues:
+        queues[name] = await _opened(opening, name, create=job.role == "creator")
+    recorder.note("open")
+    place = workload.Place(
+        queues,
+        clock,
+        recorder,
+        chance,
+        QUICK,
+        lambda queue: opening.cut_anew(queue, chance.random()),
+    )
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, place.over.set)
+    if job.role == "drain":
+        await drain(place, lambda queue: remains(queue, job.bucket))
+    elif job.role == "producer":
+        await workload.produce(place, job.rate)
+    elif job.role == "worker":
+        await _until(place, workload.work(place))
+    elif job.role == "administrator":
+        await workload.administrate(place)
+    for queue in queues.values():
+        await queue.close()
+    await servers.close()
+
+
+async def _until(place: workload.Place, work: Awaitable[None]) -> None:
+    task = asyncio.ensure_future(work)
+    over = asyncio.ensure_future(place.over.wait())
+    await asyncio.wait([task, over], return_when=asyncio.FIRST_COMPLETED)
+    if task.done():
+        task.result()
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+
+
+async def _opened(opening: Opening, name: str, *, create: bool) -> MailQueue:
+    """Open a queue, however long servers are away. A creator whose clock is refused ends: the
+    nemesis starts it again with a right one."""
+    while True:
+        try:
+            return await opening.open(name, create=create)
+        except Exception as error:
+            logging.warning("%s is not open yet: %r", name, error)
+            if create:
+                raise
+            await asyncio.sleep(AGAIN)
+
+
+if __name__ == "__main__":
+    given = Job(**json.loads(Path(sys.argv[1]).read_text()))
+    clockwork.Controls(Path(given.controls)).install()
+    logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(name)s %(message)s")
+    QUICK.install()
+    with undone(given.undo):
+        asyncio.run(main(given))

@@ -1,0 +1,94 @@
+"""A look into the real servers, past postroad: what they still have of a queue."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+import os
+from datetime import UTC, datetime
+from typing import Any
+from urllib.parse import quote, unquote, urlsplit
+from urllib.request import Request, urlopen
+
+from chaos.drain import Remains
+from chaos.opening import NAMESPACE
+from support.servers import cql, store_client
+
+
+def management(path: str, method: str = "GET", body: dict[str, Any] | None = None) -> Any:
+    """Ask RabbitMQ's management API; `{vhost}` in a path is the one of the URI."""
+    broker = urlsplit(os.environ["POSTROAD_RABBITMQ_URI"])
+    base = urlsplit(os.environ["POSTROAD_RABBITMQ_MANAGEMENT_URL"])
+    vhost = quote(unquote(broker.path[1:]), safe="")
+    url = f"http://{base.hostname}:{base.port}/api/{path.format(vhost=vhost)}"
+    request = Request(url, None if body is None else json.dumps(body).encode(), method=method)
+    login = f"{unquote(broker.username or '')}:{unquote(broker.password or '')}"
+    request.add_header("Authorization", f"Basic {base64.b64encode(login.encode()).decode()}")
+    request.add_header("Content-Type", "application/json")
+    with urlopen(request, timeout=15) as answer:
+        found = answer.read()
+    return json.loads(found) if found else None
+
+
+def user() -> str:
+    """Return RabbitMQ's user."""
+    return unquote(urlsplit(os.environ["POSTROAD_RABBITMQ_URI"]).username or "guest")
+
+
+async def remains(queue: str, bucket: str) -> Remains:
+    """Return what is left of a queue. Raises: whatever a server answers with."""
+    return await asyncio.to_thread(_remains, f"{NAMESPACE}.{queue}", bucket)
+
+
+def _remains(name: str, bucket: str) -> Remains:
+    tables = os.environ["POSTROAD_CASSANDRA_KEYSPACE"]
+    keys = "slice_start, bucket_id, enqueue_id"
+    rows = {
+        (each.slice_start, each.bucket_id, each.enqueue_id)
+        for each in cql(f"SELECT queue, {keys} FROM {tables}.enqueued_mails")
+        if each.queue == name
+    }
+    starts = [
+        each.content_start
+        for each in cql(f"SELECT queue, content_start FROM {tables}.limits")
+        if each.queue == name and each.content_start is not None
+    ]
+    start = max(starts, default=datetime.min.replace(tzinfo=UTC)).replace(tzinfo=None)
+    marks = [
+        (each.slice_start, each.bucket_id, each.enqueue_id)
+        for each in cql(f"SELECT queue, {keys}, ending, delivered_at FROM {tables}.deleted_mails")
+        if each.queue == name and each.enqueue_id is not None
+    ]
+    claims = cql(f"SELECT queue, enqueue_id FROM {tables}.claims")
+    letters = cql(f"SELECT queue, enqueue_id FROM {tables}.dead_letters")
+    client = store_client()
+    try:
+        pages = client.get_paginator("list_objects_v2").paginate(Bucket=bucket, Prefix=f"{name}/")
+        objects = [entry["Key"] for page in pages for entry in page.get("Contents", ())]
+    finally:
+        client.close()
+    return {
+        "rows": [str(each) for each in rows],
+        "marks": [str(each) for each in marks if each in rows or each[0] >= start],
+        "claims": [str(each.enqueue_id) for each in claims if each.queue == name],
+        "letters": [str(each.enqueue_id) for each in letters if each.queue == name],
+        "messages": [
+            f"{each['name']}: {each['messages']}"
+            for each in management("queues/{vhost}")
+            if each.get("messages")
+        ],
+        "objects": objects,
+    }
+
+
+def drop_bucket(bucket: str) -> None:
+    """Delete a bucket and all that is in it."""
+    client = store_client()
+    try:
+        for page in client.get_paginator("list_objects_v2").paginate(Bucket=bucket):
+            for entry in page.get("Contents", ()):
+                client.delete_object(Bucket=bucket, Key=entry["Key"])
+        client.delete_bucket(Bucket=bucket)
+    finally:
+        client.close()
