@@ -5,10 +5,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Any
+from typing import Any, cast
 
 from chaos.workload import Place, change, consume, list_letters, list_waiting
 from postroad.errors import PostroadError
+from postroad.mailqueue.queue import DistributedQueue
 from postroad.ports.queue import MailQueue
 
 Remains = Mapping[str, list[str]]
@@ -93,10 +94,22 @@ class _Drain:
                 remains = {"unknown": [repr(error)]}
             if not any(remains.values()) or not self._has_time:
                 return remains
+            if not any(left for kind, left in remains.items() if kind != "objects"):
+                await self._audit()
 
     async def _round(self) -> None:
         await self._place.sleep(self._place.pace.upkeep)
         await self._upkeep()
+
+    async def _audit(self) -> None:
+        """Delete what processes that were killed left of uploads, as `postroad audit` does."""
+
+        queue = cast(DistributedQueue, self._queue)
+
+        async def work() -> Mapping[str, Any]:
+            return {"count": len([each async for each in queue.audit(repair=True)])}
+
+        await self._place.call("audit", work, queue=self._name)
 
     async def _upkeep(self) -> None:
         async def work() -> Mapping[str, Any]:

@@ -25,6 +25,7 @@ from postroad.adapters.memory.gate import Fault as Broken
 from postroad.adapters.memory.gate import Gate, Plan, Step
 from postroad.adapters.memory.servers import MemoryServers, World
 from postroad.errors import ClockSkew
+from postroad.mailqueue.audit import CLAIM_ID
 from postroad.ports.broker import Broker
 from postroad.ports.queue import MailQueue
 
@@ -360,7 +361,11 @@ class Town:
                 for each in tables.marks
                 if each in tables.rows or start is None or each.slice_start >= start
             ],
-            "claims": [str(each) for each, (_, until) in tables.claims.items() if until > now],
+            "claims": [
+                str(each)
+                for each, (_, until) in tables.claims.items()
+                if until > now and each != CLAIM_ID
+            ],
             "letters": [str(each) for each in tables.letters],
             "messages": [str(each.message_id) for each in messages],
             "objects": [

@@ -74,6 +74,7 @@ QUICK = Pace(
         claim=timedelta(seconds=20),
         longest_backoff=timedelta(seconds=3),
         hold=timedelta(seconds=60),
+        upload=timedelta(seconds=30),
     ),
     window=timedelta(seconds=20),
     upkeep=5,

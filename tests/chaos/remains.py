@@ -13,6 +13,7 @@ from urllib.request import Request, urlopen
 
 from chaos.drain import Remains
 from chaos.opening import NAMESPACE
+from postroad.mailqueue.audit import CLAIM_ID
 from support.servers import cql, store_client
 
 
@@ -71,7 +72,11 @@ def _remains(name: str, bucket: str) -> Remains:
     return {
         "rows": [str(each) for each in rows],
         "marks": [str(each) for each in marks if each in rows or each[0] >= start],
-        "claims": [str(each.enqueue_id) for each in claims if each.queue == name],
+        "claims": [
+            str(each.enqueue_id)
+            for each in claims
+            if each.queue == name and each.enqueue_id != CLAIM_ID
+        ],
         "letters": [str(each.enqueue_id) for each in letters if each.queue == name],
         "messages": [
             f"{each['name']}: {each['messages']}"
