@@ -104,7 +104,7 @@ class _Drain:
     async def _audit(self) -> None:
         """Delete what processes that were killed left of uploads, as `postroad audit` does."""
 
-        queue = cast(DistributedQueue, self._queue)
+        queue = cast("DistributedQueue", self._queue)
 
         async def work() -> Mapping[str, Any]:
             return {"count": len([each async for each in queue.audit(repair=True)])}
