@@ -1,9 +1,9 @@
 """The distributed queue on real servers. `CASE` chooses among the cases, comma separated.
 
-`rates`, `operations`, `retries` and `backlog` are measured by default. `disk` takes most of an
-hour; `james` takes some minutes, and needs the Java compiler. Each case's module says what it does
-and which variables change it. `BENCH_LOOP=asyncio` runs them without uvloop, which the programs
-use.
+`rates`, `operations`, `retries` and `backlog` are measured by default. `held` counts requests while
+one mail is held; `disk` takes most of an hour; `james` takes some minutes, and needs the Java
+compiler. Each case's module says what it does and which variables change it.
+`BENCH_LOOP=asyncio` runs them without uvloop, which the programs use.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import uvloop
 from bench import (
     queue_backlog,
     queue_disk,
+    queue_held,
     queue_james,
     queue_operations,
     queue_rates,
@@ -32,6 +33,7 @@ CASES: dict[str, Callable[[Place], Awaitable[list[Result]]]] = {
     "operations": queue_operations.measure,
     "retries": queue_retries.measure,
     "backlog": queue_backlog.measure,
+    "held": queue_held.measure,
     "disk": queue_disk.measure,
     "james": queue_james.measure,
 }

@@ -87,7 +87,8 @@ async def test_after_500_transitions_the_folded_status_replays_to_what_the_mirro
     session: Session, queue: str
 ) -> None:
     history = CassandraHistory(session, queue)
-    settled = await settle(history, ViewConfiguration(), at=NOON, by="operator")
+    first = ViewConfiguration(bucket_count=1)
+    settled = await settle(history, first, at=NOON, by="operator")
     for index in range(1, 500):
         wanted = ViewConfiguration(bucket_count=index + 1, update_browse_start_pace=index + 1)
         settled = await settle(history, wanted, at=NOON, by="operator", generation=index)

@@ -51,8 +51,9 @@ class View(Model):
     """Length of a slice of time, in whole seconds, at least 1s. A new value must divide the
     accepted one: after 1h, for example 30m, 20m, 15m, 10m, 5m or 1m. It can never grow."""
 
-    bucket_count: Annotated[int, Field(ge=1, le=1024)] = 1
-    """Partitions of a slice, to spread it over Cassandra's nodes. It can only grow."""
+    bucket_count: Annotated[int, Field(ge=1, le=1024)] = 3
+    """Partitions of a slice, to spread it over Cassandra's nodes: as many as there are is a good
+    number. It can only grow."""
 
     update_browse_start_pace: Annotated[int, Field(ge=1, le=1_000_000_000)] = 1000
     """How rarely browse start is updated: once in so many ended mails, on average. Free to

@@ -96,7 +96,7 @@ def test_a_window_of_a_fraction_of_a_second_is_invalid() -> None:
 
 
 def test_an_empty_history_leads_nowhere_and_a_longer_one_to_its_last_configuration() -> None:
-    first, last = ViewConfiguration(), ViewConfiguration(bucket_count=2)
+    first, last = ViewConfiguration(), ViewConfiguration(bucket_count=4)
 
     assert replay(()) is None
     state = replay(history_of(first, last))
@@ -131,6 +131,23 @@ def test_a_refusal_is_recorded_again_after_another_change_was_accepted() -> None
     assert isinstance(history[-1], ConfigurationRefused)
 
 
+def test_a_new_queue_has_as_many_buckets_as_a_small_cassandra_servers() -> None:
+    assert ViewConfiguration().bucket_count == 3
+
+
+def test_a_queue_of_an_older_default_keeps_its_bucket_and_may_grow_to_the_new_one() -> None:
+    one = ViewConfiguration(bucket_count=1)
+    history = history_of(one)
+
+    stays = decide(history, one, at=NOON)
+    grows = decide(history, ViewConfiguration(), at=NOON)
+
+    assert (stays.event, stays.refusal) == (None, None)
+    assert grows.refusal is None
+    assert isinstance(grows.event, ConfigurationChanged)
+    assert [each.field for each in grows.event.changes] == ["bucketCount"]
+
+
 def test_a_change_names_what_changed() -> None:
     history = history_of(ViewConfiguration(), ViewConfiguration(timedelta(minutes=30), 4))
 
@@ -138,12 +155,12 @@ def test_a_change_names_what_changed() -> None:
     assert isinstance(event, ConfigurationChanged)
     assert [(each.field, each.before, each.after) for each in event.changes] == [
         ("sliceWindow", "1h", "30m"),
-        ("bucketCount", "1", "4"),
+        ("bucketCount", "3", "4"),
     ]
 
 
 def test_a_history_with_a_gap_is_not_replayed() -> None:
-    history = history_of(ViewConfiguration(), ViewConfiguration(bucket_count=2))
+    history = history_of(ViewConfiguration(), ViewConfiguration(bucket_count=4))
 
     with pytest.raises(HistoryMissing, match="between 0 and 2"):
         replay(history[1:])
