@@ -158,6 +158,8 @@ class _Dialogue:
         if reply == HANG_UP:
             return True
         if reply in (SILENCE, HALF_CLOSE):
+            if reply == HALF_CLOSE and not self._writer.can_write_eof():
+                return True  # TLS cannot be closed by halves
             if reply == HALF_CLOSE:
                 self._writer.write_eof()
             while await self._reader.read(1 << 16):
@@ -193,8 +195,11 @@ class _Dialogue:
         return await self._answer(verb, argument, "250 2.0.0 ok")
 
     async def _start_tls(self, argument: str) -> bool:
-        if await self._answer("STARTTLS", argument, "220 2.0.0 go on"):
+        reply = self._sink.rule("STARTTLS", argument)
+        if await self._say(reply, "220 2.0.0 go on"):
             return True
+        if reply is not None and not reply.startswith("220"):
+            return False
         assert self._sink._tls is not None
         await self._writer.start_tls(self._sink._tls)
         self._tls = True
@@ -254,7 +259,7 @@ class _Dialogue:
                 self._sink.keep(mail)
             return await self._say(reply, "250 2.0.0 kept")
         replies = {each: self._sink.rule("DOT", each) for each in mail.recipients}
-        mail.recipients = [each for each, reply in replies.items() if reply is None]
+        mail.recipients = [each for each, reply in replies.items() if (reply or "2")[0] == "2"]
         if mail.recipients:
             self._sink.keep(mail)
         for reply in replies.values():
