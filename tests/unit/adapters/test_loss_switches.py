@@ -1,0 +1,167 @@
+"""Settings of the adapters that mail depends on, each of which could be turned without any error:
+what is asked of the servers, and what their answers mean."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from datetime import timedelta
+from types import SimpleNamespace
+from typing import Any, cast
+from uuid import UUID
+
+import pytest
+from cassandra import ConsistencyLevel
+from cassandra.cluster import EXEC_PROFILE_DEFAULT
+from pika import frame, spec
+
+from postroad.adapters.cassandra import history, mark_statements, schema, statements
+from postroad.adapters.cassandra.access import Access, cluster_of
+from postroad.adapters.cassandra.session import Session, Statement
+from postroad.adapters.rabbitmq.connection import Channel
+from postroad.adapters.rabbitmq.publisher import _Confirming
+from postroad.adapters.rabbitmq.topology import NEVER, topology_of
+from postroad.adapters.rabbitmq.unconfirmed import Message
+from postroad.adapters.s3.objects import translated
+from postroad.domain.names import QueueName
+from postroad.errors import BlobMissing, BlobsUnavailable, BrokerUnavailable, Unroutable
+from postroad.ports.view import TableOptions
+
+SECOND = timedelta(seconds=1)
+ACCESS = Access(("127.0.0.1",), 9042, "dc1", "keyspace")
+MESSAGE = Message("work", UUID(int=1), b"body")
+TOPOLOGY = topology_of(QueueName("mail", "outgoing"), 7)
+
+
+# Cassandra
+
+
+def test_every_read_and_write_is_a_quorum_of_the_local_data_center() -> None:
+    cluster = cluster_of(ACCESS, SECOND, SECOND)
+    profiles = cluster.profile_manager.profiles
+    cluster.shutdown()
+
+    profile = profiles[EXEC_PROFILE_DEFAULT]  # the others are the driver's, for graphs
+    assert profile.consistency_level == ConsistencyLevel.LOCAL_QUORUM
+    assert profile.serial_consistency_level == ConsistencyLevel.LOCAL_SERIAL
+
+
+async def test_no_statement_is_prepared_with_a_level_below_the_profiles() -> None:
+    """None is the profile's; SERIAL reads are stronger."""
+    session = Session(ACCESS)
+    levels = {}
+    for module in (statements, mark_statements, history):
+        for name, each in vars(module).items():
+            if isinstance(each, Statement):
+                driver = SimpleNamespace(
+                    prepare=lambda _: SimpleNamespace(consistency_level=None, fetch_size=None)
+                )
+                prepared = await session._prepare_on_server(cast("Any", driver), each)
+                levels[name] = (prepared.consistency_level, each.serial)
+    await session.close()
+
+    assert len(levels) > 30
+    assert {(None, False), (ConsistencyLevel.LOCAL_SERIAL, True)} >= set(levels.values())
+
+
+@pytest.mark.parametrize("condition", ["ending = null", "delivered_at = null", "purged_through ="])
+def test_ending_is_written_only_where_no_other_mark_stands(condition: str) -> None:
+    _, _, conditions = mark_statements.END.cql.partition(" IF ")
+
+    assert condition in conditions
+
+
+@pytest.mark.parametrize("table", ["deleted_mails", "deliveries"])
+def test_marks_and_records_outlive_rows_that_were_written_to_live_longer(table: str) -> None:
+    shorter = TableOptions({}, timedelta(days=7), timedelta(hours=6), timedelta(hours=3))
+    before = schema.wanted(replace(shorter, row_lifetime=timedelta(days=14)))
+
+    assert schema.options_of(table, before, shorter).row_lifetime == timedelta(days=14)
+    assert schema.options_of("enqueued_mails", before, shorter).row_lifetime == timedelta(days=7)
+
+
+def test_marks_live_longer_before_rows_do() -> None:
+    order = schema.AGING_TABLES
+
+    assert order.index("deleted_mails") < order.index("enqueued_mails")
+
+
+# RabbitMQ
+
+
+class Driver:
+    """A channel of the driver that notes what is published."""
+
+    def __init__(self) -> None:
+        self.published: list[tuple[spec.BasicProperties, bool]] = []
+
+    def add_on_return_callback(self, callback: Any) -> None:
+        self.returned = callback
+
+    def basic_publish(
+        self, _: str, __: str, ___: bytes, properties: spec.BasicProperties, mandatory: bool = False
+    ) -> None:
+        self.published.append((properties, mandatory))
+
+
+def confirming() -> tuple[_Confirming, Driver]:
+    driver = Driver()
+    channel = SimpleNamespace(driver=driver, when_lost=[], lost=None)
+    return _Confirming(cast("Channel", channel)), driver
+
+
+async def test_message_is_persistent_and_comes_back_when_no_queue_takes_it() -> None:
+    channel, driver = confirming()
+
+    confirm = channel.send("exchange", MESSAGE)
+
+    [(properties, mandatory)] = driver.published
+    assert properties.delivery_mode == 2
+    assert mandatory
+    driver.returned(None, None, properties, None)
+    channel.on_confirm(frame.Method(1, spec.Basic.Ack(1)))
+    with pytest.raises(Unroutable):
+        await confirm
+
+
+async def test_nack_is_no_confirm() -> None:
+    channel, _ = confirming()
+    confirm = channel.send("exchange", MESSAGE)
+
+    channel.on_confirm(frame.Method(1, spec.Basic.Nack(1)))
+
+    with pytest.raises(BrokerUnavailable):
+        await asyncio.wait_for(confirm, 1)
+
+
+def test_dead_queue_drops_nothing_however_often_it_is_tried() -> None:
+    [dead] = [each for each in TOPOLOGY.queues if each.routing_key == "dead"]
+
+    assert dead.arguments["x-delivery-limit"] == NEVER == 1_000_000_000
+    assert "x-dead-letter-exchange" not in dead.arguments
+    assert not {"x-max-length", "x-max-length-bytes", "x-message-ttl"} & dead.arguments.keys()
+
+
+def test_what_moves_on_is_kept_until_its_next_queue_has_it() -> None:
+    moving = [each for each in TOPOLOGY.queues if each.routing_key != "dead"]
+
+    assert len(moving) > 10
+    for each in moving:
+        assert each.arguments["x-dead-letter-strategy"] == "at-least-once"
+        assert each.arguments["x-overflow"] == "reject-publish"
+    assert {each.arguments["x-queue-type"] for each in TOPOLOGY.queues} == {"quorum"}
+
+
+# S3
+
+
+def test_only_the_stores_own_word_says_that_bytes_are_missing() -> None:
+    class NotFoundError(Exception):
+        """What obstore raises for any 404."""
+
+    proxy = NotFoundError("server returned 404 Not Found: <html>no such page</html>")
+    store = NotFoundError("404 Not Found: <Error><Code>NoSuchKey</Code></Error>")
+
+    assert isinstance(translated(proxy), BlobsUnavailable)
+    assert translated(proxy).transient
+    assert isinstance(translated(store), BlobMissing)
