@@ -177,3 +177,29 @@ async def test_sweep_that_is_refused_for_a_while_loses_no_alarm_and_no_bytes(
     assert post.blobs == {}
     assert metrics.UNDELETED.labels(str(NAME))._value.get() == before
     assert browse_start_lags(post) < 4 * WINDOW
+
+
+async def test_mark_of_a_delivery_that_ends_after_cleanup_is_in_nobodys_way(
+    post: Post, process: Process
+) -> None:
+    """It has no row any more: it lies before browse start, and expires."""
+    await post.enqueue(process, "removed in hand")
+    consumer, item = await post.take(process)
+    other = await post.start()
+    assert await other.queue.remove(ALL) == 1
+    for _ in range(4):
+        await post.pass_time(2 * WINDOW)
+        await other.queue.maintain()
+    assert (post.tables.rows, post.tables.marks) == ({}, {})
+
+    await item.done()
+    assert len(post.tables.marks) == 1
+    await consumer.close()
+    await traffic(post, other, HOUR)
+
+    start = post.tables.limits.browse_start
+    assert start is not None
+    assert browse_start_lags(post) < 4 * WINDOW
+    assert all(key in post.tables.rows or key.slice_start < start for key in post.tables.marks)
+    assert (await other.queue.size()).size == 0
+    assert [view async for view in other.queue.browse()] == []
