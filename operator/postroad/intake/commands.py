@@ -35,8 +35,8 @@ _PATH = re.compile(
 _ROUTE = re.compile(r"@[^:]*:")
 _PARAMETER = re.compile(r"([A-Za-z0-9][A-Za-z0-9-]*)(?:=([^\s=\x00-\x20\x7f]+))?")
 LONGEST_ENVID, LONGEST_ORCPT = 100, 500
-"""Characters of xtext. A longer one makes a command that servers may refuse for good. Source: RFC
-3461 4.4, 4.2."""
+"""Characters of xtext; a longer one makes a command that servers may refuse for good.
+Source: RFC 3461 4.4, 4.2."""
 
 _NOTIFY = frozenset(("NEVER", "SUCCESS", "FAILURE", "DELAY"))
 
