@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from datetime import timedelta
 from uuid import UUID
 
@@ -15,12 +16,15 @@ from postroad.domain.wire import encode
 from postroad.errors import (
     BlobsError,
     BrokerError,
+    BrokerRefused,
     BrokerUnavailable,
     ClockSkew,
+    CredentialsRefused,
     DeadlineExceeded,
     InvalidMail,
     PostroadError,
     ServerError,
+    Unroutable,
     ViewError,
 )
 from postroad.mailqueue.engine import Engine
@@ -90,6 +94,12 @@ async def _upload(engine: Engine, blob_key: str, mail: Mail) -> Stored:
     return stored
 
 
+Withdrawal = Callable[[Engine, Turn], Awaitable[Mark | None]]
+
+IN_HAND = Mark()
+"""Stands for the mark of a turn that a consumer has claimed: the mail was accepted."""
+
+
 class _Registration:
     """One turn on its way into the view and the broker."""
 
@@ -97,6 +107,9 @@ class _Registration:
         self._engine = engine
         self._turn = turn
         self._deadline = engine.clock.elapsed() + engine.timing.deadline
+        self._owner = UUID(int=engine.chance.bits(128))
+        self._published: timedelta | None = None
+        """Since when a message can exist."""
 
     async def run(self) -> None:
         """Insert and publish, or withdraw, whatever the error. Raises: ServerError,
@@ -140,9 +153,14 @@ class _Registration:
         step = step_to(self._turn.due_at, engine.clock.now())
         reference = Reference.to(self._turn, claim=step > 0)
         hop = hop_after(0, engine.timing.hop, 0.0)
+        self._published = engine.clock.elapsed()
         while True:
             try:
                 return await engine.broker.publish(self._turn.enqueue_id, encode(reference), step)
+            except (BrokerRefused, CredentialsRefused, Unroutable):
+                if not reference.is_repetition:
+                    self._published = None  # the broker has said that there is no message
+                raise
             except BrokerUnavailable:
                 if not reference.claim:
                     reference = Reference.repeating(self._turn)
@@ -155,10 +173,13 @@ class _Registration:
         """Withdraw the turn; return whether a consumer (or an administrator) was first, so that the
         mail was accepted after all."""
         engine, backoff = self._engine, self._engine.backoff()
+        if patience and self._published is not None:
+            # By the end of a hop a consumer that got the message has claimed the turn or ended it.
+            await engine.clock.sleep(self._published + engine.timing.hop - engine.clock.elapsed())
         give_up = engine.clock.elapsed() + patience
         while True:
             try:
-                standing = await withdraw(engine, self._turn)
+                standing = await self._end(withdraw)
                 break
             except Exception as error:
                 is_transient = isinstance(error, ServerError) and error.transient
@@ -168,14 +189,44 @@ class _Registration:
                         engine.until_closed(self._withdraw_late())
                     return False
             await backoff.wait()
-        return not await self._is_withdrawn(standing)
+        if not await self._is_withdrawn(standing):
+            return True
+        if patience and self._published is not None:
+            engine.until_closed(self._look_again())
+        return False
 
-    def _leave(self, error: Exception) -> None:
+    async def _end(self, withdraw: Withdrawal) -> Mark | None:
+        """Withdraw under a claim. Returns the mark that stood there first, if any, or `IN_HAND`."""
+        if self._published is None:
+            return await withdraw(self._engine, self._turn)
+        view, enqueue_id = self._engine.view, self._turn.enqueue_id
+        if not await view.claim(enqueue_id, self._owner, self._engine.timing.claim):
+            return IN_HAND
+        try:
+            return await withdraw(self._engine, self._turn)
+        finally:
+            await view.release_claim(enqueue_id, self._owner)
+
+    async def _look_again(self) -> None:
+        """Count the mail if a consumer had it in hand, without a claim yet, when it was withdrawn:
+        the caller has had its error, and the consumer may deliver."""
+        engine, key = self._engine, self._turn.key
+        await engine.clock.sleep(engine.timing.hop)
+        try:
+            free = await engine.view.claim(key.enqueue_id, self._owner, engine.timing.claim)
+            mark = await engine.view.mark(key)
+        except ServerError as error:
+            self._leave(error)
+            return
+        if not free or (mark is not None and mark.delivered_at is not None):
+            self._leave(None)
+
+    def _leave(self, error: Exception | None) -> None:
         metrics.UNWITHDRAWN.labels(self._engine.label).inc()
         self._engine.log.warning(
             "a failed enqueue could not be withdrawn and may be delivered once",
             enqueue_id=str(self._turn.enqueue_id),
-            error=type(error).__name__,
+            error="it is in a consumer's hands" if error is None else type(error).__name__,
         )
 
     async def _withdraw_late(self) -> None:
@@ -185,7 +236,7 @@ class _Registration:
         while True:
             await backoff.wait()
             try:
-                standing = await withdraw_row(engine, self._turn)
+                standing = await self._end(withdraw_row)
             except Exception as error:
                 engine.log.debug("a withdrawal waits for the view", error=type(error).__name__)
                 continue

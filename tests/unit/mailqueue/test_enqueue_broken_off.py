@@ -32,9 +32,11 @@ async def test_enqueue_is_withdrawn_whatever_the_error(
 ) -> None:
     broken_at(process, operation)
 
-    with pytest.raises(DriverBug):
-        await process.queue.enqueue(letter("mail"))
+    work = asyncio.ensure_future(process.queue.enqueue(letter("mail")))
+    await post.outcome(work, timedelta(minutes=1))
 
+    with pytest.raises(DriverBug):
+        work.result()
     assert post.tables.live() == []
     assert await post.recover() == []
     post.check_nothing_is_left()

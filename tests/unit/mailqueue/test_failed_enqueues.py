@@ -1,0 +1,83 @@
+"""An enqueue fails while a consumer has its mail in hand: it is accepted, or counted, and what the
+producer sends again is no second copy without a sign of it (invariant 1)."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import timedelta
+
+import pytest
+
+from contract.queue_harness import Consumer, letter
+from postroad.adapters.memory.gate import Fault, Step
+from postroad.errors import BrokerUnavailable
+from postroad.telemetry import metrics
+from support.post import Before, Post
+
+SECOND = timedelta(seconds=1)
+MINUTE = timedelta(minutes=1)
+
+
+def unconfirmed(step: Step) -> Fault | None:
+    return Fault.ANSWER_LOST if step.operation == "publish" else None
+
+
+def unwithdrawn() -> float:
+    return metrics.UNWITHDRAWN.labels("mail.outgoing")._value.get()  # type: ignore[no-any-return]
+
+
+async def test_enqueue_whose_mail_is_in_hand_is_accepted(post: Post) -> None:
+    """The broker stores what it does not confirm; the delivery takes longer than the deadline."""
+    producer, worker = await post.start(), await post.start()
+    producer.gate.plan = unconfirmed
+    work = asyncio.ensure_future(producer.queue.enqueue(letter("mail")))
+    consumer = Consumer(post, worker.queue)
+    item = await consumer.next()
+
+    assert await post.outcome(work, 2 * MINUTE)
+    work.result()
+    post.transmit(item)
+    await item.done()
+    await consumer.close()
+    assert await post.recover() == []
+    assert post.copies("mail") == 1
+    post.check_nothing_is_left()
+
+
+@pytest.mark.parametrize("delivered", [False, True], ids=["in hand", "delivered"])
+async def test_mail_that_a_consumer_got_just_before_it_was_withdrawn_is_counted(
+    post: Post, delivered: bool
+) -> None:
+    producer, worker = await post.start(), await post.start()
+    producer.gate.plan = unconfirmed
+    before = unwithdrawn()
+    consumer = Consumer(post, worker.queue)
+
+    async def take() -> None:
+        assert not await consumer.nothing()
+        if delivered:
+            producer.gate.before = Before("release_claim", (await consumer.next()).done)
+
+    producer.gate.before = Before("end", take)
+    work = asyncio.ensure_future(producer.queue.enqueue(letter("mail")))
+    await post.outcome(work, 2 * MINUTE)
+
+    with pytest.raises(BrokerUnavailable):
+        work.result()
+    await post.pass_time(MINUTE)
+    assert unwithdrawn() - before == 1
+
+
+async def test_enqueue_without_a_message_is_withdrawn_at_once_and_not_counted(post: Post) -> None:
+    producer = await post.start()
+    before = unwithdrawn()
+    producer.gate.plan = lambda step: Fault.AWAY if step.operation == "publish" else None
+    work = asyncio.ensure_future(producer.queue.enqueue(letter("mail")))
+    await post.outcome(work, 2 * MINUTE)
+
+    with pytest.raises(BrokerUnavailable):
+        work.result()
+    await post.pass_time(MINUTE)
+    assert unwithdrawn() == before
+    assert await post.recover() == []
+    post.check_nothing_is_left()
