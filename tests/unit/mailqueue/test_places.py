@@ -8,6 +8,7 @@ from datetime import timedelta
 import pytest
 
 from contract.queue_harness import Consumer
+from postroad.adapters.memory.broker import Message
 from postroad.adapters.memory.gate import Step, away, no_fault
 from postroad.adapters.memory.view import MemoryView
 from postroad.domain.ladder import LADDER_SECONDS
@@ -201,3 +202,21 @@ async def test_delay_queue_without_a_quorum_holds_up_no_new_mail(
     post.broker.regain_quorum()
     assert await consumer.nothing(5 * MINUTE)
     assert all(post.copies(each) == 1 for each in names)
+
+
+async def test_message_that_a_delay_queue_forwards_twice_is_transmitted_once(
+    post: Post, process: Process
+) -> None:
+    """As RabbitMQ does where the leader of a delay queue dies: neither copy is marked redelivered.
+    A delay of exactly one step brings the first message as it was published."""
+    await post.enqueue(process, "mail", delay=HOP)
+    [message] = post.broker.delayed_messages
+    post.broker.put(Message(message.message_id, message.body), HOP)
+    one, other = [Consumer(post, (await post.start()).queue, prefetch=1) for _ in range(2)]
+
+    first = await one.next(MINUTE)
+    assert await other.nothing(MINUTE), "the copy finds the claim"
+    await first.done()
+
+    assert await one.nothing(5 * MINUTE)
+    assert await other.nothing(5 * MINUTE)
