@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import os
+import ssl
 from typing import Any
 from urllib.error import HTTPError
 from urllib.parse import quote, unquote, urlsplit
@@ -51,12 +52,19 @@ def cql(statement: str, *values: object) -> list[Any]:
             environment["POSTROAD_CASSANDRA_USERNAME"], environment["POSTROAD_CASSANDRA_PASSWORD"]
         ),
         execution_profiles={EXEC_PROFILE_DEFAULT: profile},
+        ssl_context=_tls() if environment.get("POSTROAD_CASSANDRA_TLS") == "true" else None,
         protocol_version=5,
     )
     try:
         return list(cluster.connect().execute(statement, values or None))
     finally:
         cluster.shutdown()
+
+
+def _tls() -> ssl.SSLContext:
+    context = ssl.create_default_context(cafile=os.environ.get("POSTROAD_CA_FILE"))
+    context.check_hostname = False
+    return context
 
 
 def store_client(server: str = "S3") -> Any:

@@ -20,8 +20,8 @@ MOST = 4096
 """Unconfirmed publishes with one routing key: many times those that are under way at once where
 all is well, and a few megabytes of the driver's memory."""
 
-MOST_BYTES = 16 * 2**20
-"""The same, counted by their bodies."""
+MOST_BYTES = 64 * 2**20
+"""The same, counted by their bodies: as much as so many messages with the largest envelopes."""
 
 
 @dataclass(frozen=True, slots=True)
