@@ -13,12 +13,10 @@ from typing import Any
 from unittest.mock import patch
 
 from chaos.checker import Kind
-from chaos.observed import ObservedView
 from postroad.adapters.cassandra import view as cassandra_view
 from postroad.adapters.memory import blobs as memory_blobs
 from postroad.adapters.memory import view as memory_view
 from postroad.adapters.s3 import blobs as s3_blobs
-from postroad.domain.slices import TurnKey
 from postroad.mailqueue.bearings import Bearings
 
 
@@ -36,11 +34,6 @@ async def _granted(self: Any, *arguments: Any) -> bool:
     return True
 
 
-async def _stale_mark(self: ObservedView, key: TurnKey) -> None:
-    """A consumer finds no mark: what ended looks as if it waited."""
-    self.look()
-
-
 async def _nothing(self: Any, *arguments: Any) -> None:
     return None
 
@@ -53,11 +46,6 @@ BITES: Mapping[str, Bite] = {
             (memory_view.MemoryView, "claim", _granted),
             (cassandra_view.CassandraView, "claim", _granted),
         ],
-    ),
-    "marks": Bite(
-        "a consumer does not read the mark of a message",
-        Kind.RESURRECTED,
-        lambda: [(ObservedView, "mark", _stale_mark)],
     ),
     "clocks": Bite(
         "no clock is checked against the view's",

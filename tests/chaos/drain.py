@@ -96,6 +96,7 @@ class _Drain:
                 return remains
             if not any(left for kind, left in remains.items() if kind != "objects"):
                 await self._audit()
+                await self._place.sleep(self._place.pace.timing.upload.total_seconds() / 4)
 
     async def _round(self) -> None:
         await self._place.sleep(self._place.pace.upkeep)

@@ -60,7 +60,7 @@ PRODUCTION = Pace(
     administration=20,
     fault_every=60,
     fault_lasts=(5, 900),
-    patience=3 * 3600,
+    patience=9 * 3600,
 )
 
 QUICK = Pace(
