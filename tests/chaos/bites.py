@@ -17,7 +17,6 @@ from postroad.adapters.cassandra import view as cassandra_view
 from postroad.adapters.memory import blobs as memory_blobs
 from postroad.adapters.memory import view as memory_view
 from postroad.adapters.s3 import blobs as s3_blobs
-from postroad.mailqueue.bearings import Bearings
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,11 +45,6 @@ BITES: Mapping[str, Bite] = {
             (memory_view.MemoryView, "claim", _granted),
             (cassandra_view.CassandraView, "claim", _granted),
         ],
-    ),
-    "clocks": Bite(
-        "no clock is checked against the view's",
-        Kind.LOST,
-        lambda: [(Bearings, "check_clock", _nothing)],
     ),
     "bytes": Bite(
         "bytes are not deleted",
