@@ -32,7 +32,7 @@ WINDOW = timedelta(seconds=2)
 TIMING = Timing(
     deadline=timedelta(seconds=10),
     skew=timedelta(seconds=1),
-    grace=timedelta(seconds=14),
+    grace=timedelta(seconds=19),
     lease=timedelta(seconds=5),
 )
 """As short as a busy machine allows, so that slices are closed and cleaned within the test."""
