@@ -40,9 +40,21 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def put(folder: Path, name: str, history: list[dict[str, Any]]) -> None:
+def put(
+    folder: Path,
+    name: str,
+    history: list[dict[str, Any]],
+    *,
+    spec: dict[str, Any] | None = None,
+    metadata: dict[str, Any] | None = None,
+) -> None:
     """Put a MailQueue whose status has this history."""
-    resource = {"kind": "MailQueue", "status": {"history": history}}
+    resource = {
+        "kind": "MailQueue",
+        "metadata": metadata or {},
+        "spec": spec or {},
+        "status": {"history": history},
+    }
     (folder / f"{name}.json").write_text(json.dumps(resource))
 
 

@@ -30,12 +30,13 @@ class Kubectl:
     namespace: str | None
 
     def find(self, name: str, namespace: str | None) -> Resource | None:
-        """Return a MailQueue, or None. Raises: KubernetesUnavailable, KubernetesRefused."""
-        return self.get(RESOURCE, name, namespace)
+        """Return a MailQueue with the owners of its fields, or None.
+        Raises: KubernetesUnavailable, KubernetesRefused."""
+        return self.get(RESOURCE, name, namespace, "--show-managed-fields")
 
-    def get(self, kind: str, name: str, namespace: str | None) -> Resource | None:
+    def get(self, kind: str, name: str, namespace: str | None, *options: str) -> Resource | None:
         """Return an object, or None. Errors as `find`."""
-        said = self._say("get", kind, name, "--ignore-not-found", namespace=namespace)
+        said = self._say("get", kind, name, "--ignore-not-found", *options, namespace=namespace)
         return json.loads(said) if said.strip() else None
 
     def require(self, name: str, namespace: str) -> Resource:

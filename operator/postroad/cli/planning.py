@@ -16,6 +16,7 @@ import click
 
 from postroad.bootstrap.histories import open_history
 from postroad.cli import outcomes
+from postroad.cli.applying import specification_after
 from postroad.cli.configuring import REFUSED, adopt_into, adopted, wanting
 from postroad.cli.kubectl import Kubectl, Resource, with_kubectl
 from postroad.cli.queues import json_option
@@ -24,7 +25,7 @@ from postroad.domain.agreement import readable
 from postroad.domain.configuration import ConfigurationEvent
 from postroad.domain.history import configuration_from
 from postroad.domain.names import QueueName
-from postroad.errors import InvalidInput, NotInstalled
+from postroad.errors import InvalidInput, KubernetesRefused, KubernetesUnavailable, NotInstalled
 
 
 @click.command()
@@ -47,14 +48,17 @@ from postroad.errors import InvalidInput, NotInstalled
 def plan(kubectl: Kubectl, manifests: tuple[BinaryIO, ...], from_view: bool, as_json: bool) -> None:
     """Say what applying MailQueues would do to their view configurations.
 
-    Nothing is changed. Exits with 1 when one of them would be refused, for CI in GitOps
-    repositories; with 75 when that cannot be found out now.
+    Nothing is changed. A field that a manifest leaves out keeps its stored value, as it does with
+    kubectl apply, unless the last apply named it. Exits with 1 when one of them would be refused,
+    for CI in GitOps repositories; with 75 when that cannot be found out now.
     """
     accepted = []
     for resource in mail_queues(manifests):
         queue = queue_of(resource, kubectl)
-        wanted = configuration_from((resource.get("spec") or {}).get("view") or {})
-        history = _mirror(queue) if from_view else _status(kubectl, queue)
+        stored = _stored(kubectl, queue, is_needed=not from_view)
+        view = specification_after(resource, stored).get("view") or {}
+        wanted = configuration_from(view)
+        history = _mirror(queue) if from_view else _status(stored, queue)
         outcome = outcomes.outcome_of(str(queue), history, wanted)
         accepted.append(outcomes.say_outcome(outcome, as_json=as_json))
     if not accepted:
@@ -122,10 +126,21 @@ def queue_of(resource: Resource, kubectl: Kubectl) -> QueueName:
     return QueueName(namespace, metadata["name"])
 
 
-def _status(kubectl: Kubectl, queue: QueueName) -> tuple[ConfigurationEvent, ...]:
+def _stored(kubectl: Kubectl, queue: QueueName, *, is_needed: bool) -> Resource | None:
+    """Return the resource as the cluster has it. Raises: KubernetesUnavailable, KubernetesRefused
+    when it is needed."""
+    try:
+        return kubectl.find(queue.name, queue.namespace)
+    except (KubernetesUnavailable, KubernetesRefused):
+        if is_needed:
+            raise
+        outcomes.note(f"{queue}: not read from the cluster; what is left out counts as its default")
+        return None
+
+
+def _status(stored: Resource | None, queue: QueueName) -> tuple[ConfigurationEvent, ...]:
     """Return what the resource's status remembers; nothing for a queue that is new."""
-    found = kubectl.find(queue.name, queue.namespace)
-    history = ((found or {}).get("status") or {}).get("history") or ()
+    history = ((stored or {}).get("status") or {}).get("history") or ()
     if not history and os.environ.get("POSTROAD_CASSANDRA_CONTACT_POINTS"):
         return _mirror(queue)
     if not history:

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import json
+import secrets
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,8 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
-from postroad.cli import kubectl_mailqueue
+from postroad.bootstrap.histories import open_history
+from postroad.cli import kubectl_mailqueue, planning
 from postroad.domain.configuration import decide
 from postroad.domain.configuration_rules import ViewConfiguration
 from postroad.domain.history import to_document
@@ -129,3 +131,121 @@ def test_without_kubectl_nothing_can_be_found_out(
 
     assert result.exit_code == 75
     assert "kubectl cannot be run" in result.output
+
+
+def put_with_one_bucket(folder: Path, metadata: dict[str, Any] | None = None) -> None:
+    """A resource that was made when one bucket was the default: the API server stored it."""
+    event = decide((), ViewConfiguration(bucket_count=1), at=datetime.now(UTC)).event
+    assert event is not None
+    view = {"sliceWindow": "1h", "bucketCount": 1, "updateBrowseStartPace": 1000}
+    history = [to_document(event)]
+    played_kubectl.put(folder, "outgoing", history, spec={"view": view}, metadata=metadata)
+
+
+def applied_before(view: dict[str, Any] | None) -> dict[str, Any]:
+    """The metadata that `kubectl apply` leaves."""
+    last = json.dumps({"kind": "MailQueue", "spec": {} if view is None else {"view": view}})
+    return {"annotations": {"kubectl.kubernetes.io/last-applied-configuration": last}}
+
+
+def owned_by_an_applier(*fields: str) -> dict[str, Any]:
+    """The metadata that a server-side apply leaves."""
+    view: dict[str, Any] = {".": {}} | {f"f:{field}": {} for field in fields}
+    owned = {"f:spec": {"f:view": view}}
+    return {"managedFields": [{"operation": "Apply", "manager": "flux", "fieldsV1": owned}]}
+
+
+def outgoing(spec: str) -> str:
+    return f"""
+apiVersion: postroad.dev/v1alpha1
+kind: MailQueue
+metadata: {{name: outgoing}}
+spec: {spec}
+---"""
+
+
+@pytest.mark.parametrize(
+    "metadata",
+    [
+        pytest.param(None, id="created"),
+        pytest.param(applied_before(None), id="applied without a view"),
+        pytest.param(applied_before({"sliceWindow": "1h"}), id="applied without the field"),
+        pytest.param(owned_by_an_applier("sliceWindow"), id="applied on the server"),
+        pytest.param({"annotations": None, "managedFields": None}, id="nulls"),
+    ],
+)
+@pytest.mark.parametrize("view", ["{sliceWindow: 1h}", "{sliceWindow: 60m}"])
+def test_a_field_that_was_never_applied_keeps_its_stored_value(
+    folder: Path, metadata: dict[str, Any] | None, view: str
+) -> None:
+    put_with_one_bucket(folder, metadata)
+
+    result = plan(outgoing(f"{{clusterRef: {{name: main}}, view: {view}}}"))
+
+    assert [each["outcome"] for each in lines(result)] == ["unchanged"]
+
+
+def test_a_manifest_without_a_view_changes_nothing_that_was_never_applied(folder: Path) -> None:
+    put_with_one_bucket(folder, applied_before(None))
+
+    (planned,) = lines(plan(outgoing("{clusterRef: {name: main}}")))
+
+    assert planned["outcome"] == "unchanged"
+
+
+@pytest.mark.parametrize(
+    ("metadata", "spec"),
+    [
+        pytest.param(
+            applied_before({"bucketCount": 1}), "{view: {sliceWindow: 1h}}", id="left out now"
+        ),
+        pytest.param(applied_before({"bucketCount": 1}), "{}", id="the view left out now"),
+        pytest.param(applied_before(None), "{view: {bucketCount: null}}", id="null now"),
+        pytest.param(
+            owned_by_an_applier("bucketCount"), "{view: {sliceWindow: 1h}}", id="owner lets go"
+        ),
+    ],
+)
+def test_a_field_that_an_apply_removes_gets_its_default(
+    folder: Path, metadata: dict[str, Any], spec: str
+) -> None:
+    put_with_one_bucket(folder, metadata)
+
+    (planned,) = lines(plan(outgoing(spec)))
+
+    assert planned["changes"] == [{"field": "bucketCount", "from": "1", "to": "3"}]
+
+
+def test_a_null_that_was_applied_before_removes_nothing_again(folder: Path) -> None:
+    put_with_one_bucket(folder, applied_before({"bucketCount": None}))
+
+    (planned,) = lines(plan(outgoing("{view: {bucketCount: null}}")))
+
+    assert planned["outcome"] == "unchanged"
+
+
+def test_a_mail_queue_that_is_new_gets_the_defaults(folder: Path) -> None:
+    (planned,) = lines(plan(outgoing("{view: {sliceWindow: 30m}}")))
+
+    assert planned["outcome"] == "created"
+
+
+@pytest.mark.parametrize("is_away", [False, True])
+def test_a_plan_by_the_view_goes_on_without_the_cluster(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, is_away: bool
+) -> None:
+    put_with_one_bucket(folder)
+    if is_away:
+        (folder / "away").touch()
+    name = secrets.token_hex(4)
+    monkeypatch.setattr(planning, "open_history", lambda _: open_history(f"memory://{name}"))
+    manifests = outgoing("{view: {sliceWindow: 1h}}")
+    manifests = manifests.replace("{name: outgoing}", "{name: outgoing, namespace: mail}")
+
+    result = CliRunner().invoke(
+        kubectl_mailqueue, ["plan", "--from-view", "-f", "-", "--json"], input=manifests
+    )
+
+    assert result.exit_code == 0, result.output
+    assert lines(result)[0]["outcome"] == "created"
+    assert ("not read from the cluster" in result.stderr) == is_away
