@@ -58,14 +58,32 @@ async def finish(engine: Engine, turn: Turn, mark: Mark) -> None:
             await _choose_successor_anew(engine, turn, successor, change)
         else:
             new = turn.with_change(successor, change)
-            await engine.view.insert(new)
-            if not new.held:
+            if await insert_successor(engine, new) and not new.held:
                 await publish(engine, new, _first_delay(engine, turn, new))
             if await engine.view.mark_published(turn.key, successor.enqueue_id):
                 return
-            # Somebody found us too slow and chose another successor: ours must not stay.
+            if await engine.view.mark(turn.key) is None:
+                # Others finished the replacement, and its mark was cleaned away. Under the
+                # successor the mail may wait: whoever chose another one has withdrawn it.
+                return
+            # Another process found us too slow and chose another successor: ours must not stay.
             await withdraw(engine, new)
         mark = await engine.view.mark(turn.key) or Mark()
+
+
+async def insert_successor(engine: Engine, new: Turn) -> bool:
+    """Insert the row of an unfinished replacement's successor. Returns False when browse start has
+    passed it.
+
+    Then this process was suspended since it read the mark, others finished the replacement, and the
+    successor is over. Its row may have been cleaned away, and is back: it gets a mark, because one
+    without a mark is taken for late mail. Raises: ViewError.
+    """
+    await engine.view.insert(new)
+    if not (await engine.bearings.limits()).have_passed(new.key.slice_start):
+        return True
+    await _end_as_withdrawn(engine, new)
+    return False
 
 
 def replacement_of(mark: Mark) -> tuple[TurnKey, Change]:
@@ -87,8 +105,7 @@ async def withdraw(engine: Engine, turn: Turn) -> Mark | None:
     """End a turn that must not have been. Inserts its row first, so that no mark is without one.
     Returns the mark that stood there first, if any."""
     await engine.view.insert(turn)
-    ending = Ending(EndingKind.WITHDRAWN, engine.clock.now())
-    return await engine.view.end(turn.key, ending, turn.traits)
+    return await _end_as_withdrawn(engine, turn)
 
 
 async def withdraw_row(engine: Engine, turn: Turn) -> Mark | None:
@@ -96,6 +113,10 @@ async def withdraw_row(engine: Engine, turn: Turn) -> Mark | None:
     its slice may be closed by now. Returns the mark that stood there first, if any."""
     if await engine.view.row(turn.key) is None:
         return None
+    return await _end_as_withdrawn(engine, turn)
+
+
+async def _end_as_withdrawn(engine: Engine, turn: Turn) -> Mark | None:
     ending = Ending(EndingKind.WITHDRAWN, engine.clock.now())
     return await engine.view.end(turn.key, ending, turn.traits)
 

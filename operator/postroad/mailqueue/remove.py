@@ -15,7 +15,11 @@ from postroad.mailqueue.browse import Waiting, waiting
 from postroad.mailqueue.bulk import count
 from postroad.mailqueue.endings import delete_bytes, end
 from postroad.mailqueue.engine import Engine
-from postroad.mailqueue.protocol import hand_down_delivery, replacement_of
+from postroad.mailqueue.protocol import (
+    hand_down_delivery,
+    insert_successor,
+    replacement_of,
+)
 
 TOGETHER = 100
 """Mails of one partition that one lightweight transaction ends."""
@@ -121,11 +125,10 @@ async def remove_turn(engine: Engine, turn: Turn, mark: Mark | None = None) -> b
         return False
     successor, change = replacement_of(mark)
     new = turn.with_change(successor, change)
-    if not mark.published:
-        # Its row comes first, so that the mark that ends it is not without one. No message is
-        # needed any more: the replacement is finished by its successor's end.
-        await engine.view.insert(new)
-    removed = await remove_turn(engine, new)
+    # Its row comes first, so that the mark that ends it is not without one. No message is
+    # needed any more: the replacement is finished by its successor's end.
+    may_wait = mark.published or await insert_successor(engine, new)
+    removed = may_wait and await remove_turn(engine, new)
     if not mark.published and not await engine.view.mark_published(turn.key, successor.enqueue_id):
         return await remove_turn(engine, turn, await engine.view.mark(turn.key)) or removed
     return removed

@@ -152,3 +152,74 @@ async def test_administrator_removes_no_bytes_of_a_successor(post: Post, count: 
 
     assert len(post.tables.live()) == count
     assert set(post.blobs) == {turn.blob_key for turn in post.tables.live()}
+
+
+@pytest.mark.parametrize("step", ["publish", "mark_published"])
+async def test_successor_that_others_published_is_not_withdrawn(post: Post, step: str) -> None:
+    """The mark that names it was cleaned away, and names no other either."""
+    sleeper, other = await post.start(), await post.start()
+    await post.enqueue(other, "mail")
+    consumer, item = await post.take(sleeper)
+    await consumer.close()
+    await post.pass_time(ROUND)
+    suspension = Suspension(sleeper, step)
+    retrying = asyncio.ensure_future(item.retry(timedelta(hours=9)))
+    await post.pass_time(SECOND)
+    assert suspension.began.is_set()
+    lose_connection(sleeper)
+    await maintained(post, other)
+    assert post.tables.marks == {}
+    suspension.end()
+    await retrying
+
+    await post.pass_time(timedelta(hours=9))
+    assert await post.recover() == ["mail"]
+    post.check_nothing_is_left()
+
+
+async def test_row_of_a_successor_that_came_back_is_not_taken_for_late_mail(post: Post) -> None:
+    """The retry stopped before the row. Others delivered the mail under another successor."""
+    sleeper, other = await post.start(), await post.start()
+    await post.enqueue(other, "mail")
+    consumer, item = await post.take(sleeper)
+    await consumer.close()
+    await post.pass_time(ROUND)
+    insertion = Suspension(sleeper, "insert")
+    retrying = asyncio.ensure_future(item.retry(timedelta(0)))
+    await post.pass_time(SECOND)
+    assert insertion.began.is_set()
+    lose_connection(sleeper)
+    await maintained(post, other)
+    assert await post.deliver(other) == ["mail"]
+    await maintained(post, other, rounds=8)
+    publication = Suspension(sleeper, "mark_published")
+    insertion.end()
+    await post.pass_time(SECOND)
+    assert publication.began.is_set()
+
+    assert await post.deliver(other) == []
+    publication.end()
+    await retrying
+    assert post.copies("mail") == 1
+
+
+async def test_administrator_removes_no_bytes_by_a_replacement_of_long_ago(post: Post) -> None:
+    """Others finished it, under another successor than the one that the administrator read."""
+    dead, sleeper, other = await post.start(), await post.start(), await post.start()
+    await post.enqueue(other, "mail")
+    await post.pass_time(ROUND)
+    Suspension(dead, "insert")
+    holding = asyncio.ensure_future(dead.queue.hold(ALL))
+    await post.pass_time(SECOND)
+    suspension = Suspension(sleeper, "insert")
+    removing = asyncio.ensure_future(sleeper.queue.remove(ALL))
+    await post.pass_time(SECOND)
+    assert suspension.began.is_set()
+    await maintained(post, other, rounds=8)
+    assert await other.queue.release(ALL) == 1
+    await maintained(post, other, rounds=8)
+    suspension.end()
+
+    assert await removing == 0
+    assert set(post.blobs) == {turn.blob_key for turn in post.tables.live()} != set()
+    holding.cancel()
