@@ -142,6 +142,19 @@ class Intake(_Section):
 
     max_sessions: Annotated[int, Field(ge=1)] = 500
 
+    client_sessions: Annotated[int, Field(ge=1)] | None = None
+    """Sessions of one client address; None: half of `max_sessions`."""
+
+    client_connections_per_minute: Annotated[int, Field(ge=1)] | None = None
+
+    client_mails_per_minute: Annotated[int, Field(ge=1)] | None = None
+
+    least_bytes_per_second: Annotated[int, Field(ge=1)] = 500
+    """Of a mail as a whole, after its first five minutes."""
+
+    longest_session: Duration = timedelta(hours=1)
+    """No mail begins in an older session."""
+
     tls_certificate: Path | None = None
     """PEM file of the certificate and its chain; with `tls_key`, STARTTLS is offered."""
 

@@ -9,7 +9,7 @@ import ssl
 import tempfile
 import weakref
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from datetime import timedelta
 from email import message_from_bytes
 from pathlib import Path
@@ -23,10 +23,12 @@ from postroad.adapters.network.relay import SmtpRelay
 from postroad.domain.mail import Mail, Origin, Outcome, OutcomeKind
 from postroad.domain.nexthops import NextHop, TlsMode
 from postroad.errors import BrokerUnavailable, PostroadError, StoreFull
+from postroad.intake.clients import ClientLimits
 from postroad.intake.dialogue import Answer, Dialogue, Offer
+from postroad.intake.patience import Patience
 from postroad.intake.received import MOST_HOPS
 from postroad.intake.server import SmtpServer
-from postroad.intake.sessions import BURST, Patience, Receiver, Session
+from postroad.intake.sessions import BURST, Receiver, Session
 from postroad.ports.queue import MailQueue
 from support.accounts import Accounts
 from support.certificates import Certificates
@@ -75,8 +77,12 @@ class Intake:
         self.server = server
 
     @asynccontextmanager
-    async def client(self, hello: str | None = "EHLO client.example") -> AsyncIterator[Client]:
-        reader, writer = await asyncio.open_connection("127.0.0.1", self.server.port)
+    async def client(
+        self, hello: str | None = "EHLO client.example", *, address: str = "127.0.0.1"
+    ) -> AsyncIterator[Client]:
+        reader, writer = await asyncio.open_connection(
+            "127.0.0.1", self.server.port, local_addr=(address, 0)
+        )
         client = Client(reader, writer)
         if hello is not None:
             assert (await client.reply()).startswith("220 intake.example")
@@ -94,6 +100,7 @@ async def an_intake(
     max_sessions: int = 50,
     tls: ssl.SSLContext | None = None,
     patience: Patience | None = None,
+    client_limits: ClientLimits | None = None,
 ) -> AsyncIterator[Intake]:
     queue = Accounts()
     receiver = Receiver(
@@ -104,7 +111,7 @@ async def an_intake(
         tls,
         patience or Patience(),
     )
-    server = SmtpServer(receiver, max_sessions=max_sessions)
+    server = SmtpServer(receiver, max_sessions=max_sessions, client_limits=client_limits)
     await server.listen("127.0.0.1", 0)
     try:
         yield Intake(queue, server)
@@ -472,13 +479,43 @@ async def test_slow_clients_hold_back_nobody() -> None:
         assert (await slow.say("the rest\r\n."))[0].startswith("250 ")
 
 
-async def test_clients_beyond_the_limit_are_told_to_come_again() -> None:
-    async with an_intake(max_sessions=1) as intake:
-        async with intake.client(), intake.client(hello=None) as second:
-            assert await second.reply() == "421 4.3.2 too many sessions, come again"
-        await asyncio.sleep(0.05)
-        async with intake.client() as third:
-            assert await third.say("NOOP") == ["250 2.0.0 ok"]
+async def test_a_client_that_finds_the_intake_full_waits_until_there_is_room() -> None:
+    async with (
+        an_intake(max_sessions=1) as intake,
+        intake.client() as first,
+        intake.client(hello=None) as second,
+    ):
+        greeting = asyncio.create_task(second.reply())
+        assert await first.say("NOOP") == ["250 2.0.0 ok"]
+        assert not greeting.done()
+        first.writer.close()
+
+        assert await greeting == "220 intake.example ESMTP"
+
+
+async def test_a_client_has_its_share_of_sessions_and_another_client_its_own() -> None:
+    limits = ClientLimits(sessions=2)
+    async with an_intake(client_limits=limits) as intake, AsyncExitStack() as stack:
+        for _ in range(2):
+            await stack.enter_async_context(intake.client(address="127.0.0.1"))
+        async with intake.client(hello=None, address="127.0.0.1") as third:
+            reply = await third.reply()
+            assert reply == "421 4.7.0 too many sessions from your address, come again"
+            assert await third.is_gone()
+        async with intake.client(address="127.0.0.2") as other:
+            assert await other.say("NOOP") == ["250 2.0.0 ok"]
+
+
+async def test_a_client_that_sends_too_many_mails_is_sent_away_at_mail() -> None:
+    async with an_intake(client_limits=ClientLimits(mails_per_minute=1)) as intake:
+        async with intake.client() as client:
+            await client.envelope()
+            assert (await client.say("x\r\n."))[0].startswith("250 ")
+            reply = "421 4.7.0 too many mails from your address, come again"
+            assert await client.say("MAIL FROM:<a@origin.example>") == [reply]
+            assert await client.is_gone()
+        async with intake.client(address="127.0.0.2") as other:
+            await other.envelope()
 
 
 async def test_a_drain_finishes_mails_and_sends_the_others_away() -> None:

@@ -71,6 +71,29 @@ async def test_a_worker_with_nothing_to_do_is_ready_and_ends_in_good_order(
     assert await worker.stop() == 0
 
 
+async def test_a_receiver_that_is_full_leaves_clients_to_one_with_room(
+    tmp_path: Path, programs: list[Program]
+) -> None:
+    """Thirty clients, none of which sends anything, where each of two receivers has room for 20."""
+    queue = f"embedded://{tmp_path / 'store'}"
+    mta = await Program.start(
+        tmp_path,
+        *("mta", "--queue", queue, "--listen", "127.0.0.1:0", "--relay", "127.0.0.1:1"),
+        *("--receivers", "2"),
+        environment={"POSTROAD_INTAKE_MAX_SESSIONS": "40", "POSTROAD_INTAKE_CLIENT_SESSIONS": "40"},
+    )
+    programs.append(mta)
+    port = await mta.port("listening")
+    clients = await asyncio.gather(*(asyncio.open_connection("127.0.0.1", port) for _ in range(30)))
+
+    greetings = await asyncio.gather(*(reader.readline() for reader, _ in clients))
+
+    assert Counter(greeting[:4] for greeting in greetings) == {b"220 ": 30}
+    for _, writer in clients:
+        writer.transport.abort()
+    assert await mta.stop() == 0
+
+
 @pytest.mark.parametrize(
     ("arguments", "code", "text"),
     [

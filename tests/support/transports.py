@@ -19,6 +19,15 @@ class FakeTransport(asyncio.Transport):
     def is_closing(self) -> bool:
         return False
 
+    def write_eof(self) -> None:
+        pass
+
+    def get_write_buffer_size(self) -> int:
+        return 0
+
+    def close(self) -> None:
+        pass
+
     def abort(self) -> None:
         pass
 

@@ -96,10 +96,14 @@ async def _start(
     inherited = listening.fileno()
     words = ["--inherited", str(inherited)]
     words += [] if lock is None else ["--lock", str(lock)]
+    section = settings.intake
     environment = {
         "POSTROAD_HEALTH_PORT": "0",  # the probes are this process' to answer
-        "POSTROAD_INTAKE_MAX_SESSIONS": str(-(-settings.intake.max_sessions // count)),
+        "POSTROAD_INTAKE_MAX_SESSIONS": str(-(-section.max_sessions // count)),
     }
+    if section.client_sessions is not None:
+        share = -(-section.client_sessions // count)
+        environment["POSTROAD_INTAKE_CLIENT_SESSIONS"] = str(share)
     return await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "postroad", "intake", "--queue", url),
         *words,

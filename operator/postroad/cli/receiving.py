@@ -14,7 +14,9 @@ from postroad.cli.serving import Inheritance, Process, process, run
 from postroad.cli.upkeep import SELDOM, upkeep
 from postroad.domain.nexthops import parse_host_port
 from postroad.errors import InvalidSettings
+from postroad.intake.clients import ClientLimits
 from postroad.intake.dialogue import Offer
+from postroad.intake.patience import Patience
 from postroad.intake.server import SmtpServer
 from postroad.intake.sessions import Receiver
 from postroad.settings import Intake, Settings, from_environment
@@ -87,17 +89,31 @@ async def receive(
     than at the address that the settings name."""
     section = settings.intake
     offer = Offer(hostname_of(settings), section.max_size_bytes, section.max_recipients)
-    receiver = Receiver(this.queue, offer, MachineClock(), MachineChance(), tls)
-    server = SmtpServer(receiver, max_sessions=section.max_sessions)
+    patience = Patience(
+        least_bytes_per_second=section.least_bytes_per_second, session=section.longest_session
+    )
+    receiver = Receiver(this.queue, offer, MachineClock(), MachineChance(), tls, patience)
+    server = SmtpServer(
+        receiver, max_sessions=section.max_sessions, client_limits=client_limits(section)
+    )
     if listening is None:
         await server.listen(section.host, section.port)
     else:
-        await server.listen_on(listening)
+        server.listen_on(listening)
         click.echo("listening")  # to the parent
     try:
         await this.stop.wait()
     finally:
         await server.drain(this.drain_within)
+
+
+def client_limits(section: Intake) -> ClientLimits:
+    """Return what one client may have of this process."""
+    return ClientLimits(
+        section.client_sessions or -(-section.max_sessions // 2),
+        section.client_connections_per_minute,
+        section.client_mails_per_minute,
+    )
 
 
 def tls_context(section: Intake) -> ssl.SSLContext | None:

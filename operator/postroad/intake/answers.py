@@ -16,8 +16,9 @@ TOO_LARGE = Reply(552, ("5.3.4 the mail is larger than accepted",))
 BARE_LINE_ENDS = Reply(554, ("5.6.0 the mail holds a bare CR or LF",))
 LOOP = Reply(554, ("5.4.6 too many hops: the mail goes round in circles",))
 CLOSING = Reply(421, ("4.3.2 closing, come again",))
-BUSY = Reply(421, ("4.3.2 too many sessions, come again",))
 IDLE = Reply(421, ("4.4.2 idle for too long",))
+TOO_SLOW = Reply(421, ("4.7.0 the mail comes too slowly",))
+TOO_LONG = Reply(421, ("4.7.0 this session is too long, come again",))
 LINE_TOO_LONG = Reply(500, ("5.5.2 line too long",))
 
 

@@ -7,6 +7,7 @@ Source: RFC 5321 3.3, 4.1, 4.1.4 (order of commands); RFC 3207 4.2; RFC 2920; RF
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import Enum, auto
 from typing import NamedTuple
@@ -95,6 +96,9 @@ class Transaction(NamedTuple):
 
 
 Answer = tuple[Reply, Step]
+Admission = Callable[[MailFrom], Reply | None]
+"""Gives the reply that refuses a mail at MAIL, whatever it is, or None; 421 ends the session."""
+
 _OK = Reply(250, ("2.0.0 ok",))
 _SENDER_OK = Reply(250, ("2.1.0 ok",))
 _RECIPIENT_OK = Reply(250, ("2.1.5 ok",))
@@ -110,6 +114,7 @@ class Dialogue:
     """The state of one client's session."""
 
     offer: Offer
+    admission: Admission | None = None
     client_name: str | None = None
     is_extended: bool = False
     """Whether the client said EHLO; a client that said HELO gets no enhanced codes offered."""
@@ -184,7 +189,8 @@ class Dialogue:
             case "EHLO" | "HELO":
                 return self._hello(verb, argument), Step.NEXT_COMMAND
             case "MAIL":
-                return self._mail(argument), Step.NEXT_COMMAND
+                reply = self._mail(argument)
+                return reply, Step.CLOSE if reply.code == 421 else Step.NEXT_COMMAND
             case "RCPT":
                 return self._rcpt(argument), Step.NEXT_COMMAND
             case "DATA":
@@ -222,6 +228,8 @@ class Dialogue:
         mail_from = parse_mail(argument)
         if mail_from.size_bytes is not None and mail_from.size_bytes > self.offer.max_size_bytes:
             raise Refused(552, "5.3.4 the mail is larger than accepted")
+        if self.admission is not None and (refusal := self.admission(mail_from)) is not None:
+            return refusal
         self._mail_from = mail_from
         return _SENDER_OK
 

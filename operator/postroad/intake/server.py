@@ -1,5 +1,7 @@
-"""The intake's listener: a session per client, up to a limit, and an orderly end.
+"""The intake's listener: sessions up to a limit, and an orderly end.
 
+A full intake accepts no connection: clients wait in the backlog, where another process that shares
+the listening socket finds them. A client that has its share of sessions is refused with 421.
 It takes mail from whoever can reach it, for anybody: who may reach it is for the network to say
 (a NetworkPolicy, or a listening address).
 """
@@ -8,13 +10,18 @@ from __future__ import annotations
 
 import asyncio
 import socket
+from collections.abc import Sequence
+from contextlib import suppress
 from datetime import timedelta
+from functools import partial
 
 from postroad.adapters.network.serving import ServingWire
-from postroad.adapters.network.wire import WireError
+from postroad.adapters.network.wire import address_of
+from postroad.domain.replies import Reply
 from postroad.errors import InvalidSettings
-from postroad.intake import answers
-from postroad.intake.sessions import LINGER, Receiver, Session
+from postroad.intake.clients import ClientLimits, Clients
+from postroad.intake.commands import MailFrom
+from postroad.intake.sessions import Receiver, Session
 from postroad.telemetry.logs import logger
 from postroad.telemetry.metrics import SESSIONS
 
@@ -23,23 +30,33 @@ _log = logger("intake")
 BACKLOG = 1024
 """Clients that may wait to be accepted."""
 
+PAUSE_SECONDS = 1.0
+"""After an accept that failed for want of something (descriptors, memory)."""
+
 
 class SmtpServer:
     """Listens, and runs a session for every client."""
 
-    def __init__(self, receiver: Receiver, *, max_sessions: int = 500) -> None:
+    def __init__(
+        self,
+        receiver: Receiver,
+        *,
+        max_sessions: int = 500,
+        client_limits: ClientLimits | None = None,
+    ) -> None:
         self._receiver = receiver
         self._max_sessions = max_sessions
+        self._clients = Clients(client_limits or ClientLimits())
         self._sessions: dict[asyncio.Task[None], ServingWire] = {}
-        self._server: asyncio.Server | None = None
+        self._listening: Sequence[socket.socket] = ()
+        self._is_accepting = False
         self._is_draining = False
         SESSIONS.set_function(lambda: len(self._sessions))
 
     async def listen(self, host: str, port: int) -> None:
         """Begin to accept clients. Raises: InvalidSettings when the address cannot be had."""
-        loop = asyncio.get_running_loop()
         try:
-            self._server = await loop.create_server(self._wire, host or None, port, backlog=BACKLOG)
+            self.listen_on(*_bound(host, port))
         except OSError as error:
             raise InvalidSettings(
                 f"cannot listen on {host}:{port}: {error.strerror}",
@@ -47,26 +64,26 @@ class SmtpServer:
             ) from error
         _log.info("listening", queue=self._receiver.queue.name, address=f"{host}:{self.port}")
 
-    async def listen_on(self, listening: socket.socket) -> None:
-        """Begin to accept clients on a socket that may be shared with other processes."""
-        loop = asyncio.get_running_loop()
-        self._server = await loop.create_server(self._wire, sock=listening, backlog=BACKLOG)
-
-    def _wire(self) -> ServingWire:
-        return ServingWire(self._welcome)
+    def listen_on(self, *listening: socket.socket) -> None:
+        """Begin to accept clients on sockets that may be shared with other processes. They are
+        closed in the end."""
+        self._listening = listening
+        for each in listening:
+            each.setblocking(False)
+        self._accept_or_not()
 
     @property
     def port(self) -> int:
         """The port that is listened on."""
-        assert self._server is not None
-        return int(self._server.sockets[0].getsockname()[1])
+        return int(self._listening[0].getsockname()[1])
 
     async def drain(self, within: timedelta) -> None:
-        """Accept nobody any more, let mails that are being received be finished, tell the others
-        to come again; whoever is left after `within` is cut off."""
+        """Accept no client any more, let mails that are being received be finished, and send the
+        other clients away with 421; sessions that are left after `within` are cut off."""
         self._is_draining = True
-        if self._server is not None:
-            self._server.close()
+        self._accept_or_not()
+        for each in self._listening:
+            each.close()
         for wire in self._sessions.values():
             wire.interrupt()
         if not self._sessions:
@@ -78,25 +95,89 @@ class SmtpServer:
         if late:
             _log.warning("sessions cut off", queue=self._receiver.queue.name, count=len(late))
 
-    def _welcome(self, wire: ServingWire) -> None:
-        if self._is_draining or len(self._sessions) >= self._max_sessions:
-            reply = answers.CLOSING if self._is_draining else answers.BUSY
-            running = asyncio.create_task(_turn_away(wire, reply.encode()))
-        else:
-            running = asyncio.create_task(Session(wire, self._receiver).run())
-        self._sessions[running] = wire
-        running.add_done_callback(self._forget)
+    def _accept_or_not(self, *, is_paused: bool = False) -> None:
+        """Listen to the sockets while there is room. An event loop's own server accepts without
+        end, and one process of several gets all of a rush."""
+        has_room = len(self._sessions) < self._max_sessions
+        accepts = has_room and not is_paused and not self._is_draining
+        if accepts == self._is_accepting:
+            return
+        self._is_accepting = accepts
+        loop = asyncio.get_running_loop()
+        for each in self._listening:
+            if accepts:
+                loop.add_reader(each, self._accept, each)
+            else:
+                loop.remove_reader(each)
 
-    def _forget(self, session: asyncio.Task[None]) -> None:
-        self._sessions.pop(session, None)
+    def _accept(self, listening: socket.socket) -> None:
+        """Accept one client: what is left is for other processes, or for the next call."""
+        if not self._is_accepting:
+            return  # the client of another socket was the last one
+        try:
+            connection, peer = listening.accept()
+        except (BlockingIOError, ConnectionError):
+            return  # another process was first, or the client has left
+        except OSError as error:  # for want of descriptors or memory: it would fail again at once
+            _log.error("no client can be accepted", error=str(error))
+            self._accept_or_not(is_paused=True)
+            asyncio.get_running_loop().call_later(PAUSE_SECONDS, self._accept_or_not)
+            return
+        connection.setblocking(False)
+        self._welcome(connection, address_of(peer))
+
+    def _welcome(self, connection: socket.socket, address: str) -> None:
+        refusal = self._clients.connected(address, self._now())
+        if refusal is not None:
+            _log.info("client refused", client=address, reply=str(refusal))
+            with connection, suppress(OSError):
+                connection.send(refusal.encode())  # it fits into an empty buffer
+            return
+        wire = ServingWire()
+        session = asyncio.create_task(self._serve(connection, wire, address))
+        self._sessions[session] = wire
+        session.add_done_callback(partial(self._forget, address))
+        self._accept_or_not()
+
+    async def _serve(self, connection: socket.socket, wire: ServingWire, address: str) -> None:
+        loop = asyncio.get_running_loop()
+        try:
+            await loop.connect_accepted_socket(lambda: wire, connection)
+        except OSError:
+            return  # the client has left
+        await Session(wire, self._receiver, partial(self._admit, address)).run()
+
+    def _admit(self, address: str, _: MailFrom) -> Reply | None:
+        return self._clients.begins_mail(address, self._now())
+
+    def _now(self) -> float:
+        return self._receiver.clock.elapsed().total_seconds()
+
+    def _forget(self, address: str, session: asyncio.Task[None]) -> None:
+        del self._sessions[session]
+        self._clients.left(address, self._now())
+        self._accept_or_not()
         if not session.cancelled() and (error := session.exception()) is not None:
             _log.error("a session failed in an unforeseen way", exc_info=error)
 
 
-async def _turn_away(wire: ServingWire, reply: bytes) -> None:
+def _bound(host: str, port: int) -> list[socket.socket]:
+    """Return a listening socket for each address of a host, one for both families when it is empty.
+    Raises: OSError."""
+    if not host and socket.has_dualstack_ipv6():
+        return [
+            socket.create_server(
+                ("", port), family=socket.AF_INET6, backlog=BACKLOG, dualstack_ipv6=True
+            )
+        ]
+    found = socket.getaddrinfo(host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    bound: list[socket.socket] = []
     try:
-        await wire.write(reply, timedelta(seconds=1))
-        await wire.linger(LINGER)
-        await wire.close(timedelta(seconds=1))
-    except WireError:
-        pass  # it left first
+        for family, address in dict.fromkeys((info[0], str(info[4][0])) for info in found):
+            at = (address, bound[0].getsockname()[1] if bound else port)
+            bound.append(socket.create_server(at, family=family, backlog=BACKLOG))
+    except OSError:
+        for each in bound:
+            each.close()
+        raise
+    return bound

@@ -20,8 +20,9 @@ from postroad.domain.replies import Reply
 from postroad.errors import PostroadError
 from postroad.intake import answers
 from postroad.intake.commands import LONGEST_LINE
-from postroad.intake.dialogue import Dialogue, Offer, Step
+from postroad.intake.dialogue import Admission, Dialogue, Offer, Step
 from postroad.intake.incoming import Incoming
+from postroad.intake.patience import Deadlines, Patience
 from postroad.intake.received import trace_field
 from postroad.ports.clock import Chance, Clock
 from postroad.ports.queue import MailQueue
@@ -44,16 +45,6 @@ BURST = 100
 
 
 @dataclass(frozen=True, slots=True)
-class Patience:
-    """How long a client may take. Source: RFC 5321 4.5.3.2.7 (5 minutes for a command)."""
-
-    command: timedelta = timedelta(minutes=5)
-    data_block: timedelta = timedelta(minutes=3)
-    tls: timedelta = timedelta(minutes=1)
-    goodbye: timedelta = timedelta(seconds=5)
-
-
-@dataclass(frozen=True, slots=True)
 class Receiver:
     """What all sessions of an intake share."""
 
@@ -62,7 +53,7 @@ class Receiver:
     clock: Clock
     chance: Chance
     tls: ssl.SSLContext | None = None
-    patience: Patience = Patience()
+    patience: Patience = field(default_factory=Patience)
     _counters: dict[str, Counter] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -82,11 +73,14 @@ class _Interrupted(Exception):
 class Session:
     """Runs one session to its end."""
 
-    def __init__(self, wire: ServingWire, receiver: Receiver) -> None:
+    def __init__(
+        self, wire: ServingWire, receiver: Receiver, admission: Admission | None = None
+    ) -> None:
         self._wire = wire
         self._receiver = receiver
         self._patience = receiver.patience
-        self._dialogue = Dialogue(receiver.offer)
+        self._deadlines = Deadlines(receiver.patience, wire.now)
+        self._dialogue = Dialogue(receiver.offer, admission)
         self._go_ahead = Reply(220)
         """The reply to STARTTLS. The task sends it, in one go with the start: a client that had it
         earlier would begin with TLS before this side does."""
@@ -107,21 +101,24 @@ class Session:
         try:
             await self._wire.write(self._dialogue.greeting().encode(), self._patience.command)
             while not self._is_over:
-                patience = self._patience
-                await self._wire.serve(
-                    self._take,
-                    patience.command if self._incoming is None else patience.data_block,
-                )
+                await self._wire.serve(self._take, *self._time())
                 await self._next(self)
         except _Interrupted:
             await self._farewell(answers.CLOSING)
         except TooSlow:
-            await self._farewell(answers.IDLE)
+            received = None if self._incoming is None else self._incoming.size_bytes
+            await self._farewell(self._deadlines.reason(self._wire.now, received=received))
         except WireError as error:
             _log.debug("session lost", error=str(error))
         finally:
             self._wire.abort()
             self._forget_mail()
+
+    def _time(self) -> tuple[timedelta, float]:
+        """How long the client may be silent, and until when it may go on in any case."""
+        if self._incoming is None:
+            return self._patience.command, self._deadlines.session_ends
+        return self._patience.data_block, self._deadlines.of_mail(self._incoming.size_bytes)
 
     # What is done within the call that brings it.
 
@@ -157,8 +154,7 @@ class Session:
             break
         if replies:
             wire.send(b"".join(replies))
-            patience = self._patience
-            wire.expect(patience.command if self._incoming is None else patience.data_block)
+            wire.expect(*self._time())
         return turn
 
     def _begin(self, step: Step) -> Turn:
@@ -174,14 +170,15 @@ class Session:
         self._origin = Origin(dialogue.client_name, self._wire.peer_address, dialogue.protocol)
         trace = trace_field(self._origin, receiver.offer.hostname, self._name, receiver.clock.now())
         self._incoming = Incoming(receiver.offer.max_size_bytes, trace)
+        self._deadlines.begin_mail(self._wire.now)
 
     def _take_content(self) -> Turn:
         wire, incoming = self._wire, self._incoming
         assert incoming is not None
         if not wire.has_more:
             return Turn.WAIT
-        wire.expect(self._patience.data_block)
         rest = incoming.feed(wire.next_chunk())
+        wire.expect(*self._time())
         if rest is not None:
             wire.put_back(rest)
             self._next = Session._finish_mail
@@ -234,6 +231,9 @@ class Session:
         if reply.is_positive:
             self._dialogue.accepted()
         await self._wire.write(reply.encode(), self._patience.command)
+        if self._wire.now >= self._deadlines.session_ends:
+            self._is_over = True
+            await self._farewell(answers.TOO_LONG)
 
     def _forget_mail(self) -> None:
         if self._incoming is not None:

@@ -22,7 +22,7 @@ class Echo:
 
     def __init__(self, most: int = 1000, *, patience: timedelta = LONG) -> None:
         self.transport = FakeTransport()
-        self.wire = ServingWire(lambda _: None)
+        self.wire = ServingWire()
         self.wire.connection_made(self.transport)
         self.most, self.patience = most, patience
         self.turns = 0

@@ -27,7 +27,7 @@ async def a_session(tls: ssl.SSLContext | None = None) -> AsyncIterator[ServingW
     """A session that has greeted; `written` is what it says after that."""
     queue = cast("MailQueue", Accounts())
     receiver = Receiver(queue, Offer("intake.example", 1000), MachineClock(), MachineChance(), tls)
-    wire = ServingWire(lambda _: None)
+    wire = ServingWire()
     wire.connection_made(FakeTransport())
     running = asyncio.create_task(Session(wire, receiver).run())
     await asyncio.sleep(0)

@@ -6,7 +6,7 @@ wait for: a mail to be queued, TLS, the end. Waking it for every line would cost
 
 from __future__ import annotations
 
-import asyncio
+import math
 from collections.abc import Callable
 from datetime import timedelta
 from enum import Enum, auto
@@ -33,30 +33,27 @@ class Turn(Enum):
 class ServingWire(Wire):
     """The connection of a client. What it sends waits until somebody serves."""
 
-    def __init__(self, on_connected: Callable[[ServingWire], None]) -> None:
+    def __init__(self) -> None:
         super().__init__()
-        self._on_connected = on_connected
         self._take: Callable[[], Turn] | None = None
         self._is_next = False
         """Whether a turn is due in a moment."""
 
         self._searched = 0
         self._is_too_long = False
-        self._patience = timedelta()
+        self._patience, self._latest = timedelta(), math.inf
         self.is_interrupted = False
         """Whether this side wants to end the session; for `take` to look at."""
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        super().connection_made(transport)
-        self._on_connected(self)
 
     def resume_writing(self) -> None:
         super().resume_writing()
         if self._take is not None:
-            self.expect(self._patience)
+            self.expect(self._patience, self._latest)
             self._turn_soon()
 
-    async def serve(self, take: Callable[[], Turn], patience: timedelta) -> None:
+    async def serve(
+        self, take: Callable[[], Turn], patience: timedelta, latest: float = math.inf
+    ) -> None:
         """Call `take` whenever there is something to take, until it is DONE.
 
         It reads with `next_line` or `next_chunk`, answers with `send`, and says with `expect` what
@@ -65,7 +62,7 @@ class ServingWire(Wire):
         """
         self._take, self._reader = take, self._loop.create_future()
         if not self._is_closed:
-            self.expect(patience)
+            self.expect(patience, latest)
         self._arrived()
         try:
             await self._reader
@@ -124,10 +121,11 @@ class ServingWire(Wire):
         if self._transport is not None and not self._transport.is_closing():
             self._transport.write(data)
 
-    def expect(self, patience: timedelta) -> None:
-        """Give the client that long from now for what is waited for."""
-        self._patience = patience
-        self._due = self._loop.time() + patience.total_seconds()
+    def expect(self, patience: timedelta, latest: float = math.inf) -> None:
+        """Give the client that long from now for what is waited for, but not beyond the moment
+        `latest`."""
+        self._patience, self._latest = patience, latest
+        self._due = min(self._loop.time() + patience.total_seconds(), latest)
         if self._due < self._watched_until:
             self._watch_until(self._due)
 

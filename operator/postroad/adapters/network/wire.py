@@ -46,6 +46,11 @@ class InjectedBeforeTLS(WireError):
     """The peer sent something in clear that would have counted as sent under TLS."""
 
 
+def address_of(name: tuple[object, ...]) -> str:
+    """Return the address in what a socket calls its peer, without the port."""
+    return str(name[0]).removeprefix("::ffff:")
+
+
 class Wire(asyncio.Protocol):
     """A connection. One task reads and one writes at a time, or a server's side does both.
 
@@ -113,7 +118,12 @@ class Wire(asyncio.Protocol):
         """The peer's address without its port; an IPv4 address as such also on a socket that serves
         both families."""
         name = self._transport.get_extra_info("peername") if self._transport else None
-        return str(name[0]).removeprefix("::ffff:") if isinstance(name, tuple) else None
+        return address_of(name) if isinstance(name, tuple) else None
+
+    @property
+    def now(self) -> float:
+        """The moment, in seconds of the event loop's clock."""
+        return self._loop.time()
 
     @property
     def is_open(self) -> bool:

@@ -1,0 +1,117 @@
+"""How much of the intake one client may have: sessions, connections a minute, mails a minute.
+
+Pure bookkeeping: `now` is passed in, in seconds of any steady clock. A client is an IPv4 address,
+or the /64 of an IPv6 address, which is what one host is given (RFC 6177).
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from dataclasses import dataclass
+
+from postroad.domain.replies import Reply
+
+TOO_MANY_SESSIONS = Reply(421, ("4.7.0 too many sessions from your address, come again",))
+TOO_MANY_CONNECTIONS = Reply(421, ("4.7.0 too many connections from your address, come again",))
+TOO_MANY_MAILS = Reply(421, ("4.7.0 too many mails from your address, come again",))
+
+MINUTE = 60.0
+
+FEWEST_KEPT = 1000
+"""Clients that are kept before idle ones are searched among them."""
+
+
+@dataclass(frozen=True, slots=True)
+class ClientLimits:
+    """What one client may have; None: no limit. A rate may be used up at once, and comes back
+    evenly over a minute."""
+
+    sessions: int | None = None
+    connections_per_minute: int | None = None
+    mails_per_minute: int | None = None
+
+
+class _Client:
+    """`connections` and `mails`: the moments at which the whole rate is there again."""
+
+    __slots__ = ("connections", "mails", "sessions")
+
+    def __init__(self) -> None:
+        self.sessions = 0
+        self.connections = self.mails = 0.0
+
+    def is_idle(self, now: float) -> bool:
+        return not self.sessions and self.connections <= now and self.mails <= now
+
+
+class Clients:
+    """The clients with open sessions, and those that used something of a rate of late.
+
+    Memory is bounded by their number: when the table has doubled, the idle ones are forgotten.
+    """
+
+    def __init__(self, limits: ClientLimits) -> None:
+        self._limits = limits
+        self._clients: dict[str, _Client] = {}
+        self._search_at = FEWEST_KEPT
+        self.limits_mails = limits.mails_per_minute is not None
+
+    def __len__(self) -> int:
+        return len(self._clients)
+
+    def connected(self, address: str, now: float) -> Reply | None:
+        """Count a connection. Return the reply that refuses it, None when it is a session from now
+        on, to be ended with `left`. A refused connection uses up nothing."""
+        key, limits = client_of(address), self._limits
+        client = self._clients.get(key) or self._new(key, now)
+        if limits.sessions is not None and client.sessions >= limits.sessions:
+            return TOO_MANY_SESSIONS
+        renewed = _used(client.connections, limits.connections_per_minute, now)
+        if renewed is None:
+            return TOO_MANY_CONNECTIONS
+        client.connections = renewed
+        client.sessions += 1
+        return None
+
+    def left(self, address: str, now: float) -> None:
+        """A session has ended."""
+        key = client_of(address)
+        client = self._clients[key]
+        client.sessions -= 1
+        if client.is_idle(now):
+            del self._clients[key]
+
+    def begins_mail(self, address: str, now: float) -> Reply | None:
+        """Count a mail of a client with a session. Return the reply that refuses it, if any."""
+        client = self._clients[client_of(address)]
+        renewed = _used(client.mails, self._limits.mails_per_minute, now)
+        if renewed is None:
+            return TOO_MANY_MAILS
+        client.mails = renewed
+        return None
+
+    def _new(self, key: str, now: float) -> _Client:
+        if len(self._clients) >= self._search_at:
+            kept = {each: its for each, its in self._clients.items() if not its.is_idle(now)}
+            self._clients, self._search_at = kept, max(FEWEST_KEPT, 2 * len(kept))
+        client = self._clients[key] = _Client()
+        return client
+
+
+def client_of(address: str) -> str:
+    """Return what connections of one client have in common."""
+    if ":" not in address:
+        return address
+    number = int(ipaddress.IPv6Address(address.partition("%")[0]))
+    return str(ipaddress.IPv6Address(number >> 64 << 64))
+
+
+def _used(full_at: float, per_minute: int | None, now: float) -> float | None:
+    """Use one of a rate. Return when all of it is there again, None when nothing of it is left now.
+
+    It is the generic cell rate algorithm (ITU-T I.371): one number for each client and rate.
+    """
+    if per_minute is None:
+        return full_at
+    then = max(full_at, now) + MINUTE / per_minute
+    return None if then - now > MINUTE * (1 + 1e-9) else then
