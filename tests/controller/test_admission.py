@@ -144,7 +144,7 @@ async def test_defaults_appear_and_null_means_absent(api: ApiServer, namespace: 
     )
 
     spec = created["spec"]
-    assert spec["view"] == view("1h", 1, 1000)
+    assert spec["view"] == view("1h", 3, 1000)
     assert spec["broker"] == {"deliveryLimit": 20}
     assert spec["blobs"] == {}
     assert spec["retry"] == {"lanes": ["1m", "5m", "15m", "1h", "4h"], "maxAge": "120h"}

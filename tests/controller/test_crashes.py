@@ -128,7 +128,7 @@ async def test_what_happened_while_no_operator_ran_is_caught_up_with(
     await first.until_ready("going")
     await first.stop()
 
-    await first.change({"view": view("30m", 2)})
+    await first.change({"view": view("30m", 4)})
     await api.delete(MAIL_QUEUE, await first.queue("going"))
     await first.apply(mail_queue(namespace, "coming"))
 
