@@ -87,7 +87,7 @@ async def size(queue: MailQueue, as_json: bool) -> None:
     }
     text = (
         f"{sizes.size} waiting ({sizes.delayed} delayed, {sizes.held} held), "
-        f"{sizes.dead_letters} dead letters"
+        f"{'unknown' if sizes.dead_letters is None else sizes.dead_letters} dead letters"
     )
     say(values, as_json=as_json, text=text)
 

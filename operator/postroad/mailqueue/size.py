@@ -13,11 +13,13 @@ from datetime import datetime, timedelta
 from functools import partial
 
 from postroad.domain.slices import Partition
+from postroad.errors import ViewError
 from postroad.mailqueue.bulk import results
 from postroad.mailqueue.engine import Engine
 from postroad.mailqueue.live import live_slices
 from postroad.ports.queue import Sizes
 from postroad.ports.view import Counts, Signs
+from postroad.telemetry import metrics
 
 REMEMBERED = timedelta(hours=1)
 """How long signs are believed at most: rows that expired leave none, nor does a writer whose clock
@@ -37,22 +39,24 @@ class SizeCache:
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self._closed: dict[Partition, _Counted] = {}
+        self._dead_letters = _DeadLetters(engine)
 
     async def get(self) -> Sizes:
         """Count the mails that wait. Raises: ViewError, ConfigurationStale."""
         engine, now = self._engine, self._engine.clock.now()
         first = (await engine.bearings.refresh()).browse_start
         if first is None:
-            return Sizes(0, 0, 0, await engine.view.count_buried())
+            return Sizes(0, 0, 0, await self._dead_letters.get())
         self._forget_before(first)
         counted, dead_letters = await asyncio.gather(
-            self._count_from(first, now), engine.view.count_buried()
+            self._count_from(first, now), self._dead_letters.get()
         )
         return Sizes(counted.total, counted.delayed, counted.held, dead_letters)
 
     def forget(self) -> None:
         """Count everything anew the next time."""
         self._closed.clear()
+        self._dead_letters.forget()
 
     async def _count_from(self, first: datetime, now: datetime) -> Counts:
         engine = self._engine
@@ -99,3 +103,32 @@ class SizeCache:
     def _forget_before(self, first: datetime) -> None:
         for partition in [each for each in self._closed if each.slice_start < first]:
             del self._closed[partition]
+
+
+class _DeadLetters:
+    """The number of dead letters. A count that took long is repeated after ten times that, so that
+    counting never takes more than a tenth of the view's time."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._count = 0
+        self._until: timedelta | None = None
+
+    async def get(self) -> int | None:
+        """Count dead letters; None where the view does not answer: what waits is counted still."""
+        engine, began = self._engine, self._engine.clock.elapsed()
+        if self._until is not None and began < self._until:
+            return self._count
+        try:
+            self._count = await engine.view.count_buried()
+        except ViewError as error:
+            metrics.UNCOUNTED.labels(engine.label).inc()
+            engine.log.warning("the dead letters could not be counted", error=error.explain())
+            return None
+        now = engine.clock.elapsed()
+        self._until = now + 10 * (now - began)
+        return self._count
+
+    def forget(self) -> None:
+        """Count anew the next time."""
+        self._until = None

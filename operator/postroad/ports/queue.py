@@ -40,12 +40,13 @@ class MailView:
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """Live mails; `delayed` and `held` are included in `size`, dead letters are not."""
+    """Live mails; `delayed` and `held` are included in `size`, dead letters are not. These are None
+    where they could not be counted; the number may be some time old where counting takes long."""
 
     size: int
     delayed: int
     held: int
-    dead_letters: int
+    dead_letters: int | None
 
 
 class Item(Protocol):

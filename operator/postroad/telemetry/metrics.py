@@ -71,6 +71,11 @@ UNDECODABLE = Gauge(
     "What the last round of upkeep found in the view and this release cannot decode: set aside.",
     ["queue", "what"],  # what: row, mark, letter
 )
+UNCOUNTED = Counter(
+    "postroad_uncounted_dead_letters_total",
+    "Sizes that leave out the number of dead letters, as the view did not answer for it.",
+    ["queue"],
+)
 ORPHANED = Counter(
     "postroad_orphaned_objects_total",
     "Objects without a mail that an audit deleted.",

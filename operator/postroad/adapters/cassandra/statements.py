@@ -194,6 +194,8 @@ FORGET_SLICE = Statement(
 
 # Dead letters
 
+LETTERS = "queue = ? AND month = ? AND enqueue_id > ? AND enqueue_id <= ?"
+
 BURY = Statement(insert("dead_letters", LETTER_COLUMNS))
 """Plain: the same letter again changes nothing. Not a lightweight transaction, for a month is one
 partition, and its transactions would wait for one another."""
@@ -209,15 +211,13 @@ NOTE_MONTH = Statement(insert("dead_letter_months", ("queue", "month")))
 SELECT_MONTHS = Statement(select("dead_letter_months", ("month",), "queue = ?"))
 """In order, for a month is written as year and month with all digits."""
 
-SELECT_LETTERS = Statement(
-    select("dead_letters", LETTER_COLUMNS, "queue = ? AND month = ?"), page_size=200
-)
-"""One month."""
+SELECT_LETTERS = Statement(select("dead_letters", LETTER_COLUMNS, LETTERS), page_size=200)
+"""A range of one month."""
 
 COUNT_LETTERS = Statement(
-    "SELECT count(*) AS count FROM {keyspace}.dead_letters WHERE queue = ? AND month = ?", COUNTING
+    f"SELECT count(*) AS count FROM {{keyspace}}.dead_letters WHERE {LETTERS}", COUNTING, COUNTED
 )
-"""On the server, one month."""
+"""On the server, a range of one month."""
 
 SELECT_BURIED_AT = Statement(
     "SELECT writetime(reason) AS written FROM {keyspace}.dead_letters"
@@ -244,7 +244,6 @@ PARTITIONS = {
         "enqueued_mails": ("queue", "slice_start", "bucket_id"),
         "deleted_mails": ("queue", "slice_start", "bucket_id"),
         "deliveries": ("queue", "mail_id"),
-        "dead_letters": ("queue", "month"),
     }.items()
 }
 """The partitions that a queue really has, whatever its history says: a scan over partition keys,

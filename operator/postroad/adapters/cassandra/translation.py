@@ -7,6 +7,7 @@ import re
 from cassandra import (
     AuthenticationFailed,
     InvalidRequest,
+    ReadFailure,
     RequestValidationException,
     UnsupportedOperation,
 )
@@ -30,6 +31,17 @@ _PERMANENT = (
 )
 
 
+_TOO_MANY_TOMBSTONES = "READ_TOO_MANY_TOMBSTONES"
+"""A replica's reason, in the server's words: version 4 of the protocol has no other place for it.
+Source: Cassandra, `RequestFailureReason`."""
+
+
+class TooManyTombstones(ViewUnavailable):
+    """Cassandra refuses to read across so many deletions."""
+
+    hint = "the deletions are forgotten after the table's gc_grace_seconds"
+
+
 def translated(error: Exception) -> ServerError:
     """Return the error of ours that says what the driver's error says.
 
@@ -50,6 +62,8 @@ def translated(error: Exception) -> ServerError:
             f"Cassandra refused the request: {_said(error)}",
             hint=NOT_CREATED if is_missing else None,
         )
+    if isinstance(error, ReadFailure) and _TOO_MANY_TOMBSTONES in str(error):
+        return TooManyTombstones()
     return ViewUnavailable(f"Cassandra did not answer: {type(error).__name__}: {error}")
 
 

@@ -12,6 +12,7 @@ from uuid import UUID, uuid4
 
 from postroad.adapters.cassandra import rows, statements
 from postroad.adapters.cassandra.erasure import erase_queue
+from postroad.adapters.cassandra.letters import LetterReader
 from postroad.adapters.cassandra.marks import CassandraMarks, gathering
 from postroad.adapters.cassandra.session import Session
 from postroad.domain.clocks import Readings
@@ -26,6 +27,7 @@ class CassandraView(CassandraMarks):
 
     def __init__(self, session: Session, queue: str) -> None:
         super().__init__(session, queue)
+        self._letters = LetterReader(session, queue)
         self._incarnation: UUID | None = None  # of the limits, as last read
         self._inserting = gathering(partial(self._write_together, statements.INSERT_ROW))
 
@@ -162,19 +164,13 @@ class CassandraView(CassandraMarks):
         return rows.letter_of(found[0]) if found else None
 
     async def buried(self) -> AsyncIterator[DeadLetter]:
-        for month in await self._months():
-            async for row in self._each(statements.SELECT_LETTERS, self._queue, month):
+        for month in await self._letters.months():
+            async for row in self._letters.letters(month):
                 yield rows.letter_of(row)
 
     async def count_buried(self) -> int:
-        return sum(
-            [
-                (await self._session.execute(statements.COUNT_LETTERS, (self._queue, month)))[0][
-                    "count"
-                ]
-                for month in await self._months()
-            ]
-        )
+        months = await self._letters.months()
+        return sum([await self._letters.count(month) for month in months])
 
     async def unbury(self, letter: DeadLetter) -> None:
         place = (self._queue, letter.month, letter.enqueue_id)
@@ -188,6 +184,3 @@ class CassandraView(CassandraMarks):
         await self._session.server_times()  # the tombstones' time is a fresh one
         await erase_queue(self._session, self._queue)
         self._incarnation = None
-
-    async def _months(self) -> list[str]:
-        return [row["month"] async for row in self._each(statements.SELECT_MONTHS, self._queue)]
