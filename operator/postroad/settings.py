@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from datetime import timedelta
+from enum import Enum
 from pathlib import Path
 from typing import Annotated
 
@@ -127,6 +128,13 @@ class Worker(_Section):
     """Mails in flight at the same time, and sessions with the next hop at most."""
 
 
+class BareLineEnds(Enum):
+    """What an intake does with a CR without LF, or an LF without CR, in a mail."""
+
+    REFUSE = "refuse"
+    NORMALISE = "normalise"
+
+
 class Intake(_Section):
     """What the intake accepts."""
 
@@ -154,6 +162,9 @@ class Intake(_Section):
 
     longest_session: Duration = timedelta(hours=1)
     """No mail begins in an older session."""
+
+    bare_line_ends: BareLineEnds = BareLineEnds.REFUSE
+    """What becomes of a mail with a CR without LF, or an LF without CR."""
 
     tls_certificate: Path | None = None
     """PEM file of the certificate and its chain; with `tls_key`, STARTTLS is offered."""

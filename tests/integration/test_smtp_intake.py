@@ -101,6 +101,7 @@ async def an_intake(
     tls: ssl.SSLContext | None = None,
     patience: Patience | None = None,
     client_limits: ClientLimits | None = None,
+    normalises_line_ends: bool = False,
 ) -> AsyncIterator[Intake]:
     queue = Accounts()
     receiver = Receiver(
@@ -108,8 +109,9 @@ async def an_intake(
         Offer("intake.example", max_size_bytes, max_recipients=100),
         MachineClock(),
         MachineChance(),
-        tls,
+        None if tls is None else lambda: tls,
         patience or Patience(),
+        normalises_line_ends,
     )
     server = SmtpServer(receiver, max_sessions=max_sessions, client_limits=client_limits)
     await server.listen("127.0.0.1", 0)
@@ -304,6 +306,22 @@ async def test_a_mail_cannot_be_smuggled_inside_another(end: str) -> None:
     assert replies == ["554 5.6.0 the mail holds a bare CR or LF"]
     assert after == ["250 2.0.0 ok"]
     assert intake.queue.mails == []
+
+
+@pytest.mark.parametrize("end", ["\n.\n", "\n.\r\n", "\r.\r", "\r\n.\n", "\r\n.\r", "\r.\r\n"])
+async def test_line_ends_that_are_made_crlf_smuggle_no_mail(end: str) -> None:
+    inner = "MAIL FROM:<x@evil.example>\r\nRCPT TO:<b@dest.example>\r\nDATA\r\nforged"
+    async with an_intake(normalises_line_ends=True) as intake, intake.client() as client:
+        await client.envelope()
+        reply = await client.say(f"outer{end}{inner}\r\n.")
+        assert reply[0].startswith("250 ")
+        assert await client.say("NOOP") == ["250 2.0.0 ok"]
+
+    [(_, content)] = intake.queue.mails
+    left = without_trace(content).replace(b"\r\n", b"")
+    assert b"MAIL FROM:<x@evil.example>" in left
+    assert b"\r" not in left
+    assert b"\n" not in left
 
 
 async def test_a_command_with_a_bare_line_end_is_not_two_commands() -> None:

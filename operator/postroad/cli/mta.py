@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import ssl
 
 import click
 
+from postroad.adapters.network.certificates import ServerCertificate
 from postroad.cli.delivering import (
     concurrency_option,
     deliver,
@@ -17,7 +17,7 @@ from postroad.cli.delivering import (
 )
 from postroad.cli.queues import queue_option
 from postroad.cli.receivers import receive_in_children
-from postroad.cli.receiving import listen_option, receive, tls_context, with_address
+from postroad.cli.receiving import certificate_of, listen_option, receive, with_address
 from postroad.cli.serving import process, run
 from postroad.domain.nexthops import NextHop
 from postroad.errors import InvalidSettings, PostroadError
@@ -55,12 +55,16 @@ def mta(
     if receivers and url.startswith("memory:"):
         raise InvalidSettings("a queue in this process' memory cannot be reached by receivers")
     settings = with_address(with_relay(from_environment(), relay, tls, concurrency), listen)
-    tls_offered = tls_context(settings.intake)
-    run(settings, _serve(settings, url, next_hop(settings), tls_offered, receivers))
+    certificate = certificate_of(settings.intake)
+    run(settings, _serve(settings, url, next_hop(settings), certificate, receivers))
 
 
 async def _serve(
-    settings: Settings, url: str, hop: NextHop, tls: ssl.SSLContext | None, receivers: int
+    settings: Settings,
+    url: str,
+    hop: NextHop,
+    certificate: ServerCertificate | None,
+    receivers: int,
 ) -> None:
     """When either half fails the process ends, and whoever started it starts it again."""
     async with process(settings, url, create=True) as this:
@@ -71,7 +75,7 @@ async def _serve(
                 if receivers:
                     halves.create_task(receive_in_children(this, settings, url, receivers))
                 else:
-                    halves.create_task(receive(this, settings, tls))
+                    halves.create_task(receive(this, settings, certificate))
                 halves.create_task(deliver(this, settings, hop))
         except ExceptionGroup as group:
             ours = group.subgroup(PostroadError) or group

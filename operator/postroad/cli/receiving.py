@@ -3,23 +3,22 @@
 from __future__ import annotations
 
 import socket
-import ssl
 
 import click
 
 from postroad.adapters.machine.clocks import MachineChance, MachineClock
+from postroad.adapters.network.certificates import ServerCertificate
 from postroad.bootstrap.transports import hostname_of
 from postroad.cli.queues import LISTEN, queue_option
 from postroad.cli.serving import Inheritance, Process, process, run
 from postroad.cli.upkeep import SELDOM, upkeep
 from postroad.domain.nexthops import parse_host_port
-from postroad.errors import InvalidSettings
 from postroad.intake.clients import ClientLimits
 from postroad.intake.dialogue import Offer
 from postroad.intake.patience import Patience
 from postroad.intake.server import SmtpServer
 from postroad.intake.sessions import Receiver
-from postroad.settings import Intake, Settings, from_environment
+from postroad.settings import BareLineEnds, Intake, Settings, from_environment
 
 STANDARD_INPUT = 0
 
@@ -69,20 +68,20 @@ async def _receive(
 ) -> None:
     """`inherited`: the descriptor of the socket to listen on, from the process that started this
     one; `lock`: that of the lock on the store that it owns."""
-    tls = tls_context(settings.intake)
+    certificate = certificate_of(settings.intake)
     inheritance = None if inherited is None else Inheritance(STANDARD_INPUT, lock)
     async with process(settings, url, create=create, inheritance=inheritance) as this:
         if this is not None and inherited is not None:
-            await receive(this, settings, tls, socket.socket(fileno=inherited))
+            await receive(this, settings, certificate, socket.socket(fileno=inherited))
         elif this is not None:
             async with upkeep(this, SELDOM):
-                await receive(this, settings, tls)
+                await receive(this, settings, certificate)
 
 
 async def receive(
     this: Process,
     settings: Settings,
-    tls: ssl.SSLContext | None,
+    certificate: ServerCertificate | None,
     listening: socket.socket | None = None,
 ) -> None:
     """Accept mail into the queue until the process is to end. `listening`: on this socket rather
@@ -92,7 +91,15 @@ async def receive(
     patience = Patience(
         least_bytes_per_second=section.least_bytes_per_second, session=section.longest_session
     )
-    receiver = Receiver(this.queue, offer, MachineClock(), MachineChance(), tls, patience)
+    receiver = Receiver(
+        this.queue,
+        offer,
+        MachineClock(),
+        MachineChance(),
+        None if certificate is None else certificate.context,
+        patience,
+        section.bare_line_ends is BareLineEnds.NORMALISE,
+    )
     server = SmtpServer(
         receiver, max_sessions=section.max_sessions, client_limits=client_limits(section)
     )
@@ -116,13 +123,8 @@ def client_limits(section: Intake) -> ClientLimits:
     )
 
 
-def tls_context(section: Intake) -> ssl.SSLContext | None:
-    """Return the TLS that the settings ask for. Raises: InvalidSettings."""
+def certificate_of(section: Intake) -> ServerCertificate | None:
+    """Return the certificate that the settings name. Raises: InvalidSettings."""
     if section.tls_certificate is None:
         return None
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    try:
-        context.load_cert_chain(section.tls_certificate, section.tls_key)
-    except (OSError, ssl.SSLError) as error:
-        raise InvalidSettings(f"POSTROAD_INTAKE_TLS_CERTIFICATE cannot be used: {error}") from error
-    return context
+    return ServerCertificate(section.tls_certificate, section.tls_key)

@@ -2,7 +2,8 @@
 
 Both directions work on chunks of any size and hold back at most four octets between them.
 Reading is strict: only CRLF "." CRLF ends the mail, and a bare CR or LF is reported, because a next
-hop that ends lines there would find commands inside the mail (SMTP smuggling).
+hop that ends lines there would find commands inside the mail (SMTP smuggling); or it is made CRLF,
+behind all that looks for the end and for doubled dots.
 Source: RFC 5321 4.5.2 (transparency), 2.3.8 (lines), 4.1.1.4 (DATA).
 """
 
@@ -30,12 +31,13 @@ def _has_bare_line_ends(data: bytes) -> bool:
 class Unstuffer:
     """Finds the end of a mail in what follows DATA, and takes the doubled dots away."""
 
-    def __init__(self) -> None:
+    def __init__(self, normalises_line_ends: bool = False) -> None:
+        self._normalises = normalises_line_ends
         # A virtual CRLF before the first line lets the first line be treated as any other.
         self._held = _CRLF
         self._skip = len(_CRLF)
         self.has_bare_line_ends = False
-        """Whether a CR without LF or an LF without CR was seen in the mail."""
+        """Whether a CR without LF or an LF without CR was left in the mail."""
 
     def feed(self, chunk: bytes) -> tuple[bytes, bytes | None]:
         """Take what arrived. Return content, and once the mail has ended what follows its end
@@ -61,7 +63,10 @@ class Unstuffer:
             content = data[self._skip : end]
         self._skip = 0
         # A held CRLF always comes back with what follows it, so this needs no look-behind.
-        self.has_bare_line_ends |= _has_bare_line_ends(content)
+        if _has_bare_line_ends(content):
+            if self._normalises:
+                return _BARE.sub(_CRLF, content)
+            self.has_bare_line_ends = True
         return content
 
 

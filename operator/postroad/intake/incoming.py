@@ -30,7 +30,14 @@ SPILLED_BYTES = 64 * 1024
 class Incoming:
     """Collects content behind `first`, which does not count. `discard` it in any case."""
 
-    def __init__(self, limit_bytes: int, first: bytes = b"", folder: Path | None = None) -> None:
+    def __init__(
+        self,
+        limit_bytes: int,
+        first: bytes = b"",
+        folder: Path | None = None,
+        *,
+        normalises_line_ends: bool = False,
+    ) -> None:
         self.size_bytes = 0
         self.problem: StoreFull | None = None
         """Why it could not be kept."""
@@ -38,7 +45,7 @@ class Incoming:
         self._limit = limit_bytes
         self._folder = folder
         self._kept = bytearray(first)  # and not chunks: tiny ones would take many times their size
-        self._unstuffer, self._hops = Unstuffer(), HopCounter()
+        self._unstuffer, self._hops = Unstuffer(normalises_line_ends), HopCounter()
         self._path: Path | None = None
         self._file: FileIO | None = None
 

@@ -52,8 +52,13 @@ class Receiver:
     offer: Offer
     clock: Clock
     chance: Chance
-    tls: ssl.SSLContext | None = None
+    tls: Callable[[], ssl.SSLContext] | None = None
+    """Gives the TLS of a session that begins; None: STARTTLS is not offered."""
+
     patience: Patience = field(default_factory=Patience)
+    normalises_line_ends: bool = False
+    """Whether a bare CR or LF in a mail becomes CRLF; else the mail is refused."""
+
     _counters: dict[str, Counter] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -169,7 +174,11 @@ class Session:
         self._name = f"{receiver.chance.bits(64):016x}"
         self._origin = Origin(dialogue.client_name, self._wire.peer_address, dialogue.protocol)
         trace = trace_field(self._origin, receiver.offer.hostname, self._name, receiver.clock.now())
-        self._incoming = Incoming(receiver.offer.max_size_bytes, trace)
+        self._incoming = Incoming(
+            receiver.offer.max_size_bytes,
+            trace,
+            normalises_line_ends=receiver.normalises_line_ends,
+        )
         self._deadlines.begin_mail(self._wire.now)
 
     def _take_content(self) -> Turn:
@@ -195,7 +204,7 @@ class Session:
     async def _secure(self) -> None:
         assert self._receiver.tls is not None
         await self._wire.write(self._go_ahead.encode(), self._patience.command)
-        await self._wire.start_tls(self._receiver.tls, self._patience.tls)
+        await self._wire.start_tls(self._receiver.tls(), self._patience.tls)
         self._dialogue.secured()
 
     async def _leave(self) -> None:

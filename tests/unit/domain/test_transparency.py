@@ -1,5 +1,7 @@
 """Content survives DATA octet by octet, and only CRLF.CRLF ends it, wherever chunks are cut."""
 
+import re
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -28,8 +30,10 @@ def sent(chunks: list[bytes]) -> bytes:
     return b"".join([*map(stuffer.feed, chunks), stuffer.end()])
 
 
-def received(chunks: list[bytes]) -> tuple[bytes, bytes | None, Unstuffer]:
-    unstuffer = Unstuffer()
+def received(
+    chunks: list[bytes], *, normalises: bool = False
+) -> tuple[bytes, bytes | None, Unstuffer]:
+    unstuffer = Unstuffer(normalises)
     content = b""
     for number, chunk in enumerate(chunks):
         part, rest = unstuffer.feed(chunk)
@@ -73,6 +77,20 @@ def test_bare_line_ends_are_noticed_wherever_chunks_are_cut(chunks: list[bytes])
 
     assert rest is not None
     assert unstuffer.has_bare_line_ends == is_bare
+
+
+@given(chunked(hostile), chunked(hostile))
+def test_line_ends_that_are_made_crlf_move_no_end_of_a_mail(
+    chunks: list[bytes], more: list[bytes]
+) -> None:
+    arriving = [*chunks, b"\r\n.\r\n", *more]
+    as_it_came, expected, _ = received(arriving)
+
+    content, rest, unstuffer = received(arriving, normalises=True)
+
+    assert rest == expected is not None
+    assert content == b"\r\n".join(re.split(b"\r\n|\r|\n", as_it_came))
+    assert not unstuffer.has_bare_line_ends
 
 
 @pytest.mark.parametrize(

@@ -26,7 +26,13 @@ GREETING = b"220 intake.example ESMTP\r\n"
 async def a_session(tls: ssl.SSLContext | None = None) -> AsyncIterator[ServingWire]:
     """A session that has greeted; `written` is what it says after that."""
     queue = cast("MailQueue", Accounts())
-    receiver = Receiver(queue, Offer("intake.example", 1000), MachineClock(), MachineChance(), tls)
+    receiver = Receiver(
+        queue,
+        Offer("intake.example", 1000),
+        MachineClock(),
+        MachineChance(),
+        None if tls is None else lambda: tls,
+    )
     wire = ServingWire()
     wire.connection_made(FakeTransport())
     running = asyncio.create_task(Session(wire, receiver).run())

@@ -1,0 +1,69 @@
+"""The certificate that this side shows its clients, read again whenever its files change.
+
+A certificate is renewed within a pod's life: cert-manager writes the Secret, and the kubelet swaps
+a symlink to a new folder. Looking at the files costs two system calls for each TLS handshake.
+"""
+
+from __future__ import annotations
+
+import ssl
+from pathlib import Path
+
+from postroad.errors import InvalidSettings
+from postroad.telemetry.logs import logger
+
+_log = logger("tls")
+
+_Seen = tuple[tuple[int, ...], ...]
+
+
+class ServerCertificate:
+    """A certificate with its chain, and its key (None: in the same file).
+
+    Raises: InvalidSettings when they cannot be used at the start.
+    """
+
+    def __init__(self, certificate: Path, key: Path | None = None) -> None:
+        self._certificate, self._key = certificate, key
+        try:
+            self._seen = self._look()  # before reading: a change meanwhile is seen the next time
+            self._context = self._read()
+        except (OSError, ssl.SSLError) as error:
+            raise InvalidSettings(
+                f"POSTROAD_INTAKE_TLS_CERTIFICATE cannot be used: {error}"
+            ) from error
+
+    def context(self) -> ssl.SSLContext:
+        """Return the TLS of a session that begins now. Files that cannot be used are an error in
+        the log, once for each change of theirs, and what was read before stays in use."""
+        seen = self._look()
+        if seen == self._seen:
+            return self._context
+        self._seen = seen
+        try:
+            self._context = self._read()
+            _log.info("certificate read again", path=str(self._certificate))
+        except (OSError, ssl.SSLError) as error:
+            _log.error(
+                "certificate cannot be used, the one before stays",
+                path=str(self._certificate),
+                error=str(error),
+            )
+        return self._context
+
+    def _look(self) -> _Seen:
+        return tuple(map(_look_at, (self._certificate, self._key or self._certificate)))
+
+    def _read(self) -> ssl.SSLContext:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(self._certificate, self._key)
+        return context
+
+
+def _look_at(path: Path) -> tuple[int, ...]:
+    """Return what differs once a file has changed; empty when there is none."""
+    try:
+        its = path.stat()
+    except OSError:
+        return ()
+    return its.st_dev, its.st_ino, its.st_size, its.st_mtime_ns, its.st_ctime_ns
