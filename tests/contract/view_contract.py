@@ -740,6 +740,11 @@ class ViewContract:
             assert before - each.doubt <= each.time + timedelta(milliseconds=2)
             assert each.time <= after + each.doubt + timedelta(milliseconds=2)
 
+    async def test_every_host_that_tells_its_time_is_counted(self, view: View) -> None:
+        readings = await view.server_times()
+
+        assert await view.hosts() == readings.hosts
+
     async def test_erasing_leaves_nothing_of_the_queue_and_all_of_others(
         self, store: ViewStore, view: View
     ) -> None:

@@ -7,7 +7,8 @@ from datetime import UTC, datetime
 
 import click
 
-from postroad.cli.queues import say
+from postroad.cli.queues import say, time_text
+from postroad.domain.advice import Advice, Seen
 from postroad.domain.configuration import (
     ConfigurationChanged,
     ConfigurationCreated,
@@ -15,7 +16,10 @@ from postroad.domain.configuration import (
     decide,
 )
 from postroad.domain.configuration_rules import FIELD_NAMES, ViewConfiguration, value_of
-from postroad.domain.history import Document, to_document
+from postroad.domain.durations import format_duration
+from postroad.domain.history import Document, configuration_document, to_document
+
+ADVISED = ("sliceWindow", "bucketCount")
 
 
 def outcome_of(
@@ -51,8 +55,49 @@ def say_outcome(outcome: Document, *, as_json: bool) -> bool:
         lines.append(f"  {outcome['message']}")
     elif outcome["outcome"] != "unchanged":
         lines.append(f"  would be version {outcome['version']}")
+    if outcome.get("advice") is not None:
+        lines += _advice_lines(outcome["advice"])
     say(outcome, as_json=as_json, text="\n".join(lines))
     return bool(outcome["outcome"] != "refused")
+
+
+def advice_document(present: ViewConfiguration, advice: Advice, seen: Seen) -> Document:
+    """Return advice with what it goes by."""
+    before = configuration_document(present)
+    values = configuration_document(advice.configuration)
+    reasons = {"sliceWindow": advice.window_reason, "bucketCount": advice.buckets_reason}
+    busiest = seen.busiest
+    return {
+        **{
+            name: {"present": before[name], "value": values[name], "reason": reason}
+            for name, reason in reasons.items()
+        },
+        "closed_slices": seen.slices,
+        "since": time_text(seen.since),
+        "enough_history": seen.is_enough,
+        "busiest_slice": busiest
+        and {
+            "start": time_text(busiest.start),
+            "window": format_duration(busiest.window),
+            "rows": busiest.rows,
+        },
+        "row_bytes": seen.row_bytes,
+        "cassandra_hosts": seen.hosts,
+    }
+
+
+def _advice_lines(advice: Document) -> list[str]:
+    count, since = advice["closed_slices"], advice["since"]
+    basis = f"{count} closed slice{'' if count == 1 else 's'}"
+    if since is not None:
+        basis += f" since {since}"
+    return [f"  advice, from {basis}:", *(_advised_line(name, advice[name]) for name in ADVISED)]
+
+
+def _advised_line(name: str, advised: Document) -> str:
+    present, value = advised["present"], advised["value"]
+    change = f"keep {value}" if value == present else f"{present} -> {value}"
+    return f"    {name}: {change}; {advised['reason']}"
 
 
 def event_text(event: ConfigurationEvent) -> str:

@@ -132,12 +132,18 @@ def nearest_windows(current: timedelta, wanted: timedelta) -> tuple[timedelta, t
     >>> [str(each) for each in nearest_windows(timedelta(hours=1), timedelta(minutes=25))]
     ['0:20:00', '0:30:00']
     """
-    seconds, aim = current // SHORTEST_WINDOW, wanted // SHORTEST_WINDOW
+    divisors = windows_dividing(current)
+    below = max(each for each in divisors if each <= wanted)
+    above = min(each for each in divisors if each >= wanted)
+    return below, above
+
+
+def windows_dividing(current: timedelta) -> frozenset[timedelta]:
+    """Return the windows that may follow the current one, itself included."""
+    seconds = current // SHORTEST_WINDOW
     small = [each for each in range(1, isqrt(seconds) + 1) if seconds % each == 0]
     divisors = {*small, *(seconds // each for each in small)}
-    below = max(each for each in divisors if each <= aim)
-    above = min(each for each in divisors if each >= aim)
-    return below * SHORTEST_WINDOW, above * SHORTEST_WINDOW
+    return frozenset(each * SHORTEST_WINDOW for each in divisors)
 
 
 def changes_between(before: ViewConfiguration, after: ViewConfiguration) -> tuple[FieldChange, ...]:

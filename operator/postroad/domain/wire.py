@@ -27,6 +27,7 @@ from postroad.domain.identifiers import EPOCH
 from postroad.domain.mail import DsnOptions, Envelope, Origin, RecipientDsn
 from postroad.domain.references import Reference
 from postroad.domain.slices import TurnKey
+from postroad.domain.turns import Turn
 from postroad.errors import InvalidMail, UnreadableReference
 
 VERSION = 1
@@ -46,6 +47,12 @@ def encode(reference: Reference) -> bytes:
     """Return the message body, with the envelope if the whole stays within `LARGEST_BODY`."""
     body = _dump(reference, reference.envelope)
     return body if len(body) <= LARGEST_BODY else _dump(reference, None)
+
+
+def size_of(turn: Turn) -> int:
+    """Return about how many octets a turn's row has: as many as its reference with the envelope,
+    however large, since both have the same fields."""
+    return len(_dump(Reference.to(turn, claim=False), turn.envelope))
 
 
 def decode(body: bytes) -> Reference:

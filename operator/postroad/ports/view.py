@@ -316,6 +316,10 @@ class View(Protocol):
         not answer within seconds is counted and left out; at least one has answered."""
         ...
 
+    async def hosts(self) -> int:
+        """Return how many hosts could share this view's partitions, those that are down too."""
+        ...
+
     async def erase(self) -> None:
         """Delete everything this queue has in the view. Idempotent. Its configuration history is
         deleted after that, by `History.erase`: rows without it could not be read."""

@@ -5,18 +5,24 @@ from __future__ import annotations
 import asyncio
 import json
 import secrets
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
 
+from contract.view_contract import turn
 from postroad import open_queue
+from postroad.adapters.memory.view import MemoryView
 from postroad.bootstrap.histories import open_history
 from postroad.cli import main
 from postroad.domain.configuration_rules import ViewConfiguration
-from postroad.errors import ConfigurationRefused
+from postroad.domain.slices import Partition
+from postroad.errors import ConfigurationRefused, ViewUnavailable
+from postroad.ports.view import ClosedSlice
 
+NOON = datetime(2100, 3, 1, 12, tzinfo=UTC)
+"""Later than content start, which is that of a queue made now."""
 HOUR, HALF, ODD = (
     ViewConfiguration(timedelta(minutes=60), 1),
     ViewConfiguration(timedelta(minutes=30), 4),
@@ -131,6 +137,86 @@ def test_a_queue_that_nobody_created_would_be_created() -> None:
     result = run("check", f"memory://t{secrets.token_hex(4)}", "--slice-window", "7m", "--json")
 
     assert json.loads(result.stdout)["outcome"] == "created"
+
+
+def close_slices(url: str, *rows: int, mails: int = 0) -> None:
+    """Close slices of an hour that had so many rows each; the first has some rows to look at."""
+
+    async def close() -> None:
+        async with open_history(url) as opened:
+            for number, count in enumerate(rows):
+                counts = {0: count // 2, 1: count - count // 2}
+                closed = ClosedSlice(NOON + number * timedelta(hours=1), HOUR.slice_window, counts)
+                await opened.view.close_slice(closed)
+            for number in range(mails):
+                await opened.view.insert(turn(number, Partition(NOON, 0)))
+
+    asyncio.run(close())
+
+
+def test_check_advises_and_says_what_it_looked_at(url: str) -> None:
+    close_slices(url, 120_000, *[5] * 23, mails=3)
+    before = read("history", url)
+
+    (found,) = read("check", url)
+
+    advice = found["advice"]
+    assert advice["sliceWindow"] | {"reason": ""} == {"present": "30m", "value": "5m", "reason": ""}
+    assert "120,000 rows in 1h" in advice["sliceWindow"]["reason"]
+    assert advice["bucketCount"] | {"reason": ""} == {"present": 4, "value": 4, "reason": ""}
+    assert advice["closed_slices"] == 24
+    assert advice["since"] == "2100-03-01T12:00:00.000Z"
+    assert advice["enough_history"] is True
+    assert advice["busiest_slice"] == {
+        "start": "2100-03-01T12:00:00.000Z",
+        "window": "1h",
+        "rows": 120_000,
+    }
+    assert 100 < advice["row_bytes"] < 1000
+    assert advice["cassandra_hosts"] == 1
+    assert read("history", url) == before
+
+
+def test_advice_is_read_as_text(url: str) -> None:
+    close_slices(url, 120_000)
+
+    lines = run("check", url, "--slice-window", "15m").output.splitlines()
+
+    assert lines[0].endswith(": changed")
+    assert lines[3:] == [
+        "  advice, from 1 closed slice since 2100-03-01T12:00:00.000Z:",
+        (
+            "    sliceWindow: 30m -> 5m; the busiest slice held 120,000 rows in 1h; at its rate 5m "
+            "holds about 10,000; about 10,000 is the aim; too little history: the slices cover "
+            "less than a day, and a busier one may not be among them"
+        ),
+        "    bucketCount: keep 4; Cassandra has 1 host; buckets cannot become fewer",
+    ]
+
+
+def test_advice_without_history_says_that_there_is_too_little(url: str) -> None:
+    (found,) = read("check", url)
+
+    assert found["advice"]["closed_slices"] == 0
+    assert found["advice"]["since"] is found["advice"]["busiest_slice"] is None
+    assert "too little history" in found["advice"]["sliceWindow"]["reason"]
+    assert "advice, from 0 closed slices:" in run("check", url).output
+
+
+@pytest.mark.parametrize(("window", "code"), [("15m", 0), ("25m", 1)])
+def test_a_check_is_answered_without_advice_where_the_view_cannot_be_read(
+    url: str, monkeypatch: pytest.MonkeyPatch, window: str, code: int
+) -> None:
+    async def refuse(_: MemoryView) -> int:
+        raise ViewUnavailable("no host answers")
+
+    monkeypatch.setattr(MemoryView, "hosts", refuse)
+
+    result = run("check", url, "--slice-window", window, "--json")
+
+    assert result.exit_code == code
+    assert json.loads(result.stdout)["advice"] is None
+    assert "no advice" in result.stderr
 
 
 def test_a_lost_history_is_said_and_not_taken_for_a_new_queue(url: str) -> None:

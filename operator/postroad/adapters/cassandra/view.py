@@ -180,6 +180,9 @@ class CassandraView(CassandraMarks):
     async def server_times(self) -> Readings:
         return await self._session.server_times()
 
+    async def hosts(self) -> int:
+        return await self._session.local_nodes()
+
     async def erase(self) -> None:
         await self._session.server_times()  # the tombstones' time is a fresh one
         await erase_queue(self._session, self._queue)

@@ -181,6 +181,9 @@ class MemoryView(MemoryMarks):
 
         return await self._step("server_times", effect)
 
+    async def hosts(self) -> int:
+        return await self._step("hosts", lambda: len(self._tables.hosts))
+
     async def erase(self) -> None:
         def effect() -> None:
             empty = Tables(
