@@ -12,7 +12,7 @@ from datetime import datetime, timedelta
 
 from postroad.domain.slices import Partition, TurnKey
 from postroad.domain.turns import Turn
-from postroad.mailqueue import protocol
+from postroad.mailqueue import dead, protocol
 from postroad.mailqueue.browse import ENQUEUE_ID
 from postroad.mailqueue.engine import Engine
 from postroad.mailqueue.joining import with_marks
@@ -50,6 +50,7 @@ class Cleaning:
         effective = engine.configuration.effective()
         buckets = max(each.bucket_count for each in effective.reading)
         cleaned = 0
+        await self._unbury_stale(first, before)
         async for closed in engine.view.closed_slices(first):
             if closed.slice_start >= before:
                 break
@@ -58,6 +59,17 @@ class Cleaning:
             cleaned += 1
         await engine.view.advance(content_start=before)
         return cleaned
+
+    async def _unbury_stale(self, first: datetime, before: datetime) -> None:
+        """Delete letters of turns that ended otherwise: their burial stopped, or is suspended,
+        between letter and mark. Without the mark a letter is believed, and to discard it would
+        delete the bytes of the turn under which the mail waits."""
+        async for letter in self._engine.view.buried():
+            turn = letter.turn
+            if turn is not None and first <= turn.key.slice_start < before:
+                mark = await self._engine.view.mark(turn.key)
+                if mark is not None and mark.is_final and not dead.is_rejected(mark):
+                    await dead.finish(self._engine, turn)
 
     async def _clean_slice(self, closed: ClosedSlice, buckets: int) -> None:
         view = self._engine.view

@@ -133,6 +133,33 @@ async def test_letter_of_a_mail_that_another_one_buried_is_not_lost(post: Post) 
     assert await post.recover() == ["mail"]
 
 
+@pytest.mark.parametrize("operation", ["discard", "requeue"])
+async def test_letter_of_a_mail_that_waits_under_a_successor_does_not_outlive_the_mark(
+    post: Post, operation: str
+) -> None:
+    """The worker was suspended between the letter and the mark, and the mail was held meanwhile."""
+    sleeper, other = await post.start(), await post.start()
+    await post.enqueue(other, "mail")
+    consumer, item = await post.take(sleeper)
+    await consumer.close()
+    await post.pass_time(2 * WINDOW)
+    await other.queue.maintain()  # letters are not gone over again before the slice is cleaned
+    suspension = Suspension(sleeper, "end")
+    rejecting = asyncio.ensure_future(item.reject("no"))
+    await post.pass_time(SECOND)
+    assert suspension.began.is_set()
+    assert await other.queue.hold(ALL) == 1
+    for _ in range(5):
+        await post.pass_time(MINUTE)
+        await other.queue.maintain()
+    assert post.tables.marks == {}
+    suspension.end()
+    await rejecting
+
+    assert await getattr(other.queue, operation)(ALL) == 0
+    assert [turn.blob_key for turn in post.tables.live()] == list(post.blobs) != []
+
+
 @pytest.mark.parametrize("count", [1, 3], ids=["one mail", "mails of one partition together"])
 async def test_administrator_removes_no_bytes_of_a_successor(post: Post, count: int) -> None:
     sleeper, other = await post.start(), await post.start()
