@@ -261,6 +261,15 @@ async def test_sessions_are_shared_bounded_and_replaced_when_worn() -> None:
     assert sink.connections >= 6
 
 
+async def test_a_side_without_a_name_names_its_address() -> None:
+    async with Sink() as sink:
+        relay = relay_to(sink, ehlo_name=None)
+        await hand_over(relay, a_mail())
+        await relay.close()
+
+    assert sink.commands[0] == "EHLO [127.0.0.1]"
+
+
 async def test_idle_sessions_say_goodbye() -> None:
     async with Sink() as sink:
         relay = relay_to(sink, limits=PoolLimits(idle=timedelta(milliseconds=20)))

@@ -27,10 +27,11 @@ def relay_to(
     ca_file: Path | None = None,
     limits: PoolLimits | None = None,
     timeouts: Timeouts | None = None,
+    ehlo_name: str | None = "relay.example",
 ) -> SmtpRelay:
     return SmtpRelay(
         NextHop(host, sink.port, tls, protocol),
-        ehlo_name="relay.example",
+        ehlo_name=ehlo_name,
         ca_file=ca_file,
         limits=limits or PoolLimits(),
         timeouts=timeouts or Timeouts(),

@@ -18,12 +18,22 @@ def open_transport(settings: Settings, next_hop: NextHop) -> Transport:
     """
     return SmtpRelay(
         next_hop,
-        ehlo_name=hostname_of(settings),
+        ehlo_name=ehlo_name_of(settings),
         ca_file=settings.ca_file,
         limits=PoolLimits(sessions=settings.worker.concurrency),
     )
 
 
 def hostname_of(settings: Settings) -> str:
-    """Return what this process calls itself in SMTP."""
+    """Return what this process calls itself in greetings and trace fields."""
     return settings.hostname or socket.getfqdn()
+
+
+def ehlo_name_of(settings: Settings) -> str | None:
+    """Return what it calls itself to a next hop. None: the machine has no name that means anything
+    elsewhere (a pod's has no dot), and servers refuse such names.
+    Source: RFC 5321 4.1.1.1."""
+    name = hostname_of(settings)
+    if settings.hostname or ("." in name and not name.lower().endswith(".localdomain")):
+        return name
+    return None

@@ -52,3 +52,8 @@ def parse_host_port(text: str, default_port: int) -> tuple[str, int]:
     if found is None or not 0 <= port <= 65535:
         raise InvalidInput(f"{text!r} is not a host and port: write host:port or [address]:port")
     return found["literal"] or found["host"], port
+
+
+def address_literal(address: str) -> str:
+    """Return an IP address as SMTP writes it where a name is expected. Source: RFC 5321 4.1.3."""
+    return f"[IPv6:{address.partition('%')[0]}]" if ":" in address else f"[{address}]"

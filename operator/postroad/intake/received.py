@@ -10,6 +10,7 @@ from email.utils import format_datetime
 from functools import lru_cache
 
 from postroad.domain.mail import Origin
+from postroad.domain.nexthops import address_literal
 
 MOST_HOPS = 100
 """`Received:` fields after which a mail is taken to go round in circles. RFC 5321 6.3."""
@@ -23,8 +24,7 @@ def trace_field(origin: Origin, hostname: str, name: str, moment: datetime) -> b
     `name` is the mail's name: who has the field can find the mail in the queue by it. The client's
     own name was checked by the dialogue, so it cannot break out of the field.
     """
-    address = origin.address or "unknown"
-    literal = f"[IPv6:{address}]" if ":" in address else f"[{address}]"
+    literal = address_literal(origin.address or "unknown")
     return (
         f"Received: from {origin.host or 'unknown'} ({literal})\r\n"
         f"\tby {hostname} with {origin.protocol} id {name};\r\n"

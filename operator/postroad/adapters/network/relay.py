@@ -23,7 +23,8 @@ _LIMITS = PoolLimits()
 class SmtpRelay:
     """A transport over SMTP or LMTP with reused, pipelined sessions. Needs a running event loop.
 
-    `ehlo_name` is what this side calls itself. `ca_file` verifies the next hop where TLS is
+    `ehlo_name` is what this side calls itself; None: by the address literal of each connection's
+    local address. `ca_file` verifies the next hop where TLS is
     required (None: the system's authorities).
     """
 
@@ -31,7 +32,7 @@ class SmtpRelay:
         self,
         next_hop: NextHop,
         *,
-        ehlo_name: str,
+        ehlo_name: str | None,
         ca_file: Path | None = None,
         limits: PoolLimits = _LIMITS,
         timeouts: Timeouts = _TIMEOUTS,

@@ -13,7 +13,7 @@ from postroad.adapters.network.timeouts import Timeouts
 from postroad.adapters.network.transactions import Transaction
 from postroad.adapters.network.wire import Wire, WireError
 from postroad.domain.mail import Envelope, Outcome, OutcomeKind
-from postroad.domain.nexthops import NextHop, Protocol, TlsMode
+from postroad.domain.nexthops import NextHop, Protocol, TlsMode, address_literal
 
 
 class SecuringFailed(SessionRefused):
@@ -43,7 +43,7 @@ class Session:
         cls,
         addresses: Addresses,
         next_hop: NextHop,
-        ehlo_name: str,
+        ehlo_name: str | None,
         context: ssl.SSLContext | None,
         timeouts: Timeouts,
     ) -> Session:
@@ -57,9 +57,10 @@ class Session:
             raise SessionRefused(f"451 4.4.1 {error}") from error
         session = cls(wire, next_hop, timeouts)
         try:
-            await session._greet(ehlo_name)
+            name = ehlo_name or address_literal(wire.local_address)
+            await session._greet(name)
             if next_hop.tls is not TlsMode.NONE:
-                await session._secure(ehlo_name, context)
+                await session._secure(name, context)
         except BaseException as error:
             wire.abort()
             if isinstance(error, WireError) and not isinstance(error, SessionRefused):

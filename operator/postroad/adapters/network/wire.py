@@ -47,7 +47,7 @@ class InjectedBeforeTLS(WireError):
 
 
 def address_of(name: tuple[object, ...]) -> str:
-    """Return the address in what a socket calls its peer, without the port."""
+    """Return the address in the name of a socket or its peer, without the port."""
     return str(name[0]).removeprefix("::ffff:")
 
 
@@ -119,6 +119,14 @@ class Wire(asyncio.Protocol):
         both families."""
         name = self._transport.get_extra_info("peername") if self._transport else None
         return address_of(name) if isinstance(name, tuple) else None
+
+    @property
+    def local_address(self) -> str:
+        """This side's address, without its port. Raises: ConnectionLost."""
+        name = self._transport.get_extra_info("sockname") if self._transport else None
+        if not isinstance(name, tuple):
+            raise ConnectionLost from self._lost
+        return address_of(name)
 
     @property
     def now(self) -> float:
