@@ -11,6 +11,7 @@ from typing import Any, cast
 from uuid import UUID
 
 import pytest
+from botocore.exceptions import ClientError
 from cassandra import ConsistencyLevel
 from cassandra.cluster import EXEC_PROFILE_DEFAULT
 from pika import frame, spec
@@ -22,6 +23,7 @@ from postroad.adapters.rabbitmq.connection import Channel
 from postroad.adapters.rabbitmq.publisher import _Confirming
 from postroad.adapters.rabbitmq.topology import NEVER, topology_of
 from postroad.adapters.rabbitmq.unconfirmed import Message
+from postroad.adapters.s3 import store as parts
 from postroad.adapters.s3.objects import translated
 from postroad.domain.names import QueueName
 from postroad.errors import BlobMissing, BlobsUnavailable, BrokerUnavailable, Unroutable
@@ -165,3 +167,14 @@ def test_only_the_stores_own_word_says_that_bytes_are_missing() -> None:
     assert isinstance(translated(proxy), BlobsUnavailable)
     assert translated(proxy).transient
     assert isinstance(translated(store), BlobMissing)
+
+
+@pytest.mark.parametrize("code", ["ExistingObjectIsDirectory", "OperationAborted"])
+def test_an_upload_that_conflicted_with_another_request_may_be_repeated(code: str) -> None:
+    conflict = ClientError(
+        {"Error": {"Code": code}, "ResponseMetadata": {"HTTPStatusCode": 409}},  # type: ignore[typeddict-item]
+        "CompleteMultipartUpload",
+    )
+
+    assert isinstance(parts.translated(conflict), BlobsUnavailable)
+    assert translated(Exception(f"409 Conflict: <Error><Code>{code}</Code></Error>")).transient

@@ -32,8 +32,10 @@ LATER = {
 }
 """What a store says that can do it, but not now."""
 
-_LATER_STATUS = {404, 408, 429}
-"""A 404 without S3's own code may be a proxy's word: a mail must not be given up for that."""
+_LATER_STATUS = {404, 408, 409, 429}
+"""A 404 without S3's own code may be a proxy's word: a mail must not be given up for that. A 409
+says that another request was in the way: versitygw answers so (`ExistingObjectIsDirectory`) to an
+upload whose parent folder a deletion removes at that moment."""
 
 
 def error_of(code: str, said: str = "", status: int = 500) -> PostroadError:
