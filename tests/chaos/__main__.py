@@ -8,7 +8,7 @@ import json
 import logging
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
@@ -26,33 +26,49 @@ BITE_SEEDS = 20
 """Runs in which a bite has to be found; at most this many, and the first is most often enough."""
 
 
-def run(backend: str, seed: int, schedule: Sequence[Fault], seconds: float) -> list[Event]:
-    """Return the history of one run, kept under `build/chaos`."""
+def run(
+    backend: str,
+    seed: int,
+    schedule: Sequence[Fault],
+    seconds: float,
+    mails: float = QUICK.mails,
+) -> list[Event]:
+    """Return the history of one run, kept under `build/chaos`. `mails` are those of a second;
+    memory has its own count."""
     directory = BUILD / f"{backend}-{seed}"
     if backend == "memory":
         events = memory.run(seed, schedule, seconds)
         history.write(directory, events)
     else:
-        events = asyncio.run(town(backend, seed).run(schedule, seconds))
+        events = asyncio.run(town(backend, seed, mails).run(schedule, seconds))
     (directory / "schedule.json").write_text(json.dumps([asdict(each) for each in schedule]))
     return events
 
 
-def draw(backend: str, seed: int, seconds: float) -> tuple[Fault, ...]:
-    """Draw the faults of a run."""
-    if backend == "memory":
-        return nemesis.draw(seed, seconds, memory.menu(), PRODUCTION)
-    return nemesis.draw(seed, seconds, town(backend, seed).menu, QUICK)
+def draw(backend: str, seed: int, seconds: float, kinds: Collection[str] = ()) -> tuple[Fault, ...]:
+    """Draw the faults of a run, of all kinds or of these.
+
+    Raises:
+        SystemExit: a kind that the back end does not have.
+    """
+    is_memory = backend == "memory"
+    menu = memory.menu() if is_memory else town(backend, seed).menu
+    if unknown := set(kinds) - set(menu):
+        raise SystemExit(
+            f"chaos: {backend} has no faults {sorted(unknown)}; it has {', '.join(sorted(menu))}"
+        )
+    chosen = {kind: means for kind, means in menu.items() if not kinds or kind in kinds}
+    return nemesis.draw(seed, seconds, chosen, PRODUCTION if is_memory else QUICK)
 
 
-def town(backend: str, seed: int) -> real.Town:
+def town(backend: str, seed: int, mails: float = QUICK.mails) -> real.Town:
     """Return the processes of a run over real servers."""
     directory = BUILD / f"{backend}-{seed}"
     if backend == "single":
-        return real.Town(directory, seed)
+        return real.Town(directory, seed, mails)
     from chaos.cluster import ClusterTown  # only here: its stack needs root
 
-    return ClusterTown(directory, seed)
+    return ClusterTown(directory, seed, mails)
 
 
 def soak(options: argparse.Namespace) -> int:
@@ -61,8 +77,8 @@ def soak(options: argparse.Namespace) -> int:
     found: list[Violation] = []
     until = time.monotonic() + options.minutes * 60
     for seed in range(options.seed, options.seed + options.seeds):
-        schedule = draw(options.backend, seed, options.seconds)
-        events = run(options.backend, seed, schedule, options.seconds)
+        schedule = draw(options.backend, seed, options.seconds, options.faults)
+        events = run(options.backend, seed, schedule, options.seconds, options.mails)
         violations = check(events)
         found += violations
         totals.add(report.totals(events))
@@ -96,12 +112,12 @@ def _explain(
     kinds = {each.kind for each in violations}
 
     def fails(faults: Sequence[Fault]) -> bool:
-        again = run(options.backend, seed, faults, options.seconds)
+        again = run(options.backend, seed, faults, options.seconds, options.mails)
         return any(each.kind in kinds for each in check(again))
 
     if options.shrink:
         schedule = shrink.shrink(list(schedule), fails, options.shrink)
-        events = run(options.backend, seed, schedule, options.seconds)
+        events = run(options.backend, seed, schedule, options.seconds, options.mails)
         violations = check(events) or violations
     text = "\n".join([f"seed {seed}", *map(str, schedule), "", report.told(events, violations)])
     (BUILD / f"{options.backend}-{seed}" / "failure.txt").write_text(text + "\n")
@@ -127,6 +143,10 @@ def bite(options: argparse.Namespace) -> int:
     return missed
 
 
+def _kinds(text: str) -> tuple[str, ...]:
+    return tuple(each.strip() for each in text.split(",") if each.strip())
+
+
 def again(options: argparse.Namespace) -> int:
     """Check a recorded run again."""
     events = history.read(options.directory)
@@ -150,6 +170,12 @@ def main(arguments: Sequence[str]) -> int:
     running.add_argument("--minutes", type=float, default=0, help="begin no run after so long")
     running.add_argument(
         "--seconds", type=float, default=3600, help="of the load, before the drain"
+    )
+    running.add_argument(
+        "--mails", type=float, default=QUICK.mails, help="a second, over real servers"
+    )
+    running.add_argument(
+        "--faults", type=_kinds, default=(), metavar="KINDS", help="draw only these: one,another"
     )
     running.add_argument("--shrink", type=int, default=0, help="runs to make a failure smaller")
     running.add_argument("--undo", choices=sorted(BITES), help="undo a precaution of the engine")

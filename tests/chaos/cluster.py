@@ -6,7 +6,8 @@ import asyncio
 import itertools
 import os
 import random
-from collections.abc import Mapping
+import threading
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from chaos.nemesis import RATES, STEPS, Fault, Means, Menu
@@ -30,6 +31,8 @@ class ClusterTown(Town):
         folder = os.environ.get(FOLDER_VARIABLE, str(directory.parent / "cluster"))
         self.cluster = Cluster.up(Path(folder))
         self._base = self.cluster.environment()
+        self._locks: dict[str, threading.Lock] = {}
+        self._steps: set[asyncio.Task[None]] = set()
         super().__init__(directory, seed, rate, undo)
 
     def base(self) -> Mapping[str, str]:
@@ -45,22 +48,36 @@ class ClusterTown(Town):
         disks = tuple(each for each in nodes if not each.startswith("s3"))
         return {
             **super().menu,
-            "node kill": Means(5, nodes),
-            "node pause": Means(4, nodes),
-            "partition": Means(6, ("halves", "ring", "one way", "client")),
-            "slow network": Means(2, nodes, DELAYS),
-            "slow disk": Means(2, disks, DELAYS),
-            "node clock": Means(3, disks, STEPS),
-            "node drift": Means(1, disks, RATES),
-            "disk full": Means(2, disks),
-            "rolling restart": Means(0.5, ("cassandra", "rabbitmq")),
+            "node kill": Means(5, nodes, control="life"),
+            "node pause": Means(4, nodes, control="life"),
+            "partition": Means(6, ("halves", "ring", "one way", "client"), spans=True),
+            "slow network": Means(2, nodes, DELAYS, control="delay"),
+            "slow disk": Means(2, disks, DELAYS, control="delay"),
+            "node clock": Means(3, disks, STEPS, control="clock"),
+            "node drift": Means(1, disks, RATES, control="clock"),
+            "disk full": Means(2, disks, control="life"),
+            "rolling restart": Means(0.5, ("cassandra", "rabbitmq"), spans=True),
         }
 
     async def begin(self, fault: Fault) -> None:
         if fault.target in self.actors:
             await super().begin(fault)
         else:
-            await asyncio.to_thread(self._begin, fault)
+            await self._do(self._begin, fault)
+
+    async def _do(self, step: Callable[[Fault], None], fault: Fault) -> None:
+        """Do a step in a thread. The run may end meanwhile; the next step on this target, and
+        `heal`, wait for it: two starts of one node at a time would kill each other's."""
+        lock = self._locks.setdefault(fault.target, threading.Lock())
+
+        def work() -> None:
+            with lock:
+                step(fault)
+
+        task = asyncio.ensure_future(asyncio.to_thread(work))
+        self._steps.add(task)
+        task.add_done_callback(self._steps.discard)
+        await asyncio.shield(task)
 
     def _begin(self, fault: Fault) -> None:
         cluster, kind, target = self.cluster, fault.kind, fault.target
@@ -86,7 +103,7 @@ class ClusterTown(Town):
                     cluster.restart(node)
 
     def _cut(self, fault: Fault) -> None:
-        """Divide nodes and processes as the fault's number draws it. The latest cut holds."""
+        """Divide nodes and processes as the fault's number draws it."""
         chance = random.Random(f"{self.seed}/{fault.number}")
         members = [*self.cluster.nodes, *ACTORS]
         chance.shuffle(members)
@@ -108,7 +125,7 @@ class ClusterTown(Town):
         if fault.target in self.actors:
             await super().end(fault)
         else:
-            await asyncio.to_thread(self._end, fault)
+            await self._do(self._end, fault)
 
     def _end(self, fault: Fault) -> None:
         cluster, kind, target = self.cluster, fault.kind, fault.target
@@ -122,7 +139,9 @@ class ClusterTown(Town):
             cluster.skew(target, 0)
         elif kind == "disk full":
             cluster.free_disk(target)
+            cluster.kill(target)  # a node that met a full disk serves again only after a start
             cluster.start(target)
 
     async def heal(self) -> None:
+        await asyncio.gather(*self._steps, return_exceptions=True)
         await asyncio.to_thread(self.cluster.restore)

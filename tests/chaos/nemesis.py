@@ -42,14 +42,21 @@ class Fault:
 
 @dataclass(frozen=True, slots=True)
 class Means:
-    """One kind of fault: how often it is drawn, on which targets, with which amounts."""
+    """One kind of fault: how often it is drawn, on which targets, with which amounts. Kinds of one
+    `control` share a switch of their target, so that the end of one would end the other; `spans`
+    says that the switch is one for all targets."""
 
     weight: float
     targets: Sequence[str]
     amounts: Sequence[float] = (0.0,)
+    control: str = ""
+    spans: bool = False
 
 
 Menu = Mapping[str, Means]
+
+ROUNDED = 0.2
+"""Seconds by which the rounded end of a fault may come after the rounded begin of the next."""
 
 
 class Backend(Protocol):
@@ -78,7 +85,8 @@ def birth_offset(schedule: Sequence[Fault]) -> float:
 
 
 def draw(seed: int, seconds: float, menu: Menu, pace: Pace) -> tuple[Fault, ...]:
-    """Draw the faults of a run. Two of one kind on one target do not overlap; all end within it."""
+    """Draw the faults of a run. Two of one control on one target do not overlap; all end within
+    the run."""
     chance = random.Random(seed)
     kinds = sorted(menu)
     weights = [menu[each].weight for each in kinds]
@@ -96,8 +104,9 @@ def draw(seed: int, seconds: float, menu: Menu, pace: Pace) -> tuple[Fault, ...]
         target, amount = chance.choice(means.targets), chance.choice(means.amounts)
         shortest, longest = pace.fault_lasts
         lasts = min(shortest * (longest / shortest) ** chance.random(), seconds - at)
-        if busy.get((kind, target), 0.0) <= at:
-            busy[kind, target] = at + lasts
+        switch = means.control or kind, "" if means.spans else target
+        if busy.get(switch, 0.0) + ROUNDED < at:
+            busy[switch] = at + lasts
             faults.append(Fault(len(faults), round(at, 1), round(lasts, 1), kind, target, amount))
 
 
@@ -122,16 +131,20 @@ async def carry_out(
             for fault in schedule:
                 group.create_task(one(fault))
     finally:
-        for fault in under_way:
-            await _step(fault, backend, recorder, begins=False)
+        # together: a node that is started needs the end of the partition that it is in
+        ends = (_step(each, backend, recorder, begins=False) for each in under_way)
+        await asyncio.gather(*ends)
 
 
 async def _step(fault: Fault, backend: Backend, recorder: Recorder, *, begins: bool) -> None:
-    phase = Phase.INVOKE if begins else Phase.OK
+    """Note a fault from before it begins until after its end: starting a node takes long."""
     call = f"fault-{fault.number}"
+    if begins:
+        recorder.note("nemesis", Phase.INVOKE, call, kind=fault.kind, target=fault.target)
     try:
         await (backend.begin(fault) if begins else backend.end(fault))
     except Exception as error:  # a fault that could not be done is none; the run goes on
         recorder.note("nemesis", Phase.FAIL, call, fault=str(fault), error=repr(error)[:300])
     else:
-        recorder.note("nemesis", phase, call, kind=fault.kind, target=fault.target)
+        if not begins:
+            recorder.note("nemesis", Phase.OK, call, kind=fault.kind, target=fault.target)

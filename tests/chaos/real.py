@@ -78,8 +78,10 @@ class Actor:
 
     async def _note_end(self, process: asyncio.subprocess.Process, life: str) -> None:
         code = await process.wait()
-        self._town.note("exited" if code in (0, -signal.SIGKILL) else "crashed", life)
-        if code not in (0, -signal.SIGKILL) and self._town.restarts:
+        # SIGTERM ends a process that has not opened its queues yet, and has no handler for it
+        was_ended = code in (0, -signal.SIGKILL, -signal.SIGTERM)
+        self._town.note("exited" if was_ended else "crashed", life)
+        if not was_ended and self._town.restarts:
             await asyncio.sleep(2)
             await self.start()
 
@@ -238,8 +240,8 @@ class Town:
                 await asyncio.sleep(0.5)
 
     async def _create(self, offset: float) -> None:
+        creator = Actor(self, "creator")
         for wrong in (offset, 0.0):
-            creator = Actor(self, "creator")
             creator.controls.set(wrong)
             self.restarts = False
             await creator.start()

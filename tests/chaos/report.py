@@ -87,10 +87,12 @@ def costs(events: Sequence[Event]) -> list[Cost]:
     begun: dict[str, Event] = {}
     found: dict[str, Cost] = {}
     for event in events:
-        if event.op != "nemesis" or "kind" not in event.data:
+        if event.op != "nemesis":
             continue
         if event.phase is Phase.INVOKE:
             begun[event.call] = event
+        elif event.phase is Phase.FAIL:
+            begun.pop(event.call, None)
         elif event.call in begun:
             cost = found.setdefault(event.data["kind"], Cost(event.data["kind"]))
             since = begun.pop(event.call).at
