@@ -157,7 +157,7 @@ class _Chance:
 
 
 async def consume(place: Place, name: str, queue: MailQueue, *, final: bool = False) -> None:
-    """Deliver whatever comes; with `final`, each mail at once and to everybody."""
+    """Deliver whatever comes; with `final`, each mail at once and to all its recipients."""
     async with asyncio.TaskGroup() as group:
         async for item in queue.dequeue(PREFETCH):
             group.create_task(_Delivery(place, name, item).run(final=final))

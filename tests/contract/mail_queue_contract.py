@@ -375,8 +375,8 @@ class RetryContract(_Fixtures):
     async def test_retry_for_one_who_is_not_left_is_refused_and_ends_nothing(
         self, queue: MailQueue, consumer: Consumer, named: str
     ) -> None:
-        """Another spelling, somebody else, one who was recorded: who is not named is taken to have
-        the mail."""
+        """Another spelling, another address, a recorded one: recipients that are not named count as
+        served."""
         await queue.enqueue(letter(recipients=("a@x.example", "b@y.example", "c@z.example")))
         item = await consumer.next()
         await item.record(("b@y.example",), Outcome.delivered("250 ok"))

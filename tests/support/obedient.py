@@ -1,5 +1,5 @@
-"""A program that works on a queue as it is told on standard input, over any release of postroad: it
-may use nothing but the standard library and what postroad exports. See `support.releases`."""
+"""A program that carries out commands from standard input on a queue, over any release of postroad:
+it may use nothing but the standard library and what postroad exports. See `support.releases`."""
 
 from __future__ import annotations
 

@@ -126,7 +126,7 @@ def _is_behind(line: PurgeLine | None, closed: ClosedSlice) -> bool:
 async def _swept(engine: Engine, partition: Partition) -> tuple[Signs, bool]:
     """Return the signs of a partition, and whether no bytes are left of what their line ended;
     sweep where a purge stopped half way. The drained check goes by this line: one that is drawn
-    meanwhile ends turns that nobody has swept.
+    meanwhile ends turns that no process has swept.
 
     Bytes that the object store refuses to delete keep their slice for half of a row's lifetime, no
     longer: then the rows that name them expire.

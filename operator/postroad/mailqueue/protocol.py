@@ -30,7 +30,7 @@ async def replace(engine: Engine, turn: Turn, change: Change, *, tries: int = 1)
     Returns None, or the mark that stood there first and that decides (nothing was changed then).
     Each half is tried so often: an ending whose outcome is unknown is asked for again, and found to
     be this one or another's. Raises: ServerError, ClockSkew, ConfigurationStale; the replacement is
-    then not begun, or anybody finishes it.
+    then not begun, or any process finishes it.
     """
     change = await cut(engine, change)
     successor = await engine.new_key(after=turn.enqueue_id)

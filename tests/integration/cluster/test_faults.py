@@ -134,7 +134,7 @@ def test_a_paused_node_does_not_answer_until_it_is_resumed(cluster: Cluster, nam
     assert cluster.state(name) is State.RUNNING
 
 
-def test_a_partition_cuts_groups_off_from_each_other_and_nobody_else(cluster: Cluster) -> None:
+def test_a_partition_cuts_groups_off_from_each_other_alone(cluster: Cluster) -> None:
     keyspace = fresh()
     with cql(cluster, "cassandra-1") as session:
         make_letters(session, keyspace)

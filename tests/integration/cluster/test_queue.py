@@ -31,8 +31,8 @@ PATIENCE_SECONDS = 60
 HOUR = 3600
 
 
-async def test_a_replica_that_missed_a_write_hides_it_from_nobody(cluster: Cluster) -> None:
-    """A read of one replica would say that a mail which was removed has no mark."""
+async def test_a_replica_that_missed_a_write_hides_it_from_no_reader(cluster: Cluster) -> None:
+    """A read of one replica would find no mark of a mail that was removed."""
     keyspace = fresh()
     session = Session(cassandra_of(cluster.environment(), keyspace))
     await CassandraViewStore(session).create(OPTIONS)

@@ -95,7 +95,7 @@ class Network:
         _run([*self.inside(number), "nft", "-f", "-"], rules)
 
     def queue(self, number: int, *, on: bool) -> None:
-        """Hand every packet that a node sends to whoever listens on queue 0, or none."""
+        """Hand every packet that a node sends to the program that reads queue 0, or none."""
         table = [*self.inside(number), "iptables", "-w"]
         rule = ["OUTPUT", "!", "-o", "lo", "-j", "NFQUEUE", "--queue-num", "0", "--queue-bypass"]
         there = subprocess.run([*table, "-C", *rule], capture_output=True).returncode == 0

@@ -253,7 +253,7 @@ class CassandraNode(Node, Cassandra):
         return float(struct.unpack(">q", value or b"")[0]) / 1000
 
     def accepts(self) -> bool:
-        """Tell whether CQL listens, though perhaps nobody can log in yet."""
+        """Tell whether CQL listens, though perhaps no user can log in yet."""
         return ports.answers(self.fixed_ports["cql"], self.host)
 
     def replicate(self, nodes: Mapping[str, int]) -> None:

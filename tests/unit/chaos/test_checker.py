@@ -14,7 +14,7 @@ QUEUE = "q0"
 
 
 class Written:
-    """A history under the pen. Instants are what the test says; calls end where they are told."""
+    """A history under the pen. The test gives all instants, those at which calls end too."""
 
     def __init__(self) -> None:
         self.events: list[Event] = []

@@ -179,7 +179,7 @@ async def test_sweep_that_is_refused_for_a_while_loses_no_alarm_and_no_bytes(
     assert browse_start_lags(post) < 4 * WINDOW
 
 
-async def test_mark_of_a_delivery_that_ends_after_cleanup_is_in_nobodys_way(
+async def test_mark_of_a_delivery_that_ends_after_cleanup_holds_back_no_slice(
     post: Post, process: Process
 ) -> None:
     """It has no row any more: it lies before browse start, and expires."""

@@ -99,12 +99,12 @@ class Unconfirmed:
 
 
 def _seen(confirm: asyncio.Future[None]) -> None:
-    confirm.exception()  # also when nobody waits any more
+    confirm.exception()  # read here, also when no publish waits for it any more
 
 
 def _unknown(error: ServerError) -> ServerError:
-    """A missing exchange is as good as unroutable; otherwise whoever closed the channel for what
-    another publisher sent has left open what became of this message."""
+    """A missing exchange is as good as unroutable; a channel that was closed for
+    another publisher's message leaves open what became of this one."""
     if isinstance(error, Unroutable):
         return Unroutable(str(error))
     return BrokerUnavailable(f"the channel was lost before the confirm: {error}")
