@@ -12,7 +12,7 @@ from contract.queue_harness import Consumer, VirtualTime, letter
 from postroad.adapters.memory.broker import Queues
 from postroad.adapters.memory.clock import ManualClock, SeededChance
 from postroad.adapters.memory.configuration import FixedConfiguration
-from postroad.adapters.memory.gate import Gate, Plan, Step, no_fault
+from postroad.adapters.memory.gate import Fault, Gate, Plan, Step, no_fault
 from postroad.adapters.memory.servers import MemoryServers, World
 from postroad.adapters.memory.tables import Tables
 from postroad.domain.configuration_rules import ViewConfiguration
@@ -45,6 +45,17 @@ class Process:
 
 def _rest(step: object) -> tuple[str, str]:
     return step.server, step.operation  # type: ignore[attr-defined]
+
+
+def every_other(operation: str, fault: Fault) -> Plan:
+    """Let every other step of one name go wrong, beginning with the first."""
+    met = [0]
+
+    def plan(step: Step) -> Fault | None:
+        met[0] += step.operation == operation
+        return fault if step.operation == operation and met[0] % 2 else None
+
+    return plan
 
 
 class Before:

@@ -13,6 +13,10 @@ AT_ONCE = 16
 """Mails being changed at the same time: enough to hide the servers' latency, too few to crowd out
 the queue's own work."""
 
+TRIES = 5
+"""How often one mail is tried, with backoff, while the view is silent: one transaction of thousands
+that timed out must not end them all."""
+
 
 async def count(items: AsyncIterator[T], work: Callable[[T], Awaitable[int]]) -> int:
     """Do `work` for every item; return the sum of its answers, which may be true and false. Errors

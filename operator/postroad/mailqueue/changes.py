@@ -12,12 +12,8 @@ from postroad.domain.selectors import Selector
 from postroad.domain.turns import Change, EndingKind, Mark, Turn
 from postroad.mailqueue import protocol
 from postroad.mailqueue.browse import Waiting, waiting
-from postroad.mailqueue.bulk import count
+from postroad.mailqueue.bulk import TRIES, count
 from postroad.mailqueue.engine import Engine
-
-TRIES = 5
-"""How often one mail of a bulk operation is tried, with backoff, while the view is silent: one
-transaction of thousands that timed out must not end them all."""
 
 Decision = Callable[[Turn, datetime], Change | None]
 """What to change of a waiting turn at a moment; None: nothing."""

@@ -1,10 +1,10 @@
 """How long a reference that waits for a server keeps its place among its consumer's.
 
 Where no server answers, no other reference would do better in the place, and the one that waits is
-there when the server is back. Where others are served meanwhile (one partition of the view has lost its
-replicas, one delay queue its quorum), the place is theirs after seconds: the reference is put off
-through the ladder. That also keeps short what a message that is held too long does to RabbitMQ: the
-log of its queue cannot be cut off behind it.
+there when the server is back. Where others are served meanwhile (one partition of the view has lost
+its replicas, one delay queue its quorum), the place is theirs after seconds: the reference is put
+off through the ladder. That also keeps short what a message that is held too long does to RabbitMQ:
+the log of its queue cannot be cut off behind it.
 """
 
 from __future__ import annotations

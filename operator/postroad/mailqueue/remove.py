@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass
 from datetime import datetime
+from functools import partial
 from uuid import UUID
 
 from postroad.domain.selectors import Selector
 from postroad.domain.slices import Partition, TurnKey
 from postroad.domain.turns import Ending, EndingKind, Mark, Traits, Turn
+from postroad.errors import ViewUnavailable
+from postroad.mailqueue.backoff import persist
 from postroad.mailqueue.browse import Waiting, waiting
-from postroad.mailqueue.bulk import count
+from postroad.mailqueue.bulk import TRIES, count
 from postroad.mailqueue.endings import delete_bytes, end
 from postroad.mailqueue.engine import Engine
 from postroad.mailqueue.protocol import (
@@ -26,6 +30,36 @@ TOGETHER = 100
 
 MOST_DOMAINS = 20
 """Of a mail that shares a transaction with others: its mark repeats them all."""
+
+
+@dataclass(slots=True)
+class _Removal:
+    """One removal of some mails. A mark with its ending is its own once an answer was lost; before
+    that, another process removed the mail in the same millisecond."""
+
+    ending: Ending
+    is_unsure: bool = False
+
+    @classmethod
+    def now(cls, engine: Engine) -> _Removal:
+        return cls(Ending(EndingKind.REMOVED, engine.clock.now()))
+
+    async def persist(self, engine: Engine, work: Callable[[], Awaitable[bool]]) -> bool:
+        """Do work that ends turns by this removal; again where the view does not answer in time.
+        Raises: as `backoff.persist`."""
+
+        async def tried() -> bool:
+            try:
+                return await work()
+            except ViewUnavailable:
+                self.is_unsure = True
+                raise
+
+        return await persist(engine.backoff(), TRIES, tried)
+
+    def made(self, mark: Mark) -> bool:
+        """Return whether a mark that stands there is of this removal."""
+        return self.is_unsure and mark.ending == self.ending
 
 
 async def remove(engine: Engine, selector: Selector) -> int:
@@ -49,7 +83,8 @@ async def remove_after(
     locks: defaultdict[Partition, asyncio.Lock] = defaultdict(asyncio.Lock)
 
     async def together(batch: list[Waiting]) -> int:
-        return await _remove_together(engine, batch, locks[batch[0].row.key.partition])
+        removal = _Removal.now(engine)
+        return await _remove_together(engine, batch, removal, locks[batch[0].row.key.partition])
 
     return await count(_by_partition(found), together)
 
@@ -74,24 +109,27 @@ async def _by_partition(found: AsyncIterator[Waiting]) -> AsyncIterator[list[Wai
         yield batch
 
 
-async def _remove_together(engine: Engine, batch: list[Waiting], lock: asyncio.Lock) -> int:
+async def _remove_together(
+    engine: Engine, batch: list[Waiting], removal: _Removal, lock: asyncio.Lock
+) -> int:
     """Remove waiting mails of one partition. If one of them ended meanwhile, none was ended by the
-    transaction: it is looked for by halves. Before browse start all are looked at one by one."""
+    transaction: it is looked for by halves. Before browse start all are looked at one by one. So
+    are those of a transaction that was carried out and whose answer was lost."""
     if len(batch) == 1:
+        work = partial(remove_turn, engine, batch[0].row, batch[0].mark, removal)
         async with lock:
-            return await remove_turn(engine, batch[0].row, batch[0].mark)
-    ending = Ending(EndingKind.REMOVED, engine.clock.now())
-    ended = [(each.row.key, ending, each.row.traits) for each in batch]
+            return await removal.persist(engine, work)
+    ended = [(each.row.key, removal.ending, each.row.traits) for each in batch]
     async with lock:
-        were_ended = await _end_together(engine, ended)
+        were_ended = await removal.persist(engine, partial(_end_together, engine, ended))
     if were_ended:
         await delete_bytes(engine, [each.row.blob_key for each in batch])
         for _ in batch:
             engine.on_ending()
         return len(batch)
     middle = len(batch) // 2
-    first = await _remove_together(engine, batch[:middle], lock)
-    return first + await _remove_together(engine, batch[middle:], lock)
+    first = await _remove_together(engine, batch[:middle], removal, lock)
+    return first + await _remove_together(engine, batch[middle:], removal, lock)
 
 
 async def _end_together(engine: Engine, ended: list[tuple[TurnKey, Ending, Traits]]) -> bool:
@@ -106,15 +144,27 @@ async def _end_together(engine: Engine, ended: list[tuple[TurnKey, Ending, Trait
     )
 
 
-async def remove_turn(engine: Engine, turn: Turn, mark: Mark | None = None) -> bool:
+async def _may_stand(engine: Engine, turn: Turn) -> bool:
+    """Return whether bytes may be deleted by an own mark of which no answer came. It may have been
+    written after the turn was replaced and cleaned away: the successor lives on the bytes then, and
+    the row is gone."""
+    limits = await engine.bearings.refresh()
+    return (
+        not limits.have_passed(turn.key.slice_start) or await engine.view.row(turn.key) is not None
+    )
+
+
+async def remove_turn(
+    engine: Engine, turn: Turn, mark: Mark | None = None, removal: _Removal | None = None
+) -> bool:
     """Remove a mail, starting from one of its turns; go on to its successors if it has some.
 
     Returns whether it is removed by this call; False when it ended before.
     """
+    removal = removal or _Removal.now(engine)
     if mark is None:
-        ending = Ending(EndingKind.REMOVED, engine.clock.now())
-        mark = await end(engine, turn, ending)
-        if mark is None:
+        mark = await end(engine, turn, removal.ending)
+        if mark is None or (removal.made(mark) and await _may_stand(engine, turn)):
             await delete_bytes(engine, [turn.blob_key])
             engine.on_ending()
             return True
@@ -128,7 +178,7 @@ async def remove_turn(engine: Engine, turn: Turn, mark: Mark | None = None) -> b
     # Its row comes first, so that the mark that ends it is not without one. No message is
     # needed any more: the replacement is finished by its successor's end.
     may_wait = mark.published or await insert_successor(engine, new)
-    removed = may_wait and await remove_turn(engine, new)
+    removed = may_wait and await remove_turn(engine, new, removal=removal)
     if not mark.published and not await engine.view.mark_published(turn.key, successor.enqueue_id):
-        return await remove_turn(engine, turn, await engine.view.mark(turn.key)) or removed
+        return await remove_turn(engine, turn, await engine.view.mark(turn.key), removal) or removed
     return removed

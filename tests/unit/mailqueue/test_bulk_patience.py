@@ -1,9 +1,8 @@
-"""A bulk change bears a view that does not answer in time: the mail is tried again, and counted."""
+"""A bulk operation bears a view that does not answer: each mail is tried again and counted once."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from datetime import timedelta
 
 import pytest
@@ -11,22 +10,11 @@ import pytest
 from postroad.adapters.memory.gate import Fault, Step
 from postroad.domain.selectors import Selector
 from postroad.errors import ViewUnavailable
-from postroad.mailqueue.changes import TRIES
-from support.post import LONG, Post, Process
+from postroad.mailqueue.bulk import TRIES
+from support.post import LONG, Post, Process, every_other
 
 ALL = Selector.all()
 MAILS = ("a", "b", "c", "d")
-
-
-def every_other(operation: str, fault: Fault) -> Callable[[Step], Fault | None]:
-    """Let every other step of one name go wrong, beginning with the first."""
-    met = [0]
-
-    def plan(step: Step) -> Fault | None:
-        met[0] += step.operation == operation
-        return fault if step.operation == operation and met[0] % 2 else None
-
-    return plan
 
 
 async def hold(post: Post, process: Process) -> int:
@@ -50,6 +38,22 @@ async def test_step_that_times_out_is_tried_again_and_its_mail_counted_once(
     assert all(turn.held for turn in live)
 
 
+@pytest.mark.parametrize("mails", [MAILS[:1], MAILS], ids=["alone", "together"])
+@pytest.mark.parametrize("fault", [Fault.AWAY, Fault.ANSWER_LOST])
+async def test_removal_that_times_out_is_tried_again_and_counts_each_mail_once(
+    post: Post, process: Process, mails: tuple[str, ...], fault: Fault
+) -> None:
+    await post.enqueue(process, *mails)
+    process.gate.plan = every_other("end", fault)
+
+    work = asyncio.ensure_future(process.queue.remove(ALL))
+    assert await post.outcome(work, LONG)
+
+    assert work.result() == len(mails)
+    assert post.tables.live() == []
+    assert post.blobs == {}
+
+
 async def test_mail_that_ended_meanwhile_is_not_counted(post: Post, process: Process) -> None:
     """The ending whose answer was lost was not carried out, and another one was first."""
     await post.enqueue(process, "a")
@@ -65,6 +69,26 @@ async def test_mail_that_ended_meanwhile_is_not_counted(post: Post, process: Pro
     process.gate.plan = every_other("end", Fault.AWAY)
 
     assert await hold(post, process) == 0
+    assert post.tables.live() == []
+
+
+async def test_removal_of_another_process_is_not_counted(post: Post, process: Process) -> None:
+    """The transaction whose answer was lost was not carried out, and another process was first."""
+    await post.enqueue(process, "a", "b")
+    other = await post.start(skew=timedelta(milliseconds=1))
+    asked = [0]
+
+    async def before(step: Step) -> None:
+        asked[0] += step.operation == "end"
+        if step.operation == "end" and asked[0] == 2:
+            assert await other.queue.remove(Selector(name="a")) == 1
+
+    process.gate.before = before
+    process.gate.plan = every_other("end", Fault.AWAY)
+
+    work = asyncio.ensure_future(process.queue.remove(ALL))
+    assert await post.outcome(work, LONG)
+    assert work.result() == 1
     assert post.tables.live() == []
 
 

@@ -9,9 +9,9 @@ from datetime import timedelta
 import pytest
 
 from contract.queue_harness import Consumer, letter
-from postroad.adapters.memory.gate import Step, away, no_fault
+from postroad.adapters.memory.gate import Fault, Step, away, no_fault
 from postroad.domain.selectors import Selector
-from support.post import WINDOW, Post, Process
+from support.post import LONG, WINDOW, Post, Process, every_other
 
 ALL = Selector.all()
 SECOND = timedelta(seconds=1)
@@ -160,8 +160,11 @@ async def test_letter_of_a_mail_that_waits_under_a_successor_does_not_outlive_th
     assert [turn.blob_key for turn in post.tables.live()] == list(post.blobs) != []
 
 
+@pytest.mark.parametrize("answer_lost", [False, True], ids=["", "answer lost"])
 @pytest.mark.parametrize("count", [1, 3], ids=["one mail", "mails of one partition together"])
-async def test_administrator_removes_no_bytes_of_a_successor(post: Post, count: int) -> None:
+async def test_administrator_removes_no_bytes_of_a_successor(
+    post: Post, count: int, answer_lost: bool
+) -> None:
     sleeper, other = await post.start(), await post.start()
     await post.enqueue(other, *(f"mail{number}" for number in range(count)))
     consumer = Consumer(post, other.queue)
@@ -174,8 +177,10 @@ async def test_administrator_removes_no_bytes_of_a_successor(post: Post, count: 
     for item in items:
         await item.retry(timedelta(hours=9))
     await maintained(post, other)
+    if answer_lost:
+        sleeper.gate.plan = every_other("end", Fault.ANSWER_LOST)
     suspension.end()
-    await removing
+    assert await post.outcome(removing, LONG)
 
     assert len(post.tables.live()) == count
     assert set(post.blobs) == {turn.blob_key for turn in post.tables.live()}
