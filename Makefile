@@ -9,7 +9,7 @@ SERVERS := rabbitmq cassandra s3 kubernetes
 empty :=
 comma := ,
 
-.PHONY: help setup lock check test test-cluster unit demo bench chaos clean
+.PHONY: help setup lock check test test-cluster test-matrix unit demo bench chaos clean
 
 help: ## say what can be made
 	@sed -n 's/^\([a-z-]*\):.*## /\1  /p' $(MAKEFILE_LIST) | column -t -l 2

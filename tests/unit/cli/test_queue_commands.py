@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import errno
 import json
+import logging
 import subprocess
 import sys
+from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -16,6 +18,7 @@ from click.testing import CliRunner, Result
 
 from postroad import Mail, errors, open_queue
 from postroad.adapters.disk.files import DiskFiles
+from postroad.bootstrap import memory
 from postroad.cli import main
 from postroad.domain.identifiers import id_at
 from postroad.domain.names import QueueName, key_of_bytes
@@ -338,3 +341,37 @@ def test_audit_of_a_directory_names_the_command_that_looks_at_its_files(tmp_path
 
     assert result.exit_code == 2
     assert "postroad verify" in result.output
+
+
+@pytest.fixture
+def own_logs() -> Iterator[None]:
+    """A command may set up logs as in a process of its own; afterwards they are as before."""
+    root = logging.getLogger()
+    handlers, level = root.handlers[:], root.level
+    yield
+    root.handlers[:] = handlers
+    root.setLevel(level)
+
+
+@pytest.mark.usefixtures("own_logs")
+@pytest.mark.parametrize("command", ["browse", "hold"])
+def test_a_row_that_cannot_be_decoded_is_counted_on_stderr(url: str, command: str) -> None:
+    for name in ("good", "bad"):
+        run(url, "enqueue", "--name", name, content=LETTER)
+    good, bad = read(url, "browse")
+    tables = memory.connect().world.tables(url.replace("memory://", "memory."))
+    tables.undecodable |= {key for key in tables.rows if str(key.enqueue_id) == bad["enqueue_id"]}
+
+    options = ("--all",) if command == "hold" else ()
+    logging.getLogger().handlers.clear()  # so that the command sets up its own
+    result = run(url, command, *options, "--json")
+
+    assert result.exit_code == 0
+    answer = [json.loads(each) for each in result.stdout.splitlines()]
+    assert answer == ([{"count": 1}] if command == "hold" else [good])
+    logged = [json.loads(each) for each in result.stderr.splitlines()]
+    (summary,) = [each for each in logged if each["level"] == "warning"]
+    assert (summary["rows"], summary["marks"], summary["letters"]) == (1, 0, 0)
+    assert [each["enqueue_id"] for each in logged if each["level"] == "error"] == [
+        bad["enqueue_id"]
+    ]
