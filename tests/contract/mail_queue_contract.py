@@ -63,6 +63,9 @@ class MailQueueContract(_Fixtures):
         assert item.attempt == 0
         await item.done()
 
+    async def test_a_small_mail_finds_room(self, queue: MailQueue) -> None:
+        assert queue.has_room(1000)
+
     async def test_content_may_be_any_bytes(self, queue: MailQueue, consumer: Consumer) -> None:
         content = bytes(range(256)) * 5 + b"\r\n.\r\n\x00no final newline"
 

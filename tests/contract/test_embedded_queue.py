@@ -298,6 +298,12 @@ async def test_a_client_that_speaks_nonsense_disturbs_nobody(tmp_path: Path) -> 
     await harness.close()
 
 
+async def test_a_mail_beyond_what_is_free_finds_no_room(tmp_path: Path) -> None:
+    async with open_queue(f"embedded://{tmp_path / 'outgoing'}", create=True) as queue:
+        assert not queue.has_room(2**60)
+        assert queue.has_room(1000), "asking takes no room"
+
+
 async def test_what_a_receiver_refuses_its_owner_counts(tmp_path: Path) -> None:
     harness = ReceiverHarness(tmp_path, OPTIONS_WITHOUT_ROOM)
     queue = await harness.open()

@@ -243,6 +243,16 @@ async def test_too_large_a_mail_is_refused_when_announced_and_when_sent() -> Non
     assert len(intake.queue.mails) == 1
 
 
+async def test_a_mail_for_which_there_is_no_room_is_refused_before_it_comes() -> None:
+    async with an_intake() as intake, intake.client() as client:
+        intake.queue.room_bytes = 1000
+        replies = await client.say(
+            "MAIL FROM:<a@origin.example> SIZE=1001", "MAIL FROM:<a@origin.example> SIZE=1000"
+        )
+
+    assert replies == ["452 4.3.1 no space left, come again", "250 2.1.0 ok"]
+
+
 async def test_a_client_that_never_ends_its_mail_is_cut_off() -> None:
     async with an_intake(max_size_bytes=10_000) as intake, intake.client() as client:
         await client.envelope()

@@ -18,8 +18,12 @@ class Accounts:
     def __init__(self) -> None:
         self.mails: list[tuple[Mail, bytes]] = []
         self.error: Exception | None = None
+        self.room_bytes = 10**12
         self.gate = asyncio.Event()
         self.gate.set()
+
+    def has_room(self, size_bytes: int) -> bool:
+        return size_bytes <= self.room_bytes
 
     async def enqueue(self, mail: Mail, delay: timedelta = timedelta(0)) -> UUID:
         await self.gate.wait()

@@ -16,6 +16,7 @@ TOO_LARGE = Reply(552, ("5.3.4 the mail is larger than accepted",))
 BARE_LINE_ENDS = Reply(554, ("5.6.0 the mail holds a bare CR or LF",))
 LOOP = Reply(554, ("5.4.6 too many hops: the mail goes round in circles",))
 CLOSING = Reply(421, ("4.3.2 closing, come again",))
+FULL = Reply(452, ("4.3.1 no space left, come again",))
 IDLE = Reply(421, ("4.4.2 idle for too long",))
 TOO_SLOW = Reply(421, ("4.7.0 the mail comes too slowly",))
 TOO_LONG = Reply(421, ("4.7.0 this session is too long, come again",))
@@ -37,5 +38,5 @@ def reply_for(error: Exception) -> Reply:
     if isinstance(error, InvalidMail) and not isinstance(error.__cause__, OSError):
         return Reply(554, ("5.6.0 the mail cannot be queued",))
     if isinstance(error, StoreFull):
-        return Reply(452, ("4.3.1 no space left, come again",))
+        return FULL
     return Reply(451, ("4.3.0 not now, come again",))

@@ -19,6 +19,7 @@ from postroad.adapters.network.serving import ServingWire
 from postroad.adapters.network.wire import address_of
 from postroad.domain.replies import Reply
 from postroad.errors import InvalidSettings
+from postroad.intake import answers
 from postroad.intake.clients import ClientLimits, Clients
 from postroad.intake.commands import MailFrom
 from postroad.intake.sessions import Receiver, Session
@@ -147,7 +148,10 @@ class SmtpServer:
             return  # the client has left
         await Session(wire, self._receiver, partial(self._admit, address)).run()
 
-    def _admit(self, address: str, _: MailFrom) -> Reply | None:
+    def _admit(self, address: str, mail_from: MailFrom) -> Reply | None:
+        size = mail_from.size_bytes
+        if size is not None and not self._receiver.queue.has_room(size):
+            return answers.FULL  # before its content has come (RFC 1870 6.1)
         return self._clients.begins_mail(address, self._now())
 
     def _now(self) -> float:

@@ -56,6 +56,9 @@ class DistributedQueue:
     async def enqueue(self, mail: Mail, delay: timedelta = NO_DELAY) -> UUID:
         return await enqueue(self._engine, mail, delay)
 
+    def has_room(self, size_bytes: int) -> bool:
+        return True  # how much is free in its servers it cannot know
+
     def dequeue(self, prefetch: int = 10) -> AsyncIterator[DistributedItem]:
         return dequeue(self._engine, self._leases, prefetch)
 

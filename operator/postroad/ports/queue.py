@@ -155,6 +155,12 @@ class MailQueue(Protocol):
         """
         ...
 
+    def has_room(self, size_bytes: int) -> bool:
+        """Return False when a mail of that size would meet StoreFull now; nothing is set aside for
+        it. True where that is not known: in the distributed engine, and to a process that leaves
+        the storing to the owner of a directory. Quick: it asks no server. Never raises."""
+        ...
+
     def dequeue(self, prefetch: int = 10) -> AsyncIterator[Item]:
         """Yield items as they become due, for ever; roughly in order of their turns.
 

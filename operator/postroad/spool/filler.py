@@ -66,6 +66,10 @@ class Filler:
             raise
         return UUID(bytes=await connection.store(record))
 
+    def has_room(self, size_bytes: int) -> bool:
+        """As `MailQueue.has_room`."""
+        return self._limits.has_room(size_bytes)
+
     async def _store(self, connection: Connection, mail: Mail) -> bytes:
         """Store a mail; return its ENVELOPE."""
         content, envelope = mail.content, mail.envelope

@@ -159,6 +159,11 @@ class SpoolQueue:
             return await self._filler.enqueue(queue.connection, mail)
         return await queue.enqueue(mail, delay)
 
+    def has_room(self, size_bytes: int) -> bool:
+        if self._filler is not None:
+            return self._filler.has_room(size_bytes)
+        return not isinstance(self._role, _Owner) or self._role.queue.has_room(size_bytes)
+
     async def dequeue(self, prefetch: int = 10) -> AsyncIterator[Item]:
         while True:
             queue = await self._queue()

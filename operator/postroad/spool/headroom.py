@@ -23,11 +23,20 @@ class Headroom:
         self._used = 0
 
     def after(self, size: int) -> Room:
-        """Return what would be free once `size` more bytes are stored. Raises: StoreFailed."""
+        """Return what is free once `size` more bytes are stored; they count from now on. Raises:
+        StoreFailed."""
         now = self._elapsed()
         if now - self._asked_at >= FRESH_SECONDS:
             self._room, self._asked_at, self._used = self._ask(), now, 0
         self._used += size
+        return self._left()
+
+    def if_stored(self, size: int) -> Room:
+        """Return what would be free then; nothing is counted. Raises: StoreFailed."""
+        left = self.after(0)
+        return Room(left.bytes - size, left.inodes)
+
+    def _left(self) -> Room:
         return Room(self._room.bytes - self._used, self._room.inodes)
 
     def _ask(self) -> Room:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from postroad.errors import InvalidMail, MailTooLarge, StoreFull
+from postroad.errors import InvalidMail, MailTooLarge, StoreFailed, StoreFull
+from postroad.ports.files import Room
 from postroad.spool.headroom import Headroom
 from postroad.spool.layout import Options
 
@@ -29,7 +30,20 @@ class Limits:
 
     def check_room(self, size: int) -> None:
         """Check that enough stays free when `size` more octets are written. Raises: StoreFull."""
-        options, room = self._options, self._headroom.after(size)
+        self._compare(self._headroom.after(size))
+
+    def has_room(self, size: int) -> bool:
+        """Whether `check_room` would pass now. Nothing is counted as used."""
+        try:
+            self._compare(self._headroom.if_stored(size))
+        except StoreFull:
+            return False
+        except StoreFailed:
+            pass  # what fails is for the mail itself to meet
+        return True
+
+    def _compare(self, room: Room) -> None:
+        options = self._options
         if room.bytes < options.least_free_bytes:
             raise StoreFull(f"less than {options.least_free_bytes} octets would be free")
         if room.inodes is not None and room.inodes < options.least_free_inodes:

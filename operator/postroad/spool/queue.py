@@ -82,6 +82,9 @@ class OwnedQueue:
         self._enqueue_seconds.observe(seconds)
         return enqueue_id
 
+    def has_room(self, size_bytes: int) -> bool:
+        return self.engine.limits.has_room(size_bytes)
+
     def accept_stored(self, payload: bytes, lent: set[int]) -> tuple[UUID, asyncio.Future[None]]:
         """See `receiving.accept_stored`."""
         began = self.engine.clock.elapsed()

@@ -223,6 +223,16 @@ async def test_what_is_too_large_or_finds_no_room_costs_no_slot() -> None:
     assert bench.owner.told == ["full"]
 
 
+async def test_asking_whether_a_mail_finds_room_takes_none() -> None:
+    bench = Bench(Options(least_free_bytes=1000))
+    bench.files.free = Room(100_000, None)
+
+    answers = [bench.filler.has_room(size) for size in (99_000, 99_001, 99_000)]
+
+    assert answers == [True, False, True]
+    assert await bench.enqueue(letter()) == 1
+
+
 async def test_a_disk_that_stalls_is_waited_for_in_threads() -> None:
     bench = Bench()
     honest = bench.files.do
