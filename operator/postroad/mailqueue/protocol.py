@@ -64,7 +64,7 @@ async def finish(engine: Engine, turn: Turn, mark: Mark) -> None:
                 return
             if await engine.view.mark(turn.key) is None:
                 # Others finished the replacement, and its mark was cleaned away. Under the
-                # successor the mail may wait: whoever chose another one has withdrawn it.
+                # successor the mail may wait: the process that chose another one withdrew it.
                 return
             # Another process found us too slow and chose another successor: ours must not stay.
             await withdraw(engine, new)
