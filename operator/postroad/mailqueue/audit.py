@@ -38,6 +38,11 @@ PORTION = 100_000
 TOGETHER = 500
 """Objects that one request deletes."""
 
+MOST_UNASKED = 1000
+"""Orphans of a portion that upkeep deletes without being asked, if they are more than half of what
+was listed: so many show a view that was restored or lost, or a bucket that is not this queue's
+alone, and then their messages, or another installation, may need them."""
+
 SLICES = 50
 """Slices whose rows are looked for by one request."""
 
@@ -65,16 +70,25 @@ async def audit(engine: Engine, *, repair: bool) -> AsyncIterator[Orphan]:
 
 
 async def audit_portion(
-    engine: Engine, after: str, *, repair: bool
+    engine: Engine, after: str, *, repair: bool, asked: bool = True
 ) -> tuple[str | None, list[Orphan]]:
     """Judge the objects whose keys come next after one. Returns where the next portion begins, None
-    when this was the last, and the orphans. Raises: as `audit`."""
+    when this was the last, and the orphans. `asked`: whether a person wants the repair. Raises: as
+    `audit`."""
     engine.check_open()
     await engine.bearings.refresh()
     await engine.bearings.check_clock()
     effective = engine.configuration.effective()
     following, candidates = await _listed(engine, after)
+    listed = len(candidates)
     orphans = await _Judgement(engine, candidates).orphans() if candidates else {}
+    if not asked and len(orphans) > max(MOST_UNASKED, listed // 2):
+        engine.log.error(
+            "most bytes have no mail and stay: if the view is whole and no other installation uses "
+            "the bucket, `postroad audit --repair` deletes them",
+            count=len(orphans),
+        )
+        return following, []
     if repair and orphans:
         engine.check_still(effective)  # rows may lie in buckets that were not read
         keys = list(orphans)
@@ -273,7 +287,9 @@ class Auditing:
             self._after = ""  # another process begins anew
             return
         try:
-            self._after, _ = await audit_portion(engine, self._after or "", repair=True)
+            self._after, _ = await audit_portion(
+                engine, self._after or "", repair=True, asked=False
+            )
         except (BlobsError, CredentialsRefused) as error:
             # Upkeep has nothing else to do with bytes: its round has not failed.
             engine.log.warning("the audit waits for the object store", error=error.explain())

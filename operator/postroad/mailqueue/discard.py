@@ -1,8 +1,9 @@
 """Discard: dead letters end for good. The letter goes, then its bytes.
 
 A claim keeps a requeue away meanwhile. The bytes are deleted only while no other process can have
-had the claim since the letter was read; otherwise the audit decides, as it does for whatever a
-discard that stopped half way leaves.
+had the claim since the letter was read, and while the turn's mark still tells a letter that was
+buried from one that a suspended process wrote after the turn had ended otherwise; else the audit
+decides, as it does for whatever a discard that stopped half way leaves.
 """
 
 from __future__ import annotations
@@ -45,7 +46,10 @@ async def _discard_letter(engine: Engine, letter: DeadLetter) -> bool:
                 return False
         await engine.view.unbury(current)
         was_ours = engine.clock.elapsed() - began < engine.timing.claim / 2
-        if current.turn is not None and was_ours:
+        limits = await engine.bearings.limits()
+        if current.turn is None or limits.have_passed(current.turn.key.slice_start):
+            return True
+        if was_ours:
             await delete_bytes(engine, [current.turn.blob_key])
         return True
     finally:

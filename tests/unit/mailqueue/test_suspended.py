@@ -255,3 +255,27 @@ async def test_administrator_removes_no_bytes_by_a_replacement_of_long_ago(post:
     assert await removing == 0
     assert set(post.blobs) == {turn.blob_key for turn in post.tables.live()} != set()
     holding.cancel()
+
+
+async def test_discard_of_a_letter_that_came_after_its_slice_was_cleaned_takes_no_bytes(
+    post: Post,
+) -> None:
+    """The burial was suspended over all of it; meanwhile the mail was held, and waits."""
+    sleeper, other = await post.start(), await post.start()
+    await post.enqueue(other, "mail")
+    consumer, item = await post.take(sleeper)
+    await consumer.close()
+    await post.pass_time(ROUND)
+    suspension = Suspension(sleeper, "bury")
+    rejection = asyncio.ensure_future(item.reject("no"))
+    await post.pass_time(SECOND)
+    assert suspension.began.is_set()
+    assert await other.queue.hold(ALL) == 1
+    await maintained(post, other)
+    suspension.end()
+    await rejection
+
+    await other.queue.discard(ALL)
+
+    assert len(post.tables.live()) == 1
+    assert len(post.blobs) == 1

@@ -32,8 +32,8 @@ _PERMANENT = (
 
 
 _TOO_MANY_TOMBSTONES = "READ_TOO_MANY_TOMBSTONES"
-"""A replica's reason, in the server's words: version 4 of the protocol has no other place for it.
-Source: Cassandra, `RequestFailureReason`."""
+"""A replica's reason, in the words of Cassandra's `RequestFailureReason`: version 4 of the protocol
+has no other place for it."""
 
 
 class TooManyTombstones(ViewUnavailable):
