@@ -15,6 +15,7 @@ from typing import Annotated
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, SecretStr, ValidationError
 
 from postroad.domain.durations import parse_duration
+from postroad.domain.lifetimes import DEAD_LETTER_LIFETIME
 from postroad.domain.nexthops import Protocol, TlsMode
 from postroad.domain.retries import DEFAULT_LANES
 from postroad.errors import InvalidSettings
@@ -110,6 +111,9 @@ class Retry(_Section):
 
     max_age: Duration = timedelta(hours=120)
     """Since acceptance; a mail that is older is given up at its next deferral."""
+
+    dead_letter_lifetime: Duration = DEAD_LETTER_LIFETIME
+    """From the death of a mail to its discard, with its bytes; of the distributed queue."""
 
 
 class Worker(_Section):

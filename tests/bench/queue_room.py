@@ -1,8 +1,9 @@
 """The distributed queue on real servers. `CASE` chooses among the cases, comma separated.
 
 `rates`, `operations`, `retries` and `backlog` are measured by default. `held` counts requests while
-one mail is held; `disk` takes most of an hour; `james` takes some minutes, and needs the Java
-compiler. Each case's module says what it does and which variables change it.
+one mail is held; `letters` reads dead letters among many that were taken out; `disk` takes most of
+an hour; `james` takes some minutes, and needs the Java compiler. Each case's module says what
+it does and which variables change it.
 `BENCH_LOOP=asyncio` runs them without uvloop, which the programs use.
 """
 
@@ -20,6 +21,7 @@ from bench import (
     queue_disk,
     queue_held,
     queue_james,
+    queue_letters,
     queue_operations,
     queue_rates,
     queue_retries,
@@ -34,6 +36,7 @@ CASES: dict[str, Callable[[Place], Awaitable[list[Result]]]] = {
     "retries": queue_retries.measure,
     "backlog": queue_backlog.measure,
     "held": queue_held.measure,
+    "letters": queue_letters.measure,
     "disk": queue_disk.measure,
     "james": queue_james.measure,
 }

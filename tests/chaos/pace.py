@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 
 from postroad.domain.configuration_rules import ViewConfiguration
-from postroad.mailqueue import closing, tending
+from postroad.mailqueue import closing, letters, tending
 from postroad.mailqueue.timing import Timing
 
 
@@ -46,7 +46,7 @@ class Pace:
 
     def install(self) -> None:
         """Set in this process the durations that are constants of a module."""
-        tending.EVERY = self.tending
+        tending.EVERY = letters.EVERY = self.tending
         closing.SWEEPING = self.sweeping
 
 

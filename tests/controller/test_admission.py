@@ -147,7 +147,11 @@ async def test_defaults_appear_and_null_means_absent(api: ApiServer, namespace: 
     assert spec["view"] == view("1h", 3, 1000)
     assert spec["broker"] == {"deliveryLimit": 20}
     assert spec["blobs"] == {}
-    assert spec["retry"] == {"lanes": ["1m", "5m", "15m", "1h", "4h"], "maxAge": "120h"}
+    assert spec["retry"] == {
+        "lanes": ["1m", "5m", "15m", "1h", "4h"],
+        "maxAge": "120h",
+        "deadLetterLifetime": "720h",
+    }
     assert (spec["deletionPolicy"], spec["paused"]) == ("Retain", False)
     assert not {"workers", "intake"} & spec.keys()
     assert created["status"] == {"observedGeneration": -1}

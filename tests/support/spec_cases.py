@@ -47,6 +47,7 @@ MAIL_QUEUES = (
     Case(_retry(), "lanes"),
     Case(_retry("0s"), "at least 1s"),
     Case({"retry": {"maxAge": "0s"}}, "at least 1s"),
+    Case({"retry": {"deadLetterLifetime": "0s"}}, "at least 1s"),
     Case(_retry("1m", "2h"), "a lane cannot be longer than maxAge"),
     Case({"retry": {"maxAge": "2h"}}, "a lane cannot be longer than maxAge"),
     Case(_retry("1m", "5m", "60s"), "lanes must differ"),

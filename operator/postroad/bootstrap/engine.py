@@ -35,6 +35,7 @@ async def open_over(servers: Servers, name: QueueName, bucket: str, asked: Asked
             chance=MachineChance(),
             row_lifetime=views.row_lifetime,
             delivery_limit=limit,
+            dead_letter_lifetime=asked.settings.retry.dead_letter_lifetime,
             owned=(configuration, servers),
         )
         return await DistributedQueue.open(parts, create_missing=asked.create)

@@ -85,6 +85,7 @@ def queue_configuration(queue: Queue, around: Surroundings) -> dict[str, str]:
         "BROKER_DELIVERY_LIMIT": spec.broker.delivery_limit,
         "RETRY_LANES": ",".join(map(format_duration, spec.retry.lanes)),
         "RETRY_MAX_AGE": format_duration(spec.retry.max_age),
+        "RETRY_DEAD_LETTER_LIFETIME": format_duration(spec.retry.dead_letter_lifetime),
     }
     if spec.workers:
         relay = spec.workers.handler.relay

@@ -25,6 +25,7 @@ from postroad.controller.spec_parts import (
     at_least,
 )
 from postroad.domain.configuration import ViewConfiguration
+from postroad.domain.lifetimes import DEAD_LETTER_LIFETIME
 
 AT_LEAST_A_SECOND = at_least(timedelta(seconds=1))
 
@@ -108,6 +109,9 @@ class Retry(Model):
     max_age: Annotated[Duration, AT_LEAST_A_SECOND] = timedelta(hours=120)
     """Age since acceptance at which a mail that still fails becomes a dead letter, with the last
     reply as its reason."""
+
+    dead_letter_lifetime: Annotated[Duration, AT_LEAST_A_SECOND] = DEAD_LETTER_LIFETIME
+    """Time from the death of a mail until it is discarded, with its bytes."""
 
     @model_validator(mode="after")
     def _fit_together(self) -> Retry:

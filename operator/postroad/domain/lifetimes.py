@@ -21,6 +21,9 @@ LONGEST_GC_GRACE = timedelta(hours=3)
 """How long a tombstone is kept, so that a host that was away learns of the deletion from hints:
 Cassandra gathers hints for three hours (max_hint_window) and discards those older than this."""
 
+DEAD_LETTER_LIFETIME = timedelta(days=30)
+"""How long a dead letter is kept where nothing else is said."""
+
 _MINUTE, _HOUR, _DAY = timedelta(minutes=1), timedelta(hours=1), timedelta(days=1)
 
 

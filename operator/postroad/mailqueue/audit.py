@@ -270,9 +270,9 @@ class Auditing:
     """Upkeep's audits: of all processes one at a time, portion by portion. Its claim is also the
     timetable: at the end of a pass it is taken until the next is due, by whichever process."""
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: Engine, owner: UUID) -> None:
         self._engine = engine
-        self._owner = UUID(int=engine.chance.bits(128))
+        self._owner = owner
         self._due = engine.clock.elapsed() + PACE
         self._after: str | None = ""
 

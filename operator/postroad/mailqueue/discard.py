@@ -24,11 +24,11 @@ async def discard(engine: Engine, selector: Selector) -> int:
     engine.check_open()
     count = 0
     async for letter in selected(engine, selector):
-        count += await _discard_letter(engine, letter)
+        count += await discard_letter(engine, letter)
     return count
 
 
-async def _discard_letter(engine: Engine, letter: DeadLetter) -> bool:
+async def discard_letter(engine: Engine, letter: DeadLetter) -> bool:
     """End a dead letter. Returns whether it is over by this call."""
     owner, began = UUID(int=engine.chance.bits(128)), engine.clock.elapsed()
     if not await engine.view.claim(letter.enqueue_id, owner, engine.timing.claim):

@@ -10,6 +10,7 @@ from typing import Any, Protocol
 from uuid import UUID
 
 from postroad.domain.identifiers import Identifiers, moment_of
+from postroad.domain.lifetimes import DEAD_LETTER_LIFETIME
 from postroad.domain.names import QueueName
 from postroad.domain.slices import TurnKey, place
 from postroad.errors import ClockSkew, ConfigurationStale, QueueClosed
@@ -56,6 +57,7 @@ class Parts:
     timing: Timing = field(default_factory=Timing)
     delivery_limit: int = 20
     largest_mail: int | None = None
+    dead_letter_lifetime: timedelta = DEAD_LETTER_LIFETIME
     row_lifetime: Callable[[], Awaitable[timedelta | None]] = two_weeks
     owned: tuple[Closeable, ...] = ()
 
@@ -76,6 +78,7 @@ class Engine:
         self.timing = parts.timing
         self.delivery_limit = parts.delivery_limit
         self.largest_mail = parts.largest_mail
+        self.dead_letter_lifetime = parts.dead_letter_lifetime
         self.row_lifetime = parts.row_lifetime
         self.owned = parts.owned
         self.bearings = Bearings(parts.view, parts.clock, parts.timing)

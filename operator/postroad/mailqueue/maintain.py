@@ -1,5 +1,6 @@
-"""One round of upkeep: dead queue, limits, cleanup, waiting mail. Every part is idempotent, and a
-part that failed does not keep the others from their turn.
+"""One round of upkeep: dead queue, waiting mail, dead letters, limits, cleanup, bytes.
+
+Every part is idempotent, and a part that failed does not keep the others from being done.
 
 Rounds belong to a long-running process: cleanup waits a lease between two of them.
 """
@@ -8,11 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from datetime import datetime
+from uuid import UUID
 
 from postroad.mailqueue.advancing import Advancing
 from postroad.mailqueue.audit import Auditing
 from postroad.mailqueue.cleaning import Cleaning
 from postroad.mailqueue.engine import Engine
+from postroad.mailqueue.letters import LetterTending
 from postroad.mailqueue.tending import Tending
 from postroad.mailqueue.undelivered import consume_dead
 
@@ -25,7 +28,9 @@ class Upkeep:
         self._advancing = advancing
         self._cleaning = Cleaning(engine)
         self._tending = Tending(engine)
-        self._auditing = Auditing(engine)
+        owner = UUID(int=engine.chance.bits(128))  # of what one process at a time does
+        self._letters = LetterTending(engine, owner)
+        self._auditing = Auditing(engine, owner)
 
     async def round(self) -> None:
         """Do one round. Raises: the first error of a part, after all had their turn."""
@@ -33,6 +38,7 @@ class Upkeep:
         parts: list[Callable[[], Awaitable[object]]] = [
             lambda: consume_dead(self._engine),
             self._tending.run,
+            self._letters.run,
             self._advancing.run,
             self._cleaning.run,
             self._auditing.run,

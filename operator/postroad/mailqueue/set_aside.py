@@ -17,7 +17,7 @@ from postroad.telemetry import metrics
 MOST = 20
 """What is set aside that one pass puts in the log by name; the rest is only counted there."""
 
-ROW, MARK, LETTER = "row", "mark", "letter"
+ROW, MARK = "row", "mark"
 
 
 class SetAside:
@@ -43,10 +43,6 @@ class SetAside:
         """Take note of a mark whose ending is unknown, or whose change makes no turn."""
         self._note(MARK, key, "unknown ending")
 
-    def letter(self) -> None:
-        """Take note of a dead letter, which is listed in any case."""
-        self._counts[LETTER] += 1
-
     def end(self) -> None:
         """Say how much there was, after the last."""
         if self._counts:
@@ -55,12 +51,11 @@ class SetAside:
                 " it, or a person",
                 rows=self._counts[ROW],
                 marks=self._counts[MARK],
-                letters=self._counts[LETTER],
             )
 
     def publish(self) -> None:
         """Show what there was as metrics: of a pass over everything."""
-        for what in (ROW, MARK, LETTER):
+        for what in (ROW, MARK):
             metrics.UNDECODABLE.labels(self._engine.label, what).set(self._counts[what])
 
     def _note(self, what: str, key: TurnKey, reason: str) -> None:

@@ -18,16 +18,14 @@ from postroad.domain.lifetimes import is_half_over
 from postroad.domain.orphans import Look
 from postroad.domain.turns import Change, Turn, UndecodableRow
 from postroad.errors import Undecodable
-from postroad.mailqueue import dead, protocol
+from postroad.mailqueue import protocol
 from postroad.mailqueue.browse import Waiting, waiting
 from postroad.mailqueue.bulk import count
 from postroad.mailqueue.engine import Engine
 from postroad.mailqueue.items import FINISHED
 from postroad.mailqueue.orphans import Orphans
-from postroad.mailqueue.requeue import requeue_letter
 from postroad.mailqueue.set_aside import SetAside
 from postroad.mailqueue.troubles import Troubles, note
-from postroad.ports.view import DeadLetter
 from postroad.telemetry import metrics
 
 EVERY = timedelta(minutes=10)
@@ -73,7 +71,6 @@ class Tending:
 
         await count(self._to_be_tended(look, lifetime, aside), tend)
         await self._orphans.heal(look, troubles)
-        await self._tend_letters(troubles, aside)
         aside.publish()
         troubles.check()
         self._due = now + EVERY
@@ -132,25 +129,6 @@ class Tending:
         finished = tuple(record for record in records if record.outcome.kind in FINISHED)
         if finished:
             await self._engine.view.record(mail_id, finished)
-
-    async def _tend_letters(self, troubles: Troubles, aside: SetAside) -> None:
-        """Finish burials and requeues that stopped half way."""
-        async for letter in self._engine.view.buried():
-            if not letter.is_decoded:
-                aside.letter()
-                continue
-            with troubles.of(letter.enqueue_id):
-                await self._tend_letter(letter)
-
-    async def _tend_letter(self, letter: DeadLetter) -> None:
-        engine, turn = self._engine, letter.turn
-        limits = await engine.bearings.limits()
-        if letter.requeued_as is not None:
-            await requeue_letter(engine, letter)
-        elif turn is not None and not limits.have_passed(turn.key.slice_start):
-            mark = await engine.view.mark(turn.key)
-            if mark is None or not dead.is_rejected(mark):
-                await dead.finish(engine, turn)
 
 
 def _needs_tending(each: Waiting, now: datetime, lifetime: timedelta, grace: timedelta) -> bool:

@@ -71,6 +71,11 @@ UNDECODABLE = Gauge(
     "What the last round of upkeep found in the view and this release cannot decode: set aside.",
     ["queue", "what"],  # what: row, mark, letter
 )
+EXPIRED = Counter(
+    "postroad_expired_dead_letters_total",
+    "Dead letters that upkeep discarded as they were older than their lifetime.",
+    ["queue"],
+)
 UNCOUNTED = Counter(
     "postroad_uncounted_dead_letters_total",
     "Sizes that leave out the number of dead letters, as the view did not answer for it.",

@@ -79,7 +79,7 @@ def test_pods_read_servers_and_behaviour_from_the_configuration() -> None:
     spec = {
         "workers": {"handler": RELAY, "concurrency": 9},
         "intake": {"port": 2600},
-        "retry": {"lanes": ["90s", "1h30m"], "maxAge": "48h"},
+        "retry": {"lanes": ["90s", "1h30m"], "maxAge": "48h", "deadLetterLifetime": "96h"},
         "broker": {"deliveryLimit": 4},
     }
 
@@ -98,6 +98,7 @@ def test_pods_read_servers_and_behaviour_from_the_configuration() -> None:
         "POSTROAD_BROKER_DELIVERY_LIMIT": "4",
         "POSTROAD_RETRY_LANES": "1m30s,1h30m",
         "POSTROAD_RETRY_MAX_AGE": "48h",
+        "POSTROAD_RETRY_DEAD_LETTER_LIFETIME": "96h",
         "POSTROAD_WORKER_RELAY_HOST": "sink",
         "POSTROAD_WORKER_RELAY_PORT": "2525",
         "POSTROAD_WORKER_RELAY_TLS": "none",
