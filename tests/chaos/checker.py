@@ -18,6 +18,10 @@ from chaos.ledger import Attempt, Call, Ledger
 MISSING = "the bytes of the mail are missing"
 """The reason of a dead letter that has nothing left to deliver (`mailqueue.items`)."""
 
+LOOKS_AGAIN = 60.0
+"""Seconds after which a process that reported a failed enqueue has counted it, if it has to be: a
+hop, and two requests to the view."""
+
 REMOVING = ("remove", "purge")
 
 
@@ -179,16 +183,23 @@ def _broken(ledger: Ledger, attempt: Attempt, recipient: str, until: float) -> b
 
 
 def _uncounted(ledger: Ledger) -> Iterator[Violation]:
-    """A mail whose enqueue failed is delivered only if its process counted it as not withdrawn."""
+    """A mail whose enqueue failed is delivered only if its process counted it as not withdrawn,
+    then or a hop later."""
     for name, attempts in ledger.attempts.items():
         mail = ledger.mails.get(name)
         if mail is None:
             yield Violation(Kind.UNKNOWN, name, attempts[0].looked, "no enqueue was recorded")
-        elif mail.phase is Phase.FAIL and not mail.result.get("unwithdrawn"):
+        elif mail.phase is Phase.FAIL and not _died_before_counting(ledger, mail):
             for attempt in attempts:
-                if attempt.transmitted:
+                if attempt.transmitted and attempt.turn not in ledger.unwithdrawn:
                     text = f"refused with {mail.result.get('error')}, transmitted by {attempt.by}"
                     yield Violation(Kind.UNCOUNTED, name, mail.ended, text)
+
+
+def _died_before_counting(ledger: Ledger, mail: Call) -> bool:
+    """Whether the process that reported the failure was killed before it had looked again."""
+    by = mail.invoked.by
+    return by in ledger.killed and ledger.last_seen[by] - mail.ended < LOOKS_AGAIN
 
 
 def _held(ledger: Ledger) -> Iterator[Violation]:

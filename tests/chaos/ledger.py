@@ -92,6 +92,10 @@ class Ledger:
     suspended: dict[str, list[Interval]] = field(default_factory=lambda: defaultdict(list))
     redelivered: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
     """By turn."""
+    unwithdrawn: set[str] = field(default_factory=set)
+    """Turns whose failed enqueue was counted as not withdrawn."""
+    last_seen: dict[str, float] = field(default_factory=dict)
+    """When each life of a process recorded last."""
     letters: dict[str, set[str]] = field(default_factory=lambda: defaultdict(set))
     """Mails that were ever listed as dead, with the reasons."""
     waiting: dict[str, set[str]] = field(default_factory=lambda: defaultdict(set))
@@ -118,7 +122,10 @@ class Ledger:
 
     def _note(self, event: Event, leases: dict[str, Attempt], calls: Mapping[str, Call]) -> None:
         data = event.data
-        if event.op == "lease":
+        self.last_seen[event.by] = event.at
+        if event.op == "unwithdrawn":
+            self.unwithdrawn.add(data["turn"])
+        elif event.op == "lease":
             attempt = Attempt(event.by, data["mail"], data["turn"], data["looked"])
             leases[data["attempt"]] = attempt
             self.attempts[attempt.mail].append(attempt)

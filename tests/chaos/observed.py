@@ -21,6 +21,9 @@ from postroad.ports.broker import Broker, Delivery
 from postroad.ports.queue import Item
 from postroad.ports.view import View
 
+UNWITHDRAWN = "a failed enqueue could not be withdrawn and may be delivered once"
+"""What the engine logs wherever it counts one."""
+
 _DISPATCHED: ContextVar[ObservedDelivery | None] = ContextVar("dispatched", default=None)
 
 
@@ -111,6 +114,22 @@ def observed_view(
     """Return the view, which tells each message when its mark was read. `running` returns once
     this process does not stand still (in memory, where it stands still within a call)."""
     return cast("View", ObservedView(view, recorder, running))
+
+
+class ObservedLog:
+    """A log of an engine. A failed enqueue that is counted as not withdrawn is noted by its turn:
+    `postroad_unwithdrawn_enqueues_total` grows as late as a hop after the error, and names none."""
+
+    def __init__(self, log: Any, recorder: Recorder) -> None:
+        self._log, self._recorder = log, recorder
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._log, name)
+
+    def warning(self, event: str, **fields: Any) -> None:
+        if event == UNWITHDRAWN:
+            self._recorder.note("unwithdrawn", turn=fields["enqueue_id"])
+        self._log.warning(event, **fields)
 
 
 def _turn(body: bytes) -> str:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 
 from chaos.history import Recorder
-from chaos.observed import observed_broker, observed_view
+from chaos.observed import ObservedLog, observed_broker, observed_view
 from chaos.pace import Pace
 from postroad.domain.configuration_rules import ViewConfiguration
 from postroad.domain.names import QueueName
@@ -63,10 +63,12 @@ class Opening:
             owned=(configuration,),
         )
         try:
-            return await DistributedQueue.open(parts, create_missing=create)
+            opened = await DistributedQueue.open(parts, create_missing=create)
         except BaseException:
             await configuration.close()
             raise
+        opened._engine.log = ObservedLog(opened._engine.log, self.recorder)  # type: ignore[assignment]
+        return opened
 
     async def configure(self, queue: str, wanted: ViewConfiguration) -> None:
         """Record a configuration. Raises: ConfigurationRefused, ViewError."""

@@ -10,11 +10,16 @@ from datetime import UTC, datetime
 from typing import Any
 from urllib.parse import quote, unquote, urlsplit
 from urllib.request import Request, urlopen
+from uuid import UUID
 
 from chaos.drain import Remains
 from chaos.opening import NAMESPACE
+from postroad.domain.identifiers import moment_of
 from postroad.mailqueue.audit import CLAIM_ID
 from support.servers import cql, store_client
+
+AHEAD = 30.0
+"""Seconds, longer than an enqueue and its withdrawal take."""
 
 
 def management(path: str, method: str = "GET", body: dict[str, Any] | None = None) -> Any:
@@ -37,6 +42,12 @@ def user() -> str:
     return unquote(urlsplit(os.environ["POSTROAD_RABBITMQ_URI"]).username or "guest")
 
 
+def is_stamped_ahead(enqueue_id: UUID, stamp_us: int) -> bool:
+    """Return whether the host that wrote a row had a clock far ahead. The tombstone of a cleaned
+    partition does not reach such a row: it stays, with its mark, until its lifetime is over."""
+    return stamp_us / 1e6 - moment_of(enqueue_id).timestamp() > AHEAD
+
+
 async def remains(queue: str, bucket: str) -> Remains:
     """Return what is left of a queue. Raises: whatever a server answers with."""
     return await asyncio.to_thread(_remains, f"{NAMESPACE}.{queue}", bucket)
@@ -45,10 +56,18 @@ async def remains(queue: str, bucket: str) -> Remains:
 def _remains(name: str, bucket: str) -> Remains:
     tables = os.environ["POSTROAD_CASSANDRA_KEYSPACE"]
     keys = "slice_start, bucket_id, enqueue_id"
-    rows = {
-        (each.slice_start, each.bucket_id, each.enqueue_id)
-        for each in cql(f"SELECT queue, {keys} FROM {tables}.enqueued_mails")
+    stored = [
+        each
+        for each in cql(
+            f"SELECT queue, {keys}, WRITETIME(mail_id) AS stamp FROM {tables}.enqueued_mails"
+        )
         if each.queue == name
+    ]
+    rows = {(each.slice_start, each.bucket_id, each.enqueue_id) for each in stored}
+    ahead = {
+        (each.slice_start, each.bucket_id, each.enqueue_id)
+        for each in stored
+        if is_stamped_ahead(each.enqueue_id, each.stamp)
     }
     starts = [
         each.content_start
@@ -63,6 +82,7 @@ def _remains(name: str, bucket: str) -> Remains:
     ]
     claims = cql(f"SELECT queue, enqueue_id FROM {tables}.claims")
     letters = cql(f"SELECT queue, enqueue_id FROM {tables}.dead_letters")
+    kept = {each for each in marks if each in ahead and each[0] < start}
     client = store_client()
     try:
         pages = client.get_paginator("list_objects_v2").paginate(Bucket=bucket, Prefix=f"{name}/")
@@ -70,8 +90,8 @@ def _remains(name: str, bucket: str) -> Remains:
     finally:
         client.close()
     return {
-        "rows": [str(each) for each in rows],
-        "marks": [str(each) for each in marks if each in rows or each[0] >= start],
+        "rows": [str(each) for each in rows - kept],
+        "marks": [str(each) for each in set(marks) - kept if each in rows or each[0] >= start],
         "claims": [
             str(each.enqueue_id)
             for each in claims

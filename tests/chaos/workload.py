@@ -22,7 +22,6 @@ from postroad.domain.selectors import Selector
 from postroad.errors import BlobMissing, PostroadError, QueueClosed, TurnEnded
 from postroad.ports.clock import Clock
 from postroad.ports.queue import Item, MailQueue, MailView
-from postroad.telemetry import metrics
 from postroad.worker.upkeep import keep_up
 
 PREFETCH = 20
@@ -63,8 +62,6 @@ class Place:
         self,
         op: str,
         work: Callable[[], Awaitable[Mapping[str, Any] | None]],
-        *,
-        failed: Callable[[], Mapping[str, Any]] = dict,
         **data: Any,
     ) -> bool:
         """Do one call, recorded before and after. Returns whether it succeeded; a queue that was
@@ -77,10 +74,10 @@ class Place:
         except QueueClosed:
             raise
         except PostroadError as error:
-            self.recorder.note(op, Phase.FAIL, call, error=_name(error), **failed())
+            self.recorder.note(op, Phase.FAIL, call, error=_name(error))
             return False
         except Exception as error:  # an unforeseen one is recorded like any other
-            self.recorder.note(op, Phase.UNKNOWN, call, error=repr(error), **failed())
+            self.recorder.note(op, Phase.UNKNOWN, call, error=repr(error))
             return False
         self.recorder.note(op, Phase.OK, call, **(result or {}))
         return True
@@ -105,6 +102,8 @@ async def produce(place: Place, rate: float) -> None:
             calls.add(task)
             task.add_done_callback(calls.discard)
     await asyncio.gather(*calls)
+    # a failed enqueue looks again a hop later whether it has to be counted
+    await place.sleep(place.pace.beat * 1.5)
 
 
 async def _enqueue(place: Place, name: str) -> None:
@@ -115,7 +114,6 @@ async def _enqueue(place: Place, name: str) -> None:
     sender = place.chance.choice(SENDERS)
     beats = place.chance.choice((0, 0, 0, 0, 0, 0, 0, 1, 2, 5))
     mail = Mail(sender, recipients, content_of(name), name=name)
-    before = _unwithdrawn(queue)
 
     async def work() -> Mapping[str, Any]:
         return {"turn": str(await queue.enqueue(mail, timedelta(seconds=beats * place.pace.beat)))}
@@ -123,17 +121,12 @@ async def _enqueue(place: Place, name: str) -> None:
     await place.call(
         "enqueue",
         work,
-        failed=lambda: {"unwithdrawn": _unwithdrawn(queue) - before},
         mail=name,
         queue=queue_name,
         sender=sender,
         recipients=recipients,
         beats=beats,
     )
-
-
-def _unwithdrawn(queue: MailQueue) -> float:
-    return float(metrics.UNWITHDRAWN.labels(queue.name)._value.get())
 
 
 # Workers

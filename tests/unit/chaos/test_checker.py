@@ -348,12 +348,25 @@ def test_a_retry_leaves_its_recipients_open(written: Written) -> None:
 
 
 def test_a_failed_enqueue_is_delivered_only_when_it_was_counted(written: Written) -> None:
-    written.enqueue("m", phase=Phase.FAIL, unwithdrawn=0, error="BrokerUnavailable")
+    written.enqueue("m", phase=Phase.FAIL, error="BrokerUnavailable")
     written.attempt(2, 3, ended=4)
-    written.enqueue("n", phase=Phase.FAIL, unwithdrawn=1)
-    written.attempt(2, 3, mail="n", by="worker-2#1", ended=4)
+    written.enqueue("n", phase=Phase.FAIL, error="BrokerUnavailable")
+    written.attempt(2, 3, mail="n", by="worker-2#1", ended=4, turn="t2")
+    written.note(9, "producer#1", "unwithdrawn", turn="t2")
 
     assert written.kinds() == [Kind.UNCOUNTED]
+
+
+@pytest.mark.parametrize(("lived_on", "found"), [(30, []), (90, [Kind.UNCOUNTED])])
+def test_a_producer_that_is_killed_at_once_counts_nothing(
+    written: Written, lived_on: float, found: list[Kind]
+) -> None:
+    written.enqueue("m", phase=Phase.FAIL, error="BrokerUnavailable")
+    written.attempt(2, 3, ended=4)
+    written.enqueue("n", at=lived_on, phase=Phase.UNKNOWN)
+    written.process(lived_on + 1, "producer#1", "killed")
+
+    assert written.kinds() == found
 
 
 def test_an_enqueue_without_an_answer_may_be_delivered(written: Written) -> None:

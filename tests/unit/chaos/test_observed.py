@@ -1,0 +1,63 @@
+"""What a run notes of the engine and of the servers, beside its own calls."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from chaos.history import Event, ListRecorder
+from chaos.observed import ObservedLog
+from chaos.remains import is_stamped_ahead
+from contract.queue_harness import Consumer, letter
+from postroad.adapters.memory.gate import Fault
+from postroad.domain.identifiers import id_at, moment_of
+from postroad.errors import BrokerUnavailable
+from postroad.mailqueue.engine import Engine
+from support.post import Before, Post
+
+
+@pytest.fixture
+async def post() -> AsyncIterator[Post]:
+    made = Post()
+    yield made
+    await made.close()
+
+
+async def test_a_failed_enqueue_that_is_counted_a_hop_later_is_noted_by_its_turn(
+    post: Post,
+) -> None:
+    producer, worker = await post.start(), await post.start()
+    events: list[Event] = []
+    engine: Engine = producer.queue._engine
+    engine.log = ObservedLog(engine.log, ListRecorder(events, "producer", lambda: 0.0))  # type: ignore[assignment]
+    producer.gate.plan = lambda step: Fault.ANSWER_LOST if step.operation == "publish" else None
+    consumer = Consumer(post, worker.queue)
+
+    async def take() -> None:
+        assert not await consumer.nothing()
+
+    producer.gate.before = Before("end", take)
+    work = asyncio.ensure_future(producer.queue.enqueue(letter("mail")))
+    await post.outcome(work, timedelta(minutes=2))
+    item = await consumer.next()
+
+    with pytest.raises(BrokerUnavailable):
+        work.result()
+    assert events == []
+    await post.pass_time(timedelta(minutes=1))
+    assert [(each.op, each.data) for each in events] == [
+        ("unwithdrawn", {"turn": str(item.enqueue_id)})
+    ]
+
+
+@pytest.mark.parametrize(("ahead", "found"), [(0, False), (5, False), (7200, True), (-7200, False)])
+def test_rows_of_a_host_with_a_clock_far_ahead_are_told_from_what_was_left(
+    ahead: float, found: bool
+) -> None:
+    made = id_at(datetime(2026, 1, 1, tzinfo=UTC), 0, 0)
+    stamp = moment_of(made).timestamp() + ahead
+
+    assert is_stamped_ahead(made, int(stamp * 1e6)) is found
