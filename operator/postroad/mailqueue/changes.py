@@ -84,7 +84,8 @@ async def _change_successor(
     """Somebody replaced the turn first: its successor is the mail now."""
     if standing.ending is None or standing.ending.kind is not EndingKind.REPLACED:
         return False
-    await protocol.finish(engine, turn, standing)
+    if not await protocol.finish(engine, turn, standing):
+        return False
     after = await engine.view.mark(turn.key) or Mark()
     if after.delivered_at is not None or after.ending is None:
         return False

@@ -11,6 +11,7 @@ from __future__ import annotations
 from postroad.domain.identifiers import EPOCH
 from postroad.domain.ladder import LADDER_SECONDS
 from postroad.domain.references import Reference
+from postroad.domain.slices import TurnKey
 from postroad.domain.turns import Ending, EndingKind, Mark, Turn
 from postroad.domain.wire import encode
 from postroad.errors import BlobsError, BrokerUnavailable, ServerError
@@ -38,21 +39,35 @@ async def mark_if_passed(engine: Engine, turn: Turn) -> Mark | None:
 async def end(engine: Engine, turn: Turn, ending: Ending) -> Mark | None:
     """End a turn that is not over. Returns None when it was ended, else the mark that decides.
 
-    Limits that were read less than a lease before the write know of every mark that was cleaned
-    before it. After a suspension between the two the limits are read again before anything follows
-    from the ending: the turn may have been replaced and cleaned, and its successor lives on the
-    bytes that a removal would delete. Raises: ViewError.
+    After the write it is asked whether the turn was cleaned, before anything follows from it: its
+    successor lives on the bytes that a removal would delete. `protocol.finish` asks that of a
+    replacement. Raises: ViewError.
     """
-    fix = await engine.bearings.fix()
     over = await mark_if_passed(engine, turn)
     if over is not None:
         return over
     standing = await engine.view.end(turn.key, ending, turn.traits)
-    if standing is None and not engine.bearings.is_good(fix):
-        limits = await engine.bearings.refresh()
-        passed = limits.have_passed(turn.key.slice_start)
-        return CLEANED if passed and await engine.view.row(turn.key) is None else None
+    if standing is None and ending.kind is not EndingKind.REPLACED:
+        return CLEANED if await came_too_late(engine, turn.key) else None
     return standing
+
+
+async def came_too_late(engine: Engine, key: TurnKey) -> bool:
+    """Whether the turn that was just ended had been cleaned before. Where the ending is gone as
+    well, it was cleaned after that, and was an ending like any other. Raises: ViewError."""
+    return await was_cleaned(engine, key) and await engine.view.mark(key) is not None
+
+
+async def was_cleaned(engine: Engine, key: TurnKey) -> bool:
+    """Whether a turn's row was deleted with its slice, so that a mark that is missing, or was
+    written by this process, says nothing about it. To be asked after the mark was read or written.
+
+    It reads the limits anew: a virtual machine that was paused takes those that it has for fresh,
+    and no clock of its own shows the pause (ADR 0016). A row that is there was not cleaned, for
+    rows are deleted before marks. Raises: ViewError.
+    """
+    limits = await engine.view.limits()
+    return limits.have_passed(key.slice_start) and await engine.view.row(key) is None
 
 
 async def delete_bytes(engine: Engine, keys: list[str]) -> bool:

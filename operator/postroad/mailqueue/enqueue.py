@@ -27,6 +27,7 @@ from postroad.errors import (
     Unroutable,
     ViewError,
 )
+from postroad.mailqueue.endings import CLEANED
 from postroad.mailqueue.engine import Engine
 from postroad.mailqueue.protocol import is_withdrawn, withdraw, withdraw_row
 from postroad.ports.blobs import Stored
@@ -110,12 +111,14 @@ class _Registration:
         self._owner = UUID(int=engine.chance.bits(128))
         self._published: timedelta | None = None
         """Since when a message can exist."""
+        self._has_row = False
 
     async def run(self) -> None:
         """Insert and publish, or withdraw, whatever the error. Raises: ServerError,
         DeadlineExceeded."""
         try:
             await self._engine.view.insert(self._turn)
+            self._has_row = True
             await self._publish()
             if self._engine.clock.elapsed() > self._deadline:
                 raise DeadlineExceeded
@@ -179,7 +182,7 @@ class _Registration:
         give_up = engine.clock.elapsed() + patience
         while True:
             try:
-                standing = await self._end(withdraw)
+                standing = await self._end(withdraw_row if self._has_row else withdraw)
                 break
             except Exception as error:
                 is_transient = isinstance(error, ServerError) and error.transient
@@ -189,6 +192,9 @@ class _Registration:
                         engine.until_closed(self._withdraw_late())
                     return False
             await backoff.wait()
+        if standing is CLEANED and not self._has_row:
+            self._leave(None)  # nothing tells any more whether its row came in time
+            return False
         if not await self._is_withdrawn(standing):
             return True
         if patience and self._published is not None:
@@ -247,8 +253,9 @@ class _Registration:
             return
 
     async def _is_withdrawn(self, standing: Mark | None) -> bool:
-        """Return whether the turn is over by our withdrawal; its bytes are deleted then."""
-        withdrawn = standing is None or is_withdrawn(standing)
+        """Return whether the turn is over by our withdrawal; its bytes are deleted then. One that
+        was cleaned had ended otherwise, and a successor may need the bytes."""
+        withdrawn = standing is None or (standing is not CLEANED and is_withdrawn(standing))
         if withdrawn:
             await _delete_bytes(self._engine, self._turn.blob_key)
         return withdrawn

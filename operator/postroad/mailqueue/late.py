@@ -1,10 +1,10 @@
 """Late mail: a turn before browse start whose row is there and that has no final mark.
 
-No turn that was over looks like this: cleanup deletes rows before marks, and a row that a suspended
-process brings back gets a mark before its message (`protocol.insert_successor`). Its row came after
-its slice was passed, from a process whose clock stood still (a virtual machine that its hypervisor
-paused) or was wrong in a way that no comparison of clocks shows. The mail was acknowledged, so it
-gets a new turn. Source: ADR 0016; invariant 7.
+No turn that was over looks like this: cleanup deletes rows before marks, and a row that a process
+brings back after a suspension, or after a pause of its machine, gets a mark before its message
+(`protocol.insert_successor`). Its row came after its slice was passed, from a process whose clock
+stood still (a virtual machine that its hypervisor paused) or was wrong in a way that no comparison
+of clocks shows. The mail was acknowledged, so it gets a new turn. Source: ADR 0016; invariant 7.
 """
 
 from __future__ import annotations

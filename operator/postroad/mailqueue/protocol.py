@@ -20,7 +20,7 @@ from postroad.domain.turns import Change, Ending, EndingKind, Mark, Turn
 from postroad.domain.wire import encode
 from postroad.mailqueue.backoff import persist
 from postroad.mailqueue.chains import cut
-from postroad.mailqueue.endings import delete_bytes, end
+from postroad.mailqueue.endings import CLEANED, came_too_late, delete_bytes, end, was_cleaned
 from postroad.mailqueue.engine import Engine
 
 
@@ -39,13 +39,20 @@ async def replace(engine: Engine, turn: Turn, change: Change, *, tries: int = 1)
     if standing is not None and (standing.ending is None or standing.ending.successor != successor):
         return standing
     begun = standing or Mark(ending=ending)
-    await persist(engine.backoff(), tries, lambda: finish(engine, turn, begun))
-    return None
+    is_ours = await persist(engine.backoff(), tries, lambda: finish(engine, turn, begun))
+    return None if is_ours else CLEANED
 
 
-async def finish(engine: Engine, turn: Turn, mark: Mark) -> None:
-    """Take an unfinished replacement of `turn` to its end. Raises: as `replace`."""
+async def finish(engine: Engine, turn: Turn, mark: Mark) -> bool:
+    """Take an unfinished replacement of `turn` to its end. Raises: as `replace`.
+
+    Returns False where the turn was cleaned: then the mark was written after that, by a process
+    that was paused, and a successor would be a second turn of a mail that is over or has another.
+    Until the end of a replacement that is not such a one its mark holds the slices of both turns.
+    """
     while mark.is_unfinished_replacement:
+        if await was_cleaned(engine, turn.key):
+            return False
         successor, change = replacement_of(mark)
         if mark.delivered_at is not None:
             await hand_down_delivery(engine, turn, mark)
@@ -54,36 +61,46 @@ async def finish(engine: Engine, turn: Turn, mark: Mark) -> None:
                 # A purge took the mail before its row was in. The line was the mark; now the bytes.
                 await engine.blobs.delete(turn.blob_key)
                 await engine.view.mark_published(turn.key, successor.enqueue_id)
-                return
+                return True
             await _choose_successor_anew(engine, turn, successor, change)
         else:
             new = turn.with_change(successor, change)
             if await insert_successor(engine, new) and not new.held:
                 await publish(engine, new, _first_delay(engine, turn, new))
             if await engine.view.mark_published(turn.key, successor.enqueue_id):
-                return
+                return True
             if await engine.view.mark(turn.key) is None:
                 # Others finished the replacement, and its mark was cleaned away. Under the
                 # successor the mail may wait: the process that chose another one withdrew it.
-                return
+                # Browse start has passed it where its row came, or came back, too late.
+                await _withdraw_if_passed(engine, new)
+                return True
             # Another process found us too slow and chose another successor: ours must not stay.
-            await withdraw(engine, new)
+            await withdraw_row(engine, new)
         mark = await engine.view.mark(turn.key) or Mark()
+    return True
 
 
 async def insert_successor(engine: Engine, new: Turn) -> bool:
     """Insert the row of an unfinished replacement's successor. Returns False when browse start has
-    passed it.
+    passed it, and ends the row then, if it is there.
 
-    Then this process was suspended since it read the mark, others finished the replacement, and the
-    successor is over. Its row may have been cleaned away, and is back: it gets a mark, because one
-    without a mark is taken for late mail. Raises: ViewError.
+    Then this process was suspended, or its virtual machine paused, since it read the mark; others
+    finished the replacement, and the successor is over. Its row may have been cleaned away, and is
+    back: it gets a mark, because one without a mark is taken for late mail. The limits are read
+    from the view, because a pause leaves cached ones looking fresh (ADR 0016). Raises: ViewError.
     """
     await engine.view.insert(new)
-    if not (await engine.bearings.limits()).have_passed(new.key.slice_start):
-        return True
-    await _end_as_withdrawn(engine, new)
-    return False
+    return not await _withdraw_if_passed(engine, new)
+
+
+async def _withdraw_if_passed(engine: Engine, new: Turn) -> bool:
+    """End the row of a successor that browse start has passed, unless it has a mark. Returns
+    whether browse start has passed it."""
+    if not (await engine.view.limits()).have_passed(new.key.slice_start):
+        return False
+    await withdraw_row(engine, new)
+    return True
 
 
 def replacement_of(mark: Mark) -> tuple[TurnKey, Change]:
@@ -102,23 +119,33 @@ async def publish(engine: Engine, turn: Turn, delay_seconds: int) -> None:
 
 
 async def withdraw(engine: Engine, turn: Turn) -> Mark | None:
-    """End a turn that must not have been. Inserts its row first, so that no mark is without one.
-    Returns the mark that stood there first, if any."""
-    await engine.view.insert(turn)
-    return await _end_as_withdrawn(engine, turn)
+    """End a turn that must not have been. Returns the mark that stood there first, if any, or
+    `CLEANED`. Its row is inserted only when the mark is there and the turn is known not to be
+    cleaned: a row that came back without a mark would be taken for late mail."""
+    ending = Ending(EndingKind.WITHDRAWN, engine.clock.now())
+    standing = await engine.view.end(turn.key, ending, turn.traits)
+    if standing is None or is_withdrawn(standing):
+        if await was_cleaned(engine, turn.key):
+            return CLEANED if await engine.view.mark(turn.key) is not None else None
+        await engine.view.insert(turn)
+    return standing
 
 
 async def withdraw_row(engine: Engine, turn: Turn) -> Mark | None:
     """End a turn that must not have been, however late: a row that is not there is not made, since
-    its slice may be closed by now. Returns the mark that stood there first, if any."""
+    its slice may be closed by now. Returns the mark that stood there first, if any, or `CLEANED`.
+    """
     if await engine.view.row(turn.key) is None:
-        return None
+        return CLEANED if await was_cleaned(engine, turn.key) else None
     return await _end_as_withdrawn(engine, turn)
 
 
 async def _end_as_withdrawn(engine: Engine, turn: Turn) -> Mark | None:
     ending = Ending(EndingKind.WITHDRAWN, engine.clock.now())
-    return await engine.view.end(turn.key, ending, turn.traits)
+    standing = await engine.view.end(turn.key, ending, turn.traits)
+    if standing is None and await came_too_late(engine, turn.key):
+        return CLEANED
+    return standing
 
 
 def is_removed(mark: Mark | None) -> bool:

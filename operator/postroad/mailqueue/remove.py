@@ -17,7 +17,7 @@ from postroad.errors import ViewUnavailable
 from postroad.mailqueue.backoff import persist
 from postroad.mailqueue.browse import Waiting, waiting
 from postroad.mailqueue.bulk import TRIES, count
-from postroad.mailqueue.endings import delete_bytes, end
+from postroad.mailqueue.endings import came_too_late, delete_bytes, end, was_cleaned
 from postroad.mailqueue.engine import Engine
 from postroad.mailqueue.protocol import (
     hand_down_delivery,
@@ -133,25 +133,14 @@ async def _remove_together(
 
 
 async def _end_together(engine: Engine, ended: list[tuple[TurnKey, Ending, Traits]]) -> bool:
-    """End turns of one partition. As `endings.end`: after a suspension nothing follows from it in a
-    slice that was passed meanwhile."""
+    """End turns of one partition. As `endings.end`: nothing follows from it in a slice that was
+    passed meanwhile."""
     slice_start = ended[0][0].slice_start
-    fix = await engine.bearings.fix()
-    if fix.limits.have_passed(slice_start) or not await engine.view.end_together(ended):
+    if (await engine.bearings.limits()).have_passed(slice_start):
         return False
-    return engine.bearings.is_good(fix) or not (await engine.bearings.refresh()).have_passed(
-        slice_start
-    )
-
-
-async def _may_stand(engine: Engine, turn: Turn) -> bool:
-    """Return whether bytes may be deleted by an own mark of which no answer came. It may have been
-    written after the turn was replaced and cleaned away: the successor lives on the bytes then, and
-    the row is gone."""
-    limits = await engine.bearings.refresh()
-    return (
-        not limits.have_passed(turn.key.slice_start) or await engine.view.row(turn.key) is not None
-    )
+    if not await engine.view.end_together(ended):
+        return False
+    return not (await engine.view.limits()).have_passed(slice_start)
 
 
 async def remove_turn(
@@ -164,7 +153,8 @@ async def remove_turn(
     removal = removal or _Removal.now(engine)
     if mark is None:
         mark = await end(engine, turn, removal.ending)
-        if mark is None or (removal.made(mark) and await _may_stand(engine, turn)):
+        # An own mark whose answer was lost counts as `endings.end` counts one that was answered.
+        if mark is None or (removal.made(mark) and not await came_too_late(engine, turn.key)):
             await delete_bytes(engine, [turn.blob_key])
             engine.on_ending()
             return True
@@ -175,6 +165,8 @@ async def remove_turn(
         return False
     successor, change = replacement_of(mark)
     new = turn.with_change(successor, change)
+    if not mark.published and await was_cleaned(engine, turn.key):
+        return False
     # Its row comes first, so that the mark that ends it is not without one. No message is
     # needed any more: the replacement is finished by its successor's end.
     may_wait = mark.published or await insert_successor(engine, new)
