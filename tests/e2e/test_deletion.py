@@ -45,6 +45,12 @@ def rows(place: Place, table: str) -> int:
     return int(found[0].n)
 
 
+def events(place: Place) -> int:
+    """Count the events of the queue's history; the table also holds the keyspace's home."""
+    statement = f"SELECT count(*) AS n FROM {place.keyspace}.configuration_events WHERE queue = %s"
+    return int(cql(statement, f"{place.namespace}.outgoing")[0].n)
+
+
 def delete(place: Place) -> None:
     place.kubectl(
         *("delete", "mailqueue", "outgoing", "-n", place.namespace, "--timeout=240s"), timeout=250
@@ -60,7 +66,7 @@ def test_retain_keeps_queue_rows_and_bytes(place: Place) -> None:
     assert work is not None
     assert rows(place, "enqueued_mails") == 1
     assert len(object_keys(f"postroad-{place.namespace}-outgoing") or []) == 1
-    assert rows(place, "configuration_events") == 1
+    assert events(place) == 1
     eventually(lambda: not place.pods("intake"), within_seconds=60)
 
 
@@ -73,7 +79,7 @@ def test_delete_removes_queue_rows_bytes_and_history(place: Place) -> None:
     assert broker_object("queues", f"postroad.{place.namespace}.outgoing.delay.1") is None
     assert broker_object("exchanges", f"postroad.{place.namespace}.outgoing") is None
     assert rows(place, "enqueued_mails") == 0
-    assert rows(place, "configuration_events") == 0
+    assert events(place) == 0
     assert object_keys(f"postroad-{place.namespace}-outgoing") is None
 
 
