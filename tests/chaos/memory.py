@@ -17,6 +17,7 @@ from chaos.history import Event, ListRecorder, ordered
 from chaos.nemesis import BIRTH, RATES, STEPS, Fault, Means, Menu, birth_offset, carry_out
 from chaos.opening import NAMESPACE, Opening
 from chaos.pace import PRODUCTION, Pace
+from chaos.remains import TIMETABLES
 from chaos.workload import Place, administrate, produce, work
 from contract.queue_harness import VirtualTime
 from postroad.adapters.memory.broker import MemoryBroker
@@ -25,7 +26,6 @@ from postroad.adapters.memory.gate import Fault as Broken
 from postroad.adapters.memory.gate import Gate, Plan, Step
 from postroad.adapters.memory.servers import MemoryServers, World
 from postroad.errors import ClockSkew
-from postroad.mailqueue.audit import CLAIM_ID
 from postroad.ports.broker import Broker
 from postroad.ports.queue import MailQueue
 
@@ -364,7 +364,7 @@ class Town:
             "claims": [
                 str(each)
                 for each, (_, until) in tables.claims.items()
-                if until > now and each != CLAIM_ID
+                if until > now and each not in TIMETABLES
             ],
             "letters": [str(each) for each in tables.letters],
             "messages": [str(each.message_id) for each in messages],

@@ -18,7 +18,7 @@ from postroad.mailqueue.troubles import Troubles
 from postroad.ports.view import DeadLetter
 from postroad.telemetry import metrics
 
-CLAIM_ID = UUID(int=2)
+CLAIM_ID = UUID(int=3)
 """What is claimed to go over the letters: no turn has this id."""
 
 EVERY = timedelta(minutes=10)
