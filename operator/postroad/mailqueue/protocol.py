@@ -65,7 +65,12 @@ async def finish(engine: Engine, turn: Turn, mark: Mark) -> bool:
             await _choose_successor_anew(engine, turn, successor, change)
         else:
             new = turn.with_change(successor, change)
-            if await insert_successor(engine, new) and not new.held:
+            if not await insert_successor(engine, new):
+                # The mark of late mail holds no slice: unfinished, it needs a fresh successor.
+                await _choose_successor_anew(engine, turn, successor, change)
+                mark = await engine.view.mark(turn.key) or Mark()
+                continue
+            if not new.held:
                 await publish(engine, new, _first_delay(engine, turn, new))
             if await engine.view.mark_published(turn.key, successor.enqueue_id):
                 return True

@@ -224,7 +224,7 @@ async def test_row_of_a_successor_that_came_back_is_not_taken_for_late_mail(post
     await maintained(post, other)
     assert await post.deliver(other) == ["mail"]
     await maintained(post, other, rounds=8)
-    publication = Suspension(sleeper, "mark_published")
+    publication = Suspension(sleeper, "change_successor")
     insertion.end()
     await post.pass_time(SECOND)
     assert publication.began.is_set()

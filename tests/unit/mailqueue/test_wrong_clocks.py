@@ -193,6 +193,31 @@ async def test_late_mail_that_consumers_broke_down_over_gets_a_new_turn_too(
     assert await post.deliver(process) == ["mail"]
 
 
+async def test_late_mail_is_delivered_though_its_rescue_outlasts_the_slice_of_its_successor(
+    post: Post, process: Process, paused: Process
+) -> None:
+    await post.enqueue(paused, "mail")
+    await upkeep(post, process, rounds=20)
+    rescuer = await post.start()
+    suspended, resumed = asyncio.Event(), asyncio.Event()
+
+    async def before(step: Step) -> None:
+        if step.operation == "insert":
+            suspended.set()
+            await resumed.wait()
+
+    rescuer.gate.before = before
+    consumer = Consumer(post, rescuer.queue)
+    assert await consumer.nothing(10 * SECOND)
+    assert suspended.is_set()
+    await upkeep(post, process, rounds=20)
+    resumed.set()
+    assert await consumer.nothing(SECOND)
+    await consumer.close()
+
+    assert await post.deliver(process) == ["mail"]
+
+
 @pytest.mark.parametrize("ending", ["retry", "reject", "done"])
 async def test_late_mail_in_hand_ends_as_any_other(
     post: Post, process: Process, paused: Process, ending: str
