@@ -69,7 +69,10 @@ async def test_the_last_record_counts(session: Session) -> None:
     await record(session, 1, "elsewhere")
     await record(session, 2, session.local_datacenter)
 
-    await CassandraHistory(session, "test.moved").load()
+    recorded = await CassandraHistory(session, "test.moved").load()
+
+    assert recorded.events == (), "the home is recorded beside the queues' histories"
+    assert await homes(session) == ["elsewhere", session.local_datacenter]
 
 
 async def test_a_data_center_without_copies_is_succeeded(session: Session) -> None:
