@@ -62,12 +62,12 @@ async def finish(engine: Engine, turn: Turn, mark: Mark) -> bool:
                 await engine.blobs.delete(turn.blob_key)
                 await engine.view.mark_published(turn.key, successor.enqueue_id)
                 return True
-            await _choose_successor_anew(engine, turn, successor, change)
+            await choose_successor_anew(engine, turn, successor, change)
         else:
             new = turn.with_change(successor, change)
             if not await insert_successor(engine, new):
                 # The mark of late mail holds no slice: unfinished, it needs a fresh successor.
-                await _choose_successor_anew(engine, turn, successor, change)
+                await choose_successor_anew(engine, turn, successor, change)
                 mark = await engine.view.mark(turn.key) or Mark()
                 continue
             if not new.held:
@@ -191,7 +191,9 @@ async def _is_too_late(engine: Engine, successor: TurnKey) -> bool:
     return age >= engine.timing.deadline and await engine.view.row(successor) is None
 
 
-async def _choose_successor_anew(engine: Engine, turn: Turn, old: TurnKey, change: Change) -> None:
+async def choose_successor_anew(engine: Engine, turn: Turn, old: TurnKey, change: Change) -> None:
+    """Give an unfinished replacement a fresh successor, unless another process did or finished it:
+    the mark tells. Raises: as `replace`."""
     fresh = await engine.new_key(after=turn.enqueue_id)
     if await engine.view.change_successor(turn.key, old.enqueue_id, fresh):
         # Should the old row still arrive, from a process or a write that was only slow: it is over.

@@ -20,6 +20,7 @@ from postroad.mailqueue.bulk import TRIES, count
 from postroad.mailqueue.endings import came_too_late, delete_bytes, end, was_cleaned
 from postroad.mailqueue.engine import Engine
 from postroad.mailqueue.protocol import (
+    choose_successor_anew,
     hand_down_delivery,
     insert_successor,
     replacement_of,
@@ -165,12 +166,17 @@ async def remove_turn(
         return False
     successor, change = replacement_of(mark)
     new = turn.with_change(successor, change)
-    if not mark.published and await was_cleaned(engine, turn.key):
+    if mark.published:
+        return await remove_turn(engine, new, removal=removal)
+    if await was_cleaned(engine, turn.key):
         return False
-    # Its row comes first, so that the mark that ends it is not without one. No message is
-    # needed any more: the replacement is finished by its successor's end.
-    may_wait = mark.published or await insert_successor(engine, new)
-    removed = may_wait and await remove_turn(engine, new, removal=removal)
-    if not mark.published and not await engine.view.mark_published(turn.key, successor.enqueue_id):
+    # Its row comes first, so that the mark that ends it is not without one.
+    if not await insert_successor(engine, new):
+        # Published, the mark would end late mail: as in `finish`, it needs a fresh successor.
+        await choose_successor_anew(engine, turn, successor, change)
+        return await remove_turn(engine, turn, await engine.view.mark(turn.key), removal)
+    # No message is needed any more: the replacement is finished by its successor's end.
+    removed = await remove_turn(engine, new, removal=removal)
+    if not await engine.view.mark_published(turn.key, successor.enqueue_id):
         return await remove_turn(engine, turn, await engine.view.mark(turn.key), removal) or removed
     return removed
