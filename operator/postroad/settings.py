@@ -122,7 +122,8 @@ class Worker(_Section):
     relay_host: str | None = None
     """The next hop. None: given on the command line."""
 
-    relay_port: Annotated[int, Field(ge=1, le=65535)] = 25
+    relay_port: Annotated[int, Field(ge=1, le=65535)] | None = None
+    """None: 25, or 465 where TLS is implicit."""
 
     relay_tls: TlsMode = TlsMode.OPPORTUNISTIC
 
@@ -196,8 +197,8 @@ class Settings(_Section):
     """How long mails in flight may take after SIGTERM; less than a pod's grace period of 30 s."""
 
     ca_file: Path | None = None
-    """Certificate authorities for every server, and for a next hop where TLS is required; None: the
-    system's."""
+    """Certificate authorities for every server, and for a next hop where TLS is required or
+    implicit; None: the system's."""
 
     log_level: Annotated[str, Field(pattern=r"^(DEBUG|INFO|WARNING|ERROR)$")] = "INFO"
 

@@ -63,6 +63,7 @@ class Sink:
         extensions: tuple[str, ...] = EXTENSIONS,
         store: Path | None = None,
         tls: ssl.SSLContext | None = None,
+        implicit: bool = False,
         lmtp: bool = False,
     ) -> None:
         self.mails: list[Delivery] = []
@@ -77,6 +78,8 @@ class Sink:
         self._extensions = extensions
         self._store = store
         self._tls = tls
+        self._implicit = implicit
+        """Whether TLS begins with the connection, not with STARTTLS."""
         self._lmtp = lmtp
         self._server: asyncio.Server | None = None
         self._dialogues: set[asyncio.Task[None]] = set()
@@ -85,7 +88,12 @@ class Sink:
         if self._store is not None:
             self._store.mkdir(parents=True, exist_ok=True)
         self._server = await asyncio.start_server(
-            self._serve, self._host, self.port, limit=1 << 20, backlog=1000
+            self._serve,
+            self._host,
+            self.port,
+            limit=1 << 20,
+            backlog=1000,
+            ssl=self._tls if self._implicit else None,
         )
         self.port = self._server.sockets[0].getsockname()[1]
         return self
@@ -138,7 +146,7 @@ class _Dialogue:
         self._writer = writer
         self._number = number
         self._mail: Delivery | None = None
-        self._tls = False
+        self._tls = sink._implicit
 
     async def run(self) -> None:
         if await self._answer("CONNECT", "", "220 sink ESMTP"):

@@ -21,14 +21,14 @@ relay_option = click.option(
     type=RELAY,
     metavar="HOST[:PORT]",
     help="The next hop (or POSTROAD_WORKER_RELAY_HOST and POSTROAD_WORKER_RELAY_PORT; "
-    "default port: 25).",
+    "default port: 25, or 465 with --tls implicit).",
 )
 tls_option = click.option(
     "--tls",
     type=click.Choice([mode.value for mode in TlsMode]),
     help="none: never. opportunistic: where the next hop offers it, whatever its certificate. "
-    "required: only with a certificate that verifies. (Or POSTROAD_WORKER_RELAY_TLS; default: "
-    "opportunistic.)",
+    "required: only with a certificate that verifies. implicit: the same, with TLS from the first "
+    "octet on. (Or POSTROAD_WORKER_RELAY_TLS; default: opportunistic.)",
 )
 concurrency_option = click.option(
     "--concurrency",
@@ -59,9 +59,10 @@ def with_relay(
     settings: Settings, relay: str | None, tls: str | None, concurrency: int | None
 ) -> Settings:
     """Return the settings with what the command line says of the next hop."""
-    changes: dict[str, object] = {"relay_tls": tls and TlsMode(tls), "concurrency": concurrency}
+    mode = settings.worker.relay_tls if tls is None else TlsMode(tls)
+    changes: dict[str, object] = {"relay_tls": mode, "concurrency": concurrency}
     if relay is not None:
-        host, port = parse_host_port(relay, settings.worker.relay_port)
+        host, port = parse_host_port(relay, settings.worker.relay_port or mode.default_port)
         changes |= {"relay_host": host, "relay_port": port}
     given = {field: value for field, value in changes.items() if value is not None}
     section = settings.worker.model_copy(update=given)
@@ -80,9 +81,8 @@ def next_hop(settings: Settings) -> NextHop:
     section = settings.worker
     if section.relay_host is None:
         raise InvalidSettings("the worker has no next hop", hint="give --relay host:port")
-    return NextHop(
-        section.relay_host, section.relay_port, section.relay_tls, section.relay_protocol
-    )
+    port = section.relay_port or section.relay_tls.default_port
+    return NextHop(section.relay_host, port, section.relay_tls, section.relay_protocol)
 
 
 async def deliver(this: Process, settings: Settings, hop: NextHop) -> None:

@@ -13,11 +13,24 @@ _FORM = re.compile(r"(?:\[(?P<literal>[0-9A-Fa-f:.]+)\]|(?P<host>[^\s:\[\]]+))(?
 
 class TlsMode(StrEnum):
     """How far a connection must be secured. `opportunistic` encrypts where it can and verifies
-    nothing; `required` verifies the certificate and never sends in clear. Source: RFC 3207."""
+    nothing; `required` verifies the certificate and never sends in clear; `implicit` does the same
+    with TLS from the first octet on. Source: RFC 3207; RFC 8314 3."""
 
     NONE = "none"
     OPPORTUNISTIC = "opportunistic"
     REQUIRED = "required"
+    IMPLICIT = "implicit"
+
+    @property
+    def is_verified(self) -> bool:
+        """Whether mail leaves only over TLS, to a server with a certificate that verifies."""
+        return self in (TlsMode.REQUIRED, TlsMode.IMPLICIT)
+
+    @property
+    def default_port(self) -> int:
+        """The port of a next hop that was named without one. Source: RFC 5321 4.5.4.2; RFC 8314
+        7.3."""
+        return 465 if self is TlsMode.IMPLICIT else 25
 
 
 class Protocol(StrEnum):

@@ -12,6 +12,7 @@ from postroad.adapters.network.exchange import SessionRefused
 from postroad.adapters.network.pools import PoolLimits, SessionPool
 from postroad.adapters.network.sessions import SecuringFailed, Session, SessionStale
 from postroad.adapters.network.timeouts import Timeouts
+from postroad.adapters.network.wire import OLDEST_TLS
 from postroad.domain.mail import Envelope, Outcome
 from postroad.domain.nexthops import NextHop, TlsMode
 from postroad.errors import InvalidSettings
@@ -25,7 +26,7 @@ class SmtpRelay:
 
     `ehlo_name` is what this side calls itself; None: by the address literal of each connection's
     local address. `ca_file` verifies the next hop where TLS is
-    required (None: the system's authorities).
+    required or implicit (None: the system's authorities).
     """
 
     def __init__(
@@ -83,12 +84,14 @@ class SmtpRelay:
 def _tls_context(mode: TlsMode, ca_file: Path | None) -> ssl.SSLContext | None:
     if mode is TlsMode.NONE:
         return None
-    if mode is TlsMode.REQUIRED:
+    if mode.is_verified:
         try:
-            return ssl.create_default_context(cafile=ca_file)
+            context = ssl.create_default_context(cafile=ca_file)
         except (OSError, ssl.SSLError) as error:
             raise InvalidSettings(f"the certificate authorities cannot be read: {error}") from error
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    context.check_hostname = False
-    context.verify_mode = ssl.CERT_NONE
+    else:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        context.check_hostname = False
+        context.verify_mode = ssl.CERT_NONE
+    context.minimum_version = OLDEST_TLS
     return context

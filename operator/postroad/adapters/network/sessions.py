@@ -5,15 +5,21 @@ from __future__ import annotations
 import ssl
 from collections.abc import Mapping
 
+from postroad import tls
 from postroad.adapters.network.commands import Needs, most_mails, most_recipients, refusal
 from postroad.adapters.network.connecting import Addresses
 from postroad.adapters.network.content import Content
 from postroad.adapters.network.exchange import Exchange, OutOfStep, SessionRefused, text_of
 from postroad.adapters.network.timeouts import Timeouts
 from postroad.adapters.network.transactions import Transaction
-from postroad.adapters.network.wire import Wire, WireError
+from postroad.adapters.network.wire import InjectedBeforeTLS, Wire, WireError
 from postroad.domain.mail import Envelope, Outcome, OutcomeKind
 from postroad.domain.nexthops import NextHop, Protocol, TlsMode, address_literal
+
+_GREETS_IN_CLEAR = (
+    "the next hop speaks no TLS at this port until STARTTLS (name its port for implicit TLS, or "
+    "use the mode `required`)"
+)
 
 
 class SecuringFailed(SessionRefused):
@@ -58,8 +64,10 @@ class Session:
         session = cls(wire, next_hop, timeouts)
         try:
             name = ehlo_name or address_literal(wire.local_address)
+            if next_hop.tls is TlsMode.IMPLICIT:
+                await session._start_tls(context)
             await session._greet(name)
-            if next_hop.tls is not TlsMode.NONE:
+            if next_hop.tls in (TlsMode.OPPORTUNISTIC, TlsMode.REQUIRED):
                 await session._secure(name, context)
         except BaseException as error:
             wire.abort()
@@ -158,15 +166,24 @@ class Session:
             return
         reply = await self._exchange.ask(b"STARTTLS\r\n", self._timeouts.command)
         if reply.is_positive:
-            try:
-                await self._wire.start_tls(
-                    context, self._timeouts.command, server_hostname=self._next_hop.host
-                )
-            except WireError as error:
-                raise SecuringFailed(f"451 4.7.5 {error}") from error
+            await self._start_tls(context)
             await self._hello(ehlo_name)
         elif self._next_hop.tls is TlsMode.REQUIRED:
             raise SecuringFailed(str(reply))
+
+    async def _start_tls(self, context: ssl.SSLContext | None) -> None:
+        assert context is not None
+        host = self._next_hop.host.rstrip(".")  # a certificate's names end in no dot (RFC 6066 3)
+        try:
+            await self._wire.start_tls(context, self._timeouts.command, server_hostname=host)
+        except WireError as error:
+            raise SecuringFailed(f"451 4.7.5 {self._why_not_secured(error)}") from error
+
+    def _why_not_secured(self, error: WireError) -> str:
+        if isinstance(error, InjectedBeforeTLS) and self._next_hop.tls is TlsMode.IMPLICIT:
+            return _GREETS_IN_CLEAR
+        refused = tls.refusal("the next hop", str(error))
+        return refused.explain() if refused else str(error)
 
 
 def _with_rest(

@@ -19,6 +19,9 @@ from postroad.errors import PostroadError
 HIGH_WATER = 256 * 1024
 """Octets that may wait unread before the peer is made to wait."""
 
+OLDEST_TLS = ssl.TLSVersion.TLSv1_2
+"""On both sides of SMTP. Source: RFC 8996."""
+
 LOOK = 60.0
 """Seconds after which a timer looks whether time is up, at the latest: deadlines of minutes, one
 after the other, need no timer of their own then."""
@@ -211,7 +214,8 @@ class Wire(asyncio.Protocol):
                 ssl_handshake_timeout=timeout.total_seconds(),
             )
         except (OSError, ssl.SSLError, EOFError) as error:
-            raise ConnectionLost(f"TLS could not be started: {error}") from error
+            why = str(error) or "the connection was closed"
+            raise ConnectionLost(f"TLS could not be started: {why}") from error
         if secured is None:
             raise ConnectionLost("TLS could not be started: the connection was closed")
         self._transport, self._is_secured = secured, True
