@@ -33,6 +33,7 @@
     ├── ClusterNotFound         a MailQueue names a QueueCluster that is not there (transient)
     ├── ClusterNotAllowed       the QueueCluster serves other namespaces only
     ├── NameTaken               a child's name belongs to somebody else's object (transient)
+    ├── BucketNotOwned          the bucket's bytes are another view's, or of a later state
     ├── DeadlineExceeded        enqueue took longer than its deadline; it was withdrawn
     ├── ClockSkew               the local clock is further from the view's than tolerated
     ├── TurnEnded               the item was already ended, by this consumer or another
@@ -251,6 +252,10 @@ class NameTaken(PostroadError):
     """An object of this name exists and is somebody else's."""
 
     transient = True
+
+
+class BucketNotOwned(PostroadError):
+    """The bucket holds the bytes of another view, or of a later state of this one."""
 
 
 class DeadlineExceeded(PostroadError):

@@ -33,6 +33,7 @@ from postroad import open_queue
 from postroad.adapters.cassandra.schema import AGING_TABLES
 from postroad.adapters.cassandra.store import CassandraViewStore
 from postroad.domain.configuration_rules import ViewConfiguration
+from postroad.domain.names import key_of_owner
 from postroad.mailqueue.queue import DistributedQueue
 from postroad.ports.queue import Item
 from postroad.ports.view import TableOptions, View
@@ -125,7 +126,8 @@ async def _measure(queue: DistributedQueue, peer: View, found: Found) -> None:
     engine.view = Mirrored(mine, peer)
     await _pass(queue, found)
     found.waiting = (await queue.size()).size
-    found.objects = len([each async for each in engine.blobs.keys("")])
+    owner = key_of_owner(engine.name)
+    found.objects = len([each async for each in engine.blobs.keys("") if each != owner])
     found.uncleaned = (await _slices(mine, began), await _slices(peer, began))
 
 

@@ -25,6 +25,7 @@ from postroad.adapters.memory.clock import ManualClock, SeededChance
 from postroad.adapters.memory.gate import Fault as Broken
 from postroad.adapters.memory.gate import Gate, Plan, Step
 from postroad.adapters.memory.servers import MemoryServers, World
+from postroad.domain.names import QueueName, key_of_owner
 from postroad.errors import ClockSkew
 from postroad.ports.broker import Broker
 from postroad.ports.queue import MailQueue
@@ -369,7 +370,9 @@ class Town:
             "letters": [str(each) for each in tables.letters],
             "messages": [str(each.message_id) for each in messages],
             "objects": [
-                each for each in self.world.bucket(BUCKET).objects if each.startswith(f"{name}/")
+                each
+                for each in self.world.bucket(BUCKET).objects
+                if each.startswith(f"{name}/") and each != key_of_owner(QueueName.parse(name))
             ],
         }
 

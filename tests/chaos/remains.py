@@ -15,6 +15,7 @@ from uuid import UUID
 from chaos.drain import Remains
 from chaos.opening import NAMESPACE
 from postroad.domain.identifiers import moment_of
+from postroad.domain.names import QueueName, key_of_owner
 from postroad.mailqueue import audit, letters
 from postroad.mailqueue.orphans import HEALER
 from support.servers import cql, store_client
@@ -107,7 +108,7 @@ def _remains(name: str, bucket: str) -> Remains:
             for each in management("queues/{vhost}")
             if each.get("messages")
         ],
-        "objects": objects,
+        "objects": [each for each in objects if each != key_of_owner(QueueName.parse(name))],
     }
 
 

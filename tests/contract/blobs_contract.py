@@ -122,6 +122,24 @@ class BlobsContract:
 
         assert await keys_of(blobs) == ["queue/a"]
 
+    async def test_a_new_object_is_put_only_where_there_is_none(self, blobs: Blobs) -> None:
+        await blobs.put_new("queue/owner", b"first")
+        await blobs.put_new("queue/owner", b"second")
+
+        assert await blobs.get("queue/owner") == b"first"
+        await blobs.put("queue/owner", b"third")
+        assert await blobs.get("queue/owner") == b"third"
+
+    async def test_of_several_that_are_put_new_at_once_one_stands(self, blobs: Blobs) -> None:
+        bodies = [f"{number}".encode() for number in range(10)]
+
+        await asyncio.gather(*(blobs.put_new("queue/owner", body) for body in bodies))
+
+        found = await blobs.get("queue/owner")
+        await blobs.put_new("queue/owner", b"late")
+        assert found in bodies
+        assert await blobs.get("queue/owner") == found
+
     async def test_many_are_deleted_together_and_no_others(self, blobs: Blobs) -> None:
         for number in range(5):
             await blobs.put(f"queue/{number}", b"x")
@@ -216,6 +234,9 @@ class BlobsContract:
     async def test_putting_into_no_bucket_may_work_later(self, nowhere: Blobs) -> None:
         with pytest.raises(BlobsError) as caught:
             await nowhere.put("queue/a", MAIL)
+        with pytest.raises(BlobsError) as caught_new:
+            await nowhere.put_new("queue/a", MAIL)
 
         assert caught.value.transient
+        assert caught_new.value.transient
         assert not await nowhere.exists()

@@ -14,6 +14,7 @@ import servers
 from postroad.domain.clocks import judge
 from postroad.domain.identifiers import LAST, id_at
 from postroad.domain.mail import DsnOptions, Envelope, Origin, Outcome, RecipientDsn
+from postroad.domain.ownership import Identity
 from postroad.domain.slices import Partition, TurnKey
 from postroad.domain.turns import (
     Change,
@@ -27,6 +28,7 @@ from postroad.domain.turns import (
 from postroad.ports.view import ClosedSlice, Counts, DeadLetter, Limits, Record, View, ViewStore
 
 HOUR = timedelta(hours=1)
+MILLISECOND = timedelta(milliseconds=1)
 START = datetime(2026, 1, 1, 10, tzinfo=UTC)
 NOW = START + timedelta(minutes=7, milliseconds=123)
 PARTITION = Partition(START, 1)
@@ -632,6 +634,54 @@ class ViewContract:
         await view.advance(content_start=START - HOUR)
 
         assert await view.limits() == Limits(START + HOUR, START)
+
+    async def test_a_view_has_an_identity_of_its_own_once_it_has_limits(
+        self, store: ViewStore, view: View
+    ) -> None:
+        other = store.view(f"test.{servers.fresh()}")
+        assert await view.identity() == Identity(set(), None)
+
+        await view.advance(browse_start=START)
+        await other.advance(browse_start=START)
+        mine, theirs = await view.identity(), await other.identity()
+        await view.advance(browse_start=START + HOUR, content_start=START)
+
+        assert len(mine.incarnations) == 1
+        assert not mine.incarnations & theirs.incarnations
+        assert await view.identity() == mine
+        assert mine.as_of is None
+
+    async def test_as_of_only_moves_forward_and_for_one_view(
+        self, store: ViewStore, view: View
+    ) -> None:
+        other = store.view(f"test.{servers.fresh()}")
+        for each in (view, other):
+            await each.advance(browse_start=START)
+        (incarnation,) = (await view.identity()).incarnations
+
+        await view.raise_as_of(incarnation, NOW)
+        await view.raise_as_of(incarnation, NOW - HOUR)
+        assert await view.identity() == Identity({incarnation}, NOW)
+        await view.raise_as_of(incarnation, NOW + MILLISECOND)
+
+        assert (await view.identity()).as_of == NOW + MILLISECOND
+        assert (await other.identity()).as_of is None
+
+    async def test_a_queue_made_anew_is_another_view(self, store: ViewStore, view: View) -> None:
+        name = f"test.{servers.fresh()}"
+        old, new = store.view(name), store.view(name)
+        await old.advance(browse_start=START)
+        (incarnation,) = (await old.identity()).incarnations
+        await old.raise_as_of(incarnation, NOW)
+        await old.erase()
+        assert await old.identity() == Identity(set(), None)
+
+        await new.advance(browse_start=START)
+        await old.raise_as_of(incarnation, NOW)  # by a process that was paused
+
+        found = await new.identity()
+        assert incarnation not in found.incarnations
+        assert found.as_of is None
 
     async def test_the_first_close_of_a_slice_stands(self, view: View) -> None:
         first = ClosedSlice(START, HOUR, {0: 3, 2: 1})

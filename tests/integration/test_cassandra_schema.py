@@ -64,6 +64,30 @@ async def test_several_may_create_and_again_when_all_is_there(session: Session) 
     assert {row["table_name"] for row in tables} == wanted
 
 
+async def test_a_keyspace_of_an_earlier_release_serves_and_gets_what_is_missing(
+    session: Session,
+) -> None:
+    """A process of this release may be the first one."""
+    store = CassandraViewStore(session)
+    await store.create(OPTIONS)
+    await session.run("DROP TABLE {keyspace}.ownership")
+    view = store.view("test.queue")
+    await view.advance(browse_start=NOW, content_start=NOW)
+
+    with pytest.raises(ViewRefused):
+        await view.identity()
+    assert (await view.limits()).browse_start == NOW
+    assert not await store.exists()
+    await store.create(OPTIONS)
+
+    (incarnation,) = (await view.identity()).incarnations
+    await view.raise_as_of(incarnation, NOW)
+    assert (await view.identity()).as_of == NOW
+    await session.run("DROP TABLE {keyspace}.ownership")
+    await view.erase()
+    assert (await view.limits()).browse_start is None
+
+
 async def test_options_that_differ_are_altered(session: Session) -> None:
     store = CassandraViewStore(session)
     await store.create(OPTIONS)

@@ -4,7 +4,7 @@ of what was transmitted, with which the engine's promises are checked."""
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Iterator, MutableMapping
 from datetime import timedelta
 from uuid import UUID
 
@@ -16,7 +16,7 @@ from postroad.adapters.memory.gate import Fault, Gate, Plan, Step, no_fault
 from postroad.adapters.memory.servers import MemoryServers, World
 from postroad.adapters.memory.tables import Tables
 from postroad.domain.configuration_rules import ViewConfiguration
-from postroad.domain.names import QueueName
+from postroad.domain.names import QueueName, key_of_owner
 from postroad.errors import PostroadError
 from postroad.mailqueue.engine import Parts
 from postroad.mailqueue.queue import DistributedQueue
@@ -72,6 +72,28 @@ class Before:
             await self._act()
 
 
+class MailBytes(MutableMapping[str, bytes]):
+    """The objects of a bucket but the owner objects of queues, which are no mail's."""
+
+    def __init__(self, objects: dict[str, bytes]) -> None:
+        self._objects = objects
+
+    def __getitem__(self, key: str) -> bytes:
+        return self._objects[key]
+
+    def __setitem__(self, key: str, body: bytes) -> None:
+        self._objects[key] = body
+
+    def __delitem__(self, key: str) -> None:
+        del self._objects[key]
+
+    def __iter__(self) -> Iterator[str]:
+        return (key for key in self._objects if key != key_of_owner(NAME))
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
+
+
 class Post(VirtualTime):
     """The world, its processes and its ledger."""
 
@@ -100,8 +122,8 @@ class Post(VirtualTime):
         return self.world.queues(str(NAME))
 
     @property
-    def blobs(self) -> dict[str, bytes]:
-        return self.world.bucket("bucket").objects
+    def blobs(self) -> MutableMapping[str, bytes]:
+        return MailBytes(self.world.bucket("bucket").objects)
 
     def three_hosts(self, wrong: timedelta = timedelta(0)) -> None:
         """Let the view have three hosts, one of them with a clock that is wrong."""

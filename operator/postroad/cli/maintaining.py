@@ -45,8 +45,14 @@ async def maintain(queue: MailQueue, every: timedelta | None, lost: str | None) 
 @click.command()
 @with_queue
 @click.option("--repair", is_flag=True, help="Delete what is found.")
+@click.option(
+    "--adopt",
+    is_flag=True,
+    help="First record this view as the owner of the bucket's bytes: where it was restored, or its"
+    " keyspace was made anew, and no other installation uses the bucket.",
+)
 @json_option
-async def audit(queue: MailQueue, repair: bool, as_json: bool) -> None:
+async def audit(queue: MailQueue, repair: bool, adopt: bool, as_json: bool) -> None:
     """List the objects whose mail is nowhere any more, oldest first.
 
     Upkeep finds and deletes them within hours. Mail younger than the longest upload (6 hours) is
@@ -56,7 +62,7 @@ async def audit(queue: MailQueue, repair: bool, as_json: bool) -> None:
     if judge is None:
         raise click.UsageError("a queue of this engine has no objects: use postroad verify DIR")
     count = 0
-    async for each in judge(repair=repair):
+    async for each in judge(repair=repair, adopt=adopt):
         count += 1
         values = {
             "blob_key": each.blob_key,

@@ -91,6 +91,11 @@ def key_of_bytes(queue: QueueName, accepted_at: datetime, mail_id: UUID) -> str:
     return f"{queue}/{accepted_at:%Y/%m/%d}/{mail_id}"
 
 
+def key_of_owner(queue: QueueName) -> str:
+    """Return the key of the owner object, which no mail has (`domain.ownership`)."""
+    return f"{queue}/owner"
+
+
 def mail_of_bytes(queue: QueueName, key: str) -> UUID | None:
     """Return the mail id of an object's key; None for a key that no mail of this queue has."""
     beginning, rest = f"{queue}/", key[len(f"{queue}/") :]

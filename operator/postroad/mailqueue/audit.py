@@ -8,6 +8,8 @@ turn's row or letter stays: so the letters and all rows made since the audit beg
 more, and what they name is left alone. What cannot be judged stays for the next audit: bytes that
 are younger than any upload, and bytes that may be those of a row that vanished or of one that does
 not say whose bytes it needs. Source: ADR 0020.
+
+All this believes the view, so a bucket whose owner object does not name it is refused (ADR 0024).
 """
 
 from __future__ import annotations
@@ -26,7 +28,14 @@ from postroad.domain.names import mail_of_bytes
 from postroad.domain.slices import Partition
 from postroad.domain.turns import EndingKind, Mark
 from postroad.domain.wire import decode
-from postroad.errors import BlobsError, CredentialsRefused, UnreadableReference
+from postroad.errors import (
+    BlobsError,
+    BucketNotOwned,
+    CredentialsRefused,
+    UnreadableReference,
+    ViewRefused,
+)
+from postroad.mailqueue import ownership
 from postroad.mailqueue.engine import Engine
 from postroad.mailqueue.joining import with_marks
 from postroad.mailqueue.live import live_slices, readable
@@ -59,9 +68,13 @@ class Orphan:
     deleted: bool
 
 
-async def audit(engine: Engine, *, repair: bool) -> AsyncIterator[Orphan]:
+async def audit(engine: Engine, *, repair: bool, adopt: bool) -> AsyncIterator[Orphan]:
     """Yield the objects that have no mail, oldest first; with `repair`, after they were deleted.
-    Raises: ServerError, ClockSkew, ConfigurationStale."""
+    With `adopt`, the view is first recorded as the owner of the bucket's bytes.
+    Raises: BucketNotOwned, ServerError, ClockSkew, ConfigurationStale."""
+    if adopt:
+        engine.check_open()
+        await ownership.adopt(engine)
     after: str | None = ""
     while after is not None:
         after, orphans = await audit_portion(engine, after, repair=repair)
@@ -76,6 +89,7 @@ async def audit_portion(
     when this was the last, and the orphans. `asked`: whether a person wants the repair. Raises: as
     `audit`."""
     engine.check_open()
+    await ownership.check(engine)
     await engine.bearings.refresh()
     await engine.bearings.check_clock()
     effective = engine.configuration.effective()
@@ -91,6 +105,7 @@ async def audit_portion(
         return following, []
     if repair and orphans:
         engine.check_still(effective)  # rows may lie in buckets that were not read
+        await ownership.check(engine)  # the view may have been restored while it was read
         keys = list(orphans)
         for start in range(0, len(keys), TOGETHER):
             await engine.blobs.delete_together(keys[start : start + TOGETHER])
@@ -268,33 +283,40 @@ PACE = timedelta(minutes=10)
 
 class Auditing:
     """Upkeep's audits: of all processes one at a time, portion by portion. Its claim is also the
-    timetable: at the end of a pass it is taken until the next is due, by whichever process."""
+    timetable: at the end of a pass it is taken until the next is due, by whichever process. Whether
+    the bucket is the view's is looked at by each process all the time, and needs no claim."""
 
     def __init__(self, engine: Engine, owner: UUID) -> None:
         self._engine = engine
         self._owner = owner
-        self._due = engine.clock.elapsed() + PACE
+        self._due = self._pass_due = engine.clock.elapsed() + PACE
         self._after: str | None = ""
 
     async def run(self) -> None:
-        """Judge the next portion if it is time.
-        Raises: ViewError, ClockSkew, ConfigurationStale."""
-        engine = self._engine
-        if engine.clock.elapsed() < self._due:
+        """Look after the ownership, and judge the next portion, if it is time.
+        Raises: ViewUnavailable, ClockSkew, ConfigurationStale."""
+        engine, now = self._engine, self._engine.clock.elapsed()
+        if now < self._due:
             return
-        self._due = engine.clock.elapsed() + PACE
+        self._due = now + PACE
+        try:
+            await ownership.renew(engine)
+            if now >= self._pass_due:
+                await self._next_portion()
+        except BucketNotOwned as error:
+            engine.log.error("the bucket's bytes are not audited", error=error.explain())
+        except (BlobsError, CredentialsRefused, ViewRefused) as error:
+            # Upkeep has nothing else to do with bytes: its round has not failed. The view refuses
+            # while its tables are those of an earlier release.
+            engine.log.warning("the audit waits for a server", error=error.explain())
+
+    async def _next_portion(self) -> None:
+        engine = self._engine
         if not await engine.view.claim(CLAIM_ID, self._owner, 3 * PACE):
             self._after = ""  # another process begins anew
             return
-        try:
-            self._after, _ = await audit_portion(
-                engine, self._after or "", repair=True, asked=False
-            )
-        except (BlobsError, CredentialsRefused) as error:
-            # Upkeep has nothing else to do with bytes: its round has not failed.
-            engine.log.warning("the audit waits for the object store", error=error.explain())
-            return
+        self._after, _ = await audit_portion(engine, self._after or "", repair=True, asked=False)
         if self._after is None:
             self._after = ""
-            self._due = engine.clock.elapsed() + PASS
+            self._pass_due = engine.clock.elapsed() + PASS
             await engine.view.claim(CLAIM_ID, self._owner, PASS)

@@ -5,7 +5,8 @@ from __future__ import annotations
 from datetime import timedelta
 
 from postroad.domain.slices import slice_of
-from postroad.errors import QueueNotFound
+from postroad.errors import BucketNotOwned, QueueNotFound, ServerError
+from postroad.mailqueue import ownership
 from postroad.mailqueue.engine import Engine
 
 MOST_RACING = timedelta(minutes=10)
@@ -18,6 +19,12 @@ async def create(engine: Engine) -> None:
     await engine.broker.declare()
     await engine.blobs.create()
     await begin(engine)
+    try:
+        await ownership.check(engine)
+    except BucketNotOwned as error:  # mail is stored and delivered all the same
+        engine.log.error("the bucket's bytes will not be audited", error=error.explain())
+    except ServerError as error:  # the first audit makes sure of it
+        engine.log.debug("the bucket's owner is not known yet", error=error.explain())
 
 
 async def begin(engine: Engine) -> None:

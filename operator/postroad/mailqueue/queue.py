@@ -109,10 +109,11 @@ class DistributedQueue:
         self._ages.forget()
         await self._upkeep.accept_loss(first, last or first)
 
-    def audit(self, *, repair: bool = False) -> AsyncIterator[Orphan]:
+    def audit(self, *, repair: bool = False, adopt: bool = False) -> AsyncIterator[Orphan]:
         """Yield the objects that have no mail any more; with `repair` they are deleted. Upkeep does
-        the same by and by. Raises: ServerError, ClockSkew, ConfigurationStale."""
-        return audit(self._engine, repair=repair)
+        the same by and by. With `adopt` this view becomes the owner of the bucket's bytes first.
+        Raises: BucketNotOwned, ServerError, ClockSkew, ConfigurationStale."""
+        return audit(self._engine, repair=repair, adopt=adopt)
 
     async def close(self) -> None:
         if self._engine.closed:

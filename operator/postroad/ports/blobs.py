@@ -30,6 +30,12 @@ class Blobs(Protocol):
         """
         ...
 
+    async def put_new(self, key: str, body: bytes) -> None:
+        """Store a small object unless there is one under this key. Which of several that were put
+        at once stands, only reading it tells. A store without conditional requests may overwrite.
+        Raises: as `put`."""
+        ...
+
     async def get(self, key: str, first: int = 0, length: int | None = None) -> bytes:
         """Return `length` bytes from offset `first` (all when None).
         Raises: BlobMissing, BlobsUnavailable, BlobsRefused."""

@@ -19,6 +19,7 @@ from uuid import UUID
 
 from postroad.domain.clocks import Readings
 from postroad.domain.mail import Outcome
+from postroad.domain.ownership import Identity
 from postroad.domain.slices import Partition, TurnKey
 from postroad.domain.turns import Ending, Mark, PurgeLine, Traits, Turn, UndecodableRow
 
@@ -260,6 +261,16 @@ class View(Protocol):
         self, *, browse_start: datetime | None = None, content_start: datetime | None = None
     ) -> None:
         """Move limits forward. An older value than the present one changes nothing. Idempotent."""
+        ...
+
+    async def identity(self) -> Identity:
+        """Return what tells this view from others, and from what it was.
+        Raises: ViewRefused where the tables are those of an earlier release."""
+        ...
+
+    async def raise_as_of(self, incarnation: UUID, as_of: datetime) -> None:
+        """Move the identity's `as_of` forward, for one of its incarnations. An older value than the
+        present one changes nothing. Idempotent. Raises: as `identity`."""
         ...
 
     async def close_slice(self, closed: ClosedSlice) -> ClosedSlice:

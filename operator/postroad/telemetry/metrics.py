@@ -86,6 +86,11 @@ ORPHANED = Counter(
     "Objects without a mail that an audit deleted.",
     ["queue"],
 )
+NOT_OWNED = Gauge(
+    "postroad_bucket_not_owned",
+    "1 while the bucket's owner object names another view or a later state: no audit deletes.",
+    ["queue"],
+)
 LEASED = Gauge("postroad_leased_items", "Items handed out and not ended.", ["queue"])
 ATTEMPTS = Counter(
     "postroad_delivery_attempts_total",

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 import pytest
 from click.testing import CliRunner, Result
@@ -21,7 +22,8 @@ from postroad.adapters.disk.files import DiskFiles
 from postroad.bootstrap import memory
 from postroad.cli import main
 from postroad.domain.identifiers import id_at
-from postroad.domain.names import QueueName, key_of_bytes
+from postroad.domain.names import QueueName, key_of_bytes, key_of_owner
+from postroad.domain.ownership import Owner
 from postroad.errors import StoreFailed
 
 LETTER = b"From: a@example.org\r\nTo: b@x.example, C <c@y.example>\r\nSubject: s\r\n\r\nbody\r\n"
@@ -327,6 +329,25 @@ def test_audit_lists_objects_without_a_mail_and_deletes_them_on_request(url: str
     assert (repaired["blob_key"], repaired["deleted"]) == (own, True)
     assert read(url, "audit") == []
     assert len(read(url, "browse")) == 1
+
+
+def test_audit_of_a_bucket_that_names_another_view_asks_for_a_person_to_adopt_it(url: str) -> None:
+    run(url, "enqueue", content=LETTER)
+
+    async def foreign() -> None:
+        async with open_queue(url) as queue:
+            engine = queue._engine  # type: ignore[attr-defined]
+            body = Owner(UUID(int=7), None).encode(engine.name)
+            await engine.blobs.put(key_of_owner(engine.name), body)
+
+    asyncio.run(foreign())
+    refused = run(url, "audit", "--repair")
+
+    assert refused.exit_code == 1
+    assert "another view" in refused.stderr
+    assert "`postroad audit --adopt`" in refused.stderr
+    assert run(url, "audit", "--adopt").output == "0 objects without a mail\n"
+    assert run(url, "audit").output == "0 objects without a mail\n"
 
 
 def test_audit_of_a_directory_names_the_command_that_looks_at_its_files(tmp_path: Path) -> None:

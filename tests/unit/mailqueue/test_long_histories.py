@@ -177,6 +177,7 @@ async def test_mail_that_waits_alone_for_long_costs_as_much_as_a_new_one(
     for _ in range(30):
         await post.pass_time(HOUR / 10)
         await process.queue.maintain()
+    await post.pass_time(BEYOND)
     young = await requests(process)
 
     await post.pass_time(3 * DAY)

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 
 from postroad.adapters.cassandra import mark_statements, statements
+from postroad.adapters.cassandra.schema import has_table
 from postroad.adapters.cassandra.session import Session, Statement
 from postroad.domain.clocks import AGREEING
 
@@ -62,7 +63,8 @@ _TABLES = (
 
 
 async def erase_queue(session: Session, queue: str) -> None:
-    """Delete all of a queue's partitions, then its limits. Idempotent. Raises: ViewError."""
+    """Delete all of a queue's partitions, then its limits and its identity. Idempotent.
+    Raises: ViewError."""
     now = session.now_us()
     for table in _TABLES:
         async for keys in _partitions(session, table.name, queue):
@@ -79,6 +81,9 @@ async def erase_queue(session: Session, queue: str) -> None:
     await session.execute(statements.DELETE_MONTHS, (now - APART_US, queue))
     for row in await session.execute(statements.SELECT_LIMITS, (queue,)):
         await session.execute(statements.FORGET_LIMITS, (queue, row["incarnation"]))
+    if await has_table(session, "ownership"):  # not in a keyspace of an earlier release
+        for row in await session.execute(statements.SELECT_OWNERSHIP, (queue,)):
+            await session.execute(statements.FORGET_OWNERSHIP, (queue, row["incarnation"]))
 
 
 async def _partitions(session: Session, table: str, queue: str) -> AsyncIterator[list[Key]]:

@@ -16,6 +16,7 @@ from postroad.adapters.cassandra.inbox import Row
 from postroad.adapters.cassandra.session import UNSET
 from postroad.domain.identifiers import EPOCH
 from postroad.domain.mail import DsnOptions, Envelope, Origin, Outcome, OutcomeKind, RecipientDsn
+from postroad.domain.ownership import Identity
 from postroad.domain.slices import TurnKey
 from postroad.domain.turns import (
     Change,
@@ -269,6 +270,17 @@ def limits_of(found: Sequence[Row]) -> Limits:
         for column in ("browse_start", "content_start")
     ]
     return Limits(*latest)
+
+
+def identity_of(limits: Sequence[Row], ownership: Sequence[Row]) -> Identity:
+    """Return what tells a view from others; what an erased incarnation left does not count."""
+    incarnations = {row["incarnation"] for row in limits}
+    raised = (
+        instant(row["as_of"])
+        for row in ownership
+        if row["incarnation"] in incarnations and row["as_of"] is not None
+    )
+    return Identity(incarnations, max(raised, default=None))
 
 
 def own_timestamp(limit: datetime) -> int:

@@ -71,6 +71,11 @@ async def exists(session: Session) -> bool:
     return all(table in present for each in statements() if (table := table_of(each)))
 
 
+async def has_table(session: Session, table: str) -> bool:
+    """Return whether one table is there. Raises: ViewError."""
+    return table in await _tables(session)
+
+
 async def replication_factor(session: Session, datacenter: str) -> int | None:
     """Return how many copies of a row a data center has; None when there is no keyspace.
     Raises: ViewError."""

@@ -167,6 +167,18 @@ FORGET_LIMITS = Statement("DELETE FROM {keyspace}.limits WHERE queue = ? AND inc
 """Never the partition: its tombstone, younger than any limit, would swallow the limits of a queue
 that is made anew under this name."""
 
+SELECT_OWNERSHIP = Statement(select("ownership", ("incarnation", "as_of"), "queue = ?"))
+"""Of all incarnations: nearly always one row."""
+
+RAISE_AS_OF = Statement(
+    "UPDATE {keyspace}.ownership USING TIMESTAMP ? SET as_of = ?"
+    " WHERE queue = ? AND incarnation = ?"
+)
+"""As browse start."""
+
+FORGET_OWNERSHIP = Statement("DELETE FROM {keyspace}.ownership WHERE queue = ? AND incarnation = ?")
+"""As the limits."""
+
 CLOSE_SLICE = Statement(
     insert("slices", ("queue", "slice_start", "window_seconds", "rows_by_bucket"))
     + " IF NOT EXISTS"

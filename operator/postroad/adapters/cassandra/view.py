@@ -17,6 +17,7 @@ from postroad.adapters.cassandra.marks import CassandraMarks, gathering
 from postroad.adapters.cassandra.session import Session
 from postroad.domain.clocks import Readings
 from postroad.domain.identifiers import FIRST
+from postroad.domain.ownership import Identity
 from postroad.domain.slices import Partition, TurnKey
 from postroad.domain.turns import Turn, UndecodableRow
 from postroad.ports.view import ClosedSlice, Counts, DeadLetter, Limits, Record
@@ -130,6 +131,15 @@ class CassandraView(CassandraMarks):
             if limit is not None:
                 timestamp = rows.own_timestamp(limit)
                 await self._session.execute(statement, (timestamp, limit, self._queue, incarnation))
+
+    async def identity(self) -> Identity:
+        limits = await self._session.execute(statements.SELECT_LIMITS, (self._queue,))
+        found = await self._session.execute(statements.SELECT_OWNERSHIP, (self._queue,))
+        return rows.identity_of(limits, found)
+
+    async def raise_as_of(self, incarnation: UUID, as_of: datetime) -> None:
+        values = (rows.own_timestamp(as_of), as_of, self._queue, incarnation)
+        await self._session.execute(statements.RAISE_AS_OF, values)
 
     async def close_slice(self, closed: ClosedSlice) -> ClosedSlice:
         answer = await self._decide(

@@ -42,6 +42,14 @@ class MemoryBlobs:
 
         return await self._gate("blobs", "put", effect)
 
+    async def put_new(self, key: str, body: bytes) -> None:
+        def effect() -> None:
+            if not self._bucket.is_created:
+                raise BlobsUnavailable("the bucket does not exist")
+            self._bucket.objects.setdefault(key, body)
+
+        await self._gate("blobs", "put_new", effect)
+
     async def get(self, key: str, first: int = 0, length: int | None = None) -> bytes:
         def effect() -> bytes:
             if key not in self._bucket.objects:

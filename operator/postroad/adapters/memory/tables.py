@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import TypeVar
-from uuid import UUID
+from uuid import UUID, uuid4
 
 from postroad.domain.slices import Partition, TurnKey
 from postroad.domain.turns import Mark, PurgeLine, Traits, Turn, UndecodableRow
@@ -30,6 +30,8 @@ class Tables:
     claims: dict[UUID, tuple[UUID, timedelta]] = field(default_factory=dict)
     records: dict[UUID, dict[str, Record]] = field(default_factory=lambda: defaultdict(dict))
     limits: Limits = field(default_factory=lambda: Limits(None, None))
+    incarnation: UUID = field(default_factory=uuid4)
+    as_of: datetime | None = None
     slices: dict[datetime, ClosedSlice] = field(default_factory=dict)
     letters: dict[UUID, DeadLetter] = field(default_factory=dict)
     row_lifetime: timedelta = timedelta(days=14)

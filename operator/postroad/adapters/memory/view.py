@@ -11,6 +11,7 @@ from postroad.adapters.memory.gate import Gate
 from postroad.adapters.memory.marks import MemoryMarks
 from postroad.adapters.memory.tables import Tables, count, within
 from postroad.domain.clocks import HostTime, Readings
+from postroad.domain.ownership import Identity
 from postroad.domain.slices import Partition, TurnKey
 from postroad.domain.turns import Turn, UndecodableRow
 from postroad.ports.view import ClosedSlice, Counts, DeadLetter, Limits, Record, TableOptions
@@ -108,6 +109,21 @@ class MemoryView(MemoryMarks):
             )
 
         await self._step("advance", effect)
+
+    async def identity(self) -> Identity:
+        def effect() -> Identity:
+            exists = self._tables.limits != Limits(None, None)
+            incarnations = {self._tables.incarnation} if exists else set[UUID]()
+            return Identity(incarnations, self._tables.as_of)
+
+        return await self._step("identity", effect)
+
+    async def raise_as_of(self, incarnation: UUID, as_of: datetime) -> None:
+        def effect() -> None:
+            if incarnation == self._tables.incarnation:
+                self._tables.as_of = _later(self._tables.as_of, as_of)
+
+        await self._step("raise_as_of", effect)
 
     async def close_slice(self, closed: ClosedSlice) -> ClosedSlice:
         return await self._step(

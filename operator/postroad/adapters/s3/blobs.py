@@ -34,6 +34,9 @@ class S3Blobs:
     async def put(self, key: str, content: Content, limit_bytes: int | None = None) -> Stored:
         return await upload(self._store, self._objects, self._bucket, key, content, limit_bytes)
 
+    async def put_new(self, key: str, body: bytes) -> None:
+        await self._objects.put_new(key, body)
+
     async def get(self, key: str, first: int = 0, length: int | None = None) -> bytes:
         return b"" if length == 0 else await self._objects.get(key, first, length)
 

@@ -12,7 +12,12 @@ from collections.abc import AsyncIterator, Sequence
 from datetime import timedelta
 
 import obstore
-from obstore.exceptions import BaseError, PermissionDeniedError, UnauthenticatedError
+from obstore.exceptions import (
+    AlreadyExistsError,
+    BaseError,
+    PermissionDeniedError,
+    UnauthenticatedError,
+)
 from obstore.store import S3Store
 
 from postroad.adapters.s3.access import Access
@@ -38,7 +43,7 @@ _CODE = re.compile(r"<Code>(\w+)</Code>")
 _STATUS = re.compile(r"status code: (\d+)")
 _LATER_STATUS = {408, 429, 502, 503, 504}
 _LACKING = {"NotImplemented", "MethodNotAllowed", "501", "405"}
-"""What a store says that cannot delete many at once."""
+"""What a store says that does not know a request: deleting many at once, or a condition."""
 
 _OF_A_KEY = ("request failed for key", "invalid DeleteObjects response")
 """How obstore begins when the store answered, but not that all is deleted."""
@@ -70,6 +75,20 @@ class Objects:
                 await obstore.put_async(self._writing, key, body, use_multipart=False)
         except FAILURES as error:
             raise translated(error) from error
+
+    async def put_new(self, key: str, body: bytes) -> None:
+        """Store one object unless there is one. Errors as `put`."""
+        try:
+            async with asyncio.timeout(patience(len(body)).total_seconds()):
+                await obstore.put_async(
+                    self._writing, key, body, mode="create", use_multipart=False
+                )
+        except AlreadyExistsError:
+            return
+        except FAILURES as error:
+            if _answer_of(error) not in _LACKING:
+                raise translated(error) from error
+            await self.put(key, body)
 
     async def get(self, key: str, first: int, length: int | None) -> bytes:
         """Return a range, or from `first` to the end. Errors as `put`, and BlobMissing."""
