@@ -18,7 +18,7 @@ from chaos.checker import Violation, check
 from chaos.history import Event
 from chaos.nemesis import Fault
 from chaos.pace import PRODUCTION, QUICK
-from chaos.report import Cost, Totals
+from chaos.report import Summary
 
 BUILD = Path(__file__).resolve().parents[2] / "build" / "chaos"
 BITE_SECONDS = 3600.0
@@ -73,32 +73,23 @@ def town(backend: str, seed: int, mails: float = QUICK.mails) -> real.Town:
 
 def soak(options: argparse.Namespace) -> int:
     """Run seed after seed; return how many violations there were."""
-    totals, costs = Totals(), dict[str, Cost]()
-    found: list[Violation] = []
+    summary = Summary()
     until = time.monotonic() + options.minutes * 60
     for seed in range(options.seed, options.seed + options.seeds):
         schedule = draw(options.backend, seed, options.seconds, options.faults)
         events = run(options.backend, seed, schedule, options.seconds, options.mails)
         violations = check(events)
-        found += violations
-        totals.add(report.totals(events))
-        for cost in report.costs(events):
-            costs.setdefault(cost.kind, Cost(cost.kind)).merge(cost)
+        summary.add(events, violations)
         print(f"seed {seed}: {report.totals(events)}, {len(violations)} violations", flush=True)
         if violations:
             _explain(options, seed, schedule, events, violations)
         if options.minutes and time.monotonic() > until:
             break
-    text = "\n\n".join(
-        [
-            f"chaos {options.backend}: {totals}, {len(found)} violations",
-            report.table(sorted(costs.values(), key=lambda each: each.kind)),
-        ]
-    )
+    text = f"chaos {options.backend}: {summary.text()}"
     print(text)
     BUILD.mkdir(parents=True, exist_ok=True)
     (BUILD / f"{options.backend}.md").write_text(text + "\n")
-    return len(found)
+    return len(summary.found)
 
 
 def _explain(
@@ -148,13 +139,16 @@ def _kinds(text: str) -> tuple[str, ...]:
 
 
 def again(options: argparse.Namespace) -> int:
-    """Check a recorded run again."""
-    events = history.read(options.directory)
-    violations = check(events)
-    print(report.told(events, violations))
-    print(report.table(report.costs(events)))
-    print(f"{report.totals(events)}, {len(violations)} violations")
-    return len(violations)
+    """Check recorded runs again, and sum them up."""
+    summary = Summary()
+    for directory in options.directories:
+        events = history.read(directory)
+        violations = check(events)
+        summary.add(events, violations)
+        if violations:
+            print(f"{directory}: {report.told(events, violations)}")
+    print(summary.text())
+    return len(summary.found)
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -184,8 +178,8 @@ def main(arguments: Sequence[str]) -> int:
     biting.add_argument("names", nargs="*", metavar="NAME")
     biting.add_argument("--seed", type=int, default=1)
     biting.set_defaults(act=bite, undo=None)
-    checking = commands.add_parser("check", help="check a recorded run again")
-    checking.add_argument("directory", type=Path)
+    checking = commands.add_parser("check", help="check recorded runs again, and sum them up")
+    checking.add_argument("directories", nargs="+", type=Path, metavar="DIRECTORY")
     checking.set_defaults(act=again, undo=None)
     options = parser.parse_args(arguments)
     logging.disable(logging.CRITICAL)  # what the engine logs of all these faults

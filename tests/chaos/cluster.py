@@ -56,7 +56,7 @@ class ClusterTown(Town):
             "node clock": Means(3, disks, STEPS, control="clock"),
             "node drift": Means(1, disks, RATES, control="clock"),
             "disk full": Means(2, disks, control="life"),
-            "rolling restart": Means(0.5, ("cassandra", "rabbitmq"), spans=True),
+            "rolling restart": Means(1, ("cassandra", "rabbitmq"), spans=True),
         }
 
     async def begin(self, fault: Fault) -> None:

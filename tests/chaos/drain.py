@@ -19,6 +19,11 @@ Inspect = Callable[[str], Awaitable[Remains]]
 STEADY = 3
 """Rounds on end in which nothing waits and nothing is dead."""
 
+LOOKS = 3
+"""Comparisons of `size` with what browsing finds until a difference is one: a row whose insert did
+not reach a quorum is on one replica, and which replicas answer decides whether a reading meets it.
+Browsing repairs it."""
+
 REPUBLISHED_EVERY = 4
 """Rounds: mails that lost their message get a new one, and those that have it are not disturbed
 again and again."""
@@ -58,13 +63,16 @@ class _Drain:
         tending does that a grace period after they began. Nothing else happens meanwhile."""
         await self._place.sleep(self._place.pace.timing.grace.total_seconds())
         await self._upkeep()
+        looks = 0
         while self._has_time:
             try:
                 size = (await self._queue.size()).size
                 found = len([each async for each in self._queue.browse()])
             except PostroadError:
                 await self._round()
-            else:
+                continue
+            looks += 1
+            if size == found or looks == LOOKS:
                 self._place.recorder.note("recount", queue=self._name, size=size, found=found)
                 return
 

@@ -82,7 +82,7 @@ QUICK = Pace(
     sweeping=timedelta(seconds=20),
     mails=28,
     administration=1.5,
-    fault_every=18,
+    fault_every=10,
     fault_lasts=(2, 40),
     patience=240,
 )

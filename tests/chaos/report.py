@@ -160,3 +160,45 @@ def table(found: Iterable[Cost]) -> str:
         for each in found
     ]
     return "\n".join(lines)
+
+
+ADMINISTRATION = ("remove", "purge", "hold", "release", "flush", "requeue", "republish", "set_up")
+"""What an administrator changes."""
+
+
+class Summary:
+    """What several runs say of themselves together."""
+
+    def __init__(self) -> None:
+        self.found: list[Violation] = []
+        self._totals = Totals()
+        self._costs: dict[str, Cost] = {}
+        self._changes: Counter[str] = Counter()
+        self._seconds = 0.0
+
+    def add(self, events: Sequence[Event], violations: Sequence[Violation]) -> None:
+        """Count a run."""
+        self.found += violations
+        self._totals.add(totals(events))
+        for cost in costs(events):
+            self._costs.setdefault(cost.kind, Cost(cost.kind)).merge(cost)
+        self._changes.update(
+            each.op
+            for each in events
+            if each.op in ADMINISTRATION
+            and each.phase is Phase.OK
+            and each.by.startswith("administrator")
+        )
+        load = [each.at for each in events if each.op == "enqueue"]
+        self._seconds += max(load) - min(load) if load else 0.0
+
+    def text(self) -> str:
+        """Return the totals, the administrators' successful calls and the table of the faults."""
+        changes = ", ".join(f"{self._changes[each]} {each}" for each in ADMINISTRATION)
+        return "\n\n".join(
+            [
+                f"{self._totals}, {self._seconds:.0f} s of load, {len(self.found)} violations",
+                f"administrators: {changes}",
+                table(sorted(self._costs.values(), key=lambda each: each.kind)),
+            ]
+        )
