@@ -148,6 +148,10 @@ class Intake(_Section):
 
     port: Annotated[int, Field(ge=0, le=65535)] = 2525
 
+    tls_port: Annotated[int, Field(ge=0, le=65535)] | None = None
+    """Where clients begin with TLS (RFC 8314 3.3), beside `port`; the same as `port`: instead of
+    it. None: nowhere."""
+
     max_size_bytes: Annotated[int, Field(ge=65536)] = 50 * 2**20
 
     max_recipients: Annotated[int, Field(ge=100)] = 1000

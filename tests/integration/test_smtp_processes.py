@@ -3,6 +3,7 @@
 import asyncio
 import secrets
 import smtplib
+import socket
 from collections import Counter
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
@@ -18,6 +19,7 @@ from postroad.domain.names import QueueName
 from postroad.domain.nexthops import NextHop, TlsMode
 from postroad.ports.queue import MailQueue
 from postroad.settings import from_environment
+from support.certificates import Certificates
 from support.mails import Sample, samples
 from support.programs import Program
 from support.servers import cql
@@ -94,6 +96,48 @@ async def test_a_receiver_that_is_full_leaves_clients_to_one_with_room(
     assert await mta.stop() == 0
 
 
+@pytest.mark.parametrize("receivers", [0, 2])
+@pytest.mark.parametrize("beside", [True, False], ids=["beside", "instead"])
+async def test_clients_begin_with_tls_beside_or_instead_of_the_port_in_clear(
+    tmp_path: Path,
+    programs: list[Program],
+    certificates: Certificates,
+    receivers: int,
+    beside: bool,
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = str(free.getsockname()[1])
+    mta = await Program.start(
+        tmp_path,
+        *("mta", "--queue", f"embedded://{tmp_path / 'store'}", "--relay", "127.0.0.1:1"),
+        *("--listen", "127.0.0.1:0" if beside else f"127.0.0.1:{port}"),
+        *("--receivers", str(receivers)),
+        environment={
+            "POSTROAD_INTAKE_TLS_PORT": port,
+            "POSTROAD_INTAKE_TLS_CERTIFICATE": str(certificates.chain),
+            "POSTROAD_INTAKE_TLS_KEY": str(certificates.key),
+        },
+    )
+    programs.append(mta)
+    await mta.until_ready()
+    plain = await mta.port("listening")
+
+    def send() -> None:
+        context = certificates.client_context()
+        with smtplib.SMTP_SSL("localhost", int(port), context=context) as client:
+            client.sendmail("a@origin.example", ["b@dest.example"], b"Subject: x\r\n\r\ny\r\n")
+
+    await asyncio.to_thread(send)
+    reader, writer = await asyncio.open_connection("127.0.0.1", plain)
+    writer.write(b"QUIT\r\n")
+    said = await reader.read()
+    writer.close()
+
+    assert said.startswith(b"220 ") == beside
+    assert (plain == int(port)) != beside
+    assert await mta.stop() == 0
+
+
 @pytest.mark.parametrize(
     ("arguments", "code", "text"),
     [
@@ -101,13 +145,15 @@ async def test_a_receiver_that_is_full_leaves_clients_to_one_with_room(
         (("worker", "--queue", "nowhere://q", "--relay", "x"), 2, "no known scheme"),
         (("worker", "--queue", "memory://q", "--relay", "x:y"), 2, "not a host and port"),
         (("intake",), 2, "--queue"),
+        (("intake", "--queue", "memory://q", "--listen", "127.0.0.1:0"), 1, "INTAKE_TLS_CERT"),
         (("mta", "--queue", "memory://q", "--relay", "x", "--receivers", "1"), 1, "memory"),
     ],
 )
 async def test_what_cannot_work_is_said_at_once(
     tmp_path: Path, arguments: tuple[str, ...], code: int, text: str
 ) -> None:
-    program = await Program.start(tmp_path, *arguments)
+    environment = {"POSTROAD_INTAKE_TLS_PORT": "0"} if arguments[0] == "intake" else {}
+    program = await Program.start(tmp_path, *arguments, environment=environment)
 
     assert await program.stop_by_itself() == code
     assert text in program.log.read_text()

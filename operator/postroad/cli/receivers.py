@@ -15,14 +15,16 @@ import socket
 import sys
 from asyncio.subprocess import PIPE
 from asyncio.subprocess import Process as Child
-from contextlib import suppress
+from collections.abc import Mapping
+from contextlib import ExitStack, suppress
 from datetime import timedelta
 from typing import Any
 
 from postroad.bootstrap import lock_of
+from postroad.cli.receiving import ports_of
 from postroad.cli.serving import Process
-from postroad.errors import InvalidSettings, ReceiverEnded
-from postroad.intake.server import BACKLOG
+from postroad.errors import ReceiverEnded
+from postroad.intake.server import BACKLOG, cannot_listen
 from postroad.settings import Settings
 from postroad.telemetry.logs import logger
 
@@ -39,16 +41,20 @@ async def receive_in_children(this: Process, settings: Settings, url: str, count
     """
     children: list[Child] = []
     try:
-        with _listen(settings) as listening:
-            address, lock = _address_of(listening), lock_of(this.queue)
+        with ExitStack() as sockets:
+            listening = {
+                sockets.enter_context(_listen(settings, port)): tls
+                for port, tls in ports_of(settings.intake)
+            }
+            addresses, lock = list(map(_address_of, listening)), lock_of(this.queue)
             while len(children) < count:
                 children.append(await _start(settings, url, listening, lock, count))
-        await _watch(this, children, address)
+        await _watch(this, children, addresses)
     finally:
         await _end(children, this.drain_within + GRACE)
 
 
-async def _watch(this: Process, children: list[Child], address: str) -> None:
+async def _watch(this: Process, children: list[Child], addresses: list[str]) -> None:
     """Wait until this process is to end. Raises: ReceiverEnded."""
     stopping = asyncio.create_task(this.stop.wait())
     beginning = asyncio.gather(*map(_is_listening, children))
@@ -59,7 +65,8 @@ async def _watch(this: Process, children: list[Child], address: str) -> None:
             return  # a signal to all of us may have ended them before
         if not all(beginning.result()):
             raise ReceiverEnded
-        _log.info("listening", queue=this.queue.name, address=address)
+        for address in addresses:
+            _log.info("listening", queue=this.queue.name, address=address)
         ends = [asyncio.create_task(child.wait()) for child in children]
         await asyncio.wait([stopping, *ends], return_when=asyncio.FIRST_COMPLETED)
         if not this.stop.is_set():
@@ -69,8 +76,8 @@ async def _watch(this: Process, children: list[Child], address: str) -> None:
         beginning.cancel()
 
 
-def _listen(settings: Settings) -> socket.socket:
-    host, port = settings.intake.host, settings.intake.port
+def _listen(settings: Settings, port: int) -> socket.socket:
+    host = settings.intake.host
     try:
         if not host and socket.has_dualstack_ipv6():
             return socket.create_server(
@@ -79,10 +86,7 @@ def _listen(settings: Settings) -> socket.socket:
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         return socket.create_server((host, port), family=family, backlog=BACKLOG)
     except OSError as error:
-        raise InvalidSettings(
-            f"cannot listen on {host}:{port}: {error.strerror}",
-            hint="say another address with --listen or POSTROAD_INTAKE_PORT",
-        ) from error
+        raise cannot_listen(host, port, error) from error
 
 
 def _address_of(listening: socket.socket) -> str:
@@ -91,11 +95,17 @@ def _address_of(listening: socket.socket) -> str:
 
 
 async def _start(
-    settings: Settings, url: str, listening: socket.socket, lock: int | None, count: int
+    settings: Settings,
+    url: str,
+    listening: Mapping[socket.socket, bool],
+    lock: int | None,
+    count: int,
 ) -> Child:
-    inherited = listening.fileno()
-    words = ["--inherited", str(inherited)]
+    words: list[str] = []
+    for each, tls in listening.items():
+        words += ["--inherited-tls" if tls else "--inherited", str(each.fileno())]
     words += [] if lock is None else ["--lock", str(lock)]
+    inherited = [each.fileno() for each in listening] + ([] if lock is None else [lock])
     section = settings.intake
     environment = {
         "POSTROAD_HEALTH_PORT": "0",  # the probes are this process' to answer
@@ -109,7 +119,7 @@ async def _start(
         *words,
         stdin=PIPE,
         stdout=PIPE,
-        pass_fds=[inherited] if lock is None else [inherited, lock],
+        pass_fds=inherited,
         env=os.environ | environment,
     )
 

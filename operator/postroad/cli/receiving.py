@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+from collections.abc import Mapping
 
 import click
 
@@ -13,6 +14,7 @@ from postroad.cli.queues import LISTEN, queue_option
 from postroad.cli.serving import Inheritance, Process, process, run
 from postroad.cli.upkeep import SELDOM, upkeep
 from postroad.domain.nexthops import parse_host_port
+from postroad.errors import InvalidSettings
 from postroad.intake.clients import ClientLimits
 from postroad.intake.dialogue import Offer
 from postroad.intake.patience import Patience
@@ -21,6 +23,7 @@ from postroad.intake.sessions import Receiver
 from postroad.settings import BareLineEnds, Intake, Settings, from_environment
 
 STANDARD_INPUT = 0
+NONE_INHERITED: Mapping[int, bool] = {}
 
 
 listen_option = click.option(
@@ -37,9 +40,15 @@ listen_option = click.option(
 @listen_option
 @click.option("--create", is_flag=True, help="Create what is missing of the queue.")
 @click.option("--inherited", type=click.IntRange(3), hidden=True)
+@click.option("--inherited-tls", type=click.IntRange(3), hidden=True)
 @click.option("--lock", type=click.IntRange(3), hidden=True)
 def intake(
-    url: str, listen: str | None, create: bool, inherited: int | None, lock: int | None
+    url: str,
+    listen: str | None,
+    create: bool,
+    inherited: int | None,
+    inherited_tls: int | None,
+    lock: int | None,
 ) -> None:
     """Accept mail over SMTP into a queue, until SIGTERM.
 
@@ -47,7 +56,9 @@ def intake(
     is free).
     """
     settings = with_address(from_environment(), listen)
-    run(settings, _receive(settings, url, create, inherited, lock))
+    given = {inherited: False, inherited_tls: True}
+    listening = {number: tls for number, tls in given.items() if number is not None}
+    run(settings, _receive(settings, url, create, listening, lock))
 
 
 def with_address(settings: Settings, listen: str | None) -> Settings:
@@ -63,16 +74,18 @@ async def _receive(
     settings: Settings,
     url: str,
     create: bool,
-    inherited: int | None = None,
+    inherited: Mapping[int, bool] = NONE_INHERITED,
     lock: int | None = None,
 ) -> None:
-    """`inherited`: the descriptor of the socket to listen on, from the process that started this
-    one; `lock`: that of the lock on the store that it owns."""
+    """`inherited`: the descriptors of the sockets to listen on, each with whether TLS begins with
+    the connection, from the process that started this one; `lock`: that of the lock on the store
+    that it owns."""
     certificate = certificate_of(settings.intake)
-    inheritance = None if inherited is None else Inheritance(STANDARD_INPUT, lock)
+    inheritance = Inheritance(STANDARD_INPUT, lock) if inherited else None
     async with process(settings, url, create=create, inheritance=inheritance) as this:
-        if this is not None and inherited is not None:
-            await receive(this, settings, certificate, socket.socket(fileno=inherited))
+        if this is not None and inherited:
+            listening = {socket.socket(fileno=each): tls for each, tls in inherited.items()}
+            await receive(this, settings, certificate, listening)
         elif this is not None:
             async with upkeep(this, SELDOM):
                 await receive(this, settings, certificate)
@@ -82,10 +95,11 @@ async def receive(
     this: Process,
     settings: Settings,
     certificate: ServerCertificate | None,
-    listening: socket.socket | None = None,
+    listening: Mapping[socket.socket, bool] | None = None,
 ) -> None:
-    """Accept mail into the queue until the process is to end. `listening`: on this socket rather
-    than at the address that the settings name."""
+    """Accept mail into the queue until the process is to end. `listening`: on these sockets, each
+    with whether TLS begins with the connection, rather than at the address that the settings
+    name."""
     section = settings.intake
     offer = Offer(hostname_of(settings), section.max_size_bytes, section.max_recipients)
     patience = Patience(
@@ -104,9 +118,11 @@ async def receive(
         receiver, max_sessions=section.max_sessions, client_limits=client_limits(section)
     )
     if listening is None:
-        await server.listen(section.host, section.port)
+        for port, tls in ports_of(section):
+            await server.listen(section.host, port, tls=tls)
     else:
-        server.listen_on(listening)
+        for each, tls in listening.items():
+            server.listen_on(each, tls=tls)
         click.echo("listening")  # to the parent
     try:
         await this.stop.wait()
@@ -123,8 +139,21 @@ def client_limits(section: Intake) -> ClientLimits:
     )
 
 
+def ports_of(section: Intake) -> list[tuple[int, bool]]:
+    """Return the ports to listen on, each with whether TLS begins with the connection."""
+    if section.tls_port is None:
+        return [(section.port, False)]
+    plain = [] if section.tls_port == section.port != 0 else [(section.port, False)]
+    return [*plain, (section.tls_port, True)]
+
+
 def certificate_of(section: Intake) -> ServerCertificate | None:
     """Return the certificate that the settings name. Raises: InvalidSettings."""
+    if section.tls_certificate is None and section.tls_port is not None:
+        raise InvalidSettings(
+            "POSTROAD_INTAKE_TLS_PORT is set, and there is no certificate",
+            hint="name its PEM file with POSTROAD_INTAKE_TLS_CERTIFICATE",
+        )
     if section.tls_certificate is None:
         return None
     return ServerCertificate(section.tls_certificate, section.tls_key)

@@ -10,13 +10,12 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import Sequence
 from contextlib import suppress
 from datetime import timedelta
 from functools import partial
 
-from postroad.adapters.network.serving import ServingWire
-from postroad.adapters.network.wire import address_of
+from postroad.adapters.network.serving import ServingWire, accept, accept_tls
+from postroad.adapters.network.wire import ConnectionLost, HandshakeFailed, address_of
 from postroad.domain.replies import Reply
 from postroad.errors import InvalidSettings
 from postroad.intake import answers
@@ -49,34 +48,44 @@ class SmtpServer:
         self._max_sessions = max_sessions
         self._clients = Clients(client_limits or ClientLimits())
         self._sessions: dict[asyncio.Task[None], ServingWire] = {}
-        self._listening: Sequence[socket.socket] = ()
+        self._handshakes: set[asyncio.Task[None]] = set()
+        """Sessions that have not begun: TLS comes before the greeting."""
+
+        self._listening: dict[socket.socket, bool] = {}
+        """With whether TLS begins with the connection."""
+
         self._is_accepting = False
         self._is_draining = False
         SESSIONS.set_function(lambda: len(self._sessions))
 
-    async def listen(self, host: str, port: int) -> None:
-        """Begin to accept clients. Raises: InvalidSettings when the address cannot be had."""
-        try:
-            self.listen_on(*_bound(host, port))
-        except OSError as error:
-            raise InvalidSettings(
-                f"cannot listen on {host}:{port}: {error.strerror}",
-                hint="say another address with --listen or POSTROAD_INTAKE_PORT",
-            ) from error
-        _log.info("listening", queue=self._receiver.queue.name, address=f"{host}:{self.port}")
+    async def listen(self, host: str, port: int, *, tls: bool = False) -> int:
+        """Begin to accept clients; returns the port. With `tls`, they begin with TLS (RFC 8314
+        3.3), for which the receiver must have a certificate. May be called again for more ports.
 
-    def listen_on(self, *listening: socket.socket) -> None:
+        Raises: InvalidSettings when the address cannot be had.
+        """
+        try:
+            bound = _bound(host, port)
+        except OSError as error:
+            raise cannot_listen(host, port, error) from error
+        self.listen_on(*bound, tls=tls)
+        port = int(bound[0].getsockname()[1])
+        _log.info("listening", queue=self._receiver.queue.name, address=f"{host}:{port}", tls=tls)
+        return port
+
+    def listen_on(self, *listening: socket.socket, tls: bool = False) -> None:
         """Begin to accept clients on sockets that may be shared with other processes. They are
         closed in the end."""
-        self._listening = listening
+        self._accept_or_not(is_paused=True)
         for each in listening:
             each.setblocking(False)
+            self._listening[each] = tls
         self._accept_or_not()
 
     @property
     def port(self) -> int:
-        """The port that is listened on."""
-        return int(self._listening[0].getsockname()[1])
+        """The port that was listened on first."""
+        return int(next(iter(self._listening)).getsockname()[1])
 
     async def drain(self, within: timedelta) -> None:
         """Accept no client any more, let mails that are being received be finished, and send the
@@ -87,6 +96,8 @@ class SmtpServer:
             each.close()
         for wire in self._sessions.values():
             wire.interrupt()
+        for session in self._handshakes:
+            session.cancel()  # nothing was said that an answer is owed to
         if not self._sessions:
             return
         _, late = await asyncio.wait(self._sessions, timeout=within.total_seconds())
@@ -125,28 +136,46 @@ class SmtpServer:
             asyncio.get_running_loop().call_later(PAUSE_SECONDS, self._accept_or_not)
             return
         connection.setblocking(False)
-        self._welcome(connection, address_of(peer))
+        self._welcome(connection, address_of(peer), is_tls=self._listening[listening])
 
-    def _welcome(self, connection: socket.socket, address: str) -> None:
+    def _welcome(self, connection: socket.socket, address: str, *, is_tls: bool) -> None:
         refusal = self._clients.connected(address, self._now())
         if refusal is not None:
             _log.info("client refused", client=address, reply=str(refusal))
             with connection, suppress(OSError):
-                connection.send(refusal.encode())  # it fits into an empty buffer
+                if not is_tls:  # a reply in clear is none under TLS
+                    connection.send(refusal.encode())  # it fits into an empty buffer
             return
         wire = ServingWire()
-        session = asyncio.create_task(self._serve(connection, wire, address))
+        session = asyncio.create_task(self._serve(connection, wire, address, is_tls=is_tls))
         self._sessions[session] = wire
         session.add_done_callback(partial(self._forget, address))
         self._accept_or_not()
 
-    async def _serve(self, connection: socket.socket, wire: ServingWire, address: str) -> None:
-        loop = asyncio.get_running_loop()
+    async def _serve(
+        self, connection: socket.socket, wire: ServingWire, address: str, *, is_tls: bool
+    ) -> None:
         try:
-            await loop.connect_accepted_socket(lambda: wire, connection)
-        except OSError:
+            if is_tls:
+                await self._shake_hands(connection, wire)
+            else:
+                await accept(connection, wire)
+        except HandshakeFailed as error:
+            self._receiver.handshake_failed(error)
+            return
+        except ConnectionLost:
             return  # the client has left
         await Session(wire, self._receiver, partial(self._admit, address)).run()
+
+    async def _shake_hands(self, connection: socket.socket, wire: ServingWire) -> None:
+        receiver, session = self._receiver, asyncio.current_task()
+        assert receiver.tls is not None
+        assert session is not None
+        self._handshakes.add(session)
+        try:
+            await accept_tls(connection, wire, receiver.tls(), receiver.patience.tls)
+        finally:
+            self._handshakes.discard(session)
 
     def _admit(self, address: str, mail_from: MailFrom) -> Reply | None:
         size = mail_from.size_bytes
@@ -163,6 +192,15 @@ class SmtpServer:
         self._accept_or_not()
         if not session.cancelled() and (error := session.exception()) is not None:
             _log.error("a session failed in an unforeseen way", exc_info=error)
+
+
+def cannot_listen(host: str, port: int, error: OSError) -> InvalidSettings:
+    """Return the error about an address that cannot be had."""
+    return InvalidSettings(
+        f"cannot listen on {host}:{port}: {error.strerror}",
+        hint="name another address with --listen, or another port with POSTROAD_INTAKE_PORT or "
+        "POSTROAD_INTAKE_TLS_PORT",
+    )
 
 
 def _bound(host: str, port: int) -> list[socket.socket]:

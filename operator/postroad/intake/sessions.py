@@ -14,7 +14,13 @@ from datetime import timedelta
 from prometheus_client import Counter
 
 from postroad.adapters.network.serving import ServingWire, Turn
-from postroad.adapters.network.wire import ConnectionLost, LineTooLong, TooSlow, WireError
+from postroad.adapters.network.wire import (
+    ConnectionLost,
+    HandshakeFailed,
+    LineTooLong,
+    TooSlow,
+    WireError,
+)
 from postroad.domain.mail import Mail, Origin
 from postroad.domain.replies import Reply
 from postroad.errors import PostroadError
@@ -27,7 +33,7 @@ from postroad.intake.received import trace_field
 from postroad.ports.clock import Chance, Clock
 from postroad.ports.queue import MailQueue
 from postroad.telemetry.logs import logger
-from postroad.telemetry.metrics import RECEIVED
+from postroad.telemetry.metrics import FAILED_HANDSHAKES, RECEIVED
 
 _log = logger("intake")
 
@@ -70,6 +76,11 @@ class Receiver:
             counter = self._counters[kind] = RECEIVED.labels(self.queue.name, kind)
         counter.inc()
 
+    def handshake_failed(self, error: HandshakeFailed) -> None:
+        """Count and log a client with which TLS did not come about."""
+        FAILED_HANDSHAKES.labels(self.queue.name, error.reason).inc()
+        _log.info("TLS handshake failed", queue=self.queue.name, error=str(error))
+
 
 class _Interrupted(Exception):
     """The intake closes, and no mail of this session is under way."""
@@ -103,6 +114,8 @@ class Session:
     async def run(self) -> None:
         """Talk until the client leaves, is too slow, or the intake closes. Raises on
         cancellation, and what is a bug of ours."""
+        if self._wire.is_secured:
+            self._dialogue.secured()
         try:
             await self._wire.write(self._dialogue.greeting().encode(), self._patience.command)
             while not self._is_over:
@@ -204,7 +217,11 @@ class Session:
     async def _secure(self) -> None:
         assert self._receiver.tls is not None
         await self._wire.write(self._go_ahead.encode(), self._patience.command)
-        await self._wire.start_tls(self._receiver.tls(), self._patience.tls)
+        try:
+            await self._wire.start_tls(self._receiver.tls(), self._patience.tls)
+        except HandshakeFailed as error:
+            self._receiver.handshake_failed(error)
+            raise
         self._dialogue.secured()
 
     async def _leave(self) -> None:

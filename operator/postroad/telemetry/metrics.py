@@ -104,6 +104,11 @@ RECEIVED = Counter(
     ["queue", "reply"],  # reply: accepted, transient, permanent
 )
 SESSIONS = Gauge("postroad_intake_sessions", "SMTP sessions that are open.")
+FAILED_HANDSHAKES = Counter(
+    "postroad_failed_tls_handshakes_total",
+    "TLS handshakes of clients of the intake that came to nothing.",
+    ["queue", "reason"],  # reason: refused (by either side), slow, left
+)
 RECONCILES = Counter(
     "postroad_reconciles_total",
     "Looks of the operator at resources.",

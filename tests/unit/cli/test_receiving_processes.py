@@ -60,7 +60,7 @@ async def test_a_receiver_whose_parent_goes_ends_though_its_queue_never_opens(
     if is_gone:
         parent.end()
     with socket.create_server(("127.0.0.1", 0)) as listening:
-        work = receiving._receive(SETTINGS, "memory://q", False, listening.fileno())
+        work = receiving._receive(SETTINGS, "memory://q", False, {listening.fileno(): False})
         await asyncio.wait_for(work, 5)
 
     assert len(tried) <= 1, "nobody is left to open it for"

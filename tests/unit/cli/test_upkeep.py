@@ -35,7 +35,7 @@ async def test_an_intake_keeps_its_queue_up_since_there_may_be_no_worker(
     kept: asyncio.Queue[str], caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("INFO")
-    running = asyncio.create_task(receiving._receive(SETTINGS, "memory://q", True, None))
+    running = asyncio.create_task(receiving._receive(SETTINGS, "memory://q", True))
 
     assert await asyncio.wait_for(kept.get(), 5) == "memory.q"
     while "listening" not in caplog.messages:
@@ -54,7 +54,7 @@ async def test_a_receiver_leaves_the_upkeep_to_the_process_that_it_receives_for(
     monkeypatch.setattr(receiving, "STANDARD_INPUT", parent)
     with socket.create_server(("127.0.0.1", 0)) as listening:
         inherited = listening.dup()
-        work = receiving._receive(SETTINGS, "memory://q", True, inherited.detach())
+        work = receiving._receive(SETTINGS, "memory://q", True, {inherited.detach(): False})
         running = asyncio.create_task(work)
         while "listening" not in capsys.readouterr().out:
             assert not running.done(), running

@@ -9,6 +9,7 @@ from __future__ import annotations
 import ssl
 from pathlib import Path
 
+from postroad.adapters.network.wire import OLDEST_TLS
 from postroad.errors import InvalidSettings
 from postroad.telemetry.logs import logger
 
@@ -56,6 +57,7 @@ class ServerCertificate:
 
     def _read(self) -> ssl.SSLContext:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.minimum_version = OLDEST_TLS
         context.load_cert_chain(self._certificate, self._key)
         return context
 

@@ -6,12 +6,20 @@ wait for: a mail to be queued, TLS, the end. Waking it for every line would cost
 
 from __future__ import annotations
 
+import asyncio
 import math
+import socket
+import ssl
 from collections.abc import Callable
 from datetime import timedelta
 from enum import Enum, auto
 
-from postroad.adapters.network.wire import ConnectionLost, LineTooLong, Wire
+from postroad.adapters.network.wire import (
+    ConnectionLost,
+    HandshakeFailed,
+    LineTooLong,
+    Wire,
+)
 
 CHUNK = 64 * 1024
 """Octets handed out at most at a time."""
@@ -165,3 +173,27 @@ class ServingWire(Wire):
     def _next_turn(self) -> None:
         self._is_next = False
         self._arrived()
+
+
+async def accept(connection: socket.socket, wire: ServingWire) -> None:
+    """Serve an accepted client. Raises: ConnectionLost."""
+    try:
+        await asyncio.get_running_loop().connect_accepted_socket(lambda: wire, connection)
+    except OSError as error:
+        raise ConnectionLost from error
+
+
+async def accept_tls(
+    connection: socket.socket, wire: ServingWire, context: ssl.SSLContext, timeout: timedelta
+) -> None:
+    """Serve an accepted client whose first octets begin TLS. The loop does the handshake before the
+    wire sees anything, so that no octet can count as said in clear. Raises: HandshakeFailed."""
+    try:
+        await asyncio.get_running_loop().connect_accepted_socket(
+            lambda: wire,
+            connection,
+            ssl=context,
+            ssl_handshake_timeout=timeout.total_seconds(),
+        )
+    except (OSError, EOFError) as error:
+        raise HandshakeFailed(error) from error

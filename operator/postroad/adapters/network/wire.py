@@ -45,6 +45,20 @@ class TooSlow(WireError):
     """The peer did not do in time what it was to do."""
 
 
+class HandshakeFailed(ConnectionLost):
+    """TLS could not be started. `reason` is refused, slow or left."""
+
+    def __init__(self, error: Exception) -> None:
+        why = str(error) or "the connection was closed"
+        super().__init__(f"TLS could not be started: {why}")
+        if isinstance(error, ConnectionAbortedError):  # what event loops raise at the time-out
+            self.reason = "slow"
+        elif isinstance(error, ssl.SSLEOFError) or not isinstance(error, ssl.SSLError):
+            self.reason = "left"
+        else:
+            self.reason = "refused"
+
+
 class InjectedBeforeTLS(WireError):
     """The peer sent something in clear that would have counted as sent under TLS."""
 
@@ -82,6 +96,7 @@ class Wire(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)
+        self._is_secured = transport.get_extra_info("sslcontext") is not None
 
     def data_received(self, data: bytes) -> None:
         self._buffer += data
@@ -94,7 +109,7 @@ class Wire(asyncio.Protocol):
         self._at_end = True
         self._arrived()
         # A peer that has said all may still read the answer; TLS cannot be closed by halves.
-        return self._transport is not None and not self._transport.get_extra_info("sslcontext")
+        return self._transport is not None and not self._is_secured
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._at_end = True
@@ -130,6 +145,11 @@ class Wire(asyncio.Protocol):
         if not isinstance(name, tuple):
             raise ConnectionLost from self._lost
         return address_of(name)
+
+    @property
+    def is_secured(self) -> bool:
+        """Whether all that is said now is said under TLS."""
+        return self._is_secured
 
     @property
     def now(self) -> float:
@@ -197,7 +217,7 @@ class Wire(asyncio.Protocol):
     ) -> None:
         """Go on under TLS; as the server when there is no `server_hostname`.
 
-        Raises: InjectedBeforeTLS, ConnectionLost (also for a failed handshake), TooSlow.
+        Raises: InjectedBeforeTLS, HandshakeFailed, ConnectionLost.
         """
         if self._transport is None:
             raise ConnectionLost
@@ -214,10 +234,9 @@ class Wire(asyncio.Protocol):
                 ssl_handshake_timeout=timeout.total_seconds(),
             )
         except (OSError, ssl.SSLError, EOFError) as error:
-            why = str(error) or "the connection was closed"
-            raise ConnectionLost(f"TLS could not be started: {why}") from error
+            raise HandshakeFailed(error) from error
         if secured is None:
-            raise ConnectionLost("TLS could not be started: the connection was closed")
+            raise HandshakeFailed(ConnectionResetError())
         self._transport, self._is_secured = secured, True
 
     async def linger(self, timeout: timedelta) -> None:
