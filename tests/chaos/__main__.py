@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import itertools
 import json
 import logging
 import sys
@@ -23,7 +24,9 @@ from chaos.report import Summary
 BUILD = Path(__file__).resolve().parents[2] / "build" / "chaos"
 BITE_SECONDS = 3600.0
 BITE_SEEDS = 20
-"""Runs in which a bite has to be found; at most this many, and the first is most often enough."""
+BITE_MINUTES = 10
+"""In at most so many runs, begun within so long, a bite has to be found; the first is most often
+enough."""
 
 
 def run(
@@ -121,17 +124,27 @@ def bite(options: argparse.Namespace) -> int:
     for name in options.names or sorted(BITES):
         begun = time.monotonic()
         with undone(name):
-            for seed in range(options.seed, options.seed + BITE_SEEDS):
-                schedule = draw("memory", seed, BITE_SECONDS)
-                found = check(run("memory", seed, schedule, BITE_SECONDS))
-                first = next((each for each in found if each.kind is BITES[name].finds), None)
-                if first is not None:
-                    break
+            found = _find(name, options.seed, begun + BITE_MINUTES * 60)
         took = f"{time.monotonic() - begun:.0f} s"
-        missed += first is None
-        what = f"NOT FOUND in {BITE_SEEDS} runs" if first is None else f"seed {seed}: {first}"
-        print(f"{name} ({BITES[name].says}), {took}: {what}", flush=True)
+        missed += found is None
+        print(f"{name} ({BITES[name].says}), {took}: {found or 'NOT FOUND'}", flush=True)
     return missed
+
+
+def _find(name: str, first: int, until: float) -> str | None:
+    """Run seed after seed until a run shows what it has to show."""
+    runs = 0
+    for seed in itertools.count(first):
+        schedule = draw("memory", seed, BITE_SECONDS)
+        if not BITES[name].needs(schedule):
+            continue
+        if runs == BITE_SEEDS or time.monotonic() > until:
+            return None
+        runs += 1
+        for each in check(run("memory", seed, schedule, BITE_SECONDS)):
+            if each.kind is BITES[name].finds:
+                return f"seed {seed}, run {runs}: {each}"
+    return None
 
 
 def _kinds(text: str) -> tuple[str, ...]:

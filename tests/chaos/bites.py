@@ -6,27 +6,41 @@ Some wrap a port, and so stand whatever the engine looks like; the others replac
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 from unittest.mock import patch
+from uuid import UUID
 
 from chaos.checker import Kind
+from chaos.nemesis import Fault, birth_offset
 from postroad.adapters.cassandra import view as cassandra_view
 from postroad.adapters.memory import blobs as memory_blobs
 from postroad.adapters.memory import view as memory_view
 from postroad.adapters.s3 import blobs as s3_blobs
+from postroad.domain.references import Reference
+from postroad.domain.slices import TurnKey, place, slice_of
+from postroad.domain.turns import Turn
+from postroad.mailqueue import audit, dequeue, enqueue, opening, protocol, undelivered
+from postroad.mailqueue.bearings import Bearings
+from postroad.mailqueue.engine import Engine
+
+Change = tuple[Any, str, Any]
+"""Owner, name, replacement."""
 
 
 @dataclass(frozen=True, slots=True)
 class Bite:
-    """What is undone, by replacing attributes: (owner, name, replacement)."""
+    """What is undone, by replacing attributes."""
 
     says: str
     finds: Kind
     """The violation by which it must be found."""
-    changes: Callable[[], list[tuple[Any, str, Any]]]
+    changes: Callable[[], list[Change]]
+    needs: Callable[[Sequence[Fault]], bool] = bool
+    """Whether a drawn schedule has a fault without which it shows nothing: others are not run."""
 
 
 async def _granted(self: Any, *arguments: Any) -> bool:
@@ -35,6 +49,72 @@ async def _granted(self: Any, *arguments: Any) -> bool:
 
 async def _nothing(self: Any, *arguments: Any) -> None:
     return None
+
+
+async def _false(*arguments: Any, **more: Any) -> bool:
+    return False
+
+
+async def _own_now(self: Any) -> datetime:
+    """Return the date of the process, which nothing is compared with."""
+    now: datetime = self._clock.now()
+    return now
+
+
+def _begin(now: Callable[[Engine], Awaitable[datetime]]) -> Callable[[Engine], Awaitable[None]]:
+    """Return what sets a new queue's limits by some time, and checks no clock."""
+
+    async def begin(engine: Engine) -> None:
+        if (await engine.bearings.refresh()).browse_start is None:
+            window = engine.configuration.effective().writing.slice_window
+            start = slice_of(await now(engine) - opening.MOST_RACING, window)
+            await engine.view.advance(browse_start=start, content_start=start)
+            await engine.bearings.refresh()
+
+    return begin
+
+
+async def _any_key(self: Engine, after: UUID | None = None) -> TurnKey:
+    """Make a turn's key, behind browse start too."""
+    await self.bearings.check_clock()
+    writing = self.configuration.effective().writing
+    return place(self.ids.new(after), writing.slice_window, writing.bucket_count)
+
+
+def _repeating(turn: Turn) -> Reference:
+    return Reference.to(turn, claim=True)
+
+
+def _no_delay(engine: Engine, turn: Turn, new: Turn) -> int:
+    return 0
+
+
+async def _nothing_found(*arguments: Any, **more: Any) -> tuple[None, list[Any]]:
+    return None, []
+
+
+NOT_RESCUED: tuple[Change, ...] = (
+    (dequeue, "rescue_if_late", _false),
+    (undelivered, "rescue_if_late", _false),
+)
+
+BEHIND: tuple[Change, ...] = (
+    *NOT_RESCUED,
+    (Engine, "new_key", _any_key),
+    (enqueue._Registration, "_check_in_time", _nothing),
+)
+"""What keeps mail whose turn lies before browse start from being lost, wherever the limit is."""
+
+LONG = 600.0
+"""Seconds: a clock that is wrong by more puts browse start past mail that is still to come."""
+
+
+def _is_born_ahead(schedule: Sequence[Fault]) -> bool:
+    return birth_offset(schedule) > LONG
+
+
+def _has_pauses(schedule: Sequence[Fault]) -> bool:
+    return any(each.kind == "vm pause" and each.lasts > LONG for each in schedule)
 
 
 BITES: Mapping[str, Bite] = {
@@ -53,6 +133,48 @@ BITES: Mapping[str, Bite] = {
             (memory_blobs.MemoryBlobs, "delete", _nothing),
             (s3_blobs.S3Blobs, "delete", _nothing),
         ],
+    ),
+    "creation": Bite(
+        "a queue is created by any clock, and late mail is neither refused nor rescued",
+        Kind.LOST,
+        lambda: [(opening, "begin", _begin(lambda engine: _own_now(engine.bearings))), *BEHIND],
+        _is_born_ahead,
+    ),
+    "browse start": Bite(
+        "browse start follows the clock of its process, and late mail is not refused or rescued",
+        Kind.LOST,
+        lambda: [
+            (opening, "begin", _begin(lambda engine: engine.bearings.view_now())),
+            (Bearings, "check_clock", _nothing),
+            (Bearings, "earliest_now", _own_now),
+            *BEHIND,
+        ],
+    ),
+    "pauses": Bite(
+        "mail that a paused machine stores behind browse start is not rescued",
+        Kind.LOST,
+        lambda: [*NOT_RESCUED],
+        _has_pauses,
+    ),
+    "repetition": Bite(
+        "a message that was not confirmed is repeated as one that only needs a claim",
+        Kind.DUPLICATE,
+        lambda: [(Reference, "repeating", _repeating)],
+    ),
+    "audit": Bite(
+        "bytes without a mail are not looked for",
+        Kind.LEFT,
+        lambda: [(audit, "audit_portion", _nothing_found)],
+    ),
+    "withdrawal": Bite(
+        "a failed enqueue is not withdrawn",
+        Kind.UNCOUNTED,
+        lambda: [(enqueue._Registration, "_withdraw", _false)],
+    ),
+    "hop": Bite(
+        "the message of a turn that replaces one in a consumer's hands comes at once",
+        Kind.DUPLICATE,
+        lambda: [(protocol, "_first_delay", _no_delay)],
     ),
 }
 

@@ -18,6 +18,10 @@ from stack.clusters import Cluster
 FOLDER_VARIABLE = "POSTROAD_TEST_CLUSTER"
 """Names the folder of a cluster that stays up between runs; without it, one under `build`."""
 
+OF_ONE_NODE = ("node kill", "node pause", "disk full", "node clock", "node drift")
+"""Faults of which at most one is there at a time: a second broken node takes the quorum from its
+servers, and then there is little to see. Partitions and slow nodes come on top."""
+
 DELAYS = (0.05, 0.3, 1.0)
 """Seconds by which a packet or a sync is held back."""
 
@@ -33,6 +37,10 @@ class ClusterTown(Town):
         self._base = self.cluster.environment()
         self._locks: dict[str, threading.Lock] = {}
         self._steps: set[asyncio.Task[None]] = set()
+        self._one_node = asyncio.Lock()
+        self._broken: int | None = None
+        """The number of the fault that has the one node which may be broken."""
+        self._was_ahead: set[str] = set()
         super().__init__(directory, seed, rate, undo)
 
     def base(self) -> Mapping[str, str]:
@@ -62,8 +70,11 @@ class ClusterTown(Town):
     async def begin(self, fault: Fault) -> None:
         if fault.target in self.actors:
             await super().begin(fault)
-        else:
-            await self._do(self._begin, fault)
+            return
+        if fault.kind in OF_ONE_NODE:
+            await self._one_node.acquire()
+            self._broken = fault.number
+        await self._do(self._begin, fault)
 
     async def _do(self, step: Callable[[Fault], None], fault: Fault) -> None:
         """Do a step in a thread. The run may end meanwhile; the next step on this target, and
@@ -91,16 +102,25 @@ class ClusterTown(Town):
             cluster.slow(target, network=fault.amount)
         elif kind == "slow disk":
             cluster.slow(target, disk=fault.amount)
-        elif kind == "node clock":
-            cluster.skew(target, fault.amount)
-        elif kind == "node drift":
-            cluster.skew(target, 0, fault.amount)
+        elif kind in ("node clock", "node drift"):
+            self._set_clock(fault)
         elif kind == "disk full":
             cluster.fill_disk(target)
         elif kind == "rolling restart":
             for node in cluster.nodes:
                 if node.startswith(target):
                     cluster.restart(node)
+
+    def _set_clock(self, fault: Fault) -> None:
+        """The time that Cassandra shows and stamps with never goes back: a host whose clock was
+        ahead, and was set right, shows no right time until it is restarted."""
+        is_ahead = fault.kind == "node drift" or fault.amount > QUICK.timing.skew.total_seconds()
+        if is_ahead and fault.target.startswith("cassandra"):
+            self._was_ahead.add(fault.target)
+        if fault.kind == "node clock":
+            self.cluster.skew(fault.target, fault.amount)
+        else:
+            self.cluster.skew(fault.target, 0, fault.amount)
 
     def _cut(self, fault: Fault) -> None:
         """Divide nodes and processes as the fault's number draws it."""
@@ -124,8 +144,13 @@ class ClusterTown(Town):
     async def end(self, fault: Fault) -> None:
         if fault.target in self.actors:
             await super().end(fault)
-        else:
+            return
+        try:
             await self._do(self._end, fault)
+        finally:
+            if self._broken == fault.number:
+                self._broken = None
+                self._one_node.release()
 
     def _end(self, fault: Fault) -> None:
         cluster, kind, target = self.cluster, fault.kind, fault.target
@@ -137,6 +162,9 @@ class ClusterTown(Town):
             cluster.slow(target)
         elif kind in ("node clock", "node drift"):
             cluster.skew(target, 0)
+            if target in self._was_ahead:
+                cluster.restart(target)
+                self._was_ahead.discard(target)
         elif kind == "disk full":
             cluster.free_disk(target)
             cluster.kill(target)  # a node that met a full disk serves again only after a start
@@ -145,3 +173,5 @@ class ClusterTown(Town):
     async def heal(self) -> None:
         await asyncio.gather(*self._steps, return_exceptions=True)
         await asyncio.to_thread(self.cluster.restore)
+        for node in sorted(self._was_ahead):
+            await asyncio.to_thread(self.cluster.restart, node)
