@@ -12,13 +12,22 @@ from enum import Enum
 from pathlib import Path
 from typing import Annotated
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, SecretStr, ValidationError
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    InstanceOf,
+    SecretStr,
+    ValidationError,
+)
 
 from postroad.domain.durations import parse_duration
 from postroad.domain.lifetimes import DEAD_LETTER_LIFETIME
+from postroad.domain.networks import Networks
 from postroad.domain.nexthops import Protocol, TlsMode
 from postroad.domain.retries import DEFAULT_LANES
-from postroad.errors import InvalidSettings
+from postroad.errors import InvalidInput, InvalidSettings
 
 PREFIX = "POSTROAD_"
 
@@ -28,11 +37,28 @@ def _split(value: object) -> object:
 
 
 def _duration(value: object) -> object:
-    return parse_duration(value) if isinstance(value, str) else value
+    if not isinstance(value, str):
+        return value
+    try:
+        return parse_duration(value)
+    except InvalidInput as error:
+        raise ValueError(str(error)) from error
+
+
+def _networks(value: object) -> object:
+    if not isinstance(value, str):
+        return value
+    try:
+        return Networks.parse(value)
+    except InvalidInput as error:
+        raise ValueError(str(error)) from error
 
 
 Duration = Annotated[timedelta, BeforeValidator(_duration), Field(gt=timedelta(0))]
 """Written as Kubernetes writes it: `1h30m`."""
+
+NetworkList = Annotated[InstanceOf[Networks], BeforeValidator(_networks)]
+"""Comma separated."""
 
 
 class _Section(BaseModel):
@@ -143,14 +169,18 @@ class BareLineEnds(Enum):
 class Intake(_Section):
     """What the intake accepts."""
 
-    host: str = ""
-    """The address to listen on; empty: all."""
+    host: Annotated[str, Field(min_length=1)] = "127.0.0.1"
+    """The address to listen on; `*`: all of both families."""
 
     port: Annotated[int, Field(ge=0, le=65535)] = 2525
 
     tls_port: Annotated[int, Field(ge=0, le=65535)] | None = None
     """Where clients begin with TLS (RFC 8314 3.3), beside `port`; the same as `port`: instead of
     it. None: nowhere."""
+
+    relay_from: NetworkList | None = None
+    """Networks whose clients may send, to any recipient. None: loopback, and only while `host` is
+    a loopback address."""
 
     max_size_bytes: Annotated[int, Field(ge=65536)] = 50 * 2**20
 
@@ -221,7 +251,7 @@ SECTIONS: Mapping[str, type[_Section]] = {
 def from_environment(environment: Mapping[str, str] | None = None) -> Settings:
     """Read the settings. Unknown POSTROAD_* variables are somebody else's and ignored.
 
-    Raises: InvalidSettings with the variable's name (never its value).
+    Raises: InvalidSettings with the variable's name, and never with a secret.
     """
     environment = os.environ if environment is None else environment
     values: dict[str, object] = {}

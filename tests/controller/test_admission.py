@@ -138,6 +138,13 @@ async def test_what_would_leave_mail_behind_cannot_be_changed(
         await change(api, queue, after)
 
 
+async def test_an_intake_without_networks_is_refused_by_the_field(
+    api: ApiServer, namespace: str
+) -> None:
+    with pytest.raises(KubernetesRefused, match="relayFrom is missing"):
+        await api.create(MAIL_QUEUE, mail_queue(namespace, intake={"replicas": 0}))
+
+
 async def test_defaults_appear_and_null_means_absent(api: ApiServer, namespace: str) -> None:
     created = await api.create(
         MAIL_QUEUE, mail_queue(namespace, blobs={"bucket": None}, intake=None)

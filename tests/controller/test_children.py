@@ -18,7 +18,7 @@ from postroad.controller.api import (
     Kind,
 )
 from postroad.controller.api_server import Object
-from support.resources import mail_queue, secret, workers
+from support.resources import intake, mail_queue, secret, workers
 from support.running_operator import Running
 
 pytestmark = [pytest.mark.needs("kubernetes"), pytest.mark.timeout(120)]
@@ -29,7 +29,7 @@ async def ready(operator: Running) -> Running:
     """The operator with a queue that is ready, with workers and intake at rest."""
     await operator.apply_cluster()
     await operator.apply(
-        mail_queue(operator.namespace, workers=workers(), intake={"replicas": 0, "port": 2500})
+        mail_queue(operator.namespace, workers=workers(), intake=intake(port=2500))
     )
     await operator.until_ready()
     return operator

@@ -16,7 +16,7 @@ from postroad.controller.api import (
     SERVICE,
 )
 from postroad.controller.api_server import ApiServer
-from support.resources import mail_queue, view, workers
+from support.resources import intake, mail_queue, view, workers
 from support.running_operator import IMAGE, Running
 from support.watched_api import Watched
 
@@ -26,9 +26,7 @@ pytestmark = [pytest.mark.needs("kubernetes"), pytest.mark.timeout(120)]
 async def test_a_declared_queue_becomes_ready(operator: Running) -> None:
     await operator.apply_cluster()
     await operator.apply(
-        mail_queue(
-            operator.namespace, view=view("1h", 3), workers=workers(), intake={"replicas": 0}
-        )
+        mail_queue(operator.namespace, view=view("1h", 3), workers=workers(), intake=intake())
     )
     await operator.until_ready()
 
@@ -99,7 +97,7 @@ async def test_nothing_is_written_while_nothing_changes(
     try:
         await operator.apply_cluster()
         await operator.apply(
-            mail_queue(namespace, view=view("1h", 3), workers=workers(), intake={"replicas": 0})
+            mail_queue(namespace, view=view("1h", 3), workers=workers(), intake=intake())
         )
         await operator.until_ready()
         await operator.until_ready("main", QUEUE_CLUSTER)

@@ -11,7 +11,7 @@ import pytest
 from postroad.controller.api import DEPLOYMENT, MAIL_QUEUE, QUEUE_CLUSTER, SERVICE_ACCOUNT, Kind
 from postroad.controller.api_server import ApiServer
 from support.kubectl import manifests
-from support.resources import mail_queue, workers
+from support.resources import intake, mail_queue, workers
 from support.running_operator import Running
 from support.watched_api import Watched
 
@@ -67,9 +67,7 @@ async def test_nothing_is_forbidden_in_the_life_of_a_queue(
     try:
         await operator.apply_cluster(allowedNamespaces={"from": "Selector", "selector": {}})
         await operator.apply(
-            mail_queue(
-                namespace, workers=workers(), intake={"replicas": 0}, deletionPolicy="Delete"
-            )
+            mail_queue(namespace, workers=workers(), intake=intake(), deletionPolicy="Delete")
         )
         await operator.until_ready()
         await operator.change({"workers": {"replicas": 2}})

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from postroad.adapters.memory.gate import away, no_fault
-from postroad.controller.api import CONFIG_MAP, MAIL_QUEUE, NAMESPACE, QUEUE_CLUSTER
+from postroad.controller.api import CONFIG_MAP, DEPLOYMENT, MAIL_QUEUE, NAMESPACE, QUEUE_CLUSTER
 from postroad.controller.api_server import ApiServer
-from support.resources import mail_queue, queue_cluster, secret, secrets, workers
+from support.resources import intake, mail_queue, queue_cluster, secret, secrets, workers
 from support.running_operator import Running
 
 pytestmark = [pytest.mark.needs("kubernetes"), pytest.mark.timeout(120)]
@@ -186,6 +186,35 @@ async def test_spark_jobs_that_this_release_does_not_run_are_said(operator: Runn
 
     conditions = await operator.conditions()
     assert conditions["PipelineReady"]["reason"] == "NotSupported"
+
+
+async def test_a_network_that_is_none_stops_no_pods_and_is_named(operator: Running) -> None:
+    await operator.apply_cluster()
+    await operator.apply(mail_queue(operator.namespace, intake=intake()))
+    await operator.until_ready()
+
+    await operator.change({"intake": {"relayFrom": ["10.0.0.1/8"]}})
+    conditions = await operator.until(lambda found: found["Ready"]["status"] == "False")
+
+    assert conditions["Ready"]["reason"] == "InvalidSpec"
+    assert "spec.intake.relayFrom" in conditions["Ready"]["message"]
+    assert "write 10.0.0.0/8" in conditions["Ready"]["message"]
+    assert conditions["Stalled"]["status"] == "True"
+    deployment = await operator.api.get(DEPLOYMENT, operator.namespace, "outgoing-intake")
+    assert deployment, "what ran before goes on"
+
+
+async def test_an_open_relay_is_a_condition_until_it_is_closed(operator: Running) -> None:
+    await operator.apply_cluster()
+    await operator.apply(mail_queue(operator.namespace, intake=intake("10.0.0.0/8", "0.0.0.0/0")))
+    await operator.until_ready()
+
+    conditions = await operator.conditions()
+    assert conditions["RelayRestricted"]["status"] == "False"
+    assert conditions["RelayRestricted"]["reason"] == "OpenRelay"
+
+    await operator.change({"intake": intake("10.0.0.0/8")})
+    await operator.until(lambda found: "RelayRestricted" not in found)
 
 
 @pytest.fixture

@@ -74,7 +74,7 @@ def test_a_queue_is_administered_through_its_pods(place: Place) -> None:
 
 
 def test_a_queue_without_pods_gets_one_for_the_command(place: Place) -> None:
-    place.apply(place.mail_queue(workers=place.workers(0), intake={"replicas": 0, "port": 2525}))
+    place.apply(place.mail_queue(workers=place.workers(0), intake=place.intake(0)))
     place.wait_ready()
 
     done = mailqueue(place, "size", "--json")

@@ -138,6 +138,51 @@ async def test_clients_begin_with_tls_beside_or_instead_of_the_port_in_clear(
     assert await mta.stop() == 0
 
 
+@pytest.mark.parametrize("receivers", ["0", "1"])
+async def test_an_mta_on_all_addresses_relays_for_the_networks_that_are_named(
+    tmp_path: Path, programs: list[Program], receivers: str
+) -> None:
+    mta = await Program.start(
+        tmp_path,
+        *("mta", "--queue", f"embedded://{tmp_path / 'store'}", "--relay", "127.0.0.1:1"),
+        *("--listen", "*:0", "--relay-from", "127.0.0.1/32", "--receivers", receivers),
+    )
+    programs.append(mta)
+    port = await mta.port("listening")
+
+    def recipient(address: str) -> int:
+        with smtplib.SMTP("127.0.0.1", port, source_address=(address, 0)) as client:
+            client.ehlo()
+            client.mail("a@origin.example")
+            return client.rcpt("b@dest.example")[0]
+
+    inside = await asyncio.to_thread(recipient, "127.0.0.1")
+    outside = await asyncio.to_thread(recipient, "127.0.0.2")
+
+    assert (inside, outside) == (250, 550)
+    assert '"networks": "127.0.0.1/32"' in mta.log.read_text()
+    assert await mta.stop() == 0
+
+
+async def test_an_mta_without_further_settings_listens_on_loopback_only(
+    tmp_path: Path, programs: list[Program]
+) -> None:
+    mta = await Program.start(
+        tmp_path,
+        *("mta", "--queue", f"embedded://{tmp_path / 'store'}", "--relay", "127.0.0.1:1"),
+        environment={"POSTROAD_INTAKE_PORT": "0"},
+    )
+    programs.append(mta)
+    port = await mta.port("listening")
+
+    with pytest.raises(ConnectionRefusedError):
+        await asyncio.open_connection("127.0.0.2", port)
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    assert (await reader.readline()).startswith(b"220 ")
+    writer.transport.abort()
+    assert await mta.stop() == 0
+
+
 @pytest.mark.parametrize(
     ("arguments", "code", "text"),
     [
@@ -146,6 +191,8 @@ async def test_clients_begin_with_tls_beside_or_instead_of_the_port_in_clear(
         (("worker", "--queue", "memory://q", "--relay", "x:y"), 2, "not a host and port"),
         (("intake",), 2, "--queue"),
         (("intake", "--queue", "memory://q", "--listen", "127.0.0.1:0"), 1, "INTAKE_TLS_CERT"),
+        (("intake", "--queue", "memory://q", "--listen", "*:0"), 1, "--relay-from"),
+        (("intake", "--queue", "memory://q", "--relay-from", "10.0.0.1/8"), 2, "write 10.0.0.0/8"),
         (("mta", "--queue", "memory://q", "--relay", "x", "--receivers", "1"), 1, "memory"),
     ],
 )

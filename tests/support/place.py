@@ -42,7 +42,7 @@ class Place:
                 "view": {"sliceWindow": "1h", "bucketCount": 3},
                 "retry": {"lanes": ["1s", "2s", "5s"], "maxAge": "1h"},
                 "workers": self.workers(1),
-                "intake": {"replicas": 1, "port": 2525},
+                "intake": self.intake(1),
                 **spec,
             },
         }
@@ -51,6 +51,10 @@ class Place:
         """Return the `workers` of a spec that relay to the sink."""
         relay = {"host": "sink", "port": 2525, "tls": "none"}
         return {"replicas": replicas, "handler": {"relay": relay}, "concurrency": 20}
+
+    def intake(self, replicas: int, *relay_from: str) -> Manifest:
+        """Return the `intake` of a spec; by default it relays for forwarded ports (`smtp`)."""
+        return {"replicas": replicas, "port": 2525, "relayFrom": [*relay_from] or ["127.0.0.0/8"]}
 
     def apply(self, *manifests: Manifest) -> None:
         self.kubectl.apply(*manifests)

@@ -60,6 +60,11 @@ def view(window: str, buckets: int, pace: int = 1000) -> dict[str, Any]:
     return {"sliceWindow": window, "bucketCount": buckets, "updateBrowseStartPace": pace}
 
 
+def intake(*relay_from: str, **intake: Any) -> dict[str, Any]:
+    """Return `spec.intake`, without replicas, and for pods of 10.0.0.0/8 by default."""
+    return {"replicas": 0, "relayFrom": [*relay_from] or ["10.0.0.0/8"]} | intake
+
+
 def workers(replicas: int = 0) -> dict[str, Any]:
     """Return `spec.workers`; no replicas, since no kubelet runs pods in these tests."""
     return {"replicas": replicas, "handler": {"relay": {"host": "sink", "port": 2525}}}

@@ -29,6 +29,10 @@ def _relay(**relay: Any) -> Spec:
     return {"workers": {"handler": {"relay": {"host": "h"} | relay}}}
 
 
+def _intake(**intake: Any) -> Spec:
+    return {"intake": {"relayFrom": ["10.0.0.0/8"]} | intake}
+
+
 def _retry(*lanes: str, max_age: str = "1h") -> Spec:
     return {"retry": {"lanes": list(lanes), "maxAge": max_age}}
 
@@ -68,7 +72,12 @@ MAIL_QUEUES = (
     Case(_relay(host="192.0.2.1")),
     Case(_relay(host="2001:db8::25")),
     Case({"workers": {"replicas": -1, "handler": {"relay": {"host": "h"}}}}, "replicas"),
-    Case({"intake": {"port": 65536}}, "port"),
+    Case(_intake(port=65536), "port"),
+    Case(_intake(relayFrom=[]), "relayFrom"),
+    Case(_intake(relayFrom=["pods"]), "relayFrom"),
+    Case(_intake(relayFrom=["10.0.0.0/8,fd00::/8"]), "relayFrom"),
+    Case(_intake(relayFrom=["10.0.0.0/255.0.0.0"]), "relayFrom"),
+    Case(_intake(relayFrom=["10.0.0.0/8", "192.0.2.1", "::1", "fd00::/8"])),
     Case({"deletionPolicy": "Forget"}, "deletionPolicy"),
     Case({"clusterRef": {}}, "clusterRef.name"),
 )

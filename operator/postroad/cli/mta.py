@@ -17,8 +17,15 @@ from postroad.cli.delivering import (
 )
 from postroad.cli.queues import queue_option
 from postroad.cli.receivers import receive_in_children
-from postroad.cli.receiving import certificate_of, listen_option, receive, with_address
+from postroad.cli.receiving import (
+    certificate_of,
+    listen_option,
+    receive,
+    relay_from_option,
+    with_clients,
+)
 from postroad.cli.serving import process, run
+from postroad.domain.networks import Networks
 from postroad.domain.nexthops import NextHop
 from postroad.errors import InvalidSettings, PostroadError
 from postroad.settings import Settings, from_environment
@@ -27,6 +34,7 @@ from postroad.settings import Settings, from_environment
 @click.command()
 @queue_option
 @listen_option
+@relay_from_option
 @relay_option
 @tls_option
 @concurrency_option
@@ -40,6 +48,7 @@ from postroad.settings import Settings, from_environment
 def mta(
     url: str,
     listen: str | None,
+    relay_from: Networks | None,
     relay: str | None,
     tls: str | None,
     concurrency: int | None,
@@ -54,7 +63,8 @@ def mta(
     """
     if receivers and url.startswith("memory:"):
         raise InvalidSettings("a queue in this process' memory cannot be reached by receivers")
-    settings = with_address(with_relay(from_environment(), relay, tls, concurrency), listen)
+    settings = with_relay(from_environment(), relay, tls, concurrency)
+    settings = with_clients(settings, listen, relay_from)
     certificate = certificate_of(settings.intake)
     run(settings, _serve(settings, url, next_hop(settings), certificate, receivers))
 

@@ -14,6 +14,7 @@ import click
 
 from postroad.bootstrap import open_queue
 from postroad.domain.durations import parse_duration
+from postroad.domain.networks import Networks
 from postroad.domain.nexthops import parse_host_port
 from postroad.domain.selectors import Selector
 from postroad.errors import InvalidInput
@@ -58,7 +59,24 @@ class AddressType(click.ParamType[str]):
         return str(value)
 
 
+class NetworksType(click.ParamType[Networks]):
+    """Networks such as `10.0.0.0/8`, comma separated."""
+
+    name = "networks"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> Networks:
+        if isinstance(value, Networks):
+            return value
+        try:
+            return Networks.parse(value)
+        except InvalidInput as error:
+            self.fail(str(error), param, ctx)
+
+
 DURATION = DurationType()
+NETWORKS = NetworksType()
 LISTEN, RELAY = AddressType(0), AddressType(1)
 
 queue_option = click.option(

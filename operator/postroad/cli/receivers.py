@@ -21,10 +21,10 @@ from datetime import timedelta
 from typing import Any
 
 from postroad.bootstrap import lock_of
-from postroad.cli.receiving import ports_of
+from postroad.cli.receiving import log_rules, ports_of, rules_of
 from postroad.cli.serving import Process
 from postroad.errors import ReceiverEnded
-from postroad.intake.server import BACKLOG, cannot_listen
+from postroad.intake.server import BACKLOG, EVERY_ADDRESS, cannot_listen
 from postroad.settings import Settings
 from postroad.telemetry.logs import logger
 
@@ -42,6 +42,7 @@ async def receive_in_children(this: Process, settings: Settings, url: str, count
     children: list[Child] = []
     try:
         with ExitStack() as sockets:
+            log_rules(this.queue, settings.intake)
             listening = {
                 sockets.enter_context(_listen(settings, port)): tls
                 for port, tls in ports_of(settings.intake)
@@ -79,12 +80,13 @@ async def _watch(this: Process, children: list[Child], addresses: list[str]) -> 
 def _listen(settings: Settings, port: int) -> socket.socket:
     host = settings.intake.host
     try:
-        if not host and socket.has_dualstack_ipv6():
+        if host == EVERY_ADDRESS and socket.has_dualstack_ipv6():
             return socket.create_server(
                 ("", port), family=socket.AF_INET6, backlog=BACKLOG, dualstack_ipv6=True
             )
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        return socket.create_server((host, port), family=family, backlog=BACKLOG)
+        at = ("" if host == EVERY_ADDRESS else host, port)
+        return socket.create_server(at, family=family, backlog=BACKLOG)
     except OSError as error:
         raise cannot_listen(host, port, error) from error
 
@@ -109,6 +111,7 @@ async def _start(
     section = settings.intake
     environment = {
         "POSTROAD_HEALTH_PORT": "0",  # the probes are this process' to answer
+        "POSTROAD_INTAKE_RELAY_FROM": str(rules_of(section).relay_from),
         "POSTROAD_INTAKE_MAX_SESSIONS": str(-(-section.max_sessions // count)),
     }
     if section.client_sessions is not None:

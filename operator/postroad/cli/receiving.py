@@ -10,17 +10,23 @@ import click
 from postroad.adapters.machine.clocks import MachineChance, MachineClock
 from postroad.adapters.network.certificates import ServerCertificate
 from postroad.bootstrap.transports import hostname_of
-from postroad.cli.queues import LISTEN, queue_option
+from postroad.cli.queues import LISTEN, NETWORKS, queue_option
 from postroad.cli.serving import Inheritance, Process, process, run
 from postroad.cli.upkeep import SELDOM, upkeep
+from postroad.domain.networks import LOOPBACK, Networks
 from postroad.domain.nexthops import parse_host_port
 from postroad.errors import InvalidSettings
 from postroad.intake.clients import ClientLimits
 from postroad.intake.dialogue import Offer
 from postroad.intake.patience import Patience
+from postroad.intake.rights import Rules
 from postroad.intake.server import SmtpServer
 from postroad.intake.sessions import Receiver
+from postroad.ports.queue import MailQueue
 from postroad.settings import BareLineEnds, Intake, Settings, from_environment
+from postroad.telemetry.logs import logger
+
+_log = logger("intake")
 
 STANDARD_INPUT = 0
 NONE_INHERITED: Mapping[int, bool] = {}
@@ -30,14 +36,23 @@ listen_option = click.option(
     "--listen",
     type=LISTEN,
     metavar="HOST:PORT",
-    help="Where to listen (or POSTROAD_INTAKE_HOST and POSTROAD_INTAKE_PORT; default: port 2525 of "
-    "all addresses).",
+    help="Where to listen (or POSTROAD_INTAKE_HOST and POSTROAD_INTAKE_PORT; default: "
+    "127.0.0.1:2525). *:PORT is that port of all addresses. Other than loopback addresses need "
+    "--relay-from.",
+)
+relay_from_option = click.option(
+    "--relay-from",
+    type=NETWORKS,
+    metavar="NETWORKS",
+    help="Networks whose clients may send, to any recipient: 10.0.0.0/8,2001:db8::/32 (or "
+    "POSTROAD_INTAKE_RELAY_FROM; default: loopback).",
 )
 
 
 @click.command()
 @queue_option
 @listen_option
+@relay_from_option
 @click.option("--create", is_flag=True, help="Create what is missing of the queue.")
 @click.option("--inherited", type=click.IntRange(3), hidden=True)
 @click.option("--inherited-tls", type=click.IntRange(3), hidden=True)
@@ -45,6 +60,7 @@ listen_option = click.option(
 def intake(
     url: str,
     listen: str | None,
+    relay_from: Networks | None,
     create: bool,
     inherited: int | None,
     inherited_tls: int | None,
@@ -55,19 +71,49 @@ def intake(
     Probes and metrics are answered on port 8080 of all addresses (POSTROAD_HEALTH_PORT; 0: any that
     is free).
     """
-    settings = with_address(from_environment(), listen)
+    settings = with_clients(from_environment(), listen, relay_from)
     given = {inherited: False, inherited_tls: True}
     listening = {number: tls for number, tls in given.items() if number is not None}
     run(settings, _receive(settings, url, create, listening, lock))
 
 
-def with_address(settings: Settings, listen: str | None) -> Settings:
-    """Return the settings with what the command line says of where to listen."""
-    if listen is None:
-        return settings
-    host, port = parse_host_port(listen, settings.intake.port)
-    section = settings.intake.model_copy(update={"host": host, "port": port})
+def with_clients(
+    settings: Settings, listen: str | None, relay_from: Networks | None = None
+) -> Settings:
+    """Return the settings with what the command line says of where to listen, and for whom.
+
+    Raises: InvalidSettings for an intake that other machines reach while no setting says which of
+    them may send: it would refuse for good what it accepted before it was upgraded.
+    """
+    update: dict[str, object] = {} if relay_from is None else {"relay_from": relay_from}
+    if listen is not None:
+        update["host"], update["port"] = parse_host_port(listen, settings.intake.port)
+    section = settings.intake.model_copy(update=update)
+    is_local = section.host == "localhost" or section.host in LOOPBACK
+    if section.relay_from is None and not is_local:
+        raise InvalidSettings(
+            f"the intake would listen on {section.host}, and it is not set which clients may send",
+            hint="name their networks with --relay-from or POSTROAD_INTAKE_RELAY_FROM",
+        )
     return settings.model_copy(update={"intake": section})
+
+
+def rules_of(section: Intake) -> Rules:
+    """Return which clients may do what."""
+    return Rules(relay_from=section.relay_from or LOOPBACK)
+
+
+def log_rules(queue: MailQueue, section: Intake) -> None:
+    """Write for whom this intake relays into the log, before it listens."""
+    networks = rules_of(section).relay_from
+    _log.info("relaying for", queue=queue.name, networks=str(networks))
+    if networks.hold_the_internet:
+        _log.warning(
+            "open relay: the whole Internet may send to any recipient",
+            queue=queue.name,
+            networks=str(networks),
+            hint="name only the networks of your own clients in POSTROAD_INTAKE_RELAY_FROM",
+        )
 
 
 async def _receive(
@@ -113,11 +159,13 @@ async def receive(
         None if certificate is None else certificate.context,
         patience,
         section.bare_line_ends is BareLineEnds.NORMALISE,
+        rules_of(section),
     )
     server = SmtpServer(
         receiver, max_sessions=section.max_sessions, client_limits=client_limits(section)
     )
     if listening is None:
+        log_rules(this.queue, section)
         for port, tls in ports_of(section):
             await server.listen(section.host, port, tls=tls)
     else:

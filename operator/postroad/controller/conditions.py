@@ -20,6 +20,7 @@ CONFIGURATION_ACCEPTED = "ConfigurationAccepted"
 BROKER_READY, VIEW_READY, BLOBS_READY = "BrokerReady", "ViewReady", "BlobsReady"
 WORKERS_READY, INTAKE_READY = "WorkersReady", "IntakeReady"
 PIPELINE_READY, DURABLE = "PipelineReady", "Durable"
+RELAY_RESTRICTED = "RelayRestricted"
 
 PENDING = "Pending"
 """The reason while nothing was found yet, neither good nor bad."""

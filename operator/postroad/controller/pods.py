@@ -15,6 +15,7 @@ from postroad.controller.cluster_spec import QueueClusterSpec
 from postroad.controller.drift import hash_of
 from postroad.controller.merging import merged
 from postroad.controller.queue_facts import Queue, Surroundings
+from postroad.controller.spec import Intake
 
 USER = 10001
 """User and group of the image."""
@@ -40,7 +41,7 @@ def pod_template(
     partial: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
     """Return the PodTemplateSpec of a component, the user's partial template merged in.
-    Raises: InvalidInput for a partial template of another shape."""
+    Raises: InvalidInput for a partial template of another shape, and for `relayFrom`."""
     ours = {
         "metadata": {"labels": dict(labels), "annotations": {}},
         "spec": _pod_spec(queue, around, component, labels),
@@ -97,6 +98,8 @@ def _container(queue: Queue, around: Surroundings, component: str) -> dict[str, 
         ports.append({"name": "smtp", "containerPort": port, "protocol": "TCP"})
     mounts = [{"name": "tmp", "mountPath": "/tmp"}]  # noqa: S108 - the pod's own emptyDir
     environment = credentials(around.cluster)
+    if component == "intake" and queue.spec.intake:
+        environment += _listening(queue.spec.intake)
     if around.authorities:
         mounts.append({"name": "authorities", "mountPath": AUTHORITIES_FOLDER})
         file = f"{AUTHORITIES_FOLDER}/{AUTHORITIES_KEY}"
@@ -119,6 +122,15 @@ def _container(queue: Queue, around: Surroundings, component: str) -> dict[str, 
         },
         "volumeMounts": mounts,
     }
+
+
+def _listening(intake: Intake) -> list[dict[str, Any]]:
+    """Not in the ConfigMap, which running containers of an older image read when they restart: such
+    a one knows no `*`."""
+    return [
+        {"name": "POSTROAD_INTAKE_HOST", "value": "*"},
+        {"name": "POSTROAD_INTAKE_RELAY_FROM", "value": str(intake.networks)},
+    ]
 
 
 def _probe(path: str, period: int, failures: int) -> dict[str, Any]:

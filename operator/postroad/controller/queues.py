@@ -150,10 +150,17 @@ class Queues:
         return good("Spec", "looked at")
 
     def _advice(self, queue: Queue) -> list[Finding]:
-        if queue.spec.pipeline is None:
-            return []
-        message = "this release runs no Spark jobs; spec.pipeline is kept for one that does"
-        return [advice(aspect.PIPELINE_READY, "NotSupported", message)]
+        said = []
+        if queue.spec.pipeline is not None:
+            message = "this release runs no Spark jobs; spec.pipeline is kept for one that does"
+            said.append(advice(aspect.PIPELINE_READY, "NotSupported", message))
+        if queue.spec.intake is not None and queue.spec.intake.is_open_relay:
+            message = (
+                "spec.intake.relayFrom holds the whole Internet: whatever reaches the intake may "
+                "send to any recipient; name only the networks of your own clients"
+            )
+            said.append(advice(aspect.RELAY_RESTRICTED, "OpenRelay", message))
+        return said
 
     async def _make_children(self, cluster: Cluster, look: Look) -> list[Finding]:
         """Workers that run before there is a queue would only fail; once there was one, they are

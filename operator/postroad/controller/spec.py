@@ -19,6 +19,7 @@ from postroad.controller.spec_parts import (
     Host,
     Model,
     Name,
+    NetworkText,
     Port,
     Replicas,
     Schedule,
@@ -26,6 +27,8 @@ from postroad.controller.spec_parts import (
 )
 from postroad.domain.configuration import ViewConfiguration
 from postroad.domain.lifetimes import DEAD_LETTER_LIFETIME
+from postroad.domain.networks import Networks
+from postroad.errors import InvalidInput
 
 AT_LEAST_A_SECOND = at_least(timedelta(seconds=1))
 
@@ -171,6 +174,37 @@ class Intake(Model):
 
     port: Port = 2525
     """Port of the Service, and port that the pods listen on."""
+
+    relay_from: Annotated[list[NetworkText], Field(min_length=1, max_length=64)] | None = None
+    """Networks whose clients may send, to any recipient: 10.244.0.0/16 or 2001:db8::/32. Required,
+    as no network is safe everywhere. What counts is the address that a pod sees: that of a node
+    where a load balancer or a node port hides the client's, a loopback address for `kubectl
+    port-forward`."""
+
+    @property
+    def networks(self) -> Networks:
+        """`relayFrom` as networks. A spec from before the field existed has none, and is no reason
+        not to go on with the rest of it: so this is no part of the validation.
+
+        Raises: InvalidInput.
+        """
+        if self.relay_from is None:
+            raise InvalidInput(
+                "spec.intake.relayFrom is missing: list the networks whose clients may send; "
+                "until then the queue's pods stay as they are"
+            )
+        try:
+            return Networks.of(self.relay_from)
+        except InvalidInput as error:
+            raise InvalidInput(f"spec.intake.relayFrom: {error}") from error
+
+    @property
+    def is_open_relay(self) -> bool:
+        """Whether every client of the Internet may send."""
+        try:
+            return self.networks.hold_the_internet
+        except InvalidInput:
+            return False
 
 
 class Job(Model):

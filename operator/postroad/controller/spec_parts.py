@@ -26,6 +26,9 @@ NAME_PATTERN = "^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$"
 HOST_PATTERN = "^([A-Za-z0-9_][-A-Za-z0-9_.]*|[0-9A-Fa-f.]*:[0-9A-Fa-f:.]*)$"
 """A host name (A-labels), an IPv4 or an IPv6 address."""
 
+NETWORK_PATTERN = "^([0-9]{1,3}([.][0-9]{1,3}){3}|[0-9A-Fa-f.]*:[0-9A-Fa-f:.]*)(/[0-9]{1,3})?$"
+"""The form of a network or an address, of IPv4 or IPv6; `domain.networks` has the rest."""
+
 
 def _alias(name: str) -> str:
     return to_camel(name).replace("Url", "URL")
@@ -80,6 +83,7 @@ Duration = Annotated[
 ]
 Name = Annotated[str, Field(min_length=1, max_length=253, pattern=NAME_PATTERN)]
 Host = Annotated[str, Field(min_length=1, max_length=253, pattern=HOST_PATTERN)]
+NetworkText = Annotated[str, Field(min_length=2, max_length=49, pattern=NETWORK_PATTERN)]
 PortInRange = holds(has_port_in_range, "the port must be between 1 and 65535")
 Port = Annotated[int, Field(ge=1, le=65535)]
 Replicas = Annotated[int, Field(ge=0, le=1000)]

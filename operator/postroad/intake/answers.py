@@ -20,6 +20,9 @@ FULL = Reply(452, ("4.3.1 no space left, come again",))
 IDLE = Reply(421, ("4.4.2 idle for too long",))
 TOO_SLOW = Reply(421, ("4.7.0 the mail comes too slowly",))
 TOO_LONG = Reply(421, ("4.7.0 this session is too long, come again",))
+NO_RELAYING = Reply(550, ("5.7.1 relaying denied: no mail is accepted from your address",))
+"""Source: RFC 3463 3.8 (delivery not authorised); RFC 5321 4.2.3 (550, for policy reasons)."""
+
 LINE_TOO_LONG = Reply(500, ("5.5.2 line too long",))
 
 

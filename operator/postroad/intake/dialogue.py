@@ -14,7 +14,9 @@ from typing import NamedTuple
 
 from postroad.domain.mail import DsnOptions, RecipientDsn
 from postroad.domain.replies import Reply
+from postroad.intake import answers
 from postroad.intake.commands import MailFrom, Refused, parse_mail, parse_rcpt, split_command
+from postroad.intake.rights import Rights
 
 MOST_ERRORS = 20
 """Refused commands since the last accepted mail, after which the session ends: the client is
@@ -114,6 +116,7 @@ class Dialogue:
     """The state of one client's session."""
 
     offer: Offer
+    rights: Rights
     admission: Admission | None = None
     client_name: str | None = None
     is_extended: bool = False
@@ -237,6 +240,8 @@ class Dialogue:
         if self._mail_from is None:
             return _NEEDLESS
         wanted = parse_rcpt(argument, utf8=self._mail_from.utf8)
+        if not self.rights.may_relay:
+            return answers.NO_RELAYING
         if "@" not in wanted.recipient:  # the bare postmaster is this host's (RFC 5321 4.5.1)
             wanted = wanted._replace(recipient=f"{wanted.recipient}@{self.offer.hostname}")
         if wanted.recipient in self._recipients:

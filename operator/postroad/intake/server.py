@@ -2,8 +2,7 @@
 
 A full intake accepts no connection: clients wait in the backlog, where another process that shares
 the listening socket finds them. A client that has its share of sessions is refused with 421.
-It takes mail from whoever can reach it, for anybody: who may reach it is for the network to say
-(a NetworkPolicy, or a listening address).
+Every client gets a session; what it may do there follows from its address (rights.py).
 """
 
 from __future__ import annotations
@@ -29,6 +28,9 @@ _log = logger("intake")
 
 BACKLOG = 1024
 """Clients that may wait to be accepted."""
+
+EVERY_ADDRESS = "*"
+"""The host that stands for all addresses of this machine, of both families."""
 
 PAUSE_SECONDS = 1.0
 """After an accept that failed for want of something (descriptors, memory)."""
@@ -165,7 +167,8 @@ class SmtpServer:
             return
         except ConnectionLost:
             return  # the client has left
-        await Session(wire, self._receiver, partial(self._admit, address)).run()
+        rights = self._receiver.rules.rights_of(address)
+        await Session(wire, self._receiver, rights, partial(self._admit, address)).run()
 
     async def _shake_hands(self, connection: socket.socket, wire: ServingWire) -> None:
         receiver, session = self._receiver, asyncio.current_task()
@@ -204,15 +207,16 @@ def cannot_listen(host: str, port: int, error: OSError) -> InvalidSettings:
 
 
 def _bound(host: str, port: int) -> list[socket.socket]:
-    """Return a listening socket for each address of a host, one for both families when it is empty.
+    """Return a listening socket for each address of a host, one for both families for `*`.
     Raises: OSError."""
-    if not host and socket.has_dualstack_ipv6():
+    if host == EVERY_ADDRESS and socket.has_dualstack_ipv6():
         return [
             socket.create_server(
                 ("", port), family=socket.AF_INET6, backlog=BACKLOG, dualstack_ipv6=True
             )
         ]
-    found = socket.getaddrinfo(host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    name = None if host == EVERY_ADDRESS else host
+    found = socket.getaddrinfo(name, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     bound: list[socket.socket] = []
     try:
         for family, address in dict.fromkeys((info[0], str(info[4][0])) for info in found):

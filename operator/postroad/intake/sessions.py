@@ -30,6 +30,7 @@ from postroad.intake.dialogue import Admission, Dialogue, Offer, Step
 from postroad.intake.incoming import Incoming
 from postroad.intake.patience import Deadlines, Patience
 from postroad.intake.received import trace_field
+from postroad.intake.rights import Rights, Rules
 from postroad.ports.clock import Chance, Clock
 from postroad.ports.queue import MailQueue
 from postroad.telemetry.logs import logger
@@ -65,6 +66,8 @@ class Receiver:
     normalises_line_ends: bool = False
     """Whether a bare CR or LF in a mail becomes CRLF; else the mail is refused."""
 
+    rules: Rules = field(default_factory=Rules)
+
     _counters: dict[str, Counter] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -90,13 +93,17 @@ class Session:
     """Runs one session to its end."""
 
     def __init__(
-        self, wire: ServingWire, receiver: Receiver, admission: Admission | None = None
+        self,
+        wire: ServingWire,
+        receiver: Receiver,
+        rights: Rights,
+        admission: Admission | None = None,
     ) -> None:
         self._wire = wire
         self._receiver = receiver
         self._patience = receiver.patience
         self._deadlines = Deadlines(receiver.patience, wire.now)
-        self._dialogue = Dialogue(receiver.offer, admission)
+        self._dialogue = Dialogue(receiver.offer, rights, admission)
         self._go_ahead = Reply(220)
         """The reply to STARTTLS. The task sends it, in one go with the start: a client that had it
         earlier would begin with TLS before this side does."""

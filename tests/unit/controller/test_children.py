@@ -17,7 +17,10 @@ from postroad.controller.merging import merged
 from postroad.controller.namespaces import allows
 from postroad.controller.queue_facts import Queue, Surroundings
 from postroad.controller.workloads import workload_finding
+from postroad.domain.networks import Networks
 from postroad.errors import InvalidInput
+from postroad.intake.server import EVERY_ADDRESS
+from postroad.settings import from_environment
 
 CLUSTER = QueueClusterSpec.model_validate(
     {
@@ -57,7 +60,10 @@ def test_a_queue_without_programs_has_only_its_configuration() -> None:
 
 def test_all_children_are_there_and_owned() -> None:
     found = children(
-        queue(workers={"replicas": 3, "handler": RELAY}, intake={"replicas": 1}),
+        queue(
+            workers={"replicas": 3, "handler": RELAY},
+            intake={"replicas": 1, "relayFrom": ["10.0.0.0/8"]},
+        ),
         authorities="PEM",
     )
 
@@ -78,7 +84,7 @@ def test_all_children_are_there_and_owned() -> None:
 def test_pods_read_servers_and_behaviour_from_the_configuration() -> None:
     spec = {
         "workers": {"handler": RELAY, "concurrency": 9},
-        "intake": {"port": 2600},
+        "intake": {"port": 2600, "relayFrom": ["10.0.0.0/8"]},
         "retry": {"lanes": ["90s", "1h30m"], "maxAge": "48h", "deadLetterLifetime": "96h"},
         "broker": {"deliveryLimit": 4},
     }
@@ -105,6 +111,45 @@ def test_pods_read_servers_and_behaviour_from_the_configuration() -> None:
         "POSTROAD_WORKER_CONCURRENCY": "9",
         "POSTROAD_INTAKE_PORT": "2600",
     }
+
+
+def intake_environment(relay_from: list[str]) -> dict[str, str]:
+    found = children(queue(intake={"relayFrom": relay_from}))["Deployment", "out-intake"]
+    (container,) = found["spec"]["template"]["spec"]["containers"]
+    return {each["name"]: each["value"] for each in container["env"] if "value" in each}
+
+
+def test_an_intake_listens_to_all_and_relays_for_the_networks_that_are_named() -> None:
+    """As its program reads it."""
+    environment = intake_environment(["127.0.0.0/8", "10.244.0.0/16", "fd00::/8"])
+
+    section = from_environment(environment).intake
+    assert section.host == EVERY_ADDRESS
+    assert section.relay_from == Networks.parse("127.0.0.0/8, 10.244.0.0/16, fd00::/8")
+
+
+@pytest.mark.parametrize(
+    ("relay_from", "said"),
+    [(None, "relayFrom is missing"), (["10.0.0.1/8"], "relayFrom: .* write 10.0.0.0/8")],
+)
+def test_an_intake_without_networks_is_not_made_and_the_field_is_named(
+    relay_from: list[str] | None, said: str
+) -> None:
+    intake = {"replicas": 1} | ({} if relay_from is None else {"relayFrom": relay_from})
+
+    with pytest.raises(InvalidInput, match=said):
+        children(queue(intake=intake))
+
+
+def test_workers_do_not_roll_when_the_networks_change() -> None:
+    def pods(network: str) -> tuple[object, object]:
+        found = children(queue(workers={"handler": RELAY}, intake={"relayFrom": [network]}))
+        return found["Deployment", "out-worker"]["spec"], found["Deployment", "out-intake"]["spec"]
+
+    (worker, intake), (same_worker, other_intake) = pods("10.0.0.0/8"), pods("192.0.2.0/24")
+
+    assert worker == same_worker
+    assert intake != other_intake
 
 
 def test_credentials_are_only_ever_referred_to() -> None:

@@ -13,8 +13,10 @@ from postroad.intake.dialogue import (
     Offer,
     Step,
 )
+from postroad.intake.rights import Rights
 
 OFFER = Offer("intake.example", max_size_bytes=1000, max_recipients=3)
+INSIDE = Rights(may_relay=True)
 
 
 def say(dialogue: Dialogue, *lines: str) -> list[int]:
@@ -22,7 +24,7 @@ def say(dialogue: Dialogue, *lines: str) -> list[int]:
 
 
 def test_a_transaction_comes_to_its_envelope() -> None:
-    dialogue = Dialogue(OFFER)
+    dialogue = Dialogue(OFFER, INSIDE)
 
     codes = say(
         dialogue,
@@ -44,7 +46,7 @@ def test_a_transaction_comes_to_its_envelope() -> None:
 
 
 def test_commands_out_of_order_are_refused() -> None:
-    dialogue = Dialogue(OFFER)
+    dialogue = Dialogue(OFFER, INSIDE)
 
     assert say(dialogue, "MAIL FROM:<a@b.example>") == [503]
     assert say(dialogue, "EHLO x", "RCPT TO:<a@b.example>", "DATA") == [250, 503, 503]
@@ -54,21 +56,21 @@ def test_commands_out_of_order_are_refused() -> None:
 
 def test_a_new_hello_and_rset_forget_the_transaction() -> None:
     for forget in ("EHLO again", "RSET"):
-        dialogue = Dialogue(OFFER)
+        dialogue = Dialogue(OFFER, INSIDE)
         say(dialogue, "EHLO x", "MAIL FROM:<>", "RCPT TO:<a@b.example>", forget)
 
         assert say(dialogue, "RCPT TO:<a@b.example>", "DATA", "MAIL FROM:<>") == [503, 503, 250]
 
 
 def test_an_announced_size_beyond_the_limit_is_refused_at_once() -> None:
-    dialogue = Dialogue(OFFER)
+    dialogue = Dialogue(OFFER, INSIDE)
 
     assert say(dialogue, "EHLO x", "MAIL FROM:<> SIZE=1001") == [250, 552]
     assert say(dialogue, "MAIL FROM:<> SIZE=1000") == [250]
 
 
 def test_recipients_beyond_the_limit_are_to_come_in_another_mail() -> None:
-    dialogue = Dialogue(OFFER)
+    dialogue = Dialogue(OFFER, INSIDE)
     say(dialogue, "EHLO x", "MAIL FROM:<>")
 
     codes = say(dialogue, *(f"RCPT TO:<r{number}@b.example>" for number in range(5)))
@@ -77,7 +79,7 @@ def test_recipients_beyond_the_limit_are_to_come_in_another_mail() -> None:
 
 
 def test_starttls_is_offered_once_and_forgets_what_was_said_in_clear() -> None:
-    dialogue = Dialogue(Offer("intake.example", 1000, tls=True))
+    dialogue = Dialogue(Offer("intake.example", 1000, tls=True), INSIDE)
     offered = dialogue.answer(b"EHLO x")[0].lines
     say(dialogue, "MAIL FROM:<>")
 
@@ -92,7 +94,7 @@ def test_starttls_is_offered_once_and_forgets_what_was_said_in_clear() -> None:
 
 
 def test_the_protocol_is_named_as_it_was_spoken() -> None:
-    dialogue = Dialogue(Offer("intake.example", 1000, tls=True))
+    dialogue = Dialogue(Offer("intake.example", 1000, tls=True), INSIDE)
 
     def spoken(hello: str, mail: str = "MAIL FROM:<>") -> str:
         say(dialogue, hello, mail, "RCPT TO:<a@b.example>", "DATA")
@@ -106,7 +108,7 @@ def test_the_protocol_is_named_as_it_was_spoken() -> None:
 
 
 def test_a_client_that_only_errs_is_sent_away() -> None:
-    dialogue = Dialogue(OFFER)
+    dialogue = Dialogue(OFFER, INSIDE)
 
     steps = [dialogue.answer(b"NONSENSE")[1] for _ in range(MOST_ERRORS)]
 
@@ -114,7 +116,7 @@ def test_a_client_that_only_errs_is_sent_away() -> None:
 
 
 def test_a_name_that_could_break_out_of_the_trace_field_is_refused() -> None:
-    dialogue = Dialogue(OFFER)
+    dialogue = Dialogue(OFFER, INSIDE)
 
     assert say(dialogue, "EHLO", "EHLO a b", "EHLO a(b", "HELO a;b", "EHLO <x>") == [501] * 5
     assert say(dialogue, "EHLO [192.0.2.1]", "EHLO [IPv6:2001:db8::1]") == [250, 250]
@@ -131,7 +133,7 @@ PARTS = (*((line,) for line in LINES), ENVELOPE, ENVELOPE[:3], ENVELOPE[1:])
 
 @given(st.lists(st.sampled_from(PARTS), max_size=15))
 def test_data_is_only_accepted_for_a_whole_envelope(parts: list[tuple[str, ...]]) -> None:
-    dialogue = Dialogue(OFFER)
+    dialogue = Dialogue(OFFER, INSIDE)
     for line in chain.from_iterable(parts):
         reply, step = dialogue.answer(line.encode())
 
@@ -145,18 +147,18 @@ def test_data_is_only_accepted_for_a_whole_envelope(parts: list[tuple[str, ...]]
 
 def test_a_name_that_is_not_ascii_is_no_name_of_a_host() -> None:
     """It would stand in the trace field, and make a 7-bit mail 8-bit."""
-    dialogue = Dialogue(OFFER)
+    dialogue = Dialogue(OFFER, INSIDE)
 
     assert say(dialogue, "EHLO münchen.example", "EHLO x\u202e", "HELO x\u0085") == [501] * 3
     assert say(dialogue, "EHLO [IPv6:2001:db8::1]", "EHLO xn--mnchen-3ya.example") == [250] * 2
 
 
 def test_notifications_that_are_never_made_are_not_offered() -> None:
-    assert "DSN" not in Dialogue(OFFER).answer(b"EHLO x")[0].lines
+    assert "DSN" not in Dialogue(OFFER, INSIDE).answer(b"EHLO x")[0].lines
 
 
 def test_malformed_recipients_are_counted_apart_from_other_errors() -> None:
-    dialogue = Dialogue(OFFER)
+    dialogue = Dialogue(OFFER, INSIDE)
     say(dialogue, "EHLO x", "MAIL FROM:<>")
 
     assert say(dialogue, *["RCPT TO:<no>"] * (MOST_REFUSED_RECIPIENTS - 1)) == [501] * 99
@@ -164,7 +166,7 @@ def test_malformed_recipients_are_counted_apart_from_other_errors() -> None:
 
 
 def test_an_accepted_mail_makes_up_for_errors_before_it() -> None:
-    dialogue = Dialogue(OFFER)
+    dialogue = Dialogue(OFFER, INSIDE)
 
     for _ in range(3):
         assert say(dialogue, "EHLO x", *["NONSENSE"] * (MOST_ERRORS - 1))[-1] == 502
@@ -172,9 +174,22 @@ def test_an_accepted_mail_makes_up_for_errors_before_it() -> None:
 
 
 def test_the_bare_postmaster_is_this_hosts() -> None:
-    dialogue = Dialogue(OFFER)
+    dialogue = Dialogue(OFFER, INSIDE)
 
     say(dialogue, "EHLO x", "MAIL FROM:<>", "RCPT TO:<Postmaster>", "DATA")
 
     assert dialogue.transaction is not None
     assert dialogue.transaction.recipients == ("Postmaster@intake.example",)
+
+
+def test_a_client_that_may_not_relay_has_no_recipient_and_so_no_mail() -> None:
+    dialogue = Dialogue(OFFER, Rights(may_relay=False))
+    say(dialogue, "EHLO x", "MAIL FROM:<>")
+
+    replies = [
+        str(dialogue.answer(f"RCPT TO:<{each}>".encode())[0])
+        for each in ("a@b.example", "postmaster", "a@intake.example")
+    ]
+
+    assert {each[:9] for each in replies} == {"550 5.7.1"}
+    assert say(dialogue, "DATA") == [554]

@@ -9,6 +9,7 @@ from postroad.adapters.machine.clocks import MachineChance, MachineClock
 from postroad.adapters.network.serving import ServingWire
 from postroad.intake.dialogue import Offer
 from postroad.intake.patience import Patience
+from postroad.intake.rights import Rights
 from postroad.intake.sessions import Receiver, Session
 from postroad.ports.queue import MailQueue
 from support.accounts import Accounts
@@ -37,7 +38,9 @@ class Talk:
         receiver = Receiver(
             cast("MailQueue", self.queue), offer, MachineClock(), MachineChance(), patience=PATIENCE
         )
-        self._running = asyncio.create_task(Session(self.wire, receiver).run())
+        self._running = asyncio.create_task(
+            Session(self.wire, receiver, Rights(may_relay=True)).run()
+        )
 
     async def say(self, data: bytes) -> None:
         self.wire.data_received(data)

@@ -14,6 +14,7 @@ import pytest
 from postroad.adapters.machine.clocks import MachineChance, MachineClock
 from postroad.adapters.network.serving import ServingWire
 from postroad.intake.dialogue import Offer
+from postroad.intake.rights import Rights
 from postroad.intake.sessions import BURST, Receiver, Session
 from postroad.ports.queue import MailQueue
 from support.accounts import Accounts
@@ -35,7 +36,7 @@ async def a_session(tls: ssl.SSLContext | None = None) -> AsyncIterator[ServingW
     )
     wire = ServingWire()
     wire.connection_made(FakeTransport())
-    running = asyncio.create_task(Session(wire, receiver).run())
+    running = asyncio.create_task(Session(wire, receiver, Rights(may_relay=True)).run())
     await asyncio.sleep(0)
     try:
         yield wire
