@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import asyncio
 from typing import Any
+from uuid import UUID
 
 import pytest
 
 from postroad.adapters.memory.gate import away, no_fault
 from postroad.adapters.memory.servers import MemoryServers
 from postroad.controller.api import DEPLOYMENT, MAIL_QUEUE, NAMESPACE, QUEUE_CLUSTER, SECRET
-from postroad.domain.names import QueueName
+from postroad.domain.names import QueueName, key_of_owner
+from postroad.domain.ownership import Owner
 from support.resources import mail_queue, workers
 from support.running_operator import Running
 
@@ -71,6 +73,37 @@ async def test_delete_leaves_what_others_put_into_the_bucket(operator: Running) 
 
     assert [key async for key in blobs.keys("")] == ["another.queue/mail"]
     assert len(await operator.events("Deleted")) == 1
+
+
+async def test_delete_leaves_the_bytes_of_another_installation(operator: Running) -> None:
+    """It has a queue of the same name and uses the same bucket."""
+    await declare(operator, deletionPolicy="Delete")
+    name = QueueName(operator.namespace, "outgoing")
+    blobs = MemoryServers(operator.memory).blobs(name.bucket("postroad-"))
+    await blobs.put(key_of_owner(name), Owner(UUID(int=7), None).encode(name))
+    await blobs.put(f"{name}/mail", b"theirs")
+
+    await delete(operator)
+    await operator.until_gone(MAIL_QUEUE, "outgoing")
+
+    assert f"{name}/mail" in [key async for key in blobs.keys("")]
+    (said,) = await operator.events("LeftBehind", "Warning")
+    assert "those of another view" in said["note"]
+    assert await what_is_left(operator) == (False, False, True)
+
+
+async def test_delete_takes_the_owner_object_of_its_own_view(operator: Running) -> None:
+    await declare(operator, deletionPolicy="Delete")
+    name = QueueName(operator.namespace, "outgoing")
+    servers = MemoryServers(operator.memory)
+    (incarnation,) = (await servers.views().view(str(name)).identity()).incarnations
+    blobs = servers.blobs(name.bucket("postroad-"))
+    await blobs.put(key_of_owner(name), Owner(incarnation, None).encode(name))
+
+    await delete(operator)
+    await operator.until_gone(MAIL_QUEUE, "outgoing")
+
+    assert await what_is_left(operator) == (False, False, False)
 
 
 async def test_a_queue_made_anew_after_delete_begins_anew(operator: Running) -> None:

@@ -81,11 +81,12 @@ def store_client(server: str = "S3") -> Any:
 
 
 def object_keys(bucket: str) -> list[str] | None:
-    """Return the keys of a bucket; None when there is no such bucket."""
+    """Return the keys of a bucket but those of owner objects; None when there is no such bucket."""
     client = store_client()
     try:
         pages = client.get_paginator("list_objects_v2").paginate(Bucket=bucket)
-        return [entry["Key"] for page in pages for entry in page.get("Contents", ())]
+        keys = [entry["Key"] for page in pages for entry in page.get("Contents", ())]
+        return [each for each in keys if each.count("/") != 1 or not each.endswith("/owner")]
     except ClientError as error:
         if error.response["Error"]["Code"] in {"NoSuchBucket", "404"}:
             return None

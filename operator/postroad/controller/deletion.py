@@ -23,6 +23,7 @@ from postroad.controller.events import NORMAL, WARNING, Announcement
 from postroad.controller.queue_facts import Queue
 from postroad.controller.reporting import Reporter
 from postroad.errors import InvalidQueueName, PostroadError
+from postroad.mailqueue.ownership import check_erasable
 from postroad.ports.clock import Clock
 
 DELETION_TIMEOUT = timedelta(minutes=2)
@@ -76,7 +77,7 @@ class Deletion:
         if await self._pods_run(queue) and not late:
             await self._say(found, "waiting for workers and intake to end")
             return RETRY
-        left = await self._remove(queue)
+        left = await self._remove(queue, late=late)
         if left and not late:
             await self._say(found, "; ".join(map(str, left)))
             return RETRY
@@ -103,7 +104,7 @@ class Deletion:
         over = ("Succeeded", "Failed")
         return any((each.get("status") or {}).get("phase") not in over for each in pods)
 
-    async def _remove(self, queue: Queue) -> list[Left]:
+    async def _remove(self, queue: Queue, *, late: bool) -> list[Left]:
         name = queue.name
         parts = {
             "broker": f"RabbitMQ exchange {name.exchange} and its queues",
@@ -118,15 +119,16 @@ class Deletion:
         parts["blobs"] = (
             f"bucket {bucket}" if queue.owns_bucket else f"objects {name}/ in bucket {bucket}"
         )
-        return [
-            each
-            for each in await asyncio.gather(
-                self._try(parts["broker"], lambda: self._remove_messages(cluster, queue)),
-                self._try(parts["view"], lambda: self._remove_rows(cluster, queue)),
-                self._try(parts["blobs"], lambda: self._remove_bytes(cluster, queue, bucket)),
-            )
-            if each is not None
-        ]
+        broker, blobs = await asyncio.gather(
+            self._try(parts["broker"], lambda: self._remove_messages(cluster, queue)),
+            self._try(parts["blobs"], lambda: self._remove_bytes(cluster, queue, bucket)),
+        )
+        left = [each for each in (broker, blobs) if each is not None]
+        # Rows go last: without its limits a view cannot show that the bytes are its own.
+        if blobs is None or late:
+            view = await self._try(parts["view"], lambda: self._remove_rows(cluster, queue))
+            left += [view] if view is not None else []
+        return left
 
     async def _try(self, what: str, work: Callable[[], Awaitable[object]]) -> Left | None:
         try:
@@ -148,8 +150,12 @@ class Deletion:
 
     async def _remove_bytes(self, cluster: Cluster, queue: Queue, bucket: str) -> None:
         """Delete the queue's objects; its own bucket too, unless others have put something into it:
-        names of S3 are shared by all clusters, and two queues may come to the same one."""
-        await cluster.servers.blobs(bucket).drop(f"{queue.name}/", bucket=queue.owns_bucket)
+        names of S3 are shared by all clusters, and two queues may come to the same one. So may
+        the same queue of two installations: the bytes of the other one stay."""
+        blobs = cluster.servers.blobs(bucket)
+        if await blobs.exists():
+            await check_erasable(queue.name, cluster.servers.views().view(str(queue.name)), blobs)
+            await blobs.drop(f"{queue.name}/", bucket=queue.owns_bucket)
 
     async def _say(self, found: Object, message: str) -> None:
         before = found.get("status") or {}

@@ -10,10 +10,12 @@ from __future__ import annotations
 from datetime import timedelta
 from uuid import UUID
 
-from postroad.domain.names import key_of_owner
+from postroad.domain.names import QueueName, key_of_owner
 from postroad.domain.ownership import Identity, Owner, following, is_older
 from postroad.errors import BlobMissing, BucketNotOwned, QueueNotFound
 from postroad.mailqueue.engine import Engine
+from postroad.ports.blobs import Blobs
+from postroad.ports.view import View
 from postroad.telemetry import metrics
 
 EVERY = timedelta(minutes=10)
@@ -48,6 +50,20 @@ async def adopt(engine: Engine) -> None:
         raise QueueNotFound(f"the queue {engine.name} was never created")
     await _raise_as_of(engine, min(identity.incarnations), identity)
     engine.log.warning("the view was recorded as the owner of the bucket's bytes")
+
+
+async def check_erasable(name: QueueName, view: View, blobs: Blobs) -> None:
+    """Make sure that no other view is the owner of a queue's bytes, before they are all deleted
+    with the queue. The view must still have its limits.
+    Raises: BucketNotOwned, BlobsError, CredentialsRefused, ViewError."""
+    try:
+        owner = Owner.decode(await blobs.get(key_of_owner(name)))
+    except BlobMissing:
+        return
+    except ValueError as error:
+        raise BucketNotOwned(f"the object {key_of_owner(name)} cannot be read") from error
+    if owner.incarnation not in (await view.identity()).incarnations:
+        raise BucketNotOwned(f"the bytes of {name} in the bucket are those of another view")
 
 
 async def _raise_as_of(engine: Engine, incarnation: UUID, identity: Identity) -> None:
