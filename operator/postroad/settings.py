@@ -205,6 +205,12 @@ class Intake(_Section):
     bare_line_ends: BareLineEnds = BareLineEnds.REFUSE
     """What becomes of a mail with a CR without LF, or an LF without CR."""
 
+    normalise_from: NetworkList | None = None
+    """Networks whose mail is normalised though `bare_line_ends` is to refuse it."""
+
+    early_input_from: NetworkList | None = None
+    """Networks whose clients may send more behind EHLO, HELO and DATA before the replies."""
+
     tls_certificate: Path | None = None
     """PEM file of the certificate and its chain; with `tls_key`, STARTTLS is offered."""
 

@@ -8,22 +8,14 @@ Source: RFC 5321 4.1.1.3, 4.1.2, 4.5.1, C; RFC 5322 3.2.2; RFC 1123 5.2.16.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from datetime import timedelta
-from typing import cast
 
 import pytest
 
-from postroad.adapters.machine.clocks import MachineChance, MachineClock
 from postroad.domain.networks import Networks
-from postroad.intake.dialogue import Offer
 from postroad.intake.rights import Rules
-from postroad.intake.server import EVERY_ADDRESS, SmtpServer
-from postroad.intake.sessions import Receiver
-from postroad.ports.queue import MailQueue
-from support.accounts import Accounts
+from postroad.intake.server import EVERY_ADDRESS
+from support.intakes import an_intake
 
 INSIDE, OUTSIDE = "127.0.0.1", "127.0.0.2"
 
@@ -89,23 +81,7 @@ FORMS = (
 )
 
 
-@asynccontextmanager
-async def a_guarded_intake(host: str = "127.0.0.1") -> AsyncIterator[tuple[Accounts, int]]:
-    """An intake that relays for one address, its queue and its port."""
-    queue = Accounts()
-    receiver = Receiver(
-        cast("MailQueue", queue),
-        Offer("intake.example", 1 << 20),
-        MachineClock(),
-        MachineChance(),
-        rules=Rules(relay_from=Networks.of((f"{INSIDE}/32",))),
-    )
-    server = SmtpServer(receiver)
-    await server.listen(host, 0)
-    try:
-        yield queue, server.port
-    finally:
-        await server.drain(timedelta(seconds=5))
+RULES = Rules(relay_from=Networks.of((f"{INSIDE}/32",)))
 
 
 async def hand_in(port: int, argument: str, *, address: str) -> str:
@@ -125,7 +101,7 @@ async def hand_in(port: int, argument: str, *, address: str) -> str:
 
 @pytest.mark.parametrize("form", FORMS, ids=str)
 async def test_no_form_of_a_recipient_is_relayed_for_a_stranger(form: Form) -> None:
-    async with a_guarded_intake() as (queue, port):
+    async with an_intake(RULES) as (queue, port):
         reply = await hand_in(port, form.argument, address=OUTSIDE)
 
     assert queue.mails == []
@@ -137,7 +113,7 @@ async def test_no_form_of_a_recipient_is_relayed_for_a_stranger(form: Form) -> N
 
 @pytest.mark.parametrize("form", FORMS, ids=str)
 async def test_a_form_from_inside_is_one_mailbox_or_an_error_of_syntax(form: Form) -> None:
-    async with a_guarded_intake() as (queue, port):
+    async with an_intake(RULES) as (queue, port):
         reply = await hand_in(port, form.argument, address=INSIDE)
 
     assert [mail.recipients for mail, _ in queue.mails] == (
@@ -148,7 +124,7 @@ async def test_a_form_from_inside_is_one_mailbox_or_an_error_of_syntax(form: For
 
 async def test_a_client_is_known_by_its_ipv4_address_on_a_socket_for_both_families() -> None:
     """The socket shows it as ::ffff:127.0.0.1."""
-    async with a_guarded_intake(EVERY_ADDRESS) as (_, port):
+    async with an_intake(RULES, EVERY_ADDRESS) as (_, port):
         inside = await hand_in(port, "TO:<a@dest.example>", address=INSIDE)
         outside = await hand_in(port, "TO:<a@dest.example>", address=OUTSIDE)
 

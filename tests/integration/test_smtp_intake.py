@@ -21,12 +21,14 @@ import uvloop
 from postroad.adapters.machine.clocks import MachineChance, MachineClock
 from postroad.adapters.network.relay import SmtpRelay
 from postroad.domain.mail import Mail, Origin, Outcome, OutcomeKind
+from postroad.domain.networks import EVERY_ADDRESS, NO_ADDRESS
 from postroad.domain.nexthops import NextHop, TlsMode
 from postroad.errors import BrokerUnavailable, PostroadError, StoreFull
 from postroad.intake.clients import ClientLimits
 from postroad.intake.dialogue import Answer, Dialogue, Offer
 from postroad.intake.patience import Patience
 from postroad.intake.received import MOST_HOPS
+from postroad.intake.rights import Rules
 from postroad.intake.server import SmtpServer
 from postroad.intake.sessions import BURST, Receiver, Session
 from postroad.ports.queue import MailQueue
@@ -111,7 +113,7 @@ async def an_intake(
         MachineChance(),
         None if tls is None else lambda: tls,
         patience or Patience(),
-        normalises_line_ends,
+        rules=Rules(normalise_from=EVERY_ADDRESS if normalises_line_ends else NO_ADDRESS),
     )
     server = SmtpServer(receiver, max_sessions=max_sessions, client_limits=client_limits)
     await server.listen("127.0.0.1", 0)

@@ -13,7 +13,7 @@ from postroad.bootstrap.transports import hostname_of
 from postroad.cli.queues import LISTEN, NETWORKS, queue_option
 from postroad.cli.serving import Inheritance, Process, process, run
 from postroad.cli.upkeep import SELDOM, upkeep
-from postroad.domain.networks import LOOPBACK, Networks
+from postroad.domain.networks import EVERY_ADDRESS, LOOPBACK, NO_ADDRESS, Networks
 from postroad.domain.nexthops import parse_host_port
 from postroad.errors import InvalidSettings
 from postroad.intake.clients import ClientLimits
@@ -100,7 +100,12 @@ def with_clients(
 
 def rules_of(section: Intake) -> Rules:
     """Return which clients may do what."""
-    return Rules(relay_from=section.relay_from or LOOPBACK)
+    all_normalised = section.bare_line_ends is BareLineEnds.NORMALISE
+    return Rules(
+        relay_from=section.relay_from or LOOPBACK,
+        early_input_from=section.early_input_from or NO_ADDRESS,
+        normalise_from=EVERY_ADDRESS if all_normalised else section.normalise_from or NO_ADDRESS,
+    )
 
 
 def log_rules(queue: MailQueue, section: Intake) -> None:
@@ -158,7 +163,6 @@ async def receive(
         MachineChance(),
         None if certificate is None else certificate.context,
         patience,
-        section.bare_line_ends is BareLineEnds.NORMALISE,
         rules_of(section),
     )
     server = SmtpServer(

@@ -83,5 +83,6 @@ def _network(text: str) -> Network:
     return found
 
 
+NO_ADDRESS = Networks()
 LOOPBACK = Networks.of(("127.0.0.0/8", "::1"))
 EVERY_ADDRESS = Networks.of(("0.0.0.0/0", "::/0"))

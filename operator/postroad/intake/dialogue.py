@@ -36,7 +36,8 @@ _NO_SMTP = re.compile(
 """A request or a header field of HTTP, which a web page can make a browser send to any port."""
 
 _LAST_OF_GROUP = frozenset(("EHLO", "HELO", "DATA"))
-"""Commands that no client may send others behind before their reply. Source: RFC 2920 3.1."""
+"""Commands that no client may send others behind before their reply, unless its network is exempt.
+Source: RFC 2920 3.1."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,8 +107,9 @@ _SENDER_OK = Reply(250, ("2.1.0 ok",))
 _RECIPIENT_OK = Reply(250, ("2.1.5 ok",))
 _GO_ON = Reply(354, ("end with <CRLF>.<CRLF>",))
 _BYE = Reply(221, ("2.0.0 bye",))
-_NOT_SMTP = Reply(421, ("4.7.0 this is a mail server",))
-_TALKS_EARLY = Reply(554, ("5.5.0 wait for the reply before sending more",))
+NOT_SMTP = Reply(421, ("4.7.0 this is a mail server",))
+TALKS_EARLY = Reply(554, ("5.5.0 wait for the reply before sending more",))
+TOO_MANY_ERRORS = Reply(421, ("4.7.0 too many errors",))
 _NEEDLESS = Reply(503, ("5.5.1 bad sequence of commands",))
 
 
@@ -138,13 +140,15 @@ class Dialogue:
         verb = ""
         try:
             if _NO_SMTP.match(line):
-                return _NOT_SMTP, Step.CLOSE
+                return NOT_SMTP, Step.CLOSE
             verb, argument = split_command(line)
-            if is_followed and verb in _LAST_OF_GROUP:
-                return _TALKS_EARLY, Step.CLOSE
+            if is_followed and verb in _LAST_OF_GROUP and not self.rights.may_talk_early:
+                return TALKS_EARLY, Step.CLOSE
             reply, step = self._do(verb, argument)
         except Refused as error:
             reply, step = error.reply, Step.NEXT_COMMAND
+        if is_followed and verb == "DATA" and step is not Step.READ_MAIL:
+            return TALKS_EARLY, Step.CLOSE  # what follows can be a mail, and is no command
         return self._count(reply, step, is_recipient=verb == "RCPT")
 
     def refuse(self, reply: Reply) -> Answer:
@@ -184,7 +188,7 @@ class Dialogue:
         else:
             self.errors += 1
         if self.errors >= MOST_ERRORS or self.refused_recipients >= MOST_REFUSED_RECIPIENTS:
-            return Reply(421, ("4.7.0 too many errors",)), Step.CLOSE
+            return TOO_MANY_ERRORS, Step.CLOSE
         return reply, step
 
     def _do(self, verb: str, argument: str) -> Answer:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from postroad.domain.networks import LOOPBACK, Networks
+from postroad.domain.networks import LOOPBACK, NO_ADDRESS, Networks
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,13 +17,25 @@ class Rights:
     may_relay: bool
     """Whether its mail is accepted, for any recipient."""
 
+    may_talk_early: bool = False
+    """Whether it may send more behind EHLO, HELO and DATA before their replies."""
+
+    normalises_line_ends: bool = False
+    """Whether a bare CR or LF in its mail becomes CRLF; else the mail is refused."""
+
 
 @dataclass(frozen=True, slots=True)
 class Rules:
     """Which networks have which rights."""
 
     relay_from: Networks = LOOPBACK
+    early_input_from: Networks = NO_ADDRESS
+    normalise_from: Networks = NO_ADDRESS
 
     def rights_of(self, address: str) -> Rights:
         """Return the rights of a client."""
-        return Rights(may_relay=address in self.relay_from)
+        return Rights(
+            may_relay=address in self.relay_from,
+            may_talk_early=address in self.early_input_from,
+            normalises_line_ends=address in self.normalise_from,
+        )

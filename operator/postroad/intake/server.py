@@ -143,7 +143,7 @@ class SmtpServer:
     def _welcome(self, connection: socket.socket, address: str, *, is_tls: bool) -> None:
         refusal = self._clients.connected(address, self._now())
         if refusal is not None:
-            _log.info("client refused", client=address, reply=str(refusal))
+            self._receiver.client_refused(refusal, address, set())
             with connection, suppress(OSError):
                 if not is_tls:  # a reply in clear is none under TLS
                     connection.send(refusal.encode())  # it fits into an empty buffer

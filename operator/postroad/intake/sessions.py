@@ -30,11 +30,12 @@ from postroad.intake.dialogue import Admission, Dialogue, Offer, Step
 from postroad.intake.incoming import Incoming
 from postroad.intake.patience import Deadlines, Patience
 from postroad.intake.received import trace_field
+from postroad.intake.refusals import reason_of
 from postroad.intake.rights import Rights, Rules
 from postroad.ports.clock import Chance, Clock
 from postroad.ports.queue import MailQueue
 from postroad.telemetry.logs import logger
-from postroad.telemetry.metrics import FAILED_HANDSHAKES, RECEIVED
+from postroad.telemetry.metrics import FAILED_HANDSHAKES, RECEIVED, REFUSED_CLIENTS
 
 _log = logger("intake")
 
@@ -63,9 +64,6 @@ class Receiver:
     """Gives the TLS of a session that begins; None: STARTTLS is not offered."""
 
     patience: Patience = field(default_factory=Patience)
-    normalises_line_ends: bool = False
-    """Whether a bare CR or LF in a mail becomes CRLF; else the mail is refused."""
-
     rules: Rules = field(default_factory=Rules)
 
     _counters: dict[str, Counter] = field(default_factory=dict)
@@ -78,6 +76,16 @@ class Receiver:
         if (counter := self._counters.get(kind)) is None:
             counter = self._counters[kind] = RECEIVED.labels(self.queue.name, kind)
         counter.inc()
+
+    def client_refused(self, reply: Reply, address: str | None, known: set[str]) -> None:
+        """Count and log a client that is refused by this reply, unless the reason is `known` from
+        earlier ones to the same connection."""
+        reason = reason_of(reply)
+        if reason is None or reason in known:
+            return
+        known.add(reason)
+        REFUSED_CLIENTS.labels(self.queue.name, reason).inc()
+        _log.info("client refused", queue=self.queue.name, client=address, reply=str(reply))
 
     def handshake_failed(self, error: HandshakeFailed) -> None:
         """Count and log a client with which TLS did not come about."""
@@ -117,6 +125,7 @@ class Session:
         memory until the collector comes by."""
 
         self._is_over = False
+        self._refused_for: set[str] = set()
 
     async def run(self) -> None:
         """Talk until the client leaves, is too slow, or the intake closes. Raises on
@@ -164,6 +173,7 @@ class Session:
                     turn = Turn.WAIT
                     break
                 reply, step = self._dialogue.answer(line, is_followed=wire.has_more)
+                self._note(reply)
                 if not reply.is_positive and line[:4].upper() in _LOGGED:
                     self._log_refusal(line[:4].upper().decode(), reply)
             except LineTooLong:
@@ -197,7 +207,7 @@ class Session:
         self._incoming = Incoming(
             receiver.offer.max_size_bytes,
             trace,
-            normalises_line_ends=receiver.normalises_line_ends,
+            normalises_line_ends=dialogue.rights.normalises_line_ends,
         )
         self._deadlines.begin_mail(self._wire.now)
 
@@ -238,6 +248,7 @@ class Session:
         await self._wire.close(self._patience.goodbye)
 
     async def _farewell(self, reply: Reply) -> None:
+        self._note(reply)
         try:
             await self._wire.write(reply.encode(), self._patience.command)
             await self._wire.linger(LINGER)
@@ -308,6 +319,11 @@ class Session:
             origin=self._origin,
             dsn=transaction.dsn,
         )
+
+    def _note(self, reply: Reply) -> None:
+        """Count the client as refused, if it is by this reply."""
+        if reply.code >= 400:
+            self._receiver.client_refused(reply, self._wire.peer_address, self._refused_for)
 
     def _log_refusal(self, verb: str, reply: Reply) -> None:
         _log.info(

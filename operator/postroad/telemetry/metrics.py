@@ -103,6 +103,12 @@ RECEIVED = Counter(
     "Mails offered to the intake.",
     ["queue", "reply"],  # reply: accepted, transient, permanent
 )
+REFUSED_CLIENTS = Counter(
+    "postroad_refused_clients_total",
+    "Connections of clients that the intake refused something, once for each reason.",
+    ["queue", "reason"],
+    # reason: sessions, connections, mails, relay, early, http, errors, slow
+)
 SESSIONS = Gauge("postroad_intake_sessions", "SMTP sessions that are open.")
 FAILED_HANDSHAKES = Counter(
     "postroad_failed_tls_handshakes_total",

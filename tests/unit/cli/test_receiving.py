@@ -55,6 +55,19 @@ def test_a_variable_with_a_bad_network_is_named_with_what_to_write() -> None:
         from_environment({"POSTROAD_INTAKE_RELAY_FROM": "127.0.0.1,10.0.0.1/8"})
 
 
+def test_line_ends_are_normalised_for_all_or_for_some_networks() -> None:
+    def normalised(**variables: str) -> list[bool]:
+        section = from_environment({f"POSTROAD_INTAKE_{k}": v for k, v in variables.items()}).intake
+        rules = rules_of(section)
+        return [
+            rules.rights_of(each).normalises_line_ends for each in ("10.0.0.1", "192.0.2.1", "::1")
+        ]
+
+    assert normalised() == [False, False, False]
+    assert normalised(NORMALISE_FROM="10.0.0.0/8") == [True, False, False]
+    assert normalised(BARE_LINE_ENDS="normalise") == [True, True, True]
+
+
 @pytest.mark.parametrize(
     ("networks", "warnings"), [("10.0.0.0/8, ::1", 0), ("10.0.0.0/8, 0.0.0.0/0", 1), ("::/0", 1)]
 )

@@ -1,0 +1,42 @@
+"""An intake on loopback with rules for networks; the addresses of 127.0.0.0/8 are its clients'."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from datetime import timedelta
+from typing import cast
+
+from postroad.adapters.machine.clocks import MachineChance, MachineClock
+from postroad.intake.clients import ClientLimits
+from postroad.intake.dialogue import Offer
+from postroad.intake.rights import Rules
+from postroad.intake.server import SmtpServer
+from postroad.intake.sessions import Receiver
+from postroad.ports.queue import MailQueue
+from support.accounts import Accounts
+
+
+@asynccontextmanager
+async def an_intake(
+    rules: Rules,
+    host: str = "127.0.0.1",
+    *,
+    max_size_bytes: int = 1 << 20,
+    client_limits: ClientLimits | None = None,
+) -> AsyncIterator[tuple[Accounts, int]]:
+    """Give the queue of an intake and its port."""
+    queue = Accounts()
+    receiver = Receiver(
+        cast("MailQueue", queue),
+        Offer("intake.example", max_size_bytes),
+        MachineClock(),
+        MachineChance(),
+        rules=rules,
+    )
+    server = SmtpServer(receiver, client_limits=client_limits)
+    await server.listen(host, 0)
+    try:
+        yield queue, server.port
+    finally:
+        await server.drain(timedelta(seconds=5))
