@@ -29,6 +29,7 @@
     │   │   └── KubernetesRefused       the request is invalid or forbidden
     │   ├── CredentialsRefused
     │   ├── TlsRefused
+    │   ├── CertificateUnusable a Secret holds no certificate with its key
     │   └── CredentialsMissing  a Secret that holds them is missing or incomplete (transient)
     ├── ClusterNotFound         a MailQueue names a QueueCluster that is not there (transient)
     ├── ClusterNotAllowed       the QueueCluster serves other namespaces only
@@ -230,6 +231,10 @@ class CredentialsRefused(ServerError):
 
 class TlsRefused(ServerError):
     """A server's certificate is not accepted, or it speaks no TLS where it should."""
+
+
+class CertificateUnusable(ServerError):
+    """A Secret holds no certificate with its key."""
 
 
 class CredentialsMissing(ServerError):

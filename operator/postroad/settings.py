@@ -6,6 +6,7 @@ Variables are named `POSTROAD_<SECTION>_<FIELD>`; the docstring under each field
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping
 from datetime import timedelta
 from enum import Enum
@@ -25,7 +26,7 @@ from pydantic import (
 from postroad.domain.durations import parse_duration
 from postroad.domain.lifetimes import DEAD_LETTER_LIFETIME
 from postroad.domain.networks import Networks
-from postroad.domain.nexthops import Protocol, TlsMode
+from postroad.domain.nexthops import HOSTNAME_PATTERN, Protocol, TlsMode
 from postroad.domain.retries import DEFAULT_LANES
 from postroad.errors import InvalidInput, InvalidSettings
 
@@ -52,6 +53,12 @@ def _networks(value: object) -> object:
         return Networks.parse(value)
     except InvalidInput as error:
         raise ValueError(str(error)) from error
+
+
+def _hostname(value: object) -> object:
+    if isinstance(value, str) and not re.fullmatch(HOSTNAME_PATTERN, value):
+        raise ValueError("write a full name (mx.example.org) or an address literal ([192.0.2.1])")
+    return value
 
 
 Duration = Annotated[timedelta, BeforeValidator(_duration), Field(gt=timedelta(0))]
@@ -228,8 +235,9 @@ class Settings(_Section):
     worker: Worker = Worker()
     intake: Intake = Intake()
 
-    hostname: str | None = None
-    """What this process calls itself in SMTP. None: the machine's own name."""
+    hostname: Annotated[str, BeforeValidator(_hostname)] | None = None
+    """What this process calls itself in SMTP: a fully qualified name or an address literal. None:
+    the machine's own name."""
 
     health_port: Annotated[int, Field(ge=0, le=65535)] = 8080
 

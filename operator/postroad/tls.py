@@ -1,4 +1,5 @@
-"""TLS with the outside servers: the authorities that vouch for them, and what a refusal means.
+"""TLS with clients and with the outside servers: the authorities that vouch for these, and what a
+refusal means.
 
 A certificate that is not accepted stays so until a person changes something, whichever driver
 found out; so do two sides of which one speaks TLS and the other does not. Drivers hand such errors
@@ -22,6 +23,19 @@ _REASON = re.compile(
     r"(?:certificate verify failed: |InvalidCertificate\(\s*)([^(\[{\",)]+)", re.IGNORECASE
 )
 _NO_TLS = re.compile(r"WRONG_VERSION_NUMBER|HTTP_REQUEST|InvalidContentType|wrong version number")
+
+
+OLDEST_TLS = ssl.TLSVersion.TLSv1_2
+"""On both sides of SMTP. Source: RFC 8996."""
+
+
+def server_context(certificate: Path, key: Path | None = None) -> ssl.SSLContext:
+    """Return a context that shows clients a certificate with its chain; its key is in a file of its
+    own or in the same one. Raises: OSError, ssl.SSLError; also for a key that is encrypted."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = OLDEST_TLS
+    context.load_cert_chain(certificate, key, password="")  # else OpenSSL asks at the terminal
+    return context
 
 
 def client_context(ca_file: Path | None) -> ssl.SSLContext:

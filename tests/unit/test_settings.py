@@ -41,6 +41,11 @@ def test_settings_come_from_the_variables_that_name_them() -> None:
         ("POSTROAD_CASSANDRA_PORT", "many"),
         ("POSTROAD_CASSANDRA_KEYSPACE", 'x"; DROP KEYSPACE y'),
         ("POSTROAD_LOG_LEVEL", "loud"),
+        ("POSTROAD_HOSTNAME", "relay"),
+        ("POSTROAD_HOSTNAME", "198.51.100.7"),
+        ("POSTROAD_HOSTNAME", "münchen.example"),
+        ("POSTROAD_HOSTNAME", "mx.example.org\r\nRCPT TO:<x@y.example>"),
+        ("POSTROAD_HOSTNAME", "mx.example.org\n"),
     ],
 )
 def test_a_bad_value_is_refused_by_its_variable_without_being_shown(name: str, value: str) -> None:

@@ -19,7 +19,7 @@ from postroad.settings import Settings
         ("localhost", None, None),
         ("localhost.localdomain", None, None),
         ("localhost", "mx.example.org", "mx.example.org"),
-        ("mx.example.org", "relay", "relay"),
+        ("mx.example.org", "[192.0.2.1]", "[192.0.2.1]"),
     ],
 )
 def test_a_machines_name_is_used_where_it_means_something_elsewhere(

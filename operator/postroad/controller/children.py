@@ -56,7 +56,7 @@ def wanted_children(
         children.append(_child(queue, CONFIG_MAP, f"{queue.name.name}-ca", QUEUE, data))
     workers, intake = queue.spec.workers, queue.spec.intake
     if intake:
-        children.append(_service(queue, intake.port))
+        children.append(_service(queue, intake.ports))
         template = pod_template(queue, around, INTAKE, labels(queue, INTAKE), configuration)
         children += _deployment(queue, INTAKE, intake.replicas, template, scaled_elsewhere)
     if workers:
@@ -86,13 +86,14 @@ def queue_configuration(queue: Queue, around: Surroundings) -> dict[str, str]:
         "RETRY_LANES": ",".join(map(format_duration, spec.retry.lanes)),
         "RETRY_MAX_AGE": format_duration(spec.retry.max_age),
         "RETRY_DEAD_LETTER_LIFETIME": format_duration(spec.retry.dead_letter_lifetime),
+        "HOSTNAME": spec.hostname,
     }
     if spec.workers:
-        relay = spec.workers.handler.relay
+        hop = spec.workers.handler.relay.next_hop
         values |= {
-            "WORKER_RELAY_HOST": relay.host,
-            "WORKER_RELAY_PORT": relay.port,
-            "WORKER_RELAY_TLS": relay.tls,
+            "WORKER_RELAY_HOST": hop.host,
+            "WORKER_RELAY_PORT": hop.port,
+            "WORKER_RELAY_TLS": hop.tls,
             "WORKER_CONCURRENCY": spec.workers.concurrency,
         }
     if spec.intake:
@@ -161,10 +162,13 @@ def _deployment(
     return children
 
 
-def _service(queue: Queue, port: int) -> Child:
+def _service(queue: Queue, ports: Mapping[str, int]) -> Child:
     spec = {
         "type": "ClusterIP",
         "selector": labels(queue, INTAKE),
-        "ports": [{"name": "smtp", "port": port, "targetPort": "smtp", "protocol": "TCP"}],
+        "ports": [
+            {"name": name, "port": port, "targetPort": name, "protocol": "TCP"}
+            for name, port in ports.items()
+        ],
     }
     return _child(queue, SERVICE, f"{queue.name.name}-intake", INTAKE, {"spec": spec})

@@ -23,6 +23,11 @@ USER = 10001
 HEALTH_PORT = 8080
 AUTHORITIES_FOLDER = "/etc/postroad/authorities"
 AUTHORITIES_KEY = "ca.crt"
+TLS_FOLDER = "/etc/postroad/tls"
+"""Mounted as a whole: the kubelet renews no single file (`subPath`)."""
+
+READ_BY_GROUP = 0o440
+FIRST_UNPRIVILEGED_PORT = 1024
 GRACE_SECONDS = 30
 """Until SIGKILL; the programs drain within 25 s."""
 
@@ -65,18 +70,25 @@ def _pod_spec(
     if around.authorities:
         source = {"name": f"{queue.name.name}-ca"}
         volumes.append({"name": "authorities", "configMap": source})
+    security: dict[str, Any] = {
+        "runAsNonRoot": True,
+        "runAsUser": USER,
+        "runAsGroup": USER,
+        "fsGroup": USER,
+        "seccompProfile": {"type": "RuntimeDefault"},
+    }
+    intake = queue.spec.intake if component == "intake" else None
+    if intake and intake.tls:
+        secret = {"secretName": intake.tls.secret_ref.name, "defaultMode": READ_BY_GROUP}
+        volumes.append({"name": "tls", "secret": secret})
+    if intake and min(intake.ports.values()) < FIRST_UNPRIVILEGED_PORT:
+        security["sysctls"] = [{"name": "net.ipv4.ip_unprivileged_port_start", "value": "0"}]
     return {
         "serviceAccountName": f"{queue.name.name}-queue",
         "automountServiceAccountToken": False,
         "enableServiceLinks": False,
         "terminationGracePeriodSeconds": GRACE_SECONDS,
-        "securityContext": {
-            "runAsNonRoot": True,
-            "runAsUser": USER,
-            "runAsGroup": USER,
-            "fsGroup": USER,
-            "seccompProfile": {"type": "RuntimeDefault"},
-        },
+        "securityContext": security,
         "topologySpreadConstraints": [
             {
                 "maxSkew": 1,
@@ -93,13 +105,17 @@ def _pod_spec(
 
 def _container(queue: Queue, around: Surroundings, component: str) -> dict[str, Any]:
     ports = [{"name": "health", "containerPort": HEALTH_PORT, "protocol": "TCP"}]
-    if component == "intake" and queue.spec.intake:
-        port = queue.spec.intake.port
-        ports.append({"name": "smtp", "containerPort": port, "protocol": "TCP"})
     mounts = [{"name": "tmp", "mountPath": "/tmp"}]  # noqa: S108 - the pod's own emptyDir
     environment = credentials(around.cluster)
     if component == "intake" and queue.spec.intake:
-        environment += _listening(queue.spec.intake)
+        for name, port in queue.spec.intake.ports.items():
+            ports.append({"name": name, "containerPort": port, "protocol": "TCP"})
+        environment += [
+            {"name": f"POSTROAD_{name}", "value": value}
+            for name, value in _of_the_intake(queue, queue.spec.intake).items()
+        ]
+        if queue.spec.intake.tls:
+            mounts.append({"name": "tls", "mountPath": TLS_FOLDER})
     if around.authorities:
         mounts.append({"name": "authorities", "mountPath": AUTHORITIES_FOLDER})
         file = f"{AUTHORITIES_FOLDER}/{AUTHORITIES_KEY}"
@@ -124,13 +140,18 @@ def _container(queue: Queue, around: Surroundings, component: str) -> dict[str, 
     }
 
 
-def _listening(intake: Intake) -> list[dict[str, Any]]:
-    """Not in the ConfigMap, which running containers of an older image read when they restart: such
-    a one knows no `*`."""
-    return [
-        {"name": "POSTROAD_INTAKE_HOST", "value": "*"},
-        {"name": "POSTROAD_INTAKE_RELAY_FROM", "value": str(intake.networks)},
-    ]
+def _of_the_intake(queue: Queue, intake: Intake) -> dict[str, str]:
+    """Return the settings that the intake's pods alone have. Not in the ConfigMap, which containers
+    of an earlier pod template read when they restart: these know no `*`, and no such files."""
+    values = {"INTAKE_HOST": "*", "INTAKE_RELAY_FROM": str(intake.networks)}
+    if queue.spec.hostname is None:
+        values["HOSTNAME"] = f"{queue.name.name}-intake.{queue.name.namespace}.svc"
+    if intake.tls:
+        values["INTAKE_TLS_CERTIFICATE"] = f"{TLS_FOLDER}/tls.crt"
+        values["INTAKE_TLS_KEY"] = f"{TLS_FOLDER}/tls.key"
+        if intake.tls.port:
+            values["INTAKE_TLS_PORT"] = str(intake.tls.port)
+    return values
 
 
 def _probe(path: str, period: int, failures: int) -> dict[str, Any]:

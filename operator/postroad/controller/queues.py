@@ -23,7 +23,7 @@ from postroad.controller.engines import Engines
 from postroad.controller.queue_facts import Queue, Surroundings
 from postroad.controller.queue_servers import SERVER_ASPECTS, Look, QueueServers
 from postroad.controller.reporting import Reporter
-from postroad.controller.secrets_of import read_credentials
+from postroad.controller.secrets_of import check_certificate, read_credentials
 from postroad.controller.spec import Intake, Workers
 from postroad.controller.status import (
     Report,
@@ -181,7 +181,17 @@ class Queues:
         applied = await attempt(aspect.WORKERS_READY, apply)
         if not applied.is_good:
             return [applied]
-        return [self._workload(look, deployments, *each) for each in wanted]
+        findings = [self._workload(look, deployments, *each) for each in wanted]
+        certificate = await attempt(aspect.INTAKE_READY, lambda: self._check_certificate(queue))
+        if not certificate.is_good:  # what keeps pods from being ready, and what those do not see
+            findings[-1] = certificate
+        return findings
+
+    async def _check_certificate(self, queue: Queue) -> Finding:
+        if queue.spec.intake and queue.spec.intake.tls:
+            name = queue.spec.intake.tls.secret_ref.name
+            await check_certificate(self._api, queue.name.namespace, name)
+        return good(aspect.INTAKE_READY, "looked at")
 
     async def _apply(self, cluster: Cluster, queue: Queue) -> dict[str, Object]:
         credentials = cluster.credentials

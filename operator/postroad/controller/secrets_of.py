@@ -6,8 +6,10 @@ from __future__ import annotations
 
 import base64
 import binascii
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from pydantic import SecretStr
@@ -15,10 +17,12 @@ from pydantic import SecretStr
 from postroad.controller.api import SECRET
 from postroad.controller.api_server import ApiServer
 from postroad.controller.cluster_spec import LocalReference, QueueClusterSpec
-from postroad.errors import CredentialsMissing
+from postroad.errors import CertificateUnusable, CredentialsMissing
+from postroad.tls import server_context
 
 AUTHORITIES = "ca.crt"
 LOGIN, KEYS = ("username", "password"), ("accessKey", "secretKey")
+CERTIFICATE = ("tls.crt", "tls.key")
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +100,27 @@ async def _read(
         authorities=_decoded(data.get(AUTHORITIES, "")),
         version=f"{metadata['uid']}/{metadata['resourceVersion']}",
     )
+
+
+async def check_certificate(api: ApiServer, namespace: str, name: str) -> None:
+    """Ask whether TLS can be served with a Secret, as the pods will, which mount it.
+
+    Raises: CredentialsMissing, CertificateUnusable.
+    """
+    found = await _read(api, namespace, LocalReference(name=name), CERTIFICATE)
+    certificate, key = (found.values[each].get_secret_value() for each in CERTIFICATE)
+    # OpenSSL takes files only: one in memory keeps the key off the disk.
+    with os.fdopen(os.memfd_create("tls"), "w") as file:
+        file.write(f"{certificate}\n{key}\n")
+        file.flush()
+        try:
+            server_context(Path(f"/proc/self/fd/{file.fileno()}"))
+        except (OSError, ValueError) as error:
+            raise CertificateUnusable(
+                f"`tls.crt` and `tls.key` of Secret {namespace}/{name} cannot be used: {error}",
+                hint="they are a certificate with its chain and its unencrypted key, in PEM form; "
+                "pods that run keep the one they have",
+            ) from error
 
 
 def _decoded(value: str) -> str:

@@ -12,11 +12,13 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
+from postroad.controller.cluster_spec import LocalReference
 from postroad.controller.spec_parts import (
     NAME_PATTERN,
     Anything,
     Duration,
     Host,
+    Hostname,
     Model,
     Name,
     NetworkText,
@@ -28,6 +30,7 @@ from postroad.controller.spec_parts import (
 from postroad.domain.configuration import ViewConfiguration
 from postroad.domain.lifetimes import DEAD_LETTER_LIFETIME
 from postroad.domain.networks import Networks
+from postroad.domain.nexthops import NextHop, TlsMode
 from postroad.errors import InvalidInput
 
 AT_LEAST_A_SECOND = at_least(timedelta(seconds=1))
@@ -132,14 +135,26 @@ class Relay(Model):
     """Host name or address of the next hop. A host without a dot is a Service in the MailQueue's
     namespace."""
 
-    port: Port = 25
-    """Port of the next hop."""
+    port: Port | None = None
+    """Port of the next hop. Absent: 25, or 465 with implicit TLS."""
 
-    tls: Literal["none", "opportunistic", "required"] = "opportunistic"
+    tls: Literal["none", "opportunistic", "required", "implicit"] = "opportunistic"
     """none: never encrypt. opportunistic: encrypt when the next hop offers STARTTLS, verify
     nothing, and transmit in clear where TLS fails. required: transmit only over TLS with a
     certificate that verifies, by the authorities of the QueueCluster's `ca.crt` where there are
-    any, else by the system's."""
+    any, else by the system's. implicit: the same, with TLS from the first octet on (RFC 8314)."""
+
+    @model_validator(mode="after")
+    def _fit_together(self) -> Relay:
+        if self.tls == "implicit" and self.port == 25:
+            raise ValueError("port 25 speaks no implicit TLS: name the port that does, such as 465")
+        return self
+
+    @property
+    def next_hop(self) -> NextHop:
+        """The next hop, with its port."""
+        mode = TlsMode(self.tls)
+        return NextHop(self.host, self.port or mode.default_port, mode)
 
 
 class Handler(Model):
@@ -166,6 +181,19 @@ class Workers(Model):
     tolerations, labels, a further container, … The container is called `worker`."""
 
 
+class IntakeTls(Model):
+    """TLS with the clients of the intake, from version 1.2 on."""
+
+    secret_ref: LocalReference
+    """Secret with the certificate and its chain in `tls.crt` and the key in `tls.key` (type
+    kubernetes.io/tls, as cert-manager writes it). New sessions see a renewed certificate once the
+    kubelet has brought it to the pod, within about a minute; no pod restarts."""
+
+    port: Port | None = None
+    """Port on which clients begin with TLS (RFC 8314: 465), beside the intake's own port, which
+    offers STARTTLS. The same number: instead of it. Absent: none."""
+
+
 class Intake(Model):
     """The Deployment and the Service `<name>-intake`, which accept mail by SMTP."""
 
@@ -180,6 +208,16 @@ class Intake(Model):
     as no network is safe everywhere. What counts is the address that a pod sees: that of a node
     where a load balancer or a node port hides the client's, a loopback address for `kubectl
     port-forward`."""
+
+    tls: IntakeTls | None = None
+    """TLS with the clients of the intake, from version 1.2 on. Absent: none."""
+
+    @property
+    def ports(self) -> dict[str, int]:
+        """What it listens on, by the names that the ports have in Kubernetes."""
+        secured = None if self.tls is None else self.tls.port
+        plain = {} if secured == self.port else {"smtp": self.port}
+        return plain if secured is None else {**plain, "smtps": secured}
 
     @property
     def networks(self) -> Networks:
@@ -242,6 +280,12 @@ class MailQueueSpec(Model):
 
     retry: Retry = Retry()
     """When deferred mail is tried again."""
+
+    hostname: Hostname | None = None
+    """What workers call themselves in EHLO, and the intake in its greeting and in the `Received`
+    field: a fully qualified name in A-labels, or an address literal such as [192.0.2.1]. Absent:
+    workers name the address of each connection as a literal, and the intake is
+    `<name>-intake.<namespace>.svc`."""
 
     workers: Workers | None = None
     """The workers, which dequeue and deliver. Absent: none; the queue is emptied by programs of

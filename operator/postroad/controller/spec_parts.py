@@ -19,6 +19,7 @@ from pydantic import (
 from pydantic.alias_generators import to_camel
 
 from postroad.domain.durations import format_duration, parse_duration
+from postroad.domain.nexthops import HOSTNAME_PATTERN
 from postroad.errors import InvalidInput
 
 DURATION_PATTERN = "^([0-9]{1,6}h)?([0-9]{1,8}m)?([0-9]{1,9}s)?$"
@@ -84,6 +85,7 @@ Duration = Annotated[
 Name = Annotated[str, Field(min_length=1, max_length=253, pattern=NAME_PATTERN)]
 Host = Annotated[str, Field(min_length=1, max_length=253, pattern=HOST_PATTERN)]
 NetworkText = Annotated[str, Field(min_length=2, max_length=49, pattern=NETWORK_PATTERN)]
+Hostname = Annotated[str, Field(min_length=1, max_length=253, pattern=HOSTNAME_PATTERN)]
 PortInRange = holds(has_port_in_range, "the port must be between 1 and 65535")
 Port = Annotated[int, Field(ge=1, le=65535)]
 Replicas = Annotated[int, Field(ge=0, le=1000)]

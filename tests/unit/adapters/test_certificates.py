@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import ssl
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -32,6 +33,12 @@ def shown(certificate: ServerCertificate) -> bytes:
 def der(files: Certificates) -> bytes:
     pem = files.chain.read_text()
     return ssl.PEM_cert_to_DER_cert(pem[pem.index("-----BEGIN") :])
+
+
+def encrypt(key: Path) -> None:
+    plain = key.rename(key.with_suffix(".plain"))
+    command = f"pkey -in {plain} -out {key} -aes256 -passout pass:secret"
+    subprocess.run(["openssl", *command.split()], check=True, timeout=30)
 
 
 class Mounted:
@@ -71,7 +78,7 @@ def test_a_session_sees_the_certificate_that_is_there_when_it_begins(tmp_path: P
     assert shown(certificate) == mounted.current() != first
 
 
-@pytest.mark.parametrize("damage", ["garbage", "another key", "missing"])
+@pytest.mark.parametrize("damage", ["garbage", "another key", "missing", "encrypted"])
 def test_one_that_cannot_be_used_leaves_the_one_before_in_use(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, damage: str
 ) -> None:
@@ -83,6 +90,8 @@ def test_one_that_cannot_be_used_leaves_the_one_before_in_use(
         (second / "tls.crt").write_text("garbage")
     elif damage == "another key":
         (second / "tls.key").write_bytes((third / "tls.key").read_bytes())
+    elif damage == "encrypted":
+        encrypt(second / "tls.key")
     else:
         (second / "tls.key").unlink()
 

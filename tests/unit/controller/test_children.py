@@ -152,6 +152,84 @@ def test_workers_do_not_roll_when_the_networks_change() -> None:
     assert intake != other_intake
 
 
+def intake_of(found: dict[tuple[str, str], dict[str, Any]]) -> tuple[Any, Any, dict[str, str]]:
+    """The intake's pod, its container, and the settings that it has as values."""
+    pod = found["Deployment", "out-intake"]["spec"]["template"]["spec"]
+    (container,) = pod["containers"]
+    return pod, container, {each["name"]: each.get("value") for each in container["env"]}
+
+
+NETWORKS = {"relayFrom": ["10.0.0.0/8"]}
+TLS = {"secretRef": {"name": "intake-tls"}}
+
+
+@pytest.mark.parametrize(
+    ("intake", "ports", "tls_port"),
+    [
+        ({}, {"smtp": 2525}, None),
+        ({"tls": TLS}, {"smtp": 2525}, None),
+        ({"tls": TLS | {"port": 465}}, {"smtp": 2525, "smtps": 465}, "465"),
+        ({"port": 465, "tls": TLS | {"port": 465}}, {"smtps": 465}, "465"),
+    ],
+    ids=["in clear", "STARTTLS", "beside", "instead"],
+)
+def test_service_and_pods_have_the_ports_of_the_intake(
+    intake: dict[str, Any], ports: dict[str, int], tls_port: str | None
+) -> None:
+    found = children(queue(intake=NETWORKS | intake))
+    pod, container, environment = intake_of(found)
+
+    service = found["Service", "out-intake"]["spec"]["ports"]
+    assert {each["name"]: each["port"] for each in service} == ports
+    assert all(each["targetPort"] == each["name"] for each in service)
+    listening = {each["name"]: each["containerPort"] for each in container["ports"]}
+    assert listening == {"health": 8080, **ports}
+    assert environment.get("POSTROAD_INTAKE_TLS_PORT") == tls_port
+    sysctls = [each["name"] for each in pod["securityContext"].get("sysctls", [])]
+    privileged = min(ports.values()) < 1024
+    assert sysctls == (["net.ipv4.ip_unprivileged_port_start"] if privileged else [])
+
+
+def test_the_certificate_is_mounted_as_a_folder_in_the_intakes_pods_alone() -> None:
+    found = children(queue(intake=NETWORKS | {"tls": TLS}, workers={"handler": RELAY}))
+    pod, container, environment = intake_of(found)
+
+    (volume,) = [each for each in pod["volumes"] if each["name"] == "tls"]
+    (mount,) = [each for each in container["volumeMounts"] if each["name"] == "tls"]
+    assert volume["secret"]["secretName"] == "intake-tls"
+    assert "subPath" not in mount
+    assert environment["POSTROAD_INTAKE_TLS_CERTIFICATE"] == f"{mount['mountPath']}/tls.crt"
+    assert environment["POSTROAD_INTAKE_TLS_KEY"] == f"{mount['mountPath']}/tls.key"
+    assert "intake-tls" not in str(worker_pod(found))
+    assert "TLS_CERT" not in str(found["ConfigMap", "out-queue"])
+
+
+@pytest.mark.parametrize("hostname", [None, "mx.example.org"])
+def test_an_intake_without_a_hostname_has_the_name_that_its_clients_use(
+    hostname: str | None,
+) -> None:
+    """Workers then have none, and name their address (RFC 5321 4.1.1.1)."""
+    found = children(queue(intake=NETWORKS, workers={"handler": RELAY}, hostname=hostname))
+    _, _, environment = intake_of(found)
+    shared = found["ConfigMap", "out-queue"]["data"].get("POSTROAD_HOSTNAME")
+
+    assert shared == hostname
+    assert (environment.get("POSTROAD_HOSTNAME") or shared) == (hostname or "out-intake.mail.svc")
+    assert "POSTROAD_HOSTNAME" not in str(worker_pod(found)["spec"]["containers"])
+
+
+@pytest.mark.parametrize(
+    ("relay", "port"),
+    [({"tls": "implicit"}, "465"), ({"tls": "implicit", "port": 2465}, "2465"), ({}, "25")],
+)
+def test_the_port_of_the_next_hop_follows_its_tls(relay: dict[str, Any], port: str) -> None:
+    workers = {"handler": {"relay": {"host": "hop.example.org"} | relay}}
+    data = children(queue(workers=workers))["ConfigMap", "out-queue"]["data"]
+
+    assert data["POSTROAD_WORKER_RELAY_PORT"] == port
+    assert data["POSTROAD_WORKER_RELAY_TLS"] == relay.get("tls", "opportunistic")
+
+
 def test_credentials_are_only_ever_referred_to() -> None:
     (container,) = worker_pod(children(queue(workers={"handler": RELAY})))["spec"]["containers"]
 

@@ -9,9 +9,9 @@ from __future__ import annotations
 import ssl
 from pathlib import Path
 
-from postroad.adapters.network.wire import OLDEST_TLS
 from postroad.errors import InvalidSettings
 from postroad.telemetry.logs import logger
+from postroad.tls import server_context
 
 _log = logger("tls")
 
@@ -56,10 +56,7 @@ class ServerCertificate:
         return tuple(map(_look_at, (self._certificate, self._key or self._certificate)))
 
     def _read(self) -> ssl.SSLContext:
-        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        context.minimum_version = OLDEST_TLS
-        context.load_cert_chain(self._certificate, self._key)
-        return context
+        return server_context(self._certificate, self._key)
 
 
 def _look_at(path: Path) -> tuple[int, ...]:

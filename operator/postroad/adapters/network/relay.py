@@ -12,10 +12,10 @@ from postroad.adapters.network.exchange import SessionRefused
 from postroad.adapters.network.pools import PoolLimits, SessionPool
 from postroad.adapters.network.sessions import SecuringFailed, Session, SessionStale
 from postroad.adapters.network.timeouts import Timeouts
-from postroad.adapters.network.wire import OLDEST_TLS
 from postroad.domain.mail import Envelope, Outcome
 from postroad.domain.nexthops import NextHop, TlsMode
 from postroad.errors import InvalidSettings
+from postroad.tls import OLDEST_TLS
 
 _TIMEOUTS = Timeouts()
 _LIMITS = PoolLimits()

@@ -19,9 +19,6 @@ from postroad.errors import PostroadError
 HIGH_WATER = 256 * 1024
 """Octets that may wait unread before the peer is made to wait."""
 
-OLDEST_TLS = ssl.TLSVersion.TLSv1_2
-"""On both sides of SMTP. Source: RFC 8996."""
-
 LOOK = 60.0
 """Seconds after which a timer looks whether time is up, at the latest: deadlines of minutes, one
 after the other, need no timer of their own then."""

@@ -1,0 +1,130 @@
+"""The certificate of an intake: looked at by the operator, renewed without a rollout."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from postroad.controller.api import DEPLOYMENT, SERVICE
+from postroad.controller.api_server import Object
+from support.certificates import Certificates
+from support.resources import mail_queue, secret
+from support.running_operator import Running
+
+pytestmark = [pytest.mark.needs("kubernetes"), pytest.mark.timeout(120)]
+
+INTAKE = {"replicas": 0, "relayFrom": ["10.0.0.0/8"]}
+TLS = {"secretRef": {"name": "intake-tls"}}
+
+
+@pytest.fixture
+def pair(tmp_path: Path) -> dict[str, str]:
+    """What a Secret of type kubernetes.io/tls holds."""
+    return made(tmp_path, "first")
+
+
+def made(folder: Path, name: str) -> dict[str, str]:
+    (folder / name).mkdir()
+    files = Certificates.make(folder / name)
+    return {"tls.crt": files.chain.read_text(), "tls.key": files.key.read_text()}
+
+
+def is_false(found: Mapping[str, Object]) -> bool:
+    """Whether the intake is said not to be ready; while the queue is made, nothing is said."""
+    return bool(found.get("IntakeReady", {}).get("status") == "False")
+
+
+async def intake_pods(operator: Running) -> Object:
+    """Return the template of the intake's pods."""
+    found = await operator.api.get(DEPLOYMENT, operator.namespace, "outgoing-intake")
+    assert found is not None
+    template: Object = found["spec"]["template"]
+    return template
+
+
+async def test_a_missing_certificate_is_named_and_waited_for(
+    operator: Running, pair: dict[str, str]
+) -> None:
+    await operator.apply_cluster()
+    await operator.apply(mail_queue(operator.namespace, intake=INTAKE | {"tls": TLS}))
+    conditions = await operator.until(is_false)
+
+    assert conditions["IntakeReady"]["reason"] == "CredentialsMissing"
+    assert "Secret intake-tls" in conditions["IntakeReady"]["message"]
+    assert "`tls.crt` and `tls.key`" in conditions["IntakeReady"]["message"]
+    assert conditions["Reconciling"]["status"] == "True"
+    assert conditions["BrokerReady"]["status"] == "True"
+
+    await operator.apply(secret(operator.namespace, "intake-tls", pair))
+    await operator.until_ready()
+
+
+@pytest.mark.parametrize("damage", ["no certificate", "another key"])
+async def test_a_secret_that_holds_no_pair_is_said_and_its_key_is_not(
+    operator: Running, pair: dict[str, str], tmp_path: Path, damage: str
+) -> None:
+    other = made(tmp_path, "other")
+    wrong = (
+        {"tls.crt": "secret-text"} if damage == "no certificate" else {"tls.key": other["tls.key"]}
+    )
+    await operator.apply_cluster()
+    await operator.apply(secret(operator.namespace, "intake-tls", pair | wrong))
+    await operator.apply(mail_queue(operator.namespace, intake=INTAKE | {"tls": TLS}))
+    conditions = await operator.until(is_false)
+
+    assert conditions["IntakeReady"]["reason"] == "CertificateUnusable"
+    assert "`tls.crt` and `tls.key`" in conditions["IntakeReady"]["message"]
+    assert conditions["Stalled"]["reason"] == "CertificateUnusable"
+    said = json.dumps([conditions, await operator.events()])
+    assert "PRIVATE KEY" not in said
+    assert "secret-text" not in said
+
+    await operator.apply(secret(operator.namespace, "intake-tls", pair))
+    await operator.until_ready()
+
+
+async def test_a_renewed_certificate_rolls_no_pod(
+    operator: Running, pair: dict[str, str], tmp_path: Path
+) -> None:
+    await operator.apply_cluster()
+    await operator.apply(secret(operator.namespace, "intake-tls", pair))
+    await operator.apply(mail_queue(operator.namespace, intake=INTAKE | {"tls": TLS}))
+    await operator.until_ready()
+    before = await intake_pods(operator)
+
+    await operator.apply(secret(operator.namespace, "intake-tls", made(tmp_path, "second")))
+    await operator.settle()
+
+    assert await intake_pods(operator) == before
+
+
+async def test_the_service_follows_the_ports(operator: Running, pair: dict[str, str]) -> None:
+    async def until(ports: dict[str, int]) -> None:
+        found: dict[str, int] = {}
+        for _ in range(200):
+            service = await operator.api.get(SERVICE, operator.namespace, "outgoing-intake")
+            found = {
+                each["name"]: each["port"]
+                for each in (service or {"spec": {"ports": []}})["spec"]["ports"]
+            }
+            if found == ports:
+                return
+            await asyncio.sleep(0.1)
+        assert found == ports
+
+    await operator.apply_cluster()
+    await operator.apply(secret(operator.namespace, "intake-tls", pair))
+    await operator.apply(mail_queue(operator.namespace, intake=INTAKE | {"port": 2500}))
+    await until({"smtp": 2500})
+
+    await operator.change({"intake": {"tls": TLS | {"port": 465}}})
+    await until({"smtp": 2500, "smtps": 465})
+    await operator.change({"intake": {"port": 465}})
+    await until({"smtps": 465})
+    await operator.change({"intake": {"port": 2500, "tls": None}})
+    await until({"smtp": 2500})
+    await operator.until_ready()

@@ -1,0 +1,87 @@
+"""TLS of an intake in a cluster: a certificate is renewed in its Secret, and no pod restarts."""
+
+from __future__ import annotations
+
+import smtplib
+import ssl
+from pathlib import Path
+
+import pytest
+
+from support.certificates import Certificates
+from support.kubectl import Manifest, eventually, secret
+from support.place import Place
+
+pytestmark = [
+    pytest.mark.needs("rabbitmq", "cassandra", "s3", "kubernetes"),
+    pytest.mark.timeout(600),
+]
+
+KUBELET_SECONDS = 240
+"""For a changed Secret to reach a pod: the kubelet looks once in a minute or so, at what it may
+have kept for as long."""
+
+
+def made(folder: Path, name: str) -> Certificates:
+    (folder / name).mkdir()
+    return Certificates.make(folder / name)
+
+
+def tls_secret(place: Place, files: Certificates) -> Manifest:
+    pair = {"tls.crt": files.chain.read_text(), "tls.key": files.key.read_text()}
+    return secret("intake-tls", place.namespace, pair) | {"type": "kubernetes.io/tls"}
+
+
+def shown_at(port: int) -> str:
+    """Return the certificate that a session sees which begins now."""
+    return ssl.get_server_certificate(("localhost", port), timeout=10)
+
+
+def send(port: int, recipient: str, files: Certificates) -> None:
+    """Send a mail to an intake that the authority vouches for."""
+    context = files.client_context()
+    with smtplib.SMTP_SSL("localhost", port, context=context, timeout=30) as client:
+        code, greeting = client.ehlo()
+        assert (code, greeting.split(b"\n")[0]) == (250, b"mx.example.org")
+        client.sendmail("a@origin.example", [recipient], b"Subject: x\r\n\r\nunder TLS\r\n")
+
+
+def test_a_renewed_certificate_is_shown_to_new_sessions_and_no_pod_restarts(
+    place: Place, tmp_path: Path
+) -> None:
+    first, second = made(tmp_path, "first"), made(tmp_path, "second")
+    declared = place.mail_queue()["spec"]["intake"]
+    intake = declared | {"tls": {"secretRef": {"name": "intake-tls"}, "port": 465}}
+    place.apply(place.mail_queue(intake=intake, hostname="mx.example.org"))
+    eventually(
+        lambda: place.condition("IntakeReady").get("reason") == "CredentialsMissing",
+        within_seconds=120,
+    )
+    place.apply(tls_secret(place, first))
+    place.wait_ready(within_seconds=KUBELET_SECONDS)
+    (before,) = place.pods("intake")
+
+    with place.kubectl.forwarded(place.namespace, "service/outgoing-intake", 465) as port:
+        send(port, "first@dest.example", first)
+        assert shown_at(port).strip() in first.chain.read_text()
+
+        place.apply(tls_secret(place, second))
+        eventually(
+            lambda: shown_at(port).strip() in second.chain.read_text(),
+            within_seconds=KUBELET_SECONDS,
+            every_seconds=2,
+        )
+        send(port, "second@dest.example", second)
+    with place.smtp() as port, smtplib.SMTP("localhost", port, timeout=30) as client:
+        client.starttls(context=second.client_context())
+        client.sendmail("a@origin.example", ["third@dest.example"], b"by STARTTLS\r\n")
+
+    recipients = [f"{name}@dest.example" for name in ("first", "second", "third")]
+    eventually(lambda: place.sink.has_all(recipients), within_seconds=60)
+    for each in recipients:
+        (content,) = place.sink.contents()[each]
+        assert b"\tby mx.example.org with ESMTPS id " in content
+    (after,) = place.pods("intake")
+    assert after["metadata"]["uid"] == before["metadata"]["uid"]
+    assert [each["restartCount"] for each in after["status"]["containerStatuses"]] == [0]
+    place.wait_ready()
