@@ -21,6 +21,8 @@ from stack.records import Record
 from stack.server import fill, write
 
 USER = "postroad"
+VERSION = "5.0.9"
+"""Of what runs unless another is asked for."""
 POM = places.SOURCES / "cassandra-pom.xml"
 OPTIONS = places.SOURCES / "cassandra-jvm.options"
 OTHER_PLATFORMS = ("*-osx-*.jar", "*-windows-*.jar", "*-linux-aarch_64.jar", "*-linux-riscv64.jar")
@@ -109,6 +111,7 @@ class Cassandra(NativeServer):
     data_center = "datacenter1"
     snitch = "SimpleSnitch"
     heap = "1g"
+    version = VERSION
 
     @property
     def logs(self) -> list[Path]:
@@ -138,7 +141,7 @@ class Cassandra(NativeServer):
 
     def entries(self) -> Sequence[Entry]:
         """Its jars."""
-        return (jars(),)
+        return (jars(self.version),)
 
     def seeds(self, record: Record) -> str:
         """Return the addresses by which a node finds the others."""
@@ -196,7 +199,7 @@ class Cassandra(NativeServer):
                 "-XX:MaxDirectMemorySize=256m",
                 *(f"-D{name}={value}" for name, value in properties.items()),
                 "-cp",
-                f"{self.directory}:{jars().path}/*",
+                f"{self.directory}:{jars(self.version).path}/*",
                 "org.apache.cassandra.service.CassandraDaemon",
             ],
             environment={"MALLOC_ARENA_MAX": "2"},
@@ -247,13 +250,14 @@ def java() -> Path:
     return found[0]
 
 
-def jars() -> Entry:
-    """Return the cache entry of Cassandra's jars."""
+def jars(version: str) -> Entry:
+    """Return the cache entry of the jars of a version."""
 
     def make(folder: Path, log: Path) -> None:
-        maven.copy_jars(POM, folder, log)
+        maven.copy_jars(POM, folder, log, wanted=version)
         for pattern in OTHER_PLATFORMS:
             for jar in folder.glob(pattern):
                 jar.unlink()
 
-    return Entry("cassandra", cache.key_of(POM), "cassandra: download (about 20 s)", make)
+    key = cache.key_of(POM, version)
+    return Entry("cassandra", key, f"cassandra {version}: download (about 20 s)", make)

@@ -30,13 +30,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     words = list(sys.argv[1:] if arguments is None else arguments)
     if words[:1] == ["kubectl"]:
         words.insert(1, "--")  # what follows is kubectl's, options too
-    if words[:1] == ["cluster"]:
-        return clusters.commands.main(words[1:])
     options = _parser().parse_args(words)
     progress = Progress(quiet=getattr(options, "quiet", False))
     try:
-        options.run(Stack(progress=progress), options)
-    except StackError as error:
+        options.run(options.target(progress, options), options)
+    except (StackError, OSError) as error:
         progress.close()
         print(f"stack: {error}", file=sys.stderr)
         return 1
@@ -58,6 +56,7 @@ def _parser() -> argparse.ArgumentParser:
         description="Real servers for postroad's tests on this machine.",
         epilog=f"Servers: {', '.join(NATIVE)}. Without names: {', '.join(DEFAULT)}.",
     )
+    parser.set_defaults(target=lambda progress, _: Stack(progress=progress))
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
 
     def add(
@@ -96,7 +95,8 @@ def _parser() -> argparse.ArgumentParser:
     image.add_argument("context", metavar="CONTEXT", type=Path, help="folder with a Dockerfile")
     image.add_argument("name", metavar="NAME:TAG")
     image.add_argument("--file", type=Path, help="another Dockerfile than the context's")
-    add("cluster", "clusters of three nodes each, and faults in them (`cluster --help`)", _down)
+    text = "clusters of three nodes each, and faults in them (`cluster --help`)"
+    clusters.commands.describe(commands.add_parser("cluster", help=text))
     kubectl = add("kubectl", "run kubectl against the cluster", _kubectl, servers=False)
     kubectl.add_argument("arguments", nargs=argparse.REMAINDER, metavar="...")
     return parser

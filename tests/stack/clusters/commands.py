@@ -1,12 +1,10 @@
 """The command line: `python -m stack cluster …`, run from `tests/`."""
 
 import argparse
-import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 from stack import exports, places
 from stack.clusters.cluster import Cluster
-from stack.errors import StackError
 from stack.progress import Progress
 
 VERBS = {
@@ -23,31 +21,11 @@ VERBS = {
 METHODS = {"fill": "fill_disk", "free": "free_disk"}
 
 
-def main(arguments: Sequence[str]) -> int:
-    """Run one command; returns the exit code."""
-    options = _parser().parse_args(arguments)
-    progress = Progress()
-    directory = places.state_directory() / "clusters" / options.name
-    try:
-        options.run(Cluster(directory, progress), options)
-    except (StackError, OSError) as error:
-        progress.close()
-        print(f"stack: {error}", file=sys.stderr)
-        return 1
-    except KeyboardInterrupt:
-        print("stack: interrupted; `cluster down` removes what was begun", file=sys.stderr)
-        return 130
-    finally:
-        progress.close()
-    return 0
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="python -m stack cluster",
-        description="Clusters on this machine: nodes with a network, a disk and a clock each.",
-    )
+def describe(parser: argparse.ArgumentParser) -> None:
+    """Give a parser the commands; each sets what it `run`s, and on which `target`."""
+    parser.description = "Clusters on this machine: nodes with a network, a disk and a clock each."
     parser.add_argument("--name", default="default", help="of the cluster, where there are several")
+    parser.set_defaults(target=_cluster)
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
 
     def add(
@@ -86,7 +64,10 @@ def _parser() -> argparse.ArgumentParser:
     new.add_argument("--data-centre", default="dc1")
     add("settled", "wait until all nodes agree", lambda cluster, _: cluster.settled())
     add("restore", "undo every fault", lambda cluster, _: cluster.restore())
-    return parser
+
+
+def _cluster(progress: Progress, options: argparse.Namespace) -> Cluster:
+    return Cluster(places.state_directory() / "clusters" / options.name, progress)
 
 
 def _up(cluster: Cluster, options: argparse.Namespace) -> None:

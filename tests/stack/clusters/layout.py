@@ -24,6 +24,8 @@ class Member:
     data_center: str = ""
     replaces: str | None = None
     """The address of the dead node in whose place it started."""
+    version: str | None = None
+    """Of its server; None: the stack's own."""
 
 
 @dataclass(frozen=True)
@@ -56,6 +58,13 @@ class Layout:
         """Return it without a member."""
         return replace(self, members=tuple(each for each in self.members if each.name != name))
 
+    def at(self, version: str | None, *names: str) -> "Layout":
+        """Return it with another version of these members."""
+        members = (
+            replace(each, version=version) if each.name in names else each for each in self.members
+        )
+        return replace(self, members=tuple(members))
+
     def save(self, folder: Path) -> None:
         """Write it whole or not at all, readable by its owner only."""
         partial = folder / f"{FILE_NAME}.{os.getpid()}.partial"
@@ -65,16 +74,19 @@ class Layout:
         partial.rename(folder / FILE_NAME)
 
 
-def new(subnet: str, counts: Mapping[str, int], data_centres: int) -> Layout:
-    """Plan a cluster: nodes by kind; Cassandra has as many in each data centre."""
+def planned(
+    counts: Mapping[str, int], data_centres: int, cassandra_version: str | None = None
+) -> Layout:
+    """Plan a cluster that has no subnet yet: nodes by kind; Cassandra has as many in each data
+    centre."""
     words = {name: secrets.token_hex(12) for name in ("password", "cookie")}
-    layout = Layout(subnet, secrets=words)
+    layout = Layout("", secrets=words)
     for kind, count in counts.items():
         centers = data_centres if kind == "cassandra" else 1
         for center in range(1, centers + 1):
             for _ in range(count):
                 layout, _ = layout.added(kind, f"dc{center}")
-    return layout
+    return layout.at(cassandra_version, *(each.name for each in layout.of("cassandra")))
 
 
 def load(folder: Path) -> Layout | None:

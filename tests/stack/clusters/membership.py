@@ -1,33 +1,25 @@
 """The nodes of a cluster: which there are, how they come and go."""
 
 import contextlib
-import json
 import os
 import shutil
-import sys
 import time
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Self, cast
 
-from stack import golang, locks, packages, places, ports, processes, s3
-from stack.cassandra import jars
-from stack.clusters import layout, network, volumes
+from stack import golang, locks, packages, places, processes, s3
+from stack.cassandra import VERSION, jars
+from stack.clusters import balancing, layout, network, volumes
 from stack.clusters.faults import library
 from stack.clusters.layout import Layout, Member
 from stack.clusters.network import Network
-from stack.clusters.nodes import (
-    DEBIAN,
-    DISK_BYTES,
-    KINDS,
-    CassandraNode,
-    Node,
-    Place,
-    RabbitMQNode,
-)
+from stack.clusters.node import DISK_BYTES, Place
+from stack.clusters.nodes import DEBIAN, KINDS, CassandraNode, Node, RabbitMQNode
 from stack.clusters.volumes import Volume
-from stack.errors import MissingRequirement, StackError, StepFailed
+from stack.errors import MissingRequirement, StackError
 from stack.progress import Progress
 from stack.server import State
 
@@ -37,7 +29,6 @@ BALANCED = {"5672": "rabbitmq", "15672": "rabbitmq", "9000": "s3"}
 POLL_SECONDS = 0.5
 HANGING_SECONDS = 20.0
 """How long a living node may be silent before `start` starts it anew."""
-BALANCER_SECONDS = 20.0
 
 
 class Membership:
@@ -57,12 +48,14 @@ class Membership:
         rabbitmq: int = 3,
         s3: int = 2,  # the module's name, but also the servers'
         data_centres: int = 1,
+        cassandra_version: str | None = None,
         progress: Progress | None = None,
     ) -> Self:
         """Have a cluster running, nodes started one after the other; returns once all agree.
 
         A cluster that is there keeps its nodes: those that do not run are started. `cassandra` is
-        the number of nodes in each data centre; they are named dc1, dc2 and so on.
+        the number of nodes in each data centre; they are named dc1, dc2 and so on. Nodes that
+        `add` brings later have the stack's own version of Cassandra.
 
         Raises:
             MissingRequirement: not root, or a package is missing that cannot be installed.
@@ -70,24 +63,25 @@ class Membership:
             StackError: the nodes do not agree in time.
         """
         cluster = cls(directory, progress)
-        cluster._prepare()
+        cluster._prepare(cassandra_version)
         with cluster._held():
             wanted = {"cassandra": cassandra, "rabbitmq": rabbitmq, "s3": s3}
-            cluster._make(wanted, data_centres)
+            cluster._make(layout.planned(wanted, data_centres, cassandra_version))
         return cluster
 
-    def _prepare(self) -> None:
+    def _prepare(self, cassandra_version: str | None) -> None:
         if os.geteuid() != 0:
             raise MissingRequirement("a cluster needs root, for namespaces and filesystems")
         packages.ensure(DEBIAN, self.progress)
-        for entry in (jars(), *golang.toolchain(), s3.program(), library()):
+        wanted = jars(cassandra_version or VERSION)
+        for entry in (wanted, *golang.toolchain(), s3.program(), library()):
             entry.ensure(self.progress)
 
-    def _make(self, wanted: dict[str, int], data_centres: int) -> None:
+    def _make(self, plan: Layout) -> None:
         self.directory.mkdir(parents=True, exist_ok=True, mode=0o700)
         if layout.load(self.directory) is None:
-            made = network.make(self.mark)
-            layout.new(str(made.subnet), wanted, data_centres).save(self.directory)
+            subnet = network.make(self.mark).subnet
+            replace(plan, subnet=str(subnet)).save(self.directory)
         self.network.up()
         Volume(self.directory / "store", DISK_BYTES).mount()
         members = self._layout.of(*KINDS)
@@ -180,6 +174,7 @@ class Membership:
         node = KINDS[member.kind](member.name, place)
         if isinstance(node, CassandraNode):
             node.replaces = member.replaces
+            node.version = member.version or VERSION
         return node
 
     def _folder(self, member: Member) -> Path:
@@ -222,8 +217,8 @@ class Membership:
     def remove(self, name: str) -> None:
         """Take a node out of its cluster: the orderly way when it serves, else as lost for good.
 
-        Cassandra's data move to the others (`decommission`, or `removenode` by one of them). Of
-        RabbitMQ's quorum queues the node's members are taken out first (`shrink`).
+        Cassandra's data move to the others. RabbitMQ's quorum queues lose their members on it, so
+        `grow` them onto another node before.
         """
         with self._held():
             node = self.node(name)
@@ -234,34 +229,42 @@ class Membership:
             if isinstance(node, CassandraNode):
                 self._replicate(self.cassandra(self._layout.of("cassandra")[0].name))
 
-    def replace(self, name: str) -> str:
-        """Put a new, empty node in the place of one that is lost with its data; return its name."""
+    def replace(self, name: str) -> None:
+        """Put a new, empty node in the place of one that is lost with its data.
+
+        It has the lost one's name, as in a StatefulSet, and another address.
+        """
         with self._held():
             node = self.node(name)
             node.kill()
-            if not isinstance(node, CassandraNode):
+            address = None
+            if isinstance(node, CassandraNode):
+                address = node.host  # the new node takes the lost one's tokens itself
+            else:
                 self._take_out(node)
             node.remove()
             lost = self._layout.without(name)
-            address = node.host if isinstance(node, CassandraNode) else None
-            changed, member = lost.added(node.kind, node.place.data_center, address)
+            changed, _ = lost.added(node.kind, node.place.data_center, address, name)
             changed.save(self.directory)
-            self._found(member.name)
+            self._found(name)
             self._follow()
-        return member.name
 
     def _take_out(self, node: Node) -> None:
         others = [self._node(each) for each in self._layout.of(node.kind) if each.name != node.name]
         serving = next((other for other in others if other.answers()), None)
-        if isinstance(node, CassandraNode):
-            if node.answers():
-                node.nodetool("decommission", "--force")
-            elif isinstance(serving, CassandraNode):
-                serving.nodetool("removenode", node.host_id(serving))
-        elif isinstance(node, RabbitMQNode) and isinstance(serving, RabbitMQNode):
-            serving.queues("shrink", node.node_name)
-            node.kill()
-            serving.ctl("forget_cluster_node", node.node_name)
+        if serving is not None:
+            node.leave(serving)
+
+    def upgrade(self, name: str, version: str = VERSION) -> None:
+        """Start a node of Cassandra anew with another version, by the documented steps: drain,
+        stop, start. Returns when it serves; `settled` tells when the others agree."""
+        jars(version).ensure(self.progress)
+        with self._held():
+            node = self.cassandra(name)
+            node.nodetool("drain")
+            node.stop()
+            self._layout.at(version, name).save(self.directory)
+            self.start(name)
 
     def settled(self, timeout: float = 120) -> None:
         """Wait until all nodes serve, each sees all others of its kind, and queues are whole.
@@ -299,34 +302,14 @@ class Membership:
 
     def _follow(self) -> None:
         """Let the balancers know the nodes there are now, and run one for each client."""
-        hosts = {
-            port: [self.network.address(each.number) for each in self._layout.of(kind)]
-            for port, kind in BALANCED.items()
-        }
-        partial = self.directory / "balanced.partial"
-        partial.write_text(json.dumps(hosts))
-        partial.rename(self.directory / "balanced.json")
-        self._balance(HOST, self.network.host)
-        for client in self._layout.of("client"):
-            self.network.add_client(client.number)
-            self._balance(client.name, self.network.address(client.number))
-
-    def _balance(self, client: str, address: str) -> None:
-        folder = self.directory / "clients" / client
-        folder.mkdir(parents=True, exist_ok=True)
-        if processes.members(folder):
-            return
-        processes.start(
-            folder,
-            [
-                *(sys.executable, "-m", "stack.clusters.balancer"),
-                *(address, self.directory / "balanced.json"),
-            ],
-            folder / "output.log",
-            directory=places.SOURCES.parent,
+        net, clients = self.network, self._layout.of("client")
+        for client in clients:
+            net.add_client(client.number)
+        balancing.follow(
+            self.directory,
+            {
+                port: [net.address(each.number) for each in self._layout.of(kind)]
+                for port, kind in BALANCED.items()
+            },
+            {HOST: net.host, **{each.name: net.address(each.number) for each in clients}},
         )
-        deadline = time.monotonic() + BALANCER_SECONDS
-        while not all(ports.answers(int(port), address) for port in BALANCED):
-            if time.monotonic() > deadline:
-                raise StepFailed(f"the balancer of {client}", folder / "output.log")
-            time.sleep(0.1)
