@@ -7,7 +7,7 @@ import contextlib
 import statistics
 import time
 from collections import Counter
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, field
 
 from postroad import Mail, open_queue
@@ -27,9 +27,11 @@ class Load:
 
     accepted: set[str] = field(default_factory=set)
     delivered: Counter[str] = field(default_factory=Counter)
-    refused: list[str] = field(default_factory=list)
+    refused: list[PostroadError] = field(default_factory=list)
     seconds: list[float] = field(default_factory=list)
     """How long each accepted enqueue took."""
+    queue: MailQueue | None = None
+    """The producers' handle."""
 
     @property
     def lost(self) -> set[str]:
@@ -46,23 +48,36 @@ class Load:
             f" p99 {percentiles[98] * 1000:.0f} ms, longest {max(self.seconds) * 1000:.0f} ms"
         )
 
+    def report(self, what: str) -> None:
+        """Print what was measured: the machine decides how long things take."""
+        reasons = sorted({f"{type(error).__name__}: {error}" for error in self.refused})
+        print(f"{what}: {self.summary()}; refusals: {reasons[:3]}")
+
+    def judge(self) -> None:
+        """Assert what holds whatever was done: nothing is lost, and a refused mail may be tried
+        again."""
+        assert self.accepted
+        assert not self.lost
+        assert [str(error) for error in self.refused if not error.transient] == []
+
+    async def progresses(self) -> None:
+        """Wait until mail that is accepted from now on comes out."""
+        before = set(self.accepted)
+        async with asyncio.timeout(DRAIN_SECONDS):
+            while not (self.accepted - before) & self.delivered.keys():
+                await asyncio.sleep(0.2)
+
     async def send(self, queue: MailQueue, sender: int, stopped: asyncio.Event) -> None:
         """Enqueue until stopped; what is refused is over."""
         for number in range(10**6):
             if stopped.is_set():
                 return
             name = f"{sender}-{number}"
-            mail = Mail(
-                sender="a@example.org",
-                recipients=("b@example.net",),
-                content=b"Subject: load\r\n\r\nload\r\n",
-                name=name,
-            )
             began = time.monotonic()
             try:
-                await queue.enqueue(mail)
+                await queue.enqueue(mail_of(name))
             except PostroadError as error:
-                self.refused.append(f"{type(error).__name__}: {error}")
+                self.refused.append(error)
             else:
                 self.accepted.add(name)
                 self.seconds.append(time.monotonic() - began)
@@ -76,18 +91,37 @@ class Load:
                 await item.done()
 
 
+def mail_of(name: str) -> Mail:
+    """Return a mail of this name."""
+    return Mail(
+        sender="a@example.org",
+        recipients=("b@example.net",),
+        content=b"Subject: load\r\n\r\nload\r\n",
+        name=name,
+    )
+
+
+def variables_of(cluster: Cluster) -> dict[str, str]:
+    """Return the variables that lead to the cluster, with a keyspace of the test's own."""
+    return {**cluster.environment(), "POSTROAD_CASSANDRA_KEYSPACE": fresh()}
+
+
 @contextlib.asynccontextmanager
-async def under_load(cluster: Cluster) -> AsyncIterator[Load]:
-    """Yield while mail flows through a queue of the cluster; all has come out at the end."""
+async def under_load(
+    cluster: Cluster, variables: Mapping[str, str] | None = None
+) -> AsyncIterator[Load]:
+    """Yield while mail flows through a queue of the cluster; all has come out at the end. Producers
+    and consumers have a handle each, and the variables that `variables_of` returns."""
     load, stopped = Load(), asyncio.Event()
-    variables = {**cluster.environment(), "POSTROAD_CASSANDRA_KEYSPACE": fresh()}
-    settings = from_environment(variables)
+    settings = from_environment(variables or variables_of(cluster))
     url = f"distributed://test.{fresh()}"
     async with (
         open_queue(url, create=True, settings=settings) as producer,
-        open_queue(url, settings=settings) as consumer,
+        open_queue(url, settings=settings) as one,
+        open_queue(url, settings=settings) as other,
     ):
-        delivering = asyncio.create_task(load.deliver(consumer))
+        load.queue = producer
+        delivering = [asyncio.create_task(load.deliver(consumer)) for consumer in (one, other)]
         sending = [
             asyncio.create_task(load.send(producer, number, stopped)) for number in range(SENDERS)
         ]
@@ -97,9 +131,9 @@ async def under_load(cluster: Cluster) -> AsyncIterator[Load]:
             await asyncio.gather(*sending)
             deadline = time.monotonic() + DRAIN_SECONDS
             while load.lost and time.monotonic() < deadline:
-                assert not delivering.done() or delivering.result()
+                assert not any(task.done() and task.result() for task in delivering)
                 await asyncio.sleep(0.5)
         finally:
-            for task in (delivering, *sending):
+            for task in (*delivering, *sending):
                 task.cancel()
-            await asyncio.gather(delivering, *sending, return_exceptions=True)
+            await asyncio.gather(*delivering, *sending, return_exceptions=True)

@@ -1,0 +1,101 @@
+"""A node of the broker dies while a handler has mail of it in hand."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import Counter
+from datetime import timedelta
+
+import pytest
+
+from integration.cluster.load import DRAIN_SECONDS, mail_of, variables_of
+from postroad import open_queue
+from postroad.ports.queue import Item, MailQueue
+from postroad.settings import from_environment
+from servers import fresh
+from stack import probes
+from stack.clusters import Cluster
+from stack.rabbitmq import USER
+
+NAMES = ("done", "retried", "rejected", "late")
+
+
+def asked(cluster: Cluster, node: str, path: str) -> list[dict[str, object]]:
+    """Return what a node's management API lists."""
+    there = cluster.rabbitmq(node)
+    login = probes.basic(USER, there.record.secrets["password"])
+    found = probes.http_json(f"{there.management_url(there.record)}/api/{path}", login)
+    assert isinstance(found, list)
+    return found
+
+
+async def node_of(cluster: Cluster, role: str, work_queue: str) -> str:
+    """Return the node that leads a queue, or the one that its consumer is connected to."""
+    while True:
+        if role == "leader":
+            listed = await asyncio.to_thread(
+                asked, cluster, "rabbitmq-1", "queues?columns=name,leader"
+            )
+            names = [each["leader"] for each in listed if each["name"] == work_queue]
+        else:
+            listed = await asyncio.to_thread(asked, cluster, "rabbitmq-1", "consumers")
+            names = [
+                each["channel_details"]["node"]  # type: ignore[index]
+                for each in listed
+                if each["queue"]["name"] == work_queue  # type: ignore[index]
+            ]
+        for name in cluster.nodes:
+            if name.startswith("rabbitmq") and cluster.rabbitmq(name).node_name in names:
+                return name
+        await asyncio.sleep(0.5)  # the API's numbers are a second old
+
+
+async def in_hand(consumer: MailQueue, handed_out: Counter[str], held: dict[str, Item]) -> None:
+    """Take all that comes, for ever, and end what was not in hand before."""
+    async for item in consumer.dequeue(prefetch=20):
+        name = str(item.mail.name)
+        handed_out[name] += 1
+        if name in held:
+            await item.done()
+        else:
+            held[name] = item
+
+
+@pytest.mark.parametrize("role", ["leader", "connection"])
+async def test_mail_in_hand_is_not_lost_when_its_broker_node_dies(
+    cluster: Cluster, role: str
+) -> None:
+    settings = from_environment(variables_of(cluster))
+    name = fresh()
+    url = f"distributed://test.{name}"
+    handed_out, held = Counter[str](), dict[str, Item]()
+    async with (
+        open_queue(url, create=True, settings=settings) as queue,
+        open_queue(url, settings=settings) as consumer,
+    ):
+        for each in NAMES:
+            await queue.enqueue(mail_of(each))
+        taking = asyncio.create_task(in_hand(consumer, handed_out, held))
+        async with asyncio.timeout(DRAIN_SECONDS):
+            while len(held) < len(NAMES):
+                await asyncio.sleep(0.1)
+        node = await node_of(cluster, role, f"postroad.test.{name}.work")
+
+        await asyncio.to_thread(cluster.kill, node)
+        await held["done"].done()
+        await held["retried"].retry(timedelta(0))
+        await held["rejected"].reject("the test wants it")
+        await asyncio.to_thread(cluster.start, node)
+        await held["late"].done()
+
+        deadline = time.monotonic() + DRAIN_SECONDS
+        while (await queue.size()).size and time.monotonic() < deadline:
+            await asyncio.sleep(0.5)
+        sizes = await queue.size()
+        taking.cancel()
+        await asyncio.gather(taking, return_exceptions=True)
+    print(f"{role} {node}: handed out {dict(handed_out)}, {sizes}")
+
+    assert (sizes.size, sizes.dead_letters) == (0, 1)
+    assert handed_out == {"done": 1, "retried": 2, "rejected": 1, "late": 1}
