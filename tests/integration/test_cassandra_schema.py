@@ -20,7 +20,7 @@ from postroad.domain.mail import Envelope
 from postroad.domain.slices import place
 from postroad.domain.turns import Traits, Turn
 from postroad.errors import ViewRefused
-from postroad.ports.view import TableOptions
+from postroad.ports.view import FOREVER, TableOptions
 
 pytestmark = pytest.mark.needs("cassandra")
 
@@ -127,6 +127,14 @@ async def test_a_shorter_lifetime_is_that_of_new_rows_and_never_of_marks(session
     assert [round(each / timedelta(days=1), 2) for each in rows if each] == [14, 1]
     assert [round(row["left"] / 86400, 2) for row in marks] == [14, 14]
     assert await store.row_lifetime() == timedelta(days=1)
+
+
+async def test_a_lifetime_of_zero_is_for_ever(session: Session) -> None:
+    store = CassandraViewStore(session)
+    await store.create(OPTIONS)
+    await session.run("ALTER TABLE {keyspace}.enqueued_mails WITH default_time_to_live = 0")
+
+    assert await store.row_lifetime() == FOREVER
 
 
 async def test_rows_expire_with_the_tables_lifetime(session: Session) -> None:

@@ -39,6 +39,7 @@ from postroad.mailqueue import ownership
 from postroad.mailqueue.engine import Engine
 from postroad.mailqueue.joining import with_marks
 from postroad.mailqueue.live import live_slices, readable
+from postroad.ports.view import FOREVER
 from postroad.telemetry import metrics
 
 PORTION = 100_000
@@ -151,14 +152,17 @@ class _Judgement:
         await self._strike_live(max(content_start, self._oldest()))
         if not candidates:
             return {}
-        lifetime = await engine.row_lifetime() or timedelta(0)
-        await self._strike_all(max(self._oldest(), began - 2 * lifetime))
+        await self._strike_all(began - min(began - self._oldest(), 2 * await self._lifetime()))
         await self._strike_letters()
         since = began - engine.timing.grace - engine.timing.skew
         if not candidates or not await self._strike_made_since(since):
             return {}
         self._strike_spared()
         return candidates
+
+    async def _lifetime(self) -> timedelta:
+        """How long a row lives: at most centuries, so that twice that is a time too."""
+        return min(await self._engine.row_lifetime() or FOREVER, FOREVER / 4)
 
     def _oldest(self) -> datetime:
         return min(self._candidates.values(), default=self._engine.clock.now())

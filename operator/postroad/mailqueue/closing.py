@@ -25,7 +25,7 @@ from postroad.mailqueue.engine import Engine
 from postroad.mailqueue.joining import Ascending, with_marks
 from postroad.mailqueue.live import Slice
 from postroad.mailqueue.sweep import sweep
-from postroad.ports.view import ClosedSlice, Signs, View
+from postroad.ports.view import FOREVER, ClosedSlice, Signs, View
 from postroad.telemetry import metrics
 
 SWEEPING = timedelta(minutes=10)
@@ -139,8 +139,8 @@ async def _swept(engine: Engine, partition: Partition) -> tuple[Signs, bool]:
     if age < SWEEPING:
         return signs, False
     swept = await sweep(engine, partition, line)
-    lifetime = await engine.row_lifetime()
-    if swept.is_whole or lifetime is None or age < lifetime / 2:
+    lifetime = await engine.row_lifetime() or FOREVER
+    if swept.is_whole or age < lifetime / 2:
         return signs, swept.is_whole
     engine.log.error(
         "the object store did not delete the bytes of purged mails: they are given up",

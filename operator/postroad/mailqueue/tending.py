@@ -26,6 +26,7 @@ from postroad.mailqueue.items import FINISHED
 from postroad.mailqueue.orphans import Orphans
 from postroad.mailqueue.set_aside import SetAside
 from postroad.mailqueue.troubles import Troubles, note
+from postroad.ports.view import FOREVER
 from postroad.telemetry import metrics
 
 EVERY = timedelta(minutes=10)
@@ -54,7 +55,7 @@ class Tending:
         now = self._engine.clock.elapsed()
         if now < self._due:
             return
-        lifetime = await self._engine.row_lifetime() or timedelta.max
+        lifetime = await self._engine.row_lifetime() or FOREVER
         troubles = Troubles(self._engine)
 
         async def keep(row: UndecodableRow) -> None:

@@ -23,6 +23,9 @@ from postroad.domain.ownership import Identity
 from postroad.domain.slices import Partition, TurnKey
 from postroad.domain.turns import Ending, Mark, PurgeLine, Traits, Turn, UndecodableRow
 
+FOREVER = timedelta.max
+"""The lifetime of what never expires."""
+
 
 @dataclass(frozen=True, slots=True)
 class Limits:
@@ -352,7 +355,8 @@ class ViewStore(Protocol):
         ...
 
     async def row_lifetime(self) -> timedelta | None:
-        """Return how long the tables keep a row; None when they were never created."""
+        """Return how long the tables keep a row, `FOREVER` where none expires; None when they were
+        never created."""
         ...
 
     async def check(self) -> str:

@@ -82,6 +82,15 @@ def test_marks_and_records_outlive_rows_that_were_written_to_live_longer(table: 
     assert schema.options_of("enqueued_mails", before, shorter).row_lifetime == timedelta(days=7)
 
 
+@pytest.mark.parametrize("table", ["deleted_mails", "deliveries"])
+def test_marks_and_records_that_never_expire_go_on_so(table: str) -> None:
+    options = TableOptions({}, timedelta(days=7), timedelta(hours=6), timedelta(hours=3))
+    never = (0, *schema.wanted(options)[1:])
+
+    assert schema.wanted(schema.options_of(table, never, options)) == never
+    assert schema.options_of("enqueued_mails", never, options) == options
+
+
 def test_marks_live_longer_before_rows_do() -> None:
     order = schema.AGING_TABLES
 

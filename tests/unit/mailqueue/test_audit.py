@@ -24,7 +24,7 @@ from postroad.domain.turns import Ending, EndingKind, Mark
 from postroad.errors import BlobsUnavailable, DeadlineExceeded, PostroadError
 from postroad.mailqueue import audit as audits
 from postroad.mailqueue.dead import month_of
-from postroad.ports.view import DeadLetter
+from postroad.ports.view import FOREVER, DeadLetter
 from support.post import NAME, WINDOW, Before, Post, Process
 
 ALL = Selector.all()
@@ -245,8 +245,12 @@ async def test_bytes_of_a_replacement_that_stopped_half_way_stay(
     assert len(post.blobs) == 1
 
 
-async def test_bytes_of_late_mail_before_browse_start_stay(post: Post, process: Process) -> None:
+@pytest.mark.parametrize("row_lifetime", [timedelta(days=14), FOREVER])
+async def test_bytes_of_late_mail_before_browse_start_stay(
+    post: Post, process: Process, row_lifetime: timedelta
+) -> None:
     """Its row is the only witness: it came after its slice was passed."""
+    post.tables.row_lifetime = row_lifetime
     await post.enqueue(process, "late", delay=10**6)
     await post.pass_time(2 * HOUR)
     await process.queue._engine.view.advance(

@@ -11,6 +11,7 @@ import pytest
 from postroad.adapters.memory.blobs import MemoryBlobs
 from postroad.domain.selectors import Selector
 from postroad.errors import BlobsRefused
+from postroad.ports.view import FOREVER
 from postroad.telemetry import metrics
 from support.post import NAME, WINDOW, Post, Process
 
@@ -159,6 +160,23 @@ async def test_sweep_that_fails_for_half_a_lifetime_is_given_up_with_an_alarm(
     assert alarms._value.get() == before + 1
     assert browse_start_lags(post) < 4 * WINDOW
     assert vanished() == 0
+
+
+async def test_sweep_that_fails_is_tried_for_ever_where_rows_never_expire(
+    post: Post, process: Process, locked: set[str]
+) -> None:
+    post.tables.row_lifetime = FOREVER
+    await post.enqueue(process, "locked", "other")
+    locked.update(post.blobs)
+    await post.pass_time(2 * MINUTE)
+    await process.queue.purge()
+
+    await traffic(post, process, HOUR)
+    assert browse_start_lags(post) > HOUR
+    locked.clear()
+    await traffic(post, process, 3 * WINDOW)
+
+    assert post.blobs == {}
 
 
 async def test_sweep_that_is_refused_for_a_while_loses_no_alarm_and_no_bytes(

@@ -15,7 +15,7 @@ from datetime import timedelta
 from importlib import resources
 
 from postroad.adapters.cassandra.session import Session
-from postroad.ports.view import TableOptions
+from postroad.ports.view import FOREVER, TableOptions
 
 AGING_TABLES = ("deleted_mails", "deliveries", "enqueued_mails")
 """The tables whose rows expire, in the order in which they are altered: a mark must not go before
@@ -62,7 +62,7 @@ def options_of(table: str, found: Aging, options: TableOptions) -> TableOptions:
     """Return the options of one table that has others now."""
     if table == "enqueued_mails":
         return options
-    return replace(options, row_lifetime=max(options.row_lifetime, timedelta(seconds=found[0])))
+    return replace(options, row_lifetime=max(options.row_lifetime, _lifetime(found[0])))
 
 
 async def exists(session: Session) -> bool:
@@ -98,7 +98,7 @@ def copies(replication: Mapping[str, str], datacenter: str) -> int:
 async def row_lifetime(session: Session) -> timedelta | None:
     """Return how long rows are kept, None when there are no tables. Raises: ViewError."""
     aging_of = (await _tables(session)).get("enqueued_mails")
-    return None if aging_of is None else timedelta(seconds=aging_of[0])
+    return None if aging_of is None else _lifetime(aging_of[0])
 
 
 def aging(options: TableOptions) -> str:
@@ -123,7 +123,8 @@ def wanted(options: TableOptions) -> Aging:
         "compaction_window_unit": unit,
         "compaction_window_size": str(max(1, -(-window // length))),
     }
-    return _seconds(options.row_lifetime), compaction, _seconds(options.gc_grace)
+    lifetime = 0 if options.row_lifetime == FOREVER else _seconds(options.row_lifetime)
+    return lifetime, compaction, _seconds(options.gc_grace)
 
 
 async def _create_keyspace(session: Session, options: TableOptions) -> None:
@@ -166,6 +167,11 @@ async def _tables(session: Session) -> dict[str, Aging]:
         )
         for row in rows
     }
+
+
+def _lifetime(seconds: int) -> timedelta:
+    """A lifetime of 0 is Cassandra's for what never expires."""
+    return timedelta(seconds=seconds) if seconds else FOREVER
 
 
 def _seconds(duration: timedelta) -> int:

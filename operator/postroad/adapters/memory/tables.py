@@ -12,7 +12,7 @@ from uuid import UUID, uuid4
 from postroad.domain.slices import Partition, TurnKey
 from postroad.domain.turns import Mark, PurgeLine, Traits, Turn, UndecodableRow
 from postroad.ports.clock import Clock
-from postroad.ports.view import ClosedSlice, Counts, DeadLetter, Limits, Record, Signs
+from postroad.ports.view import FOREVER, ClosedSlice, Counts, DeadLetter, Limits, Record, Signs
 
 T = TypeVar("T")
 
@@ -46,7 +46,13 @@ class Tables:
         """Insert a row that lives for `row_lifetime`."""
         self.rows[turn.key] = turn
         self.written[turn.key] = self.clock.now()
-        self.expire_at[turn.key] = self.clock.now() + self.row_lifetime
+        self._age(turn.key)
+
+    def _age(self, key: TurnKey) -> None:
+        if self.row_lifetime == FOREVER:
+            self.expire_at.pop(key, None)
+        else:
+            self.expire_at[key] = self.clock.now() + self.row_lifetime
 
     def unexpired(self) -> dict[TurnKey, Turn]:
         """Return the rows, those that are too old removed."""
@@ -72,7 +78,7 @@ class Tables:
     def renew(self, key: TurnKey) -> None:
         """Let a row's lifetime begin anew, whatever its cells are."""
         if key in self.unexpired():
-            self.expire_at[key] = self.clock.now() + self.row_lifetime
+            self._age(key)
 
     def mark(self, key: TurnKey) -> Mark | None:
         """Return a turn's own mark, or what a line says of it."""
