@@ -31,7 +31,7 @@ from bench.bare_clients import BareCassandra, BareStore
 from bench.queue_place import Place
 from postroad.adapters.cassandra import mark_statements, rows, statements
 from postroad.adapters.cassandra.session import Statement
-from postroad.adapters.machine.clocks import MachineClock
+from postroad.adapters.machine.clocks import MachineChance, MachineClock
 from postroad.domain.configuration_rules import ViewConfiguration
 from postroad.domain.identifiers import id_at
 from postroad.domain.mail import Envelope
@@ -79,8 +79,8 @@ class Bulk:
         port = self.where.servers.views().view(str(self.name))
         history = self.where.servers.history(self.name)
         wanted = ViewConfiguration(WINDOW, BUCKETS)
-        clock = MachineClock()
-        await (await configured(history, port, clock, create=True, wanted=wanted)).close()
+        clock, chance = MachineClock(), MachineChance()
+        await (await configured(history, port, clock, chance, create=True, wanted=wanted)).close()
         await self._in_batches(statements.INSERT_ROW, rows.turn_values, lambda _: True)
         for number in range(self.slices):
             counts: Counter[int] = Counter()

@@ -45,7 +45,7 @@ class Opening:
             await self.configure(queue, self.pace.view)
         history = self.servers.history(name)
         configuration = LeasedConfiguration(
-            history, self.clock, lease=timing.lease, grace=timing.grace
+            history, self.clock, self.chance, lease=timing.lease, grace=timing.grace
         )
         await configuration.start()
         view = self.servers.views().view(str(name))

@@ -63,7 +63,9 @@ class Site:
     def leased(self) -> LeasedConfiguration:
         """Return what a process knows of the configuration; it reads nothing by itself yet."""
         history = self.servers.history(self.name)
-        return LeasedConfiguration(history, MachineClock(), lease=TIMING.lease, grace=TIMING.grace)
+        return LeasedConfiguration(
+            history, MachineClock(), MachineChance(), lease=TIMING.lease, grace=TIMING.grace
+        )
 
     async def process(self, source: ConfigurationSource | None = None) -> DistributedQueue:
         """Start a process. Without a source of its own it keeps itself fresh, like all do."""

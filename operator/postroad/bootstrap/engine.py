@@ -16,13 +16,13 @@ from postroad.ports.servers import Servers
 async def open_over(servers: Servers, name: QueueName, bucket: str, asked: Asked) -> MailQueue:
     """Open a queue of the distributed engine, which then owns the servers. The configuration is
     settled before anything is made that follows from it (ADR 0005)."""
-    clock, views = MachineClock(), servers.views()
+    clock, chance, views = MachineClock(), MachineChance(), servers.views()
     if await views.row_lifetime() is None:
         raise QueueNotFound(f"the queue {name} was never created: there are no tables")
     view = views.view(str(name))
     limit = asked.settings.broker.delivery_limit
     configuration = await configured(
-        servers.history(name), view, clock, create=asked.create, wanted=asked.configuration
+        servers.history(name), view, clock, chance, create=asked.create, wanted=asked.configuration
     )
     try:
         parts = Parts(
@@ -32,7 +32,7 @@ async def open_over(servers: Servers, name: QueueName, bucket: str, asked: Asked
             blobs=servers.blobs(bucket),
             configuration=configuration,
             clock=clock,
-            chance=MachineChance(),
+            chance=chance,
             row_lifetime=views.row_lifetime,
             delivery_limit=limit,
             dead_letter_lifetime=asked.settings.retry.dead_letter_lifetime,

@@ -74,7 +74,7 @@ class Engines:
         return kept
 
     def _made(self, servers: Servers, queue: Queue, bucket: str) -> _Kept:
-        configuration = LeasedConfiguration(servers.history(queue.name), self._clock)
+        configuration = LeasedConfiguration(servers.history(queue.name), self._clock, self._chance)
         limit = queue.spec.broker.delivery_limit
         parts = Parts(
             name=queue.name,

@@ -31,12 +31,16 @@ from postroad.errors import (
     QueueNotFound,
     ServerError,
 )
-from postroad.ports.clock import Clock
+from postroad.ports.clock import Chance, Clock
 from postroad.ports.history import Effective, History, Recorded
 from postroad.telemetry.logs import logger
 
 REFRESHES_PER_LEASE = 4
 """A read every quarter leaves room for two that fail or take long within a third and the lease."""
+
+RETRIES_PER_REFRESH = 4
+"""A read that failed is tried again so many times sooner, with jitter: a view that is back is known
+within seconds, and one that is away gets few requests."""
 
 _LOG = logger("mailqueue")
 
@@ -61,12 +65,14 @@ class LeasedConfiguration:
         self,
         history: History,
         clock: Clock,
+        chance: Chance,
         *,
         lease: timedelta = LEASE,
         grace: timedelta = GRACE,
     ) -> None:
         self._history = history
         self._clock = clock
+        self._chance = chance
         self._patience = Patience(lease, grace)
         self._known: _Known | None = None
         self._announced_at: dict[int, timedelta] = {}
@@ -153,12 +159,16 @@ class LeasedConfiguration:
             self._learn(Recorded(known.recorded.events, after), known.read_at)
 
     async def _keep_fresh(self) -> None:
-        """Read for as long as the queue is open. A failed read is tried again like any other: the
-        lease bounds what it can do harm to, and `effective` says so when it has run out."""
+        """Read for as long as the queue is open. The lease bounds the harm of failed reads:
+        `effective` raises once it has run out."""
+        interval = self._patience.lease / REFRESHES_PER_LEASE
+        wait = interval
         while True:
-            await self._clock.sleep(self._patience.lease / REFRESHES_PER_LEASE)
+            await self._clock.sleep(wait)
+            wait = interval / RETRIES_PER_REFRESH * (0.5 + self._chance.uniform() / 2)
             try:
                 await self.refresh()
+                wait = interval
             except (ServerError, ConfigurationError, QueueNotFound) as error:
                 _LOG.warning("configuration not read", error=error.explain())
             except Exception:

@@ -32,7 +32,7 @@ from postroad.errors import (
     QueueNotFound,
 )
 from postroad.mailqueue.configuration import LeasedConfiguration
-from postroad.ports.clock import Clock
+from postroad.ports.clock import Chance, Clock
 from postroad.ports.history import History
 from postroad.ports.view import View
 
@@ -127,6 +127,7 @@ async def configured(
     history: History,
     view: View,
     clock: Clock,
+    chance: Chance,
     *,
     create: bool,
     wanted: ViewConfiguration | None = None,
@@ -150,7 +151,7 @@ async def configured(
             raise HistoryMissing
         if settled.refusal is not None:
             raise ConfigurationRefused(settled.refusal.message)
-    configuration = LeasedConfiguration(history, clock)
+    configuration = LeasedConfiguration(history, clock, chance)
     try:
         await configuration.start()
     except QueueNotFound:

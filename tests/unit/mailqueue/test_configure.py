@@ -9,7 +9,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from postroad.adapters.memory.clock import ManualClock
+from postroad.adapters.memory.clock import ManualClock, SeededChance
 from postroad.adapters.memory.gate import Fault, Gate, Step, Stopped, at
 from postroad.adapters.memory.history import MemoryHistory, Records
 from postroad.domain.configuration import (
@@ -322,7 +322,7 @@ async def test_an_adoption_that_is_killed_at_any_step_is_never_written_under_an_
         except Stopped:
             pass
         source = LeasedConfiguration(
-            MemoryHistory(records), ManualClock(), grace=timedelta(seconds=60)
+            MemoryHistory(records), ManualClock(), SeededChance(0), grace=timedelta(seconds=60)
         )
         try:
             await source.refresh()

@@ -15,7 +15,7 @@ from uuid import UUID
 
 import pytest
 
-from postroad.adapters.memory.clock import ManualClock
+from postroad.adapters.memory.clock import ManualClock, SeededChance
 from postroad.adapters.memory.gate import Gate, away
 from postroad.adapters.memory.history import MemoryHistory
 from postroad.domain.configuration_rules import ViewConfiguration
@@ -152,7 +152,9 @@ async def run(seed: int, *, protected: bool) -> int:
 
     async def started() -> Process:
         source = (
-            LeasedConfiguration(world.history, world.clock, lease=LEASE, grace=GRACE)
+            LeasedConfiguration(
+                world.history, world.clock, SeededChance(0), lease=LEASE, grace=GRACE
+            )
             if protected
             else Hasty(world.history)
         )
@@ -199,7 +201,9 @@ class TestLease:
 
     @staticmethod
     def source(world: World) -> LeasedConfiguration:
-        return LeasedConfiguration(world.history, world.clock, lease=LEASE, grace=GRACE)
+        return LeasedConfiguration(
+            world.history, world.clock, SeededChance(0), lease=LEASE, grace=GRACE
+        )
 
     @staticmethod
     async def want(world: World, wanted: ViewConfiguration) -> None:
@@ -238,7 +242,7 @@ class TestLease:
                 world_of_slow_reads.clock.jump(LEASE)
                 return recorded
 
-        source = LeasedConfiguration(Slow(), world.clock, lease=LEASE, grace=GRACE)
+        source = LeasedConfiguration(Slow(), world.clock, SeededChance(0), lease=LEASE, grace=GRACE)
         await source.refresh()
 
         world.clock.jump(SECOND)
@@ -372,7 +376,9 @@ class TestLease:
         await self.want(world, CHANGES[0])
         gate = Gate()
         history = MemoryHistory(world.history.records, gate)
-        async with LeasedConfiguration(history, world.clock, lease=LEASE, grace=GRACE) as source:
+        async with LeasedConfiguration(
+            history, world.clock, SeededChance(0), lease=LEASE, grace=GRACE
+        ) as source:
             gate.plan = away("view")
             await world.clock.advance(LEASE)
             assert source.effective().writing == CHANGES[0]
@@ -384,11 +390,30 @@ class TestLease:
 
             assert source.effective().writing == CHANGES[0]
 
+    async def test_a_view_that_comes_back_is_read_soon_after(self, world: World) -> None:
+        """And not often while it is away."""
+        await self.want(world, CHANGES[0])
+        gate = Gate()
+        history = MemoryHistory(world.history.records, gate)
+        async with LeasedConfiguration(
+            history, world.clock, SeededChance(0), lease=LEASE, grace=GRACE
+        ) as source:
+            gate.plan = away("view")
+            read = len(gate.steps)
+            await world.clock.advance(2 * LEASE)
+            assert len(gate.steps) - read <= 2 * LEASE / SECOND
+            gate.plan = lambda step: None
+            await world.clock.advance(2 * SECOND)
+
+            assert source.effective().writing == CHANGES[0]
+
     async def test_it_is_read_at_least_every_third_of_the_lease(self, world: World) -> None:
         await self.want(world, CHANGES[0])
         gate = Gate()
         history = MemoryHistory(world.history.records, gate)
-        async with LeasedConfiguration(history, world.clock, lease=LEASE, grace=GRACE):
+        async with LeasedConfiguration(
+            history, world.clock, SeededChance(0), lease=LEASE, grace=GRACE
+        ):
             for _ in range(10):
                 read = len(gate.steps)
                 await world.clock.advance(LEASE / 3)
