@@ -17,7 +17,7 @@ from chaos.history import Event, ListRecorder, ordered
 from chaos.nemesis import BIRTH, RATES, STEPS, Fault, Means, Menu, birth_offset, carry_out
 from chaos.opening import NAMESPACE, Opening
 from chaos.pace import PRODUCTION, Pace
-from chaos.remains import TIMETABLES
+from chaos.remains import TIMETABLES, is_stamped_late
 from chaos.workload import Place, administrate, produce, work
 from contract.queue_harness import VirtualTime
 from postroad.adapters.memory.broker import MemoryBroker
@@ -296,11 +296,13 @@ class Town:
             actor.clock.set(0, fault.amount)
 
     async def _pause(self, actor: Actor, fault: Fault) -> None:
-        """The machine stands still for most of the fault; until it ends, its date is behind."""
-        paused = timedelta(seconds=fault.lasts * 0.7)
+        """The machine stands still for most of the fault; until it ends, its date is behind. A
+        process that was killed meanwhile lives on another machine."""
+        paused, life = timedelta(seconds=fault.lasts * 0.7), actor.life
         actor.disconnect()
         await self.clock.sleep(paused)
-        actor.clock.lag += paused
+        if actor.life == life:
+            actor.clock.lag += paused
         actor.go_on()
 
     async def end(self, fault: Fault) -> None:
@@ -349,18 +351,29 @@ class Town:
 
     async def inspect(self, queue: str) -> Remains:
         """Return what the servers have of a queue. Marks whose slice was cleaned and that have no
-        row are written by endings that came late: they have a lifetime and count for nothing."""
+        row are written by endings that came late, and late mail that got a new turn leaves its row
+        and its mark: they have a lifetime and count for nothing."""
         name = f"{NAMESPACE}.{queue}"
         tables, queues = self.world.tables(name), self.world.queues(name)
         start = tables.limits.content_start
+        rows = {
+            each
+            for each in tables.unexpired()
+            if not (
+                start is not None
+                and each.slice_start < start
+                and each in tables.marks
+                and is_stamped_late(each.enqueue_id, tables.written[each].timestamp())
+            )
+        }
         now = self.clock.elapsed()
         messages = [*queues.ready, *queues.delayed_messages, *queues.dead]
         return {
-            "rows": [str(each) for each in tables.unexpired()],
+            "rows": [str(each) for each in sorted(rows)],
             "marks": [
                 str(each)
                 for each in tables.marks
-                if each in tables.rows or start is None or each.slice_start >= start
+                if each in rows or start is None or each.slice_start >= start
             ],
             "claims": [
                 str(each)

@@ -47,10 +47,11 @@ def user() -> str:
     return unquote(urlsplit(os.environ["POSTROAD_RABBITMQ_URI"]).username or "guest")
 
 
-def is_stamped_ahead(enqueue_id: UUID, stamp_us: int) -> bool:
-    """Return whether the host that wrote a row had a clock far ahead. The tombstone of a cleaned
+def is_stamped_late(enqueue_id: UUID, stamp: float) -> bool:
+    """Return whether a row was stamped, in seconds since 1970, long after its id was made: by a
+    host with a clock far ahead, or for a machine that had been paused. The tombstone of a cleaned
     partition does not reach such a row: it stays, with its mark, until its lifetime is over."""
-    return stamp_us / 1e6 - moment_of(enqueue_id).timestamp() > AHEAD
+    return stamp - moment_of(enqueue_id).timestamp() > AHEAD
 
 
 async def remains(queue: str, bucket: str) -> Remains:
@@ -69,10 +70,10 @@ def _remains(name: str, bucket: str) -> Remains:
         if each.queue == name
     ]
     rows = {(each.slice_start, each.bucket_id, each.enqueue_id) for each in stored}
-    ahead = {
+    late = {
         (each.slice_start, each.bucket_id, each.enqueue_id)
         for each in stored
-        if is_stamped_ahead(each.enqueue_id, each.stamp)
+        if is_stamped_late(each.enqueue_id, each.stamp / 1e6)
     }
     starts = [
         each.content_start
@@ -87,7 +88,7 @@ def _remains(name: str, bucket: str) -> Remains:
     ]
     claims = cql(f"SELECT queue, enqueue_id FROM {tables}.claims")
     letters = cql(f"SELECT queue, enqueue_id FROM {tables}.dead_letters")
-    kept = {each for each in marks if each in ahead and each[0] < start}
+    kept = {each for each in marks if each in late and each[0] < start}
     client = store_client()
     try:
         pages = client.get_paginator("list_objects_v2").paginate(Bucket=bucket, Prefix=f"{name}/")

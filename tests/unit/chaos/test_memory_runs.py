@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
+from datetime import timedelta
 from pathlib import Path
 
-from chaos import history, memory, nemesis, report
+from chaos import history, memory, nemesis, orderly, report
 from chaos.checker import check
 from chaos.history import Phase
 from chaos.pace import PRODUCTION
+from contract.queue_harness import VirtualTime
 
 
 def test_a_run_without_faults_ends_well_and_does_something() -> None:
@@ -32,6 +35,21 @@ def test_a_schedule_has_every_kind_of_fault_in_time() -> None:
 
     assert {each.kind for each in faults} == {*menu, nemesis.BIRTH}
     assert all(each.at + each.lasts <= 7200.1 for each in faults)
+
+
+def test_a_process_that_starts_while_its_predecessors_machine_is_paused_has_right_clocks() -> None:
+    faults = (
+        nemesis.Fault(0, 100, 200, "vm pause", "producer-1"),
+        nemesis.Fault(1, 150, 20, "kill", "producer-1"),
+    )
+
+    async def lag_after_the_run() -> timedelta:
+        town = memory.Town(1)
+        running = asyncio.ensure_future(town.run(faults, 400))
+        assert await VirtualTime(town.clock).outcome(running, timedelta(days=1))
+        return town.actors["producer-1"].clock.lag
+
+    assert orderly.run(lag_after_the_run()) == timedelta(0)
 
 
 def test_a_history_is_read_as_it_was_written(tmp_path: Path) -> None:
