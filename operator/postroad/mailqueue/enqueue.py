@@ -110,7 +110,7 @@ class _Registration:
         self._deadline = engine.clock.elapsed() + engine.timing.deadline
         self._owner = UUID(int=engine.chance.bits(128))
         self._published: timedelta | None = None
-        """Since when a message can exist."""
+        """When the last attempt to publish ended; since then no new message can exist."""
         self._has_row = False
 
     async def run(self) -> None:
@@ -156,10 +156,9 @@ class _Registration:
         step = step_to(self._turn.due_at, engine.clock.now())
         reference = Reference.to(self._turn, claim=step > 0)
         hop = hop_after(0, engine.timing.hop, 0.0)
-        self._published = engine.clock.elapsed()
         while True:
             try:
-                return await engine.broker.publish(self._turn.enqueue_id, encode(reference), step)
+                return await self._attempt(reference, step)
             except (BrokerRefused, CredentialsRefused, Unroutable):
                 if not reference.is_repetition:
                     self._published = None  # the broker has said that there is no message
@@ -171,6 +170,15 @@ class _Registration:
                 if engine.clock.elapsed() > self._deadline:
                     raise
                 step = step_to(self._turn.due_at, engine.clock.now()) or hop
+
+    async def _attempt(self, reference: Reference, step: int) -> None:
+        """Publish once. A slow broker may store the message as late as it confirms it."""
+        clock = self._engine.clock
+        self._published = clock.elapsed()
+        try:
+            await self._engine.broker.publish(self._turn.enqueue_id, encode(reference), step)
+        finally:
+            self._published = clock.elapsed()
 
     async def _withdraw(self, patience: timedelta) -> bool:
         """Withdraw the turn; return whether a consumer (or an administrator) was first, so that the
@@ -217,17 +225,20 @@ class _Registration:
         """Count the mail if a consumer had it in hand, without a claim yet, when it was withdrawn:
         the caller has had its error, and the consumer may deliver."""
         engine, key = self._engine, self._turn.key
-        await engine.clock.sleep(engine.timing.hop)
         try:
+            await engine.clock.sleep(engine.timing.hop)
             free = await engine.view.claim(key.enqueue_id, self._owner, engine.timing.claim)
             mark = await engine.view.mark(key)
         except ServerError as error:
             self._leave(error)
             return
+        except asyncio.CancelledError as error:
+            self._leave(error)  # the process closes before it can know
+            raise
         if not free or (mark is not None and mark.delivered_at is not None):
             self._leave(None)
 
-    def _leave(self, error: Exception | None) -> None:
+    def _leave(self, error: BaseException | None) -> None:
         metrics.UNWITHDRAWN.labels(self._engine.label).inc()
         self._engine.log.warning(
             "a failed enqueue could not be withdrawn and may be delivered once",

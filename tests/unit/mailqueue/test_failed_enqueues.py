@@ -68,6 +68,55 @@ async def test_mail_that_a_consumer_got_just_before_it_was_withdrawn_is_counted(
     assert unwithdrawn() - before == 1
 
 
+async def test_mail_in_hand_is_counted_though_its_producer_closes_before_it_can_look_again(
+    post: Post,
+) -> None:
+    producer, worker = await post.start(), await post.start()
+    producer.gate.plan = unconfirmed
+    before = unwithdrawn()
+    consumer = Consumer(post, worker.queue)
+
+    async def take() -> None:
+        assert not await consumer.nothing()
+
+    producer.gate.before = Before("end", take)
+    work = asyncio.ensure_future(producer.queue.enqueue(letter("mail")))
+    await post.outcome(work, 2 * MINUTE)
+    with pytest.raises(BrokerUnavailable):
+        work.result()
+
+    await producer.queue.close()
+
+    assert unwithdrawn() - before == 1
+
+
+async def test_enqueue_whose_only_publish_was_slow_is_accepted_when_its_mail_is_in_hand(
+    post: Post,
+) -> None:
+    """The broker stored the message as late as it should have confirmed it."""
+    producer, worker = await post.start(), await post.start()
+    producer.gate.plan = unconfirmed
+
+    async def slowly(step: Step) -> None:
+        if step.operation == "publish":
+            await post.clock.sleep(25 * SECOND)
+
+    producer.gate.before = slowly
+    work = asyncio.ensure_future(producer.queue.enqueue(letter("mail")))
+    consumer = Consumer(post, worker.queue)
+    assert not await consumer.nothing(26 * SECOND)
+    item = await consumer.next()
+    assert await post.outcome(work, 2 * MINUTE)
+
+    work.result()
+    post.transmit(item)
+    await item.done()
+    await consumer.close()
+    assert await post.recover() == []
+    assert post.copies("mail") == 1
+    post.check_nothing_is_left()
+
+
 async def test_enqueue_without_a_message_is_withdrawn_at_once_and_not_counted(post: Post) -> None:
     producer = await post.start()
     before = unwithdrawn()
