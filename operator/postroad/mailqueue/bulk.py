@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from typing import TypeVar
 
 T = TypeVar("T")
@@ -25,6 +25,12 @@ async def count(items: AsyncIterator[T], work: Callable[[T], Awaitable[int]]) ->
     async for each in results(items, work):
         total += each
     return total
+
+
+async def each_of(items: Iterable[T]) -> AsyncIterator[T]:
+    """Yield what is at hand already."""
+    for each in items:
+        yield each
 
 
 async def results(

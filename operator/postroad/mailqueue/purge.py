@@ -17,7 +17,7 @@ from postroad.domain.identifiers import id_at, moment_of
 from postroad.domain.selectors import Selector
 from postroad.domain.slices import Partition, TurnKey
 from postroad.domain.turns import PurgeLine, Turn
-from postroad.mailqueue.bulk import count
+from postroad.mailqueue.bulk import count, each_of
 from postroad.mailqueue.engine import Engine
 from postroad.mailqueue.live import live_slices
 from postroad.mailqueue.protocol import finish, is_removed, replacement_of
@@ -35,7 +35,7 @@ async def purge(engine: Engine) -> int:
     await engine.bearings.check_clock()
     line = PurgeLine(id_at(now - engine.timing.grace, 0, 0), now)
     lined = await _draw(engine, line)
-    swept = await count(_each(lined), partial(_sweep, engine, line))
+    swept = await count(each_of(lined), partial(_sweep, engine, line))
     younger = await remove_after(engine, line.through, Selector.all(), now)
     return swept + younger
 
@@ -96,8 +96,3 @@ async def _follow(engine: Engine, key: TurnKey) -> int:
 
 async def _any(items: AsyncIterator[object]) -> bool:
     return await anext(items, None) is not None
-
-
-async def _each(items: list[_Lined]) -> AsyncIterator[_Lined]:
-    for each in items:
-        yield each

@@ -20,6 +20,10 @@ TOGETHER = 500
 """Objects that one request deletes."""
 
 
+_Ended = tuple[UUID, str | None]
+"""A turn's id, and the name of its bytes where the row has one."""
+
+
 @dataclass(slots=True)
 class Swept:
     """What a sweep met: how many turns ended by nothing but a line, and replacements under way;
@@ -36,15 +40,13 @@ async def sweep(
     """Delete the bytes of what a line ended, and say so in the view when all of them are gone.
     What an earlier line ended is not counted; a replacement under way keeps its slice until it is
     finished. Raises: ViewError."""
-    swept, keys = Swept(), list[str]()
-    async for enqueue_id, blob_key in _unmarked(engine, partition, line, swept):
-        swept.removed += earlier is None or enqueue_id > earlier
-        if blob_key is not None:
-            keys.append(blob_key)
-        if len(keys) == TOGETHER:
-            swept.is_whole &= await _let_go(engine, keys)
-            keys = []
-    swept.is_whole &= await _let_go(engine, keys)
+    swept, batch = Swept(), list[_Ended]()
+    async for each in _unmarked(engine, partition, line, swept):
+        batch.append(each)
+        if len(batch) == TOGETHER:
+            await _let_go(engine, partition, batch, earlier, swept)
+            batch = []
+    await _let_go(engine, partition, batch, earlier, swept)
     if swept.is_whole:
         await engine.view.mark_swept(partition, line.through)
     return swept
@@ -52,7 +54,7 @@ async def sweep(
 
 async def _unmarked(
     engine: Engine, partition: Partition, line: PurgeLine, swept: Swept
-) -> AsyncIterator[tuple[UUID, str | None]]:
+) -> AsyncIterator[_Ended]:
     """Yield the turns up to a line that have no mark, with the names of their bytes."""
     marked = Ascending(engine.view.marked(partition, line.through))
     async for enqueue_id, blob_key in engine.view.blob_keys(partition, line.through):
@@ -63,8 +65,19 @@ async def _unmarked(
             swept.unfinished.append(TurnKey(partition.slice_start, partition.bucket_id, enqueue_id))
 
 
-async def _let_go(engine: Engine, keys: list[str]) -> bool:
-    """Delete bytes. Returns whether they are gone."""
+async def _let_go(
+    engine: Engine, partition: Partition, ended: list[_Ended], earlier: UUID | None, swept: Swept
+) -> None:
+    """Delete the bytes of what a line ended, unless browse start has passed the slice: then marks
+    may be missing because they were cleaned away between two pages, those of turns whose successors
+    live on the bytes. The limits are read from the view, as in `endings.was_cleaned`."""
+    if not ended:
+        return
+    if (await engine.view.limits()).have_passed(partition.slice_start):
+        swept.is_whole = False
+        return
+    swept.removed += sum(earlier is None or enqueue_id > earlier for enqueue_id, _ in ended)
+    keys = [blob_key for _, blob_key in ended if blob_key is not None]
     for _ in keys:
         engine.on_ending()
-    return not keys or await delete_bytes(engine, keys)
+    swept.is_whole &= not keys or await delete_bytes(engine, keys)

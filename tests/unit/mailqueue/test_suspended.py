@@ -9,7 +9,7 @@ from datetime import timedelta
 import pytest
 
 from contract.queue_harness import Consumer, letter
-from postroad.adapters.memory.gate import Fault, Step, away, no_fault
+from postroad.adapters.memory.gate import Fault, Step, Stopped, away, no_fault
 from postroad.domain.selectors import Selector
 from support.post import LONG, WINDOW, Post, Process, every_other
 
@@ -184,6 +184,30 @@ async def test_administrator_removes_no_bytes_of_a_successor(
 
     assert len(post.tables.live()) == count
     assert set(post.blobs) == {turn.blob_key for turn in post.tables.live()}
+
+
+async def test_sweep_takes_no_bytes_of_a_mail_whose_first_turn_was_cleaned_meanwhile(
+    post: Post,
+) -> None:
+    """The purge died behind its line; the sweep stops between the rows and their marks."""
+    dying, sleeper, other = [await post.start() for _ in range(3)]
+    await post.enqueue(other, "mail")
+    await post.pass_time(ROUND)
+    assert await other.queue.hold(ALL) == 1
+    dying.fail(lambda step: Fault.STOP_AFTER if step.operation == "draw_line" else None)
+    with pytest.raises(Stopped):
+        await dying.queue.purge()
+    await post.pass_time(11 * MINUTE)
+    suspension = Suspension(sleeper, "marked")
+    sweeping = asyncio.ensure_future(sleeper.queue.maintain())
+    await post.pass_time(SECOND)
+    assert suspension.began.is_set()
+    await maintained(post, other)
+    assert len(post.tables.rows) == 1
+    suspension.end()
+    await sweeping
+
+    assert [turn.blob_key for turn in post.tables.live()] == list(post.blobs) != []
 
 
 @pytest.mark.parametrize("step", ["publish", "mark_published"])
