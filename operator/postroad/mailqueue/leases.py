@@ -13,10 +13,15 @@ from datetime import timedelta
 from uuid import UUID
 
 from postroad.errors import ServerError
+from postroad.mailqueue.bulk import each_of, results
 from postroad.mailqueue.engine import Engine
 from postroad.telemetry import metrics
 
 Claims = tuple[UUID, ...]
+
+AT_ONCE = 64
+"""Claims asked for at the same time: each is a lightweight transaction, and a large prefetch would
+send thousands together."""
 
 
 class Lease:
@@ -114,9 +119,14 @@ class Leases:
             await self._engine.clock.sleep(self._engine.timing.keep_after / 4)
             now = self._engine.clock.elapsed()
             due = [each for each in self._leases if each.claim_due <= now]
-            await asyncio.gather(*(self._renew(each) for each in due))
+            # First claims come first: others rely on them within a hop.
+            due.sort(key=lambda each: (each.is_claimed, each.claim_due))
+            async for _ in results(each_of(due), self._renew, AT_ONCE):
+                pass
 
     async def _renew(self, lease: Lease) -> None:
+        if lease not in self._leases:
+            return  # it ended while others were renewed
         timing = self._engine.timing
         lease.is_claimed = True
         try:

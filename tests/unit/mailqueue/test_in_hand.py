@@ -3,6 +3,7 @@ meanwhile (invariant 10)."""
 
 from __future__ import annotations
 
+import asyncio
 from datetime import timedelta
 
 import pytest
@@ -12,6 +13,7 @@ from postroad.adapters.memory.broker import Message
 from postroad.adapters.memory.gate import Step
 from postroad.domain.selectors import Selector
 from postroad.domain.turns import LONG_CHAIN
+from postroad.mailqueue.leases import AT_ONCE
 from support.post import Post, Process
 
 ALL = Selector.all()
@@ -40,6 +42,31 @@ async def test_successor_of_a_mail_that_was_just_handed_out_waits_for_its_claim(
     await item.done()
     assert await elsewhere.nothing(5 * MINUTE)
     post.check_nothing_is_left()
+    await consumer.close()
+
+
+async def test_many_items_in_hand_are_claimed_some_at_a_time_and_within_a_hop(
+    post: Post, process: Process
+) -> None:
+    count = 3 * AT_ONCE
+    await post.enqueue(process, *(f"mail{number}" for number in range(count)))
+    consumer = Consumer(post, process.queue, prefetch=count)
+    items = [await consumer.next() for _ in range(count)]
+    asking, most = 0, 0
+
+    async def before(step: Step) -> None:
+        nonlocal asking, most
+        if step.operation == "claim":
+            asking += 1
+            most = max(most, asking)
+            await asyncio.sleep(0)
+            asking -= 1
+
+    process.gate.before = before
+    await post.pass_time(process.queue._engine.timing.hop)
+
+    assert 1 < most <= AT_ONCE
+    assert set(post.tables.claims) == {item.enqueue_id for item in items}
     await consumer.close()
 
 
