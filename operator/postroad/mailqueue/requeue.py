@@ -82,8 +82,10 @@ async def _requeue(engine: Engine, letter: DeadLetter) -> bool:
     new = _again(turn, key)
     await _forget_failures(engine, turn)
     await engine.view.insert(new)
-    if _is_late(engine, key):
-        # The letter stays, and names a turn that is given up: so requeue may be done again.
+    if _is_late(engine, key) or not await _is_named(engine, letter, key):
+        # A letter stays, and names a turn that is given up: so requeue may be done again. One that
+        # names another turn, or is gone, was requeued by another process while this one's machine
+        # was paused: that process found no row to withdraw.
         await _give_up(engine, new)
         return False
     body = encode(Reference.to(new, claim=True))
@@ -91,6 +93,13 @@ async def _requeue(engine: Engine, letter: DeadLetter) -> bool:
     await publish(engine, new, 0)
     await engine.view.unbury(letter)
     return True
+
+
+async def _is_named(engine: Engine, letter: DeadLetter, key: TurnKey) -> bool:
+    """Whether the letter still says that this is its new turn. To be asked after the row was
+    inserted: who chooses another turn afterwards finds the row."""
+    current = await engine.view.letter(letter.month, letter.enqueue_id)
+    return current is not None and current.requeued_as == key
 
 
 def _is_queued(letter: DeadLetter) -> bool:
@@ -126,10 +135,10 @@ async def _hand_back(engine: Engine, letter: DeadLetter) -> bool:
 
 async def end_as_dead(engine: Engine, turn: Turn) -> Mark | None:
     """Return None when the turn really ended as rejected, else the mark that says otherwise. A
-    burial that stopped half way is finished here; before browse start the mark may be gone, and the
-    turn was final."""
+    burial that stopped half way is finished here; a turn that was cleaned has no mark any more, and
+    was final. (Late mail lies before browse start too, and is not over: its row is there.)"""
     limits = await engine.bearings.refresh()
-    if limits.have_passed(turn.key.slice_start):
+    if limits.have_passed(turn.key.slice_start) and await engine.view.row(turn.key) is None:
         return None
     ending = Ending(EndingKind.REJECTED, engine.clock.now())
     standing = await engine.view.end(turn.key, ending, turn.traits)

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from datetime import timedelta
 
 import pytest
@@ -12,6 +13,7 @@ import pytest
 from contract.queue_harness import Consumer
 from postroad.adapters.memory.gate import Fault, Step
 from postroad.domain.selectors import Selector
+from postroad.errors import ClockSkew
 from postroad.ports.queue import Item
 from support.post import WINDOW, Post, Process
 
@@ -38,29 +40,41 @@ async def maintained(post: Post, other: Process, duration: timedelta) -> None:
         await post.deliver(other, MINUTE)
 
 
+@pytest.mark.parametrize("is_paused", [False, True], ids=["suspended", "paused"])
 @pytest.mark.parametrize("minutes", [0.5, 1.5, 40])
-async def test_requeue_suspended_before_any_step_loses_and_repeats_nothing(minutes: float) -> None:
+async def test_requeue_that_stands_still_before_any_step_loses_and_repeats_nothing(
+    minutes: float, is_paused: bool
+) -> None:
+    """The clocks of a machine that is paused do not show it."""
     for number in range(STEPS):
-        if not await suspended_before(number, timedelta(minutes=minutes)):
+        if not await stands_still(number, timedelta(minutes=minutes), is_paused=is_paused):
             return
     pytest.fail("the operation has more steps than this test expects")
 
 
-async def suspended_before(number: int, duration: timedelta) -> bool:
-    """Suspend a requeue before one of its steps; return whether it has this step."""
+async def stands_still(number: int, duration: timedelta, *, is_paused: bool) -> bool:
+    """Stop a requeue before one of its steps for a time; return whether it has this step."""
     post, victim, other = await with_a_letter()
+    await victim.queue._engine.bearings.refresh()
     number += len(victim.gate.steps)
 
-    async def suspend(step: Step) -> None:
+    async def stand_still(step: Step) -> None:
         if step.number == number:
+            start = post.clock.elapsed()
             await maintained(post, other, duration)
+            if is_paused:
+                victim.clock.pause(post.clock.elapsed() - start)
 
-    victim.gate.before = suspend
-    await victim.queue.requeue(ALL)
+    victim.gate.before = stand_still
+    with suppress(ClockSkew):
+        await victim.queue.requeue(ALL)
     reached = len(victim.gate.steps) > number
 
     victim.gate.before = None
     await recovered(post)
+    if post.tables.letters:
+        assert await other.queue.requeue(ALL) == 1
+        await recovered(post)
     assert post.copies("mail") == 1, victim.gate.steps[number:][:1]
     post.check_nothing_is_left()
     await post.close()

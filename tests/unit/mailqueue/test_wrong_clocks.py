@@ -218,6 +218,26 @@ async def test_late_mail_is_delivered_though_its_rescue_outlasts_the_slice_of_it
     assert await post.deliver(process) == ["mail"]
 
 
+@pytest.mark.parametrize("is_rescued", [True, False])
+async def test_late_mail_whose_burial_stopped_half_way_is_queued_once(
+    post: Post, process: Process, paused: Process, is_rescued: bool
+) -> None:
+    await post.enqueue(paused, "mail")
+    consumer = Consumer(post, paused.queue)
+    item = await consumer.next()
+    paused.fail(lambda step: Fault.STOP_AFTER if step.operation == "bury" else None)
+    with pytest.raises(Stopped):
+        await item.reject("550 no")
+    if is_rescued:
+        assert await post.deliver(process) == ["mail"]
+
+    assert await process.queue.requeue(Selector.all()) == (not is_rescued)
+
+    await post.recover()
+    assert post.copies("mail") == 1
+    post.check_nothing_is_left()
+
+
 @pytest.mark.parametrize("ending", ["retry", "reject", "done"])
 async def test_late_mail_in_hand_ends_as_any_other(
     post: Post, process: Process, paused: Process, ending: str
@@ -303,7 +323,11 @@ async def late_row(post: Post, process: Process, paused: Process) -> Turn:
 
 @pytest.fixture
 async def resumed_beside(post: Post, process: Process) -> Process:
-    """A process that was just resumed, whose last slice was passed and is not cleaned yet."""
+    return await resumed_beside_of(post, process)
+
+
+async def resumed_beside_of(post: Post, process: Process) -> Process:
+    """Start a process that was just resumed, whose last slice was passed and is not cleaned yet."""
     paused = await post.start()
     await upkeep(post, process, rounds=20)
     await post.enqueue(paused, "before the pause")
@@ -350,10 +374,13 @@ async def test_late_mail_that_both_cleanup_and_a_consumer_meet_is_delivered_once
     assert post.copies("late") == 1
 
 
-async def test_late_mail_that_comes_while_its_slice_is_cleaned_is_delivered(
-    post: Post, process: Process, resumed_beside: Process
-) -> None:
-    """Cleanup has looked at the rows, and is about to delete them."""
+@pytest.mark.parametrize("seed", [0, 2], ids=["in another bucket", "beside cleaned mail"])
+async def test_late_mail_that_comes_while_its_slice_is_cleaned_is_delivered(seed: int) -> None:
+    """Cleanup has looked at the rows, and is about to delete them. The marks of a partition whose
+    late row stays are left with it."""
+    post = Post(seed)
+    process = await post.start()
+    resumed_beside = await resumed_beside_of(post, process)
     since = post.clock.elapsed()
 
     async def at_the_last_moment(step: Step) -> None:
@@ -364,10 +391,12 @@ async def test_late_mail_that_comes_while_its_slice_is_cleaned_is_delivered(
     process.gate.before = at_the_last_moment
     await upkeep(post, process, rounds=2)
 
-    assert [turn.envelope.name for turn in post.tables.live()] == ["late"]
-    post.check_marks_have_rows()
+    (late,) = post.tables.live()
+    assert late.envelope.name == "late"
+    assert {mark.partition for mark in post.tables.marks} <= {late.key.partition}
     assert await post.recover() == ["late"]
     assert post.copies("late") == 1
+    await post.close()
 
 
 @pytest.mark.parametrize("operation", ["delete_rows", "delete_marks", "forget_slice"])
