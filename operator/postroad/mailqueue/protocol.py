@@ -174,12 +174,13 @@ async def hand_down_delivery(engine: Engine, turn: Turn, mark: Mark) -> None:
         return
     successor, change = replacement_of(mark)
     new = turn.with_change(successor, change)
-    if not mark.published:
-        await engine.view.insert(new)
     after = await engine.view.mark(new.key)
     if after is None or after.delivered_at is None:
         await engine.view.mark_delivered(new.key, mark.delivered_at, new.traits)
         after = await engine.view.mark(new.key) or Mark(mark.delivered_at)
+    if not mark.published:
+        # Behind the mark: a row without one waits, and is late mail if its slice was passed.
+        await engine.view.insert(new)
     await hand_down_delivery(engine, new, after)
     if not mark.published:
         await engine.view.mark_published(turn.key, successor.enqueue_id)

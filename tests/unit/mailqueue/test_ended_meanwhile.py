@@ -9,7 +9,7 @@ from datetime import timedelta
 import pytest
 
 from contract.queue_harness import Consumer, letter
-from postroad.adapters.memory.gate import Fault, Step, no_fault
+from postroad.adapters.memory.gate import Fault, Step, Stopped, no_fault
 from postroad.domain.mail import Outcome
 from postroad.domain.selectors import Selector
 from postroad.errors import ViewUnavailable
@@ -245,3 +245,30 @@ async def test_administrator_who_was_suspended_removes_no_bytes_of_a_successor(p
     assert len(post.tables.live()) == 6
     assert set(post.blobs) == {turn.blob_key for turn in post.tables.live()}
     await consumer.close()
+
+
+@pytest.mark.parametrize("step", ["mark_delivered", "insert"])
+async def test_delivery_that_is_handed_down_half_way_leaves_no_mail_that_waits(
+    post: Post, process: Process, step: str
+) -> None:
+    """It was delivered while a hold stopped half way; upkeep stops where it finishes the hold."""
+    await post.enqueue(process, "mail")
+    consumer, item = await post.take(process)
+    dying = await post.start()
+    dying.fail(lambda at: Fault.STOP_AFTER if at.operation == "end" else None)
+    with pytest.raises(Stopped):
+        await dying.queue.hold(ALL)
+    post.transmit(item)
+    await item.done()
+    await consumer.close()
+    await post.pass_time(2 * WINDOW)
+    upkeep = await post.start()
+    upkeep.fail(lambda at: Fault.STOP_AFTER if at.operation == step else None)
+
+    with pytest.raises(Stopped):
+        await upkeep.queue.maintain()
+
+    assert post.tables.live() == []
+    await post.recover()
+    assert post.copies("mail") == 1
+    post.check_nothing_is_left()
