@@ -138,10 +138,15 @@ async def withdraw(engine: Engine, turn: Turn) -> Mark | None:
 
 async def withdraw_row(engine: Engine, turn: Turn) -> Mark | None:
     """End a turn that must not have been, however late: a row that is not there is not made, since
-    its slice may be closed by now. Returns the mark that stood there first, if any, or `CLEANED`.
-    """
+    its slice may be closed by now, but for that of a withdrawal that stopped behind its mark: size
+    subtracts marks from rows. Returns the mark that stood there first, if any, or `CLEANED`."""
     if await engine.view.row(turn.key) is None:
-        return CLEANED if await was_cleaned(engine, turn.key) else None
+        if await was_cleaned(engine, turn.key):
+            return CLEANED
+        mark = await engine.view.mark(turn.key)
+        if mark is not None and is_withdrawn(mark):
+            await engine.view.insert(turn)
+        return None
     return await _end_as_withdrawn(engine, turn)
 
 

@@ -9,8 +9,8 @@ from datetime import timedelta
 import pytest
 
 from contract.queue_harness import Consumer, letter
-from postroad.adapters.memory.gate import Fault, Step
-from postroad.errors import BrokerUnavailable
+from postroad.adapters.memory.gate import Fault, Step, no_fault
+from postroad.errors import BrokerUnavailable, ViewUnavailable
 from postroad.telemetry import metrics
 from support.post import Before, Post
 
@@ -115,6 +115,22 @@ async def test_enqueue_whose_only_publish_was_slow_is_accepted_when_its_mail_is_
     assert await post.recover() == []
     assert post.copies("mail") == 1
     post.check_nothing_is_left()
+
+
+async def test_withdrawal_that_ends_long_after_its_mark_leaves_size_as_it_is(post: Post) -> None:
+    producer, other = await post.start(), await post.start()
+    await post.enqueue(other, "waits", delay=3600)
+    producer.gate.plan = lambda step: Fault.AWAY if step.operation == "insert" else None
+    work = asyncio.ensure_future(producer.queue.enqueue(letter("mail")))
+    await post.outcome(work, 2 * MINUTE)
+    with pytest.raises(ViewUnavailable):
+        work.result()
+
+    producer.gate.plan = no_fault
+    await post.pass_time(MINUTE)
+
+    post.check_marks_have_rows()
+    assert (await other.queue.size()).size == 1
 
 
 async def test_enqueue_without_a_message_is_withdrawn_at_once_and_not_counted(post: Post) -> None:
