@@ -33,7 +33,15 @@ def taking(most: int, reply: str) -> Rule:
     return rule
 
 
-@pytest.mark.parametrize("reply", ["452 4.5.3 too many recipients", "452 too many", "552 too many"])
+@pytest.mark.parametrize(
+    "reply",
+    [
+        "452 4.5.3 too many recipients",
+        "452 too many",
+        "552 too many",
+        "451 4.5.3 Too many recipients",
+    ],
+)
 @pytest.mark.parametrize("extensions", [EXTENSIONS, ()], ids=["pipelined", "stepwise"])
 async def test_recipients_beyond_what_a_transaction_takes_are_left_for_the_next_one(
     reply: str, extensions: tuple[str, ...]

@@ -92,12 +92,14 @@ class Reply:
 
     @property
     def is_too_many_recipients(self) -> bool:
-        """Whether a refused RCPT says only that a transaction takes no more recipients: 452 or 552,
-        unless the enhanced code names another reason. Source: RFC 5321 4.5.3.1.10."""
-        if self.code not in (452, 552):
-            return False
+        """Whether a refused RCPT says only that a transaction takes no more recipients: any
+        transient code or 552 with x.5.3, which OpenSMTPD sends as 451; 452 or 552 alone. Source:
+        RFC 5321 4.5.3.1.10; RFC 3463 3.6."""
         enhanced = self.enhanced
-        return enhanced is None or (enhanced.subject, enhanced.detail) == (5, 3)
+        if enhanced is None:
+            return self.code in (452, 552)
+        is_named = (enhanced.subject, enhanced.detail) == (5, 3)
+        return is_named and (enhanced.kind == 4 or self.code == 552)
 
     @property
     def refusal(self) -> Outcome:
