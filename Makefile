@@ -9,7 +9,7 @@ SERVERS := rabbitmq cassandra s3 kubernetes
 empty :=
 comma := ,
 
-.PHONY: help setup lock check test test-cluster test-matrix unit demo bench chaos clean
+.PHONY: help setup lock check test test-cluster test-matrix test-peers unit demo bench chaos clean
 
 help: ## say what can be made
 	@sed -n 's/^\([a-z-]*\):.*## /\1  /p' $(MAKEFILE_LIST) | column -t -l 2
@@ -44,6 +44,9 @@ test: setup ## every test, on real servers (TESTS=path to choose)
 
 test-cluster: setup ## tests on a cluster of their own: faults, nodes that come and go (minutes)
 	POSTROAD_TEST_CLUSTER="$${POSTROAD_TEST_CLUSTER-own}" POSTROAD_REQUIRE=cluster $(PY) -m pytest $(or $(TESTS),tests/integration/cluster)
+
+test-peers: setup ## mail through Postfix, Exim, OpenSMTPD, Dovecot, Haraka, maddy and swaks, in and out
+	POSTROAD_TEST_PEERS=yes $(PY) -m pytest $(or $(TESTS),tests/peers)
 
 demo: setup ## from kubectl apply to delivered mail (MAIL=dir for mails of your own)
 	cd tests && ../$(PY) -m demo $(if $(MAIL),--mail $(MAIL))

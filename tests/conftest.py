@@ -27,6 +27,7 @@ SIGNS = {
     "minio": "POSTROAD_MINIO_ENDPOINT",
     "kubernetes": "KUBECONFIG",
     "cluster": "POSTROAD_TEST_CLUSTER",
+    "peers": "POSTROAD_TEST_PEERS",
 }
 
 
@@ -42,6 +43,8 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 def _how_to_get(server: str) -> str:
     if server == "cluster":
         return "tests with a cluster of their own run by `make test-cluster`"
+    if server == "peers":
+        return "tests with other mail servers run by `make test-peers`"
     if server in SIGNS:
         return (
             f"{server} is not running: start it with `python -m stack up {server}` "

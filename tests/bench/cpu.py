@@ -6,7 +6,7 @@ import os
 from dataclasses import dataclass, field
 
 from stack import places, processes
-from support.postfix import cpu_seconds
+from support.spent import cpu_seconds
 
 SERVERS = ("rabbitmq", "cassandra", "s3")
 OURSELVES = "this process"

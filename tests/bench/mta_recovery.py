@@ -17,6 +17,8 @@ from pathlib import Path
 from typing import TypeVar
 
 from bench.results import Result, compared
+from peers.postfix import UNTHROTTLED, Postfix, smtp_source
+from peers.server import Road
 from postroad import Mail, open_queue
 from postroad.adapters.disk.files import DiskFiles
 from postroad.adapters.machine.clocks import MachineChance, MachineClock
@@ -24,8 +26,9 @@ from postroad.spool.engine import Engine
 from postroad.spool.layout import Options
 from postroad.spool.queue import OwnedQueue
 from postroad.spool.starting import describe, open_store
-from support.postfix import UNTHROTTLED, Postfix, cpu_seconds, free_port, smtp_source
+from support.ports import free_port
 from support.programs import Program
+from support.spent import cpu_seconds
 
 T = TypeVar("T")
 QUEUED = int(os.environ.get("BENCH_QUEUED", "100000"))
@@ -107,7 +110,7 @@ async def _restart(base: Path, store: Path) -> tuple[float, float, float, float]
         *("--relay", f"127.0.0.1:{free_port()}", "--tls", "none"),
     )
     try:
-        await smtp_source(await program.port("listening"), 1, 1, 200)
+        await smtp_source(base, await program.port("listening"), 1, 1, 200)
         first = time.perf_counter() - began
         async with open_queue(f"embedded://{store}") as queue:
             await queue.size()
@@ -122,16 +125,15 @@ async def _restart(base: Path, store: Path) -> tuple[float, float, float, float]
 
 async def _filled_postfix(base: Path) -> Postfix:
     """Return a stopped Postfix with a deferred queue."""
-    postfix = await Postfix.start(
-        base, free_port(), settings="defer_transports = smtp\n" + UNTHROTTLED
-    )
-    await smtp_source(postfix.port, 1, 1, 200)
+    postfix = Postfix(base, Road(free_port()), "defer_transports = smtp\n" + UNTHROTTLED)
+    await postfix.start()
+    await smtp_source(base, postfix.port, 1, 1, 200)
     deferred = base / "spool" / "deferred"
     while not (found := [each for each in deferred.rglob("*") if each.is_file()]):
         await asyncio.sleep(0.05)
     await postfix.stop()
     await asyncio.to_thread(_copy, found[0], deferred, QUEUED)
-    await postfix.resume()
+    await postfix.start()
     await postfix.stop()
     return postfix
 
@@ -157,8 +159,8 @@ def _copy(original: Path, deferred: Path, count: int) -> None:
 async def _restart_postfix(postfix: Postfix) -> float:
     """Start, and return seconds to the first 250."""
     began = time.perf_counter()
-    await postfix.resume()
-    await smtp_source(postfix.port, 1, 1, 200)
+    await postfix.start()
+    await smtp_source(postfix.base, postfix.port, 1, 1, 200)
     first = time.perf_counter() - began
     await postfix.stop()
     return first

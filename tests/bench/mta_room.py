@@ -1,8 +1,9 @@
 """`postroad mta` over a directory beside Debian's Postfix: same machine, same disk, by turns.
 
-`CASE` chooses among the cases, comma separated; all by default. `beside`: both relay to one
-smtp-sink while smtp-source sends mails of 10 kB, each in a session of its own. Accepted means that
-250 was answered, and both answer it only after a sync; end to end means that the sink has the mail.
+`CASE` chooses among the cases, comma separated; all but `peers` by default. `beside`: both relay to
+one smtp-sink while smtp-source sends mails of 10 kB, each in a session of its own. Accepted means
+that 250 was answered, and both answer it only after a sync; end to end means that the sink has the
+mail.
 `waiting`: the next hop is away, so that acceptance has the machine for itself. Ours is a process or
 as many more as BENCH_RECEIVERS says, Postfix some dozens; CPU is theirs, without source and sink.
 Postfix holds back those who send faster than it delivers, by default (`in_flow_delay`);
@@ -23,18 +24,13 @@ from collections import defaultdict
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
-from bench import mta_lanes, mta_recovery, mta_slow, mta_syncs
+from bench import mta_lanes, mta_peers, mta_recovery, mta_slow, mta_syncs
 from bench.results import Result, compared
-from support.postfix import (
-    UNTHROTTLED,
-    Postfix,
-    SmtpSink,
-    cpu_seconds,
-    family,
-    free_port,
-    smtp_source,
-)
+from peers.postfix import UNTHROTTLED, Postfix, SmtpSink, smtp_source
+from peers.server import Road
+from support.ports import free_port
 from support.programs import Program
+from support.spent import cpu_seconds, family
 
 SESSIONS = {1: 400, 16: 2000, 64: 2000}
 """Mails sent for each number of sessions."""
@@ -50,8 +46,8 @@ CONCURRENCY = 20
 
 
 def measure() -> list[Result]:
-    """Measure the chosen cases. Needs root and the package postfix."""
-    chosen = os.environ.get("CASE", ",".join(CASES)).split(",")
+    """Measure the chosen cases. Needs root."""
+    chosen = os.environ.get("CASE", ",".join(CASES_BY_DEFAULT)).split(",")
     unknown = [each for each in chosen if each not in CASES]
     if unknown:
         sys.exit(f"no such case: {', '.join(unknown)}; there are {', '.join(CASES)}")
@@ -87,10 +83,10 @@ async def _compare_all(base: Path, relay: int, sink: SmtpSink | None) -> list[Re
     """Compare with every number of sessions. Without a sink nobody listens at the next hop, and
     all that is accepted waits there for an hour."""
     base.mkdir(mode=0o755)
-    settings = "minimal_backoff_time = 1h\n"
-    if IS_UNTHROTTLED or sink is None:
-        settings += UNTHROTTLED
-    postfix = await Postfix.start(base / "postfix", relay, CONCURRENCY, settings)
+    settings = UNTHROTTLED if IS_UNTHROTTLED or sink is None else ""
+    road = Road(relay, concurrency=CONCURRENCY, retry_seconds=3600)
+    postfix = Postfix(base / "postfix", road, settings)
+    await postfix.start()
     program = await Program.start(
         base,
         *("mta", "--queue", f"embedded://{base}/store", "--listen", "127.0.0.1:0"),
@@ -100,8 +96,8 @@ async def _compare_all(base: Path, relay: int, sink: SmtpSink | None) -> list[Re
     )
     try:
         port = await program.port("listening")
-        ours = Candidate(port, lambda: family(program.pid), sink)
-        theirs = Candidate(postfix.port, postfix.processes, sink)
+        ours = Candidate(base, port, lambda: family(program.pid), sink)
+        theirs = Candidate(base, postfix.port, postfix.process_ids, sink)
         return [
             result
             for sessions, mails in SESSIONS.items()
@@ -128,9 +124,9 @@ class Candidate:
     """One of the two. `processes` gives the ids whose CPU counts."""
 
     def __init__(
-        self, port: int, processes: Callable[[], list[int]], sink: SmtpSink | None
+        self, base: Path, port: int, processes: Callable[[], list[int]], sink: SmtpSink | None
     ) -> None:
-        self._port, self._processes, self.sink = port, processes, sink
+        self._base, self._port, self._processes, self.sink = base, port, processes, sink
 
     @property
     def count(self) -> int:
@@ -142,7 +138,7 @@ class Candidate:
         sink its own pause lets either write down that all of them wait."""
         before, spent = self.sink.received if self.sink else 0, cpu_seconds(self._processes())
         began = time.perf_counter()
-        await smtp_source(self._port, mails, sessions, SIZE)
+        await smtp_source(self._base, self._port, mails, sessions, SIZE)
         accepted = time.perf_counter() - began
         if self.sink is None:
             await asyncio.sleep(SETTLE_SECONDS)
@@ -178,9 +174,11 @@ async def _compare(ours: Candidate, theirs: Candidate, sessions: int, mails: int
 CASES: dict[str, Callable[[Path], Awaitable[list[Result]]]] = {
     "beside": _beside,
     "waiting": _waiting,
+    "peers": mta_peers.measure,
     "syncs": lambda base: asyncio.to_thread(mta_syncs.measure, base),
     "slow": mta_slow.measure,
     "lanes": lambda _: mta_lanes.measure(),
     "recovery": mta_recovery.measure,
 }
-"""`beside` and `waiting` compare with Postfix; `recovery` does too."""
+"""`beside`, `waiting` and `recovery` compare with Postfix, `peers` with five servers."""
+CASES_BY_DEFAULT = tuple(name for name in CASES if name != "peers")

@@ -12,7 +12,7 @@ import time
 from pathlib import Path
 
 from bench.results import Result, compared
-from support.postfix import SmtpSink
+from peers.postfix import SmtpSink
 from support.programs import Program
 
 CLIENTS, MAILS, ROUNDS = 100, 400, 3

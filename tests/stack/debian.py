@@ -24,9 +24,10 @@ ENTER = (
 )
 
 
-def installed(package: str, suite: str, minimum: str) -> Entry:
-    """Return the cache entry of a suite of Debian with a package in it. What a suite has moves on;
-    the entry is kept, under the `minimum` that was asked for, until that is raised."""
+def installed(package: str, suite: str, minimum: str, *more: str) -> Entry:
+    """Return the cache entry of a suite of Debian with a package in it, and with `more` packages
+    beside it. What a suite has moves on; the entry is kept, under the `minimum` that was asked for,
+    until that is raised."""
 
     def make(folder: Path, log: Path) -> None:
         root = folder / "root"
@@ -37,7 +38,7 @@ def installed(package: str, suite: str, minimum: str) -> Entry:
         policy.write_text(POLICY)
         policy.chmod(0o755)
         (root / "etc/hosts").write_text("127.0.0.1 localhost\n")
-        install = ["apt-get", "install", "-yq", "--no-install-recommends", package]
+        install = ["apt-get", "install", "-yq", "--no-install-recommends", package, *more]
         cache.run(
             ["chroot", root, *install], log, environment={"DEBIAN_FRONTEND": "noninteractive"}
         )
@@ -46,7 +47,7 @@ def installed(package: str, suite: str, minimum: str) -> Entry:
             log,
         )
 
-    key = cache.key_of(package, suite, minimum, RECIPE)
+    key = cache.key_of(package, suite, minimum, RECIPE, *more)
     return Entry(
         f"debian/{suite}-{package}", key, f"{package} of {suite}: download (a minute)", make
     )

@@ -100,20 +100,31 @@ def build(
     name: str, command: list[str], folder: Path, log: Path, directory: Path | None = None
 ) -> None:
     """Run a `go` command that leaves its program in `folder`."""
-    own = places.cache_directory() / "go" / name
+    _go(name, command, folder, log, directory or folder)
+    cache.remove_tree(_own(name))
+
+
+def _own(name: str) -> Path:
+    return places.cache_directory() / "go" / name
+
+
+def _modules(name: str) -> Path:
+    return Path(os.environ.get("GOMODCACHE") or _own(name) / "modules")
+
+
+def _go(name: str, command: list[str], folder: Path, log: Path, directory: Path) -> None:
     environment = {
         "CGO_ENABLED": "0",
         "GOBIN": str(folder),
         "GOFLAGS": _flags("-modcacherw", "-buildvcs=false"),
-        "GOCACHE": os.environ.get("GOCACHE") or str(own / "build"),
-        "GOMODCACHE": os.environ.get("GOMODCACHE") or str(own / "modules"),
+        "GOCACHE": os.environ.get("GOCACHE") or str(_own(name) / "build"),
+        "GOMODCACHE": str(_modules(name)),
     }
     program = "go"
     for fetched in toolchain():
         program = str(fetched.path / "go" / "bin" / "go")
         environment |= {"GOROOT": str(fetched.path / "go"), "GOTOOLCHAIN": "local"}
-    cache.run([program, *command], log, environment=environment, directory=directory or folder)
-    cache.remove_tree(own)
+    cache.run([program, *command], log, environment=environment, directory=directory)
 
 
 def installed(name: str, package: str, version: str, expectation: str) -> Entry:
@@ -124,4 +135,23 @@ def installed(name: str, package: str, version: str, expectation: str) -> Entry:
 
     return Entry(
         name, cache.key_of(package, version, go_version()), f"{name}: build ({expectation})", make
+    )
+
+
+def installed_from_inside(
+    name: str, module: str, package: str, version: str, expectation: str
+) -> Entry:
+    """Return the cache entry of a program of a module that replaces modules it requires: `go
+    install` refuses those from outside, so it is built in the module's own folder."""
+
+    def make(folder: Path, log: Path) -> None:
+        _go(name, ["mod", "download", f"{module}@{version}"], folder, log, folder)
+        directory = _modules(name) / f"{module}@{version}"
+        build(name, ["build", "-trimpath", "-o", str(folder), package], folder, log, directory)
+
+    return Entry(
+        name,
+        cache.key_of(module, package, version, go_version()),
+        f"{name}: build ({expectation})",
+        make,
     )

@@ -33,7 +33,7 @@ from postroad.ports.queue import MailQueue, Sizes
 from postroad.spool.layout import Options
 from postroad.worker.consumer import Consumer
 from postroad.worker.deliveries import Deliverer
-from support.postfix import free_port
+from support.ports import free_port
 from support.sink import Sink
 from support.traced import PHASE
 

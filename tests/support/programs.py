@@ -8,7 +8,7 @@ import re
 import signal
 import sys
 from asyncio.subprocess import DEVNULL, Process
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 READY = "HTTP/1.1 200"
@@ -23,13 +23,18 @@ class Program:
 
     @classmethod
     async def start(
-        cls, folder: Path, *arguments: str, environment: Mapping[str, str] | None = None
+        cls,
+        folder: Path,
+        *arguments: str,
+        environment: Mapping[str, str] | None = None,
+        before: Sequence[str] = (),
     ) -> Program:
-        """Start one; its log goes into a file of `folder`."""
+        """Start one; its log goes into a file of `folder`. `before` is a command that runs the
+        command behind it."""
         log = folder / f"{arguments[0]}-{len(list(folder.iterdir()))}.log"
         with log.open("wb") as stream:
             process = await asyncio.create_subprocess_exec(
-                *(sys.executable, "-m", "postroad", *arguments),
+                *(*before, sys.executable, "-m", "postroad", *arguments),
                 stdin=DEVNULL,
                 stdout=stream,
                 stderr=stream,
