@@ -173,6 +173,13 @@ class BareLineEnds(Enum):
     NORMALISE = "normalise"
 
 
+class LongLines(Enum):
+    """What an intake does with a mail that has a line of more than 998 octets."""
+
+    REFUSE = "refuse"
+    FOLD = "fold"
+
+
 class Intake(_Section):
     """What the intake accepts."""
 
@@ -217,6 +224,10 @@ class Intake(_Section):
 
     early_input_from: NetworkList | None = None
     """Networks whose clients may send more behind EHLO, HELO and DATA before the replies."""
+
+    long_lines: LongLines = LongLines.REFUSE
+    """What becomes of a mail with a line of more than 998 octets. `fold`: it is accepted as it is;
+    the worker folds the line where the mail is not signed."""
 
     tls_certificate: Path | None = None
     """PEM file of the certificate and its chain; with `tls_key`, STARTTLS is offered."""

@@ -20,10 +20,21 @@ from contract.queue_harness import (
     letter,
     names,
 )
-from postroad.domain.mail import DsnOptions, Mail, Origin, Outcome, RecipientDsn
+from postroad.domain.mail import (
+    Content,
+    DsnOptions,
+    Mail,
+    Origin,
+    Outcome,
+    OutcomeKind,
+    RecipientDsn,
+)
 from postroad.domain.selectors import Selector
+from postroad.domain.shapes import Scanner, shape_of
 from postroad.errors import InvalidInput, QueueClosed, TurnEnded
 from postroad.ports.queue import MailQueue
+from support.sink import Sink
+from support.smtp_relay import relay_to
 
 SECOND = timedelta(seconds=1)
 HOUR = timedelta(hours=1)
@@ -95,6 +106,62 @@ class MailQueueContract(_Fixtures):
 
         assert await (await consumer.next()).content() == b"From: file\r\n\r\n"
         assert await (await consumer.next()).content() == b"From: stream\r\n\r\n"
+
+    @pytest.mark.parametrize("handed_over", ["bytes", "file", "stream"])
+    @pytest.mark.parametrize("size", [100, 3 << 20])
+    async def test_what_a_content_looks_like_is_kept_with_the_mail(
+        self, queue: MailQueue, consumer: Consumer, tmp_path: Path, handed_over: str, size: int
+    ) -> None:
+        body = b"\r\n.\xff" + b"x" * 2000 + b"\n" + b"y" * 76
+        content = b"Subject: x\r\n" + body * (1 + size // len(body))
+
+        async def stream() -> AsyncIterator[bytes]:
+            for first in range(0, len(content), 100_000):
+                yield content[first : first + 100_000]
+
+        file = tmp_path / "mail.eml"
+        file.write_bytes(content)
+        contents: dict[str, Content] = {"bytes": content, "file": file, "stream": stream()}
+        await queue.enqueue(Mail("a@example.org", ("b@example.net",), contents[handed_over]))
+        item = await consumer.next()
+        first = await item.shape()
+        await item.retry(timedelta(0))
+        again = await consumer.next()
+
+        assert first == await again.shape() == shape_of((content,))
+        assert dict(again.mail.attributes) == {}
+
+    @pytest.mark.parametrize("size", [1000, 3 << 20])
+    async def test_a_mail_is_scanned_once_in_its_life(
+        self, queue: MailQueue, consumer: Consumer, monkeypatch: pytest.MonkeyPatch, size: int
+    ) -> None:
+        scanned = 0
+        feed = Scanner.feed
+
+        def count(scanner: Scanner, chunk: bytes) -> None:
+            nonlocal scanned
+            scanned += len(chunk)
+            feed(scanner, chunk)
+
+        monkeypatch.setattr(Scanner, "feed", count)
+        content = b"Subject: x\r\n\r\n" + b".a line\r\n" * (size // 9) + b"\xff"
+        replies = iter(["451 later"])
+        async with Sink(lambda verb, _: next(replies, None) if verb == "MAIL" else None) as sink:
+            relay = relay_to(sink)
+            await queue.enqueue(letter(content=content))
+            for _ in range(2):
+                item = await consumer.next()
+                outcomes = await relay.transmit(
+                    item.mail, item.stream(), item.size_bytes, item.shape
+                )
+                if outcomes["recipient@example.net"].kind is OutcomeKind.DELIVERED:
+                    await item.done()
+                else:
+                    await item.retry(timedelta(0))
+            await relay.close()
+
+        assert [each.content for each in sink.mails] == [content + b"\r\n"]
+        assert scanned == len(content)
 
     async def test_large_mail_comes_back_in_chunks(
         self, queue: MailQueue, consumer: Consumer

@@ -180,7 +180,7 @@ async def test_a_spool_file_whose_envelope_is_none_is_named_and_kept(root: Path)
     contents = Contents(DiskFiles(), layout)
     found = contents.verify(slot)
     assert found is not None
-    contents.store(slot, found[0].mail_id, b"content", b"[]", 0, 1)
+    contents.store(slot, found[0].mail_id, b"content", b"[]", 1)
     contents.close()
 
     (damage,) = verify_directory(root).damage

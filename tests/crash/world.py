@@ -330,6 +330,6 @@ async def _check_contents(queue: OwnedQueue, names: set[str]) -> None:
 
 def _read(queue: OwnedQueue, slot: int, mail_id: bytes) -> bytes | None:
     try:
-        return queue.engine.contents.read(slot, mail_id)
+        return queue.engine.contents.read(slot, mail_id)[0]
     except BlobMissing:
         return None

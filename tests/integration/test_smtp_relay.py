@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator
 from datetime import timedelta
+from email import message_from_bytes
 
 import pytest
 import uvloop
@@ -177,7 +178,7 @@ async def test_more_recipients_than_fit_one_group_are_all_answered() -> None:
 async def test_nothing_is_sent_that_the_next_hop_cannot_take() -> None:
     needy = {
         "SMTPUTF8": a_mail("bü@x.example"),
-        "8BITMIME": a_mail(content=b"Subject: x\r\n\r\n\xff\r\n"),
+        "8BITMIME": a_mail(content=b"Subject: \xff\r\n\r\n"),
         "SIZE 10": a_mail(),
     }
     offered = {"SMTPUTF8": (), "8BITMIME": (), "SIZE 10": ("SIZE 10",)}
@@ -191,25 +192,107 @@ async def test_nothing_is_sent_that_the_next_hop_cannot_take() -> None:
         assert sink.mails == []
 
 
-async def test_eight_bit_content_found_late_is_never_finished() -> None:
-    content = b"Subject: x\r\n\r\n" + b"a" * 100_000 + b"\xff\r\n"
-    async with Sink(extensions=()) as sink:
+async def test_eight_bit_mail_is_converted_for_a_next_hop_without_8bitmime() -> None:
+    header = b"Subject: x\r\nContent-Type: text/plain; charset=utf-8\r\nMIME-Version: 1.0\r\n"
+    text = b"word \r\n" * 10_000 + "Grüße\r\n.\r\n".encode()
+    content = header + b"Content-Transfer-Encoding: 8bit\r\n\r\n" + text
+    async with Sink(extensions=("SIZE 104857600",)) as sink:
         relay = relay_to(sink)
         outcomes = await hand_over(relay, a_mail(content=content))
         await relay.close()
 
+    assert kinds(outcomes) == {"b@dest.example": OutcomeKind.DELIVERED}
+    [mail] = sink.mails
+    assert mail.content.isascii()
+    assert mail.content.startswith(header)
+    assert message_from_bytes(mail.content).get_payload(decode=True) == text
+    assert mail.mail_parameters == [f"SIZE={len(mail.content)}"]
+
+
+async def test_signed_eight_bit_mail_fails_before_mail_where_it_cannot_be_converted() -> None:
+    signed = b"DKIM-Signature: v=1; b=x\r\nSubject: x\r\n\r\n" + b"a\r\n" * 50_000 + b"\xff\r\n"
+    async with Sink(extensions=()) as sink:
+        relay = relay_to(sink)
+        outcomes = await hand_over(relay, a_mail(content=signed))
+        again = await hand_over(relay, a_mail())
+        await relay.close()
+
     assert kinds(outcomes) == {"b@dest.example": OutcomeKind.FAILED}
-    assert sink.mails == []
+    assert outcomes["b@dest.example"].text.startswith("554 5.6.3 ")
+    assert kinds(again) == {"b@dest.example": OutcomeKind.DELIVERED}
+    assert len(sink.mails) == sink.connections == 1  # the session goes on with the next mail
 
 
-async def test_content_that_was_not_seen_yet_is_declared_eight_bit() -> None:
-    for content, expected in ((b"a" * 100, False), (b"a" * 100_000, True), (b"\xff", True)):
-        async with Sink() as sink:
+@pytest.mark.parametrize("known", [True, False], ids=["looked at", "from an earlier release"])
+@pytest.mark.parametrize("size", [100, 100_000])
+@pytest.mark.parametrize("has_8bit", [True, False])
+async def test_eight_bits_are_declared_where_they_are_or_may_be(
+    known: bool, size: int, has_8bit: bool
+) -> None:
+    content = b"a" * 98 + b"\r\n"
+    content = content * (size // 100) + b"\xff" * has_8bit
+    mail = a_mail(content=content)
+    async with Sink() as sink:
+        relay = relay_to(sink)
+        if known:
+            await hand_over(relay, mail)
+        else:
+            await relay.transmit(mail.envelope, chunks(content), len(content))
+        await relay.close()
+
+    may_have = has_8bit or (not known and size > 65536)
+    assert ("BODY=8BITMIME" in sink.mails[0].mail_parameters) == may_have
+
+
+async def test_a_large_mail_of_an_earlier_release_is_looked_at_for_an_old_next_hop() -> None:
+    text = b"Subject: x\r\n\r\n" + b"word\n" * 50_000
+    for content in (text, text + b"\xff\n"):
+        async with Sink(extensions=()) as sink:
             relay = relay_to(sink)
-            await hand_over(relay, a_mail(content=content))
+            await relay.transmit(a_mail().envelope, chunks(content), len(content))
             await relay.close()
 
-        assert ("BODY=8BITMIME" in sink.mails[0].mail_parameters) == expected
+        [mail] = sink.mails
+        assert mail.content.isascii()
+        assert mail.content.endswith(text.replace(b"\n", b"\r\n")[-100:]) == (content == text)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        pytest.param(b"Subject: x\n\n" + b"line\n" * 1000, id="line feeds"),
+        pytest.param(b"Subject: x\r\n\r\n" + b".\r\n" * 1000, id="dots"),
+        pytest.param(b"Subject: x\r\n\r\nno end", id="no end"),
+        pytest.param(b"Subject: x\n\n" + b"." * 5000 + b"\r\n", id="a long line"),
+    ],
+)
+async def test_the_size_that_is_declared_is_what_arrives(content: bytes) -> None:
+    async with Sink() as sink:
+        relay = relay_to(sink)
+        await hand_over(relay, a_mail(content=content))
+        await relay.close()
+
+    [mail] = sink.mails
+    assert mail.mail_parameters == [f"SIZE={len(mail.content)}"]
+
+
+async def test_long_lines_are_folded_and_those_of_signed_mail_go_as_they_are() -> None:
+    line = bytes(97 + number % 26 for number in range(100_000))
+    plain = b"Subject: x\r\n\r\n" + line + b"\r\nend\r\n"
+    signed = b"DKIM-Signature: v=1; b=x\r\n" + plain
+    async with Sink() as sink:
+        relay = relay_to(sink)
+        for content in (plain, signed):
+            await hand_over(relay, a_mail(content=content))
+        await relay.close()
+
+    folded, whole = sink.mails
+    assert max(map(len, folded.content.split(b"\r\n"))) == 998
+    assert folded.content.replace(b"\r\n ", b"") == plain
+    assert whole.content == signed
+    assert [each.mail_parameters for each in sink.mails] == [
+        [f"SIZE={len(each.content)}"] for each in sink.mails
+    ]
 
 
 async def test_a_mail_that_came_by_smtputf8_leaves_by_it() -> None:

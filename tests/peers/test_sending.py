@@ -41,6 +41,7 @@ from postroad.adapters.network.relay import SmtpRelay
 from postroad.domain.mail import Envelope, Mail, Outcome, OutcomeKind
 from postroad.domain.nexthops import NextHop, Protocol, TlsMode
 from postroad.domain.retries import RetryPlan
+from postroad.ports.transport import FindShape, not_known
 from postroad.worker.consumer import Consumer
 from postroad.worker.deliveries import Deliverer
 from support.certificates import Certificates
@@ -60,9 +61,13 @@ class Watched:
         self.outcomes: dict[str, Outcome] = {}
 
     async def transmit(
-        self, envelope: Envelope, content: AsyncIterator[bytes], size_bytes: int
+        self,
+        envelope: Envelope,
+        content: AsyncIterator[bytes],
+        size_bytes: int,
+        shape: FindShape = not_known,
     ) -> Mapping[str, Outcome]:
-        found = await self.relay.transmit(envelope, content, size_bytes)
+        found = await self.relay.transmit(envelope, content, size_bytes, shape)
         self.outcomes.update(found)
         return found
 

@@ -10,6 +10,7 @@ from postroad.adapters.network.relay import SmtpRelay
 from postroad.adapters.network.timeouts import Timeouts
 from postroad.domain.mail import Mail, Outcome, OutcomeKind
 from postroad.domain.nexthops import NextHop, Protocol, TlsMode
+from postroad.domain.shapes import Shape, shape_of
 from support.sink import Rule, Sink
 
 
@@ -39,8 +40,13 @@ def relay_to(
 
 
 async def hand_over(relay: SmtpRelay, mail: Mail) -> dict[str, Outcome]:
-    assert isinstance(mail.content, bytes)
-    result = await relay.transmit(mail.envelope, chunks(mail.content), len(mail.content))
+    content = mail.content
+    assert isinstance(content, bytes)
+
+    async def shape() -> Shape:
+        return shape_of((content,))
+
+    result = await relay.transmit(mail.envelope, chunks(content), len(content), shape)
     return dict(result)
 
 

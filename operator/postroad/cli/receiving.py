@@ -23,7 +23,7 @@ from postroad.intake.rights import Rules
 from postroad.intake.server import SmtpServer
 from postroad.intake.sessions import Receiver
 from postroad.ports.queue import MailQueue
-from postroad.settings import BareLineEnds, Intake, Settings, from_environment
+from postroad.settings import BareLineEnds, Intake, LongLines, Settings, from_environment
 from postroad.telemetry.logs import logger
 
 _log = logger("intake")
@@ -164,6 +164,7 @@ async def receive(
         None if certificate is None else certificate.context,
         patience,
         rules_of(section),
+        takes_long_lines=section.long_lines is LongLines.FOLD,
     )
     server = SmtpServer(
         receiver, max_sessions=section.max_sessions, client_limits=client_limits(section)

@@ -12,6 +12,7 @@ from uuid import UUID
 
 from postroad.domain.identifiers import moment_of
 from postroad.domain.mail import Envelope
+from postroad.domain.shapes import Shape
 from postroad.domain.slices import TurnKey
 from postroad.domain.turns import Turn
 
@@ -23,7 +24,8 @@ class Reference:
     `claim`: another message about the same mail can exist, so a consumer that wants to transmit
     takes a claim first. A reference that names its own turn among `previous` is a repetition: the
     message that it repeats can exist, and carries no claim. `crashes` counts how often a consumer
-    broke down while it had this turn. `envelope` is None when it was too large: the row has it.
+    broke down while it had this turn. `envelope` is None when it was too large: the row has it, and
+    the shape with it.
     """
 
     key: TurnKey
@@ -39,6 +41,7 @@ class Reference:
     claim: bool
     crashes: int
     envelope: Envelope | None
+    shape: Shape | None = None
 
     @classmethod
     def to(cls, turn: Turn, *, claim: bool) -> Reference:
@@ -57,6 +60,7 @@ class Reference:
             claim=claim,
             crashes=0,
             envelope=turn.envelope,
+            shape=turn.shape,
         )
 
     @classmethod
@@ -90,6 +94,7 @@ class Reference:
             attempt=self.attempt,
             last_error=self.last_error,
             previous=tuple(each for each in self.previous if each != self.key),
+            shape=self.shape,
         )
 
     def again(self, crashes: int = 0) -> Reference:

@@ -9,23 +9,20 @@ Source: RFC 5321 4.5.2 (transparency), 2.3.8 (lines), 4.1.1.4 (DATA).
 
 from __future__ import annotations
 
-import re
-from io import IncrementalNewlineDecoder
+from postroad.domain.shapes import (
+    FOLD,
+    LONGEST_CONTINUATION,
+    LONGEST_LINE,
+    Shape,
+    has_bare_line_ends,
+    with_crlf,
+)
 
 END = b".\r\n"
 _CRLF = b"\r\n"
 _DOT = b"\r\n."
 _TERMINATOR = b"\r\n.\r\n"
 _TAILS = tuple(_TERMINATOR[:length] for length in range(len(_TERMINATOR) - 1, 0, -1))
-_BARE = re.compile(rb"\r(?!\n)|(?<!\r)\n")
-
-
-def _has_bare_line_ends(data: bytes) -> bool:
-    """Whether there is a CR without LF or an LF without CR. This decoder notes the kinds of line
-    ends that it sees, in one pass and a third of the time that it takes to count them."""
-    seen = IncrementalNewlineDecoder(None, translate=False)
-    seen.decode(data.decode("latin-1"), final=True)
-    return seen.newlines not in (None, "\r\n")
 
 
 class Unstuffer:
@@ -63,23 +60,33 @@ class Unstuffer:
             content = data[self._skip : end]
         self._skip = 0
         # A held CRLF always comes back with what follows it, so this needs no look-behind.
-        if _has_bare_line_ends(content):
+        if has_bare_line_ends(content):
             if self._normalises:
-                return _BARE.sub(_CRLF, content)
+                return with_crlf(content)
             self.has_bare_line_ends = True
         return content
 
 
 class Stuffer:
     """Makes content fit to be sent. Bare CR and LF become CRLF: they must not be sent as they are,
-    and a file with Unix line ends means lines by them."""
+    and a file with Unix line ends means lines by them. With `folds`, lines longer than LONGEST_LINE
+    are folded.
 
-    def __init__(self) -> None:
-        self._at_line_start = True
+    `shape`: what is known of the whole content. One that is sent as it is goes through untouched,
+    chunk by chunk.
+    """
+
+    def __init__(self, shape: Shape | None = None, *, folds: bool = False) -> None:
+        self._folder = _Folder() if folds and (shape is None or shape.folds) else None
+        self._is_verbatim = shape is not None and shape.is_sent_as_is and self._folder is None
+        # A content that goes through untouched ends as its shape says.
+        self._at_line_start = not (self._is_verbatim and shape and not shape.is_terminated)
         self._held_cr = False
 
     def feed(self, chunk: bytes) -> bytes:
         """Return what to send for this chunk."""
+        if self._is_verbatim:
+            return chunk
         if self._held_cr:
             chunk = b"\r" + chunk
         self._held_cr = chunk.endswith(b"\r")
@@ -87,8 +94,10 @@ class Stuffer:
             chunk = chunk[:-1]
         if not chunk:
             return b""
-        if _has_bare_line_ends(chunk):
-            chunk = _BARE.sub(_CRLF, chunk)
+        if has_bare_line_ends(chunk):
+            chunk = with_crlf(chunk)
+        if self._folder is not None:
+            chunk = self._folder.feed(chunk)
         first = b"." if self._at_line_start and chunk.startswith(b".") else b""
         self._at_line_start = chunk.endswith(_CRLF)
         return first + chunk.replace(_DOT, b"\r\n..")
@@ -96,3 +105,30 @@ class Stuffer:
     def end(self) -> bytes:
         """Return what completes the mail: its last line's end when it is missing, and the dot."""
         return END if self._at_line_start and not self._held_cr else _CRLF + END
+
+
+class _Folder:
+    """Folds lines longer than LONGEST_LINE, as Postfix does: CRLF and a space between the pieces.
+    In a header this is folding; in a body it changes the text, and spoils a signature."""
+
+    def __init__(self) -> None:
+        self._column = 0
+
+    def feed(self, data: bytes) -> bytes:
+        """Return the next octets, folded; they are not cut between CR and LF."""
+        first, *others = data.split(_CRLF)
+        lines = [self._folded(first)]
+        for line in others:
+            self._column = 0
+            lines.append(self._folded(line))
+        return _CRLF.join(lines)
+
+    def _folded(self, text: bytes) -> bytes:
+        room = LONGEST_LINE - self._column
+        if len(text) <= room:
+            self._column += len(text)
+            return text
+        starts = range(room, len(text), LONGEST_CONTINUATION)
+        pieces = [text[:room], *(text[at : at + LONGEST_CONTINUATION] for at in starts)]
+        self._column = 1 + len(pieces[-1])
+        return FOLD.join(pieces)

@@ -15,6 +15,7 @@ from uuid import UUID
 
 from postroad.domain.identifiers import moment_of
 from postroad.domain.mail import Envelope
+from postroad.domain.shapes import Shape
 from postroad.domain.slices import TurnKey
 
 LONG_CHAIN = 8
@@ -49,6 +50,9 @@ class Turn:
     attempt: int = 0
     last_error: str | None = None
     previous: tuple[TurnKey, ...] = ()
+    shape: Shape | None = None
+    """What the content looks like; None where a release that did not look has stored it."""
+
     remaining: timedelta | None = field(default=None, compare=False)
     """How long the view still keeps the row, as of when it was listed; None: it does not say."""
 

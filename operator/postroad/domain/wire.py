@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from types import MappingProxyType
 from typing import Any
@@ -26,6 +27,7 @@ from uuid import UUID
 from postroad.domain.identifiers import EPOCH
 from postroad.domain.mail import DsnOptions, Envelope, Origin, RecipientDsn
 from postroad.domain.references import Reference
+from postroad.domain.shapes import ATTRIBUTE, Shape, with_shape, without_shape
 from postroad.domain.slices import TurnKey
 from postroad.domain.turns import Turn
 from postroad.errors import InvalidMail, UnreadableReference
@@ -87,9 +89,17 @@ def _dump(reference: Reference, envelope: Envelope | None) -> bytes:
         ],
         "claim": reference.claim,
         "crashes": reference.crashes,
-        "envelope": envelope_values(envelope) if envelope is not None else None,
+        "envelope": envelope and _stored(envelope, reference),
     }
     return json.dumps(values, separators=(",", ":")).encode()
+
+
+def _stored(envelope: Envelope, reference: Reference) -> dict[str, object]:
+    """Return an envelope as JSON values, with the shape among its attributes: a new field would
+    make the message unreadable for the release before."""
+    values = envelope_values(envelope)
+    values["attributes"] = dict(with_shape(envelope.attributes, reference.shape, reference.mail_id))
+    return values
 
 
 def envelope_values(envelope: Envelope) -> dict[str, object]:
@@ -117,10 +127,15 @@ def _reference(values: Any) -> Reference:
         raise UnreadableReference("not a reference of a version that is known here")
     if values.keys() != _FIELDS:
         raise UnreadableReference("a field is missing or unknown")
-    due, envelope = values["due"], values["envelope"]
+    due, mail_id = values["due"], UUID(_typed(values["mail"], str))
+    envelope = None if values["envelope"] is None else envelope_from(values["envelope"])
+    shape: Shape | None = None
+    if envelope is not None and ATTRIBUTE in envelope.attributes:
+        attributes, shape = without_shape(envelope.attributes, mail_id)
+        envelope = replace(envelope, attributes=MappingProxyType(dict(attributes)))
     return Reference(
         key=_key([values["slice"], values["bucket"], values["id"]]),
-        mail_id=UUID(_typed(values["mail"], str)),
+        mail_id=mail_id,
         blob_key=_typed(values["blob"], str),
         size_bytes=_natural(values["size"]),
         header_size=_natural(values["header"]),
@@ -131,7 +146,8 @@ def _reference(values: Any) -> Reference:
         previous=tuple(_key(each) for each in _typed(values["previous"], list)),
         claim=_typed(values["claim"], bool),
         crashes=_natural(values["crashes"]),
-        envelope=None if envelope is None else envelope_from(envelope),
+        envelope=envelope,
+        shape=shape,
     )
 
 

@@ -14,6 +14,7 @@ from postroad.errors import InvalidMail, MailTooLarge, StoreFull
 
 TOO_LARGE = Reply(552, ("5.3.4 the mail is larger than accepted",))
 BARE_LINE_ENDS = Reply(554, ("5.6.0 the mail holds a bare CR or LF",))
+LONG_LINE = Reply(550, ("5.6.0 the mail holds a line of more than 998 octets",))
 LOOP = Reply(554, ("5.4.6 too many hops: the mail goes round in circles",))
 CLOSING = Reply(421, ("4.3.2 closing, come again",))
 FULL = Reply(452, ("4.3.1 no space left, come again",))

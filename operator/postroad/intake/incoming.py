@@ -15,6 +15,7 @@ from io import FileIO
 from pathlib import Path
 
 from postroad.domain.replies import Reply
+from postroad.domain.shapes import LineMeter
 from postroad.domain.transparency import Unstuffer
 from postroad.errors import StoreFull
 from postroad.intake import answers
@@ -37,6 +38,7 @@ class Incoming:
         folder: Path | None = None,
         *,
         normalises_line_ends: bool = False,
+        takes_long_lines: bool = False,
     ) -> None:
         self.size_bytes = 0
         self.problem: StoreFull | None = None
@@ -46,6 +48,7 @@ class Incoming:
         self._folder = folder
         self._kept = bytearray(first)  # and not chunks: tiny ones would take many times their size
         self._unstuffer, self._hops = Unstuffer(normalises_line_ends), HopCounter()
+        self._lines = None if takes_long_lines else LineMeter()
         self._path: Path | None = None
         self._file: FileIO | None = None
 
@@ -63,6 +66,8 @@ class Incoming:
         """Take what arrived. Return what follows the mail's end once it has ended, else None."""
         content, rest = self._unstuffer.feed(chunk)
         self._hops.feed(content)
+        if self._lines is not None:
+            self._lines.feed(content)
         self.size_bytes += len(content)
         if self.size_bytes > self._limit:
             self.discard()
@@ -85,6 +90,8 @@ class Incoming:
             return answers.TOO_LARGE
         if self._unstuffer.has_bare_line_ends:
             return answers.BARE_LINE_ENDS
+        if self._lines is not None and self._lines.longest:
+            return answers.LONG_LINE
         if self._hops.hops >= MOST_HOPS:
             return answers.LOOP
         return answers.reply_for(self.problem) if self.problem else None

@@ -65,6 +65,8 @@ class Receiver:
 
     patience: Patience = field(default_factory=Patience)
     rules: Rules = field(default_factory=Rules)
+    takes_long_lines: bool = False
+    """Whether a mail with a line of more than 998 octets is accepted; else it is refused."""
 
     _counters: dict[str, Counter] = field(default_factory=dict)
 
@@ -208,6 +210,7 @@ class Session:
             receiver.offer.max_size_bytes,
             trace,
             normalises_line_ends=dialogue.rights.normalises_line_ends,
+            takes_long_lines=receiver.takes_long_lines,
         )
         self._deadlines.begin_mail(self._wire.now)
 

@@ -10,6 +10,7 @@ from uuid import UUID
 
 from postroad.domain.mail import Envelope, Outcome, OutcomeKind, check_left
 from postroad.domain.references import Reference
+from postroad.domain.shapes import Shape
 from postroad.domain.turns import Change, Mark, Turn
 from postroad.errors import BlobMissing, BrokerUnavailable, TurnEnded
 from postroad.mailqueue import dead, protocol
@@ -105,6 +106,10 @@ class DistributedItem:
                 await self._end_without_bytes()
                 raise
         return self._content
+
+    async def shape(self) -> Shape | None:
+        self._check_open()
+        return self._turn.shape
 
     async def stream(self) -> AsyncIterator[bytes]:
         self._check_open()

@@ -7,15 +7,15 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from postroad.domain.mail import Content
+from postroad.domain.shapes import Shape
 
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """What was stored. `header_size` counts the bytes up to and including the blank line that ends
-    the header; the whole size when there is none within the first 256 KiB."""
+    """What was stored, and what its content looks like: found while it was stored."""
 
     size_bytes: int
-    header_size: int
+    shape: Shape
 
 
 class Blobs(Protocol):

@@ -15,6 +15,7 @@ from uuid import UUID
 
 from postroad.domain.mail import Envelope, Mail, Outcome
 from postroad.domain.selectors import Selector
+from postroad.domain.shapes import Shape
 
 NO_DELAY = timedelta(0)
 
@@ -98,6 +99,11 @@ class Item(Protocol):
 
     def stream(self) -> AsyncIterator[bytes]:
         """Yield the content in chunks, so that a large mail needs little memory."""
+        ...
+
+    async def shape(self) -> Shape | None:
+        """Return what acceptance found out about the content; None where a release that did not
+        look has stored it. Raises: as `content`."""
         ...
 
     async def record(self, recipients: tuple[str, ...], outcome: Outcome) -> None:

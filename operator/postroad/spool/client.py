@@ -15,7 +15,9 @@ from uuid import UUID
 
 from postroad.domain.mail import Envelope, Mail, Outcome
 from postroad.domain.selectors import Selector
+from postroad.domain.shapes import Shape
 from postroad.errors import (
+    InvalidInput,
     InvalidMail,
     StoreUnavailable,
     TurnEnded,
@@ -78,6 +80,14 @@ class RemoteItem:
         if self._content is None:
             self._content = b"".join([chunk async for chunk in self.stream()])
         return self._content
+
+    async def shape(self) -> Shape | None:
+        with self._turn():
+            try:
+                text = await self._connection.call("shape", None, item=self._value["item"])
+            except InvalidInput:
+                return None  # an owner of a release that knows no shapes
+        return None if text is None else Shape.from_text(text)
 
     async def stream(self) -> AsyncIterator[bytes]:
         with self._turn():

@@ -8,11 +8,13 @@ Source: 003; SP-4..13, AMB-3.
 from __future__ import annotations
 
 from collections import OrderedDict
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from enum import IntFlag
 from functools import lru_cache
 from struct import Struct
 from typing import Any, NamedTuple
 
+from postroad.domain.shapes import Scanner, Shape
 from postroad.errors import BlobMissing, StoreFailed
 from postroad.ports.files import File, Files
 from postroad.spool.envelopes import read_envelope
@@ -31,8 +33,18 @@ SMALL = 256 * 1024
 KEPT_OPEN = 256
 """Spool files that stay open when nobody uses them."""
 
-_HEAD = Struct("<I16sQQIIIIQ")
+_HEAD = Struct("<I16sQQIIIIQIQQQ")
 _CRC = Struct("<I")
+
+
+class Found(IntFlag):
+    """What was found in the content. Without KNOWN, a release that did not look has stored it."""
+
+    KNOWN = 1
+    EIGHT_BIT_HEADER = 2
+    EIGHT_BIT_BODY = 4
+    LEADING_DOTS = 8
+    TERMINATED = 16
 
 
 class SpoolHeader(NamedTuple):
@@ -47,6 +59,22 @@ class SpoolHeader(NamedTuple):
     envelope_crc: int
     header_size: int
     accepted_us: int
+    found: int = 0
+    bare_line_ends: int = 0
+    longest_line: int = 0
+    folds: int = 0
+
+    @property
+    def shape(self) -> Shape | None:
+        """What the content looks like, if that is known."""
+        found = Found(self.found)
+        if Found.KNOWN not in found:
+            return None
+        return Shape(
+            self.header_size, Found.EIGHT_BIT_HEADER in found, Found.EIGHT_BIT_BODY in found,
+            Found.LEADING_DOTS in found, self.bare_line_ends, self.longest_line, self.folds,
+            Found.TERMINATED in found,
+        )  # fmt: skip
 
     def encode(self) -> bytes:
         body = _HEAD.pack(*self).ljust(CHECKED - 12, b"\0")
@@ -64,6 +92,9 @@ def read_header(block: bytes) -> SpoolHeader | None:
     return header if header.envelope_offset else None
 
 
+Kept = tuple[bytes, Shape | None]
+"""A content, and what is known of it."""
+
 FREE = b""
 """Who has a slot that nobody has."""
 
@@ -75,23 +106,26 @@ class Filling:
     file: File
     length: int = 0
     crc: int = 0
+    scanner: Scanner = field(default_factory=Scanner)
 
     def add(self, chunk: bytes) -> None:
         """Write the next piece of content."""
         self.file.pwrite(HEADER_BYTES + self.length, chunk)
+        self.scanner.feed(chunk)
         self.crc = extended(self.crc, chunk)
         self.length += len(chunk)
 
-    def finish(
-        self, mail_id: bytes, envelope: bytes, header_size: int, accepted_us: int,
-        last: bytes = b"",
-    ) -> None:  # fmt: skip
+    def finish(self, mail_id: bytes, envelope: bytes, accepted_us: int, last: bytes = b"") -> Shape:
         """Write the last piece of content, envelope and header, and sync: the only sync in the
-        life of the file (SP-9). A mail of one piece is one write."""
+        life of the file (SP-9). A mail of one piece is one write. Returns what the content looks
+        like."""
+        self.scanner.feed(last)
+        shape = self.scanner.end()
         length = self.length + len(last)
         header = SpoolHeader(
             0, mail_id, length, HEADER_BYTES + length, len(envelope), extended(self.crc, last),
-            checksum(envelope), header_size, accepted_us,
+            checksum(envelope), shape.header_size, accepted_us, _found(shape),
+            shape.bare_line_ends, shape.longest_line, shape.folds,
         ).encode()  # fmt: skip
         if self.length:
             self.file.pwrite(HEADER_BYTES + self.length, last, envelope)
@@ -99,6 +133,7 @@ class Filling:
         else:
             self.file.pwrite(0, header, last, envelope)
         self.file.sync()
+        return shape
 
     def close(self) -> None:
         """Release the file."""
@@ -118,17 +153,18 @@ class Contents:
         return Filling(self._taken(slot))
 
     def store(
-        self, slot: int, mail_id: bytes, content: bytes, envelope: bytes, header_size: int,
-        accepted_us: int,
-    ) -> None:  # fmt: skip
-        """Fill a slot's file with one mail. Durable when it returns."""
+        self, slot: int, mail_id: bytes, content: bytes, envelope: bytes, accepted_us: int
+    ) -> Shape:
+        """Fill a slot's file with one mail, whole in memory. Durable when it returns. Blocking.
+        Returns what the content looks like."""
         filling = self.begin(slot)
         try:
-            filling.finish(mail_id, envelope, header_size, accepted_us, content)
+            shape = filling.finish(mail_id, envelope, accepted_us, content)
         except BaseException:
             filling.close()
             raise
         self.keep(slot, filling.file)
+        return shape
 
     def free(self, slot: int) -> int:
         """Say in the file that it holds no mail (SP-12). Returns its size. Not durable."""
@@ -185,9 +221,9 @@ class Contents:
             raise BlobMissing(f"spool file {slot} does not hold this mail")
         return file, header
 
-    def at_hand(self, slot: int, mail_id: bytes, length: int) -> bytes | None:
-        """Return a mail's content if it is small and in memory, without waiting for the disk. None:
-        it has to be read, and that will tell what is wrong with it."""
+    def at_hand(self, slot: int, mail_id: bytes, length: int) -> Kept | None:
+        """Return a mail's content, and what is known of it, if it is small and in memory, without
+        waiting for the disk. None: it has to be read, and that will tell what is wrong with it."""
         if length > SMALL:
             return None
         try:
@@ -200,10 +236,11 @@ class Contents:
         if data is None or header is None or header.mail_id != mail_id:
             return None
         content = data[HEADER_BYTES:]
-        return content if checksum(content) == header.content_crc else None
+        return (content, header.shape) if checksum(content) == header.content_crc else None
 
-    def read(self, slot: int, mail_id: bytes) -> bytes:
-        """Return a mail's content. Raises: BlobMissing when it is not what was stored."""
+    def read(self, slot: int, mail_id: bytes) -> Kept:
+        """Return a mail's content, and what is known of it. Raises: BlobMissing when it is not what
+        was stored."""
         file, header = self.open(slot, mail_id)
         try:
             content = file.pread(HEADER_BYTES, header.content_length)
@@ -211,7 +248,7 @@ class Contents:
             file.close()
         if len(content) != header.content_length or checksum(content) != header.content_crc:
             raise BlobMissing(f"spool file {slot} is damaged")
-        return content
+        return content, header.shape
 
     def verify(self, slot: int) -> tuple[SpoolHeader, dict[str, Any]] | None:
         """Return a whole mail's header and envelope; None for a free or incomplete file (AMB-3).
@@ -240,6 +277,19 @@ class Contents:
             return FREE
         header = read_header(block)
         return None if header is None else header.mail_id
+
+
+def _found(shape: Shape) -> int:
+    found = Found.KNOWN
+    if shape.has_8bit_header:
+        found |= Found.EIGHT_BIT_HEADER
+    if shape.has_8bit_body:
+        found |= Found.EIGHT_BIT_BODY
+    if shape.has_leading_dots:
+        found |= Found.LEADING_DOTS
+    if shape.is_terminated:
+        found |= Found.TERMINATED
+    return found
 
 
 def _is_whole(file: File, header: SpoolHeader) -> bool:

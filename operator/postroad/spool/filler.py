@@ -27,7 +27,6 @@ from postroad.spool.envelopes import domains_of, envelope_json, to_json
 from postroad.spool.limits import Limits, reason_of
 from postroad.spool.moments import microseconds
 from postroad.spool.records import encode_new
-from postroad.spool.storing import store_whole
 
 FEW = 8
 """With fewer free slots than this, more are asked for."""
@@ -105,7 +104,7 @@ class Filler:
         self, slot: int, mail_id: bytes, content: bytes, envelope: bytes, now_us: int
     ) -> None:
         began = self._clock.elapsed()
-        store_whole(self._contents, slot, mail_id, content, envelope, now_us)
+        self._contents.store(slot, mail_id, content, envelope, now_us)
         self._seconds.append((self._clock.elapsed() - began).total_seconds())
 
     async def close(self) -> None:

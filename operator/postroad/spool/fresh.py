@@ -6,7 +6,8 @@ from their files. What was read back was checked; what never left the memory nee
 
 from __future__ import annotations
 
-from postroad.spool.contents import SMALL
+from postroad.domain.shapes import Shape
+from postroad.spool.contents import SMALL, Kept
 from postroad.spool.index import Entry
 from postroad.spool.records import Waiting
 
@@ -20,15 +21,15 @@ class Fresh:
     def __init__(self, most_bytes: int = MOST_BYTES) -> None:
         self.room = most_bytes
 
-    def keep(self, entry: Entry, waiting: Waiting, content: bytes) -> None:
+    def keep(self, entry: Entry, waiting: Waiting, content: bytes, shape: Shape | None) -> None:
         """Keep a mail as long as its turn waits, if there is room."""
         if len(content) <= min(self.room, SMALL):
             self.room -= len(content)
-            entry.fresh = (waiting, content)
+            entry.fresh = (waiting, (content, shape))
 
-    def take(self, entry: Entry) -> tuple[Waiting, bytes] | None:
+    def take(self, entry: Entry) -> tuple[Waiting, Kept] | None:
         """Return a mail that was kept, and forget it here. None: it has to be read."""
         found, entry.fresh = entry.fresh, None
         if found is not None:
-            self.room += len(found[1])
+            self.room += len(found[1][0])
         return found

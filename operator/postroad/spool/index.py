@@ -14,6 +14,7 @@ from enum import IntEnum
 from operator import attrgetter
 
 from postroad.domain.ages import AGES
+from postroad.spool.contents import Kept
 from postroad.spool.layout import DEAD, HELD
 from postroad.spool.records import Waiting
 from postroad.spool.segments import Segment, position
@@ -50,7 +51,7 @@ class Entry:
         self.hold = False
         self.start = 0
         self.successor: Entry | None = None
-        self.fresh: tuple[Waiting, bytes] | None = None
+        self.fresh: tuple[Waiting, Kept] | None = None
 
     @property
     def position(self) -> int:

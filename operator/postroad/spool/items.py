@@ -10,16 +10,16 @@ from functools import lru_cache, partial
 from uuid import UUID
 
 from postroad.domain.mail import Envelope, Outcome, OutcomeKind, check_left
+from postroad.domain.shapes import Shape
 from postroad.errors import BlobMissing, TurnEnded
 from postroad.spool import leasing
-from postroad.spool.contents import CHUNK, HEADER_BYTES
+from postroad.spool.contents import CHUNK, HEADER_BYTES, Kept
 from postroad.spool.engine import Engine
 from postroad.spool.frames import extended
 from postroad.spool.index import Entry, State
 from postroad.spool.moments import instant
 from postroad.spool.records import Kind, Waiting, cut
 from postroad.spool.recovery import Work, as_dead_letter, comes_again, with_recipients
-from postroad.spool.shape import Shape
 from postroad.telemetry import metrics
 
 KINDS = {
@@ -41,7 +41,7 @@ class SpoolItem:
     """`Item` over a turn of this store. `gone` is called once, when it ended."""
 
     def __init__(
-        self, engine: Engine, entry: Entry, waiting: Waiting, content: bytes | None, label: str,
+        self, engine: Engine, entry: Entry, waiting: Waiting, kept: Kept | None, label: str,
         gone: Callable[[SpoolItem], None],
     ) -> None:  # fmt: skip
         self._engine, self._entry, self._waiting = engine, entry, waiting
@@ -50,7 +50,7 @@ class SpoolItem:
         self._addresses = dict(self._left)
         self._failures = dict(waiting.failures)
         self._stage = _Stage.OPEN
-        self._content = content
+        self._kept = kept
 
     def __repr__(self) -> str:
         return f"<Item {self.enqueue_id}>"
@@ -90,24 +90,27 @@ class SpoolItem:
     # Content
 
     async def content(self) -> bytes:
+        return (await self._whole())[0]
+
+    async def _whole(self) -> Kept:
         self._check_open()
-        if self._content is None:
+        if self._kept is None:
             engine, waiting = self._engine, self._waiting
             try:
                 found = engine.contents.at_hand(waiting.slot, waiting.mail_id, self.size_bytes)
                 if found is None:
                     run = engine.mail_threads.run
                     found = await run(engine.contents.read, waiting.slot, waiting.mail_id)
-                self._content = found
+                self._kept = found
             except BlobMissing:
                 await self.reject(BYTES_MISSING)
                 raise
-        return self._content
+        return self._kept
 
     async def stream(self) -> AsyncIterator[bytes]:
         """The last chunk is only yielded when all of them have the right checksum."""
         self._check_open()
-        if self._content is not None or self.size_bytes <= CHUNK:
+        if self._kept is not None or self.size_bytes <= CHUNK:
             yield await self.content()
             return
         try:
@@ -134,14 +137,20 @@ class SpoolItem:
         finally:
             file.close()
 
-    async def shape(self) -> Shape:
-        """Return what is known of the content's shape, so that nobody scans for it (SP-3).
-        Raises: BlobMissing."""
+    async def shape(self) -> Shape | None:
+        """A small content is read with it."""
+        self._check_open()
+        if self._kept is not None or self.size_bytes <= CHUNK:
+            return (await self._whole())[1]
         engine, waiting = self._engine, self._waiting
-        found = await engine.mail_threads.run(engine.contents.verify, waiting.slot)
-        if found is None or found[0].mail_id != waiting.mail_id:
-            raise BlobMissing(f"spool file {waiting.slot} does not hold this mail")
-        return Shape.from_json(found[0].header_size, found[1].get("shape", {}))
+        run = engine.mail_threads.run
+        try:
+            file, header = await run(engine.contents.open, waiting.slot, waiting.mail_id)
+        except BlobMissing:
+            await self.reject(BYTES_MISSING)
+            raise
+        file.close()
+        return header.shape
 
     # Records
 

@@ -12,6 +12,7 @@ import asyncio
 from functools import partial
 
 from postroad.errors import PostroadError
+from postroad.spool.contents import Kept
 from postroad.spool.engine import Engine
 from postroad.spool.envelopes import Unreadable
 from postroad.spool.index import Entry, State
@@ -23,9 +24,9 @@ from postroad.telemetry.logs import logger
 log = logger("spool")
 
 
-async def lease(engine: Engine) -> tuple[Entry, Waiting, bytes | None]:
+async def lease(engine: Engine) -> tuple[Entry, Waiting, Kept | None]:
     """Wait for the next turn that is due, and start it (LQ-11, step 1 and 2). The last is the
-    content, where that is still in memory.
+    content with its shape, where that is still in memory.
     Raises: QueueClosed, StoreFailed, StoreDamaged."""
     await engine.deliverable.wait()
     while True:

@@ -43,8 +43,8 @@ class Consumer:
         """Wait for an item. Raises: QueueClosed, StoreFailed, StoreDamaged."""
         await self._free.acquire()
         try:
-            entry, waiting, content = await leasing.lease(self._engine)
-            item = SpoolItem(self._engine, entry, waiting, content, self._label, self._gone)
+            entry, waiting, kept = await leasing.lease(self._engine)
+            item = SpoolItem(self._engine, entry, waiting, kept, self._label, self._gone)
         except BaseException:
             self._free.release()
             raise

@@ -16,15 +16,14 @@ from typing import Any, TypeVar
 from uuid import UUID
 
 from postroad.domain.mail import Content, Mail
+from postroad.domain.shapes import Shape
 from postroad.errors import InvalidInput, InvalidMail, StoreFailed, StoreFull
-from postroad.spool.contents import CHUNK, Filling
+from postroad.spool.contents import CHUNK, Filling, Kept
 from postroad.spool.engine import Engine
 from postroad.spool.envelopes import LONGEST_DOMAINS, envelope_json, to_json
 from postroad.spool.lanes import Written
 from postroad.spool.layout import NEW
 from postroad.spool.records import ENVELOPE, ENVELOPE_BYTES, Waiting, decode_new, with_enqueue_id
-from postroad.spool.shape import Shape, header_size_of
-from postroad.spool.storing import store_whole, with_shape
 
 Result = TypeVar("Result")
 
@@ -46,19 +45,22 @@ async def _receive(engine: Engine, mail: Mail, envelope: bytes, delay: timedelta
     accepted_us = engine.now_us()
     mail_id = engine.identifiers.new().bytes
     slot = await engine.slots.take()
-    size = await _Spooling(engine, slot, mail_id, accepted_us).store(mail.content, envelope)
+    spooling = _Spooling(engine, slot, mail_id, accepted_us)
+    size, shape = await spooling.store(mail.content, envelope)
     enqueue_id = engine.identifiers.new()
     waiting = Waiting(
         mail_id, enqueue_id.bytes, slot, 0, mail.envelope, tuple(range(len(mail.recipients))),
         accepted_us, accepted_us, size, engine.due_after(delay),
     )  # fmt: skip
-    await accept(engine, waiting, mail.content if isinstance(mail.content, bytes) else None)
+    kept = (mail.content, shape) if isinstance(mail.content, bytes) else None
+    await accept(engine, waiting, kept)
     return enqueue_id
 
 
-async def accept(engine: Engine, waiting: Waiting, content: bytes | None) -> None:
+async def accept(engine: Engine, waiting: Waiting, content: Kept | None) -> None:
     """Write a new mail's ENVELOPE and return when it is durable (R2). A caller that is cancelled
-    meanwhile leaves the mail accepted. `content`: what its spool file holds, if it is at hand.
+    meanwhile leaves the mail accepted. `content`: what its spool file holds, and what that looks
+    like, if it is at hand.
     Raises: QueueClosed, StoreFailed, StoreFull."""
     written = engine.write(waiting)
     lane = engine.lanes[written.segment.lane]
@@ -67,10 +69,10 @@ async def accept(engine: Engine, waiting: Waiting, content: bytes | None) -> Non
     await lane.landing(written.end, engine.sync_wait * others)
 
 
-def _admit(engine: Engine, waiting: Waiting, written: Written, content: bytes | None) -> None:
+def _admit(engine: Engine, waiting: Waiting, written: Written, content: Kept | None) -> None:
     entry = engine.admit(waiting, written)
     if content is not None and not waiting.due_us:
-        engine.fresh.keep(entry, waiting, content)
+        engine.fresh.keep(entry, waiting, *content)
 
 
 def accept_stored(
@@ -108,12 +110,12 @@ class _Spooling:
         self._filling: Filling | None = None
         self._call: asyncio.Future[Any] | None = None
 
-    async def store(self, content: Content, envelope: bytes) -> int:
-        """Store content and envelope; return the content's size. Durable when it returns."""
+    async def store(self, content: Content, envelope: bytes) -> tuple[int, Shape]:
+        """Store content and envelope; return the content's size, and what it looks like. Durable
+        when it returns."""
         try:
             if isinstance(content, bytes):
-                await self._run(self._store_whole, content, envelope)
-                return len(content)
+                return len(content), await self._run(self._store_whole, content, envelope)
             chunks = _chunks_of(content) if isinstance(content, Path) else content
             return await self._store_stream(chunks, envelope)
         except BaseException as error:
@@ -126,26 +128,23 @@ class _Spooling:
         self._call = call
         return await asyncio.shield(call)
 
-    def _store_whole(self, content: bytes, envelope: bytes) -> None:
-        store_whole(
-            self._engine.contents, self._slot, self._mail_id, content, envelope, self._accepted_us
-        )
+    def _store_whole(self, content: bytes, envelope: bytes) -> Shape:
+        contents = self._engine.contents
+        return contents.store(self._slot, self._mail_id, content, envelope, self._accepted_us)
 
-    async def _store_stream(self, chunks: AsyncIterator[bytes], envelope: bytes) -> int:
-        """A stream is never held whole; its dots are left to the sender to find."""
+    async def _store_stream(
+        self, chunks: AsyncIterator[bytes], envelope: bytes
+    ) -> tuple[int, Shape]:
+        """A stream is never held whole."""
         engine = self._engine
         filling = self._filling = await self._run(engine.contents.begin, self._slot)
-        header_size = 0
         async for chunk in chunks:
-            if not filling.length:
-                header_size = header_size_of(chunk)
             engine.limits.check_size(filling.length + len(chunk))
             engine.limits.check_room(len(chunk))
             await self._run(filling.add, chunk)
-        kept = with_shape(envelope, Shape(header_size, None))
-        await self._run(filling.finish, self._mail_id, kept, header_size, self._accepted_us)
+        shape = await self._run(filling.finish, self._mail_id, envelope, self._accepted_us)
         filling.close()
-        return filling.length
+        return filling.length, shape
 
     def _give_up(self, *, is_sound: bool) -> None:
         """Let the slot go once no thread writes to its file any more. It holds no whole mail, or

@@ -241,6 +241,10 @@ class Serving:
             await self.send(wire.frame(call, Kind.DATA, chunk))
         return None
 
+    async def shape(self, call: int, arguments: Arguments) -> object:
+        shape = await self._items[arguments["item"]].shape()
+        return None if shape is None else shape.as_text()
+
     async def record(self, call: int, arguments: Arguments) -> object:
         outcome = Outcome(OutcomeKind(arguments["kind"]), arguments["text"])
         await self._items[arguments["item"]].record(tuple(arguments["to"]), outcome)
@@ -297,6 +301,7 @@ OPERATIONS: dict[str, Operation] = {
         "consume",
         "next",
         "content",
+        "shape",
         "record",
         "done",
         "reject",

@@ -107,7 +107,9 @@ class Deliverer:
             content = cast("AsyncGenerator[bytes, None]", item.stream())
             try:
                 async with asyncio.timeout(time_left.total_seconds()) as limit:
-                    results = await self.transport.transmit(envelope, content, item.size_bytes)
+                    results = await self.transport.transmit(
+                        envelope, content, item.size_bytes, item.shape
+                    )
             finally:
                 await content.aclose()  # a transport that stops early must not keep a download open
         except (QueueClosed, BlobMissing, TurnLost):

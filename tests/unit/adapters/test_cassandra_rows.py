@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from postroad.adapters.cassandra import mark_statements, rows, statements
 from postroad.adapters.cassandra.session import UNSET
 from postroad.domain.mail import DsnOptions, Envelope, Origin, RecipientDsn
+from postroad.domain.shapes import ATTRIBUTE, Shape
 from postroad.domain.slices import TurnKey
 from postroad.domain.turns import Change, Ending, EndingKind, Mark, Turn
 from postroad.ports.view import DeadLetter
@@ -45,7 +46,7 @@ envelopes = st.builds(
     sender=st.none() | addresses,
     recipients=st.lists(addresses, min_size=1, max_size=3).map(tuple),
     name=st.none() | texts,
-    attributes=st.dictionaries(texts, texts, max_size=3),
+    attributes=st.dictionaries(texts.filter(lambda name: name != ATTRIBUTE), texts, max_size=3),
     origin=st.none() | origins,
     dsn=st.none() | dsn,
 )
@@ -64,6 +65,8 @@ turns = st.builds(
     attempt=st.integers(0, 1000),
     last_error=st.none() | texts,
     previous=chains,
+    shape=st.none()
+    | st.builds(Shape, st.integers(0, 2**20), st.booleans(), bare_line_ends=st.integers(0, 9)),
 )
 changes = st.builds(
     Change,

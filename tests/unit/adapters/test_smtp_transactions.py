@@ -18,6 +18,7 @@ from postroad.adapters.network.timeouts import Timeouts
 from postroad.adapters.network.wire import Wire
 from postroad.domain.mail import Envelope, Outcome, OutcomeKind
 from postroad.domain.nexthops import NextHop, Protocol, TlsMode
+from postroad.domain.shapes import shape_of
 from support.transports import FakeTransport
 
 BODY = b"Subject: x\r\n\r\n.first\r\nlast\r\n"
@@ -117,7 +118,8 @@ async def hand_over(
         )
     except SessionRefused as error:
         return dict.fromkeys(envelope.recipients, Outcome.deferred(str(error)))
-    outcomes = await session.transmit(envelope, await Content.peek(body()), len(BODY))
+    content = await Content.peek(body(), len(BODY), shape_of((BODY,)))
+    outcomes = await session.transmit(envelope, content)
     session.abort()
     return outcomes
 

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from postroad.domain.shapes import shape_of
 from postroad.domain.transparency import Stuffer, Unstuffer
 
 ragged = st.lists(
@@ -105,3 +106,43 @@ def test_only_the_true_end_ends_a_mail(end: bytes) -> None:
 def test_an_empty_mail_is_a_lone_dot() -> None:
     assert sent([]) == b".\r\n"
     assert received([b".\r\nRSET\r\n"])[:2] == (b"", b"RSET\r\n")
+
+
+lines_of_any_length = st.lists(
+    st.sampled_from([b".", b"\r\n", b"\r", b"\n", b"a", b"\xff", b"x" * 997, b"y" * 2000])
+).map(b"".join)
+
+
+@given(chunked(lines_of_any_length), st.booleans())
+def test_what_is_sent_is_the_same_whether_the_shape_is_known_or_not(
+    chunks: list[bytes], folds: bool
+) -> None:
+    def sent_by(stuffer: Stuffer) -> bytes:
+        return b"".join([*map(stuffer.feed, chunks), stuffer.end()])
+
+    content, shape = b"".join(chunks), shape_of(chunks)
+    wire = sent_by(Stuffer(shape, folds=folds))
+
+    assert wire == sent_by(Stuffer(folds=folds))
+    arrived, rest, _ = received([wire])
+    assert rest == b""
+    assert len(arrived) == shape.sent_size(len(content), folds=folds)
+
+
+@given(chunked(lines_of_any_length))
+def test_folded_lines_are_as_long_as_allowed_and_lose_nothing(chunks: list[bytes]) -> None:
+    stuffer = Stuffer(folds=True)
+    wire = b"".join([*map(stuffer.feed, chunks), stuffer.end()])
+
+    arrived, _, _ = received([wire])
+
+    assert all(len(line) <= 998 for line in arrived.split(b"\r\n"))
+    unfolded, _, _ = received([sent(chunks)])
+    assert arrived.replace(b"\r\n ", b"") == unfolded
+
+
+def test_content_that_needs_nothing_goes_through_untouched() -> None:
+    chunk = b"Subject: x\r\n\r\nbody\r\n"
+    stuffer = Stuffer(shape_of((chunk,)))
+
+    assert stuffer.feed(chunk) is chunk

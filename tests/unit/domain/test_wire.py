@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from postroad.domain.identifiers import EPOCH
 from postroad.domain.mail import DsnOptions, Envelope, Origin, RecipientDsn
 from postroad.domain.references import Reference
+from postroad.domain.shapes import ATTRIBUTE, Shape
 from postroad.domain.slices import TurnKey
 from postroad.domain.wire import LARGEST_BODY, LONGEST_ERROR, decode, encode
 from postroad.errors import UnreadableReference
@@ -45,9 +46,20 @@ ENVELOPE = st.builds(
     sender=st.none() | ADDRESS,
     recipients=st.lists(ADDRESS, min_size=1, max_size=4).map(tuple),
     name=st.none() | TEXT,
-    attributes=st.dictionaries(TEXT, TEXT, max_size=3),
+    attributes=st.dictionaries(TEXT.filter(lambda name: name != ATTRIBUTE), TEXT, max_size=3),
     origin=st.none() | st.builds(Origin, st.none() | TEXT, st.none() | TEXT, st.none() | TEXT),
     dsn=st.none() | DSN,
+)
+SHAPE = st.builds(
+    Shape,
+    header_size=NATURAL,
+    has_8bit_header=st.booleans(),
+    has_8bit_body=st.booleans(),
+    has_leading_dots=st.booleans(),
+    bare_line_ends=NATURAL,
+    longest_line=NATURAL,
+    folds=NATURAL,
+    is_terminated=st.booleans(),
 )
 REFERENCE = st.builds(
     Reference,
@@ -64,6 +76,7 @@ REFERENCE = st.builds(
     claim=st.booleans(),
     crashes=NATURAL,
     envelope=ENVELOPE,
+    shape=st.none() | SHAPE,
 )
 PLAIN = Reference(
     key=TurnKey(datetime(2026, 1, 1, 10, tzinfo=UTC), 2, UUID(int=7)),
@@ -114,6 +127,29 @@ def test_repetition_is_readable_by_releases_that_know_none() -> None:
     assert json.loads(encode(repetition)).keys() == values().keys()
     assert (repetition.claim, repetition.previous) == (True, (*PLAIN.previous, PLAIN.key))
     assert repetition.turn == turn
+
+
+def test_a_release_that_knows_no_shapes_reads_one_as_an_attribute_and_keeps_it() -> None:
+    """It knows the same fields, and refuses a message with another."""
+    reference = replace(PLAIN, shape=Shape(4, has_8bit_body=True))
+    body = json.loads(encode(reference))
+
+    assert body.keys() == values().keys()
+    assert body["envelope"].keys() == values()["envelope"].keys()
+    assert all(isinstance(each, str) for each in body["envelope"]["attributes"].values())
+    assert decode(json.dumps(body).encode()).shape == reference.shape
+
+
+def test_the_shape_of_another_mail_is_not_believed() -> None:
+    """A handler may copy the attributes of one mail to another."""
+    body = json.loads(encode(replace(PLAIN, shape=Shape(4, has_8bit_body=True))))
+    body["mail"] = str(UUID(int=9))
+
+    reference = decode(json.dumps(body).encode())
+
+    assert reference.shape is None
+    assert reference.envelope is not None
+    assert reference.envelope.attributes == {"k": "v"}
 
 
 @pytest.mark.parametrize("field", sorted(values()))

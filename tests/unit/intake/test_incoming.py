@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from postroad.domain.replies import Reply
 from postroad.errors import StoreFull
 from postroad.intake import answers
 from postroad.intake.incoming import MEMORY_BYTES, SPILLED_BYTES, Incoming
@@ -50,7 +51,7 @@ def test_a_mail_in_tiny_pieces_takes_no_more_memory_than_its_size() -> None:
 
 @pytest.mark.parametrize("size", [1500, MEMORY_BYTES - 1500, MEMORY_BYTES + 1500, 10**6])
 async def test_a_mail_is_whole_in_memory_or_in_a_file(size: int, tmp_path: Path) -> None:
-    incoming = Incoming(LARGE, b"Received: x\r\n", tmp_path)
+    incoming = Incoming(LARGE, b"Received: x\r\n", tmp_path, takes_long_lines=True)
     await fed(incoming, b"y" * 1500, size)
 
     content = incoming.content
@@ -65,7 +66,7 @@ async def test_a_mail_is_whole_in_memory_or_in_a_file(size: int, tmp_path: Path)
 async def test_a_disk_that_is_full_in_the_middle_of_a_mail_refuses_it_for_now(
     full_disk: int, tmp_path: Path
 ) -> None:
-    incoming = Incoming(LARGE, b"", tmp_path)
+    incoming = Incoming(LARGE, b"", tmp_path, takes_long_lines=True)
     await fed(incoming, b"y" * 1500, 2 * full_disk)
 
     assert isinstance(incoming.problem, StoreFull)
@@ -73,3 +74,20 @@ async def test_a_disk_that_is_full_in_the_middle_of_a_mail_refuses_it_for_now(
     incoming.discard()
     incoming.discard()
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("piece", [1, 7, 1000, 5000])
+@pytest.mark.parametrize(("length", "reply"), [(998, None), (999, answers.LONG_LINE)])
+async def test_a_mail_with_a_line_of_more_than_998_octets_is_refused_unless_long_lines_are_taken(
+    piece: int, length: int, reply: Reply | None
+) -> None:
+    mail = b"Subject: x\r\n\r\n" + b"..".ljust(length + 1, b"x") + b"\r\nend\r\n.\r\n"
+    strict, lenient = Incoming(LARGE), Incoming(LARGE, takes_long_lines=True)
+
+    for at in range(0, len(mail), piece):
+        strict.feed(mail[at : at + piece])
+        lenient.feed(mail[at : at + piece])
+
+    assert strict.verdict() == reply
+    assert lenient.verdict() is None
+    assert lenient.content == strict.content == mail[:-3].replace(b"\r\n..", b"\r\n.")

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import struct
 from pathlib import PurePosixPath
 
 import pytest
 
 from crash.lossy import LossyFiles, Sync, Write
+from postroad.domain.shapes import shape_of
 from postroad.errors import StoreDamaged, StoreFailed, StoreFull
 from postroad.spool import contents
-from postroad.spool.contents import HEADER_BYTES, Contents
+from postroad.spool.contents import CHECKED, HEADER_BYTES, Contents
+from postroad.spool.frames import checksum
 from postroad.spool.layout import Layout
 
 ROOT = PurePosixPath("/store")
@@ -34,7 +37,7 @@ class CountedFiles(LossyFiles):
 
 
 def fill(store: Contents, slot: int, content: bytes = b"x") -> None:
-    store.store(slot, MAIL_ID, content, b"{}", 0, 1)
+    store.store(slot, MAIL_ID, content, b"{}", 1)
 
 
 def test_a_file_that_is_used_again_and_again_is_opened_once() -> None:
@@ -88,7 +91,7 @@ def test_a_file_that_refused_a_write_is_opened_anew() -> None:
     fill(store, 0, b"again")
 
     assert files.openings == before + 1
-    assert store.read(0, MAIL_ID) == b"again"
+    assert store.read(0, MAIL_ID)[0] == b"again"
 
 
 def test_a_whole_mail_is_one_write_and_one_sync() -> None:
@@ -140,3 +143,39 @@ def test_a_whole_file_with_an_envelope_that_is_none_is_damaged() -> None:
 
     with pytest.raises(StoreDamaged):
         store.verify(0)
+
+
+def test_what_the_content_looks_like_is_in_the_header_of_its_file() -> None:
+    store = Contents(CountedFiles(1), LAYOUT)
+    content = b"Subject: \xff\r\n\r\n.\r\n" + b"x" * 3000 + b"\n\xff"
+
+    fill(store, 0, content)
+
+    assert store.read(0, MAIL_ID) == (content, shape_of((content,)))
+
+
+def test_a_file_of_the_release_before_says_nothing_of_its_content() -> None:
+    """It left zeros there, and a list of dots in the envelope."""
+    files = CountedFiles(1)
+    store = Contents(files, LAYOUT)
+    content, envelope = b"a: b\r\n\r\n.x", b'{"shape":{"dots":[8],"parts":[]}}'
+    body = struct.pack(
+        "<I16sQQIIIIQ", 0, MAIL_ID, len(content), HEADER_BYTES + len(content), len(envelope),
+        checksum(content), checksum(envelope), 8, 1,
+    ).ljust(CHECKED - 12, b"\0")  # fmt: skip
+    header = b"PRspool1" + struct.pack("<I", checksum(body)) + body
+    files.open(LAYOUT.spool_file(0)).pwrite(0, header.ljust(HEADER_BYTES, b"\0"), content, envelope)
+
+    assert store.read(0, MAIL_ID) == (content, None)
+
+
+def test_the_release_before_reads_what_this_one_writes() -> None:
+    """It knows the fields up to the moment of acceptance, and passes over the others."""
+    files = CountedFiles(1)
+    fill(Contents(files, LAYOUT), 0, b"a: b\r\n\r\n.x")
+
+    block = files.open(LAYOUT.spool_file(0)).pread(0, HEADER_BYTES)
+    fields = struct.unpack_from("<I16sQQIIIIQ", block, 12)
+
+    assert struct.unpack_from("<I", block, 8) == (checksum(block[12:CHECKED]),)
+    assert (fields[1], fields[2], fields[7], fields[8]) == (MAIL_ID, 10, 8, 1)

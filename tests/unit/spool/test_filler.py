@@ -106,8 +106,9 @@ async def test_what_the_owner_is_told_of_lies_whole_in_its_slot() -> None:
     assert header.mail_id == waiting.mail_id
     assert header.content_length == waiting.size_bytes == len(letter().content)  # type: ignore[arg-type]
     assert envelope["to"] == list(waiting.envelope.recipients) == list(letter().recipients)
-    assert "shape" in envelope
-    assert bench.contents.read(waiting.slot, waiting.mail_id) == letter().content
+    content, shape = bench.contents.read(waiting.slot, waiting.mail_id)
+    assert content == letter().content
+    assert shape is not None
 
 
 async def test_no_slot_is_used_twice_and_more_are_asked_for_before_they_are_needed() -> None:

@@ -1,11 +1,13 @@
 from typing import cast
 
+from postroad.domain.shapes import Shape
 from postroad.spool.contents import SMALL
 from postroad.spool.fresh import Fresh
 from postroad.spool.index import Entry, State
 from postroad.spool.records import Waiting
 from postroad.spool.segments import Segment
 
+SHAPE = Shape(7)
 WAITING = cast("Waiting", object())
 
 
@@ -16,20 +18,20 @@ def an_entry() -> Entry:
 
 def test_the_first_mails_are_kept_and_those_that_do_not_fit_are_read() -> None:
     fresh, first, second, third = Fresh(10), an_entry(), an_entry(), an_entry()
-    fresh.keep(first, WAITING, b"seven..")
-    fresh.keep(second, WAITING, b"seven..")
-    fresh.keep(third, WAITING, b"3..")
+    fresh.keep(first, WAITING, b"seven..", SHAPE)
+    fresh.keep(second, WAITING, b"seven..", SHAPE)
+    fresh.keep(third, WAITING, b"3..", SHAPE)
 
     assert fresh.take(second) is None
-    assert fresh.take(first) == (WAITING, b"seven..")
+    assert fresh.take(first) == (WAITING, (b"seven..", SHAPE))
     assert fresh.take(first) is None
-    assert fresh.take(third) == (WAITING, b"3..")
+    assert fresh.take(third) == (WAITING, (b"3..", SHAPE))
     assert fresh.room == 10
 
 
 def test_a_large_mail_is_read_in_pieces() -> None:
     fresh, entry = Fresh(), an_entry()
 
-    fresh.keep(entry, WAITING, bytes(SMALL + 1))
+    fresh.keep(entry, WAITING, bytes(SMALL + 1), SHAPE)
 
     assert fresh.take(entry) is None

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from postroad.domain.mail import Envelope, Outcome
 from postroad.domain.retries import RetryPlan, decide
+from postroad.domain.shapes import Shape
 from postroad.errors import (
     BlobMissing,
     BlobsUnavailable,
@@ -24,6 +25,7 @@ from postroad.errors import (
     TurnLost,
 )
 from postroad.ports.queue import Item
+from postroad.ports.transport import FindShape, not_known
 from postroad.worker import deliveries
 from postroad.worker.deliveries import Deliverer
 
@@ -71,6 +73,9 @@ class OneItem:
         self.problems: list[Exception] = []
         self.steps: list[tuple[object, ...]] = []
 
+    async def shape(self) -> Shape | None:
+        return None
+
     async def stream(self) -> AsyncIterator[bytes]:
         yield b"x\r\n"
 
@@ -103,7 +108,11 @@ class Answers:
         self.asked: list[tuple[str, ...]] = []
 
     async def transmit(
-        self, envelope: Envelope, content: AsyncIterator[bytes], size_bytes: int
+        self,
+        envelope: Envelope,
+        content: AsyncIterator[bytes],
+        size_bytes: int,
+        shape: FindShape = not_known,
     ) -> Mapping[str, Outcome]:
         self.asked.append(envelope.recipients)
         if self.error is not None:
@@ -155,7 +164,11 @@ async def test_outcomes_are_recorded_where_they_differ_and_then_the_item_ends(
 async def test_a_transport_that_says_nothing_of_a_recipient_has_not_delivered_to_it() -> None:
     class Silent(Answers):
         async def transmit(
-            self, envelope: Envelope, content: AsyncIterator[bytes], size_bytes: int
+            self,
+            envelope: Envelope,
+            content: AsyncIterator[bytes],
+            size_bytes: int,
+            shape: FindShape = not_known,
         ) -> Mapping[str, Outcome]:
             return self.answers
 
@@ -173,9 +186,15 @@ async def test_recipients_that_a_transport_leaves_out_are_transmitted_at_once() 
         """Takes two recipients at a time."""
 
         async def transmit(
-            self, envelope: Envelope, content: AsyncIterator[bytes], size_bytes: int
+            self,
+            envelope: Envelope,
+            content: AsyncIterator[bytes],
+            size_bytes: int,
+            shape: FindShape = not_known,
         ) -> Mapping[str, Outcome]:
-            return dict(list((await super().transmit(envelope, content, size_bytes)).items())[:2])
+            return dict(
+                list((await super().transmit(envelope, content, size_bytes, shape)).items())[:2]
+            )
 
     item = OneItem("a@b", "c@d", "e@f", "g@h", "i@j")
     transport = Taking({**dict.fromkeys(item.mail.recipients, YES), "e@f": NO})
@@ -223,9 +242,15 @@ async def test_a_mail_that_a_next_hop_is_slow_over_goes_out_of_hand_in_time() ->
 
     class Taking(Answers):
         async def transmit(
-            self, envelope: Envelope, content: AsyncIterator[bytes], size_bytes: int
+            self,
+            envelope: Envelope,
+            content: AsyncIterator[bytes],
+            size_bytes: int,
+            shape: FindShape = not_known,
         ) -> Mapping[str, Outcome]:
-            return dict(list((await super().transmit(envelope, content, size_bytes)).items())[:1])
+            return dict(
+                list((await super().transmit(envelope, content, size_bytes, shape)).items())[:1]
+            )
 
     item = OneItem("a@b", "c@d")
     transport = Taking({"a@b": YES, "c@d": YES})
@@ -363,11 +388,15 @@ async def test_a_content_that_was_not_read_to_its_end_is_closed(error: Exception
 
     class StopsEarly(Answers):
         async def transmit(
-            self, envelope: Envelope, content: AsyncIterator[bytes], size_bytes: int
+            self,
+            envelope: Envelope,
+            content: AsyncIterator[bytes],
+            size_bytes: int,
+            shape: FindShape = not_known,
         ) -> Mapping[str, Outcome]:
             assert await anext(content) == b"x"
             assert item.is_open
-            return await super().transmit(envelope, content, size_bytes)
+            return await super().transmit(envelope, content, size_bytes, shape)
 
     item = Downloading("a@b")
     with contextlib.suppress(QueueClosed):

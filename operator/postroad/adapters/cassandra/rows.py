@@ -17,6 +17,7 @@ from postroad.adapters.cassandra.session import UNSET
 from postroad.domain.identifiers import EPOCH
 from postroad.domain.mail import DsnOptions, Envelope, Origin, Outcome, OutcomeKind, RecipientDsn
 from postroad.domain.ownership import Identity
+from postroad.domain.shapes import with_shape, without_shape
 from postroad.domain.slices import TurnKey
 from postroad.domain.turns import (
     Change,
@@ -75,7 +76,7 @@ def turn_values(turn: Turn) -> tuple[object, ...]:
         bound(envelope.name),
         bound(envelope.sender),
         envelope.recipients,
-        envelope.attributes or UNSET,
+        with_shape(envelope.attributes, turn.shape, turn.mail_id) or UNSET,
         bound(origin.host),
         bound(origin.address),
         bound(origin.protocol),
@@ -112,6 +113,7 @@ def turn_of(row: Row) -> Turn:
     """Return the turn of a row. Raises: whatever its decoding raises."""
     if None in [row[column] for column in _NEVER_MISSING]:
         raise Undecodable("a column without which there is no turn is missing")
+    attributes, shape = without_shape(row["attributes"] or _EMPTY, row["mail_id"])
     return Turn(
         key=_place_of(row),
         mail_id=row["mail_id"],
@@ -119,7 +121,7 @@ def turn_of(row: Row) -> Turn:
             sender=row["sender"],
             recipients=tuple(row["recipients"]),
             name=row["name"],
-            attributes=_mapping(row["attributes"]),
+            attributes=_mapping(attributes),
             origin=_origin_of(row),
             dsn=_dsn_of(row),
         ),
@@ -133,6 +135,7 @@ def turn_of(row: Row) -> Turn:
         attempt=row["attempt"],
         last_error=row["last_error"],
         previous=_keys_of(row["previous"]),
+        shape=shape,
         remaining=_seconds(row.get("remaining_seconds")),
     )
 

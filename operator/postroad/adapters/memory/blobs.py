@@ -6,8 +6,8 @@ import asyncio
 from collections.abc import AsyncIterator, Sequence
 
 from postroad.adapters.memory.gate import Gate
-from postroad.domain.content import header_size
 from postroad.domain.mail import Content
+from postroad.domain.shapes import shape_of
 from postroad.errors import BlobMissing, BlobsUnavailable, MailTooLarge
 from postroad.ports.blobs import Stored
 
@@ -33,12 +33,13 @@ class MemoryBlobs:
 
     async def put(self, key: str, content: Content, limit_bytes: int | None = None) -> Stored:
         body = await _read(content, limit_bytes)
+        shape = shape_of((body,))
 
         def effect() -> Stored:
             if not self._bucket.is_created:
                 raise BlobsUnavailable("the bucket does not exist")
             self._bucket.objects[key] = body
-            return Stored(len(body), header_size(body) or len(body))
+            return Stored(len(body), shape)
 
         return await self._gate("blobs", "put", effect)
 

@@ -22,9 +22,10 @@ class Needs(NamedTuple):
     """What a mail asks of the next hop."""
 
     size_bytes: int
-    has_8bit: bool
+    """As it is sent (RFC 1870)."""
+
     may_have_8bit: bool
-    """Whether 8BITMIME is better declared: not all of the content has been looked at yet."""
+    """Whether 8BITMIME is needed, for all that is known."""
 
     has_utf8: bool
     """Whether envelope or header cannot be said without SMTPUTF8."""
@@ -33,7 +34,7 @@ class Needs(NamedTuple):
     """Whether the client that handed the mail in declared SMTPUTF8, needed or not."""
 
     @classmethod
-    def of(cls, envelope: Envelope, content: Content, size_bytes: int) -> Needs:
+    def of(cls, envelope: Envelope, content: Content) -> Needs:
         """Return the needs. A client declares SMTPUTF8 also for mail that is all ASCII; only an
         internationalised envelope or header needs it. Source: RFC 6531 3.4, 3.6."""
         by_utf8 = envelope.origin is not None and (envelope.origin.protocol or "").startswith(
@@ -41,11 +42,9 @@ class Needs(NamedTuple):
         )
         addresses = (envelope.sender or "", *envelope.recipients)
         utf8 = not "".join(addresses).isascii() and any(_is_utf8_only(each) for each in addresses)
-        may_have_8bit = content.has_8bit or content.seen_bytes < size_bytes
         return cls(
-            size_bytes,
-            content.has_8bit,
-            may_have_8bit,
+            content.sent_size,
+            content.may_have_8bit,
             utf8 or (by_utf8 and content.has_8bit_header),
             by_utf8,
         )
@@ -91,8 +90,10 @@ def refusal(needs: Needs, extensions: Extensions) -> Outcome | None:
     """Return why this next hop cannot take the mail at all, or None."""
     if needs.has_utf8 and "SMTPUTF8" not in extensions:
         return Outcome.failed("550 5.6.7 the next hop does not offer SMTPUTF8")
-    if needs.has_8bit and "8BITMIME" not in extensions:
-        return Outcome.failed("554 5.6.3 the next hop does not offer 8BITMIME")
+    if needs.may_have_8bit and "8BITMIME" not in extensions:
+        return Outcome.failed(
+            "554 5.6.3 the next hop does not offer 8BITMIME, and the mail cannot be converted"
+        )
     limit = extensions.get("SIZE", "").strip()
     if limit.isdecimal() and 0 < int(limit) < needs.size_bytes:
         return Outcome.failed(f"552 5.3.4 the next hop takes at most {limit} octets")

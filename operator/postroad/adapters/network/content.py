@@ -1,35 +1,103 @@
-"""The content of one mail on its way out."""
+"""The content of one mail on its way out, and what is known of it before MAIL."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+import asyncio
+from collections.abc import AsyncIterator, Iterable
+
+from postroad.domain.seven_bits import in_seven_bits, is_signed
+from postroad.domain.shapes import LONGEST_HEADER, Shape, shape_of
+
+LARGEST_CONVERTED = 64 * 1024 * 1024
+"""Octets of a mail that is converted to 7 bits: it is held whole for that."""
+
+PIECE = 1024 * 1024
+"""Octets of a converted mail that are written at a time."""
 
 
 class Content:
     """The content of one mail whose beginning was looked at."""
 
-    def __init__(self, first: bytes, rest: AsyncIterator[bytes]) -> None:
+    def __init__(
+        self, first: bytes, rest: AsyncIterator[bytes], size_bytes: int, shape: Shape | None
+    ) -> None:
         self.first = first
         """The beginning: the first chunk, empty for a mail without any."""
-        self.has_8bit = not first.isascii()
-        """Whether the beginning needs 8BITMIME; all of it for mails of one chunk."""
-        self.has_8bit_header = self.has_8bit and not _header_of(first).isascii()
-        """Whether the header holds octets above 127, as far as the beginning shows it."""
-        self.seen_bytes = len(first)
-        """How long that beginning is."""
-        self._rest = rest
+        self.shape = shape
+        """None: a release that did not look has stored the mail, and it is too large to be held."""
+        header = first[: LONGEST_HEADER if shape is None else shape.header_size]
+        self.folds = shape is None or shape.folds > 0
+        """Whether longer lines are to be folded, where there are any. A signature would not survive
+        it: signed mail goes as it is, and the next hop judges."""
+        if self.folds:
+            self.folds = not is_signed(header)
+        self._header, self._rest, self._size_bytes = header, rest, size_bytes
+        self._converted: Content | None = None
 
     @classmethod
-    async def peek(cls, chunks: AsyncIterator[bytes]) -> Content:
-        """Read the first chunk. Raises: whatever the chunks raise."""
-        return cls(await anext(chunks, b""), chunks)
+    async def peek(
+        cls, chunks: AsyncIterator[bytes], size_bytes: int, shape: Shape | None = None
+    ) -> Content:
+        """Read the first chunk, and find the shape of a content that is no longer, where acceptance
+        did not. Raises: whatever the chunks raise."""
+        first = await anext(chunks, b"")
+        if shape is None and len(first) >= size_bytes:
+            shape = shape_of((first,))
+        return cls(first, chunks, size_bytes, shape)
+
+    @property
+    def may_have_8bit(self) -> bool:
+        """Whether there are octets above 127, for all that is known."""
+        return self.shape is None or self.shape.has_8bit
+
+    @property
+    def has_8bit_header(self) -> bool:
+        """Whether the header holds octets above 127."""
+        return not self._header.isascii() if self.shape is None else self.shape.has_8bit_header
+
+    @property
+    def sent_size(self) -> int:
+        """The octets as RFC 1870 counts them; as stored, where the shape is not known."""
+        if self.shape is None:
+            return self._size_bytes
+        return self.shape.sent_size(self._size_bytes, folds=self.folds)
+
+    @property
+    def is_held(self) -> bool:
+        """Whether all of it is in memory."""
+        return len(self.first) >= self._size_bytes
 
     async def more(self) -> bytes | None:
         """Return the next chunk after the beginning; None at the end. Raises: what reading it
         raises."""
         return await anext(self._rest, None)
 
+    async def in_seven_bits(self) -> Content:
+        """Return the content as a next hop without 8BITMIME takes it; as it is, where it cannot be
+        converted. It is held whole from then on. Raises: what reading it raises."""
+        if self._size_bytes > LARGEST_CONVERTED:
+            return self
+        if self._converted is None:
+            self._converted = await self._convert()
+        return self._converted
 
-def _header_of(first: bytes) -> bytes:
-    ends = [at for at in (first.find(b"\r\n\r\n"), first.find(b"\n\n")) if at >= 0]
-    return first[: min(ends)] if ends else first
+    async def _convert(self) -> Content:
+        chunks = [self.first]
+        while (chunk := await self.more()) is not None:
+            chunks.append(chunk)
+        self._rest = _each(chunks[1:])
+        if self.shape is None:
+            self.shape = await asyncio.to_thread(shape_of, chunks)
+        if not self.shape.has_8bit:
+            return self
+        whole = await asyncio.to_thread(in_seven_bits, b"".join(chunks))
+        if whole is None:
+            return self
+        pieces = [whole[at : at + PIECE] for at in range(0, len(whole), PIECE)]
+        shape = await asyncio.to_thread(shape_of, pieces)
+        return Content(pieces[0], _each(pieces[1:]), len(whole), shape)
+
+
+async def _each(chunks: Iterable[bytes]) -> AsyncIterator[bytes]:
+    for chunk in chunks:
+        yield chunk

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import ssl
 from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
@@ -15,6 +16,7 @@ from postroad.adapters.network.timeouts import Timeouts
 from postroad.domain.mail import Envelope, Outcome
 from postroad.domain.nexthops import NextHop, TlsMode
 from postroad.errors import InvalidSettings
+from postroad.ports.transport import FindShape, not_known
 from postroad.tls import OLDEST_TLS
 
 _TIMEOUTS = Timeouts()
@@ -44,9 +46,15 @@ class SmtpRelay:
         self._timeouts = timeouts
         self._context = _tls_context(next_hop.tls, ca_file)
         self._pool = SessionPool(self._open, limits)
+        self._converting = asyncio.Lock()
+        """Large mails are held whole to be converted, one at a time: memory stays bounded."""
 
     async def transmit(
-        self, envelope: Envelope, content: AsyncIterator[bytes], size_bytes: int
+        self,
+        envelope: Envelope,
+        content: AsyncIterator[bytes],
+        size_bytes: int,
+        shape: FindShape = not_known,
     ) -> Mapping[str, Outcome]:
         """Hand over one mail (see the port). The content is read once there is a session for it.
         Raises: what reading the content raises."""
@@ -55,12 +63,22 @@ class SmtpRelay:
             try:
                 async with self._pool.session() as session:
                     # Only now: a next hop that is away costs no read of the content (SP-20).
-                    peeked = peeked or await Content.peek(content)
-                    return await session.transmit(envelope, peeked, size_bytes)
+                    peeked = peeked or await Content.peek(content, size_bytes, await shape())
+                    return await self._transmit(session, envelope, peeked)
             except SessionStale:
                 continue  # each pass uses up one idle session, and a fresh one is never stale
             except SessionRefused as error:
                 return dict.fromkeys(envelope.recipients, Outcome.deferred(str(error)))
+
+    async def _transmit(
+        self, session: Session, envelope: Envelope, content: Content
+    ) -> Mapping[str, Outcome]:
+        if session.takes_8bit or not content.may_have_8bit:
+            return await session.transmit(envelope, content)
+        if content.is_held:
+            return await session.transmit(envelope, await content.in_seven_bits())
+        async with self._converting:
+            return await session.transmit(envelope, await content.in_seven_bits())
 
     async def close(self) -> None:
         """Close idle sessions; those in use close when they are given back. Idempotent."""

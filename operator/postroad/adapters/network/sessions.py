@@ -83,16 +83,19 @@ class Session:
         is_worn = limit is not None and self.transactions >= limit
         return not self._is_broken and not is_worn and self._wire.is_open
 
-    async def transmit(
-        self, envelope: Envelope, content: Content, size_bytes: int
-    ) -> dict[str, Outcome]:
+    @property
+    def takes_8bit(self) -> bool:
+        """Whether the next hop offers 8BITMIME."""
+        return "8BITMIME" in self._extensions
+
+    async def transmit(self, envelope: Envelope, content: Content) -> dict[str, Outcome]:
         """Hand over one mail; return outcomes as the port says: recipients that the next hop has no
         room for in one transaction are left out.
 
         Raises: SessionStale when nothing was said and nothing read of the content beyond its
         beginning, so that another session can be tried; what reading the content raises.
         """
-        needs = Needs.of(envelope, content, size_bytes)
+        needs = Needs.of(envelope, content)
         if refused := refusal(needs, self._extensions):
             return dict.fromkeys(envelope.recipients, refused)
         transaction = Transaction(

@@ -140,19 +140,12 @@ class Transaction:
         self.is_clean = reply.is_positive
 
     async def _content(self, content: Content) -> None:
-        wire, stuffer = self._exchange.wire, Stuffer()
+        wire, stuffer = self._exchange.wire, Stuffer(content.shape, folds=content.folds)
         held = b""  # the last piece goes together with the dot
-        takes_8bit = "8BITMIME" in self._extensions
         chunk: bytes | None = content.first
         # An error of the content itself is the caller's; the session is broken then and is closed
         # before the dot, so that no next hop takes half a mail.
         while chunk is not None:
-            if not takes_8bit and not chunk.isascii():
-                wire.abort()
-                self._answer_accepted(
-                    Outcome.failed("554 5.6.3 the next hop does not offer 8BITMIME")
-                )
-                return
             if held and not await self._write(held):
                 return
             held = stuffer.feed(chunk)

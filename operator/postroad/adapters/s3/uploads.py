@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 
 from postroad.adapters.s3.objects import Objects, patience
 from postroad.adapters.s3.store import Store
-from postroad.domain.content import LONGEST_HEADER, header_size
 from postroad.domain.mail import Content
+from postroad.domain.shapes import Scanner
 from postroad.errors import MailTooLarge, ServerError
 from postroad.ports.blobs import Stored
 
@@ -35,16 +35,16 @@ async def upload(
     limit_bytes: int | None,
 ) -> Stored:
     """Put content under a key. Raises: MailTooLarge, BlobsError."""
-    parts = _parts(content)
+    scanner = Scanner()
+    parts = _scanned(_parts(content), scanner)
     first = await anext(parts, b"")
     _check(len(first), limit_bytes)
-    header = header_size(first[:LONGEST_HEADER])
     if len(first) < PART_BYTES:
         await objects.put(key, first)
         size = len(first)
     else:
         size = await _Multipart(store, bucket, key).send(first, parts, limit_bytes)
-    return Stored(size, size if header is None else header)
+    return Stored(size, scanner.end())
 
 
 class _Multipart:
@@ -115,6 +115,12 @@ async def _parts(content: Content) -> AsyncIterator[bytes]:
             del gathered[:PART_BYTES]
     if gathered:
         yield bytes(gathered)
+
+
+async def _scanned(parts: AsyncIterator[bytes], scanner: Scanner) -> AsyncIterator[bytes]:
+    async for part in parts:
+        scanner.feed(part)
+        yield part
 
 
 async def _read(path: Path) -> AsyncIterator[bytes]:
