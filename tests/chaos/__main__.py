@@ -10,12 +10,12 @@ import logging
 import sys
 import time
 from collections.abc import Collection, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
 from chaos import history, memory, nemesis, real, report, shrink
 from chaos.bites import BITES, undone
-from chaos.checker import Violation, check
+from chaos.checker import Kind, Violation, check
 from chaos.history import Event
 from chaos.nemesis import Fault
 from chaos.pace import PRODUCTION, QUICK
@@ -27,6 +27,10 @@ BITE_SEEDS = 20
 BITE_MINUTES = 10
 """In at most so many runs, begun within so long, a bite has to be found; the first is most often
 enough."""
+
+HASTY = replace(PRODUCTION, patience=3600)
+"""What a bite leaves on the servers, the drain of its run need not wait for, unless that is what
+has to be found."""
 
 
 def run(
@@ -133,7 +137,7 @@ def bite(options: argparse.Namespace) -> int:
 
 def _find(name: str, first: int, until: float) -> str | None:
     """Run seed after seed until a run shows what it has to show."""
-    runs = 0
+    runs, finds = 0, BITES[name].finds
     for seed in itertools.count(first):
         schedule = draw("memory", seed, BITE_SECONDS)
         if not BITES[name].needs(schedule):
@@ -141,8 +145,9 @@ def _find(name: str, first: int, until: float) -> str | None:
         if runs == BITE_SEEDS or time.monotonic() > until:
             return None
         runs += 1
-        for each in check(run("memory", seed, schedule, BITE_SECONDS)):
-            if each.kind is BITES[name].finds:
+        pace = PRODUCTION if finds is Kind.LEFT else HASTY
+        for each in check(memory.run(seed, schedule, BITE_SECONDS, pace)):
+            if each.kind is finds:
                 return f"seed {seed}, run {runs}: {each}"
     return None
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 import os
 import random
@@ -14,13 +15,25 @@ from chaos.nemesis import RATES, STEPS, Fault, Means, Menu
 from chaos.pace import QUICK
 from chaos.real import ACTORS, Town
 from stack.clusters import Cluster
+from stack.errors import StackError
 
 FOLDER_VARIABLE = "POSTROAD_TEST_CLUSTER"
 """Names the folder of a cluster that stays up between runs; without it, one under `build`."""
 
-OF_ONE_NODE = ("node kill", "node pause", "disk full", "node clock", "node drift")
+OF_ONE_NODE = (
+    "node kill",
+    "node pause",
+    "disk full",
+    "node clock",
+    "node drift",
+    "rolling restart",
+)
 """Faults of which at most one is there at a time: a second broken node takes the quorum from its
 servers, and then there is little to see. Partitions and slow nodes come on top."""
+
+SETTLING = 30.0
+"""Seconds that a rolling restart waits before the next node, as an operator waits until all see
+the one before serve."""
 
 DELAYS = (0.05, 0.3, 1.0)
 """Seconds by which a packet or a sync is held back."""
@@ -64,7 +77,7 @@ class ClusterTown(Town):
             "node clock": Means(3, disks, STEPS, control="clock"),
             "node drift": Means(1, disks, RATES, control="clock"),
             "disk full": Means(2, disks, control="life"),
-            "rolling restart": Means(1, ("cassandra", "rabbitmq"), spans=True),
+            "rolling restart": Means(0.5, ("cassandra", "rabbitmq"), spans=True),
         }
 
     async def begin(self, fault: Fault) -> None:
@@ -110,6 +123,8 @@ class ClusterTown(Town):
             for node in cluster.nodes:
                 if node.startswith(target):
                     cluster.restart(node)
+                    with contextlib.suppress(StackError):  # a partition is in the way
+                        cluster.settled(SETTLING)
 
     def _set_clock(self, fault: Fault) -> None:
         """The time that Cassandra shows and stamps with never goes back: a host whose clock was

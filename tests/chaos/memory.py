@@ -390,11 +390,13 @@ class Town:
         }
 
 
-def run(seed: int, schedule: Sequence[Fault], seconds: float) -> list[Event]:
+def run(
+    seed: int, schedule: Sequence[Fault], seconds: float, pace: Pace = PRODUCTION
+) -> list[Event]:
     """Return the history of a run."""
 
     async def main() -> list[Event]:
-        town = Town(seed)
+        town = Town(seed, pace)
         running = asyncio.ensure_future(town.run(schedule, seconds))
         done = await VirtualTime(town.clock).outcome(
             running, timedelta(seconds=seconds + 2 * town.pace.patience)
