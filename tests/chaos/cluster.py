@@ -169,8 +169,10 @@ class ClusterTown(Town):
 
     def _end(self, fault: Fault) -> None:
         cluster, kind, target = self.cluster, fault.kind, fault.target
-        if kind in ("node kill", "node pause"):
+        if kind == "node kill":
             cluster.start(target)
+        elif kind == "node pause":
+            cluster.resume(target)
         elif kind == "partition":
             cluster.heal()
         elif kind in ("slow network", "slow disk"):

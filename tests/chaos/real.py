@@ -195,7 +195,8 @@ class Town:
     async def end(self, fault: Fault) -> None:
         actor = self.actors[fault.target]
         if fault.kind == "kill":
-            await actor.start()
+            if self.restarts:
+                await actor.start()
         elif fault.kind == "suspend":
             actor.go_on()
         else:
@@ -217,10 +218,13 @@ class Town:
             later = [each for each in schedule if each.kind != BIRTH]
             nemesis = asyncio.ensure_future(carry_out(later, self, MachineClock(), self.recorder))
             await asyncio.sleep(seconds)
-            nemesis.cancel()
-            await asyncio.gather(nemesis, return_exceptions=True)
+            # the load ends first: under it, a node that is started again may not serve for minutes
             self.restarts = False
-            await asyncio.gather(*(each.stop() for each in self.actors.values()))
+            nemesis.cancel()
+            for actor in self.actors.values():
+                actor.go_on()
+            stops = [each.stop() for each in self.actors.values()]
+            await asyncio.gather(nemesis, *stops, return_exceptions=True)
             await self.heal()
             last = self.actors["drain"] = Actor(self, "drain")
             await last.start()
