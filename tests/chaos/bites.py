@@ -74,11 +74,17 @@ def _begin(now: Callable[[Engine], Awaitable[datetime]]) -> Callable[[Engine], A
     return begin
 
 
+_new_key = Engine.new_key
+
+
 async def _any_key(self: Engine, after: UUID | None = None) -> TurnKey:
-    """Make a turn's key, behind browse start too."""
+    """Make the key of a new mail's turn, behind browse start too; a successor's is refused there,
+    since a replacement chooses another as long as it gets such a one."""
+    if after is not None:
+        return await _new_key(self, after)
     await self.bearings.check_clock()
     writing = self.configuration.effective().writing
-    return place(self.ids.new(after), writing.slice_window, writing.bucket_count)
+    return place(self.ids.new(), writing.slice_window, writing.bucket_count)
 
 
 def _repeating(turn: Turn) -> Reference:
