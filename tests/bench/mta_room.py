@@ -24,7 +24,7 @@ from collections import defaultdict
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
-from bench import mta_lanes, mta_peers, mta_recovery, mta_slow, mta_syncs
+from bench import mta_hostile, mta_lanes, mta_peers, mta_recovery, mta_slow, mta_syncs
 from bench.results import Result, compared
 from peers.postfix import UNTHROTTLED, Postfix, SmtpSink, smtp_source
 from peers.server import Road
@@ -177,6 +177,8 @@ CASES: dict[str, Callable[[Path], Awaitable[list[Result]]]] = {
     "peers": mta_peers.measure,
     "syncs": lambda base: asyncio.to_thread(mta_syncs.measure, base),
     "slow": mta_slow.measure,
+    "hostile": mta_hostile.measure,
+    "fuzz": lambda _: asyncio.to_thread(mta_hostile.fuzz),
     "lanes": lambda _: mta_lanes.measure(),
     "recovery": mta_recovery.measure,
 }

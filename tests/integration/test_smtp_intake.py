@@ -370,11 +370,12 @@ async def test_thousands_of_pipelined_commands_are_answered_and_hold_back_nobody
 
     async with an_intake() as intake, intake.client() as busy, intake.client() as other:
         monkeypatch.setattr(Dialogue, "answer", answer)
-        busy.writer.write(b"NOOP\r\n" * count + b"HELP\r\n")
+        await busy.say("MAIL FROM:<>")
+        busy.writer.write(b"RCPT TO:<a@b.example>\r\n" * count + b"HELP\r\n")
         assert await other.say("RSET") == ["250 2.0.0 ok"]
         replies = [await busy.reply() for _ in range(count + 1)]
 
-    assert replies[:-1] == ["250 2.0.0 ok"] * count
+    assert replies[:-1] == ["250 2.1.5 ok"] * count
     assert replies[-1].startswith("214 ")
     assert answered.index(b"RSET") < count, "it need not wait until the other is through"
 
@@ -521,6 +522,17 @@ async def test_a_client_that_finds_the_intake_full_waits_until_there_is_room() -
         first.writer.close()
 
         assert await greeting == "220 intake.example ESMTP"
+
+
+async def test_a_full_intake_ends_a_session_that_makes_no_progress() -> None:
+    patience = Patience(stalled=timedelta())
+    async with (
+        an_intake(max_sessions=1, patience=patience) as intake,
+        intake.client() as idle,
+        intake.client(hello=None) as second,
+    ):
+        assert await second.reply() == "220 intake.example ESMTP"
+        assert await idle.reply() == "421 4.4.2 idle for too long"
 
 
 async def test_a_client_has_its_share_of_sessions_and_another_client_its_own() -> None:

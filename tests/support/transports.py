@@ -12,6 +12,7 @@ class FakeTransport(asyncio.Transport):
         super().__init__()
         self.written: list[bytes] = []
         self.pauses = 0
+        self.aborted = 0
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
         self.written.append(bytes(data))
@@ -29,7 +30,7 @@ class FakeTransport(asyncio.Transport):
         pass
 
     def abort(self) -> None:
-        pass
+        self.aborted += 1
 
     def pause_reading(self) -> None:
         self.pauses += 1

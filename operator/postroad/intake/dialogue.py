@@ -25,6 +25,12 @@ broken, or guessing."""
 MOST_REFUSED_RECIPIENTS = 100
 """The same for RCPT alone: one mail of a list can have many malformed recipients."""
 
+MOST_IDLE_COMMANDS = 100
+"""Commands that bring no mail nearer, since the last accepted mail: a client that goes on with them
+takes the processor from the others. What Postfix allows (smtpd_junk_command_limit)."""
+
+_IDLE = frozenset(("NOOP", "RSET", "VRFY", "HELP", "EHLO", "HELO"))
+
 _HELLO = re.compile(r"[A-Za-z0-9._:\-\[\]]{1,255}")
 """A name that is not ASCII is no argument of EHLO (RFC 5321 4.1.1.1; RFC 6531 3.7.1), and would
 make the trace field of a 7-bit mail 8-bit."""
@@ -110,6 +116,7 @@ _BYE = Reply(221, ("2.0.0 bye",))
 NOT_SMTP = Reply(421, ("4.7.0 this is a mail server",))
 TALKS_EARLY = Reply(554, ("5.5.0 wait for the reply before sending more",))
 TOO_MANY_ERRORS = Reply(421, ("4.7.0 too many errors",))
+TOO_IDLE = Reply(421, ("4.7.0 too many commands without a mail",))
 _NEEDLESS = Reply(503, ("5.5.1 bad sequence of commands",))
 
 
@@ -128,6 +135,7 @@ class Dialogue:
     transaction: Transaction | None = None
     errors: int = 0
     refused_recipients: int = 0
+    idle_commands: int = 0
     _recipients: dict[str, RecipientDsn | None] = field(default_factory=dict)
     _mail_from: MailFrom | None = None
 
@@ -144,6 +152,8 @@ class Dialogue:
             verb, argument = split_command(line)
             if is_followed and verb in _LAST_OF_GROUP and not self.rights.may_talk_early:
                 return TALKS_EARLY, Step.CLOSE
+            if verb in _IDLE and self._idles_too_much():
+                return TOO_IDLE, Step.CLOSE
             reply, step = self._do(verb, argument)
         except Refused as error:
             reply, step = error.reply, Step.NEXT_COMMAND
@@ -163,7 +173,7 @@ class Dialogue:
 
     def accepted(self) -> None:
         """A mail was taken: what was refused before it says nothing of the client any more."""
-        self.errors = self.refused_recipients = 0
+        self.errors = self.refused_recipients = self.idle_commands = 0
 
     def secured(self) -> None:
         """TLS has started: forget what was said in clear. Source: RFC 3207 4.2."""
@@ -179,6 +189,10 @@ class Dialogue:
         if self.is_extended:
             return "ESMTPS" if self.is_secured else "ESMTP"
         return "SMTP"
+
+    def _idles_too_much(self) -> bool:
+        self.idle_commands += 1
+        return self.idle_commands > MOST_IDLE_COMMANDS
 
     def _count(self, reply: Reply, step: Step, *, is_recipient: bool = False) -> Answer:
         if reply.code < 500:

@@ -30,6 +30,10 @@ class Patience:
     session: timedelta = timedelta(hours=1)
     """No mail begins in an older session."""
 
+    stalled: timedelta = timedelta(seconds=10)
+    """Without progress (a command of a mail that was accepted, a mail that arrives as fast as
+    `least_bytes_per_second`), while the intake is full: then the session makes room."""
+
     tls: timedelta = timedelta(minutes=1)
     goodbye: timedelta = timedelta(seconds=5)
 
@@ -37,17 +41,28 @@ class Patience:
 class Deadlines:
     """Until when a session may go on, and why it ends then."""
 
-    __slots__ = ("_grace", "_mail_ends", "_rate", "session_ends")
+    __slots__ = ("_grace", "_mail_ends", "_progress", "_rate", "_stalled", "session_ends")
 
     def __init__(self, patience: Patience, now: float) -> None:
         self._grace = patience.grace.total_seconds()
         self._rate = patience.least_bytes_per_second
         self._mail_ends = 0.0
+        self._stalled = patience.stalled.total_seconds()
+        self._progress = now
         self.session_ends = now + patience.session.total_seconds()
 
     def begin_mail(self, now: float) -> None:
         """A mail begins to arrive."""
+        self._progress = now
         self._mail_ends = now + self._grace
+
+    def progressed(self, now: float) -> None:
+        """A mail has come nearer, or was accepted."""
+        self._progress = now
+
+    def is_stalled(self, now: float, *, received: int | None) -> bool:
+        """Whether the client makes no progress; `received` as for `reason`."""
+        return now >= self._progress + self._stalled + (received or 0) / self._rate
 
     def of_mail(self, received: int) -> float:
         """Return when the mail is too slow, of which that many octets have arrived."""

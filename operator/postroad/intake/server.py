@@ -1,7 +1,8 @@
 """The intake's listener: sessions up to a limit, and an orderly end.
 
 A full intake accepts no connection: clients wait in the backlog, where another process that shares
-the listening socket finds them. A client that has its share of sessions is refused with 421.
+the listening socket finds them, and the intake ends sessions that make no progress. A client that
+has its share of sessions is refused with 421.
 Every client gets a session; what it may do there follows from its address (rights.py).
 """
 
@@ -32,6 +33,9 @@ BACKLOG = 1024
 EVERY_ADDRESS = "*"
 """The host that stands for all addresses of this machine, of both families."""
 
+ROOM_SECONDS = 1.0
+"""Between two searches for stalled sessions, while the intake is full."""
+
 PAUSE_SECONDS = 1.0
 """After an accept that failed for want of something (descriptors, memory)."""
 
@@ -49,7 +53,8 @@ class SmtpServer:
         self._receiver = receiver
         self._max_sessions = max_sessions
         self._clients = Clients(client_limits or ClientLimits())
-        self._sessions: dict[asyncio.Task[None], ServingWire] = {}
+        self._sessions: dict[asyncio.Task[None], tuple[ServingWire, Session]] = {}
+        self._making_room: asyncio.TimerHandle | None = None
         self._handshakes: set[asyncio.Task[None]] = set()
         """Sessions that have not begun: TLS comes before the greeting."""
 
@@ -96,7 +101,7 @@ class SmtpServer:
         self._accept_or_not()
         for each in self._listening:
             each.close()
-        for wire in self._sessions.values():
+        for wire, _ in self._sessions.values():
             wire.interrupt()
         for session in self._handshakes:
             session.cancel()  # nothing was said that an answer is owed to
@@ -113,6 +118,8 @@ class SmtpServer:
         """Listen to the sockets while there is room. An event loop's own server accepts without
         end, and one process of several gets all of a rush."""
         has_room = len(self._sessions) < self._max_sessions
+        if not has_room and self._making_room is None:
+            self._make_room()
         accepts = has_room and not is_paused and not self._is_draining
         if accepts == self._is_accepting:
             return
@@ -123,6 +130,21 @@ class SmtpServer:
                 loop.add_reader(each, self._accept, each)
             else:
                 loop.remove_reader(each)
+
+    def _make_room(self) -> None:
+        """End stalled sessions, now and again while the intake is full."""
+        self._making_room = None
+        if len(self._sessions) < self._max_sessions or self._is_draining:
+            return
+        stalled = [session for _, session in self._sessions.values() if session.is_stalled]
+        for each in stalled:
+            each.make_room()
+        if stalled:
+            _log.warning(
+                "stalled sessions ended", queue=self._receiver.queue.name, count=len(stalled)
+            )
+        loop = asyncio.get_running_loop()
+        self._making_room = loop.call_later(ROOM_SECONDS, self._make_room)
 
     def _accept(self, listening: socket.socket) -> None:
         """Accept one client: what is left is for other processes, or for the next call."""
@@ -149,13 +171,15 @@ class SmtpServer:
                     connection.send(refusal.encode())  # it fits into an empty buffer
             return
         wire = ServingWire()
-        session = asyncio.create_task(self._serve(connection, wire, address, is_tls=is_tls))
-        self._sessions[session] = wire
-        session.add_done_callback(partial(self._forget, address))
+        rights = self._receiver.rules.rights_of(address)
+        session = Session(wire, self._receiver, rights, partial(self._admit, address))
+        running = asyncio.create_task(self._serve(connection, wire, session, is_tls=is_tls))
+        self._sessions[running] = wire, session
+        running.add_done_callback(partial(self._forget, address))
         self._accept_or_not()
 
     async def _serve(
-        self, connection: socket.socket, wire: ServingWire, address: str, *, is_tls: bool
+        self, connection: socket.socket, wire: ServingWire, session: Session, *, is_tls: bool
     ) -> None:
         try:
             if is_tls:
@@ -167,8 +191,7 @@ class SmtpServer:
             return
         except ConnectionLost:
             return  # the client has left
-        rights = self._receiver.rules.rights_of(address)
-        await Session(wire, self._receiver, rights, partial(self._admit, address)).run()
+        await session.run()
 
     async def _shake_hands(self, connection: socket.socket, wire: ServingWire) -> None:
         receiver, session = self._receiver, asyncio.current_task()

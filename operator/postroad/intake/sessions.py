@@ -46,7 +46,7 @@ LINGER = timedelta(seconds=1)
 """For the client to read the last reply: closing with unread input resets the connection, and the
 client may lose the replies that it has not read."""
 
-_LOGGED = frozenset((b"MAIL", b"RCPT"))
+_OF_A_MAIL = frozenset((b"MAIL", b"RCPT"))
 
 BURST = 100
 """Commands answered in one go, before other clients have their turn."""
@@ -150,6 +150,18 @@ class Session:
             self._wire.abort()
             self._forget_mail()
 
+    @property
+    def is_stalled(self) -> bool:
+        """Whether this side waits for the client, and the client makes no progress."""
+        received = None if self._incoming is None else self._incoming.size_bytes
+        return self._wire.waits_for_peer and self._deadlines.is_stalled(
+            self._wire.now, received=received
+        )
+
+    def make_room(self) -> None:
+        """End a stalled session: with 421 if the client reads."""
+        self._wire.give_up()
+
     def _time(self) -> tuple[timedelta, float]:
         """How long the client may be silent, and until when it may go on in any case."""
         if self._incoming is None:
@@ -176,8 +188,11 @@ class Session:
                     break
                 reply, step = self._dialogue.answer(line, is_followed=wire.has_more)
                 self._note(reply)
-                if not reply.is_positive and line[:4].upper() in _LOGGED:
-                    self._log_refusal(line[:4].upper().decode(), reply)
+                if (verb := line[:4].upper()) in _OF_A_MAIL:
+                    if reply.is_positive:
+                        self._deadlines.progressed(wire.now)
+                    else:
+                        self._log_refusal(verb.decode(), reply)
             except LineTooLong:
                 reply, step = self._dialogue.refuse(answers.LINE_TOO_LONG)
             if step is Step.NEXT_COMMAND:
@@ -253,11 +268,11 @@ class Session:
     async def _farewell(self, reply: Reply) -> None:
         self._note(reply)
         try:
-            await self._wire.write(reply.encode(), self._patience.command)
+            await self._wire.write(reply.encode(), self._patience.goodbye)
             await self._wire.linger(LINGER)
             await self._wire.close(self._patience.goodbye)
         except WireError:
-            pass  # it left first
+            pass  # it left first, or does not read
 
     async def _cut_off(self) -> None:
         await self._farewell(answers.TOO_LARGE)
@@ -277,6 +292,7 @@ class Session:
         self._count(reply)
         if reply.is_positive:
             self._dialogue.accepted()
+            self._deadlines.progressed(self._wire.now)
         await self._wire.write(reply.encode(), self._patience.command)
         if self._wire.now >= self._deadlines.session_ends:
             self._is_over = True

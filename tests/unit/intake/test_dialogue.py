@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from postroad.domain.mail import DsnOptions, RecipientDsn
 from postroad.intake.dialogue import (
     MOST_ERRORS,
+    MOST_IDLE_COMMANDS,
     MOST_REFUSED_RECIPIENTS,
     Dialogue,
     Offer,
@@ -193,3 +194,34 @@ def test_a_client_that_may_not_relay_has_no_recipient_and_so_no_mail() -> None:
 
     assert {each[:9] for each in replies} == {"550 5.7.1"}
     assert say(dialogue, "DATA") == [554]
+
+
+def test_commands_that_bring_no_mail_nearer_are_counted_until_a_mail_is_accepted() -> None:
+    idle = ("NOOP", "RSET", "VRFY x", "HELP", "EHLO x") * (MOST_IDLE_COMMANDS // 5)
+    dialogue = Dialogue(OFFER)
+
+    assert not {421} & set(say(dialogue, *idle))
+    dialogue.accepted()
+    assert not {421} & set(say(dialogue, *idle))
+    reply, step = dialogue.answer(b"NOOP")
+
+    assert str(reply) == "421 4.7.0 too many commands without a mail"
+    assert step is Step.CLOSE
+
+
+VERBS = ("EHLO", "HELO", "MAIL", "RCPT", "DATA", "RSET", "NOOP", "QUIT", "VRFY", "HELP", "STARTTLS")
+PIECES = [*' \t<>@:"\\%![]()=+;\0\r', "FROM:", "TO:", "SIZE=", "BODY=", "SMTPUTF8", "ORCPT=rfc822;"]
+PIECES += ["NOTIFY=", "ENVID=", "RET=", "a" * 300, "a@" * 200, '"\\' * 200, "." * 100, "9" * 40]
+WORDS = st.one_of(st.sampled_from(PIECES), st.text())
+
+
+@given(st.lists(st.tuples(st.sampled_from(VERBS), st.lists(WORDS))))
+def test_whatever_is_said_each_line_gets_one_reply(said: list[tuple[str, list[str]]]) -> None:
+    dialogue = Dialogue(Offer("intake.example", 1000, tls=True))
+
+    for verb, words in said:
+        reply, step = dialogue.answer(f"{verb} {''.join(words)}".encode(errors="replace"))
+        assert 200 <= reply.code <= 555
+        assert b"\r\n" not in reply.encode()[:-2].replace(b"\r\n%d" % reply.code, b"")
+        if step is Step.READ_MAIL:
+            dialogue.finish()

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 from typing import cast
 
+import pytest
+
 from postroad.adapters.machine.clocks import MachineChance, MachineClock
 from postroad.adapters.network.serving import ServingWire
 from postroad.intake.dialogue import Offer
@@ -18,6 +20,7 @@ from support.transports import FakeTransport
 
 PATIENCE = Patience()
 COMMAND, GRACE = PATIENCE.command.total_seconds(), PATIENCE.grace.total_seconds()
+STALLED = PATIENCE.stalled.total_seconds()
 SESSION, RATE = PATIENCE.session.total_seconds(), PATIENCE.least_bytes_per_second
 
 MAIL = b"MAIL FROM:<>\r\nRCPT TO:<b@dest.example>\r\nDATA\r\n"
@@ -38,9 +41,8 @@ class Talk:
         receiver = Receiver(
             cast("MailQueue", self.queue), offer, MachineClock(), MachineChance(), patience=PATIENCE
         )
-        self._running = asyncio.create_task(
-            Session(self.wire, receiver, Rights(may_relay=True)).run()
-        )
+        self.session = Session(self.wire, receiver, Rights(may_relay=True))
+        self._running = asyncio.create_task(self.session.run())
 
     async def say(self, data: bytes) -> None:
         self.wire.data_received(data)
@@ -144,3 +146,70 @@ def test_a_session_that_is_too_long_ends_behind_its_mail() -> None:
             assert talk.last == TOO_LONG
 
     run(sends())
+
+
+@pytest.mark.parametrize("without_progress", [b"", b"NOOP\r\n", b"x", b"MAIL x\r\n"])
+def test_a_session_without_progress_is_stalled_and_ends_when_it_makes_room(
+    without_progress: bytes,
+) -> None:
+    async def stalls() -> None:
+        async with Talk() as talk:
+            for _ in range(int(STALLED) - 1):
+                await talk.say(without_progress)
+                await move(1)
+            found = [talk.session.is_stalled]
+            await move(1)
+            found += [talk.session.is_stalled]
+            assert found == [False, True]
+            talk.session.make_room()
+            await move(1)
+            assert talk.last == IDLE
+
+    run(stalls())
+
+
+def test_a_session_with_a_mail_on_its_way_is_stalled_only_when_the_mail_is_slow() -> None:
+    async def sends() -> None:
+        async with Talk() as talk:
+            await talk.say(MAIL)
+            for _ in range(int(STALLED)):
+                await talk.say(b"x" * (RATE - 2) + b"\r\n")
+                await move(1)
+                assert not talk.session.is_stalled
+            for _ in range(int(STALLED) + 1):
+                await talk.say(b"x")
+                await move(1)
+            assert talk.session.is_stalled
+            talk.session.make_room()
+            await move(1)
+            assert talk.last == IDLE
+        assert talk.queue.mails == []
+
+    run(sends())
+
+
+def test_a_session_that_waits_for_the_queue_is_not_stalled() -> None:
+    async def waits() -> None:
+        async with Talk() as talk:
+            talk.queue.gate.clear()
+            await talk.say(MAIL)
+            await talk.say(b"x\r\n.\r\n")
+            await move(2 * STALLED)
+            assert not talk.session.is_stalled
+            talk.queue.gate.set()
+            await move(1)
+            assert b"250 2.0.0 queued" in talk.last
+
+    run(waits())
+
+
+def test_a_client_that_does_not_read_its_answers_is_aborted_to_make_room() -> None:
+    async def never_reads() -> None:
+        async with Talk() as talk:
+            talk.wire.pause_writing()
+            await move(STALLED)
+            assert talk.session.is_stalled
+            talk.session.make_room()
+            assert talk.transport.aborted == 1
+
+    run(never_reads())

@@ -82,6 +82,20 @@ class ServingWire(Wire):
         self.is_interrupted = True
         self._arrived()
 
+    @property
+    def waits_for_peer(self) -> bool:
+        """Whether the session can go on only when the client sends, or reads its answers."""
+        is_writing = self._writer is not None and not self._writer.done()
+        return self._take is not None or is_writing
+
+    def give_up(self) -> None:
+        """Let `serve` raise TooSlow in a moment; abort where this side waits for a client that does
+        not read its answers."""
+        if self._take is None or self._is_writing_paused:
+            self.abort()
+        else:
+            self.expect(timedelta())
+
     # What `take` calls.
 
     def next_line(self, limit: int) -> bytes | None:
