@@ -124,7 +124,7 @@ class Crowd:
 
     async def _client(self, number: int) -> None:
         kind = KINDS[number % len(KINDS)]
-        over = self._seconds / 4 if kind in HOLDING else self._seconds * 0.9
+        over = self._seconds / 2 if kind in HOLDING else self._seconds * 0.9
         await asyncio.sleep(over * number / CLIENTS)
         name, end = kind.__name__, "held to the end"
         try:

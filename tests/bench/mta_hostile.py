@@ -16,17 +16,22 @@ import resource
 import sys
 import time
 from asyncio.subprocess import PIPE
+from contextlib import suppress
 from pathlib import Path
+
+from support.postfix import free_port
 
 from bench.hostile_clients import CLIENTS, ENVELOPE, SHARE, Client
 from bench.results import Result, compared, percentile
 from postroad.intake.dialogue import Dialogue, Offer, Step
-from support.postfix import free_port
 from support.programs import Program
 
 HONEST, SECONDS, QUIET_SECONDS = 50, float(os.environ.get("BENCH_SECONDS", "60")), 20.0
 CONTENT = b"Subject: honest\r\n\r\n" + (b"0123456789abcdef" * 4 + b"\r\n") * 150 + b".\r\n"
 MOST_MEGABYTES = 300
+LONGEST_SECONDS = 30.0
+"""After which an honest mail counts as refused."""
+
 GREEDY = 2 * SHARE
 """Sessions that one address tries to open, beside all others."""
 
@@ -133,16 +138,19 @@ async def _honest(port: int, seconds: float) -> list[float]:
 async def _hand_in(port: int, address: str) -> float:
     began = time.perf_counter()
     try:
-        reader, writer = await asyncio.open_connection("127.0.0.1", port, local_addr=(address, 0))
-        client = Client(reader, writer)
-        await client.reply()
-        for octets in (b"EHLO honest.example\r\n", *ENVELOPE, CONTENT):
-            await client.say(octets)
-        took = 1000 * (time.perf_counter() - began)
-        writer.write(b"QUIT\r\n")
-        await client.reply()
-        writer.close()
-    except OSError:
+        async with asyncio.timeout(LONGEST_SECONDS):
+            reader, writer = await asyncio.open_connection(
+                "127.0.0.1", port, local_addr=(address, 0)
+            )
+            client = Client(reader, writer)
+            await client.reply()
+            for octets in (b"EHLO honest.example\r\n", *ENVELOPE, CONTENT):
+                await client.say(octets)
+            took = 1000 * (time.perf_counter() - began)
+            writer.write(b"QUIT\r\n")
+            await client.reply()
+            writer.close()
+    except OSError:  # a time-out is one, too
         return float("inf")
     return took
 
@@ -164,7 +172,9 @@ async def _greedy(port: int) -> int:
             "127.0.0.1", port, local_addr=("127.0.3.1", 0)
         )
         writers.append(writer)
-        greeted += (await reader.readline()).startswith(b"220")
+        with suppress(OSError):
+            async with asyncio.timeout(LONGEST_SECONDS):
+                greeted += (await reader.readline()).startswith(b"220")
     for each in writers:
         each.transport.abort()
     return greeted

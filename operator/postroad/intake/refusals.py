@@ -19,6 +19,7 @@ _REASONS: Mapping[Reply, str] = {
     dialogue.TALKS_EARLY: "early",
     dialogue.NOT_SMTP: "http",
     dialogue.TOO_MANY_ERRORS: "errors",
+    dialogue.TOO_IDLE: "idle",
 }
 
 

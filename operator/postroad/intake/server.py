@@ -14,7 +14,7 @@ from contextlib import suppress
 from datetime import timedelta
 from functools import partial
 
-from postroad.adapters.network.serving import ServingWire, accept, accept_tls
+from postroad.adapters.network.serving import RunQueue, ServingWire, accept, accept_tls
 from postroad.adapters.network.wire import ConnectionLost, HandshakeFailed, address_of
 from postroad.domain.replies import Reply
 from postroad.errors import InvalidSettings
@@ -27,8 +27,9 @@ from postroad.telemetry.metrics import SESSIONS
 
 _log = logger("intake")
 
-BACKLOG = 1024
-"""Clients that may wait to be accepted."""
+BACKLOG = 4096
+"""Clients that may wait to be accepted, where the system allows as many (net.core.somaxconn). One
+that finds no place waits for a greeting that never comes."""
 
 EVERY_ADDRESS = "*"
 """The host that stands for all addresses of this machine, of both families."""
@@ -54,6 +55,7 @@ class SmtpServer:
         self._max_sessions = max_sessions
         self._clients = Clients(client_limits or ClientLimits())
         self._sessions: dict[asyncio.Task[None], tuple[ServingWire, Session]] = {}
+        self._run_queue = RunQueue()
         self._making_room: asyncio.TimerHandle | None = None
         self._handshakes: set[asyncio.Task[None]] = set()
         """Sessions that have not begun: TLS comes before the greeting."""
@@ -170,7 +172,7 @@ class SmtpServer:
                 if not is_tls:  # a reply in clear is none under TLS
                     connection.send(refusal.encode())  # it fits into an empty buffer
             return
-        wire = ServingWire()
+        wire = ServingWire(self._run_queue)
         rights = self._receiver.rules.rights_of(address)
         session = Session(wire, self._receiver, rights, partial(self._admit, address))
         running = asyncio.create_task(self._serve(connection, wire, session, is_tls=is_tls))

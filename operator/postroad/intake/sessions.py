@@ -48,8 +48,9 @@ client may lose the replies that it has not read."""
 
 _OF_A_MAIL = frozenset((b"MAIL", b"RCPT"))
 
-BURST = 100
-"""Commands answered in one go, before other clients have their turn."""
+BURST, FIRST_BURST = 100, 20
+"""Commands answered in one go, before other clients have their turn: in a turn of the run queue,
+and within the call that brings them. A client that sends hundreds has to queue."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,7 +181,7 @@ class Session:
             raise _Interrupted
         replies: list[bytes] = []
         turn = Turn.AGAIN
-        for _ in range(BURST):
+        for _ in range(BURST if wire.is_queued_turn else FIRST_BURST):
             try:
                 line = wire.next_line(LONGEST_LINE)
                 if line is None:

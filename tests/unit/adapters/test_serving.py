@@ -3,12 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable
 from datetime import timedelta
+from functools import partial
 
 import pytest
+import uvloop
 
-from postroad.adapters.network.serving import CHUNK, ServingWire, Turn
+from postroad.adapters.network.serving import (
+    CHUNK,
+    COMMANDS,
+    PASS_SECONDS,
+    RunQueue,
+    ServingWire,
+    Turn,
+)
 from postroad.adapters.network.wire import HIGH_WATER, ConnectionLost, LineTooLong, TooSlow, Wire
 from support.transports import FakeTransport
 
@@ -209,3 +219,46 @@ async def test_an_ipv4_client_of_a_socket_for_both_families_is_named_by_its_ipv4
     wire.connection_made(Mapped())
 
     assert wire.peer_address == "192.0.2.7"
+
+
+async def test_turns_that_take_long_are_spread_over_passes_first_come_first_served() -> None:
+    queue, served = RunQueue(), list[int]()
+
+    def turn(number: int) -> None:
+        served.append(number)
+        time.sleep(2 * PASS_SECONDS)
+
+    for number in range(3):
+        queue.append(partial(turn, number))
+
+    seen = []
+    while len(served) < 3:
+        seen.append(list(served))
+        await asyncio.sleep(0)
+    assert seen == [[], [0], [0, 1]]
+
+
+def test_of_a_client_that_sends_commands_without_end_little_is_read() -> None:
+    """Over a real connection: what the client could send is far more than what this side keeps."""
+
+    async def floods() -> None:
+        wires = list[ServingWire]()
+
+        def wire() -> ServingWire:
+            wires.append(ServingWire())
+            return wires[-1]
+
+        server = await asyncio.get_running_loop().create_server(wire, "127.0.0.1", 0)
+        async with server:
+            _, writer = await asyncio.open_connection(*server.sockets[0].getsockname())
+            writer.write(b"NOOP\r\n" * 100_000)
+            while not wires or not wires[0].has_more:
+                await asyncio.sleep(0)
+            for _ in range(100):
+                await asyncio.sleep(0)
+            assert len(wires[0]._buffer) <= 2 * COMMANDS
+            writer.transport.abort()
+            wires[0].abort()
+
+    uvloop.run(floods())
+    asyncio.run(floods())

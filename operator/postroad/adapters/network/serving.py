@@ -10,11 +10,14 @@ import asyncio
 import math
 import socket
 import ssl
+import time
+from collections import deque
 from collections.abc import Callable
 from datetime import timedelta
 from enum import Enum, auto
 
 from postroad.adapters.network.wire import (
+    HIGH_WATER,
     ConnectionLost,
     HandshakeFailed,
     LineTooLong,
@@ -22,7 +25,53 @@ from postroad.adapters.network.wire import (
 )
 
 CHUNK = 64 * 1024
-"""Octets handed out at most at a time."""
+"""Octets of content that are read and handed out at most at a time."""
+
+COMMANDS = 8 * 1024
+"""The same of commands: what a client sends without reading its answers is memory of this side."""
+
+PASS_SECONDS = 0.001
+"""For clients that have sent much at once, in each pass of the event loop: all others are served in
+the rest of it."""
+
+
+class RunQueue:
+    """Clients that have sent more than was taken in one go: first come, first served, a few in each
+    pass of the event loop."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._waiting: deque[Callable[[], None]] = deque()
+        self._is_due = False
+        self._into = memoryview(bytearray(CHUNK))
+
+    def append(self, turn: Callable[[], None]) -> None:
+        """Call `turn` in a later pass."""
+        self._waiting.append(turn)
+        self._pass_soon()
+
+    def buffer(self, size: int) -> memoryview:
+        """Return that much memory, for octets that are copied out of it before another client's
+        arrive."""
+        return self._into[:size]
+
+    def _pass(self) -> None:
+        ends = time.monotonic() + PASS_SECONDS  # the loop's own time stands still within a pass
+        waiting, self._is_due = self._waiting, True
+        try:
+            for _ in range(len(waiting)):
+                waiting.popleft()()
+                if time.monotonic() >= ends:
+                    break
+        finally:  # what one turn raises must not be the end of all others
+            self._is_due = False
+            if waiting:
+                self._pass_soon()
+
+    def _pass_soon(self) -> None:
+        if not self._is_due:
+            self._is_due = True
+            self._loop.call_soon(self._pass)
 
 
 class Turn(Enum):
@@ -38,20 +87,31 @@ class Turn(Enum):
     """The task that serves goes on."""
 
 
-class ServingWire(Wire):
-    """The connection of a client. What it sends waits until somebody serves."""
+class ServingWire(Wire, asyncio.BufferedProtocol):
+    """The connection of a client. What it sends waits in a buffer until `serve` is called."""
 
-    def __init__(self) -> None:
+    def __init__(self, run_queue: RunQueue | None = None) -> None:
         super().__init__()
+        self._run_queue = run_queue or RunQueue()
+        self._most = self._most_unread = COMMANDS
         self._take: Callable[[], Turn] | None = None
         self._is_next = False
         """Whether a turn is due in a moment."""
+
+        self.is_queued_turn = False
+        """Whether `take` is called from the run queue, and may take as much as a turn allows."""
 
         self._searched = 0
         self._is_too_long = False
         self._patience, self._latest = timedelta(), math.inf
         self.is_interrupted = False
         """Whether this side wants to end the session; for `take` to look at."""
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        return self._run_queue.buffer(self._most)
+
+    def buffer_updated(self, nbytes: int) -> None:
+        self.data_received(self._run_queue.buffer(nbytes))
 
     def resume_writing(self) -> None:
         super().resume_writing()
@@ -104,7 +164,8 @@ class ServingWire(Wire):
 
         Raises: LineTooLong, once the end of that line has arrived.
         """
-        buffer = self._buffer
+        buffer, self._most = self._buffer, COMMANDS
+        self._most_unread = COMMANDS
         if not buffer:
             return None
         end = buffer.find(b"\r\n", self._searched)
@@ -124,6 +185,7 @@ class ServingWire(Wire):
 
     def next_chunk(self) -> bytes:
         """Return what has arrived, at most CHUNK octets."""
+        self._most, self._most_unread = CHUNK, HIGH_WATER
         data = bytes(self._buffer if len(self._buffer) <= CHUNK else self._buffer[:CHUNK])
         self._consume(len(data))
         return data
@@ -182,11 +244,12 @@ class ServingWire(Wire):
     def _turn_soon(self) -> None:
         if not self._is_next:
             self._is_next = True
-            self._loop.call_soon(self._next_turn)
+            self._run_queue.append(self._next_turn)
 
     def _next_turn(self) -> None:
-        self._is_next = False
+        self._is_next, self.is_queued_turn = False, True
         self._arrived()
+        self.is_queued_turn = False
 
 
 async def accept(connection: socket.socket, wire: ServingWire) -> None:

@@ -65,7 +65,7 @@ def address_of(name: tuple[object, ...]) -> str:
     return str(name[0]).removeprefix("::ffff:")
 
 
-class Wire(asyncio.Protocol):
+class Wire(asyncio.BaseProtocol):
     """A connection. One task reads and one writes at a time, or a server's side does both.
 
     Every failure of the connection is a WireError; after one, only `abort` makes sense, except
@@ -88,6 +88,7 @@ class Wire(asyncio.Protocol):
         self._closer: asyncio.Future[None] | None = None
         self._is_writing_paused = False
         self._is_reading_paused = False
+        self._most_unread = HIGH_WATER
 
     # What asyncio calls.
 
@@ -95,9 +96,13 @@ class Wire(asyncio.Protocol):
         self._transport = cast("asyncio.Transport", transport)
         self._is_secured = transport.get_extra_info("sslcontext") is not None
 
-    def data_received(self, data: bytes) -> None:
+    def data_received(self, data: bytes | memoryview) -> None:
         self._buffer += data
-        if len(self._buffer) > HIGH_WATER and not self._is_reading_paused and self._transport:
+        if (
+            len(self._buffer) > self._most_unread
+            and not self._is_reading_paused
+            and self._transport
+        ):
             self._transport.pause_reading()
             self._is_reading_paused = True
         self._arrived()
@@ -277,7 +282,11 @@ class Wire(asyncio.Protocol):
 
     def _consume(self, count: int) -> None:
         del self._buffer[:count]
-        if self._is_reading_paused and len(self._buffer) <= HIGH_WATER // 2 and self._transport:
+        if (
+            self._is_reading_paused
+            and len(self._buffer) <= self._most_unread // 2
+            and self._transport
+        ):
             self._is_reading_paused = False
             if not self._transport.is_closing():
                 self._transport.resume_reading()
