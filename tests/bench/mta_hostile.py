@@ -19,11 +19,11 @@ from asyncio.subprocess import PIPE
 from contextlib import suppress
 from pathlib import Path
 
-from support.postfix import free_port
-
 from bench.hostile_clients import CLIENTS, ENVELOPE, SHARE, Client
 from bench.results import Result, compared, percentile
 from postroad.intake.dialogue import Dialogue, Offer, Step
+from postroad.intake.rights import Rights
+from support.ports import free_port
 from support.programs import Program
 
 HONEST, SECONDS, QUIET_SECONDS = 50, float(os.environ.get("BENCH_SECONDS", "60")), 20.0
@@ -87,14 +87,14 @@ async def measure(base: Path) -> list[Result]:
 def fuzz() -> list[Result]:
     """Give command lines that are drawn at random to the dialogue; an exception ends the run."""
     chance, offer = random.Random(1), Offer("intake.example", 10**6, tls=True)
-    dialogue, longest = Dialogue(offer), 0.0
+    dialogue, longest = Dialogue(offer, INSIDE), 0.0
     for _ in range(LINES):
         line = _line(chance)
         began = time.thread_time()
         _, step = dialogue.answer(line)
         longest = max(longest, 1000 * (time.thread_time() - began))
         if step is not Step.NEXT_COMMAND or not chance.randrange(50):
-            dialogue = Dialogue(offer)
+            dialogue = Dialogue(offer, INSIDE)
             dialogue.answer(b"EHLO fuzz.example")
     case = f"{LINES:,} command lines, up to 4,096 octets"
     return [
@@ -103,6 +103,7 @@ def fuzz() -> list[Result]:
     ]  # fmt: skip
 
 
+INSIDE = Rights(may_relay=True)
 STARTS = [b"MAIL FROM:<", b"RCPT TO:<", b"EHLO ", b"MAIL ", b"RCPT ", b"DATA", b"VRFY ", b"NOOP "]
 PIECES = [bytes((octet,)) for octet in range(256)]
 PIECES += [b"@", b'"', b"\\", b"<", b">", b":", b" ", b"=", b".", b"[", b"]", b"+", b"\t"] * 20

@@ -198,7 +198,7 @@ def test_a_client_that_may_not_relay_has_no_recipient_and_so_no_mail() -> None:
 
 def test_commands_that_bring_no_mail_nearer_are_counted_until_a_mail_is_accepted() -> None:
     idle = ("NOOP", "RSET", "VRFY x", "HELP", "EHLO x") * (MOST_IDLE_COMMANDS // 5)
-    dialogue = Dialogue(OFFER)
+    dialogue = Dialogue(OFFER, INSIDE)
 
     assert not {421} & set(say(dialogue, *idle))
     dialogue.accepted()
@@ -217,7 +217,7 @@ WORDS = st.one_of(st.sampled_from(PIECES), st.text())
 
 @given(st.lists(st.tuples(st.sampled_from(VERBS), st.lists(WORDS))))
 def test_whatever_is_said_each_line_gets_one_reply(said: list[tuple[str, list[str]]]) -> None:
-    dialogue = Dialogue(Offer("intake.example", 1000, tls=True))
+    dialogue = Dialogue(Offer("intake.example", 1000, tls=True), INSIDE)
 
     for verb, words in said:
         reply, step = dialogue.answer(f"{verb} {''.join(words)}".encode(errors="replace"))
