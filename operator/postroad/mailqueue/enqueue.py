@@ -255,6 +255,10 @@ class _Registration:
             await backoff.wait()
             try:
                 standing = await self._end(withdraw_row)
+                if standing is None and await self._may_get_its_row():
+                    if engine.clock.elapsed() > self._deadline + engine.timing.grace:
+                        return  # it was counted; the audit deletes the bytes if no row comes
+                    continue
             except Exception as error:
                 engine.log.debug("a withdrawal waits for the view", error=type(error).__name__)
                 continue
@@ -263,6 +267,12 @@ class _Registration:
                     "a failed enqueue was withdrawn late", enqueue_id=str(self._turn.enqueue_id)
                 )
             return
+
+    async def _may_get_its_row(self) -> bool:
+        """Whether the turn has neither row nor mark: its insert had no answer, and a host of the
+        view that stands still may carry it out when it goes on. Then the mail waits without a mark,
+        and without bytes, if they were deleted. Raises: ViewError."""
+        return not self._has_row and await self._engine.view.mark(self._turn.key) is None
 
     async def _is_withdrawn(self, standing: Mark | None) -> bool:
         """Return whether the turn is over by our withdrawal; its bytes are deleted then. One that

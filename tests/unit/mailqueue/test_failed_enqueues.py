@@ -5,11 +5,13 @@ from __future__ import annotations
 
 import asyncio
 from datetime import timedelta
+from unittest.mock import patch
 
 import pytest
 
 from contract.queue_harness import Consumer, letter
 from postroad.adapters.memory.gate import Fault, Step, no_fault
+from postroad.domain.turns import Turn
 from postroad.errors import BrokerUnavailable, ViewUnavailable
 from postroad.telemetry import metrics
 from support.post import Before, Post
@@ -145,4 +147,35 @@ async def test_enqueue_without_a_message_is_withdrawn_at_once_and_not_counted(po
     await post.pass_time(MINUTE)
     assert unwithdrawn() == before
     assert await post.recover() == []
+    post.check_nothing_is_left()
+
+
+async def test_row_that_a_standing_host_inserts_after_the_withdrawal_waits_for_nothing(
+    post: Post,
+) -> None:
+    """The insert has no answer, and is carried out when the host goes on, seconds later."""
+    producer, other = await post.start(), await post.start()
+    view = producer.queue._engine.view
+    insert, kept = view.insert, list[Turn]()
+
+    async def unanswered(turn: Turn) -> None:
+        kept.append(turn)
+        raise ViewUnavailable("no answer")
+
+    producer.gate.plan = lambda step: Fault.AWAY if step.operation == "end" else None
+    with patch.object(view, "insert", unanswered):
+        work = asyncio.ensure_future(producer.queue.enqueue(letter("mail")))
+        await post.outcome(work, 2 * MINUTE)
+    with pytest.raises(ViewUnavailable):
+        work.result()
+
+    producer.gate.plan = no_fault
+    await post.pass_time(20 * SECOND)
+    await insert(kept[0])
+    await post.pass_time(MINUTE)
+
+    assert [each async for each in other.queue.browse()] == []
+    assert (await other.queue.size()).size == 0
+    assert await post.recover() == []
+    assert [each async for each in other.queue.dead_letters()] == []
     post.check_nothing_is_left()
