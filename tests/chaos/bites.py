@@ -119,6 +119,10 @@ def _is_born_ahead(schedule: Sequence[Fault]) -> bool:
     return birth_offset(schedule) > LONG
 
 
+def _has_unconfirmed(schedule: Sequence[Fault]) -> bool:
+    return any(each.kind == "unconfirmed" and each.lasts > 60 for each in schedule)
+
+
 def _has_pauses(schedule: Sequence[Fault]) -> bool:
     return any(each.kind == "vm pause" and each.lasts > LONG for each in schedule)
 
@@ -166,6 +170,7 @@ BITES: Mapping[str, Bite] = {
         "a message that was not confirmed is repeated as one that only needs a claim",
         Kind.DUPLICATE,
         lambda: [(Reference, "repeating", _repeating)],
+        _has_unconfirmed,
     ),
     "audit": Bite(
         "bytes without a mail are not looked for",

@@ -26,6 +26,9 @@ class Pace:
     """Between two rounds of upkeep of a worker, on average."""
     tending: timedelta
     sweeping: timedelta
+    prefetch: tuple[int, ...]
+    """Of a consumer, drawn. In memory a broker fills one consumer before it serves the next: with
+    few places, two messages about one mail go to two processes, as RabbitMQ deals them out."""
     mails: float
     """New mails in a second, of all producers together."""
     administration: float
@@ -56,6 +59,7 @@ PRODUCTION = Pace(
     upkeep=30,
     tending=timedelta(minutes=10),
     sweeping=timedelta(minutes=10),
+    prefetch=(1, 3, 20),
     mails=0.2,
     administration=20,
     fault_every=60,
@@ -80,6 +84,7 @@ QUICK = Pace(
     upkeep=5,
     tending=timedelta(seconds=20),
     sweeping=timedelta(seconds=20),
+    prefetch=(20,),
     mails=28,
     administration=1.5,
     fault_every=10,

@@ -24,7 +24,6 @@ from postroad.ports.clock import Clock
 from postroad.ports.queue import Item, MailQueue, MailView
 from postroad.worker.upkeep import keep_up
 
-PREFETCH = 20
 SENDERS = tuple(f"s{number}@chaos.example" for number in range(40))
 """A removal by sender meets about one mail in forty."""
 
@@ -163,7 +162,7 @@ class _Chance:
 async def consume(place: Place, name: str, queue: MailQueue, *, final: bool = False) -> None:
     """Deliver whatever comes; with `final`, each mail at once and to all its recipients."""
     async with asyncio.TaskGroup() as group:
-        async for item in queue.dequeue(PREFETCH):
+        async for item in queue.dequeue(place.chance.choice(place.pace.prefetch)):
             group.create_task(_Delivery(place, name, item).run(final=final))
 
 
