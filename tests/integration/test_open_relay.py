@@ -1,7 +1,7 @@
-"""Forms of recipients by which relays were talked into sending for strangers.
+"""Forms of recipients that made servers relay for clients outside their networks.
 
-From outside the networks each is refused, whatever it names; from inside it is refused for its
-syntax, or accepted as the one mailbox that it is: no form becomes another address on the way.
+From outside the networks the intake refuses each of them; from inside it refuses the form for its
+syntax, or accepts it as the one mailbox that it names: no form becomes another address on the way.
 Source: RFC 5321 4.1.1.3, 4.1.2, 4.5.1, C; RFC 5322 3.2.2; RFC 1123 5.2.16.
 """
 
@@ -100,7 +100,7 @@ async def hand_in(port: int, argument: str, *, address: str) -> str:
 
 
 @pytest.mark.parametrize("form", FORMS, ids=str)
-async def test_no_form_of_a_recipient_is_relayed_for_a_stranger(form: Form) -> None:
+async def test_no_form_of_a_recipient_is_relayed_for_a_client_outside(form: Form) -> None:
     async with an_intake(RULES) as (queue, port):
         reply = await hand_in(port, form.argument, address=OUTSIDE)
 

@@ -82,8 +82,8 @@ def with_clients(
 ) -> Settings:
     """Return the settings with what the command line says of where to listen, and for whom.
 
-    Raises: InvalidSettings for an intake that other machines reach while no setting says which of
-    them may send: it would refuse for good what it accepted before it was upgraded.
+    Raises: InvalidSettings for an intake that other machines reach while no setting names those
+    that may send: after an upgrade it would refuse permanently what it accepted before.
     """
     update: dict[str, object] = {} if relay_from is None else {"relay_from": relay_from}
     if listen is not None:
