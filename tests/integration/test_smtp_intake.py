@@ -293,7 +293,7 @@ async def test_a_large_mail_that_no_file_takes_is_not_accepted_and_read_to_its_e
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "missing"))
     async with an_intake() as intake, intake.client() as client:
         await client.envelope()
-        large = await client.say("y" * MEBIBYTE + "\r\nMAIL FROM:<>\r\n.")
+        large = await client.say(("y" * 62 + "\r\n") * (MEBIBYTE // 64) + "MAIL FROM:<>\r\n.")
         await client.envelope()
         small = await client.say("fits\r\n.")
 
