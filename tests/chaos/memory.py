@@ -399,7 +399,7 @@ def run(
         town = Town(seed, pace)
         running = asyncio.ensure_future(town.run(schedule, seconds))
         done = await VirtualTime(town.clock).outcome(
-            running, timedelta(seconds=seconds + 2 * town.pace.patience)
+            running, timedelta(seconds=seconds + 2 * pace.patience) + pace.timing.upload
         )
         assert done, "the run did not end"
         return running.result()

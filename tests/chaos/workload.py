@@ -33,6 +33,9 @@ LOOKED_AT = 40
 MADE_UP_FOR = 2.0
 """Seconds: what a producer that stood still longer did not enqueue stays so."""
 
+AT_ONCE = 6
+"""Actions of the administrator that are under way together."""
+
 LAST_ATTEMPT = 5
 """Attempts after which a worker delivers at once, so that every mail ends."""
 
@@ -301,13 +304,18 @@ class _Delivery:
 
 
 async def administrate(place: Place) -> None:
-    """Change waiting mail by chance."""
-    while not place.over.is_set():
-        await place.sleep(place.chance.expovariate(1 / place.pace.administration))
-        name = place.chance.choice(sorted(place.queues))
-        kinds = ("one", "all", "sender", "letters", "sizes", "set_up", "purge")
-        kind = place.chance.choices(kinds, (60, 20, 4, 6, 6, 3, 0.7))[0]
-        await _act(place, name, place.queues[name], kind)
+    """Change waiting mail by chance, some of it at once."""
+    acts: set[asyncio.Task[None]] = set()
+    async with asyncio.TaskGroup() as group:
+        while not place.over.is_set():
+            await place.sleep(place.chance.expovariate(1 / place.pace.administration))
+            name = place.chance.choice(sorted(place.queues))
+            kinds = ("one", "all", "sender", "letters", "sizes", "set_up", "purge")
+            kind = place.chance.choices(kinds, (60, 20, 4, 6, 6, 3, 0.7))[0]
+            if len(acts) < AT_ONCE:
+                task = group.create_task(_act(place, name, place.queues[name], kind))
+                acts.add(task)
+                task.add_done_callback(acts.discard)
 
 
 async def _act(place: Place, name: str, queue: MailQueue, kind: str) -> None:
