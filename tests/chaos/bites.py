@@ -20,9 +20,10 @@ from postroad.adapters.cassandra import view as cassandra_view
 from postroad.adapters.memory import blobs as memory_blobs
 from postroad.adapters.memory import view as memory_view
 from postroad.adapters.s3 import blobs as s3_blobs
+from postroad.domain.dispatch import Arrival, Later, Verdict, decide
 from postroad.domain.references import Reference
 from postroad.domain.slices import TurnKey, place, slice_of
-from postroad.domain.turns import Turn
+from postroad.domain.turns import Mark, Turn
 from postroad.mailqueue import audit, dequeue, enqueue, opening, protocol, undelivered
 from postroad.mailqueue.bearings import Bearings
 from postroad.mailqueue.engine import Engine
@@ -91,8 +92,10 @@ def _repeating(turn: Turn) -> Reference:
     return Reference.to(turn, claim=True)
 
 
-def _no_delay(engine: Engine, turn: Turn, new: Turn) -> int:
-    return 0
+def _decide_without_removals(
+    reference: Reference, mark: Mark | None, arrival: Arrival
+) -> Verdict | Later:
+    return decide(reference, None if protocol.is_removed(mark) else mark, arrival)
 
 
 async def _nothing_found(*arguments: Any, **more: Any) -> tuple[None, list[Any]]:
@@ -115,12 +118,23 @@ LONG = 600.0
 """Seconds: a clock that is wrong by more puts browse start past mail that is still to come."""
 
 
+A_WHILE = 30.0
+"""Seconds in which mails come whose first message waits as long as its repetition."""
+
+
 def _is_born_ahead(schedule: Sequence[Fault]) -> bool:
     return birth_offset(schedule) > LONG
 
 
-def _has_unconfirmed(schedule: Sequence[Fault]) -> bool:
-    return any(each.kind == "unconfirmed" and each.lasts > 60 for each in schedule)
+def _is_unconfirmed_in_a_backlog(schedule: Sequence[Fault]) -> bool:
+    unconfirmed, backlog = (
+        [each for each in schedule if each.kind == kind] for kind in ("unconfirmed", "rollout")
+    )
+    return any(
+        min(one.at + one.lasts, other.at + other.lasts) - max(one.at, other.at) > A_WHILE
+        for one in unconfirmed
+        for other in backlog
+    )
 
 
 def _has_pauses(schedule: Sequence[Fault]) -> bool:
@@ -170,7 +184,7 @@ BITES: Mapping[str, Bite] = {
         "a message that was not confirmed is repeated as one that only needs a claim",
         Kind.DUPLICATE,
         lambda: [(Reference, "repeating", _repeating)],
-        _has_unconfirmed,
+        _is_unconfirmed_in_a_backlog,
     ),
     "audit": Bite(
         "bytes without a mail are not looked for",
@@ -182,10 +196,10 @@ BITES: Mapping[str, Bite] = {
         Kind.UNCOUNTED,
         lambda: [(enqueue._Registration, "_withdraw", _false)],
     ),
-    "hop": Bite(
-        "the message of a turn that replaces one in a consumer's hands comes at once",
-        Kind.DUPLICATE,
-        lambda: [(protocol, "_first_delay", _no_delay)],
+    "removal": Bite(
+        "a consumer does not obey the mark of a removal",
+        Kind.RESURRECTED,
+        lambda: [(dequeue, "decide", _decide_without_removals)],
     ),
 }
 

@@ -116,6 +116,9 @@ class Actor:
             await self.clock.sleep(timedelta(seconds=delay))
 
     def start(self) -> None:
+        """Begin to live, unless another fault's end began it."""
+        if self._task is not None and not self._task.done():
+            return
         self._task = asyncio.ensure_future(self._live_on())
 
     async def _live_on(self) -> None:
@@ -229,6 +232,7 @@ class Town:
         return {
             "away": Means(3, (*SERVERS, "all")),
             "cut": Means(3, cuts),
+            "rollout": Means(2, ("workers",)),
             "lost answers": Means(3, SERVERS, SHARES),
             "flaky": Means(2, SERVERS, SHARES[:2]),
             "unconfirmed": Means(3, ("broker",), SHARES),
@@ -276,6 +280,9 @@ class Town:
         if fault.kind == "disconnect" or (fault.kind == "away" and fault.target != "blobs"):
             for each in [actor] if actor else self.actors.values():
                 each.disconnect()
+        elif fault.kind == "rollout":
+            for name in WORKERS:
+                await self.actors[name].kill()
         elif fault.kind == "cut" and fault.target.endswith("|broker"):
             self.actors[fault.target.partition("|")[0]].disconnect()
         elif actor is not None:
@@ -307,6 +314,9 @@ class Town:
 
     async def end(self, fault: Fault) -> None:
         del self._wrong[fault.number]
+        if fault.kind == "rollout":
+            for name in WORKERS:
+                self.actors[name].start()
         actor = self.actors.get(fault.target)
         if actor is None or fault.kind == "disconnect":
             return
