@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from email.message import Message
 from email.parser import BytesHeaderParser
 
-from postroad.domain.shapes import with_crlf
+from postroad.domain.shapes import has_bare_line_ends, with_crlf
 
 DEEPEST = 10
 """Multiparts and messages within each other. Each level is one search over what it holds, so this
@@ -39,7 +39,14 @@ _IDENTITIES = frozenset(("7bit", "8bit", "binary"))
 _BLANK_LINE = b"\r\n\r\n"
 _ENCODING = re.compile(rb"^content-transfer-encoding[ \t]*:(?:[^\r\n]|\r\n[ \t])*\r\n", re.I | re.M)
 _HEADER = re.compile(rb"(?:[!-9;-~]+[ \t]*:[^\r\n]*\r\n(?:[ \t][^\r\n]*\r\n)*)*\r\n")
-_FIELDS = BytesHeaderParser()
+_SPACED_NAME = re.compile(rb"^([!-9;-~]+)[ \t]+:", re.M)
+"""A field with blanks before its colon (RFC 5322 4.5.8), at which the parser would end the header:
+it would see neither types nor signatures behind it."""
+
+_MEDIA_TYPE = re.compile(r"text|[^\s()/]+/[^\s()/]+", re.I)
+"""Comments and blanks within a type are read differently by different programs."""
+
+_PARSER = BytesHeaderParser()
 
 
 class _Unconvertible(Exception):
@@ -49,13 +56,13 @@ class _Unconvertible(Exception):
 def is_signed(header: bytes) -> bool:
     """Return whether a mail with this header is signed or encrypted, so that it must not be
     changed."""
-    return _is_signed(_FIELDS.parsebytes(header))
+    return _is_signed(_fields_of(header))
 
 
 def in_seven_bits(content: bytes) -> bytes | None:
     """Return a mail in 7 bits, with lines of at most 998 octets where it was converted; None when
     it cannot be converted."""
-    mail = with_crlf(content)
+    mail = with_crlf(content) if has_bare_line_ends(content) else content
     try:
         return _Conversion().entity(mail, _Place("text/plain", (), 0, is_message=True))
     except _Unconvertible:
@@ -93,7 +100,7 @@ class _Conversion:
         if data.isascii():
             return data
         header, body = _divided(data)
-        fields = _FIELDS.parsebytes(header)
+        fields = _fields_of(header)
         if not header.isascii() or _is_signed(fields):
             raise _Unconvertible
         media_type = _type_of(fields, place.default_type)
@@ -158,6 +165,10 @@ def _divided(data: bytes) -> tuple[bytes, bytes]:
     return data[: end + 4], data[end + 4 :]
 
 
+def _fields_of(header: bytes) -> Message:
+    return _PARSER.parsebytes(_SPACED_NAME.sub(rb"\1:", header))
+
+
 def _is_signed(fields: Message) -> bool:
     return fields.get_content_type() in _SIGNED_TYPES or any(
         name in fields for name in _SIGNED_FIELDS
@@ -165,7 +176,13 @@ def _is_signed(fields: Message) -> bool:
 
 
 def _type_of(fields: Message, default: str) -> str:
-    return fields.get_content_type() if "content-type" in fields else default
+    """Return the type of an entity. Raises: _Unconvertible where programs may differ about it."""
+    found = fields.get_all("content-type", ())
+    if not found:
+        return default
+    if len(found) > 1 or not _MEDIA_TYPE.fullmatch(str(found[0]).partition(";")[0].strip()):
+        raise _Unconvertible
+    return fields.get_content_type()
 
 
 def _encoded(body: bytes, media_type: str, place: _Place) -> tuple[bytes, bytes]:

@@ -81,6 +81,18 @@ def test_only_the_encoding_of_a_header_changes() -> None:
     assert converted == header % encoding + b"Gr=C3=BC=C3=9Fe\r\n"
 
 
+def test_what_stands_behind_a_field_with_a_blank_before_its_colon_counts() -> None:
+    parts = multipart(UTF8 + EIGHT + b"\r\n" + GREETING)
+    mail = b"X-Odd : y\r\nMIME-Version: 1.0\r\n" + parts
+
+    converted = in_seven_bits(mail)
+
+    encoding = b"Content-Transfer-Encoding: quoted-printable\r\n"
+    assert converted == mail.replace(EIGHT, encoding).replace(GREETING, b"Gr=C3=BC=C3=9Fe\r\n")
+    assert is_signed(b"X-Odd : y\r\nDKIM-Signature: v=1\r\n\r\n")
+    assert is_signed(b"DKIM-Signature : v=1\r\n\r\n")
+
+
 def test_multiparts_and_messages_are_said_to_be_in_seven_bits() -> None:
     inner = b"Subject: y\r\nMIME-Version: 1.0\r\n" + UTF8 + EIGHT + b"\r\n" + GREETING
     message = b"Content-Type: message/rfc822\r\n" + EIGHT + b"\r\n" + inner
@@ -148,6 +160,14 @@ def test_signed_mail_is_not_converted_nor_a_mail_that_holds_it(kind: str) -> Non
         ),
         pytest.param(b"Content-Transfer-Encoding: x-uue\r\n\r\n\xff\r\n", id="unknown encoding"),
         pytest.param(EIGHT + EIGHT + b"\r\n\xff\r\n", id="two encodings"),
+        pytest.param(UTF8 + multipart(b"\r\n\xff"), id="two types"),
+        pytest.param(
+            multipart(b"\r\n\xff").replace(b"multipart/", b"(a/b) multipart/"), id="a comment"
+        ),
+        pytest.param(
+            multipart(b"\r\n\xff").replace(b"multipart/", b"multipart /"), id="a blank in the type"
+        ),
+        pytest.param(b"Content-Type: multipart; boundary=b\r\n\r\n\xff\r\n", id="no subtype"),
         pytest.param(b"Content-Type: multipart/mixed\r\n\r\n\xff\r\n", id="no boundary"),
         pytest.param(multipart(b"\r\nx").replace(b"preamble", b"\xff"), id="preamble"),
         pytest.param(multipart(b"\r\nx").replace(b"epilogue", b"\xff"), id="epilogue"),
