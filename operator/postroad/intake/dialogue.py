@@ -157,8 +157,12 @@ class Dialogue:
             reply, step = self._do(verb, argument)
         except Refused as error:
             reply, step = error.reply, Step.NEXT_COMMAND
-        if is_followed and verb == "DATA" and step is not Step.READ_MAIL:
-            return TALKS_EARLY, Step.CLOSE  # what follows can be a mail, and is no command
+        if verb == "DATA" and step is not Step.READ_MAIL:
+            # What follows can be a mail, and is no command.
+            if is_followed:
+                return TALKS_EARLY, Step.CLOSE
+            if self.rights.may_talk_early:
+                return reply, Step.CLOSE  # it may be on its way
         return self._count(reply, step, is_recipient=verb == "RCPT")
 
     def refuse(self, reply: Reply) -> Answer:

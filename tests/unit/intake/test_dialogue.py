@@ -2,6 +2,7 @@
 
 from itertools import chain
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -194,6 +195,21 @@ def test_a_client_that_may_not_relay_has_no_recipient_and_so_no_mail() -> None:
 
     assert {each[:9] for each in replies} == {"550 5.7.1"}
     assert say(dialogue, "DATA") == [554]
+
+
+@pytest.mark.parametrize("command", [b"DATA", b"DATA x", b"data"])
+@pytest.mark.parametrize("may_talk_early", [False, True])
+def test_behind_a_refused_data_a_client_that_may_talk_early_is_read_no_further(
+    command: bytes, *, may_talk_early: bool
+) -> None:
+    """Its mail may arrive a moment later, and is no commands."""
+    dialogue = Dialogue(OFFER, Rights(may_relay=True, may_talk_early=may_talk_early))
+    say(dialogue, "EHLO x", "MAIL FROM:<>", "RCPT TO:<no>")
+
+    reply, step = dialogue.answer(command, is_followed=False)
+
+    assert reply.code in (501, 554)
+    assert step is (Step.CLOSE if may_talk_early else Step.NEXT_COMMAND)
 
 
 def test_commands_that_bring_no_mail_nearer_are_counted_until_a_mail_is_accepted() -> None:
