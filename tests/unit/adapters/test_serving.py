@@ -161,6 +161,21 @@ async def test_a_line_that_is_too_long_is_dropped_as_it_comes() -> None:
     assert echo.transport.written == [b"too long", b"done"]
 
 
+async def test_a_line_of_any_length_that_is_allowed_is_read_to_its_end() -> None:
+    """Also behind so many commands that reading was paused."""
+    limit = COMMANDS // 2
+    for begun in range(limit - 2, limit + 3):
+        echo = Echo()
+        taken = partial(echo.wire.next_line, limit)
+
+        echo.wire.data_received(b"x\r\n" * limit + b"y" * begun)
+        assert echo.transport.pauses == 1
+        while taken() == b"x":
+            pass
+
+        assert echo.transport.pauses == 0, begun
+
+
 async def test_a_client_that_has_said_all_is_answered_before_it_is_lost() -> None:
     echo = Echo(most=1)
     task = await echo.serving()

@@ -174,6 +174,7 @@ class ServingWire(Wire, asyncio.BufferedProtocol):
                 self._is_too_long = True
                 self._consume(len(buffer) - 1)  # the last octet may be a CR
             self._searched = max(0, len(buffer) - 1)
+            self._read_on()  # the longest line is longer than what reading goes on at
             return None
         line = bytes(buffer[:end])
         self._consume(end + 2)

@@ -282,11 +282,11 @@ class Wire(asyncio.BaseProtocol):
 
     def _consume(self, count: int) -> None:
         del self._buffer[:count]
-        if (
-            self._is_reading_paused
-            and len(self._buffer) <= self._most_unread // 2
-            and self._transport
-        ):
+        if len(self._buffer) <= self._most_unread // 2:
+            self._read_on()
+
+    def _read_on(self) -> None:
+        if self._is_reading_paused and self._transport:
             self._is_reading_paused = False
             if not self._transport.is_closing():
                 self._transport.resume_reading()
