@@ -30,7 +30,7 @@ from peers.haraka import Haraka
 from peers.maddy import Maddy
 from peers.opensmtpd import OpenSmtpd
 from peers.postfix import UNTHROTTLED, Postfix, SmtpSink, smtp_source
-from peers.server import Peer, Road
+from peers.server import Peer, Road, end
 from support.programs import Program
 from support.spent import Group
 
@@ -46,7 +46,7 @@ SYNCED = {1: 20, 16: 200}
 """Mails sent for each number of sessions while strace counts."""
 
 CALLS = "fsync,fdatasync,sync_file_range,syncfs,sync,openat,write,writev,sendto,sendmsg"
-SYNC = re.compile(r" (fsync|fdatasync|sync_file_range|syncfs|sync)\(")
+SYNC = re.compile(r" (fsync|fdatasync|sync_file_range|syncfs|sync)\(| openat\(.*O_D?SYNC")
 SETTLE_SECONDS = 2.0
 
 
@@ -87,7 +87,7 @@ class Ours(Candidate):
 
     async def stop(self) -> None:
         if self._program is not None:
-            await self._program.stop()
+            await end(self._program.process)
 
 
 class Other(Candidate):

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import re
-import signal
 from asyncio.subprocess import DEVNULL, PIPE, Process
 from collections.abc import Sequence
 from pathlib import Path
 
-from peers.server import APART, DebianPeer, Road, inside
-from stack import ports, processes
+from peers.server import APART, DebianPeer, Road, end, inside
+from stack import ports
 from support.ports import free_port
 
 MAIN = """\
@@ -134,9 +133,7 @@ class SmtpSink:
         return int(numbers[-1]) if numbers else 0
 
     async def stop(self) -> None:
-        for each in processes.descendants([self._process.pid]):
-            processes.send(each, signal.SIGKILL)
-        await self._process.wait()
+        await end(self._process)
 
 
 def source_command(

@@ -24,11 +24,25 @@ from support.certificates import Certificates
 from support.ports import free_port
 
 SUITE = "bookworm"
-READY_SECONDS = 120.0
+READY_SECONDS, END_SECONDS = 120.0, 10.0
 APART = (
     *("setpriv", "--pdeathsig", "KILL"),
     *("unshare", "--mount", "--pid", "--fork", "--kill-child=KILL", "--mount-proc"),
 )
+
+
+async def end(process: Process) -> None:
+    """Kill what a process started, then itself if it does not end by that: a tracer that is killed
+    before them loses what it has not written yet."""
+    found = processes.descendants([process.pid])
+    for each in found[1:]:
+        processes.send(each, signal.SIGKILL)
+    try:
+        await asyncio.wait_for(process.wait(), END_SECONDS if found[1:] else 0)
+    except TimeoutError:
+        for each in found[:1]:
+            processes.send(each, signal.SIGKILL)
+        await process.wait()
 
 
 @dataclass(frozen=True)
@@ -137,11 +151,8 @@ class Peer(ABC):
 
     async def stop(self) -> None:
         """End it with all its processes. Idempotent."""
-        if self._process is None:
-            return
-        for each in self.processes():
-            processes.send(each, signal.SIGKILL)
-        await self._process.wait()
+        if self._process is not None:
+            await end(self._process)
 
     def processes(self) -> list[processes.Process]:
         """Return its living processes, its namespaces' keeper among them."""

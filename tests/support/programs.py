@@ -43,6 +43,11 @@ class Program:
         return cls(process, log)
 
     @property
+    def process(self) -> Process:
+        """The process that was started: the program, or what runs it."""
+        return self._process
+
+    @property
     def pid(self) -> int:
         """The process id."""
         return self._process.pid
