@@ -184,6 +184,7 @@ async def _turns(
                 continue
             cpu = 1000 * (group.cpu_seconds - spent) / mails
             found[each.name].append((accepted, relayed, cpu, group.processes))
+            print(f"{each.name}, {sessions}: {found[each.name][-1]}", file=sys.stderr, flush=True)
     return found
 
 

@@ -23,7 +23,7 @@ async def send(
 ) -> str:
     """Send a mail to a server on 127.0.0.1; return the transcript of the session."""
     data = folder / "data"
-    data.write_bytes(content.removesuffix(b"\r\n"))  # it adds a line end
+    data.write_bytes(content + b".\r\n")  # without the end, it would take a last lone dot for it
     words = [
         *("swaks", "--server", "127.0.0.1", "--port", str(port), "--helo", "swaks.example"),
         *("--from", sender or "'<>'", "--to", ",".join(recipients), "--data", f"@{data}"),

@@ -182,9 +182,7 @@ async def test_a_server_takes_what_postroad_sends(
         )
         peer = kind(base, road)
         if isinstance(peer, Dovecot):
-            peer.users = tuple(
-                {each for case in CASES for each in case.recipients} - {road.refused}
-            )
+            peer.users = _mailboxes()
         await peer.start()
         try:
             async with Tap(peer.port) as tap:
