@@ -10,6 +10,7 @@ import pytest
 from contract.queue_harness import Consumer
 from postroad.adapters.memory.gate import Fault, Step, Stopped, at
 from postroad.domain.selectors import Selector
+from postroad.domain.turns import Ending, EndingKind, Mark
 from postroad.errors import PostroadError
 from support.post import Before, Post, Process
 
@@ -31,6 +32,24 @@ async def test_discard_takes_letter_and_bytes_at_once(post: Post, process: Proce
     assert await process.queue.discard(Selector(name="one")) == 1
 
     post.check_nothing_is_left(["two"])
+
+
+@pytest.mark.parametrize(
+    ("kind", "letters_left"), [(EndingKind.REMOVED, 0), (EndingKind.UNKNOWN, 1)]
+)
+async def test_discard_of_a_letter_whose_mail_ended_otherwise_takes_the_letter_alone(
+    post: Post, process: Process, kind: EndingKind, letters_left: int
+) -> None:
+    """One whose mail ended in a way that this release cannot decode stays."""
+    await bury(post, process, "mail")
+    (letter,) = post.tables.letters.values()
+    assert letter.turn is not None
+    post.tables.marks[letter.turn.key] = Mark(ending=Ending(kind, post.clock.now()))
+
+    assert await process.queue.discard(ALL) == 0
+
+    assert len(post.tables.letters) == letters_left
+    assert len(post.blobs) == 1
 
 
 @pytest.mark.parametrize("fault", [Fault.STOP_AFTER, Fault.AWAY, Fault.ANSWER_LOST])

@@ -285,7 +285,8 @@ async def test_invariant_5_browse_start_stays_behind_the_grace_period(
     assert before > post.clock.now() - 3 * WINDOW, "an idle queue keeps up"
 
 
-async def test_invariant_5_browse_start_is_drawn_on_endings() -> None:
+@pytest.mark.parametrize("ending", ["delivered", "removed"])
+async def test_invariant_5_browse_start_is_drawn_on_endings(ending: str) -> None:
     post = Post(pace=1)
     process = await post.start()
     await post.enqueue(process, "old")
@@ -295,7 +296,11 @@ async def test_invariant_5_browse_start_is_drawn_on_endings() -> None:
     assert before is not None
 
     await post.enqueue(process, "new")
-    await post.deliver(process, SECOND)
+    if ending == "delivered":
+        await post.deliver(process, SECOND)
+    else:
+        assert await process.queue.remove(ALL) == 1
+        await process.queue._engine.finish_background()
 
     after = post.tables.limits.browse_start
     assert after is not None

@@ -192,9 +192,17 @@ class RabbitMQBroker:
     async def _wait(self, failures: int) -> None:
         """Wait before the next attempt: longer each time, never in step with others, and no longer
         than until the broker is closed."""
-        longest = min(LONGEST_WAIT.total_seconds(), 0.25 * 2 ** min(failures, 10))
         try:
-            async with asyncio.timeout(longest * random.uniform(0.5, 1.0)):
+            async with asyncio.timeout(longest_wait(failures) * random.uniform(0.5, 1.0)):
                 await self._closing.wait()
         except TimeoutError:
             pass
+
+
+def longest_wait(failures: int) -> float:
+    """Return how many seconds at most a consumer waits after so many failures on end.
+
+    >>> [longest_wait(failures) for failures in (0, 1, 3, 6, 10**6)]
+    [0.25, 0.5, 2.0, 15.0, 15.0]
+    """
+    return min(LONGEST_WAIT.total_seconds(), 0.25 * 2 ** min(failures, 10))
