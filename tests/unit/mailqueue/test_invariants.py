@@ -25,6 +25,7 @@ from postroad.errors import (
     PostroadError,
     ViewUnavailable,
 )
+from postroad.mailqueue.bearings import Bearings
 from postroad.mailqueue.timing import Timing
 from support.post import WINDOW, Post, Process
 
@@ -283,6 +284,15 @@ async def test_invariant_5_browse_start_stays_behind_the_grace_period(
         before = start
 
     assert before > post.clock.now() - 3 * WINDOW, "an idle queue keeps up"
+
+
+async def test_invariant_4_limits_are_read_at_their_first_use(post: Post, process: Process) -> None:
+    """Also where no opening read them, as in an operator that was just started."""
+    engine = process.queue._engine
+
+    limits = await Bearings(engine.view, post.clock, engine.timing).limits()
+
+    assert limits == post.tables.limits
 
 
 @pytest.mark.parametrize("ending", ["delivered", "removed"])
