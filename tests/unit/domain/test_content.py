@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pytest
-
 from postroad.domain.content import header_size
 
 LONGEST = 256 * 1024
