@@ -10,6 +10,7 @@ from aiohttp import web
 
 from postroad.adapters.rabbitmq.access import Access
 from postroad.adapters.rabbitmq.management import Management
+from postroad.domain.replicas import QuorumQueue
 from postroad.errors import BrokerUnavailable, TlsRefused
 from support.certificates import Certificates
 
@@ -17,6 +18,16 @@ from support.certificates import Certificates
 async def two_nodes(_: web.Request) -> web.Response:
     running = {"a": True, "b": True, "c": False}
     return web.json_response([{"name": each, "running": runs} for each, runs in running.items()])
+
+
+async def three_queues(_: web.Request) -> web.Response:
+    return web.json_response(
+        [
+            {"name": "whole", "members": ["a", "b"], "online": ["a"]},
+            {"name": "headless", "members": ["a"]},
+            {"name": "classic"},
+        ]
+    )
 
 
 @pytest.fixture
@@ -28,6 +39,7 @@ def certificates(tmp_path: Path) -> Certificates:
 async def url(certificates: Certificates) -> AsyncIterator[str]:
     application = web.Application()
     application.router.add_get("/api/nodes", two_nodes)
+    application.router.add_get("/api/queues/{vhost}", three_queues)
     runner = web.AppRunner(application)
     await runner.setup()
     site = web.TCPSite(runner, "localhost", 0, ssl_context=certificates.server_context())
@@ -46,6 +58,16 @@ async def test_the_authorities_of_the_broker_vouch_for_its_management_api(
     api = management(url, certificates.authority)
 
     assert await api.nodes() == ["a", "b"]
+    await api.close()
+
+
+async def test_quorum_queues_are_those_with_members(url: str, certificates: Certificates) -> None:
+    api = management(url, certificates.authority)
+
+    assert await api.quorum_queues() == [
+        QuorumQueue("whole", ("a", "b"), ("a",)),
+        QuorumQueue("headless", ("a",), ()),
+    ]
     await api.close()
 
 
