@@ -205,4 +205,4 @@ def longest_wait(failures: int) -> float:
     >>> [longest_wait(failures) for failures in (0, 1, 3, 6, 10**6)]
     [0.25, 0.5, 2.0, 15.0, 15.0]
     """
-    return min(LONGEST_WAIT.total_seconds(), 0.25 * 2 ** min(failures, 10))
+    return min(LONGEST_WAIT.total_seconds(), 0.25 * 2.0 ** min(failures, 10))
