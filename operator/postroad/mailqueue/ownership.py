@@ -53,8 +53,9 @@ async def adopt(engine: Engine) -> None:
 
 
 async def check_erasable(name: QueueName, view: View, blobs: Blobs) -> None:
-    """Make sure that no other view is the owner of a queue's bytes, before they are all deleted
-    with the queue. The view must still have its limits.
+    """Make sure that no other view is the owner of a queue's bytes, and no later state of this one,
+    before they are all deleted with the queue: a copy has the incarnation of its original. The view
+    must still have its limits.
     Raises: BucketNotOwned, BlobsError, CredentialsRefused, ViewError."""
     try:
         owner = Owner.decode(await blobs.get(key_of_owner(name)))
@@ -62,8 +63,14 @@ async def check_erasable(name: QueueName, view: View, blobs: Blobs) -> None:
         return
     except ValueError as error:
         raise BucketNotOwned(f"the object {key_of_owner(name)} cannot be read") from error
-    if owner.incarnation not in (await view.identity()).incarnations:
+    identity = await view.identity()
+    if owner.incarnation not in identity.incarnations:
         raise BucketNotOwned(f"the bytes of {name} in the bucket are those of another view")
+    if is_older(identity, owner):
+        raise BucketNotOwned(
+            f"the bytes of {name} in the bucket are those of a later state of its view, of which"
+            " this one is a copy, or was restored from a backup"
+        )
 
 
 async def _raise_as_of(engine: Engine, incarnation: UUID, identity: Identity) -> None:

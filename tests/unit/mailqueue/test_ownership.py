@@ -16,6 +16,7 @@ from postroad.domain.names import key_of_owner
 from postroad.domain.ownership import Owner
 from postroad.domain.selectors import Selector
 from postroad.errors import BlobsUnavailable, BucketNotOwned, PostroadError, ViewRefused
+from postroad.mailqueue.ownership import check_erasable
 from postroad.telemetry import metrics
 from support.post import NAME, Before, Post, Process
 
@@ -127,6 +128,26 @@ async def test_mail_is_taken_and_delivered_over_a_bucket_that_is_not_the_views(
     await other.enqueue(second, "second")
 
     assert await other.deliver(second) == ["second"]
+
+
+async def test_copy_of_a_view_may_not_erase_the_bytes_of_its_original(
+    post: Post, process: Process
+) -> None:
+    """It has the incarnation of the original, whose upkeep went on."""
+    await upkeep(post, process, hours=1)
+    other = Post(seed=1)
+    other.world._buckets = post.world._buckets
+    other.world._tables[str(NAME)] = snapshot(post)
+    copied = (await other.start()).queue._engine
+    await check_erasable(NAME, copied.view, copied.blobs)
+
+    await upkeep(post, process, hours=1)
+
+    with pytest.raises(BucketNotOwned, match="later state"):
+        await check_erasable(NAME, copied.view, copied.blobs)
+    engine = process.queue._engine
+    await check_erasable(NAME, engine.view, engine.blobs)
+    await other.close()
 
 
 # A view that was restored
