@@ -11,6 +11,7 @@ operation on the mail, maintenance) repeats 2 to 4. All of it is safe to run sev
 from __future__ import annotations
 
 from dataclasses import replace as copy
+from uuid import UUID
 
 from postroad.domain.identifiers import moment_of
 from postroad.domain.ladder import hop_after, step_to
@@ -62,12 +63,16 @@ async def finish(engine: Engine, turn: Turn, mark: Mark) -> bool:
                 await engine.blobs.delete(turn.blob_key)
                 await engine.view.mark_published(turn.key, successor.enqueue_id)
                 return True
-            await choose_successor_anew(engine, turn, successor, change)
+            await _choose_unless_it_comes(engine, turn, successor, change)
         else:
             new = turn.with_change(successor, change)
             if not await insert_successor(engine, new):
                 # The mark of late mail holds no slice: unfinished, it needs a fresh successor.
                 await choose_successor_anew(engine, turn, successor, change)
+                mark = await engine.view.mark(turn.key) or Mark()
+                continue
+            if await _is_given_up(engine, turn, successor):
+                await withdraw_row(engine, new)
                 mark = await engine.view.mark(turn.key) or Mark()
                 continue
             if not new.held:
@@ -191,10 +196,39 @@ async def hand_down_delivery(engine: Engine, turn: Turn, mark: Mark) -> None:
         await engine.view.mark_published(turn.key, successor.enqueue_id)
 
 
+def _is_slow(engine: Engine, successor: TurnKey) -> bool:
+    """Whether the successor's slice may be closed before its row is in."""
+    return engine.clock.now() - moment_of(successor.enqueue_id) >= engine.timing.deadline
+
+
 async def _is_too_late(engine: Engine, successor: TurnKey) -> bool:
     """Whether the successor's slice may be closed before its row is in, and the row is not."""
-    age = engine.clock.now() - moment_of(successor.enqueue_id)
-    return age >= engine.timing.deadline and await engine.view.row(successor) is None
+    return _is_slow(engine, successor) and await engine.view.row(successor) is None
+
+
+async def _is_given_up(engine: Engine, turn: Turn, successor: TurnKey) -> bool:
+    """Whether another process chose another successor while this one was slow. To be asked after
+    the row was inserted: a process that chooses afterwards finds the row. The one that chose may
+    have died before it withdrew this successor, whose message would deliver the mail then."""
+    if not _is_slow(engine, successor):
+        return False
+    mark = await engine.view.mark(turn.key)
+    return mark is not None and replacement_of(mark)[0] != successor
+
+
+async def _choose_unless_it_comes(engine: Engine, turn: Turn, old: TurnKey, change: Change) -> None:
+    """Choose a successor anew if the row of the old one is still not there. The claim keeps the old
+    one's message, which may come at this moment, from being attempted before it meets its mark. A
+    claim that is refused is a consumer's, and then the row is there, or that of another process
+    that does the same."""
+    owner = UUID(int=engine.chance.bits(128))
+    is_ours = await engine.view.claim(old.enqueue_id, owner, engine.timing.claim)
+    try:
+        if await engine.view.row(old) is None:
+            await choose_successor_anew(engine, turn, old, change)
+    finally:
+        if is_ours:
+            await engine.view.release_claim(old.enqueue_id, owner)
 
 
 async def choose_successor_anew(engine: Engine, turn: Turn, old: TurnKey, change: Change) -> None:
