@@ -759,6 +759,46 @@ class ViewContract:
 
         assert await view.letter("2026-01", key(1).enqueue_id) == queued
 
+    async def test_a_letter_that_was_read_is_written_anew(self, view: View) -> None:
+        letter = DeadLetter(key(1).enqueue_id, "2026-01", NOW, "550 no", turn())
+        await view.bury(letter)
+
+        for changed in (key(4), key(5)):
+            read = await view.letter("2026-01", key(1).enqueue_id)
+            assert read is not None
+            await view.rebury(replace(read, requeued_as=changed))
+
+            assert [each async for each in view.buried()] == [replace(letter, requeued_as=changed)]
+
+    async def test_a_letter_that_was_written_since_it_was_read_is_not_written_anew(
+        self, view: View
+    ) -> None:
+        letter = DeadLetter(key(1).enqueue_id, "2026-01", NOW, "550 no", turn())
+        await view.bury(letter)
+        read = await view.letter("2026-01", key(1).enqueue_id)
+        assert read is not None
+        await view.bury(replace(letter, requeued_as=key(4)))
+
+        await view.rebury(replace(read, requeued_as=key(5)))
+
+        assert [each async for each in view.buried()] == [replace(letter, requeued_as=key(4))]
+
+    @pytest.mark.parametrize("is_changed", [False, True])
+    async def test_a_letter_that_was_deleted_since_it_was_read_stays_deleted(
+        self, view: View, is_changed: bool
+    ) -> None:
+        letter = DeadLetter(key(1).enqueue_id, "2026-01", NOW, "550 no", turn())
+        await view.bury(letter)
+        read = await view.letter("2026-01", key(1).enqueue_id)
+        assert read is not None
+        if is_changed:
+            await view.rebury(replace(read, requeued_as=key(4)))
+        await view.unbury(letter)
+
+        await view.rebury(replace(read, requeued_as=key(5)))
+
+        assert [each async for each in view.buried()] == []
+
     async def test_one_letter_is_found_by_its_month_and_id(self, view: View) -> None:
         letter = DeadLetter(key(1).enqueue_id, "2026-01", NOW, "no", turn())
         await view.bury(letter)

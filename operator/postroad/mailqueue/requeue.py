@@ -78,28 +78,29 @@ async def _requeue(engine: Engine, letter: DeadLetter) -> bool:
         key = None
     if key is None:
         key = await engine.new_key(after=turn.enqueue_id)
-        await engine.view.bury(copy(letter, requeued_as=key))
+        await engine.view.rebury(copy(letter, requeued_as=key))
     new = _again(turn, key)
     await _forget_failures(engine, turn)
     await engine.view.insert(new)
-    if _is_late(engine, key) or not await _is_named(engine, letter, key):
+    current = None if _is_late(engine, key) else await _naming(engine, letter, key)
+    if current is None:
         # A letter stays, and names a turn that is given up: so requeue may be done again. One that
-        # names another turn, or is gone, was requeued by another process while this one's machine
-        # was paused: that process found no row to withdraw.
+        # names another turn, or is gone, was requeued by another process while this one stood
+        # still, or its machine: that process found no row to withdraw.
         await _give_up(engine, new)
         return False
     body = encode(Reference.to(new, claim=True))
-    await engine.view.bury(copy(letter, requeued_as=key, body=body))
+    await engine.view.rebury(copy(current, body=body))
     await publish(engine, new, 0)
     await engine.view.unbury(letter)
     return True
 
 
-async def _is_named(engine: Engine, letter: DeadLetter, key: TurnKey) -> bool:
-    """Whether the letter still says that this is its new turn. To be asked after the row was
-    inserted: who chooses another turn afterwards finds the row."""
+async def _naming(engine: Engine, letter: DeadLetter, key: TurnKey) -> DeadLetter | None:
+    """Return the letter if it still says that this is its new turn. To be asked after the row was
+    inserted: a process that chooses another turn afterwards finds the row."""
     current = await engine.view.letter(letter.month, letter.enqueue_id)
-    return current is not None and current.requeued_as == key
+    return current if current is not None and current.requeued_as == key else None
 
 
 def _is_queued(letter: DeadLetter) -> bool:

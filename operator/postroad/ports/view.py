@@ -12,7 +12,7 @@ Source: 000 Decision; 001; ADR 0004.
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Protocol
 from uuid import UUID
@@ -47,7 +47,7 @@ class DeadLetter:
     the new turn of a requeue, so that a requeue that stopped half way goes on with the same one;
     `body` then holds the new turn's message, once its row came in time.
     One that cannot be decoded has neither turn nor body, and is not `is_decoded`: it is listed, and
-    stays as it is."""
+    stays as it is. `written` is which of its writings `View.letter` read."""
 
     enqueue_id: UUID
     month: str
@@ -57,6 +57,7 @@ class DeadLetter:
     body: bytes | None = None
     requeued_as: TurnKey | None = None
     is_decoded: bool = True
+    written: int | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -305,6 +306,11 @@ class View(Protocol):
 
     async def bury(self, letter: DeadLetter) -> None:
         """Write a dead letter. Durable, idempotent."""
+        ...
+
+    async def rebury(self, letter: DeadLetter) -> None:
+        """Write anew a dead letter that `letter` returned, changed. No effect where it was written
+        or deleted since it was read; only reading it tells. Durable, idempotent."""
         ...
 
     async def letter(self, month: str, enqueue_id: UUID) -> DeadLetter | None:

@@ -94,7 +94,7 @@ async def test_process_with_a_wrong_clock_discards_nothing(post: Post, process: 
     post.check_nothing_is_left(["mail"])
 
 
-@pytest.mark.parametrize("operation", ["bury", "insert", "publish"])
+@pytest.mark.parametrize("operation", ["rebury", "insert", "publish"])
 async def test_letter_whose_requeue_stopped_half_way_is_requeued_not_discarded(
     post: Post, process: Process, operation: str
 ) -> None:

@@ -81,6 +81,47 @@ async def stands_still(number: int, duration: timedelta, *, is_paused: bool) -> 
     return reached
 
 
+@pytest.mark.parametrize("is_paused", [False, True], ids=["suspended", "paused"])
+@pytest.mark.parametrize("is_delivered", [False, True], ids=["waits", "delivered"])
+async def test_requeue_that_stands_still_while_another_is_made_makes_no_second_turn(
+    is_delivered: bool, is_paused: bool
+) -> None:
+    """Its claim lapsed, and the letter that it read is gone."""
+    for number in range(STEPS):
+        if not await another_is_made(number, is_delivered=is_delivered, is_paused=is_paused):
+            return
+    pytest.fail("the operation has more steps than this test expects")
+
+
+async def another_is_made(number: int, *, is_delivered: bool, is_paused: bool) -> bool:
+    """Requeue the letter before a step of another requeue; return whether that has this step."""
+    post, victim, other = await with_a_letter()
+    await victim.queue._engine.bearings.refresh()
+    number += len(victim.gate.steps)
+
+    async def stand_still(step: Step) -> None:
+        if step.number == number:
+            start = post.clock.elapsed()
+            await post.pass_time(3 * MINUTE)
+            await other.queue.requeue(ALL)
+            if is_delivered:
+                await post.deliver(other, MINUTE)
+            if is_paused:
+                victim.clock.pause(post.clock.elapsed() - start)
+
+    victim.gate.before = stand_still
+    with suppress(ClockSkew):
+        await victim.queue.requeue(ALL)
+    reached = len(victim.gate.steps) > number
+
+    victim.gate.before = None
+    await recovered(post)
+    assert post.copies("mail") == 1, victim.gate.steps[number:][:1]
+    post.check_nothing_is_left()
+    await post.close()
+    return reached
+
+
 async def recovered(post: Post) -> None:
     """Let everything that waits for its time have it."""
     for _ in range(3):
@@ -193,7 +234,7 @@ async def test_requeue_whose_turn_is_over_and_cleaned_makes_no_second_one(
     post.check_nothing_is_left()
 
 
-@pytest.mark.parametrize("operation", ["bury", "insert", "publish"])
+@pytest.mark.parametrize("operation", ["rebury", "insert", "publish"])
 @pytest.mark.parametrize("fault", [Fault.STOP_BEFORE, Fault.STOP_AFTER])
 async def test_requeue_that_died_before_its_turn_was_seen_is_done_again(
     operation: str, fault: Fault
@@ -209,7 +250,7 @@ async def test_requeue_that_died_before_its_turn_was_seen_is_done_again(
         await other.queue._upkeep._cleaning.run()
 
     await recovered(post)
-    if (operation, fault) == ("bury", Fault.STOP_BEFORE):
+    if (operation, fault) == ("rebury", Fault.STOP_BEFORE):
         assert len(post.tables.letters) == 1
         assert await other.queue.requeue(ALL) == 1
         await recovered(post)

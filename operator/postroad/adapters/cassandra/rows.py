@@ -243,6 +243,7 @@ def _letter_of(row: Row) -> DeadLetter:
         turn=None if row["mail_id"] is None else turn_of(row),
         body=row["body"],
         requeued_as=_key_of(row["requeued_as"]),
+        written=row.get("written"),
     )
 
 

@@ -212,10 +212,18 @@ BURY = Statement(insert("dead_letters", LETTER_COLUMNS))
 """Plain: the same letter again changes nothing. Not a lightweight transaction, for a month is one
 partition, and its transactions would wait for one another."""
 
+REBURY = Statement(insert("dead_letters", LETTER_COLUMNS) + " USING TIMESTAMP ?")
+"""With the timestamp after the one that was read: a later writing stays, and so does the tombstone
+of one."""
+
 SELECT_LETTER = Statement(
-    select("dead_letters", LETTER_COLUMNS, "queue = ? AND month = ? AND enqueue_id = ?")
+    select(
+        "dead_letters",
+        (*LETTER_COLUMNS, "writetime(reason) AS written"),
+        "queue = ? AND month = ? AND enqueue_id = ?",
+    )
 )
-"""One letter, to see whether somebody else already gave it a new turn."""
+"""One letter, to see whether another process gave it a new turn already; when it was written."""
 
 NOTE_MONTH = Statement(insert("dead_letter_months", ("queue", "month")))
 """Before the letter, so that no letter is ever unlisted."""
@@ -241,8 +249,9 @@ UNBURY = Statement(
     "DELETE FROM {keyspace}.dead_letters USING TIMESTAMP ?"
     " WHERE queue = ? AND month = ? AND enqueue_id = ?"
 )
-"""One letter, as it was last read: whoever buries it anew meanwhile loses nothing, and no clock
-that was ahead when it was written keeps it."""
+"""One letter, as it was last read, with the timestamp of a `REBURY` that read the same: of the two
+the deletion wins. A process that buries it anew meanwhile loses nothing, and no clock that was
+ahead when it was written keeps it."""
 
 # The whole
 

@@ -167,6 +167,11 @@ class CassandraView(CassandraMarks):
         await self._session.execute(statements.NOTE_MONTH, (self._queue, letter.month))
         await self._session.execute(statements.BURY, rows.letter_values(self._queue, letter))
 
+    async def rebury(self, letter: DeadLetter) -> None:
+        assert letter.written is not None  # the contract: it was read
+        values = rows.letter_values(self._queue, letter)
+        await self._session.execute(statements.REBURY, (*values, letter.written + 1))
+
     async def letter(self, month: str, enqueue_id: UUID) -> DeadLetter | None:
         found = await self._session.execute(
             statements.SELECT_LETTER, (self._queue, month, enqueue_id)
@@ -185,7 +190,7 @@ class CassandraView(CassandraMarks):
     async def unbury(self, letter: DeadLetter) -> None:
         place = (self._queue, letter.month, letter.enqueue_id)
         for found in await self._session.execute(statements.SELECT_BURIED_AT, place):
-            await self._session.execute(statements.UNBURY, (found["written"], *place))
+            await self._session.execute(statements.UNBURY, (found["written"] + 1, *place))
 
     async def server_times(self) -> Readings:
         return await self._session.server_times()

@@ -34,6 +34,9 @@ class Tables:
     as_of: datetime | None = None
     slices: dict[datetime, ClosedSlice] = field(default_factory=dict)
     letters: dict[UUID, DeadLetter] = field(default_factory=dict)
+    writings: int = 0
+    """Of letters, so far."""
+
     row_lifetime: timedelta = timedelta(days=14)
     """Of rows that are inserted from now on."""
 
@@ -74,6 +77,11 @@ class Tables:
         if turn.key in self.undecodable:
             return UndecodableRow(turn.key, "InvalidMail", turn.mail_id, remaining)
         return replace(turn, remaining=remaining)
+
+    def bury(self, letter: DeadLetter) -> None:
+        """Write a dead letter."""
+        self.writings += 1
+        self.letters[letter.enqueue_id] = replace(letter, written=self.writings)
 
     def renew(self, key: TurnKey) -> None:
         """Let a row's lifetime begin anew, whatever its cells are."""

@@ -160,9 +160,15 @@ class MemoryView(MemoryMarks):
     # Dead letters
 
     async def bury(self, letter: DeadLetter) -> None:
-        await self._step(
-            "bury", lambda: self._tables.letters.__setitem__(letter.enqueue_id, letter)
-        )
+        await self._step("bury", lambda: self._tables.bury(letter))
+
+    async def rebury(self, letter: DeadLetter) -> None:
+        def effect() -> None:
+            found = self._tables.letters.get(letter.enqueue_id)
+            if found is not None and found.written == letter.written:
+                self._tables.bury(letter)
+
+        await self._step("rebury", effect)
 
     async def letter(self, month: str, enqueue_id: UUID) -> DeadLetter | None:
         def effect() -> DeadLetter | None:
