@@ -59,7 +59,10 @@ class Ports:
 
 @asynccontextmanager
 async def an_intake(
-    tls: Callable[[], ssl.SSLContext], patience: Patience | None = None, **limits: int
+    tls: Callable[[], ssl.SSLContext],
+    patience: Patience | None = None,
+    max_sessions: int = 500,
+    **limits: int,
 ) -> AsyncIterator[Ports]:
     queue = Accounts()
     receiver = Receiver(
@@ -70,7 +73,7 @@ async def an_intake(
         tls,
         patience or Patience(),
     )
-    server = SmtpServer(receiver, client_limits=ClientLimits(**limits))
+    server = SmtpServer(receiver, max_sessions=max_sessions, client_limits=ClientLimits(**limits))
     await server.listen("127.0.0.1", 0)
     secured = await server.listen("127.0.0.1", 0, tls=True)
     try:
@@ -226,6 +229,29 @@ async def test_a_client_that_does_not_get_through_the_handshake_uses_up_its_shar
             if greeting.startswith(b"220 "):
                 break
         assert greeting.startswith(b"220 ")
+
+
+@pytest.mark.parametrize("begins_with_tls", [False, True])
+@pytest.mark.parametrize("run", [asyncio.run, uvloop.run])
+def test_a_full_intake_ends_a_handshake_that_makes_no_progress(
+    certificates: Certificates, run: Callable[..., None], *, begins_with_tls: bool
+) -> None:
+    async def waits() -> None:
+        patience = Patience(stalled=timedelta(), tls=timedelta(hours=1))
+        async with an_intake(certificates.server_context, patience, max_sessions=1) as intake:
+            port = intake.secured if begins_with_tls else intake.plain
+            reader, silent = await asyncio.open_connection("127.0.0.1", port)
+            if not begins_with_tls:
+                await reader.readline()
+                silent.write(b"STARTTLS\r\n")
+                assert (await reader.readline()).startswith(b"220 ")
+            async with asyncio.timeout(20):
+                other, writer = await asyncio.open_connection("127.0.0.1", intake.plain)
+                assert (await other.readline()).startswith(b"220 ")
+            silent.transport.abort()
+            writer.transport.abort()
+
+    run(waits())
 
 
 async def test_a_drain_waits_for_no_handshake(certificates: Certificates) -> None:

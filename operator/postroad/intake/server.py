@@ -37,6 +37,8 @@ EVERY_ADDRESS = "*"
 ROOM_SECONDS = 1.0
 """Between two searches for stalled sessions, while the intake is full."""
 
+_FULL = "it takes long, and the intake is full"
+
 PAUSE_SECONDS = 1.0
 """After an accept that failed for want of something (descriptors, memory)."""
 
@@ -57,8 +59,8 @@ class SmtpServer:
         self._sessions: dict[asyncio.Task[None], tuple[ServingWire, Session]] = {}
         self._run_queue = RunQueue()
         self._making_room: asyncio.TimerHandle | None = None
-        self._handshakes: set[asyncio.Task[None]] = set()
-        """Sessions that have not begun: TLS comes before the greeting."""
+        self._handshakes: dict[asyncio.Task[None], float] = {}
+        """Sessions that have not begun, as TLS comes before the greeting, and since when."""
 
         self._listening: dict[socket.socket, bool] = {}
         """With whether TLS begins with the connection."""
@@ -138,14 +140,17 @@ class SmtpServer:
         self._making_room = None
         if len(self._sessions) < self._max_sessions or self._is_draining:
             return
+        loop = asyncio.get_running_loop()
         stalled = [session for _, session in self._sessions.values() if session.is_stalled]
         for each in stalled:
             each.make_room()
-        if stalled:
-            _log.warning(
-                "stalled sessions ended", queue=self._receiver.queue.name, count=len(stalled)
-            )
-        loop = asyncio.get_running_loop()
+        latest = loop.time() - self._receiver.patience.stalled.total_seconds()
+        late = [session for session, since in self._handshakes.items() if since <= latest]
+        for session in late:
+            session.cancel()
+            self._receiver.handshake_failed(HandshakeFailed(ConnectionAbortedError(_FULL)))
+        if count := len(stalled) + len(late):
+            _log.warning("stalled sessions ended", queue=self._receiver.queue.name, count=count)
         self._making_room = loop.call_later(ROOM_SECONDS, self._make_room)
 
     def _accept(self, listening: socket.socket) -> None:
@@ -199,11 +204,11 @@ class SmtpServer:
         receiver, session = self._receiver, asyncio.current_task()
         assert receiver.tls is not None
         assert session is not None
-        self._handshakes.add(session)
+        self._handshakes[session] = asyncio.get_running_loop().time()
         try:
             await accept_tls(connection, wire, receiver.tls(), receiver.patience.tls)
         finally:
-            self._handshakes.discard(session)
+            del self._handshakes[session]
 
     def _admit(self, address: str, mail_from: MailFrom) -> Reply | None:
         size = mail_from.size_bytes

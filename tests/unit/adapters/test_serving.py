@@ -19,7 +19,14 @@ from postroad.adapters.network.serving import (
     ServingWire,
     Turn,
 )
-from postroad.adapters.network.wire import HIGH_WATER, ConnectionLost, LineTooLong, TooSlow, Wire
+from postroad.adapters.network.wire import (
+    HIGH_WATER,
+    ConnectionLost,
+    LineTooLong,
+    TooSlow,
+    Wire,
+    address_of,
+)
 from support.transports import FakeTransport
 
 LONG = timedelta(minutes=1)
@@ -234,6 +241,11 @@ async def test_an_ipv4_client_of_a_socket_for_both_families_is_named_by_its_ipv4
     wire.connection_made(Mapped())
 
     assert wire.peer_address == "192.0.2.7"
+
+
+@pytest.mark.parametrize("address", ["::ffff:0:c000:207", "::ffff:a:b:c"])
+async def test_an_address_that_only_looks_mapped_stays_an_address(address: str) -> None:
+    assert address_of((address, 4711, 0, 0)) == address
 
 
 async def test_turns_that_take_long_are_spread_over_passes_first_come_first_served() -> None:

@@ -146,11 +146,11 @@ class ServingWire(Wire, asyncio.BufferedProtocol):
     def waits_for_peer(self) -> bool:
         """Whether the session can go on only when the client sends, or reads its answers."""
         is_writing = self._writer is not None and not self._writer.done()
-        return self._take is not None or is_writing
+        return self._take is not None or is_writing or self._is_securing
 
     def give_up(self) -> None:
         """Let `serve` raise TooSlow in a moment; abort where this side waits for a client that does
-        not read its answers."""
+        not read its answers, or is in the handshake."""
         if self._take is None or self._is_writing_paused:
             self.abort()
         else:

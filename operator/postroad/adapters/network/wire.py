@@ -62,7 +62,8 @@ class InjectedBeforeTLS(WireError):
 
 def address_of(name: tuple[object, ...]) -> str:
     """Return the address in the name of a socket or its peer, without the port."""
-    return str(name[0]).removeprefix("::ffff:")
+    address = str(name[0])
+    return address.removeprefix("::ffff:") if "." in address else address
 
 
 class Wire(asyncio.BaseProtocol):
@@ -83,7 +84,7 @@ class Wire(asyncio.BaseProtocol):
         self._watch: asyncio.TimerHandle | None = None
         self._watched_until = math.inf
         self._writer: asyncio.Future[None] | None = None
-        self._is_secured = False
+        self._is_secured = self._is_securing = False
         self._is_closed = False
         self._closer: asyncio.Future[None] | None = None
         self._is_writing_paused = False
@@ -225,6 +226,7 @@ class Wire(asyncio.BaseProtocol):
             raise ConnectionLost
         if self._buffer:
             raise InjectedBeforeTLS
+        self._is_securing = True
         # Nothing can arrive between the check and the pause with which start_tls begins.
         try:
             secured = await self._loop.start_tls(
@@ -237,6 +239,8 @@ class Wire(asyncio.BaseProtocol):
             )
         except (OSError, ssl.SSLError, EOFError) as error:
             raise HandshakeFailed(error) from error
+        finally:
+            self._is_securing = False
         if secured is None:
             raise HandshakeFailed(ConnectionResetError())
         self._transport, self._is_secured = secured, True
