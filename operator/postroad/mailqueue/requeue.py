@@ -68,9 +68,10 @@ async def _requeue(engine: Engine, letter: DeadLetter) -> bool:
             await engine.view.unbury(letter)
         return False
     turn, key = letter.turn, letter.requeued_as
-    if key is not None and _is_queued(letter):
+    is_given_up = key is not None and await _is_given_up(engine, key)
+    if key is not None and _is_queued(letter) and not is_given_up:
         return await _go_on(engine, letter, _again(turn, key))
-    if key is not None and _is_late(engine, key):
+    if key is not None and (is_given_up or _is_late(engine, key)):
         if not await _give_up(engine, _again(turn, key)):
             if await engine.view.mark(key) is not None:
                 await engine.view.unbury(letter)
@@ -92,8 +93,16 @@ async def _requeue(engine: Engine, letter: DeadLetter) -> bool:
     body = encode(Reference.to(new, claim=True))
     await engine.view.rebury(copy(current, body=body))
     await publish(engine, new, 0)
+    if await _is_given_up(engine, key):
+        return False  # the process that withdrew it may have died before it chose another turn
     await engine.view.unbury(letter)
     return True
+
+
+async def _is_given_up(engine: Engine, key: TurnKey) -> bool:
+    """Whether a process that found the new turn too slow withdrew it."""
+    mark = await engine.view.mark(key)
+    return mark is not None and is_withdrawn(mark)
 
 
 async def _naming(engine: Engine, letter: DeadLetter, key: TurnKey) -> DeadLetter | None:

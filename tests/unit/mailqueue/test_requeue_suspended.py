@@ -154,6 +154,30 @@ async def test_row_that_comes_after_its_turn_was_given_up_is_not_published() -> 
     post.check_nothing_is_left()
 
 
+@pytest.mark.parametrize("before", ["rebury", "publish"])
+async def test_letter_whose_turn_was_given_up_by_a_process_that_died_stays(before: str) -> None:
+    """The other requeue goes on behind it, and publishes the turn that was withdrawn."""
+    post, victim, _ = await with_a_letter()
+    dying = await post.start()
+    met = [0]
+
+    async def suspend(step: Step) -> None:
+        met[0] += step.operation == before
+        if step.operation == before and met[0] == (2 if before == "rebury" else 1):
+            await post.pass_time(3 * MINUTE)
+            dying.fail(lambda each: Fault.STOP_BEFORE if each.operation == "rebury" else None)
+            await asyncio.wait([asyncio.ensure_future(dying.queue.requeue(ALL))])
+            dying.gate.stop()
+
+    victim.gate.before = suspend
+    await victim.queue.requeue(ALL)
+
+    victim.gate.before = None
+    await recovered(post)
+    assert post.copies("mail") == 1
+    post.check_nothing_is_left()
+
+
 async def test_requeue_that_died_after_a_suspension_is_done_again() -> None:
     """Its row came late, into a slice that browse start had passed; nobody withdrew it."""
     post, victim, other = await with_a_letter()
