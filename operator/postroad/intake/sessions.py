@@ -49,7 +49,7 @@ client may lose the replies that it has not read."""
 _OF_A_MAIL = frozenset((b"MAIL", b"RCPT"))
 
 BURST, FIRST_BURST = 100, 20
-"""Commands answered in one go, before other clients have their turn: in a turn of the run queue,
+"""Commands answered in one go, before other clients are served: in a turn of the run queue,
 and within the call that brings them. A client that sends hundreds has to queue."""
 
 

@@ -24,6 +24,9 @@ class Needs(NamedTuple):
     size_bytes: int
     """As it is sent (RFC 1870)."""
 
+    has_8bit: bool
+    """Whether 8BITMIME is needed for certain."""
+
     may_have_8bit: bool
     """Whether 8BITMIME is needed, for all that is known."""
 
@@ -44,6 +47,7 @@ class Needs(NamedTuple):
         utf8 = not "".join(addresses).isascii() and any(_is_utf8_only(each) for each in addresses)
         return cls(
             content.sent_size,
+            content.shape is not None and content.shape.has_8bit,
             content.may_have_8bit,
             utf8 or (by_utf8 and content.has_8bit_header),
             by_utf8,
@@ -90,7 +94,7 @@ def refusal(needs: Needs, extensions: Extensions) -> Outcome | None:
     """Return why this next hop cannot take the mail at all, or None."""
     if needs.has_utf8 and "SMTPUTF8" not in extensions:
         return Outcome.failed("550 5.6.7 the next hop does not offer SMTPUTF8")
-    if needs.may_have_8bit and "8BITMIME" not in extensions:
+    if needs.has_8bit and "8BITMIME" not in extensions:
         return Outcome.failed(
             "554 5.6.3 the next hop does not offer 8BITMIME, and the mail cannot be converted"
         )

@@ -1,0 +1,36 @@
+"""What a mail needs of a next hop is refused where the mail is known to need it."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+import pytest
+
+from postroad.adapters.network.commands import Needs, refusal
+from postroad.adapters.network.content import LARGEST_CONVERTED, Content
+from postroad.domain.mail import Envelope
+from postroad.domain.shapes import Shape
+
+SIZE = LARGEST_CONVERTED + 1
+
+
+async def no_more() -> AsyncIterator[bytes]:
+    chunks: tuple[bytes, ...] = ()
+    for chunk in chunks:
+        yield chunk
+
+
+@pytest.mark.parametrize(
+    ("shape", "is_refused"),
+    [(None, False), (Shape(4), False), (Shape(4, has_8bit_body=True), True)],
+    ids=["not known", "7 bits", "8 bits"],
+)
+async def test_only_octets_that_were_found_fail_a_mail_where_8bitmime_is_missing(
+    shape: Shape | None, *, is_refused: bool
+) -> None:
+    """A mail from a release that looked at none can be too large to be looked at now."""
+    content = await Content(b"a:b\n", no_more(), SIZE, shape).in_seven_bits()
+
+    needs = Needs.of(Envelope("a@b.example", ("c@d.example",)), content)
+
+    assert (refusal(needs, {}) is not None) == is_refused
