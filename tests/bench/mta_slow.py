@@ -16,7 +16,7 @@ from peers.postfix import SmtpSink
 from support.programs import Program
 
 CLIENTS, MAILS, ROUNDS = 100, 400, 3
-CONTENT = b"Subject: fast\r\n\r\n" + b"0123456789abcdef" * 128 + b"\r\n"
+CONTENT = b"Subject: fast\r\n\r\n" + (b"0123456789abcdef" * 4 + b"\r\n") * 31
 SLOW = b"Subject: slow\r\n\r\n" + (b"x" * 70 + b"\r\n") * 150
 
 

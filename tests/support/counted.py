@@ -41,7 +41,7 @@ HOUR = timedelta(hours=1)
 OPTIONS = Options(steps=(HOUR,), checkpoint_every=24 * HOUR)
 """Checkpoints have a price of their own, once in many seconds; here none comes of itself."""
 
-CONTENT = b"Subject: counted\r\n\r\n" + b"0123456789abcdef" * 250 + b"\r\n.\r\n"
+CONTENT = b"Subject: counted\r\n\r\n" + (b"0123456789abcdef" * 4 + b"\r\n") * 62 + b".\r\n"
 DIALOGUE = (
     b"MAIL FROM:<a@x.example>\r\n",
     b"RCPT TO:<b@y.example>\r\n",
