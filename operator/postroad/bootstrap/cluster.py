@@ -76,7 +76,7 @@ class ClusterServers:
     async def _check_cassandra(self) -> Checked:
         views = self.views()
         version = await views.check()
-        limits = too_few_nodes(await views.local_nodes())
+        limits = too_few_nodes(await views.running_nodes())
         factor = await views.replication_factor(self.local_datacenter)
         return Checked(version, limits=(*too_few_copies(factor), *limits))
 

@@ -366,7 +366,8 @@ class ViewStore(Protocol):
         ...
 
     async def check(self) -> str:
-        """Return the server's version. Raises: ViewUnavailable, CredentialsRefused."""
+        """Return the server's version, if it has a quorum. Raises: ViewUnavailable,
+        CredentialsRefused."""
         ...
 
     async def close(self) -> None:

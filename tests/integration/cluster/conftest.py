@@ -23,7 +23,7 @@ OWN = "own"
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if Path(__file__).parent in item.path.parents:
-            item.add_marker(pytest.mark.timeout(900))
+            item.add_marker(pytest.mark.timeout(2400))
             item.add_marker(pytest.mark.needs("cluster"))
 
 

@@ -19,7 +19,7 @@ from postroad.controller.reporting import Reporter
 from support import resources
 
 NAMESPACE = "mail"
-PATIENCE_SECONDS = 180
+PATIENCE_SECONDS = 600
 
 
 class Kept(ApiServer):

@@ -14,8 +14,11 @@ from postroad.controller.cluster_health import durability
 from postroad.controller.cluster_spec import QueueClusterSpec
 from postroad.controller.clusters import Cluster
 from postroad.controller.secrets_of import NO_CREDENTIALS
+from postroad.errors import ViewUnavailable
 from postroad.ports.servers import Checked
 from support import spec_cases
+
+AWAY = Checked(error=ViewUnavailable("the server did not answer in time"))
 
 
 def cluster(factor: int = 3) -> Cluster:
@@ -36,6 +39,8 @@ def cluster(factor: int = 3) -> Cluster:
         (3, Checked("3.13", limits=too_few_nodes(1)), Checked("5.0"), "False", "1 node, fewer"),
         (3, Checked("3.13", unknown=("its nodes",)), Checked("5.0"), "Unknown", "its nodes"),
         (2, Checked("3.13", unknown=("its nodes",)), Checked("5.0"), "False", "factor 2"),
+        (3, Checked("3.13"), AWAY, "Unknown", "cassandra: no answer"),
+        (3, Checked("3.13", limits=too_few_nodes(2)), AWAY, "False", "2 nodes, fewer"),
     ],
 )
 def test_what_is_known_decides(

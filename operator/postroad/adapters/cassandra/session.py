@@ -177,6 +177,15 @@ class Session:
         local = self._access.local_datacenter
         return sum(host.datacenter == local for host in cluster.metadata.all_hosts())
 
+    async def running_nodes(self) -> int:
+        """Return how many of them run, as far as this session knows. Errors as `execute`."""
+        cluster, _ = await self._connected()
+        local = self._access.local_datacenter
+        return sum(
+            host.datacenter == local and host.is_up is not False
+            for host in cluster.metadata.all_hosts()
+        )
+
     async def close(self) -> None:
         """Close the connections. Idempotent; the session cannot be used again."""
         self._closed = True

@@ -5,9 +5,12 @@ from __future__ import annotations
 from datetime import timedelta
 
 from postroad.adapters.cassandra import schema
-from postroad.adapters.cassandra.session import Session
+from postroad.adapters.cassandra.session import Session, Statement
 from postroad.adapters.cassandra.view import CassandraView
 from postroad.ports.view import TableOptions
+
+READ_AT_QUORUM = Statement("SELECT queue FROM {keyspace}.limits WHERE queue = 'check'")
+"""Of a queue that there cannot be: a name has a dot."""
 
 
 class CassandraViewStore:
@@ -30,6 +33,10 @@ class CassandraViewStore:
         """Return how many nodes the local data center has. Raises: ViewError."""
         return await self._session.local_nodes()
 
+    async def running_nodes(self) -> int:
+        """Return how many of them run. Raises: ViewError."""
+        return await self._session.running_nodes()
+
     async def replication_factor(self, datacenter: str) -> int | None:
         """Return how many copies of a row a data center has; None when there is no keyspace.
         Raises: ViewError."""
@@ -40,6 +47,8 @@ class CassandraViewStore:
 
     async def check(self) -> str:
         found = await self._session.run("SELECT release_version FROM system.local")
+        if await self.exists():  # what was read so far, a host answers without all others
+            await self._session.execute(READ_AT_QUORUM)
         return str(found[0]["release_version"])
 
     async def close(self) -> None:
