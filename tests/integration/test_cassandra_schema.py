@@ -19,7 +19,7 @@ from postroad.domain.identifiers import id_at
 from postroad.domain.mail import Envelope
 from postroad.domain.slices import place
 from postroad.domain.turns import Traits, Turn
-from postroad.errors import ViewRefused
+from postroad.errors import ViewRefused, ViewUnavailable
 from postroad.ports.view import FOREVER, TableOptions
 
 pytestmark = pytest.mark.needs("cassandra")
@@ -172,3 +172,22 @@ async def test_tables_that_nobody_created_are_refused_with_what_to_do(session: S
         await view.limits()
 
     assert "--create" in refused.value.hint
+
+
+async def test_a_check_needs_a_quorum_once_there_are_tables(session: Session) -> None:
+    """One replica of three is there, and says its version all the same."""
+    store = CassandraViewStore(session)
+    assert await store.check()
+
+    await store.create(
+        replace(OPTIONS, replication={"class": "SimpleStrategy", "replication_factor": "3"})
+    )
+
+    with pytest.raises(ViewUnavailable):
+        await store.check()
+    await session.run(
+        "ALTER KEYSPACE {keyspace} WITH replication ="
+        " {'class': 'SimpleStrategy', 'replication_factor': 1}"
+    )
+    assert await store.check()
+    assert await store.running_nodes() == await store.local_nodes() == 1

@@ -130,9 +130,11 @@ def durability(cluster: Cluster, checked: Mapping[str, Checked]) -> Finding:
     wants: replication is applied only when the keyspace is made."""
     lacks = [f"{server}: {word}" for server, each in checked.items() for word in each.limits]
     unknown = [f"{server}: {word}" for server, each in checked.items() for word in each.unknown]
-    for server in ("rabbitmq", "cassandra"):
-        if server in checked and checked[server].error is not None:
-            unknown.append(f"{server}: no answer")
+    unknown += [
+        f"{server}: no answer"
+        for server, each in checked.items()
+        if each.error is not None and server != "s3"
+    ]
     factor = cluster.spec.cassandra.replication.factor
     if factor < SAFE_COPIES:
         lacks.insert(0, f"cassandra: replication factor {factor} is below {SAFE_COPIES}")

@@ -7,8 +7,9 @@ import contextlib
 import statistics
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 from postroad import Mail, open_queue
 from postroad.errors import PostroadError
@@ -20,6 +21,21 @@ from stack.clusters import Cluster
 SENDERS, PAUSE_SECONDS = 4, 0.2
 DRAIN_SECONDS = 600
 """Patience, not expectation: the machine may be busy with other work."""
+
+
+Answer = TypeVar("Answer")
+
+
+async def patiently(ask: Callable[[], Awaitable[Answer]]) -> Answer:
+    """Ask until the servers answer: every error on the way has to be a transient one."""
+    async with asyncio.timeout(DRAIN_SECONDS):
+        while True:
+            try:
+                return await ask()
+            except PostroadError as error:
+                if not error.transient:
+                    raise
+                await asyncio.sleep(0.5)
 
 
 @dataclass
@@ -116,10 +132,14 @@ async def under_load(
     load, stopped = Load(), asyncio.Event()
     settings = from_environment(variables or variables_of(cluster))
     url = f"distributed://test.{fresh()}"
+
+    async def opened(*, create: bool = False) -> MailQueue:
+        return await open_queue(url, create=create, settings=settings)
+
     async with (
-        open_queue(url, create=True, settings=settings) as producer,
-        open_queue(url, settings=settings) as one,
-        open_queue(url, settings=settings) as other,
+        await patiently(lambda: opened(create=True)) as producer,
+        await patiently(opened) as one,
+        await patiently(opened) as other,
     ):
         load.queue = producer
         delivering = [asyncio.create_task(load.deliver(consumer)) for consumer in (one, other)]

@@ -9,7 +9,7 @@ from datetime import timedelta
 
 import pytest
 
-from integration.cluster.load import DRAIN_SECONDS, mail_of, variables_of
+from integration.cluster.load import DRAIN_SECONDS, mail_of, patiently, variables_of
 from postroad import open_queue
 from postroad.ports.queue import Item, MailQueue
 from postroad.settings import from_environment
@@ -83,11 +83,11 @@ async def test_mail_in_hand_is_not_lost_when_its_broker_node_dies(
         node = await node_of(cluster, role, f"postroad.test.{name}.work")
 
         await asyncio.to_thread(cluster.kill, node)
-        await held["done"].done()
-        await held["retried"].retry(timedelta(0))
-        await held["rejected"].reject("the test wants it")
+        await patiently(held["done"].done)
+        await patiently(lambda: held["retried"].retry(timedelta(0)))
+        await patiently(lambda: held["rejected"].reject("the test wants it"))
         await asyncio.to_thread(cluster.start, node)
-        await held["late"].done()
+        await patiently(held["late"].done)
 
         deadline = time.monotonic() + DRAIN_SECONDS
         while (await queue.size()).size and time.monotonic() < deadline:
