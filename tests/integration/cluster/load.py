@@ -134,7 +134,8 @@ async def under_load(
     url = f"distributed://test.{fresh()}"
 
     async def opened(*, create: bool = False) -> MailQueue:
-        return await open_queue(url, create=create, settings=settings)
+        queue: MailQueue = await open_queue(url, create=create, settings=settings)
+        return queue
 
     async with (
         await patiently(lambda: opened(create=True)) as producer,
