@@ -48,9 +48,9 @@ client may lose the replies that it has not read."""
 
 _OF_A_MAIL = frozenset((b"MAIL", b"RCPT"))
 
-BURST, FIRST_BURST = 100, 20
-"""Commands answered in one go, before other clients are served: in a turn of the run queue,
-and within the call that brings them. A client that sends hundreds has to queue."""
+BURST = 20
+"""Commands answered in one go. A client that sends more at once waits in the run queue behind those
+that send few: hundreds of such clients would else be the time that each of the others waits."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,7 +181,7 @@ class Session:
             raise _Interrupted
         replies: list[bytes] = []
         turn = Turn.AGAIN
-        for _ in range(BURST if wire.is_queued_turn else FIRST_BURST):
+        for _ in range(BURST):
             try:
                 line = wire.next_line(LONGEST_LINE)
                 if line is None:

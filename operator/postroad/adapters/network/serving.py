@@ -30,7 +30,7 @@ CHUNK = 64 * 1024
 COMMANDS = 8 * 1024
 """The same of commands: what a client sends without reading its answers is memory of this side."""
 
-PASS_SECONDS = 0.001
+PASS_SECONDS = 0.0003
 """For clients that have sent much at once, in each pass of the event loop: all others are served in
 the rest of it."""
 
@@ -97,9 +97,6 @@ class ServingWire(Wire, asyncio.BufferedProtocol):
         self._take: Callable[[], Turn] | None = None
         self._is_next = False
         """Whether a turn is due in a moment."""
-
-        self.is_queued_turn = False
-        """Whether `take` is called from the run queue, and may take as much as a turn allows."""
 
         self._searched = 0
         self._is_too_long = False
@@ -248,9 +245,8 @@ class ServingWire(Wire, asyncio.BufferedProtocol):
             self._run_queue.append(self._next_turn)
 
     def _next_turn(self) -> None:
-        self._is_next, self.is_queued_turn = False, True
+        self._is_next = False
         self._arrived()
-        self.is_queued_turn = False
 
 
 async def accept(connection: socket.socket, wire: ServingWire) -> None:
