@@ -4,5 +4,6 @@ FORMAT.md draws every byte and argues every crash; read it first. From the botto
 `layout` (places), `frames`, `records` (bytes), `segments`, `lanes`, `checkpoints` (the log),
 `contents`, `slots` (the mails), `index`, `runners` (memory), `recovery`, `engine`, `items`,
 `queue` (the port), `wire`, `server`, `client` (other processes), `verification`, `rebuilding`.
-Source: 002, 003; SP-1..24, LQ-1..35, AMB-1..13.
+Modules cite the requirements that they meet, by number (docs/requirements.md).
+Source: 002, 003.
 """

@@ -4,6 +4,7 @@ Every whole spool file is a mail that was accepted, or nearly: without the log, 
 whom it is done. What the old log still says is believed (remembering.py). So no mail is lost by
 this; some may be delivered twice (surveying.py). The old log goes to `quarantine/` whole; nothing
 of it is deleted.
+Source: SP-23; AMB-2, AMB-12.
 """
 
 from __future__ import annotations

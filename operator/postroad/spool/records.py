@@ -1,4 +1,7 @@
-"""The records of the log, to bytes and back. FORMAT.md 6. Pure."""
+"""The records of the log, to bytes and back. FORMAT.md 6. Pure.
+
+Source: LQ-2..8; SP-14; AMB-7.
+"""
 
 from __future__ import annotations
 

@@ -3,7 +3,7 @@
 `find_lanes` does what receiving waits for: it opens the segments and cuts torn tails. `Replay` then
 adds up, record by record, which turns were being worked on. Both change nothing that a second
 recovery would read differently.
-Source: LQ-13, LQ-19..23, LQ-33; AMB-7, AMB-12.
+Source: LQ-13, LQ-19..23, LQ-33; AMB-7, AMB-12, AMB-13.
 """
 
 from __future__ import annotations

@@ -4,6 +4,7 @@ The commands go out in as few round trips as the next hop allows (PIPELINING), t
 stream. What the transaction could not find out is deferred. Between the final dot and its reply
 lies the one moment in which a lost connection can lead to a second copy: the mail is deferred,
 because a loss would be worse (RFC 1047).
+Source: RFC 2920; AMB-20.
 """
 
 from __future__ import annotations

@@ -2,8 +2,9 @@
 
 Acks are gathered for one turn of the event loop and sent as one `multiple` ack as far as they are
 without a gap. RabbitMQ closes a channel that holds a message longer than its consumer_timeout (30
-minutes by default), and counts a failed delivery for everything that was held on it: whoever leases
-for longer, time and again, must raise that.
+minutes by default), and counts a failed delivery for everything that was held on it: a handler
+that needs longer than that for a mail, time and again, needs a higher consumer_timeout.
+Source: AMB-21.
 """
 
 from __future__ import annotations
