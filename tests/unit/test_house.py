@@ -221,3 +221,57 @@ def test_citations_are_read_one_by_one_from_ranges_and_lists() -> None:
 
     assert requirements_in(text) == {"SP-7", "SP-8", "SP-9", "LQ-28", "LQ-29", "LQ-30", "SC-1"}
     assert own_numbers_in(text) == {"ADR 0003", "ADR 0018", "invariant 4", "invariant 7"}
+
+
+OLD_SENTENCES = ROOT / "tests/unit/old_sentences.txt"
+
+
+def unclear_words(guide: str) -> re.Pattern[str]:
+    """The words in the first column of the guide's table, in names too and over line ends."""
+    table = guide.split("| not | instead |")[1].split("\n\n")[0]
+    cells = re.findall(r"^\| (`[^|]*) \|", table, re.MULTILINE)
+    words = [word for cell in cells for word in re.findall(r"`([a-z ]+)`", cell)]
+    either = "|".join(r"[\s_#]+".join(word.split()) for word in words)
+    return re.compile(rf"(?<![a-z])(?:{either})(?![a-z])", re.IGNORECASE)
+
+
+@needs_a_clone
+def test_no_file_has_more_unclear_sentences_than_it_had() -> None:
+    guide = (ROOT / "docs/contributing.md").read_text()
+    unclear, this = unclear_words(guide), f"{Path(__file__).relative_to(ROOT)}"
+    found = {
+        name: len(unclear.findall(text))
+        for name, text in [
+            *texts("operator", "tests", "docs", "README.md"),
+            (this, Path(__file__).read_text()),
+        ]
+        if name != "docs/contributing.md" and unclear.search(text)
+    }
+    allowed = {
+        name: int(number)
+        for number, name in (line.split() for line in OLD_SENTENCES.read_text().splitlines())
+    }
+
+    more = {name: n for name, n in found.items() if n > allowed.get(name, 0)}
+    fewer = {name: found.get(name, 0) for name, n in allowed.items() if n > found.get(name, 0)}
+    assert more == {}, "write them as docs/contributing.md says"
+    assert fewer == {}, "tests/unit/old_sentences.txt still allows more: write these numbers there"
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["One waits", "test_a_thing_that_one_waits_for", "it one\n    # waits", "(One  waits)"],
+)
+def test_unclear_words_are_found_in_names_and_over_line_ends(text: str) -> None:
+    guide = "| not | instead |\n|---|---|\n| `one waits`, `other` | `this` |\n\n`that`"
+
+    assert unclear_words(guide).search(text)
+    assert not unclear_words(guide).search("nones wait; one waitsy; this and that")
+
+
+def test_every_file_that_the_guide_names_is_there() -> None:
+    guide = (ROOT / "docs/contributing.md").read_text()
+    named = set(re.findall(r"`((?:operator|tests|docs|crds)/[\w./]+\.\w+)`", guide))
+
+    assert named
+    assert sorted(name for name in named if not (ROOT / name).exists()) == []
