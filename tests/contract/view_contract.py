@@ -578,6 +578,37 @@ class ViewContract:
 
         assert await view.count_marks(PARTITION, NOW) == Counts(total=4, delayed=1, held=1)
 
+    async def test_marks_of_withdrawn_turns_are_found_where_their_rows_are_not(
+        self, view: View
+    ) -> None:
+        withdrawn = Ending(EndingKind.WITHDRAWN, NOW)
+        later = Traits(("example.net",), NOW + HOUR, True)
+        await view.insert(turn(1))
+        for number, ending in ((1, withdrawn), (2, withdrawn), (3, withdrawn), (4, REMOVED)):
+            await view.end(key(number), ending, later)
+
+        found = [each async for each in view.withdrawn_without_rows(PARTITION)]
+        rest = view.withdrawn_without_rows(PARTITION, after=key(2).enqueue_id)
+
+        assert found == [later, later]
+        assert [each async for each in rest] == [later]
+
+    async def test_replacements_under_way_are_found(self, view: View) -> None:
+        later = Traits(("example.net",), NOW + HOUR, True)
+        for number in (1, 2, 3):
+            await view.end(key(number), REPLACED, later)
+        await view.end(key(4), REMOVED, NO_TRAITS)
+        await view.mark_delivered(key(2), NOW, later)
+        assert REPLACED.successor is not None
+        await view.mark_published(key(3), REPLACED.successor.enqueue_id)
+
+        found = [each async for each in view.unfinished(PARTITION)]
+        rest = view.unfinished(PARTITION, after=key(1).enqueue_id)
+
+        delivered = Mark(delivered_at=NOW, ending=REPLACED)
+        assert found == [(Mark(ending=REPLACED), later), (delivered, later)]
+        assert [each async for each in rest] == [(delivered, later)]
+
     async def test_deleting_marks_empties_the_partition_only(self, view: View) -> None:
         elsewhere = key(1, Partition(START, 2))
         await view.insert(turn())

@@ -118,7 +118,15 @@ class _Ahead:
 async def browse(engine: Engine, selector: Selector | None) -> AsyncIterator[MailView]:
     """Yield waiting mails as people see them. See `MailQueue.browse`."""
     async for each in waiting(engine, selector):
-        yield view_of(each.turn, engine.clock.now())
+        if each.mark is None or await _waits_on(engine, each.turn):
+            yield view_of(each.turn, engine.clock.now())
+
+
+async def _waits_on(engine: Engine, successor: Turn) -> bool:
+    """Whether the successor of a replacement under way is not over: its message may have come
+    before its predecessor's mark says `published`, which a process that ended never does."""
+    mark = await engine.view.mark(successor.key)
+    return mark is None or mark.is_live
 
 
 def view_of(turn: Turn, now: datetime, letter: DeadLetter | None = None) -> MailView:

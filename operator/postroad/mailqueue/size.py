@@ -2,6 +2,10 @@
 
 What a purge has passed is not counted at all. A closed slice is counted once, and again when the
 signs of its marks have changed.
+
+Rows less marks is wrong by one for each mark whose row is not there, and for each mail whose
+replacement stopped before its successor's row. Both are looked for where turns ended otherwise than
+by delivery, so that a process that ended between two steps leaves `size` right.
 """
 
 from __future__ import annotations
@@ -13,10 +17,12 @@ from datetime import datetime, timedelta
 from functools import partial
 
 from postroad.domain.slices import Partition
+from postroad.domain.turns import Traits
 from postroad.errors import ViewError
 from postroad.mailqueue.bulk import results
 from postroad.mailqueue.engine import Engine
 from postroad.mailqueue.live import live_slices
+from postroad.mailqueue.protocol import replacement_of
 from postroad.ports.queue import Sizes
 from postroad.ports.view import Counts, Signs
 from postroad.telemetry import metrics
@@ -81,24 +87,58 @@ class SizeCache:
         known = self._closed.get(partition)
         if known and known.signs == signs and engine.clock.elapsed() < known.until:
             return known.live
-        live = await self._count(partition, signs, now)
-        if is_closed and not live.delayed and signs.settled(now - 3 * engine.timing.skew):
+        live, is_settled = await self._count(partition, signs, now)
+        if (
+            is_closed
+            and is_settled
+            and not live.delayed
+            and signs.settled(now - 3 * engine.timing.skew)
+        ):
             until = engine.clock.elapsed() + REMEMBERED
             self._closed[partition] = _Counted(signs, live, until)
         return live
 
-    async def _count(self, partition: Partition, signs: Signs, now: datetime) -> Counts:
-        """Marks are counted first: every mark has its row by then, so no count is ever negative."""
+    async def _count(
+        self, partition: Partition, signs: Signs, now: datetime
+    ) -> tuple[Counts, bool]:
+        """Count what waits, and say whether that can only change together with the signs: a
+        replacement under way ends without a further one.
+
+        Marks are counted first: every mark has its row by then, so no count is ever negative."""
         view = self._engine.view
         marks = await view.count_marks(partition, now, signs.purged)
         rows = await view.count_rows(partition, now, signs.purged)
         # Only rows that are older than their lifetime can be fewer than their marks, which are
         # younger.
-        return Counts(
-            total=max(rows.total - marks.total, 0),
-            delayed=max(rows.delayed - marks.delayed, 0),
-            held=max(rows.held - marks.held, 0),
+        missing, is_settled = await self._missing(partition, signs)
+        more = Counts.of(missing, now)
+        live = Counts(
+            total=max(rows.total - marks.total + more.total, 0),
+            delayed=max(rows.delayed - marks.delayed + more.delayed, 0),
+            held=max(rows.held - marks.held + more.held, 0),
         )
+        return live, is_settled
+
+    async def _missing(self, partition: Partition, signs: Signs) -> tuple[list[Traits], bool]:
+        """Return what rows less marks counts too little, and whether no replacement is under
+        way."""
+        if signs.ended is None:
+            return [], True
+        view, is_settled = self._engine.view, True
+        missing = [each async for each in view.withdrawn_without_rows(partition, signs.purged)]
+        async for mark, traits in view.unfinished(partition, signs.purged):
+            if not mark.is_unfinished_replacement:
+                continue  # this release cannot decode it: nothing waits under it
+            is_settled = False
+            successor, change = replacement_of(mark)
+            if await view.row(successor) is not None:
+                continue
+            after = await view.mark(successor)
+            waits = after is None and mark.is_live
+            has_mark_alone = after is not None and after.delivered_at is not None
+            if waits or has_mark_alone:
+                missing.append(Traits(traits.domains, change.due_at, change.held))
+        return missing, is_settled
 
     def _forget_before(self, first: datetime) -> None:
         for partition in [each for each in self._closed if each.slice_start < first]:

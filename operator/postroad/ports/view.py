@@ -11,7 +11,7 @@ Source: 000 Decision; 001; ADR 0004.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Collection, Mapping, Sequence
+from collections.abc import AsyncIterator, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Protocol
@@ -68,6 +68,17 @@ class Counts:
     total: int
     delayed: int
     held: int
+
+    @classmethod
+    def of(cls, traits: Iterable[Traits], now: datetime | None) -> Counts:
+        """Count by what is waited for."""
+        total = delayed = held = 0
+        for each in traits:
+            total += 1
+            held += each.held
+            if now is not None and not each.held and each.due_at is not None:
+                delayed += each.due_at > now
+        return cls(total, delayed, held)
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,6 +201,20 @@ class View(Protocol):
         self, partition: Partition, now: datetime, after: UUID | None = None
     ) -> Counts:
         """Count the marks by the traits of their rows, on the server."""
+        ...
+
+    def withdrawn_without_rows(
+        self, partition: Partition, after: UUID | None = None
+    ) -> AsyncIterator[Traits]:
+        """Yield what the marks of withdrawn turns repeat of rows that are not there, page by page:
+        such a mark is written before its row, and `count_marks` counts it all the same."""
+        ...
+
+    def unfinished(
+        self, partition: Partition, after: UUID | None = None
+    ) -> AsyncIterator[tuple[Mark, Traits]]:
+        """Yield the marks of replacements under way, with what they repeat of their rows, page by
+        page."""
         ...
 
     async def signs(self, partition: Partition) -> Signs:

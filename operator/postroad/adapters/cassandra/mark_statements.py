@@ -127,6 +127,29 @@ COUNT_LATER_MARKS = Statement(
 )
 """As the rows."""
 
+SELECT_WITHDRAWN = Statement(
+    select(
+        "deleted_mails",
+        ("enqueue_id", *TRAIT_COLUMNS),
+        f"{_OWN} AND ending = 'withdrawn' ALLOW FILTERING",
+    ),
+    COUNTING,
+    page_size=PAGE,
+)
+"""Few of a partition, which is counted anyway: asked for only where turns ended otherwise than by
+delivery."""
+
+SELECT_UNFINISHED = Statement(
+    select(
+        "deleted_mails",
+        ("enqueue_id", *TRAIT_COLUMNS, *MARK_COLUMNS),
+        f"{_OWN} AND published = false ALLOW FILTERING",
+    ),
+    COUNTING,
+    page_size=PAGE,
+)
+"""As `SELECT_WITHDRAWN`. `published` is false only of replacements under way."""
+
 DRAW_LINE = Statement(
     "UPDATE {keyspace}.deleted_mails SET purged_through = ?, purged_at = ?, ended_at = ?"
     f" WHERE {PARTITION} AND enqueue_id = {LINE_ID} IF purged_through = ?"

@@ -13,6 +13,7 @@ from postroad.adapters.cassandra import mark_statements as statements
 from postroad.adapters.cassandra import rows
 from postroad.adapters.cassandra.inbox import Row
 from postroad.adapters.cassandra.session import Session, Statement
+from postroad.adapters.cassandra.statements import SELECT_PRESENT
 from postroad.adapters.cassandra.transactions import Transactions, Write
 from postroad.domain.identifiers import FIRST
 from postroad.domain.slices import Partition, TurnKey
@@ -65,6 +66,29 @@ class CassandraMarks:
     ) -> Counts:
         place = (*self._place(partition), after or FIRST)
         return await self._count(statements.COUNT_MARKS, statements.COUNT_LATER_MARKS, place, now)
+
+    async def withdrawn_without_rows(
+        self, partition: Partition, after: UUID | None = None
+    ) -> AsyncIterator[Traits]:
+        place = self._place(partition)
+        async for page in self._session.pages(
+            statements.SELECT_WITHDRAWN, (*place, after or FIRST)
+        ):
+            if not page:
+                continue
+            ids = [row["enqueue_id"] for row in page]
+            found = await self._session.execute(SELECT_PRESENT, (*place, ids))
+            present = {row["enqueue_id"] for row in found}
+            for row in page:
+                if row["enqueue_id"] not in present:
+                    yield rows.traits_of(row)
+
+    async def unfinished(
+        self, partition: Partition, after: UUID | None = None
+    ) -> AsyncIterator[tuple[Mark, Traits]]:
+        place = self._place(partition)
+        async for row in self._each(statements.SELECT_UNFINISHED, *place, after or FIRST):
+            yield rows.mark_of(row), rows.traits_of(row)
 
     async def signs(self, partition: Partition) -> Signs:
         found = await self._session.execute(statements.SELECT_SIGNS, self._place(partition))

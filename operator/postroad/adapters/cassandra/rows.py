@@ -145,6 +145,13 @@ def trait_values(traits: Traits) -> tuple[object, ...]:
     return (traits.domains, bound(traits.due_at), traits.held or UNSET)
 
 
+def traits_of(row: Row) -> Traits:
+    """Return what a mark repeats of its row."""
+    return Traits(
+        tuple(row["domains"] or ()), optional_instant(row["due_at"]), held=bool(row["held"])
+    )
+
+
 def ending_values(ending: Ending) -> tuple[object, ...]:
     """Return an ending in the order of MARK_COLUMNS, without `delivered_at`."""
     successor, change = ending.successor, ending.change

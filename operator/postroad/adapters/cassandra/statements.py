@@ -108,6 +108,11 @@ DELETE_ROWS = Statement(
 DELETE_ROW = Statement(f"DELETE FROM {{keyspace}}.enqueued_mails USING TIMESTAMP ? WHERE {TURN}")
 """One row, for erasing only."""
 
+SELECT_PRESENT = Statement(
+    select("enqueued_mails", ("enqueue_id",), f"{PARTITION} AND enqueue_id IN ?")
+)
+"""Which of some turns have a row."""
+
 SELECT_ROW_IDS = Statement(select("enqueued_mails", ("enqueue_id",), PARTITION), page_size=1000)
 """Which rows an erasure left."""
 

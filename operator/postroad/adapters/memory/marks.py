@@ -9,9 +9,9 @@ from typing import Any, TypeVar
 from uuid import UUID
 
 from postroad.adapters.memory.gate import Gate
-from postroad.adapters.memory.tables import Tables, count, delete, within
+from postroad.adapters.memory.tables import Tables, delete, within
 from postroad.domain.slices import Partition, TurnKey
-from postroad.domain.turns import Ending, Mark, PurgeLine, Traits
+from postroad.domain.turns import Ending, EndingKind, Mark, PurgeLine, Traits
 from postroad.ports.view import Counts, Signs
 
 T = TypeVar("T")
@@ -62,10 +62,38 @@ class MemoryMarks:
     async def count_marks(
         self, partition: Partition, now: datetime, after: UUID | None = None
     ) -> Counts:
-        return await self._step(
-            "count_marks",
-            lambda: count((each for _, each in within(self._tables.traits, partition, after)), now),
-        )
+        def effect() -> Counts:
+            found = within(self._tables.traits, partition, after)
+            return Counts.of((traits for _, traits in found), now)
+
+        return await self._step("count_marks", effect)
+
+    async def withdrawn_without_rows(
+        self, partition: Partition, after: UUID | None = None
+    ) -> AsyncIterator[Traits]:
+        def effect() -> list[Traits]:
+            rows = self._tables.unexpired()
+            return [
+                self._tables.traits[key]
+                for key, mark in within(self._tables.marks, partition, after)
+                if _is_withdrawn(mark) and key not in rows
+            ]
+
+        for traits in await self._step("withdrawn_without_rows", effect):
+            yield traits
+
+    async def unfinished(
+        self, partition: Partition, after: UUID | None = None
+    ) -> AsyncIterator[tuple[Mark, Traits]]:
+        def effect() -> list[tuple[Mark, Traits]]:
+            return [
+                (mark, self._tables.traits[key])
+                for key, mark in within(self._tables.marks, partition, after)
+                if mark.is_unfinished_replacement
+            ]
+
+        for found in await self._step("unfinished", effect):
+            yield found
 
     async def signs(self, partition: Partition) -> Signs:
         return await self._step("signs", lambda: self._tables.signs.get(partition, Signs()))
@@ -148,6 +176,10 @@ class MemoryMarks:
     def _sign(self, partition: Partition, **changes: Any) -> None:
         known = self._tables.signs.get(partition, Signs())
         self._tables.signs[partition] = replace(known, **changes)
+
+
+def _is_withdrawn(mark: Mark) -> bool:
+    return mark.ending is not None and mark.ending.kind is EndingKind.WITHDRAWN
 
 
 def _successor(mark: Mark) -> UUID | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import TypeVar
@@ -12,7 +12,7 @@ from uuid import UUID, uuid4
 from postroad.domain.slices import Partition, TurnKey
 from postroad.domain.turns import Mark, PurgeLine, Traits, Turn, UndecodableRow
 from postroad.ports.clock import Clock
-from postroad.ports.view import FOREVER, ClosedSlice, Counts, DeadLetter, Limits, Record, Signs
+from postroad.ports.view import FOREVER, ClosedSlice, DeadLetter, Limits, Record, Signs
 
 T = TypeVar("T")
 
@@ -130,14 +130,3 @@ def delete(table: dict[TurnKey, T], partition: Partition) -> None:
     """Empty a partition."""
     for key, _ in within(table, partition):
         del table[key]
-
-
-def count(traits: Iterable[Traits], now: datetime | None) -> Counts:
-    """Count by what is waited for."""
-    total = delayed = held = 0
-    for each in traits:
-        total += 1
-        held += each.held
-        if now is not None and not each.held and each.due_at is not None:
-            delayed += each.due_at > now
-    return Counts(total, delayed, held)

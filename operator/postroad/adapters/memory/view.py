@@ -9,7 +9,7 @@ from uuid import UUID
 
 from postroad.adapters.memory.gate import Gate
 from postroad.adapters.memory.marks import MemoryMarks
-from postroad.adapters.memory.tables import Tables, count, within
+from postroad.adapters.memory.tables import Tables, within
 from postroad.domain.clocks import HostTime, Readings
 from postroad.domain.ownership import Identity
 from postroad.domain.slices import Partition, TurnKey
@@ -44,7 +44,7 @@ class MemoryView(MemoryMarks):
     ) -> Counts:
         def effect() -> Counts:
             found = within(self._tables.unexpired(), partition, after)
-            return count((turn.traits for _, turn in found), now)
+            return Counts.of((turn.traits for _, turn in found), now)
 
         return await self._step("count_rows", effect)
 
