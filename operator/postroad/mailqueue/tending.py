@@ -16,7 +16,7 @@ from uuid import UUID
 
 from postroad.domain.lifetimes import is_half_over
 from postroad.domain.orphans import Look
-from postroad.domain.turns import Change, Turn, UndecodableRow
+from postroad.domain.turns import Change, Ending, EndingKind, Traits, Turn, UndecodableRow
 from postroad.errors import Undecodable
 from postroad.mailqueue import protocol
 from postroad.mailqueue.browse import Waiting, waiting
@@ -118,6 +118,18 @@ class Tending:
             if row.mail_id is not None:
                 await self._keep_records(row.mail_id)
             await engine.view.renew_row(row.key)
+            await self._end_if_passed(row)
+
+    async def _end_if_passed(self, row: UndecodableRow) -> None:
+        """End a row that browse start passed before it was renewed: every row there was over, and
+        its mark may be cleaned away. The machine was paused meanwhile, or the process suspended,
+        and without a mark the row that is back is taken for late mail. The limits are read from the
+        view, because a pause leaves cached ones looking fresh (ADR 0016)."""
+        view = self._engine.view
+        passed = (await view.limits()).have_passed(row.key.slice_start)
+        if passed and await view.row(row.key) is not None:
+            ending = Ending(EndingKind.WITHDRAWN, self._engine.clock.now())
+            await view.end(row.key, ending, Traits(()))
 
     async def _keep_records(self, mail_id: UUID) -> None:
         """The records of who is finished are written anew: they have the same lifetime as rows, and

@@ -155,7 +155,8 @@ class View(Protocol):
 
     async def renew_row(self, key: TurnKey) -> None:
         """Write a row again as it is stored, without decoding it, so that its lifetime begins anew.
-        Idempotent; a row that is not there stays away."""
+        Idempotent; a row that is not there stays away, but one that is deleted meanwhile may come
+        back."""
         ...
 
     async def count_rows(

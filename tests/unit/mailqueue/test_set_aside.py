@@ -15,7 +15,7 @@ from postroad.domain.selectors import Selector
 from postroad.domain.slices import TurnKey
 from postroad.domain.turns import Ending, EndingKind, Mark, Turn
 from postroad.telemetry import metrics
-from support.post import LONG, NAME, WINDOW, Post, Process
+from support.post import LONG, NAME, WINDOW, Before, Post, Process
 
 ALL = Selector.all()
 MINUTE = timedelta(minutes=1)
@@ -230,3 +230,35 @@ async def test_letter_of_a_turn_whose_ending_is_unknown_stays(post: Post, proces
 
     assert await process.queue.requeue(ALL) == 0
     assert list(post.tables.letters) == [key.enqueue_id]
+
+
+@pytest.mark.parametrize("is_paused", [False, True], ids=["suspended", "paused"])
+async def test_row_renewed_after_its_slice_was_cleaned_is_no_late_mail(
+    post: Post, process: Process, is_paused: bool
+) -> None:
+    """Another release decoded and flushed it meanwhile; the message of its old turn comes later."""
+    victim = await post.start()
+    await post.enqueue(process, "bad", delay=2.5 * 3600)
+    key = row_of(post, "bad").key
+    post.tables.undecodable.add(key)
+    await post.pass_time(65 * MINUTE)
+
+    async def stand_still() -> None:
+        start = post.clock.elapsed()
+        post.tables.undecodable.clear()
+        assert await process.queue.flush(ALL) == 1
+        assert await post.deliver(process) == ["bad"]
+        while key in post.tables.rows or key in post.tables.marks:
+            await upkeep(post, process, rounds=1)
+        if is_paused:
+            victim.clock.pause(post.clock.elapsed() - start)
+
+    before = Before("renew_row", stand_still)
+    victim.gate.before = before
+    await victim.queue._upkeep._tending.run()
+
+    assert before.happened
+    assert key in post.tables.rows
+    await post.pass_time(60 * MINUTE)
+    assert await post.recover() == []
+    assert post.copies("bad") == 1

@@ -83,11 +83,6 @@ class Tables:
         self.writings += 1
         self.letters[letter.enqueue_id] = replace(letter, written=self.writings)
 
-    def renew(self, key: TurnKey) -> None:
-        """Let a row's lifetime begin anew, whatever its cells are."""
-        if key in self.unexpired():
-            self._age(key)
-
     def mark(self, key: TurnKey) -> Mark | None:
         """Return a turn's own mark, or what a line says of it."""
         line = self.line(key.partition)

@@ -37,7 +37,10 @@ class MemoryView(MemoryMarks):
                 after = key.enqueue_id
 
     async def renew_row(self, key: TurnKey) -> None:
-        await self._step("renew_row", lambda: self._tables.renew(key))
+        """In two steps, as a client reads the row and writes it again."""
+        row = await self._step("read_row", lambda: self._tables.unexpired().get(key))
+        if row is not None:
+            await self._step("renew_row", lambda: self._tables.insert(row))
 
     async def count_rows(
         self, partition: Partition, now: datetime | None, after: UUID | None = None
