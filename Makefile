@@ -26,12 +26,14 @@ lock: setup ## resolve the dependencies anew
 	$(PY) -m uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-emit-find-links --no-header --extra operator -c locks/dev.txt -o locks/run.txt pyproject.toml
 	echo hatchling | $(PY) -m uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-emit-find-links --no-header -c locks/dev.txt -o locks/build.txt -
 
-check: setup ## format, lint, types, import contracts
+check: setup ## format, lint, types, import contracts, dead code
 	@test ! -e operator/__init__.py || { echo "operator/__init__.py would shadow the standard library's operator: remove it"; exit 1; }
 	$(PY) -m ruff format --check operator tests
 	$(PY) -m ruff check operator tests
 	$(PY) -m mypy
 	.venv/bin/lint-imports
+	$(PY) -m vulture operator
+	$(PY) -m vulture operator tests
 
 unit: setup ## the tests that need no server
 	$(PY) -m pytest tests/unit tests/contract operator

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Mapping
 
 import pytest
 from hypothesis import settings
@@ -61,9 +60,3 @@ def _has_program(name: str) -> bool:
         except StackError:
             pass
     return shutil.which(name) is not None
-
-
-@pytest.fixture(scope="session")
-def server_environment() -> Mapping[str, str]:
-    """The variables that name the running servers."""
-    return {name: value for name, value in os.environ.items() if name.startswith("POSTROAD_")}

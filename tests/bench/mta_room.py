@@ -108,18 +108,6 @@ async def _compare_all(base: Path, relay: int, sink: SmtpSink | None) -> list[Re
         await postfix.stop()
 
 
-async def _engine_alone() -> list[Result]:
-    """Measure what is the embedded engine's own: each case has its peer."""
-    base = Path(tempfile.mkdtemp(prefix="postroad-bench-"))
-    base.chmod(0o755)
-    try:
-        syncs = await asyncio.to_thread(mta_syncs.measure, base)
-        slow, lanes = await mta_slow.measure(base), await mta_lanes.measure()
-        return [*syncs, *slow, *lanes, *await mta_recovery.measure(base)]
-    finally:
-        shutil.rmtree(base, ignore_errors=True)
-
-
 class Candidate:
     """One of the two. `processes` gives the ids whose CPU counts."""
 

@@ -62,16 +62,6 @@ class BlobsContract:
         stored = await blobs.put("queue/a", content)
 
         assert (stored.size_bytes, stored.shape.header_size) == (len(content), header_bytes)
-        header = await blobs.get("queue/a", length=stored.shape.header_size)
-        assert header == content[:header_bytes]
-
-    async def test_a_range_is_got_alone(self, blobs: Blobs) -> None:
-        await blobs.put("queue/a", b"0123456789")
-
-        assert await blobs.get("queue/a", 3, 4) == b"3456"
-        assert await blobs.get("queue/a", 8) == b"89"
-        assert await blobs.get("queue/a", 8, 100) == b"89"
-        assert await blobs.get("queue/a", 0, 0) == b""
 
     async def test_a_file_and_a_stream_are_put_like_bytes(
         self, blobs: Blobs, tmp_path: Path

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import ssl
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -17,7 +17,6 @@ from postroad.ports.servers import Checked
 from postroad.settings import from_environment
 from support.certificates import Certificates
 
-Check = Callable[[str, int, Path], Awaitable[dict[str, ServerError | None]]]
 SERVERS = ("rabbitmq", "cassandra", "s3")
 
 

@@ -212,12 +212,6 @@ class Kubernetes(Cluster, NativeServer):
         mark.parent.mkdir(exist_ok=True)
         mark.write_text(identity)
 
-    def image_names(self) -> list[str]:
-        """Return the names of the images the cluster has."""
-        command = [*self._inside(), "ctr", "-n", "k8s.io", "images", "list", "-q"]
-        answer = subprocess.run(command, capture_output=True, text=True, check=True)
-        return answer.stdout.split()
-
     def _inside(self) -> list[str]:
         pid = self.node_pid
         if pid is None:

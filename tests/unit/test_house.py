@@ -6,6 +6,8 @@ import re
 import shutil
 import subprocess
 import sys
+import tomllib
+from importlib.metadata import packages_distributions
 from pathlib import Path
 
 import pytest
@@ -33,7 +35,7 @@ def test_the_source_root_is_never_a_package() -> None:
     assert not (ROOT / "operator" / "__init__.py").exists(), "it would shadow stdlib's operator"
 
 
-def test_a_room_that_nobody_placed_breaks_the_import_contracts(house: Path) -> None:
+def test_a_room_without_a_place_breaks_the_import_contracts(house: Path) -> None:
     (house / "operator/postroad/attic").mkdir()
     (house / "operator/postroad/attic/__init__.py").touch()
 
@@ -86,6 +88,20 @@ def tracked_files() -> list[Path]:
         ["git", "ls-files", "-co", "--exclude-standard"], cwd=ROOT, capture_output=True, text=True
     )
     return [ROOT / name for name in listed.stdout.splitlines() if (ROOT / name).is_file()]
+
+
+def test_every_library_that_is_declared_is_imported() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    declared = [*project["dependencies"], *project["optional-dependencies"]["operator"]]
+    modules = packages_distributions()
+    code = "\n".join(path.read_text() for path in (ROOT / "operator").rglob("*.py"))
+    imported = set(re.findall(r"^\s*(?:import|from) (\w+)", code, re.MULTILINE))
+    provided = {
+        name.lower().replace("_", "-") for module in imported for name in modules.get(module, ())
+    }
+
+    names = {re.split(r"[>=<\[]", each)[0].lower() for each in declared}
+    assert sorted(names - provided) == []
 
 
 needs_a_clone = pytest.mark.skipif(

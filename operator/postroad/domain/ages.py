@@ -9,12 +9,3 @@ AGES: tuple[timedelta, ...] = (
     timedelta.max,
 )
 """5, 10, 20, … 1280 minutes, and everything older."""
-
-
-def limit_of(age: timedelta) -> timedelta:
-    """Return the first limit that an age is below.
-
-    >>> limit_of(timedelta(minutes=7))
-    datetime.timedelta(seconds=600)
-    """
-    return next((limit for limit in AGES if age < limit), timedelta.max)

@@ -54,7 +54,6 @@ class Clients:
         self._limits = limits
         self._clients: dict[str, _Client] = {}
         self._search_at = FEWEST_KEPT
-        self.limits_mails = limits.mails_per_minute is not None
 
     def __len__(self) -> int:
         return len(self._clients)

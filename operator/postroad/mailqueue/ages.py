@@ -118,7 +118,7 @@ class AgesCache:
 
 
 def _ages(pictures: list[_Picture], now: datetime) -> Ages:
-    """Count by the first limit that an age is below, as `domain.ages.limit_of` has it."""
+    """Count each mail under the first limit of AGES that its age is below."""
     reached = [(now - limit).timestamp() for limit in AGES[:-1]]
     counts: dict[str, dict[timedelta, int]] = defaultdict(lambda: dict.fromkeys(AGES, 0))
     for picture in pictures:

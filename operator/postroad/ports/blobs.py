@@ -36,9 +36,8 @@ class Blobs(Protocol):
         Raises: as `put`."""
         ...
 
-    async def get(self, key: str, first: int = 0, length: int | None = None) -> bytes:
-        """Return `length` bytes from offset `first` (all when None).
-        Raises: BlobMissing, BlobsUnavailable, BlobsRefused."""
+    async def get(self, key: str) -> bytes:
+        """Return the whole object. Raises: BlobMissing, BlobsUnavailable, BlobsRefused."""
         ...
 
     def stream(self, key: str) -> AsyncIterator[bytes]:

@@ -73,7 +73,6 @@ class LaneLog:
     ) -> None:
         self.lane = lane
         self.segments = list(segments_found or ())
-        self.syncs = 0
         self._files, self._layout, self._shape = files, layout, shape
         self._threads, self._salt, self._now_us, self._stop = threads, salt, now_us, stop
         self._current: Segment | None = None
@@ -229,7 +228,6 @@ class LaneLog:
             batch.segment.written = batch.offset + sum(map(len, batch.parts))
         self._in_flight = []
         if sync:
-            self.syncs += 1
             self._landed(target)
         if self._wanted > self.durable:
             self._take_off(sync=True)

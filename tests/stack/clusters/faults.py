@@ -6,10 +6,8 @@ behind when a process is killed, and whose drift begins anew at each change (ADR
 """
 
 import mmap
-import os
 import struct
 import time
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -40,11 +38,6 @@ class Clock:
     anchor_ns: int = 0
     offset_ns: int = 0
     drift_ppb: int = 0
-
-    def offset_seconds(self, now_ns: int) -> float:
-        """Return how far it is ahead at a time of the machine's clock."""
-        drifted = (now_ns - self.anchor_ns) * self.drift_ppb // NS if self.drift_ppb else 0
-        return (self.offset_ns + drifted) / NS
 
 
 @dataclass(frozen=True)
@@ -99,8 +92,3 @@ class Faults:
             shared[:8] = struct.pack("=Q", sequence | 1)  # readers wait until it is even again
             shared[8:] = LAYOUT.pack(0, *fields, delay)[8:]
             shared[:8] = struct.pack("=Q", (sequence | 1) + 1)
-
-
-def is_preloadable(environment: Mapping[str, str] = os.environ) -> bool:
-    """Tell whether this very process follows such controls."""
-    return "POSTROAD_FAULTS_FILE" in environment

@@ -51,12 +51,11 @@ class MemoryBlobs:
 
         await self._gate("blobs", "put_new", effect)
 
-    async def get(self, key: str, first: int = 0, length: int | None = None) -> bytes:
+    async def get(self, key: str) -> bytes:
         def effect() -> bytes:
             if key not in self._bucket.objects:
                 raise BlobMissing(f"there is no object {key}")
-            body = self._bucket.objects[key]
-            return body[first:] if length is None else body[first : first + length]
+            return self._bucket.objects[key]
 
         return await self._gate("blobs", "get", effect)
 

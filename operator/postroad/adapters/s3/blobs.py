@@ -37,8 +37,8 @@ class S3Blobs:
     async def put_new(self, key: str, body: bytes) -> None:
         await self._objects.put_new(key, body)
 
-    async def get(self, key: str, first: int = 0, length: int | None = None) -> bytes:
-        return b"" if length == 0 else await self._objects.get(key, first, length)
+    async def get(self, key: str) -> bytes:
+        return await self._objects.get(key)
 
     async def stream(self, key: str) -> AsyncIterator[bytes]:
         async for chunk in self._objects.stream(key):

@@ -90,14 +90,10 @@ class Objects:
                 raise translated(error) from error
             await self.put(key, body)
 
-    async def get(self, key: str, first: int, length: int | None) -> bytes:
-        """Return a range, or from `first` to the end. Errors as `put`, and BlobMissing."""
+    async def get(self, key: str) -> bytes:
+        """Return the whole object. Errors as `put`, and BlobMissing."""
         try:
-            if length is not None:
-                part = await obstore.get_range_async(self._reading, key, start=first, length=length)
-                return bytes(part)
-            options = {"range": {"offset": first}} if first else {}
-            answer = await obstore.get_async(self._reading, key, options=options)  # type: ignore[arg-type]
+            answer = await obstore.get_async(self._reading, key)
             return bytes(await answer.bytes_async())
         except FAILURES as error:
             raise translated(error) from error

@@ -1,1 +1,0 @@
-"""Reserved for the REST API for people who run queues; empty."""
