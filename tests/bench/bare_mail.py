@@ -35,7 +35,6 @@ TURN = Turn(
     envelope=Envelope("a@example.org", ("b@example.net",), "measured"),
     blob_key="",
     size_bytes=2000,
-    header_size=21,
     accepted_at=datetime(2026, 1, 1, tzinfo=UTC),
     enqueued_at=datetime(2026, 1, 1, tzinfo=UTC),
 )

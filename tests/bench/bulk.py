@@ -143,7 +143,6 @@ class Bulk:
                 envelope=Envelope("sender@origin.example", (recipient,), name),
                 blob_key=f"{self.name}/{at:%Y/%m/%d}/{key.enqueue_id}",
                 size_bytes=OBJECT_BYTES,
-                header_size=100,
                 accepted_at=at,
                 enqueued_at=at,
                 attempt=index % 2,

@@ -79,7 +79,6 @@ class ViewAlone:
             envelope=ENVELOPE,
             blob_key=f"{engine.name}/{accepted_at:%Y/%m/%d}/{mail_id}",
             size_bytes=SIZE_BYTES,
-            header_size=0,
             accepted_at=accepted_at,
             enqueued_at=accepted_at,
         )

@@ -61,7 +61,6 @@ def turn(number: int = 1, partition: Partition = PARTITION) -> Turn:
         envelope=Envelope("a@example.org", ("b@example.net",)),
         blob_key=f"queue/2026/01/01/{number}",
         size_bytes=1000,
-        header_size=100,
         accepted_at=NOW,
         enqueued_at=NOW,
     )

@@ -95,7 +95,7 @@ async def cost_of_cleaning(session: CountingSession, mails: int) -> Counter[Stat
 def _turn(number: int) -> Turn:
     envelope = Envelope(None, ("b@example.net",))
     key = TurnKey(START, number % BUCKETS, id_at(START, number, number))
-    return Turn(key, key.enqueue_id, envelope, "b", 1, 1, START, START, None)
+    return Turn(key, key.enqueue_id, envelope, "b", 1, START, START, None)
 
 
 async def test_cleaning_a_slice_costs_the_same_for_many_mails_as_for_few(keyspace: str) -> None:

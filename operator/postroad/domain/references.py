@@ -32,7 +32,6 @@ class Reference:
     mail_id: UUID
     blob_key: str
     size_bytes: int
-    header_size: int
     accepted_at: datetime
     due_at: datetime | None
     attempt: int
@@ -51,7 +50,6 @@ class Reference:
             mail_id=turn.mail_id,
             blob_key=turn.blob_key,
             size_bytes=turn.size_bytes,
-            header_size=turn.header_size,
             accepted_at=turn.accepted_at,
             due_at=turn.due_at,
             attempt=turn.attempt,
@@ -87,7 +85,6 @@ class Reference:
             envelope=self.envelope,
             blob_key=self.blob_key,
             size_bytes=self.size_bytes,
-            header_size=self.header_size,
             accepted_at=self.accepted_at,
             enqueued_at=moment_of(self.key.enqueue_id),
             due_at=self.due_at,

@@ -29,7 +29,7 @@ class Turn:
 
     `envelope.recipients` are those left. `due_at` is None when the mail was due at once.
     `attempt` counts the attempts already made. `blob_key` names the one object that all turns of a
-    mail share; its first `header_size` bytes are the header with the blank line.
+    mail share.
 
     `previous` are the turns that administration replaced on the way to this one since the mail was
     last handed out by the rules: each may still be in some consumer's hands, so they are asked
@@ -42,7 +42,6 @@ class Turn:
     envelope: Envelope
     blob_key: str
     size_bytes: int
-    header_size: int
     accepted_at: datetime
     enqueued_at: datetime
     due_at: datetime | None = None

@@ -3,11 +3,12 @@
 ::
 
     {"v": 1, "slice": 1767261600, "bucket": 2, "id": "…", "mail": "…", "blob": "…",
-     "size": 1234, "header": 310, "accepted": "2026-01-01T10:00:00.000001+00:00", "due": null,
+     "size": 1234, "header": 0, "accepted": "2026-01-01T10:00:00.000001+00:00", "due": null,
      "attempt": 0, "error": null, "previous": [[slice, bucket, id], …], "claim": false,
      "crashes": 0, "envelope": {"sender": …, "recipients": […], "name": …, "attributes": {…},
      "origin": {…} | null, "dsn": {…} | null} | null}
 
+`header` is always 0 and is not read.
 A `previous` that names the message's own `id` says that the message is a repetition.
 
 A reader refuses what it does not know entirely, so a new field is a new version: the message then
@@ -78,7 +79,7 @@ def _dump(reference: Reference, envelope: Envelope | None) -> bytes:
         "mail": str(reference.mail_id),
         "blob": reference.blob_key,
         "size": reference.size_bytes,
-        "header": reference.header_size,
+        "header": 0,  # releases before this one refuse a message without a number here
         "accepted": reference.accepted_at.isoformat(),
         "due": reference.due_at.isoformat() if reference.due_at else None,
         "attempt": reference.attempt,
@@ -138,7 +139,6 @@ def _reference(values: Any) -> Reference:
         mail_id=mail_id,
         blob_key=_typed(values["blob"], str),
         size_bytes=_natural(values["size"]),
-        header_size=_natural(values["header"]),
         accepted_at=_moment(values["accepted"]),
         due_at=None if due is None else _moment(due),
         attempt=_natural(values["attempt"]),

@@ -69,7 +69,6 @@ async def _enqueue(engine: Engine, mail: Mail, delay: timedelta) -> UUID:
         envelope=mail.envelope,
         blob_key=blob_key,
         size_bytes=stored.size_bytes,
-        header_size=stored.shape.header_size,
         shape=stored.shape,
         accepted_at=accepted_at,
         enqueued_at=accepted_at,

@@ -28,7 +28,7 @@ from postroad.domain.turns import Change, Ending, EndingKind, Mark, Turn
 NOW = datetime(2026, 1, 1, 10, 20, tzinfo=UTC)
 HOUR = timedelta(hours=1)
 KEY = place(id_at(NOW, 0, 5), HOUR, 3)
-TURN = Turn(KEY, UUID(int=1), Envelope(None, ("b@example.net",)), "blob", 1, 1, NOW, NOW)
+TURN = Turn(KEY, UUID(int=1), Envelope(None, ("b@example.net",)), "blob", 1, NOW, NOW)
 FIRST = Reference.to(TURN, claim=False)
 AGAIN = Reference.to(TURN, claim=True)
 REPETITION = Reference.repeating(TURN)

@@ -18,7 +18,7 @@ MINUTE = timedelta(minutes=1)
 
 def turn(age: timedelta = 2 * MINUTE, number: int = 0) -> Turn:
     key = TurnKey(NOW, 0, id_at(NOW - age, 0, number))
-    return Turn(key, UUID(int=0), Envelope(None, ("b@example.net",)), "b", 1, 1, NOW, NOW)
+    return Turn(key, UUID(int=0), Envelope(None, ("b@example.net",)), "b", 1, NOW, NOW)
 
 
 def look(waiting: int, messages: int | None) -> Look:

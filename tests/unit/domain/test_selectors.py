@@ -20,7 +20,6 @@ TURN = Turn(
     ),
     blob_key="k",
     size_bytes=10,
-    header_size=5,
     accepted_at=NOW - timedelta(hours=2),
     enqueued_at=NOW,
 )

@@ -22,7 +22,7 @@ def key(sequence: int) -> TurnKey:
 
 def turn() -> Turn:
     envelope = Envelope("a@example.org", ("b@example.net", "c@example.com"))
-    return Turn(key(0), UUID(int=1), envelope, "blob", 10, 4, NOW, NOW)
+    return Turn(key(0), UUID(int=1), envelope, "blob", 10, NOW, NOW)
 
 
 REPLACED = Ending(EndingKind.REPLACED, NOW, key(1), Change.nothing(turn()))

@@ -409,7 +409,7 @@ class _Edit:
 def _turn(turn: int, held: bool, previous: tuple[int, ...]) -> Turn:
     chain = tuple(key(each) for each in previous)
     envelope = Envelope(None, WHO)
-    return Turn(key(turn), UUID(int=0), envelope, "b", 1, 1, NOW, NOW, None, held, 0, None, chain)
+    return Turn(key(turn), UUID(int=0), envelope, "b", 1, NOW, NOW, None, held, 0, None, chain)
 
 
 def _unclaimed(state: State, turn: int) -> tuple[int, ...]:

@@ -85,7 +85,7 @@ def turn_values(turn: Turn) -> tuple[object, ...]:
         UNSET if envelope.dsn is None else _dsn_values(dsn),
         turn.blob_key,
         turn.size_bytes,
-        turn.header_size,
+        0,  # header_size: unread; releases before this one set a row without it aside
         turn.accepted_at,
         turn.enqueued_at,
         bound(turn.due_at),
@@ -127,7 +127,6 @@ def turn_of(row: Row) -> Turn:
         ),
         blob_key=row["blob_key"],
         size_bytes=row["size_bytes"],
-        header_size=row["header_size"],
         accepted_at=instant(row["accepted_at"]),
         enqueued_at=instant(row["enqueued_at"]),
         due_at=optional_instant(row["due_at"]),
@@ -379,7 +378,7 @@ def _mapping(stored: Mapping[Any, Any] | None) -> Mapping[Any, Any]:
     return MappingProxyType(dict(stored)) if stored else _EMPTY
 
 
-_NEVER_MISSING = ("mail_id", "blob_key", "size_bytes", "header_size", "attempt")
+_NEVER_MISSING = ("mail_id", "blob_key", "size_bytes", "attempt")
 _NAIVE_EPOCH = EPOCH.replace(tzinfo=None)
 _EMPTY: Mapping[Any, Any] = MappingProxyType({})
 _NO_ORIGIN = Origin()
