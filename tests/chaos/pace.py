@@ -89,5 +89,5 @@ QUICK = Pace(
     administration=1.5,
     fault_every=10,
     fault_lasts=(2, 40),
-    patience=240,
+    patience=600,
 )
