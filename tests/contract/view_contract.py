@@ -847,6 +847,38 @@ class ViewContract:
         assert [each async for each in view.buried()] == []
         assert await view.count_buried() == 0
 
+    async def test_a_letter_that_was_deleted_is_not_believed_when_it_is_there_again(
+        self, view: View
+    ) -> None:
+        """As a server brings it back that missed the deletion."""
+        letter = DeadLetter(key(1).enqueue_id, "2026-01", NOW, "550 no", turn())
+        await view.bury(letter)
+        await view.unbury(letter)
+
+        await view.bury(letter)
+
+        assert [each async for each in view.buried()] == [letter]
+        assert await view.letter("2026-01", key(1).enqueue_id) is None
+        await view.unbury(letter)
+        assert await view.count_buried() == 0
+
+    async def test_a_message_that_was_no_reference_can_be_buried_again(self, view: View) -> None:
+        """It is handed back to the broker, and may come again."""
+        letter = DeadLetter(key(2).enqueue_id, "2026-01", NOW, "unreadable", None, b"\xff\x00")
+        await view.bury(letter)
+        await view.unbury(letter)
+
+        await view.bury(letter)
+
+        assert await view.letter("2026-01", key(2).enqueue_id) == letter
+
+    async def test_a_letter_that_was_not_read_is_not_written_anew(self, view: View) -> None:
+        letter = DeadLetter(key(1).enqueue_id, "2026-01", NOW, "550 no", turn())
+        await view.bury(letter)
+
+        with pytest.raises(ValueError, match="as `letter` returned it"):
+            await view.rebury(letter)
+
     # The whole
 
     async def test_each_host_tells_its_time(self, view: View) -> None:

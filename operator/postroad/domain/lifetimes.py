@@ -24,6 +24,14 @@ Cassandra gathers hints for three hours (max_hint_window) and discards those old
 DEAD_LETTER_LIFETIME = timedelta(days=30)
 """How long a dead letter is kept where nothing else is said."""
 
+DEAD_LETTER_MEMORY = timedelta(days=100)
+"""How long a view remembers that a dead letter was deleted. Much longer than letters live, and than
+a Cassandra node may be away that is neither repaired nor replaced."""
+
+DEAD_LETTER_RETURN = timedelta(days=9)
+"""A dead letter that is younger was not deleted before: its tombstone would be there, which
+Cassandra keeps for ten days (`gc_grace_seconds` of a table that sets none)."""
+
 _MINUTE, _HOUR, _DAY = timedelta(minutes=1), timedelta(hours=1), timedelta(days=1)
 
 

@@ -3,17 +3,20 @@
 A claim keeps a requeue away meanwhile. The bytes are deleted only while no other process can have
 had the claim since the letter was read, and while the turn's mark still tells a letter that was
 buried from one that a suspended process wrote after the turn had ended otherwise; else the audit
-decides, as it does for whatever a discard that stopped half way leaves.
+decides, as it does for whatever a discard that stopped half way leaves, and for letters that are
+old enough to have come back with a server which missed their deletion.
 """
 
 from __future__ import annotations
 
 from uuid import UUID
 
+from postroad.domain.identifiers import moment_of
+from postroad.domain.lifetimes import DEAD_LETTER_RETURN
 from postroad.domain.selectors import Selector
 from postroad.mailqueue.endings import delete_bytes
 from postroad.mailqueue.engine import Engine
-from postroad.mailqueue.requeue import end_as_dead, selected
+from postroad.mailqueue.requeue import end_as_dead, letter_of, selected
 from postroad.ports.view import DeadLetter
 
 
@@ -34,7 +37,7 @@ async def discard_letter(engine: Engine, letter: DeadLetter) -> bool:
     if not await engine.view.claim(letter.enqueue_id, owner, engine.timing.claim):
         return False
     try:
-        current = await engine.view.letter(letter.month, letter.enqueue_id)
+        current = await letter_of(engine, letter)
         if current is None or current.requeued_as is not None or not current.is_decoded:
             return False
         if current.turn is not None:
@@ -49,8 +52,14 @@ async def discard_letter(engine: Engine, letter: DeadLetter) -> bool:
         limits = await engine.bearings.limits()
         if current.turn is None or limits.have_passed(current.turn.key.slice_start):
             return True
-        if was_ours:
+        if was_ours and _was_never_deleted(engine, current):
             await delete_bytes(engine, [current.turn.blob_key])
         return True
     finally:
         await engine.view.release_claim(letter.enqueue_id, owner)
+
+
+def _was_never_deleted(engine: Engine, letter: DeadLetter) -> bool:
+    """Whether this cannot be a letter that was requeued and is back since, unknown to the view: a
+    release that leaves no note may have done it. Then the mail may wait on these bytes."""
+    return engine.clock.now() - moment_of(letter.enqueue_id) < DEAD_LETTER_RETURN

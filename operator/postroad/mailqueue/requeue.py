@@ -53,10 +53,20 @@ async def requeue_letter(engine: Engine, letter: DeadLetter) -> bool:
     if not await engine.view.claim(letter.enqueue_id, owner, engine.timing.claim):
         return False
     try:
-        current = await engine.view.letter(letter.month, letter.enqueue_id)
+        current = await letter_of(engine, letter)
         return current is not None and await _requeue(engine, current)
     finally:
         await engine.view.release_claim(letter.enqueue_id, owner)
+
+
+async def letter_of(engine: Engine, listed: DeadLetter) -> DeadLetter | None:
+    """Return a letter that was listed as it stands now, None when it is gone. One that came back
+    with a server which missed its deletion, or that a suspended process buried again, is deleted
+    once more: its mail is over, or waits. To be asked under the letter's claim."""
+    current = await engine.view.letter(listed.month, listed.enqueue_id)
+    if current is None and listed.turn is not None:
+        await engine.view.unbury(listed)
+    return current
 
 
 async def _requeue(engine: Engine, letter: DeadLetter) -> bool:

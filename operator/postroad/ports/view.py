@@ -23,6 +23,9 @@ from postroad.domain.ownership import Identity
 from postroad.domain.slices import Partition, TurnKey
 from postroad.domain.turns import Ending, Mark, PurgeLine, Traits, Turn, UndecodableRow
 
+NOT_READ = "a dead letter can be written anew only as `letter` returned it"
+"""What `View.rebury` says of any other."""
+
 FOREVER = timedelta.max
 """The lifetime of what never expires."""
 
@@ -336,15 +339,17 @@ class View(Protocol):
 
     async def rebury(self, letter: DeadLetter) -> None:
         """Write anew a dead letter that `letter` returned, changed. No effect where it was written
-        or deleted since it was read; only reading it tells. Durable, idempotent."""
+        or deleted since it was read; only reading it tells. Durable, idempotent.
+        Raises: ValueError for a letter that does not say which of its writings was read."""
         ...
 
     async def letter(self, month: str, enqueue_id: UUID) -> DeadLetter | None:
-        """Return one dead letter."""
+        """Return one dead letter; None where it was deleted, though `buried` may still yield it."""
         ...
 
     def buried(self) -> AsyncIterator[DeadLetter]:
-        """Yield dead letters, oldest month first, in the order of their ids."""
+        """Yield dead letters, oldest month first, in the order of their ids. A server that missed a
+        deletion may bring a letter back: this and `count_buried` say so, `letter` does not."""
         ...
 
     async def count_buried(self) -> int:
@@ -352,7 +357,8 @@ class View(Protocol):
         ...
 
     async def unbury(self, letter: DeadLetter) -> None:
-        """Delete a dead letter. Idempotent."""
+        """Delete a dead letter; one that has a turn, for good: `letter` does not return it for
+        `DEAD_LETTER_MEMORY`, even if it is there again. Idempotent."""
         ...
 
     # The whole

@@ -148,3 +148,13 @@ def test_later_limits_have_later_timestamps(limit: datetime) -> None:
     earlier = rows.own_timestamp(limit - timedelta(microseconds=1))
 
     assert earlier + 1 == rows.own_timestamp(limit)
+
+
+def test_a_dead_letter_without_a_reason_is_set_aside() -> None:
+    """It does not say when it was written, so it cannot be written anew or deleted."""
+    letter = DeadLetter(UUID(int=1), "2026-01", NOW, "no", None, b"body")
+    row = stored(statements.LETTER_COLUMNS, rows.letter_values("mail.out", letter))
+
+    found = rows.letter_of(row | {"reason": None})
+
+    assert (found.is_decoded, found.reason, found.turn) == (False, "", None)

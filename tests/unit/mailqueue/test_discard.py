@@ -12,6 +12,8 @@ from postroad.adapters.memory.gate import Fault, Step, Stopped, at
 from postroad.domain.selectors import Selector
 from postroad.domain.turns import Ending, EndingKind, Mark
 from postroad.errors import PostroadError
+from postroad.mailqueue import dead
+from postroad.ports.view import DeadLetter
 from support.post import Before, Post, Process
 
 ALL = Selector.all()
@@ -108,6 +110,107 @@ async def test_suspended_discard_takes_no_bytes_of_a_mail_requeued_meanwhile(
     process.gate.before = Before("unbury", sleep)
     await process.queue.discard(ALL)
 
+    assert await post.recover() == ["mail"]
+
+
+async def with_a_letter_that_came_back(post: Post, process: Process) -> None:
+    """A mail waits that was requeued, and its letter is there again, as a Cassandra node brings it
+    back that was away for longer than the others keep the deletion. A mail that is held for longer
+    keeps browse start, so that the mark of the letter's turn is there too."""
+    await post.enqueue(process, "held")
+    await process.queue.hold(ALL)
+    await bury(post, process, "mail")
+    [letter] = post.tables.letters.values()
+    assert await process.queue.requeue(ALL) == 1
+    post.tables.bury(letter)
+
+
+@pytest.mark.parametrize("days", [0, 5])
+async def test_letter_that_came_back_is_discarded_without_the_bytes_of_the_requeued_mail(
+    post: Post, process: Process, days: int
+) -> None:
+    await with_a_letter_that_came_back(post, process)
+    await post.pass_time(timedelta(days=days))
+
+    assert await process.queue.discard(ALL) == 0
+
+    assert post.tables.letters == {}
+    assert "mail" in await post.recover()
+    assert post.copies("mail") == 1
+
+
+async def test_letter_that_came_back_is_not_requeued_again(post: Post, process: Process) -> None:
+    await with_a_letter_that_came_back(post, process)
+
+    assert await process.queue.requeue(ALL) == 0
+
+    assert post.tables.letters == {}
+    assert await post.recover() == ["mail"]
+    assert post.copies("mail") == 1
+
+
+async def test_letter_that_came_back_half_requeued_is_not_gone_on_with(
+    post: Post, process: Process
+) -> None:
+    """The node had seen the requeue begin."""
+    await bury(post, process, "mail")
+    seen: list[DeadLetter] = []
+
+    async def see() -> None:
+        seen.extend(post.tables.letters.values())
+
+    process.gate.before = Before("publish", see)
+    assert await process.queue.requeue(ALL) == 1
+    assert await post.deliver(process) == ["mail"]
+    post.tables.bury(seen[0])
+
+    await post.pass_time(20 * MINUTE)
+    assert await post.recover() == []
+
+    assert post.tables.letters == {}
+    assert post.copies("mail") == 1
+
+
+async def test_letter_of_a_release_without_notes_that_came_back_leaves_bytes_to_the_audit(
+    post: Post, process: Process
+) -> None:
+    """Nothing tells that it was requeued but its age."""
+    await with_a_letter_that_came_back(post, process)
+    post.tables.gone.clear()
+    for _ in range(10 * 24):
+        await post.pass_time(60 * MINUTE)
+    [letter] = post.tables.letters.values()
+    assert letter.turn is not None
+    assert not (await process.queue._engine.bearings.limits()).have_passed(
+        letter.turn.key.slice_start
+    )
+
+    assert await process.queue.discard(ALL) == 1
+
+    assert letter.turn.blob_key in post.blobs
+
+
+async def test_letter_that_a_suspended_consumer_buries_again_takes_nothing_of_the_requeued_mail(
+    post: Post, process: Process
+) -> None:
+    await post.enqueue(process, "held")
+    await process.queue.hold(ALL)
+    await post.enqueue(process, "mail")
+    victim, other = await post.start(), await post.start()
+    consumer, item = await post.take(victim)
+    victim.gate.plan = lambda step: Fault.AWAY if step.operation == "claim" else None
+
+    async def sleep() -> None:
+        turn = post.tables.live()[-1]
+        await dead.bury(other.queue._engine, turn, turn.envelope, "too often")
+        await post.pass_time(3 * MINUTE)
+        assert await other.queue.requeue(ALL) == 1
+
+    victim.gate.before = Before("bury", sleep)
+    await item.reject("no")
+    await consumer.close()
+
+    assert await process.queue.discard(ALL) == 0
     assert await post.recover() == ["mail"]
 
 

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 
 from postroad.adapters.cassandra import mark_statements, statements
+from postroad.adapters.cassandra.letters import month_of_gone
 from postroad.adapters.cassandra.schema import has_table
 from postroad.adapters.cassandra.session import Session, Statement
 from postroad.domain.clocks import AGREEING
@@ -90,7 +91,8 @@ async def _partitions(session: Session, table: str, queue: str) -> AsyncIterator
     """Months of letters are as noted, for a scan may meet too many deletions in one of them."""
     if table == "dead_letters":
         async for page in session.pages(statements.SELECT_MONTHS, (queue,)):
-            yield [(queue, row["month"]) for row in page]
+            months = [row["month"] for row in page]
+            yield [(queue, each) for month in months for each in (month, month_of_gone(month))]
         return
     async for page in session.pages(statements.PARTITIONS[table], (queue,)):
         yield [tuple(row.values()) for row in page]

@@ -23,6 +23,11 @@ Range = tuple[UUID, UUID]
 """Ids after the first, up to and with the second."""
 
 
+def month_of_gone(month: str) -> str:
+    """Return the partition of the notes about letters of a month that were deleted."""
+    return f"{month} gone"
+
+
 class LetterReader:
     """Reads the letters of one queue. It remembers at which ids a month is divided, so that what
     was refused once is not asked for again."""

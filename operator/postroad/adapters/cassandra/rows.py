@@ -241,6 +241,8 @@ def letter_of(row: Row) -> DeadLetter:
 
 
 def _letter_of(row: Row) -> DeadLetter:
+    if row["reason"] is None:
+        raise Undecodable("a letter without a reason does not say when it was written")
     return DeadLetter(
         enqueue_id=row["enqueue_id"],
         month=row["month"],

@@ -20,6 +20,7 @@ from postroad.adapters.cassandra.cql import (
     select,
 )
 from postroad.adapters.cassandra.session import Statement
+from postroad.domain.lifetimes import DEAD_LETTER_MEMORY
 
 ROW_COLUMNS = (
     "slice_start",
@@ -225,10 +226,18 @@ SELECT_LETTER = Statement(
     select(
         "dead_letters",
         (*LETTER_COLUMNS, "writetime(reason) AS written"),
-        "queue = ? AND month = ? AND enqueue_id = ?",
+        "queue = ? AND month IN ? AND enqueue_id = ?",
     )
 )
-"""One letter, to see whether another process gave it a new turn already; when it was written."""
+"""One letter, to see whether another process gave it a new turn already; when it was written.
+Beside it the note that it was deleted (`NOTE_GONE`)."""
+
+NOTE_GONE = Statement(
+    insert("dead_letters", ("queue", "month", "enqueue_id"))
+    + f" USING TTL {round(DEAD_LETTER_MEMORY.total_seconds())}"
+)
+"""In a month of its own, which no list of months names, so that no reader takes it for a letter.
+It needs no tombstone, so a node that was away for long cannot undo it."""
 
 NOTE_MONTH = Statement(insert("dead_letter_months", ("queue", "month")))
 """Before the letter, so that no letter is ever unlisted."""

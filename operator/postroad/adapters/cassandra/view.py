@@ -12,7 +12,7 @@ from uuid import UUID, uuid4
 
 from postroad.adapters.cassandra import rows, statements
 from postroad.adapters.cassandra.erasure import erase_queue
-from postroad.adapters.cassandra.letters import LetterReader
+from postroad.adapters.cassandra.letters import LetterReader, month_of_gone
 from postroad.adapters.cassandra.marks import CassandraMarks, gathering
 from postroad.adapters.cassandra.session import Session
 from postroad.domain.clocks import Readings
@@ -20,7 +20,7 @@ from postroad.domain.identifiers import FIRST
 from postroad.domain.ownership import Identity
 from postroad.domain.slices import Partition, TurnKey
 from postroad.domain.turns import Turn, UndecodableRow
-from postroad.ports.view import ClosedSlice, Counts, DeadLetter, Limits, Record
+from postroad.ports.view import NOT_READ, ClosedSlice, Counts, DeadLetter, Limits, Record
 
 
 class CassandraView(CassandraMarks):
@@ -168,14 +168,18 @@ class CassandraView(CassandraMarks):
         await self._session.execute(statements.BURY, rows.letter_values(self._queue, letter))
 
     async def rebury(self, letter: DeadLetter) -> None:
-        assert letter.written is not None  # the contract: it was read
+        if letter.written is None:
+            raise ValueError(NOT_READ)
         values = rows.letter_values(self._queue, letter)
         await self._session.execute(statements.REBURY, (*values, letter.written + 1))
 
     async def letter(self, month: str, enqueue_id: UUID) -> DeadLetter | None:
+        gone = month_of_gone(month)
         found = await self._session.execute(
-            statements.SELECT_LETTER, (self._queue, month, enqueue_id)
+            statements.SELECT_LETTER, (self._queue, [month, gone], enqueue_id)
         )
+        if any(row["month"] == gone for row in found):
+            return None
         return rows.letter_of(found[0]) if found else None
 
     async def buried(self) -> AsyncIterator[DeadLetter]:
@@ -188,6 +192,9 @@ class CassandraView(CassandraMarks):
         return sum([await self._letters.count(month) for month in months])
 
     async def unbury(self, letter: DeadLetter) -> None:
+        if letter.turn is not None:
+            note = (self._queue, month_of_gone(letter.month), letter.enqueue_id)
+            await self._session.execute(statements.NOTE_GONE, note)
         place = (self._queue, letter.month, letter.enqueue_id)
         for found in await self._session.execute(statements.SELECT_BURIED_AT, place):
             await self._session.execute(statements.UNBURY, (found["written"] + 1, *place))

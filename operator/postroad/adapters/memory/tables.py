@@ -9,6 +9,7 @@ from datetime import datetime, timedelta
 from typing import TypeVar
 from uuid import UUID, uuid4
 
+from postroad.domain.lifetimes import DEAD_LETTER_MEMORY
 from postroad.domain.slices import Partition, TurnKey
 from postroad.domain.turns import Mark, PurgeLine, Traits, Turn, UndecodableRow
 from postroad.ports.clock import Clock
@@ -34,6 +35,9 @@ class Tables:
     as_of: datetime | None = None
     slices: dict[datetime, ClosedSlice] = field(default_factory=dict)
     letters: dict[UUID, DeadLetter] = field(default_factory=dict)
+    gone: dict[UUID, datetime] = field(default_factory=dict)
+    """Letters that were deleted, and until when that is remembered."""
+
     writings: int = 0
     """Of letters, so far."""
 
@@ -82,6 +86,16 @@ class Tables:
         """Write a dead letter."""
         self.writings += 1
         self.letters[letter.enqueue_id] = replace(letter, written=self.writings)
+
+    def unbury(self, letter: DeadLetter) -> None:
+        """Delete a dead letter."""
+        if letter.turn is not None:
+            self.gone[letter.enqueue_id] = self.clock.now() + DEAD_LETTER_MEMORY
+        self.letters.pop(letter.enqueue_id, None)
+
+    def is_gone(self, enqueue_id: UUID) -> bool:
+        """Return whether it is remembered that a letter was deleted."""
+        return enqueue_id in self.gone and self.clock.now() < self.gone[enqueue_id]
 
     def mark(self, key: TurnKey) -> Mark | None:
         """Return a turn's own mark, or what a line says of it."""

@@ -14,7 +14,15 @@ from postroad.domain.clocks import HostTime, Readings
 from postroad.domain.ownership import Identity
 from postroad.domain.slices import Partition, TurnKey
 from postroad.domain.turns import Turn, UndecodableRow
-from postroad.ports.view import ClosedSlice, Counts, DeadLetter, Limits, Record, TableOptions
+from postroad.ports.view import (
+    NOT_READ,
+    ClosedSlice,
+    Counts,
+    DeadLetter,
+    Limits,
+    Record,
+    TableOptions,
+)
 
 
 class MemoryView(MemoryMarks):
@@ -168,6 +176,8 @@ class MemoryView(MemoryMarks):
     async def rebury(self, letter: DeadLetter) -> None:
         def effect() -> None:
             found = self._tables.letters.get(letter.enqueue_id)
+            if letter.written is None:
+                raise ValueError(NOT_READ)
             if found is not None and found.written == letter.written:
                 self._tables.bury(letter)
 
@@ -176,7 +186,9 @@ class MemoryView(MemoryMarks):
     async def letter(self, month: str, enqueue_id: UUID) -> DeadLetter | None:
         def effect() -> DeadLetter | None:
             letter = self._tables.letters.get(enqueue_id)
-            return letter if letter is not None and letter.month == month else None
+            if letter is None or letter.month != month or self._tables.is_gone(enqueue_id):
+                return None
+            return letter
 
         return await self._step("letter", effect)
 
@@ -194,7 +206,7 @@ class MemoryView(MemoryMarks):
         return await self._step("count_buried", lambda: len(self._tables.letters))
 
     async def unbury(self, letter: DeadLetter) -> None:
-        await self._step("unbury", lambda: self._tables.letters.pop(letter.enqueue_id, None))
+        await self._step("unbury", lambda: self._tables.unbury(letter))
 
     # The whole
 
