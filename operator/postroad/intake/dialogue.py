@@ -29,6 +29,12 @@ MOST_IDLE_COMMANDS = 100
 """Commands that bring no mail nearer, since the last accepted mail: a client that goes on with them
 takes the processor from the others. What Postfix allows (smtpd_junk_command_limit)."""
 
+MOST_OVERSHOOT = 1000
+"""RCPT commands since the last accepted mail that add no recipient, where the mail has as many as
+it may have: a client learns from the replies which of them to send in the next mail. What Postfix
+allows (smtpd_recipient_overshoot_limit). A mail that may have more recipients is named few of them
+twice: as many as it has, and MOST_IDLE_COMMANDS."""
+
 _IDLE = frozenset(("NOOP", "RSET", "VRFY", "HELP", "EHLO", "HELO"))
 
 _HELLO = re.compile(r"[A-Za-z0-9._:\-\[\]]{1,255}")
@@ -117,6 +123,7 @@ NOT_SMTP = Reply(421, ("4.7.0 this is a mail server",))
 TALKS_EARLY = Reply(554, ("5.5.0 wait for the reply before sending more",))
 TOO_MANY_ERRORS = Reply(421, ("4.7.0 too many errors",))
 TOO_IDLE = Reply(421, ("4.7.0 too many commands without a mail",))
+_TOO_MANY_RECIPIENTS = Reply(452, ("4.5.3 too many recipients",))
 _NEEDLESS = Reply(503, ("5.5.1 bad sequence of commands",))
 
 
@@ -136,6 +143,7 @@ class Dialogue:
     errors: int = 0
     refused_recipients: int = 0
     idle_commands: int = 0
+    needless_recipients: int = 0
     _recipients: dict[str, RecipientDsn | None] = field(default_factory=dict)
     _mail_from: MailFrom | None = None
 
@@ -177,7 +185,8 @@ class Dialogue:
 
     def accepted(self) -> None:
         """A mail was taken: what was refused before it says nothing of the client any more."""
-        self.errors = self.refused_recipients = self.idle_commands = 0
+        self.errors = self.refused_recipients = 0
+        self.idle_commands = self.needless_recipients = 0
 
     def secured(self) -> None:
         """TLS has started: forget what was said in clear. Source: RFC 3207 4.2."""
@@ -200,7 +209,7 @@ class Dialogue:
 
     def _count(self, reply: Reply, step: Step, *, is_recipient: bool = False) -> Answer:
         if reply.code < 500:
-            return reply, step
+            return reply, Step.CLOSE if reply.code == 421 else step
         if is_recipient:
             self.refused_recipients += 1
         else:
@@ -214,8 +223,7 @@ class Dialogue:
             case "EHLO" | "HELO":
                 return self._hello(verb, argument), Step.NEXT_COMMAND
             case "MAIL":
-                reply = self._mail(argument)
-                return reply, Step.CLOSE if reply.code == 421 else Step.NEXT_COMMAND
+                return self._mail(argument), Step.NEXT_COMMAND
             case "RCPT":
                 return self._rcpt(argument), Step.NEXT_COMMAND
             case "DATA":
@@ -254,7 +262,7 @@ class Dialogue:
         if mail_from.size_bytes is not None and mail_from.size_bytes > self.offer.max_size_bytes:
             raise Refused(552, "5.3.4 the mail is larger than accepted")
         if self.admission is not None and (refusal := self.admission(mail_from)) is not None:
-            return refusal
+            return TOO_IDLE if self._idles_too_much() else refusal
         self._mail_from = mail_from
         return _SENDER_OK
 
@@ -266,12 +274,20 @@ class Dialogue:
             return answers.NO_RELAYING
         if "@" not in wanted.recipient:  # the bare postmaster is this host's (RFC 5321 4.5.1)
             wanted = wanted._replace(recipient=f"{wanted.recipient}@{self.offer.hostname}")
-        if wanted.recipient in self._recipients:
-            return _RECIPIENT_OK
-        if len(self._recipients) >= self.offer.max_recipients:
-            return Reply(452, ("4.5.3 too many recipients",))
+        is_known = wanted.recipient in self._recipients
+        if is_known or len(self._recipients) >= self.offer.max_recipients:
+            if self._overshoots():
+                return TOO_IDLE
+            return _RECIPIENT_OK if is_known else _TOO_MANY_RECIPIENTS
         self._recipients[wanted.recipient] = wanted.dsn
         return _RECIPIENT_OK
+
+    def _overshoots(self) -> bool:
+        """Count an RCPT that adds no recipient; return whether there were too many."""
+        self.needless_recipients += 1
+        is_full = len(self._recipients) >= self.offer.max_recipients
+        most = MOST_OVERSHOOT if is_full else len(self._recipients) + MOST_IDLE_COMMANDS
+        return self.needless_recipients > most
 
     def _data(self, argument: str) -> Answer:
         if argument:

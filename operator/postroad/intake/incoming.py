@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import os
 import tempfile
+import threading
 from contextlib import suppress
 from io import FileIO
 from pathlib import Path
@@ -51,6 +52,10 @@ class Incoming:
         self._lines = None if takes_long_lines else LineMeter()
         self._path: Path | None = None
         self._file: FileIO | None = None
+        self._deciding = threading.Lock()
+        """Held for the moment in which `discard`, or the thread that writes, finds out whether it
+        is the last one: that one removes the file."""
+        self._is_writing = self._is_discarded = False
 
     @property
     def is_too_large(self) -> bool:
@@ -107,16 +112,38 @@ class Incoming:
         return bytes(self._kept) if self._path is None else self._path
 
     def discard(self) -> None:
-        """Remove what was kept. Idempotent."""
+        """Remove what was kept, behind a write that is under way. Idempotent."""
         self._kept = bytearray()
+        with self._deciding:
+            self._is_discarded = True
+            if self._is_writing:
+                return
+        self._remove()
+
+    def _remove(self) -> None:
         file, path, self._file, self._path = self._file, self._path, None, None
         if file is not None:
-            with suppress(OSError):  # nobody needs it
+            with suppress(OSError):  # its content is not needed
                 file.close()
         if path is not None:
             path.unlink(missing_ok=True)
 
     def _write(self, octets: bytearray) -> None:
+        """In a thread, which goes on when the task that waits for it is cancelled."""
+        with self._deciding:
+            if self._is_discarded:
+                return
+            self._is_writing = True
+        try:
+            self._append(octets)
+        finally:
+            with self._deciding:
+                self._is_writing = False
+                is_last = self._is_discarded
+            if is_last:
+                self._remove()
+
+    def _append(self, octets: bytearray) -> None:
         if self._file is None:
             descriptor, name = tempfile.mkstemp(".eml", "postroad-", self._folder)
             # Without a buffer: what it could not write would fail again when it is closed.

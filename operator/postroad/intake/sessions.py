@@ -188,7 +188,6 @@ class Session:
                     turn = Turn.WAIT
                     break
                 reply, step = self._dialogue.answer(line, is_followed=wire.has_more)
-                self._note(reply)
                 if (verb := line[:4].upper()) in _OF_A_MAIL:
                     if reply.is_positive:
                         self._deadlines.progressed(wire.now)
@@ -196,6 +195,7 @@ class Session:
                         self._log_refusal(verb.decode(), reply)
             except LineTooLong:
                 reply, step = self._dialogue.refuse(answers.LINE_TOO_LONG)
+            self._note(reply)
             if step is Step.NEXT_COMMAND:
                 replies.append(reply.encode())
                 continue

@@ -107,7 +107,7 @@ REFUSED_CLIENTS = Counter(
     "postroad_refused_clients_total",
     "Connections of clients that the intake refused something, once for each reason.",
     ["queue", "reason"],
-    # reason: sessions, connections, mails, relay, early, http, errors, slow
+    # reason: sessions, connections, mails, relay, early, http, errors, slow, idle
 )
 SESSIONS = Gauge("postroad_intake_sessions", "SMTP sessions that are open.")
 FAILED_HANDSHAKES = Counter(

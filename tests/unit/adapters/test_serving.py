@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from datetime import timedelta
 from functools import partial
 
@@ -14,10 +16,13 @@ import uvloop
 from postroad.adapters.network.serving import (
     CHUNK,
     COMMANDS,
+    FEW_TURNS,
     PASS_SECONDS,
+    REPLIES,
     RunQueue,
     ServingWire,
     Turn,
+    accept,
 )
 from postroad.adapters.network.wire import (
     HIGH_WATER,
@@ -37,9 +42,11 @@ LIMIT = 100
 class Echo:
     """Serves a wire: repeats every line until one says `done`; `most` lines a turn."""
 
-    def __init__(self, most: int = 1000, *, patience: timedelta = LONG) -> None:
+    def __init__(
+        self, most: int = 1000, *, patience: timedelta = LONG, run_queue: RunQueue | None = None
+    ) -> None:
         self.transport = FakeTransport()
-        self.wire = ServingWire()
+        self.wire = ServingWire(run_queue)
         self.wire.connection_made(self.transport)
         self.most, self.patience = most, patience
         self.turns = 0
@@ -263,6 +270,90 @@ async def test_turns_that_take_long_are_spread_over_passes_first_come_first_serv
         seen.append(list(served))
         await asyncio.sleep(0)
     assert seen == [[], [0], [0, 1]]
+
+
+async def test_a_client_with_few_commands_is_served_in_the_next_pass_however_many_send_much() -> (
+    None
+):
+    """All of them over one run queue: 100 with much to be taken, then one that has a little."""
+    run_queue = RunQueue()
+    busy = [Echo(most=1, run_queue=run_queue) for _ in range(100)]
+    tasks = [await each.serving() for each in busy]
+    for each in busy:
+        each.wire.data_received(b"x\r\n" * 100)
+    while min(each.turns for each in busy) <= FEW_TURNS:
+        await asyncio.sleep(0)
+    few = Echo(most=1, run_queue=run_queue)
+    tasks.append(await few.serving())
+
+    before = sum(each.turns for each in busy)
+    few.wire.data_received(b"one\r\ntwo\r\n")
+    while few.turns < 2:
+        await asyncio.sleep(0)
+
+    assert sum(each.turns for each in busy) <= before + 1
+    assert {each.transport.written[-1] for each in busy} == {b"x"}
+    while min(each.turns for each in busy) < 100:
+        await asyncio.sleep(0)  # none of them is forgotten
+    for each in tasks:
+        each.cancel()
+    await asyncio.wait(tasks)
+
+
+async def test_a_session_that_has_to_wait_for_others_does_not_wait_for_its_client() -> None:
+    echo = Echo(most=1)
+    task = await echo.serving()
+    assert echo.wire.waits_for_peer
+
+    echo.wire.data_received(b"one\r\ntwo\r\n")
+    assert not echo.wire.waits_for_peer
+    while not echo.wire.waits_for_peer:
+        await asyncio.sleep(0)
+    assert echo.turns == 2
+
+    task.cancel()
+    await asyncio.wait([task])
+
+
+def test_of_a_client_that_does_not_read_its_replies_few_commands_are_executed() -> None:
+    """Over a real connection: a system keeps megabytes of replies by itself."""
+    reply = b"250 2.1.5 ok\r\n"
+
+    async def never_reads() -> None:
+        executed = 0
+        wire = ServingWire()
+
+        def take() -> Turn:
+            nonlocal executed
+            for _ in range(20):
+                if wire.next_line(LIMIT) is None:
+                    return Turn.WAIT
+                wire.send(reply)
+                executed += 1
+            return Turn.AGAIN
+
+        with socket.create_server(("127.0.0.1", 0)) as listening, socket.socket() as client:
+            client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, REPLIES)
+            client.connect(listening.getsockname())
+            client.setblocking(False)
+            connection, _ = listening.accept()
+            connection.setblocking(False)
+            await accept(connection, wire)
+            serving = asyncio.create_task(wire.serve(take, LONG))
+            passes = 0
+            while passes < 1000:  # without a command that is executed, nor an octet that is taken
+                before = executed
+                with suppress(BlockingIOError):
+                    client.send(b"NOOP\r\n" * 10_000)
+                    passes = 0
+                await asyncio.sleep(0)
+                passes = passes + 1 if executed == before else 0
+            assert executed * len(reply) < 100 * REPLIES
+            wire.abort()
+            await asyncio.wait([serving])
+
+    uvloop.run(never_reads())
+    asyncio.run(never_reads())
 
 
 def test_of_a_client_that_sends_commands_without_end_little_is_read() -> None:

@@ -7,9 +7,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from postroad.domain.mail import DsnOptions, RecipientDsn
+from postroad.intake import answers
 from postroad.intake.dialogue import (
     MOST_ERRORS,
     MOST_IDLE_COMMANDS,
+    MOST_OVERSHOOT,
     MOST_REFUSED_RECIPIENTS,
     Dialogue,
     Offer,
@@ -223,6 +225,57 @@ def test_commands_that_bring_no_mail_nearer_are_counted_until_a_mail_is_accepted
 
     assert str(reply) == "421 4.7.0 too many commands without a mail"
     assert step is Step.CLOSE
+
+
+TOO_IDLE = "421 4.7.0 too many commands without a mail"
+
+
+@pytest.mark.parametrize("recipients", [1, 50])
+def test_recipients_named_twice_end_the_session_once_they_far_outnumber_the_others(
+    recipients: int,
+) -> None:
+    offer = Offer("intake.example", max_size_bytes=1000, max_recipients=1000)
+    dialogue = Dialogue(offer, INSIDE)
+    say(dialogue, "EHLO x", "MAIL FROM:<>")
+    say(dialogue, *(f"RCPT TO:<r{number}@b.example>" for number in range(recipients)))
+
+    allowed = say(dialogue, *["RCPT TO:<r0@b.example>"] * (recipients + MOST_IDLE_COMMANDS))
+    reply, step = dialogue.answer(b"RCPT TO:<r0@b.example>")
+
+    assert set(allowed) == {250}
+    assert (str(reply), step) == (TOO_IDLE, Step.CLOSE)
+
+
+def test_recipients_beyond_the_limit_end_the_session_when_they_are_very_many() -> None:
+    """Not earlier: a client must be able to name all that it has, and send the mail to those that
+    were taken."""
+    dialogue = Dialogue(OFFER, INSIDE)
+    say(dialogue, "EHLO x", "MAIL FROM:<>", *(f"RCPT TO:<r{n}@b.example>" for n in range(3)))
+
+    refused = say(dialogue, *(f"RCPT TO:<x{n}@b.example>" for n in range(MOST_OVERSHOOT)))
+    reply, step = dialogue.answer(b"RCPT TO:<r0@b.example>")
+
+    assert set(refused) == {452}
+    assert (str(reply), step) == (TOO_IDLE, Step.CLOSE)
+
+
+def test_rset_forgives_no_recipient_that_was_named_twice_and_an_accepted_mail_does() -> None:
+    dialogue = Dialogue(OFFER, INSIDE)
+    begun = ("EHLO x", "MAIL FROM:<>", *["RCPT TO:<a@b.example>"] * (MOST_IDLE_COMMANDS + 2))
+
+    assert 421 not in say(dialogue, *begun)
+    dialogue.finish()
+    dialogue.accepted()
+    assert 421 not in say(dialogue, *begun)
+    assert say(dialogue, "RSET", *begun[1:4]) == [250, 250, 250, 421]
+
+
+def test_a_client_whose_mails_are_all_refused_at_mail_is_sent_away_in_the_end() -> None:
+    dialogue = Dialogue(OFFER, INSIDE, lambda _: answers.FULL)
+    say(dialogue, "EHLO x")
+
+    assert set(say(dialogue, *["MAIL FROM:<>"] * (MOST_IDLE_COMMANDS - 1))) == {452}
+    assert str(dialogue.answer(b"MAIL FROM:<>")[0]) == TOO_IDLE
 
 
 VERBS = ("EHLO", "HELO", "MAIL", "RCPT", "DATA", "RSET", "NOOP", "QUIT", "VRFY", "HELP", "STARTTLS")

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import resource
 import signal
 import sys
+import tempfile
+import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -73,6 +77,44 @@ async def test_a_disk_that_is_full_in_the_middle_of_a_mail_refuses_it_for_now(
     assert incoming.verdict() == answers.reply_for(incoming.problem)
     incoming.discard()
     incoming.discard()
+    assert list(tmp_path.iterdir()) == []
+
+
+async def test_a_mail_that_is_given_up_while_it_is_written_leaves_no_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The thread that writes goes on when the session is cut off."""
+    opening, may_open = threading.Event(), threading.Event()
+    make = tempfile.mkstemp
+
+    def slowly(*arguments: Any) -> tuple[int, str]:
+        opening.set()
+        may_open.wait()
+        return make(*arguments)
+
+    monkeypatch.setattr(tempfile, "mkstemp", slowly)
+    incoming = Incoming(LARGE, b"", tmp_path)
+    incoming.feed(b"x" * (MEMORY_BYTES + 1))
+    spilling = asyncio.create_task(incoming.spill())
+    await asyncio.to_thread(opening.wait)
+
+    spilling.cancel()
+    await asyncio.wait([spilling])
+    incoming.discard()
+    may_open.set()
+    await asyncio.get_running_loop().shutdown_default_executor()
+
+    assert list(tmp_path.iterdir()) == []
+
+
+async def test_a_mail_that_is_given_up_before_it_is_written_leaves_no_file(tmp_path: Path) -> None:
+    incoming = Incoming(LARGE, b"", tmp_path)
+    incoming.feed(b"x" * (MEMORY_BYTES + 1))
+    spilling = asyncio.create_task(incoming.spill())
+    incoming.discard()
+
+    await spilling
+
     assert list(tmp_path.iterdir()) == []
 
 

@@ -10,10 +10,12 @@ from contextlib import asynccontextmanager
 from typing import cast
 
 import pytest
+from prometheus_client import REGISTRY
 
 from postroad.adapters.machine.clocks import MachineChance, MachineClock
 from postroad.adapters.network.serving import ServingWire
-from postroad.intake.dialogue import Offer
+from postroad.intake.commands import LONGEST_LINE
+from postroad.intake.dialogue import MOST_ERRORS, Offer
 from postroad.intake.rights import Rights
 from postroad.intake.sessions import BURST, Receiver, Session
 from postroad.ports.queue import MailQueue
@@ -116,6 +118,20 @@ async def test_a_client_that_speaks_http_is_cut_off_at_its_first_line(line: byte
         wire.data_received(line + b"\r\nHELO x\r\nMAIL FROM:<>\r\n")
 
         assert said(wire) == [b"421 4.7.0 this is a mail server\r\n"]
+
+
+async def test_a_client_that_is_sent_away_for_lines_that_are_too_long_is_counted() -> None:
+    def counted() -> float:
+        labels = {"queue": Accounts().name, "reason": "errors"}
+        return REGISTRY.get_sample_value("postroad_refused_clients_total", labels) or 0.0
+
+    before = counted()
+    async with a_session() as wire:
+        for _ in range(MOST_ERRORS):
+            wire.data_received(b"x" * (LONGEST_LINE + 1) + b"\r\n")
+
+        assert said(wire)[-1] == b"421 4.7.0 too many errors\r\n"
+    assert counted() == before + 1
 
 
 async def test_a_client_hears_the_go_ahead_for_tls_only_when_tls_can_begin() -> None:

@@ -30,24 +30,33 @@ CHUNK = 64 * 1024
 COMMANDS = 8 * 1024
 """The same of commands: what a client sends without reading its answers is memory of this side."""
 
+REPLIES = 4 * 1024
+"""Octets of unread replies that may wait in this process, and four times as many in the system: a
+client that does not read them gets no further command executed."""
+
 PASS_SECONDS = 0.0003
 """For clients that have sent much at once, in each pass of the event loop: all others are served in
 the rest of it."""
 
+FEW_TURNS = 5
+"""Turns of a client in a row, after which it gives way to clients that had fewer."""
+
 
 class RunQueue:
     """Clients that have sent more than was taken in one go: first come, first served, a few in each
-    pass of the event loop."""
+    pass of the event loop. Of those that had FEW_TURNS already, one is served in each pass: however
+    many there are, others wait for one of them at most."""
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
-        self._waiting: deque[Callable[[], None]] = deque()
+        self._few: deque[Callable[[], None]] = deque()
+        self._many: deque[Callable[[], None]] = deque()
         self._is_due = False
         self._into = memoryview(bytearray(CHUNK))
 
-    def append(self, turn: Callable[[], None]) -> None:
-        """Call `turn` in a later pass."""
-        self._waiting.append(turn)
+    def append(self, turn: Callable[[], None], had: int = 0) -> None:
+        """Call `turn` in a later pass; `had`: the client's turns in a row before it."""
+        (self._few if had < FEW_TURNS else self._many).append(turn)
         self._pass_soon()
 
     def buffer(self, size: int) -> memoryview:
@@ -56,16 +65,17 @@ class RunQueue:
         return self._into[:size]
 
     def _pass(self) -> None:
+        self._is_due = False
         ends = time.monotonic() + PASS_SECONDS  # the loop's own time stands still within a pass
-        waiting, self._is_due = self._waiting, True
         try:
-            for _ in range(len(waiting)):
-                waiting.popleft()()
+            for _ in range(len(self._few)):
+                self._few.popleft()()
                 if time.monotonic() >= ends:
                     break
+            if self._many:
+                self._many.popleft()()
         finally:  # what one turn raises must not be the end of all others
-            self._is_due = False
-            if waiting:
+            if self._few or self._many:
                 self._pass_soon()
 
     def _pass_soon(self) -> None:
@@ -93,10 +103,13 @@ class ServingWire(Wire, asyncio.BufferedProtocol):
     def __init__(self, run_queue: RunQueue | None = None) -> None:
         super().__init__()
         self._run_queue = run_queue or RunQueue()
-        self._most = self._most_unread = COMMANDS
+        self._most_unread = COMMANDS
         self._take: Callable[[], Turn] | None = None
         self._is_next = False
         """Whether a turn is due in a moment."""
+
+        self._turns = 0
+        """Turns since all was taken that had arrived."""
 
         self._searched = 0
         self._is_too_long = False
@@ -104,8 +117,12 @@ class ServingWire(Wire, asyncio.BufferedProtocol):
         self.is_interrupted = False
         """Whether this side wants to end the session; for `take` to look at."""
 
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        super().connection_made(transport)
+        self._limit_replies()
+
     def get_buffer(self, sizehint: int) -> memoryview:
-        return self._run_queue.buffer(self._most)
+        return self._run_queue.buffer(min(CHUNK, self._most_unread))
 
     def buffer_updated(self, nbytes: int) -> None:
         self.data_received(self._run_queue.buffer(nbytes))
@@ -115,6 +132,16 @@ class ServingWire(Wire, asyncio.BufferedProtocol):
         if self._take is not None:
             self.expect(self._patience, self._latest)
             self._turn_soon()
+
+    async def start_tls(
+        self, context: ssl.SSLContext, timeout: timedelta, *, server_hostname: str | None = None
+    ) -> None:
+        await super().start_tls(context, timeout, server_hostname=server_hostname)
+        self._limit_replies()
+
+    def _limit_replies(self) -> None:
+        assert self._transport is not None
+        self._transport.set_write_buffer_limits(REPLIES)
 
     async def serve(
         self, take: Callable[[], Turn], patience: timedelta, latest: float = math.inf
@@ -143,7 +170,8 @@ class ServingWire(Wire, asyncio.BufferedProtocol):
     def waits_for_peer(self) -> bool:
         """Whether the session can go on only when the client sends, or reads its answers."""
         is_writing = self._writer is not None and not self._writer.done()
-        return self._take is not None or is_writing or self._is_securing
+        is_served = self._take is not None and not self._is_next
+        return is_served or is_writing or self._is_securing
 
     def give_up(self) -> None:
         """Let `serve` raise TooSlow in a moment; abort where this side waits for a client that does
@@ -161,8 +189,7 @@ class ServingWire(Wire, asyncio.BufferedProtocol):
 
         Raises: LineTooLong, once the end of that line has arrived.
         """
-        buffer, self._most = self._buffer, COMMANDS
-        self._most_unread = COMMANDS
+        buffer, self._most_unread = self._buffer, COMMANDS
         if not buffer:
             return None
         end = buffer.find(b"\r\n", self._searched)
@@ -183,7 +210,7 @@ class ServingWire(Wire, asyncio.BufferedProtocol):
 
     def next_chunk(self) -> bytes:
         """Return what has arrived, at most CHUNK octets."""
-        self._most, self._most_unread = CHUNK, HIGH_WATER
+        self._most_unread = HIGH_WATER
         data = bytes(self._buffer if len(self._buffer) <= CHUNK else self._buffer[:CHUNK])
         self._consume(len(data))
         return data
@@ -232,17 +259,20 @@ class ServingWire(Wire, asyncio.BufferedProtocol):
             reader.set_exception(error)
             del reader  # the error knows this frame, and would keep itself alive
             return
+        if turn is Turn.AGAIN:
+            self._turns += 1
+            self._turn_soon()
+            return
+        self._turns = 0
         if turn is Turn.DONE:
             reader.set_result(None)
-        elif turn is Turn.AGAIN:
-            self._turn_soon()
         elif self._at_end:
             reader.set_exception(ConnectionLost())
 
     def _turn_soon(self) -> None:
         if not self._is_next:
             self._is_next = True
-            self._run_queue.append(self._next_turn)
+            self._run_queue.append(self._next_turn, self._turns)
 
     def _next_turn(self) -> None:
         self._is_next = False
@@ -252,6 +282,7 @@ class ServingWire(Wire, asyncio.BufferedProtocol):
 async def accept(connection: socket.socket, wire: ServingWire) -> None:
     """Serve an accepted client. Raises: ConnectionLost."""
     try:
+        _limit_unread(connection)
         await asyncio.get_running_loop().connect_accepted_socket(lambda: wire, connection)
     except OSError as error:
         raise ConnectionLost from error
@@ -263,6 +294,7 @@ async def accept_tls(
     """Serve an accepted client whose first octets begin TLS. The loop does the handshake before the
     wire sees anything, so that no octet can count as said in clear. Raises: HandshakeFailed."""
     try:
+        _limit_unread(connection)
         await asyncio.get_running_loop().connect_accepted_socket(
             lambda: wire,
             connection,
@@ -271,3 +303,9 @@ async def accept_tls(
         )
     except (OSError, EOFError) as error:
         raise HandshakeFailed(error) from error
+
+
+def _limit_unread(connection: socket.socket) -> None:
+    """Let the system keep few replies that the client does not read: by itself it keeps megabytes
+    of them, which are hundreds of thousands of executed commands."""
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4 * REPLIES)
