@@ -13,8 +13,8 @@ from dataclasses import dataclass
 import pytest
 
 from postroad.domain.networks import Networks
+from postroad.intake.listening import ANY_HOST
 from postroad.intake.rights import Rules
-from postroad.intake.server import EVERY_ADDRESS
 from support.intakes import an_intake
 
 INSIDE, OUTSIDE = "127.0.0.1", "127.0.0.2"
@@ -124,7 +124,7 @@ async def test_a_form_from_inside_is_one_mailbox_or_an_error_of_syntax(form: For
 
 async def test_a_client_is_known_by_its_ipv4_address_on_a_socket_for_both_families() -> None:
     """The socket shows it as ::ffff:127.0.0.1."""
-    async with an_intake(RULES, EVERY_ADDRESS) as (_, port):
+    async with an_intake(RULES, ANY_HOST) as (_, port):
         inside = await hand_in(port, "TO:<a@dest.example>", address=INSIDE)
         outside = await hand_in(port, "TO:<a@dest.example>", address=OUTSIDE)
 

@@ -36,6 +36,7 @@ from support.accounts import Accounts
 from support.certificates import Certificates
 from support.mails import samples
 
+MOST_RECIPIENTS = 100
 MEBIBYTE = 2**20
 
 
@@ -108,7 +109,7 @@ async def an_intake(
     queue = Accounts()
     receiver = Receiver(
         cast("MailQueue", queue),
-        Offer("intake.example", max_size_bytes, max_recipients=100),
+        Offer("intake.example", max_size_bytes, max_recipients=MOST_RECIPIENTS),
         MachineClock(),
         MachineChance(),
         None if tls is None else lambda: tls,
@@ -371,11 +372,13 @@ async def test_thousands_of_pipelined_commands_are_answered_and_hold_back_nobody
     async with an_intake() as intake, intake.client() as busy, intake.client() as other:
         monkeypatch.setattr(Dialogue, "answer", answer)
         await busy.say("MAIL FROM:<>")
-        busy.writer.write(b"RCPT TO:<a@b.example>\r\n" * count + b"HELP\r\n")
+        recipients = b"".join(b"RCPT TO:<r%d@b.example>\r\n" % n for n in range(count))
+        busy.writer.write(recipients + b"HELP\r\n")
         assert await other.say("RSET") == ["250 2.0.0 ok"]
         replies = [await busy.reply() for _ in range(count + 1)]
 
-    assert replies[:-1] == ["250 2.1.5 ok"] * count
+    refused = ["452 4.5.3 too many recipients"] * (count - MOST_RECIPIENTS)
+    assert replies[:-1] == ["250 2.1.5 ok"] * MOST_RECIPIENTS + refused
     assert replies[-1].startswith("214 ")
     assert answered.index(b"RSET") < count, "it need not wait until the other is through"
 

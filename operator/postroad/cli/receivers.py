@@ -24,7 +24,7 @@ from postroad.bootstrap import lock_of
 from postroad.cli.receiving import log_rules, ports_of, rules_of
 from postroad.cli.serving import Process
 from postroad.errors import ReceiverEnded
-from postroad.intake.server import BACKLOG, EVERY_ADDRESS, cannot_listen
+from postroad.intake.listening import listening_on
 from postroad.settings import Settings
 from postroad.telemetry.logs import logger
 
@@ -44,8 +44,9 @@ async def receive_in_children(this: Process, settings: Settings, url: str, count
         with ExitStack() as sockets:
             log_rules(this.queue, settings.intake)
             listening = {
-                sockets.enter_context(_listen(settings, port)): tls
+                sockets.enter_context(each): tls
                 for port, tls in ports_of(settings.intake)
+                for each in listening_on(settings.intake.host, port)
             }
             addresses, lock = list(map(_address_of, listening)), lock_of(this.queue)
             while len(children) < count:
@@ -75,20 +76,6 @@ async def _watch(this: Process, children: list[Child], addresses: list[str]) -> 
     finally:
         stopping.cancel()
         beginning.cancel()
-
-
-def _listen(settings: Settings, port: int) -> socket.socket:
-    host = settings.intake.host
-    try:
-        if host == EVERY_ADDRESS and socket.has_dualstack_ipv6():
-            return socket.create_server(
-                ("", port), family=socket.AF_INET6, backlog=BACKLOG, dualstack_ipv6=True
-            )
-        family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        at = ("" if host == EVERY_ADDRESS else host, port)
-        return socket.create_server(at, family=family, backlog=BACKLOG)
-    except OSError as error:
-        raise cannot_listen(host, port, error) from error
 
 
 def _address_of(listening: socket.socket) -> str:

@@ -54,16 +54,16 @@ relay_from_option = click.option(
 @listen_option
 @relay_from_option
 @click.option("--create", is_flag=True, help="Create what is missing of the queue.")
-@click.option("--inherited", type=click.IntRange(3), hidden=True)
-@click.option("--inherited-tls", type=click.IntRange(3), hidden=True)
+@click.option("--inherited", type=click.IntRange(3), multiple=True, hidden=True)
+@click.option("--inherited-tls", type=click.IntRange(3), multiple=True, hidden=True)
 @click.option("--lock", type=click.IntRange(3), hidden=True)
 def intake(
     url: str,
     listen: str | None,
     relay_from: Networks | None,
     create: bool,
-    inherited: int | None,
-    inherited_tls: int | None,
+    inherited: tuple[int, ...],
+    inherited_tls: tuple[int, ...],
     lock: int | None,
 ) -> None:
     """Accept mail over SMTP into a queue, until SIGTERM.
@@ -72,8 +72,7 @@ def intake(
     is free).
     """
     settings = with_clients(from_environment(), listen, relay_from)
-    given = {inherited: False, inherited_tls: True}
-    listening = {number: tls for number, tls in given.items() if number is not None}
+    listening = dict.fromkeys(inherited, False) | dict.fromkeys(inherited_tls, True)
     run(settings, _receive(settings, url, create, listening, lock))
 
 

@@ -7,6 +7,7 @@ probes and metrics.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping
 from typing import Any
 
@@ -21,6 +22,8 @@ USER = 10001
 """User and group of the image."""
 
 HEALTH_PORT = 8080
+"""For probes and metrics, or the next one that the intake does not listen on."""
+
 AUTHORITIES_FOLDER = "/etc/postroad/authorities"
 AUTHORITIES_KEY = "ca.crt"
 TLS_FOLDER = "/etc/postroad/tls"
@@ -104,17 +107,21 @@ def _pod_spec(
 
 
 def _container(queue: Queue, around: Surroundings, component: str) -> dict[str, Any]:
-    ports = [{"name": "health", "containerPort": HEALTH_PORT, "protocol": "TCP"}]
+    intake = queue.spec.intake if component == "intake" else None
+    health = _health_port(intake)
+    ports = [{"name": "health", "containerPort": health, "protocol": "TCP"}]
     mounts = [{"name": "tmp", "mountPath": "/tmp"}]  # noqa: S108 - the pod's own emptyDir
     environment = credentials(around.cluster)
-    if component == "intake" and queue.spec.intake:
-        for name, port in queue.spec.intake.ports.items():
+    if health != HEALTH_PORT:
+        environment.append({"name": "POSTROAD_HEALTH_PORT", "value": str(health)})
+    if intake:
+        for name, port in intake.ports.items():
             ports.append({"name": name, "containerPort": port, "protocol": "TCP"})
         environment += [
             {"name": f"POSTROAD_{name}", "value": value}
-            for name, value in _of_the_intake(queue, queue.spec.intake).items()
+            for name, value in _of_the_intake(queue, intake).items()
         ]
-        if queue.spec.intake.tls:
+        if intake.tls:
             mounts.append({"name": "tls", "mountPath": TLS_FOLDER})
     if around.authorities:
         mounts.append({"name": "authorities", "mountPath": AUTHORITIES_FOLDER})
@@ -138,6 +145,11 @@ def _container(queue: Queue, around: Surroundings, component: str) -> dict[str, 
         },
         "volumeMounts": mounts,
     }
+
+
+def _health_port(intake: Intake | None) -> int:
+    taken = intake.ports.values() if intake else ()
+    return next(port for port in itertools.count(HEALTH_PORT) if port not in taken)
 
 
 def _of_the_intake(queue: Queue, intake: Intake) -> dict[str, str]:

@@ -17,22 +17,15 @@ from functools import partial
 from postroad.adapters.network.serving import RunQueue, ServingWire, accept, accept_tls
 from postroad.adapters.network.wire import ConnectionLost, HandshakeFailed, address_of
 from postroad.domain.replies import Reply
-from postroad.errors import InvalidSettings
 from postroad.intake import answers
 from postroad.intake.clients import ClientLimits, Clients
 from postroad.intake.commands import MailFrom
+from postroad.intake.listening import listening_on
 from postroad.intake.sessions import Receiver, Session
 from postroad.telemetry.logs import logger
 from postroad.telemetry.metrics import SESSIONS
 
 _log = logger("intake")
-
-BACKLOG = 4096
-"""Clients that may wait to be accepted, where the system allows as many (net.core.somaxconn). One
-that finds no place waits for a greeting that never comes."""
-
-EVERY_ADDRESS = "*"
-"""The host that stands for all addresses of this machine, of both families."""
 
 ROOM_SECONDS = 1.0
 """Between two searches for stalled sessions, while the intake is full."""
@@ -75,10 +68,7 @@ class SmtpServer:
 
         Raises: InvalidSettings when the address cannot be had.
         """
-        try:
-            bound = _bound(host, port)
-        except OSError as error:
-            raise cannot_listen(host, port, error) from error
+        bound = listening_on(host, port)
         self.listen_on(*bound, tls=tls)
         port = int(bound[0].getsockname()[1])
         _log.info("listening", queue=self._receiver.queue.name, address=f"{host}:{port}", tls=tls)
@@ -225,35 +215,3 @@ class SmtpServer:
         self._accept_or_not()
         if not session.cancelled() and (error := session.exception()) is not None:
             _log.error("a session failed in an unforeseen way", exc_info=error)
-
-
-def cannot_listen(host: str, port: int, error: OSError) -> InvalidSettings:
-    """Return the error about an address that cannot be had."""
-    return InvalidSettings(
-        f"cannot listen on {host}:{port}: {error.strerror}",
-        hint="name another address with --listen, or another port with POSTROAD_INTAKE_PORT or "
-        "POSTROAD_INTAKE_TLS_PORT",
-    )
-
-
-def _bound(host: str, port: int) -> list[socket.socket]:
-    """Return a listening socket for each address of a host, one for both families for `*`.
-    Raises: OSError."""
-    if host == EVERY_ADDRESS and socket.has_dualstack_ipv6():
-        return [
-            socket.create_server(
-                ("", port), family=socket.AF_INET6, backlog=BACKLOG, dualstack_ipv6=True
-            )
-        ]
-    name = None if host == EVERY_ADDRESS else host
-    found = socket.getaddrinfo(name, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-    bound: list[socket.socket] = []
-    try:
-        for family, address in dict.fromkeys((info[0], str(info[4][0])) for info in found):
-            at = (address, bound[0].getsockname()[1] if bound else port)
-            bound.append(socket.create_server(at, family=family, backlog=BACKLOG))
-    except OSError:
-        for each in bound:
-            each.close()
-        raise
-    return bound

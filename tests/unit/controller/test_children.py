@@ -19,7 +19,7 @@ from postroad.controller.queue_facts import Queue, Surroundings
 from postroad.controller.workloads import workload_finding
 from postroad.domain.networks import Networks
 from postroad.errors import InvalidInput
-from postroad.intake.server import EVERY_ADDRESS
+from postroad.intake.listening import ANY_HOST
 from postroad.settings import from_environment
 
 CLUSTER = QueueClusterSpec.model_validate(
@@ -124,7 +124,7 @@ def test_an_intake_listens_to_all_and_relays_for_the_networks_that_are_named() -
     environment = intake_environment(["127.0.0.0/8", "10.244.0.0/16", "fd00::/8"])
 
     section = from_environment(environment).intake
-    assert section.host == EVERY_ADDRESS
+    assert section.host == ANY_HOST
     assert section.relay_from == Networks.parse("127.0.0.0/8, 10.244.0.0/16, fd00::/8")
 
 
@@ -139,6 +139,28 @@ def test_an_intake_without_networks_is_not_made_and_the_field_is_named(
 
     with pytest.raises(InvalidInput, match=said):
         children(queue(intake=intake))
+
+
+@pytest.mark.parametrize(
+    ("intake", "health"),
+    [
+        ({"port": 2525}, 8080),
+        ({"port": 8080}, 8081),
+        ({"port": 8080, "tls": {"secretRef": {"name": "x"}, "port": 8081}}, 8082),
+    ],
+)
+def test_an_intake_may_have_the_port_that_probes_have_elsewhere(
+    intake: dict[str, object], health: int
+) -> None:
+    found = children(queue(intake={"relayFrom": ["10.0.0.0/8"], **intake}))
+    template = found["Deployment", "out-intake"]["spec"]["template"]
+    (container,) = template["spec"]["containers"]
+
+    numbers = {each["name"]: each["containerPort"] for each in container["ports"]}
+    assert len(set(numbers.values())) == len(numbers)
+    assert numbers[container["livenessProbe"]["httpGet"]["port"]] == health
+    environment = {each["name"]: each["value"] for each in container["env"] if "value" in each}
+    assert from_environment(environment).health_port == health
 
 
 def test_workers_do_not_roll_when_the_networks_change() -> None:

@@ -1,0 +1,51 @@
+"""The sockets on which clients connect: one for each address of a host, or one for all of them."""
+
+from __future__ import annotations
+
+import socket
+
+from postroad.errors import InvalidSettings
+
+BACKLOG = 4096
+"""Clients that may wait to be accepted, where the system allows as many (net.core.somaxconn). One
+that finds no place waits for a greeting that never comes."""
+
+ANY_HOST = "*"
+"""The host that stands for all addresses of this machine, of both families."""
+
+
+def listening_on(host: str, port: int) -> list[socket.socket]:
+    """Return a listening socket for each address of a host, one for both families for `*`. With
+    port 0 all have the port that the first one got.
+
+    Raises: InvalidSettings when the address cannot be had.
+    """
+    try:
+        return _bound(host, port)
+    except OSError as error:
+        raise InvalidSettings(
+            f"cannot listen on {host}:{port}: {error.strerror}",
+            hint="name another address with --listen, or another port with POSTROAD_INTAKE_PORT or "
+            "POSTROAD_INTAKE_TLS_PORT",
+        ) from error
+
+
+def _bound(host: str, port: int) -> list[socket.socket]:
+    if host == ANY_HOST and socket.has_dualstack_ipv6():
+        return [
+            socket.create_server(
+                ("", port), family=socket.AF_INET6, backlog=BACKLOG, dualstack_ipv6=True
+            )
+        ]
+    name = None if host == ANY_HOST else host
+    found = socket.getaddrinfo(name, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    bound: list[socket.socket] = []
+    try:
+        for family, address in dict.fromkeys((info[0], str(info[4][0])) for info in found):
+            at = (address, bound[0].getsockname()[1] if bound else port)
+            bound.append(socket.create_server(at, family=family, backlog=BACKLOG))
+    except OSError:
+        for each in bound:
+            each.close()
+        raise
+    return bound
