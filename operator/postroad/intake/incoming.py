@@ -130,18 +130,18 @@ class Incoming:
 
     def _write(self, octets: bytearray) -> None:
         """In a thread, which goes on when the task that waits for it is cancelled."""
-        with self._deciding:
-            if self._is_discarded:
-                return
-            self._is_writing = True
+        if self._is_discarded_when(writing=True):
+            return
         try:
             self._append(octets)
         finally:
-            with self._deciding:
-                self._is_writing = False
-                is_last = self._is_discarded
-            if is_last:
+            if self._is_discarded_when(writing=False):
                 self._remove()
+
+    def _is_discarded_when(self, *, writing: bool) -> bool:
+        with self._deciding:
+            self._is_writing = writing and not self._is_discarded
+            return self._is_discarded
 
     def _append(self, octets: bytearray) -> None:
         if self._file is None:
