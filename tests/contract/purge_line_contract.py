@@ -22,7 +22,8 @@ from contract.view_contract import (
 )
 from postroad.domain.slices import Partition
 from postroad.domain.turns import Ending, EndingKind, Mark, PurgeLine, Traits
-from postroad.ports.view import Counts, Signs, View
+from postroad.ports.marks import Counts, Signs
+from postroad.ports.view import View
 
 T = TypeVar("T")
 

@@ -25,7 +25,8 @@ from postroad.domain.turns import (
     Turn,
     UndecodableRow,
 )
-from postroad.ports.view import ClosedSlice, Counts, DeadLetter, Limits, Record, View, ViewStore
+from postroad.ports.marks import Counts
+from postroad.ports.view import ClosedSlice, DeadLetter, Limits, Record, View, ViewStore
 
 HOUR = timedelta(hours=1)
 MILLISECOND = timedelta(milliseconds=1)

@@ -19,7 +19,7 @@ from postroad.mailqueue.closing import State, closable_until, close, examine
 from postroad.mailqueue.engine import Engine
 from postroad.mailqueue.live import TOGETHER, Slice, standing, with_rows
 from postroad.ports.history import Effective
-from postroad.ports.view import Signs
+from postroad.ports.marks import Signs
 from postroad.telemetry import metrics
 
 AT_MOST = 100_000

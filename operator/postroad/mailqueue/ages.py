@@ -25,7 +25,7 @@ from postroad.mailqueue.bulk import results
 from postroad.mailqueue.engine import Engine
 from postroad.mailqueue.live import live_slices
 from postroad.mailqueue.size import REMEMBERED
-from postroad.ports.view import Signs
+from postroad.ports.marks import Signs
 
 Ages = Mapping[str, Mapping[timedelta, int]]
 

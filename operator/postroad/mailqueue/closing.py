@@ -25,7 +25,8 @@ from postroad.mailqueue.engine import Engine
 from postroad.mailqueue.joining import Ascending, with_marks
 from postroad.mailqueue.live import Slice
 from postroad.mailqueue.sweep import sweep
-from postroad.ports.view import FOREVER, ClosedSlice, Signs, View
+from postroad.ports.marks import Signs
+from postroad.ports.view import FOREVER, ClosedSlice, View
 from postroad.telemetry import metrics
 
 SWEEPING = timedelta(minutes=10)

@@ -9,7 +9,8 @@ from uuid import UUID
 from postroad.domain.identifiers import FIRST
 from postroad.domain.slices import Partition
 from postroad.domain.turns import Mark
-from postroad.ports.view import Signs, View
+from postroad.ports.marks import Signs
+from postroad.ports.view import View
 
 V = TypeVar("V")
 

@@ -23,8 +23,8 @@ from postroad.mailqueue.bulk import results
 from postroad.mailqueue.engine import Engine
 from postroad.mailqueue.live import live_slices
 from postroad.mailqueue.protocol import replacement_of
+from postroad.ports.marks import Counts, Signs
 from postroad.ports.queue import Sizes
-from postroad.ports.view import Counts, Signs
 from postroad.telemetry import metrics
 
 REMEMBERED = timedelta(hours=1)

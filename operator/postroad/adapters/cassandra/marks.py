@@ -20,7 +20,7 @@ from postroad.domain.slices import Partition, TurnKey
 from postroad.domain.turns import Ending, Mark, PurgeLine, Traits
 from postroad.errors import ViewUnavailable
 from postroad.gathering import Gathering
-from postroad.ports.view import Counts, Signs
+from postroad.ports.marks import Counts, Signs
 
 V = TypeVar("V")
 R = TypeVar("R")

@@ -30,7 +30,8 @@ from postroad.domain.turns import (
     UndecodableRow,
 )
 from postroad.errors import Undecodable
-from postroad.ports.view import ClosedSlice, DeadLetter, Limits, Record, Signs
+from postroad.ports.marks import Signs
+from postroad.ports.view import ClosedSlice, DeadLetter, Limits, Record
 
 SMALL = 20
 """Recipients, or their domains, of a mail that may share a request with others: Cassandra refuses

@@ -20,7 +20,8 @@ from postroad.domain.identifiers import FIRST
 from postroad.domain.ownership import Identity
 from postroad.domain.slices import Partition, TurnKey
 from postroad.domain.turns import Turn, UndecodableRow
-from postroad.ports.view import NOT_READ, ClosedSlice, Counts, DeadLetter, Limits, Record
+from postroad.ports.marks import Counts
+from postroad.ports.view import NOT_READ, ClosedSlice, DeadLetter, Limits, Record
 
 
 class CassandraView(CassandraMarks):

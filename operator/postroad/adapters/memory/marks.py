@@ -12,7 +12,7 @@ from postroad.adapters.memory.gate import Gate
 from postroad.adapters.memory.tables import Tables, delete, within
 from postroad.domain.slices import Partition, TurnKey
 from postroad.domain.turns import Ending, EndingKind, Mark, PurgeLine, Traits
-from postroad.ports.view import Counts, Signs
+from postroad.ports.marks import Counts, Signs
 
 T = TypeVar("T")
 

@@ -13,7 +13,8 @@ from postroad.domain.lifetimes import DEAD_LETTER_MEMORY
 from postroad.domain.slices import Partition, TurnKey
 from postroad.domain.turns import Mark, PurgeLine, Traits, Turn, UndecodableRow
 from postroad.ports.clock import Clock
-from postroad.ports.view import FOREVER, ClosedSlice, DeadLetter, Limits, Record, Signs
+from postroad.ports.marks import Signs
+from postroad.ports.view import FOREVER, ClosedSlice, DeadLetter, Limits, Record
 
 T = TypeVar("T")
 

@@ -14,15 +14,8 @@ from postroad.domain.clocks import HostTime, Readings
 from postroad.domain.ownership import Identity
 from postroad.domain.slices import Partition, TurnKey
 from postroad.domain.turns import Turn, UndecodableRow
-from postroad.ports.view import (
-    NOT_READ,
-    ClosedSlice,
-    Counts,
-    DeadLetter,
-    Limits,
-    Record,
-    TableOptions,
-)
+from postroad.ports.marks import Counts
+from postroad.ports.view import NOT_READ, ClosedSlice, DeadLetter, Limits, Record, TableOptions
 
 
 class MemoryView(MemoryMarks):

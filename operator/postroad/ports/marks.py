@@ -1,0 +1,152 @@
+"""Marks: the half of `View` that says how turns ended, and who ended them first.
+
+What `ports.view` says of all its methods holds here too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Protocol
+from uuid import UUID
+
+from postroad.domain.slices import Partition, TurnKey
+from postroad.domain.turns import Ending, Mark, PurgeLine, Traits
+
+
+@dataclass(frozen=True, slots=True)
+class Counts:
+    """Rows or marks of one partition: all; those with a `due_at` after the moment asked about and
+    not held; those held."""
+
+    total: int
+    delayed: int
+    held: int
+
+    @classmethod
+    def of(cls, traits: Iterable[Traits], now: datetime | None) -> Counts:
+        """Count by what is waited for."""
+        total = delayed = held = 0
+        for each in traits:
+            total += 1
+            held += each.held
+            if now is not None and not each.held and each.due_at is not None:
+                delayed += each.due_at > now
+        return cls(total, delayed, held)
+
+
+@dataclass(frozen=True, slots=True)
+class Signs:
+    """What a partition's marks can be told by without looking at them: the line of the last purge
+    and up to where it was swept, and when a delivery and another ending were last written, by the
+    view's clock.
+
+    Between two readings with equal signs no mark was written, if those were `settled` by the first
+    one and no writer's clock was further off than clocks may be.
+    """
+
+    line: PurgeLine | None = None
+    swept: UUID | None = None
+    delivered: datetime | None = None
+    ended: datetime | None = None
+
+    @property
+    def purged(self) -> UUID | None:
+        """Up to which id all turns are over; None: none is by a purge."""
+        return None if self.line is None else self.line.through
+
+    @property
+    def is_swept(self) -> bool:
+        """Return whether no bytes are left of what a line ended."""
+        return self.line is None or (self.swept is not None and self.swept >= self.line.through)
+
+    def settled(self, before: datetime) -> bool:
+        """Return whether all marks were written before a moment."""
+        return all(at is None or at < before for at in (self.delivered, self.ended))
+
+
+class Marks(Protocol):
+    """The marks of one queue."""
+
+    async def mark(self, key: TurnKey) -> Mark | None:
+        """Return the mark of a turn, its own or else what the line of a purge says, or None. An
+        ending that cannot be decoded is of the kind `UNKNOWN`.
+        Linearizable with `end` on the same key only for what `end` itself returned; otherwise a
+        quorum read."""
+        ...
+
+    def marks(
+        self, partition: Partition, after: UUID | None = None
+    ) -> AsyncIterator[tuple[UUID, Mark]]:
+        """Yield a partition's marks in the order of their ids, page by page. What a line says is
+        not among them."""
+        ...
+
+    def marked(self, partition: Partition, through: UUID) -> AsyncIterator[tuple[UUID, bool]]:
+        """Yield the ids up to `through` that have a mark of their own, in order, page by page, and
+        whether it is of a replacement under way."""
+        ...
+
+    async def count_marks(
+        self, partition: Partition, now: datetime, after: UUID | None = None
+    ) -> Counts:
+        """Count the marks by the traits of their rows, on the server."""
+        ...
+
+    def withdrawn_without_rows(
+        self, partition: Partition, after: UUID | None = None
+    ) -> AsyncIterator[Traits]:
+        """Yield what the marks of withdrawn turns repeat of rows that are not there, page by page:
+        such a mark is written before its row, and `count_marks` counts it all the same."""
+        ...
+
+    def unfinished(
+        self, partition: Partition, after: UUID | None = None
+    ) -> AsyncIterator[tuple[Mark, Traits]]:
+        """Yield the marks of replacements under way, with what they repeat of their rows, page by
+        page."""
+        ...
+
+    async def signs(self, partition: Partition) -> Signs:
+        """Return what tells whether marks were written: one small read."""
+        ...
+
+    async def mark_delivered(self, key: TurnKey, at: datetime, traits: Traits) -> None:
+        """Write `delivered_at`: plain, cheap, durable, idempotent; never refused."""
+        ...
+
+    async def end(self, key: TurnKey, ending: Ending, traits: Traits) -> Mark | None:
+        """Write an ending if the turn has no mark at all. Durable.
+
+        Returns None when it was written, else the mark that stood there first (nothing changed).
+        A caller unsure after ViewUnavailable calls again, which settles what was under way: an
+        equal ending that stands there is its own.
+        """
+        ...
+
+    async def end_together(self, ended: Sequence[tuple[TurnKey, Ending, Traits]]) -> bool:
+        """Write the endings of different turns of one partition if none of them has a mark: all
+        of them or, returning False, none. Durable. Unsure after ViewUnavailable, as `end`."""
+        ...
+
+    async def draw_line(self, partition: Partition, line: PurgeLine) -> PurgeLine | None:
+        """Remove every turn up to `line.through` that has no mark, all at once, as if `end` had
+        been called for each. No row may be inserted there later but such as replacements repeat.
+        Durable, idempotent; one that is not further on than the present line changes nothing.
+        Returns the line that was there before."""
+        ...
+
+    async def mark_swept(self, partition: Partition, through: UUID) -> None:
+        """Say that the bytes of all that a line ended up to an id are deleted. Idempotent."""
+        ...
+
+    async def mark_published(self, key: TurnKey, successor: UUID) -> bool:
+        """Say that the successor's message is confirmed, if the mark still names this successor.
+        Idempotent. Returns whether it does."""
+        ...
+
+    async def change_successor(self, key: TurnKey, old: UUID, new: TurnKey) -> bool:
+        """Give an unfinished replacement another successor, if it still names `old` and is not
+        published. Returns whether it did."""
+        ...
