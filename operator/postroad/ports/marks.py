@@ -38,7 +38,7 @@ class Counts:
 
 @dataclass(frozen=True, slots=True)
 class Signs:
-    """What a partition's marks can be told by without looking at them: the line of the last purge
+    """What shows, without reading them, whether a partition got marks: the line of the last purge
     and up to where it was swept, and when a delivery and another ending were last written, by the
     view's clock.
 

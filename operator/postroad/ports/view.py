@@ -215,7 +215,7 @@ class View(Marks, Protocol):
 
     def buried(self) -> AsyncIterator[DeadLetter]:
         """Yield dead letters, oldest month first, in the order of their ids. A server that missed a
-        deletion may bring a letter back: this and `count_buried` say so, `letter` does not."""
+        deletion may bring a letter back: this and `count_buried` include it, `letter` does not."""
         ...
 
     async def count_buried(self) -> int:
