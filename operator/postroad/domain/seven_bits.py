@@ -10,12 +10,24 @@ from __future__ import annotations
 
 import re
 from base64 import encodebytes
-from binascii import b2a_qp
+from binascii import a2b_qp, b2a_qp
+from collections.abc import Generator
 from dataclasses import dataclass, replace
 from email.message import Message
 from email.parser import BytesHeaderParser
+from typing import NamedTuple, TypeVar
 
-from postroad.domain.shapes import has_bare_line_ends, with_crlf
+from postroad.domain.shapes import LONGEST_HEADER, with_crlf
+
+Result = TypeVar("Result")
+Steps = Generator[None, None, Result]
+"""Work that can be left and gone on with between any two steps, and its result."""
+
+PIECE = 64 * 1024
+"""Octets that are looked at in one step: a fraction of a millisecond."""
+
+_BASE64_PIECE = PIECE // 57 * 57
+"""Whole lines of base64, which hold 57 octets each."""
 
 DEEPEST = 10
 """Multiparts and messages within each other. Each level is one search over what it holds, so this
@@ -36,7 +48,9 @@ _SIGNED_TYPES = frozenset(
     )
 )
 _IDENTITIES = frozenset(("7bit", "8bit", "binary"))
+_CR, _CRLF = ord("\r"), b"\r\n"
 _BLANK_LINE = b"\r\n\r\n"
+_AFTER_DELIMITER = re.compile(rb"(--)?[ \t]*(?=\r\n|\Z)")
 _ENCODING = re.compile(rb"^content-transfer-encoding[ \t]*:(?:[^\r\n]|\r\n[ \t])*\r\n", re.I | re.M)
 _HEADER = re.compile(rb"(?:[!-9;-~]+[ \t]*:[^\r\n]*\r\n(?:[ \t][^\r\n]*\r\n)*)*\r\n")
 _SPACED_NAME = re.compile(rb"^([!-9;-~]+)[ \t]+:", re.M)
@@ -59,12 +73,17 @@ def is_signed(header: bytes) -> bool:
     return _is_signed(_fields_of(header))
 
 
-def in_seven_bits(content: bytes) -> bytes | None:
-    """Return a mail in 7 bits, with lines of at most 998 octets where it was converted; None when
-    it cannot be converted."""
-    mail = with_crlf(content) if has_bare_line_ends(content) else content
+def in_seven_bits(content: bytes | bytearray) -> Steps[list[bytes] | None]:
+    """Return a mail in 7 bits, in pieces of at most about PIECE octets each, with lines of at most
+    998 octets where it was converted; None when it cannot be converted. The content has CRLF at
+    the end of each line, and must not change meanwhile.
+
+    It is done in steps, each of which looks at no more than about PIECE octets.
+    """
+    conversion = _Conversion(content)
+    whole = _Place("text/plain", (), 0, is_message=True)
     try:
-        return _Conversion().entity(mail, _Place("text/plain", (), 0, is_message=True))
+        return (yield from conversion.entity(0, len(content), whole))
     except _Unconvertible:
         return None
 
@@ -88,18 +107,30 @@ class _Place:
         )  # fmt: skip
 
 
+class _Delimiter(NamedTuple):
+    """`start` is before its line break."""
+
+    start: int
+    end: int
+    is_last: bool
+
+
 class _Conversion:
-    def __init__(self) -> None:
+    """What is given and returned as `start` and `end` are places in the content."""
+
+    def __init__(self, content: bytes | bytearray) -> None:
+        self._content = content
         self._parts = 0
 
-    def entity(self, data: bytes, place: _Place) -> bytes:
+    def entity(self, start: int, end: int, place: _Place) -> Steps[list[bytes]]:
         """Return a message or a part in 7 bits. Raises: _Unconvertible."""
         self._parts += 1
         if self._parts > MOST_PARTS:
             raise _Unconvertible
-        if data.isascii():
-            return data
-        header, body = _divided(data)
+        if (yield from self._is_ascii(start, end)):
+            return (yield from self._copied(start, end))
+        begin = yield from self._body(start, end)
+        header = bytes(self._content[start:begin])
         fields = _fields_of(header)
         if not header.isascii() or _is_signed(fields):
             raise _Unconvertible
@@ -108,61 +139,140 @@ class _Conversion:
             raise _Unconvertible
         if str(fields.get("content-transfer-encoding", "7bit")).strip().lower() not in _IDENTITIES:
             raise _Unconvertible  # octets above 127 in what is said to be encoded
+        encoding = b"7bit"
         if media_type.startswith("multipart/"):
-            encoding, body = b"7bit", self._multipart(fields, media_type, body, place)
+            body = yield from self._multipart(fields, media_type, begin, end, place)
         elif media_type == "message/rfc822":
             inner = place.inner("text/plain", is_message=True)
-            encoding, body = b"7bit", self.entity(body, inner)
+            body = yield from self.entity(begin, end, inner)
         elif media_type.startswith("message/"):
             raise _Unconvertible  # no other may be encoded (RFC 2046 5.2)
         else:
-            encoding, body = _encoded(body, media_type, place)
-        return _with_encoding(header, fields, encoding, place) + body
+            encoding, body = yield from self._encoded(begin, end, media_type, place)
+        return [_with_encoding(header, fields, encoding, place), *body]
 
-    def _multipart(self, fields: Message, media_type: str, body: bytes, place: _Place) -> bytes:
+    def _multipart(
+        self, fields: Message, media_type: str, at: int, end: int, place: _Place
+    ) -> Steps[list[bytes]]:
         boundary = fields.get_boundary()
         if not boundary or not boundary.isascii() or len(boundary) > 70:
             raise _Unconvertible
         delimiter = b"--" + boundary.encode()
         default = "message/rfc822" if media_type == "multipart/digest" else "text/plain"
         inner = place.inner(default, delimiter)
-        line = re.compile(rb"(?:^|\r\n)" + re.escape(delimiter) + rb"(--)?[ \t]*(?=\r\n|\Z)")
         result: list[bytes] = []
-        begun: int | None = None
-        """Where the part began that is being looked for the end of; None in the preamble."""
-        at = 0
-        while (found := line.search(body, at)) is not None:
+        start, begun = at, False
+        """Where the part began that is being looked for the end of, or the preamble."""
+        while (found := (yield from self._delimiter(delimiter, at, end, start))) is not None:
             # An empty part has no line break of its own: the delimiter before it took it.
-            end = max(begun or 0, found.start())
-            piece = self._piece(body[begun or 0 : end], inner, is_part=begun is not None)
-            result += (piece, body[end : found.end()])
-            at = found.end()
-            if found.group(1):
-                begun = None
+            stop = max(start, found.start)
+            result += yield from self._piece(start, stop, inner, is_part=begun)
+            result.append(bytes(self._content[stop : found.end]))
+            at = start = found.end
+            begun = not found.is_last
+            if found.is_last:
                 break
-            if body.startswith(b"\r\n", at):
-                result.append(b"\r\n")
-            # The line break behind a delimiter may be the one before the next.
-            begun = min(at + 2, len(body))
-        rest = body[at if begun is None else begun :]
-        return b"".join((*result, self._piece(rest, inner, is_part=begun is not None)))
+            if self._content.startswith(_CRLF, at, end):
+                # The line break behind a delimiter may be the one before the next.
+                result.append(_CRLF)
+                start = at + 2
+        result += yield from self._piece(start, end, inner, is_part=begun)
+        return result
 
-    def _piece(self, piece: bytes, place: _Place, *, is_part: bool) -> bytes:
+    def _delimiter(
+        self, delimiter: bytes, at: int, end: int, start: int
+    ) -> Steps[_Delimiter | None]:
+        """Return the next line from `at` on that is this delimiter."""
+        content = self._content
+        first = at
+        while True:
+            found = yield from self._find(delimiter, at, end)
+            if found is None:
+                return None
+            line_break = content.startswith(_CRLF, found - 2) and found - 2 >= first
+            after = _AFTER_DELIMITER.match(content, found + len(delimiter), end)
+            if after is not None and (line_break or found == first == start):
+                begin = found - 2 if line_break else found
+                return _Delimiter(begin, after.end(), after.group(1) is not None)
+            at = found + 1
+
+    def _piece(self, start: int, end: int, place: _Place, *, is_part: bool) -> Steps[list[bytes]]:
         if is_part:
-            return self.entity(piece, place)
-        if not piece.isascii():
+            return (yield from self.entity(start, end, place))
+        if not (yield from self._is_ascii(start, end)):
             raise _Unconvertible  # a preamble or an epilogue has no encoding
-        return piece
+        return (yield from self._copied(start, end))
 
+    def _encoded(
+        self, start: int, end: int, media_type: str, place: _Place
+    ) -> Steps[tuple[bytes, list[bytes]]]:
+        """Return the encoding of a leaf, and its body in it."""
+        if media_type.startswith("text/"):
+            quoted = yield from self._quoted(start, end, place.delimiters)
+            if quoted is not None:
+                return b"quoted-printable", quoted
+        lines: list[bytes] = []
+        for at in range(start, end, _BASE64_PIECE):
+            piece = self._content[at : min(at + _BASE64_PIECE, end)]
+            lines.append(encodebytes(piece).replace(b"\n", _CRLF))
+            yield
+        if lines and place.delimiters:  # the line break before a delimiter belongs to it
+            lines[-1] = lines[-1].removesuffix(_CRLF)
+        return b"base64", lines
 
-def _divided(data: bytes) -> tuple[bytes, bytes]:
-    """Return header, with the blank line, and body."""
-    if data.startswith(b"\r\n"):
-        return data[:2], data[2:]
-    end = data.find(_BLANK_LINE)
-    if end < 0 or not _HEADER.fullmatch(data, 0, end + 4):
-        raise _Unconvertible
-    return data[: end + 4], data[end + 4 :]
+    def _quoted(
+        self, start: int, end: int, delimiters: tuple[bytes, ...]
+    ) -> Steps[list[bytes] | None]:
+        """Return a text as quoted-printable; None where a line that is broken begins as a delimiter
+        does, which base64 cannot, as it has no "-"."""
+        lines: list[bytes] = []
+        while start < end:
+            stop = min(start + PIECE, end)
+            if stop < end and self._content[stop - 1] == _CR:
+                stop -= 1  # a CR alone would become a line's end
+            quoted = with_crlf(b2a_qp(self._content[start:stop], istext=True))
+            if stop < end:
+                # What is behind its last line break is encoded with what follows it.
+                whole = quoted.rfind(b"\n") + 1
+                stop -= len(a2b_qp(quoted[whole:]))
+                quoted = quoted[:whole]
+            if any(delimiter in quoted for delimiter in delimiters):
+                return None
+            lines.append(quoted)
+            start = stop
+            yield
+        return lines
+
+    def _body(self, start: int, end: int) -> Steps[int]:
+        """Return where the body begins, behind a header and its blank line."""
+        if self._content.startswith(_CRLF, start, end):
+            return start + 2
+        found = yield from self._find(_BLANK_LINE, start, min(end, start + LONGEST_HEADER))
+        if found is None or not _HEADER.fullmatch(self._content, start, found + 4):
+            raise _Unconvertible
+        return found + 4
+
+    def _find(self, octets: bytes, start: int, end: int) -> Steps[int | None]:
+        for at in range(start, end, PIECE):
+            found = self._content.find(octets, at, min(at + PIECE + len(octets) - 1, end))
+            if found >= 0:
+                return found
+            yield
+        return None
+
+    def _is_ascii(self, start: int, end: int) -> Steps[bool]:
+        for at in range(start, end, PIECE):
+            if not self._content[at : min(at + PIECE, end)].isascii():
+                return False
+            yield
+        return True
+
+    def _copied(self, start: int, end: int) -> Steps[list[bytes]]:
+        pieces: list[bytes] = []
+        for at in range(start, end, PIECE):
+            pieces.append(bytes(self._content[at : min(at + PIECE, end)]))
+            yield
+        return pieces
 
 
 def _fields_of(header: bytes) -> Message:
@@ -183,18 +293,6 @@ def _type_of(fields: Message, default: str) -> str:
     if len(found) > 1 or not _MEDIA_TYPE.fullmatch(str(found[0]).partition(";")[0].strip()):
         raise _Unconvertible
     return fields.get_content_type()
-
-
-def _encoded(body: bytes, media_type: str, place: _Place) -> tuple[bytes, bytes]:
-    """Return the encoding of a leaf, and its body in it."""
-    if media_type.startswith("text/"):
-        quoted = with_crlf(b2a_qp(body, istext=True))
-        # A line that was broken may begin as a delimiter does; base64 has no "-".
-        if not any(delimiter in quoted for delimiter in place.delimiters):
-            return b"quoted-printable", quoted
-    lines = encodebytes(body).replace(b"\n", b"\r\n")
-    # The line break before a delimiter belongs to the delimiter.
-    return b"base64", lines.removesuffix(b"\r\n") if place.delimiters else lines
 
 
 def _with_encoding(header: bytes, fields: Message, encoding: bytes, place: _Place) -> bytes:

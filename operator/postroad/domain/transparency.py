@@ -9,6 +9,8 @@ Source: RFC 5321 4.5.2 (transparency), 2.3.8 (lines), 4.1.1.4 (DATA).
 
 from __future__ import annotations
 
+import re
+
 from postroad.domain.shapes import (
     FOLD,
     LONGEST_CONTINUATION,
@@ -21,6 +23,14 @@ from postroad.domain.shapes import (
 END = b".\r\n"
 _CRLF = b"\r\n"
 _DOT = b"\r\n."
+_BLANKS = b" \t"
+_TEXT = re.compile(rb"[^ \t]")
+_FIRST_OCTET = re.compile(rb"[^ \t\x80-\xbf]")
+"""Of a character that is no blank."""
+
+_LONGEST_CHARACTER = 4
+"""Octets of UTF-8. What has no first octet among so many is no UTF-8, and is cut anywhere."""
+
 _TERMINATOR = b"\r\n.\r\n"
 _TAILS = tuple(_TERMINATOR[:length] for length in range(len(_TERMINATOR) - 1, 0, -1))
 
@@ -96,39 +106,74 @@ class Stuffer:
             return b""
         if has_bare_line_ends(chunk):
             chunk = with_crlf(chunk)
-        if self._folder is not None:
-            chunk = self._folder.feed(chunk)
+        return self._stuffed(chunk if self._folder is None else self._folder.feed(chunk))
+
+    def _stuffed(self, chunk: bytes) -> bytes:
+        if not chunk:
+            return b""
         first = b"." if self._at_line_start and chunk.startswith(b".") else b""
         self._at_line_start = chunk.endswith(_CRLF)
         return first + chunk.replace(_DOT, b"\r\n..")
 
     def end(self) -> bytes:
         """Return what completes the mail: its last line's end when it is missing, and the dot."""
-        return END if self._at_line_start and not self._held_cr else _CRLF + END
+        rest = b"" if self._folder is None else self._stuffed(self._folder.end())
+        return rest + (END if self._at_line_start and not self._held_cr else _CRLF + END)
 
 
 class _Folder:
     """Folds lines longer than LONGEST_LINE, as Postfix does: CRLF and a space between the pieces.
-    In a header this is folding; in a body it changes the text, and spoils a signature."""
+    In a header this is folding; in a body it changes the text, and spoils a signature.
+
+    No fold makes a line of blanks alone, which some take for the end of a header (RFC 5322 2.2.3,
+    3.2.2): where blanks leave no other choice, a line stays longer. None stands within a character
+    of UTF-8.
+    """
 
     def __init__(self) -> None:
-        self._column = 0
+        self._held = b""
+        """What the line under way has behind its last fold: its next fold may be before the end of
+        that."""
+        self._is_folded = False
 
     def feed(self, data: bytes) -> bytes:
         """Return the next octets, folded; they are not cut between CR and LF."""
-        first, *others = data.split(_CRLF)
-        lines = [self._folded(first)]
-        for line in others:
-            self._column = 0
-            lines.append(self._folded(line))
-        return _CRLF.join(lines)
+        *ended, last = (self._held + data).split(_CRLF)
+        done: list[bytes] = []
+        for line in ended:
+            done += (FOLD.join(self._pieces(line)), _CRLF)
+            self._is_folded = False
+        *pieces, self._held = self._pieces(last)
+        for piece in pieces:
+            done += (piece, FOLD)
+            self._is_folded = True
+        return b"".join(done)
 
-    def _folded(self, text: bytes) -> bytes:
-        room = LONGEST_LINE - self._column
-        if len(text) <= room:
-            self._column += len(text)
-            return text
-        starts = range(room, len(text), LONGEST_CONTINUATION)
-        pieces = [text[:room], *(text[at : at + LONGEST_CONTINUATION] for at in starts)]
-        self._column = 1 + len(pieces[-1])
-        return FOLD.join(pieces)
+    def end(self) -> bytes:
+        """Return what was held back."""
+        return self._held
+
+    def _pieces(self, line: bytes) -> list[bytes]:
+        pieces: list[bytes] = []
+        room = LONGEST_CONTINUATION if self._is_folded else LONGEST_LINE
+        begin = 0
+        while len(line) - begin > room and (cut := _cut(line, begin, begin + room)) is not None:
+            pieces.append(line[begin:cut])
+            begin, room = cut, LONGEST_CONTINUATION
+        return [*pieces, line[begin:]]
+
+
+def _cut(line: bytes, begin: int, latest: int) -> int | None:
+    """Return the last place up to `latest`, or the first one behind it, at which a line can be
+    folded: before an octet that is no blank, and with another one since `begin`."""
+    text = _TEXT.search(line, begin)
+    if text is None:
+        return None
+    cut = begin + len(line[begin : latest + 1].rstrip(_BLANKS)) - 1
+    for before in range(cut, max(cut - _LONGEST_CHARACTER, text.start()), -1):
+        if line[before] & 0xC0 != 0x80:  # the first octet of a character
+            return before
+    if cut - text.start() >= _LONGEST_CHARACTER:
+        return cut
+    behind = _FIRST_OCTET.search(line, max(text.start(), latest) + 1)
+    return None if behind is None else behind.start()

@@ -6,17 +6,30 @@ import re
 from email import message_from_bytes
 from email.message import EmailMessage
 from email.policy import SMTP
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from postroad.domain.seven_bits import DEEPEST, MOST_PARTS, in_seven_bits, is_signed
-from postroad.domain.shapes import shape_of, with_crlf
+from postroad.domain import seven_bits
+from postroad.domain.seven_bits import DEEPEST, MOST_PARTS, PIECE, is_signed
+from postroad.domain.shapes import has_bare_line_ends, shape_of, with_crlf
 
 UTF8 = b"Content-Type: text/plain; charset=utf-8\r\n"
 EIGHT = b"Content-Transfer-Encoding: 8bit\r\n"
 GREETING = "Grüße\r\n".encode()
+
+
+def in_seven_bits(mail: bytes) -> bytes | None:
+    """A mail, converted to the end."""
+    content = with_crlf(mail) if has_bare_line_ends(mail) else mail
+    steps = seven_bits.in_seven_bits(content)
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            return None if end.value is None else b"".join(end.value)
 
 
 def leaves(mail: bytes) -> list[tuple[str, object]]:
@@ -221,3 +234,49 @@ def test_mails_that_a_library_makes_are_converted() -> None:
 
     assert converted is not None
     assert leaves(converted) == leaves(mail)
+
+
+texts_of_any_length = st.lists(
+    texts | st.sampled_from([b"\xfc" * 150, b"a" * 150, b" " * 150, b"x\r\n" * 50, b"--c\r\n"])
+).map(b"".join)
+
+
+@given(texts_of_any_length, st.sampled_from([b"text/plain", b"image/png", b"message/rfc822"]))
+def test_where_a_step_ends_loses_nothing(body: bytes, kind: bytes) -> None:
+    plain = b"Content-Type: %s\r\n\r\n" % kind + with_crlf(body + b"\xff")
+    mail = b"MIME-Version: 1.0\r\n" + multipart(plain, b"\r\nx", plain, boundary=b"long-boundary")
+
+    converted = in_seven_bits(mail)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(seven_bits, "PIECE", 100)
+        patch.setattr(seven_bits, "_BASE64_PIECE", 57)
+        stepped = in_seven_bits(mail)
+
+    assert (stepped is None) == (converted is None)
+    if stepped is not None and converted is not None:
+        assert leaves(stepped) == leaves(converted)
+
+
+@pytest.mark.parametrize("kind", [b"text/plain", b"image/png"])
+def test_a_large_mail_is_converted_in_steps_that_encode_little(
+    kind: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    encoded: list[int] = []
+
+    def counted(honest: Any) -> Any:
+        def encode(octets: bytes, **more: Any) -> bytes:
+            encoded.append(len(octets))
+            return bytes(honest(octets, **more))
+
+        return encode
+
+    for name in ("b2a_qp", "encodebytes"):
+        monkeypatch.setattr(seven_bits, name, counted(getattr(seven_bits, name)))
+    mail = b"MIME-Version: 1.0\r\nContent-Type: %s\r\n\r\n" % kind + b"\xfc" * (20 * PIECE)
+
+    for steps, _ in enumerate(seven_bits.in_seven_bits(mail), 1):
+        assert len(encoded) <= steps
+
+    assert max(encoded) <= PIECE
+    assert sum(encoded) >= 20 * PIECE

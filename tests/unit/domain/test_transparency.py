@@ -129,6 +129,23 @@ def test_what_is_sent_is_the_same_whether_the_shape_is_known_or_not(
     assert len(arrived) == shape.sent_size(len(content), folds=folds)
 
 
+def folds_of(folded: bytes, unfolded: bytes) -> list[tuple[bytes, bytes]]:
+    """The two lines, without the space, at each fold of a text."""
+    found: list[tuple[bytes, bytes]] = []
+    at = 0
+    before = b""
+    for number, line in enumerate(folded.split(b"\r\n")):
+        if number and unfolded.startswith(b"\r\n", at):
+            at += 2
+        elif number:
+            line = line.removeprefix(b" ")
+            found.append((before, line))
+        assert unfolded.startswith(line, at)
+        at += len(line)
+        before = line
+    return found
+
+
 @given(chunked(lines_of_any_length))
 def test_folded_lines_are_as_long_as_allowed_and_lose_nothing(chunks: list[bytes]) -> None:
     stuffer = Stuffer(folds=True)
@@ -139,6 +156,39 @@ def test_folded_lines_are_as_long_as_allowed_and_lose_nothing(chunks: list[bytes
     assert all(len(line) <= 998 for line in arrived.split(b"\r\n"))
     unfolded, _, _ = received([sent(chunks)])
     assert arrived.replace(b"\r\n ", b"") == unfolded
+
+
+blank_lines = st.lists(
+    st.sampled_from([b"\r\n", b" ", b"\t" * 400, b" " * 997, b" " * 3000, b"x" * 990, b"word "])
+    | st.sampled_from(["\u20ac".encode() * 340, "\U0001f600".encode() * 260, b"\x80" * 1000])
+).map(b"".join)
+
+
+@given(chunked(blank_lines))
+def test_a_fold_makes_no_line_of_blanks_and_cuts_no_character(chunks: list[bytes]) -> None:
+    stuffer = Stuffer(folds=True)
+    wire = b"".join([*map(stuffer.feed, chunks), stuffer.end()])
+
+    arrived, _, _ = received([wire])
+
+    unfolded, _, _ = received([sent(chunks)])
+    cuts = folds_of(arrived, unfolded)
+    for before, after in cuts:
+        assert before.strip(b" \t")
+        assert after.strip(b" \t")
+        if b"\x80" * 100 not in unfolded:
+            assert after[0] & 0xC0 != 0x80
+
+
+def test_a_line_is_folded_at_the_same_places_however_it_comes() -> None:
+    line = b"X: " + b" " * 995 + "\u20ac".encode() * 1000 + b" " * 2000 + b"y" * 2000 + b"\r\n"
+    whole = Stuffer(folds=True)
+    expected = whole.feed(line) + whole.end()
+
+    for size in (1, 7, 997, 998, 999):
+        stuffer = Stuffer(folds=True)
+        pieces = [stuffer.feed(line[at : at + size]) for at in range(0, len(line), size)]
+        assert b"".join(pieces) + stuffer.end() == expected
 
 
 def test_content_that_needs_nothing_goes_through_untouched() -> None:

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Iterable, Iterator
 
-from postroad.domain.seven_bits import in_seven_bits, is_signed
-from postroad.domain.shapes import LONGEST_HEADER, Shape, shape_of
+from postroad.domain.seven_bits import PIECE, Result, Steps, in_seven_bits, is_signed
+from postroad.domain.shapes import LONGEST_HEADER, Scanner, Shape, shape_of, with_crlf
 
 LARGEST_CONVERTED = 64 * 1024 * 1024
 """Octets of a mail that is converted to 7 bits: it is held whole for that."""
-
-PIECE = 1024 * 1024
-"""Octets of a converted mail that are written at a time."""
 
 
 class Content:
@@ -25,12 +22,11 @@ class Content:
         """The beginning: the first chunk, empty for a mail without any."""
         self.shape = shape
         """None: a release that did not look has stored the mail, and it is too large to be held."""
-        header = first[: LONGEST_HEADER if shape is None else shape.header_size]
-        self.folds = shape is None or shape.folds > 0
+        known = shape or shape_of((first[:LONGEST_HEADER],))
+        header = first[: min(known.header_size, LONGEST_HEADER)]
+        self.folds = (shape is None or shape.folds > 0) and not is_signed(header)
         """Whether longer lines are to be folded, where there are any. A signature would not survive
         it: signed mail goes as it is, and the next hop judges."""
-        if self.folds:
-            self.folds = not is_signed(header)
         self._header, self._rest, self._size_bytes = header, rest, size_bytes
         self._converted: Content | None = None
 
@@ -82,22 +78,60 @@ class Content:
         return self._converted
 
     async def _convert(self) -> Content:
-        chunks = [self.first]
-        while (chunk := await self.more()) is not None:
-            chunks.append(chunk)
-        self._rest = _each(chunks[1:])
+        """In steps, between which other mails go on: a conversion of the whole would hold the event
+        loop for seconds, and in a thread the interpreter."""
+        whole = bytearray()
+        chunk: bytes | None = self.first
+        while chunk is not None:
+            whole += chunk
+            chunk = await self.more()
+        self._rest = _each(_cut(whole, len(self.first)))
         if self.shape is None:
-            self.shape = await asyncio.to_thread(shape_of, chunks)
+            self.shape = await _shape_of(_cut(whole))
         if not self.shape.has_8bit:
             return self
-        whole = await asyncio.to_thread(in_seven_bits, b"".join(chunks))
-        if whole is None:
+        pieces = await _stepwise(
+            in_seven_bits(await _normalised(whole) if self.shape.bare_line_ends else whole)
+        )
+        if pieces is None:
             return self
-        pieces = [whole[at : at + PIECE] for at in range(0, len(whole), PIECE)]
-        shape = await asyncio.to_thread(shape_of, pieces)
-        return Content(pieces[0], _each(pieces[1:]), len(whole), shape)
+        shape = await _shape_of(pieces)
+        return Content(pieces[0], _each(pieces[1:]), sum(map(len, pieces)), shape)
+
+
+def _cut(octets: bytearray, start: int = 0) -> Iterator[bytes]:
+    for at in range(start, len(octets), PIECE):
+        yield bytes(octets[at : at + PIECE])
 
 
 async def _each(chunks: Iterable[bytes]) -> AsyncIterator[bytes]:
     for chunk in chunks:
         yield chunk
+
+
+async def _stepwise(steps: Steps[Result]) -> Result:
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            result: Result = end.value
+            return result
+        await asyncio.sleep(0)
+
+
+async def _shape_of(pieces: Iterable[bytes]) -> Shape:
+    scanner = Scanner()
+    for piece in pieces:
+        scanner.feed(piece)
+        await asyncio.sleep(0)
+    return scanner.end()
+
+
+async def _normalised(octets: bytearray) -> bytearray:
+    result, held = bytearray(), b""
+    for piece in _cut(octets):
+        begun = held + piece
+        held = b"\r" if begun.endswith(b"\r") else b""  # what follows says whether it is bare
+        result += with_crlf(begun.removesuffix(held))
+        await asyncio.sleep(0)
+    return result + with_crlf(held)

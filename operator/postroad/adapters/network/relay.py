@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import ssl
 from collections.abc import AsyncIterator, Mapping
+from contextlib import nullcontext
 from pathlib import Path
 
 from postroad.adapters.network.connecting import Addresses
@@ -75,9 +76,7 @@ class SmtpRelay:
     ) -> Mapping[str, Outcome]:
         if session.takes_8bit or not content.may_have_8bit:
             return await session.transmit(envelope, content)
-        if content.is_held:
-            return await session.transmit(envelope, await content.in_seven_bits())
-        async with self._converting:
+        async with nullcontext() if content.is_held else self._converting:
             return await session.transmit(envelope, await content.in_seven_bits())
 
     async def close(self) -> None:

@@ -1,0 +1,75 @@
+"""A content on its way out is looked at, and converted, in small steps."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterable
+from email import message_from_bytes
+
+import pytest
+
+from postroad.adapters.network import content as contents
+from postroad.adapters.network.content import Content
+from postroad.domain.seven_bits import PIECE
+from postroad.domain.shapes import LONGEST_HEADER, shape_of
+
+MEBIBYTE = 1024 * 1024
+HEADER = b"MIME-Version: 1.0\r\nContent-Type: text/plain; charset=utf-8\r\n\r\n"
+
+
+async def each(chunks: Iterable[bytes]) -> AsyncIterator[bytes]:
+    for chunk in chunks:
+        yield chunk
+
+
+async def all_of(content: Content) -> bytes:
+    found = content.first
+    while (chunk := await content.more()) is not None:
+        found += chunk
+    return found
+
+
+@pytest.mark.parametrize("is_looked_at", [True, False])
+@pytest.mark.parametrize("line", ["Grüße\r\n".encode(), "Grüße\n".encode(), b"\xfc" * 77])
+async def test_others_go_on_while_a_large_mail_is_converted(
+    line: bytes, *, is_looked_at: bool
+) -> None:
+    mail = HEADER + line * (2 * MEBIBYTE // len(line))
+    chunks = [mail[at : at + MEBIBYTE] for at in range(0, len(mail), MEBIBYTE)]
+    content = await Content.peek(
+        each(chunks), len(mail), shape_of(chunks) if is_looked_at else None
+    )
+    converting = asyncio.create_task(content.in_seven_bits())
+
+    passes = 0
+    while not converting.done():
+        passes += 1
+        await asyncio.sleep(0)
+
+    assert passes >= 2 * MEBIBYTE // PIECE
+    converted = await converting
+    sent = await all_of(converted)
+    assert sent.isascii()
+    assert converted.shape == shape_of((sent,))
+    expected = mail.replace(b"\r\n", b"\n").replace(b"\n", b"\r\n")[len(HEADER) :]
+    assert message_from_bytes(sent).get_payload(decode=True) == expected
+    assert await all_of(content) == mail  # for a next hop that takes it as it is
+
+
+async def test_of_a_mail_without_a_body_no_more_than_a_header_is_parsed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    parsed: list[int] = []
+
+    def note(header: bytes) -> bool:
+        parsed.append(len(header))
+        return False
+
+    monkeypatch.setattr(contents, "is_signed", note)
+    no_body = b"x" * (2 * LONGEST_HEADER)
+    with_body = b"Subject: x\r\n\r\n" + no_body
+    for mail in (no_body, with_body):
+        await Content.peek(each([mail]), len(mail))
+        await Content.peek(each([mail]), len(mail) + 1)
+
+    assert parsed == [LONGEST_HEADER, LONGEST_HEADER, 14, 14]
