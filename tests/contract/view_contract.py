@@ -99,6 +99,15 @@ REPLACED = Ending(
     successor=key(9),
     change=Change(("b@example.net",), NOW + HOUR, True, 2, "450 try later", (key(2),)),
 )
+
+
+def followed(successor: TurnKey, previous: tuple[TurnKey, ...]) -> Ending:
+    """Return the ending of a replacement whose successor is another one."""
+    assert REPLACED.change is not None
+    change = replace(REPLACED.change, previous=previous)
+    return replace(REPLACED, successor=successor, change=change)
+
+
 REPLACED_PLAINLY = Ending(
     EndingKind.REPLACED,
     NOW,
@@ -479,8 +488,8 @@ class ViewContract:
             asyncio.gather(
                 view.mark_published(key(3), key(9).enqueue_id),
                 view.mark_published(key(4), key(8).enqueue_id),
-                view.change_successor(key(5), key(9).enqueue_id, key(10)),
-                view.change_successor(key(4), key(8).enqueue_id, key(10)),
+                view.change_successor(key(5), key(9).enqueue_id, key(10), (key(9),)),
+                view.change_successor(key(4), key(8).enqueue_id, key(10), (key(8),)),
                 view.mark_published(key(11), key(9).enqueue_id),
             ),
         )
@@ -494,7 +503,7 @@ class ViewContract:
         assert await view.mark(key(6)) == await view.mark(key(7)) == Mark(ending=expired)
         changed = await view.mark(key(5))
         assert changed is not None
-        assert changed.ending == replace(REPLACED, successor=key(10))
+        assert changed.ending == followed(key(10), (key(9),))
 
     async def test_of_endings_by_two_processes_at_the_same_time_one_wins_each(
         self, store: ViewStore, queue: str
@@ -541,17 +550,17 @@ class ViewContract:
         await view.end(key(1), REPLACED, NO_TRAITS)
         later = key(5, Partition(START + HOUR, 0))
 
-        assert await view.change_successor(key(1), key(9).enqueue_id, later)
-        assert not await view.change_successor(key(1), key(9).enqueue_id, key(8))
+        assert await view.change_successor(key(1), key(9).enqueue_id, later, (key(9),))
+        assert not await view.change_successor(key(1), key(9).enqueue_id, key(8), (key(9),))
         assert not await view.mark_published(key(1), key(9).enqueue_id)
 
-        assert await view.mark(key(1)) == Mark(ending=replace(REPLACED, successor=later))
+        assert await view.mark(key(1)) == Mark(ending=followed(later, (key(9),)))
 
     async def test_a_published_replacement_keeps_its_successor(self, view: View) -> None:
         await view.end(key(1), REPLACED, NO_TRAITS)
         await view.mark_published(key(1), key(9).enqueue_id)
 
-        assert not await view.change_successor(key(1), key(9).enqueue_id, key(8))
+        assert not await view.change_successor(key(1), key(9).enqueue_id, key(8), (key(9),))
 
         assert await view.mark(key(1)) == Mark(ending=REPLACED, published=True)
 

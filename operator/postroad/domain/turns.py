@@ -32,9 +32,10 @@ class Turn:
     mail share.
 
     `previous` are the turns that administration replaced on the way to this one since the mail was
-    last handed out by the rules: each may still be in some consumer's hands, so they are asked
-    before this turn is attempted (invariant 10). Oldest first. Where there are more than
-    `LONG_CHAIN`, those that are shown to be in no consumer's hands are left out (ADR 0018).
+    last handed out by the rules, and successors that were given up for this one: each may still be
+    in some consumer's hands, so they are asked before this turn is attempted (invariant 10). Oldest
+    first. Where there are more than `LONG_CHAIN`, those that are shown to be in no consumer's hands
+    are left out (ADR 0018).
     """
 
     key: TurnKey

@@ -55,6 +55,7 @@ async def finish(engine: Engine, turn: Turn, mark: Mark) -> bool:
         if await was_cleaned(engine, turn.key):
             return False
         successor, change = replacement_of(mark)
+        await withdraw_given_up(engine, turn, change)
         if mark.delivered_at is not None:
             await hand_down_delivery(engine, turn, mark)
         elif await _is_too_late(engine, successor):
@@ -235,12 +236,26 @@ async def choose_successor_anew(engine: Engine, turn: Turn, old: TurnKey, change
     """Give an unfinished replacement a fresh successor, unless another process did or finished it:
     the mark tells. Raises: as `replace`."""
     fresh = await engine.new_key(after=turn.enqueue_id)
-    if await engine.view.change_successor(turn.key, old.enqueue_id, fresh):
+    previous = (*change.previous, old)
+    if await engine.view.change_successor(turn.key, old.enqueue_id, fresh, previous):
         # Should the old row still arrive, from a process or a write that was only slow: it is over.
         standing = await withdraw(engine, turn.with_change(old, change))
         if is_removed(standing):
             # A purge came between the two.
             await _remove(engine, turn.with_change(fresh, change))
+
+
+async def withdraw_given_up(engine: Engine, turn: Turn, change: Change) -> None:
+    """End the successors that were given up for another one, where the process that chose it ended
+    before it did so: a host of the view that stood still may carry out the insert of such a row at
+    any time, and it would wait without a mark. They are those that the change names as predecessors
+    and the turn does not."""
+    own = (*turn.previous, turn.key)
+    given_up = [each for each in change.previous if each not in own]
+    kept = copy(change, previous=tuple(each for each in change.previous if each in own))
+    for key in given_up:
+        if await engine.view.mark(key) is None:
+            await withdraw(engine, turn.with_change(key, kept))
 
 
 async def _remove(engine: Engine, turn: Turn) -> None:

@@ -24,6 +24,7 @@ from postroad.mailqueue.protocol import (
     hand_down_delivery,
     insert_successor,
     replacement_of,
+    withdraw_given_up,
 )
 
 TOGETHER = 100
@@ -161,10 +162,12 @@ async def remove_turn(
             return True
     if mark.ending is None or mark.ending.kind is not EndingKind.REPLACED:
         return False
+    successor, change = replacement_of(mark)
+    if not mark.published:
+        await withdraw_given_up(engine, turn, change)
     if mark.delivered_at is not None:
         await hand_down_delivery(engine, turn, mark)
         return False
-    successor, change = replacement_of(mark)
     new = turn.with_change(successor, change)
     if mark.published:
         return await remove_turn(engine, new, removal=removal)

@@ -146,7 +146,9 @@ class Marks(Protocol):
         Idempotent. Returns whether it does."""
         ...
 
-    async def change_successor(self, key: TurnKey, old: UUID, new: TurnKey) -> bool:
-        """Give an unfinished replacement another successor, if it still names `old` and is not
-        published. Returns whether it did."""
+    async def change_successor(
+        self, key: TurnKey, old: UUID, new: TurnKey, previous: tuple[TurnKey, ...]
+    ) -> bool:
+        """Give an unfinished replacement another successor, and its change other predecessors, if
+        it still names `old` and is not published. Returns whether it did."""
         ...

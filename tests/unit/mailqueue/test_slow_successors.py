@@ -5,12 +5,14 @@ from __future__ import annotations
 
 import asyncio
 from datetime import timedelta
+from unittest.mock import patch
 
 import pytest
 
 from contract.queue_harness import Consumer
 from postroad.adapters.memory.gate import Fault, Stopped
 from postroad.domain.selectors import Selector
+from postroad.domain.turns import Turn
 from support.post import Post, Process
 from unit.mailqueue.test_suspended import Suspension
 
@@ -93,3 +95,45 @@ async def test_successor_that_was_given_up_by_a_process_which_died_is_not_publis
     await attempted(post, consumer, 3 * MINUTE)
     await consumer.close()
     await check_one_copy(post)
+
+
+@pytest.mark.parametrize("finished", [True, False], ids=["after upkeep", "before upkeep"])
+@pytest.mark.parametrize("then", ["delivered", "removed"])
+async def test_row_of_a_successor_comes_after_both_processes_that_knew_of_it_died(
+    post: Post, finished: bool, then: str
+) -> None:
+    """The insert had no answer, and is carried out by a host that stood still; the process that
+    chose another successor ended before it withdrew the first."""
+    slow, chooser, healthy = [await post.start() for _ in range(3)]
+    inserted: list[Turn] = []
+    view = slow.queue._engine.view
+
+    async def unanswered(turn: Turn) -> None:
+        inserted.append(turn)
+        slow.gate.stop()
+        raise Stopped
+
+    await post.enqueue(slow, "mail", delay=3600)
+    with patch.object(view, "insert", unanswered), pytest.raises(Stopped):
+        await slow.queue.flush(ALL)
+    await post.pass_time(25 * SECOND)
+    chooser.fail(lambda step: Fault.STOP_AFTER if step.operation == "change_successor" else None)
+    with pytest.raises(Stopped):
+        await chooser.queue.hold(ALL)
+
+    if not finished:
+        post.tables.insert(inserted[0])
+    if then == "removed":
+        assert await healthy.queue.remove(ALL) == 1
+    await post.pass_time(2 * MINUTE)
+    await healthy.queue.maintain()
+    if finished:
+        post.tables.insert(inserted[0])
+
+    assert (await healthy.queue.size()).size == len([each async for each in healthy.queue.browse()])
+    for _ in range(5):
+        await healthy.queue.republish(timedelta(0))
+        await post.pass_time(10 * MINUTE)
+        await post.recover()
+    assert post.copies("mail") == (then == "delivered")
+    post.check_nothing_is_left()

@@ -169,7 +169,7 @@ than the transaction's and be lost."""
 
 CHANGE_SUCCESSOR = Statement(
     "UPDATE {keyspace}.deleted_mails"
-    " SET replaced_by = ?, replaced_by_slice = ?, replaced_by_bucket = ?"
+    " SET replaced_by = ?, replaced_by_slice = ?, replaced_by_bucket = ?, new_previous = ?"
     f" WHERE {TURN} IF replaced_by = ? AND published = false"
 )
 """Only one of several finishers gives an unfinished replacement its new successor."""

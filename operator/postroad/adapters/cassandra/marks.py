@@ -145,9 +145,12 @@ class CassandraMarks:
         )
         return await self._deciding(key.partition, write) is None
 
-    async def change_successor(self, key: TurnKey, old: UUID, new: TurnKey) -> bool:
+    async def change_successor(
+        self, key: TurnKey, old: UUID, new: TurnKey, previous: tuple[TurnKey, ...]
+    ) -> bool:
         values = (
             *(new.enqueue_id, new.slice_start, new.bucket_id),
+            rows.chain_value(previous),
             *rows.key_values(self._queue, key),
             old,
         )

@@ -93,7 +93,7 @@ def turn_values(turn: Turn) -> tuple[object, ...]:
         turn.held or UNSET,
         turn.attempt,
         bound(turn.last_error),
-        [_tuple_of(key) for key in turn.previous] or UNSET,
+        chain_value(turn.previous),
     )
 
 
@@ -169,8 +169,13 @@ def ending_values(ending: Ending) -> tuple[object, ...]:
         change.held or UNSET,
         change.attempt,
         bound(change.last_error),
-        [_tuple_of(key) for key in change.previous] or UNSET,
+        chain_value(change.previous),
     )
+
+
+def chain_value(previous: Sequence[TurnKey]) -> object:
+    """Return what is bound for the predecessors of a turn."""
+    return [_tuple_of(key) for key in previous] or UNSET
 
 
 def mark_of(row: Row) -> Mark:

@@ -147,12 +147,18 @@ class MemoryMarks:
 
         return await self._step("mark_published", effect)
 
-    async def change_successor(self, key: TurnKey, old: UUID, new: TurnKey) -> bool:
+    async def change_successor(
+        self, key: TurnKey, old: UUID, new: TurnKey, previous: tuple[TurnKey, ...]
+    ) -> bool:
         def effect() -> bool:
             mark = self._tables.marks.get(key)
-            if mark is None or mark.ending is None or mark.published or _successor(mark) != old:
+            ending = mark.ending if mark is not None else None
+            if mark is None or ending is None or mark.published or _successor(mark) != old:
                 return False
-            self._tables.marks[key] = replace(mark, ending=replace(mark.ending, successor=new))
+            assert ending.change is not None
+            change = replace(ending.change, previous=previous)
+            ending = replace(ending, successor=new, change=change)
+            self._tables.marks[key] = replace(mark, ending=ending)
             return True
 
         return await self._step("change_successor", effect)
