@@ -13,14 +13,14 @@ if TYPE_CHECKING:
     from postroad.domain.configuration_rules import ViewConfiguration as ViewConfiguration
     from postroad.domain.mail import Mail as Mail
     from postroad.domain.mail import Outcome as Outcome
-    from postroad.domain.selectors import Selector as Selector
+    from postroad.domain.selection import Selector as Selector
 
 __all__ = ["Mail", "Outcome", "Selector", "ViewConfiguration", "open_queue"]
 
 _HOMES = {
     "Mail": "postroad.domain.mail",
     "Outcome": "postroad.domain.mail",
-    "Selector": "postroad.domain.selectors",
+    "Selector": "postroad.domain.selection",
     "ViewConfiguration": "postroad.domain.configuration_rules",
     "open_queue": "postroad.bootstrap",
 }

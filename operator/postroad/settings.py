@@ -26,7 +26,7 @@ from pydantic import (
 from postroad.domain.durations import parse_duration
 from postroad.domain.lifetimes import DEAD_LETTER_LIFETIME
 from postroad.domain.networks import Networks
-from postroad.domain.nexthops import HOSTNAME_PATTERN, Protocol, TlsMode
+from postroad.domain.next_hops import HOSTNAME_PATTERN, Protocol, TlsMode
 from postroad.domain.retries import DEFAULT_LANES
 from postroad.errors import InvalidInput, InvalidSettings
 

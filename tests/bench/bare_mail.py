@@ -18,12 +18,12 @@ from bench.bare_clients import BareCassandra, BareRabbitMQ, BareStore
 from bench.queue_place import Place, queue_names
 from postroad.adapters.cassandra import mark_statements, rows, statements
 from postroad.adapters.machine.clocks import MachineChance, MachineClock
+from postroad.domain.entries import Traits, Turn
 from postroad.domain.identifiers import Identifiers
 from postroad.domain.mail import Envelope
 from postroad.domain.names import QueueName
 from postroad.domain.references import Reference
 from postroad.domain.slices import TurnKey, place
-from postroad.domain.turns import Traits, Turn
 from postroad.domain.wire import encode
 
 HOUR = timedelta(hours=1)

@@ -32,13 +32,13 @@ from bench.queue_place import Place
 from postroad.adapters.cassandra import mark_statements, rows, statements
 from postroad.adapters.cassandra.session import Statement
 from postroad.adapters.machine.clocks import MachineChance, MachineClock
+from postroad.distributed.configure import configured
 from postroad.domain.configuration_rules import ViewConfiguration
+from postroad.domain.entries import Turn
 from postroad.domain.identifiers import id_at
 from postroad.domain.mail import Envelope
 from postroad.domain.names import QueueName
 from postroad.domain.slices import Partition, place, slice_of
-from postroad.domain.turns import Turn
-from postroad.mailqueue.configure import configured
 from postroad.ports.view import ClosedSlice
 
 T = TypeVar("T")

@@ -11,8 +11,8 @@ from collections import deque
 from collections.abc import AsyncIterator
 
 from bench.bulk import BUCKETS, WINDOW, Bulk
+from postroad.domain.entries import Mark, Turn
 from postroad.domain.slices import Partition
-from postroad.domain.turns import Mark, Turn
 
 IN_FLIGHT = 4
 

@@ -12,8 +12,8 @@ from datetime import timedelta
 from bench.results import Result, compared
 from crash.steady import OPTIONS, ForgetfulFiles, Steady, steady
 from postroad.domain.retries import RetryPlan
-from postroad.spool import lanes, reading
-from postroad.spool.layout import Options
+from postroad.embedded import envelope_reader, lanes
+from postroad.embedded.layout import Options
 
 HOUR = timedelta(hours=1)
 PLAN = RetryPlan(max_age=24 * HOUR)
@@ -24,7 +24,11 @@ RECENT, BLOCK, BLOCKS = 24, 4096, 4
 
 async def measure() -> list[Result]:
     """Run the same half day with both."""
-    small = ((lanes, "RECENT", RECENT), (reading, "BLOCK", BLOCK), (reading, "BLOCKS_KEPT", BLOCKS))
+    small = (
+        (lanes, "RECENT", RECENT),
+        (envelope_reader, "BLOCK", BLOCK),
+        (envelope_reader, "BLOCKS_KEPT", BLOCKS),
+    )
     usual = [(module, name, getattr(module, name)) for module, name, _ in small]
     for module, name, value in small:
         setattr(module, name, value)

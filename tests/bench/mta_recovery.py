@@ -22,10 +22,10 @@ from peers.server import Road
 from postroad import Mail, open_queue
 from postroad.adapters.disk.files import DiskFiles
 from postroad.adapters.machine.clocks import MachineChance, MachineClock
-from postroad.spool.engine import Engine
-from postroad.spool.layout import Options
-from postroad.spool.queue import OwnedQueue
-from postroad.spool.starting import describe, open_store
+from postroad.embedded.engine import Engine
+from postroad.embedded.layout import Options
+from postroad.embedded.opening import describe, open_store
+from postroad.embedded.owner import OwnedQueue
 from support.ports import free_port
 from support.programs import Program
 from support.spent import cpu_seconds

@@ -21,8 +21,8 @@ from bench.bulk import HUNDREDTH, Bulk, bulk
 from bench.queue_place import Place, queue_names
 from bench.results import Result, compared, progress
 from postroad import Selector, open_queue
-from postroad.mailqueue.timing import Timing
-from postroad.ports.queue import MailQueue
+from postroad.distributed.timing import Timing
+from postroad.ports.mail_queue import MailQueue
 
 QUEUES = (1_000, 100_000) + ((1_000_000,) if os.environ.get("BENCH_MILLION") == "1" else ())
 WITH_BYTES = int(os.environ.get("BENCH_WITH_BYTES", "100000"))

@@ -12,8 +12,8 @@ from datetime import timedelta
 
 from bench.queue_place import Place
 from bench.results import Result, compared
-from postroad.domain.selectors import Selector
-from support.post import Post, Process
+from postroad.domain.selection import Selector
+from support.in_memory_cluster import Post, Process
 
 HOUR = timedelta(hours=1)
 AGES = (HOUR, 24 * HOUR, 72 * HOUR)

@@ -23,9 +23,9 @@ from bench.results import Result, compared, percentile, progress
 from postroad.adapters.cassandra import mark_statements, rows
 from postroad.adapters.cassandra.session import Session
 from postroad.adapters.cassandra.view import CassandraView
+from postroad.domain.entries import Change, Ending, EndingKind, Mark, Traits
 from postroad.domain.identifiers import id_at
 from postroad.domain.slices import TurnKey
-from postroad.domain.turns import Change, Ending, EndingKind, Mark, Traits
 from postroad.errors import ViewUnavailable
 
 ROUNDS = int(os.environ.get("BENCH_ROUNDS", "3"))

@@ -20,10 +20,10 @@ from typing import Any
 from bench.patience import insist
 from postroad.adapters.cassandra import mark_statements, rows, statements
 from postroad.adapters.cassandra.marks import MOST_TOGETHER
+from postroad.distributed.engine import Engine
+from postroad.domain.entries import Turn
 from postroad.domain.mail import Envelope
 from postroad.domain.slices import Partition
-from postroad.domain.turns import Turn
-from postroad.mailqueue.engine import Engine
 
 SIZE_BYTES = 2000
 ENVELOPE = Envelope("a@example.org", ("b@example.net",), "measured")

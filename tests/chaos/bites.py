@@ -20,13 +20,13 @@ from postroad.adapters.cassandra import view as cassandra_view
 from postroad.adapters.memory import blobs as memory_blobs
 from postroad.adapters.memory import view as memory_view
 from postroad.adapters.s3 import blobs as s3_blobs
+from postroad.distributed import audit, dead_queue, dequeue, enqueue, opening, replacement
+from postroad.distributed.engine import Engine
+from postroad.distributed.limits_cache import Bearings
 from postroad.domain.dispatch import Arrival, Later, Verdict, decide
+from postroad.domain.entries import Mark, Turn
 from postroad.domain.references import Reference
 from postroad.domain.slices import TurnKey, place, slice_of
-from postroad.domain.turns import Mark, Turn
-from postroad.mailqueue import audit, dequeue, enqueue, opening, protocol, undelivered
-from postroad.mailqueue.bearings import Bearings
-from postroad.mailqueue.engine import Engine
 
 Change = tuple[Any, str, Any]
 """Owner, name, replacement."""
@@ -95,7 +95,7 @@ def _repeating(turn: Turn) -> Reference:
 def _decide_without_removals(
     reference: Reference, mark: Mark | None, arrival: Arrival
 ) -> Verdict | Later:
-    return decide(reference, None if protocol.is_removed(mark) else mark, arrival)
+    return decide(reference, None if replacement.is_removed(mark) else mark, arrival)
 
 
 async def _nothing_found(*arguments: Any, **more: Any) -> tuple[None, list[Any]]:
@@ -104,7 +104,7 @@ async def _nothing_found(*arguments: Any, **more: Any) -> tuple[None, list[Any]]
 
 NOT_RESCUED: tuple[Change, ...] = (
     (dequeue, "rescue_if_late", _false),
-    (undelivered, "rescue_if_late", _false),
+    (dead_queue, "rescue_if_late", _false),
 )
 
 BEHIND: tuple[Change, ...] = (

@@ -8,9 +8,9 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, cast
 
 from chaos.workload import Place, change, consume, list_letters, list_waiting
+from postroad.distributed.mail_queue import DistributedQueue
 from postroad.errors import PostroadError
-from postroad.mailqueue.queue import DistributedQueue
-from postroad.ports.queue import MailQueue
+from postroad.ports.mail_queue import MailQueue
 
 Remains = Mapping[str, list[str]]
 Inspect = Callable[[str], Awaitable[Remains]]

@@ -22,13 +22,13 @@ from chaos.workload import Place, administrate, produce, work
 from contract.queue_harness import VirtualTime
 from postroad.adapters.memory.broker import MemoryBroker
 from postroad.adapters.memory.clock import ManualClock, SeededChance
-from postroad.adapters.memory.gate import Fault as Broken
-from postroad.adapters.memory.gate import Gate, Plan, Step
+from postroad.adapters.memory.fault_injection import Fault as Broken
+from postroad.adapters.memory.fault_injection import Gate, Plan, Step
 from postroad.adapters.memory.servers import MemoryServers, World
 from postroad.domain.names import QueueName, key_of_owner
 from postroad.errors import ClockSkew
 from postroad.ports.broker import Broker
-from postroad.ports.queue import MailQueue
+from postroad.ports.mail_queue import MailQueue
 
 BUCKET = "chaos"
 QUEUES = ("q0", "q1")

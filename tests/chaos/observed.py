@@ -13,12 +13,12 @@ from typing import Any, cast
 from uuid import UUID
 
 from chaos.history import Recorder
+from postroad.domain.entries import Mark
 from postroad.domain.slices import TurnKey
-from postroad.domain.turns import Mark
 from postroad.domain.wire import decode
 from postroad.errors import UnreadableReference
 from postroad.ports.broker import Broker, Delivery
-from postroad.ports.queue import Item
+from postroad.ports.mail_queue import Item
 from postroad.ports.view import View
 
 UNWITHDRAWN = "a failed enqueue could not be withdrawn and may be delivered once"

@@ -10,13 +10,13 @@ from datetime import timedelta
 from chaos.history import Recorder
 from chaos.observed import ObservedLog, observed_broker, observed_view
 from chaos.pace import Pace
+from postroad.distributed.configuration import LeasedConfiguration
+from postroad.distributed.configure import settle
+from postroad.distributed.engine import Parts
+from postroad.distributed.mail_queue import DistributedQueue
 from postroad.domain.configuration_rules import ViewConfiguration
 from postroad.domain.names import QueueName
 from postroad.errors import ConfigurationRefused
-from postroad.mailqueue.configuration import LeasedConfiguration
-from postroad.mailqueue.configure import settle
-from postroad.mailqueue.engine import Parts
-from postroad.mailqueue.queue import DistributedQueue
 from postroad.ports.broker import Broker
 from postroad.ports.clock import Chance, Clock
 from postroad.ports.servers import Servers

@@ -11,9 +11,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import timedelta
 
+from postroad.distributed import drain_check, letter_maintenance, row_maintenance
+from postroad.distributed.timing import Timing
 from postroad.domain.configuration_rules import ViewConfiguration
-from postroad.mailqueue import closing, letters, tending
-from postroad.mailqueue.timing import Timing
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,8 +49,8 @@ class Pace:
 
     def install(self) -> None:
         """Set in this process the durations that are constants of a module."""
-        tending.EVERY = letters.EVERY = self.tending
-        closing.SWEEPING = self.sweeping
+        row_maintenance.EVERY = letter_maintenance.EVERY = self.tending
+        drain_check.SWEEPING = self.sweeping
 
 
 PRODUCTION = Pace(

@@ -21,7 +21,7 @@ from chaos.pace import QUICK
 from chaos.remains import remains
 from postroad.adapters.machine.clocks import MachineChance, MachineClock
 from postroad.bootstrap.cluster import connect
-from postroad.ports.queue import MailQueue
+from postroad.ports.mail_queue import MailQueue
 from postroad.settings import from_environment
 
 AGAIN = 1.0

@@ -15,16 +15,16 @@ from uuid import UUID
 from chaos.drain import Remains
 from chaos.opening import NAMESPACE
 from chaos.pace import QUICK
+from postroad.distributed import audit, letter_maintenance
+from postroad.distributed.lost_messages import HEALER
 from postroad.domain.identifiers import moment_of
 from postroad.domain.names import QueueName, key_of_owner
-from postroad.mailqueue import audit, letters
-from postroad.mailqueue.orphans import HEALER
 from support.servers import cql, store_client
 
 AHEAD = 30.0
 """Seconds, longer than an enqueue and its withdrawal take."""
 
-TIMETABLES = frozenset((audit.CLAIM_ID, letters.CLAIM_ID, HEALER))
+TIMETABLES = frozenset((audit.CLAIM_ID, letter_maintenance.CLAIM_ID, HEALER))
 """Claims that upkeep keeps between its rounds; they are claims of no mail."""
 
 

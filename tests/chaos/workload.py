@@ -18,11 +18,11 @@ from chaos.history import Phase, Recorder
 from chaos.observed import delivery_of
 from chaos.pace import Pace
 from postroad.domain.mail import Mail, Outcome
-from postroad.domain.selectors import Selector
+from postroad.domain.selection import Selector
 from postroad.errors import BlobMissing, PostroadError, QueueClosed, TurnEnded
 from postroad.ports.clock import Clock
-from postroad.ports.queue import Item, MailQueue, MailView
-from postroad.worker.upkeep import keep_up
+from postroad.ports.mail_queue import Item, MailQueue, MailView
+from postroad.worker.maintenance import keep_up
 
 SENDERS = tuple(f"s{number}@chaos.example" for number in range(40))
 """A removal by sender meets about one mail in forty."""

@@ -29,10 +29,10 @@ from postroad.domain.mail import (
     OutcomeKind,
     RecipientDsn,
 )
-from postroad.domain.selectors import Selector
+from postroad.domain.selection import Selector
 from postroad.domain.shapes import Scanner, shape_of
 from postroad.errors import InvalidInput, QueueClosed, TurnEnded
-from postroad.ports.queue import MailQueue
+from postroad.ports.mail_queue import MailQueue
 from support.sink import Sink
 from support.smtp_relay import relay_to
 

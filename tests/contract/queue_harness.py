@@ -9,7 +9,7 @@ from typing import Protocol, TypeVar
 
 from postroad.adapters.memory.clock import ManualClock
 from postroad.domain.mail import Mail
-from postroad.ports.queue import Item, MailQueue
+from postroad.ports.mail_queue import Item, MailQueue
 
 T = TypeVar("T")
 SOON = timedelta(seconds=30)

@@ -11,7 +11,7 @@ import pytest
 import servers
 from contract.blobs_contract import BlobsContract
 from postroad.adapters.memory.blobs import Bucket, MemoryBlobs
-from postroad.adapters.memory.gate import Gate
+from postroad.adapters.memory.fault_injection import Gate
 from postroad.adapters.s3.access import Access
 from postroad.adapters.s3.blobs import S3Blobs
 from postroad.adapters.s3.store import Store

@@ -23,7 +23,7 @@ from contract.queue_harness import Harness, RealTime
 from postroad import open_queue
 from postroad.bootstrap.cluster import connect
 from postroad.domain.names import QueueName
-from postroad.ports.queue import MailQueue
+from postroad.ports.mail_queue import MailQueue
 from postroad.settings import from_environment
 from support.servers import cql
 

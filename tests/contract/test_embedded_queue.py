@@ -27,19 +27,19 @@ from contract.queue_harness import Harness, letter, names
 from postroad import open_queue
 from postroad.adapters.disk.files import DiskFiles
 from postroad.adapters.memory.clock import ManualClock, SeededChance
+from postroad.embedded import wire
+from postroad.embedded.engine import Engine
+from postroad.embedded.free_space import Headroom
+from postroad.embedded.layout import Layout, Options
+from postroad.embedded.limits import Limits
+from postroad.embedded.mail_queue import SpoolQueue
+from postroad.embedded.maintenance import Keeper
+from postroad.embedded.opening import describe, open_store
+from postroad.embedded.receiver import Filler
+from postroad.embedded.spool_files import Contents
+from postroad.embedded.wire import Kind
 from postroad.errors import InvalidQueueURL, QueueNotFound, StoreDamaged, StoreFull, TurnLost
-from postroad.ports.queue import MailQueue
-from postroad.spool import wire
-from postroad.spool.contents import Contents
-from postroad.spool.engine import Engine
-from postroad.spool.filler import Filler
-from postroad.spool.handle import SpoolQueue
-from postroad.spool.headroom import Headroom
-from postroad.spool.keeping import Keeper
-from postroad.spool.layout import Layout, Options
-from postroad.spool.limits import Limits
-from postroad.spool.starting import describe, open_store
-from postroad.spool.wire import Kind
+from postroad.ports.mail_queue import MailQueue
 
 T = TypeVar("T")
 OPTIONS = Options(

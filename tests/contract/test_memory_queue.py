@@ -24,12 +24,12 @@ from postroad import open_queue
 from postroad.adapters.memory.clock import ManualClock, SeededChance
 from postroad.adapters.memory.configuration import FixedConfiguration
 from postroad.adapters.memory.servers import MemoryServers, World
+from postroad.distributed.engine import Parts
+from postroad.distributed.mail_queue import DistributedQueue
 from postroad.domain.configuration import ViewConfiguration
 from postroad.domain.names import QueueName
 from postroad.errors import QueueNotFound
-from postroad.mailqueue.engine import Parts
-from postroad.mailqueue.queue import DistributedQueue
-from postroad.ports.queue import MailQueue
+from postroad.ports.mail_queue import MailQueue
 
 CONFIGURATION = ViewConfiguration(slice_window=timedelta(seconds=10), bucket_count=3)
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 import servers
-from contract.purge_line_contract import PurgeLineContract
+from contract.purge_watermark_contract import PurgeLineContract
 from contract.view_contract import Spoil, ViewContract
 from postroad.adapters.cassandra import rows, statements
 from postroad.adapters.cassandra.cql import TURN
@@ -18,8 +18,8 @@ from postroad.adapters.cassandra.store import CassandraViewStore
 from postroad.adapters.machine.clocks import MachineClock
 from postroad.adapters.memory.servers import MemoryServers, World
 from postroad.adapters.memory.tables import Tables
+from postroad.domain.entries import Ending, EndingKind, Mark, Turn
 from postroad.domain.slices import TurnKey
-from postroad.domain.turns import Ending, EndingKind, Mark, Turn
 from postroad.ports.view import DeadLetter, ViewStore
 from support.keyspaces import keyspace
 

@@ -12,11 +12,7 @@ import pytest
 
 import servers
 from postroad.domain.clocks import judge
-from postroad.domain.identifiers import LAST, id_at
-from postroad.domain.mail import DsnOptions, Envelope, Origin, Outcome, RecipientDsn
-from postroad.domain.ownership import Identity
-from postroad.domain.slices import Partition, TurnKey
-from postroad.domain.turns import (
+from postroad.domain.entries import (
     Change,
     Ending,
     EndingKind,
@@ -25,6 +21,10 @@ from postroad.domain.turns import (
     Turn,
     UndecodableRow,
 )
+from postroad.domain.identifiers import LAST, id_at
+from postroad.domain.mail import DsnOptions, Envelope, Origin, Outcome, RecipientDsn
+from postroad.domain.ownership import Identity
+from postroad.domain.slices import Partition, TurnKey
 from postroad.ports.marks import Counts
 from postroad.ports.view import ClosedSlice, DeadLetter, Limits, Record, View, ViewStore
 

@@ -12,9 +12,9 @@ import pytest
 from postroad.adapters.memory.servers import MemoryServers
 from postroad.controller.api import DEPLOYMENT, MAIL_QUEUE
 from postroad.controller.api_server import ApiServer
+from postroad.distributed.configure import settle
 from postroad.domain.configuration_rules import ViewConfiguration
 from postroad.domain.names import QueueName
-from postroad.mailqueue.configure import settle
 from support.crds import CRD, ROOT, install_crds
 from support.kubectl import manifests
 from support.resources import mail_queue, view, workers

@@ -8,7 +8,7 @@ from uuid import UUID
 
 import pytest
 
-from postroad.adapters.memory.gate import away, no_fault
+from postroad.adapters.memory.fault_injection import away, no_fault
 from postroad.adapters.memory.servers import MemoryServers
 from postroad.controller.api import DEPLOYMENT, MAIL_QUEUE, NAMESPACE, QUEUE_CLUSTER, SECRET
 from postroad.domain.names import QueueName, key_of_owner

@@ -8,10 +8,10 @@ from pathlib import Path
 
 from contract.queue_harness import letter
 from postroad import Outcome, Selector, open_queue
-from postroad.spool import frames
-from postroad.spool.frames import Frame
-from postroad.spool.records import DELIVERY, ENVELOPE, ENVELOPE_BYTES
-from postroad.spool.segments import HEADER_BLOCK, read_header
+from postroad.embedded import frames
+from postroad.embedded.frames import Frame
+from postroad.embedded.records import DELIVERY, ENVELOPE, ENVELOPE_BYTES
+from postroad.embedded.segments import HEADER_BLOCK, read_header
 
 HOUR = timedelta(hours=1)
 LEFT = {"partly", "held", "waits", "late", "newest"}

@@ -30,12 +30,12 @@ from crash.world import Inline
 from postroad import Mail, Outcome
 from postroad.adapters.disk.files import DiskFiles
 from postroad.adapters.machine.clocks import MachineChance, MachineClock
+from postroad.embedded import slots
+from postroad.embedded.engine import Engine
+from postroad.embedded.layout import Options
+from postroad.embedded.opening import describe, open_store
+from postroad.embedded.owner import OwnedQueue
 from postroad.errors import PostroadError
-from postroad.spool import slots
-from postroad.spool.engine import Engine
-from postroad.spool.layout import Options
-from postroad.spool.queue import OwnedQueue
-from postroad.spool.starting import describe, open_store
 
 OPTIONS = Options(segment_bytes=4096 + 16 + 2600, marks=16, pool_files=2)
 """Small segments and a small pool, so that few mails meet everything."""

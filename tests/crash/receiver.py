@@ -23,15 +23,15 @@ from crash.world import Inline
 from postroad import Mail
 from postroad.adapters.disk.files import DiskFiles
 from postroad.adapters.machine.clocks import MachineChance, MachineClock
+from postroad.embedded.free_space import Headroom
+from postroad.embedded.layout import Layout
+from postroad.embedded.limits import Limits
+from postroad.embedded.mail_queue import SpoolQueue
+from postroad.embedded.opening import describe
+from postroad.embedded.receiver import Filler
+from postroad.embedded.server import Server
+from postroad.embedded.spool_files import Contents
 from postroad.errors import PostroadError, StoreFailed, StoreFull
-from postroad.spool.contents import Contents
-from postroad.spool.filler import Filler
-from postroad.spool.handle import SpoolQueue
-from postroad.spool.headroom import Headroom
-from postroad.spool.layout import Layout
-from postroad.spool.limits import Limits
-from postroad.spool.server import Server
-from postroad.spool.starting import describe
 
 MAILS = 4
 

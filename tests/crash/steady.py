@@ -11,9 +11,9 @@ from crash.lossy import LossyFiles, Step
 from crash.world import start
 from postroad.adapters.memory.clock import ManualClock
 from postroad.domain.retries import RetryPlan
-from postroad.spool.items import SpoolItem
-from postroad.spool.layout import MIB, Options
-from postroad.spool.queue import OwnedQueue
+from postroad.embedded.items import SpoolItem
+from postroad.embedded.layout import MIB, Options
+from postroad.embedded.owner import OwnedQueue
 
 MINUTE = timedelta(minutes=1)
 ATTEMPT = 10 * MINUTE

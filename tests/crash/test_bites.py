@@ -18,15 +18,15 @@ from crash.lossy import LossyFile, LossyFiles
 from crash.script import Phase, aging, changing_minds, crowd, first_mails, hurried, received, record
 from crash.world import OPTIONS, Broken, Outside, start
 from postroad.adapters.memory.clock import ManualClock
+from postroad.embedded import enqueue, frames, leases, maintenance, spool_files
+from postroad.embedded.engine import Engine
+from postroad.embedded.lanes import LaneLog
+from postroad.embedded.layout import NEW
+from postroad.embedded.maintenance import Keeper, Moment
+from postroad.embedded.owner import OwnedQueue
+from postroad.embedded.records import Delivery
+from postroad.embedded.spool_files import Filling
 from postroad.errors import PostroadError, QueueClosed
-from postroad.spool import contents, frames, keeping, leasing, receiving
-from postroad.spool.contents import Filling
-from postroad.spool.engine import Engine
-from postroad.spool.keeping import Keeper, Moment
-from postroad.spool.lanes import LaneLog
-from postroad.spool.layout import NEW
-from postroad.spool.queue import OwnedQueue
-from postroad.spool.records import Delivery
 
 
 async def broken(*phases: Phase) -> str:
@@ -48,7 +48,7 @@ async def test_amb_3_a_header_is_no_proof_of_the_bytes_under_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Undone: a set envelope offset means a complete mail."""
-    monkeypatch.setattr(contents, "_is_whole", lambda file, header: True)
+    monkeypatch.setattr(spool_files, "_is_whole", lambda file, header: True)
 
     assert "calls junk a mail" in await broken(crowd)
 
@@ -57,14 +57,14 @@ async def test_amb_4_a_mark_is_written_only_behind_its_start(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Undone: marks are written as soon as their STARTs are appended."""
-    honest = leasing.start
+    honest = leases.start
 
     def eager(engine: Engine, entry: Any, waiting: Any) -> None:
         honest(engine, entry, waiting)
         if entry.segment.file is not None:
             entry.segment.write_marks([entry.mark])
 
-    monkeypatch.setattr(leasing, "start", eager)
+    monkeypatch.setattr(leases, "start", eager)
 
     assert "P1" in await broken(crowd)
 
@@ -127,7 +127,7 @@ async def test_amb_6_a_segment_stays_while_it_may_hold_what_the_index_does_not_k
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Undone: only turns that are durable count."""
-    honest = keeping._first_needed
+    honest = maintenance._first_needed
 
     def hasty(lane: LaneLog, scan_from: int | None) -> int:
         known, lane.durable = lane.durable, lane.end
@@ -136,7 +136,7 @@ async def test_amb_6_a_segment_stays_while_it_may_hold_what_the_index_does_not_k
         finally:
             lane.durable = known
 
-    monkeypatch.setattr(keeping, "_first_needed", hasty)
+    monkeypatch.setattr(maintenance, "_first_needed", hasty)
 
     assert "P1" in await broken(hurried)
 
@@ -182,7 +182,7 @@ async def test_the_answer_waits_for_the_sync_of_the_log(monkeypatch: pytest.Monk
     async def impatient(engine: Engine, waiting: Any, content: Any) -> None:
         engine.admit(waiting, engine.write(waiting))
 
-    monkeypatch.setattr(receiving, "accept", impatient)
+    monkeypatch.setattr(enqueue, "accept", impatient)
 
     assert "P1" in await broken(crowd)
 
@@ -199,7 +199,7 @@ async def test_whoever_stores_a_mail_syncs_it_before_it_is_queued(
 
 def _only_of_the_log(sync: Callable[[LossyFile], None]) -> Callable[[LossyFile], None]:
     def synced(self: LossyFile) -> None:
-        if not self.pread(0, 8).startswith(contents.MAGIC):
+        if not self.pread(0, 8).startswith(spool_files.MAGIC):
             sync(self)
 
     return synced
@@ -253,7 +253,7 @@ async def test_a_delivery_is_recorded_when_it_is_synced(monkeypatch: pytest.Monk
     async def impatient(engine: Engine, waiting: Any, kind: Any, numbers: Any, text: str) -> None:
         engine.append(NEW, Delivery(waiting.mail_id, waiting.turn, kind, numbers, text))
 
-    monkeypatch.setattr(leasing, "deliver", impatient)
+    monkeypatch.setattr(leases, "deliver", impatient)
 
     assert "P2" in await broken(crowd)
 
@@ -279,7 +279,7 @@ async def test_r3_a_slot_is_given_away_only_when_nobody_needs_it(
     def at_once(engine: Engine, where: int, slot: int) -> None:
         engine.slots.release(slot)
 
-    monkeypatch.setattr(leasing, "_release_behind", at_once)
+    monkeypatch.setattr(leases, "_release_behind", at_once)
 
     assert "lost its content" in await broken(first_mails)
 

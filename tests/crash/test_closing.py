@@ -10,8 +10,8 @@ import pytest
 
 from contract.queue_harness import letter
 from postroad.adapters.disk.files import DiskFile, DiskFiles, DiskLock
-from postroad.bootstrap import directory
-from postroad.bootstrap.directory import open_directory
+from postroad.bootstrap import embedded_store
+from postroad.bootstrap.embedded_store import open_directory
 
 
 class Slow:
@@ -64,7 +64,7 @@ async def test_the_lock_is_kept_while_a_thread_still_writes(
 ) -> None:
     """The write of a client that left would fall into a slot that the next owner gave away."""
     slow = Slow()
-    monkeypatch.setattr(directory, "DiskFiles", slow_files(slow))
+    monkeypatch.setattr(embedded_store, "DiskFiles", slow_files(slow))
     queue = await open_directory(tmp_path, create=True)
     enqueueing = asyncio.create_task(queue.enqueue(letter("a@example.org")))
     await asyncio.to_thread(slow.begun.wait)

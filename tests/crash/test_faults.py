@@ -15,9 +15,9 @@ from crash.lossy import Event, LossyFiles
 from crash.script import Phase, aging, changing_minds, crowd
 from crash.world import Outside, check, opened, start
 from postroad.adapters.memory.clock import ManualClock
+from postroad.embedded.lanes import LaneLog
 from postroad.errors import PostroadError, StoreFailed, StoreFull
 from postroad.ports.files import Room
-from postroad.spool.lanes import LaneLog
 
 SECOND = timedelta(seconds=1)
 ERRORS = {

@@ -18,14 +18,14 @@ from crash.world import OPTIONS, ROOT, Outside, check, opened, start
 from postroad import open_queue
 from postroad.adapters.memory.clock import ManualClock
 from postroad.domain.retries import RetryPlan
+from postroad.embedded import leases
+from postroad.embedded.engine import Engine
+from postroad.embedded.index import Entry
+from postroad.embedded.items import SpoolItem
+from postroad.embedded.layout import Options
+from postroad.embedded.owner import Consumer, OwnedQueue
+from postroad.embedded.records import Waiting
 from postroad.settings import Retry, Settings
-from postroad.spool import leasing
-from postroad.spool.engine import Engine
-from postroad.spool.index import Entry
-from postroad.spool.items import SpoolItem
-from postroad.spool.layout import Options
-from postroad.spool.queue import Consumer, OwnedQueue
-from postroad.spool.records import Waiting
 
 SECOND, MINUTE = timedelta(seconds=1), timedelta(minutes=1)
 MOMENT = timedelta(milliseconds=1)
@@ -116,13 +116,13 @@ async def test_each_lane_hands_out_in_the_order_of_due_times(
         await item.retry(delay)
         clock.jump(chance.random() * SECOND / 4)
     by_lane: dict[int, list[str]] = {}
-    honest = leasing.start
+    honest = leases.start
 
     def noting(engine: Engine, entry: Entry, waiting: Waiting) -> None:
         by_lane.setdefault(entry.segment.lane, []).append(waiting.envelope.name or "")
         honest(engine, entry, waiting)
 
-    monkeypatch.setattr(leasing, "start", noting)
+    monkeypatch.setattr(leases, "start", noting)
     for _ in due:
         await next_in_time(consumer, clock)
     await queue.close()

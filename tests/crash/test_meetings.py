@@ -8,11 +8,11 @@ import pytest
 
 from crash.lossy import LossyFiles
 from crash.world import Outside, start
-from postroad.domain.selectors import Selector
-from postroad.spool import leasing
-from postroad.spool.index import Entry
-from postroad.spool.queue import OwnedQueue
-from postroad.spool.records import Waiting
+from postroad.domain.selection import Selector
+from postroad.embedded import leases
+from postroad.embedded.index import Entry
+from postroad.embedded.owner import OwnedQueue
+from postroad.embedded.records import Waiting
 
 HOUR = timedelta(hours=1)
 
@@ -59,7 +59,7 @@ async def test_a_mail_that_ends_meanwhile_is_neither_seen_nor_changed(queue: Own
         for each in list(queue.engine.index.walk()):
             if not queue.engine.is_durable(each):
                 await queue.engine.settle(each)
-            leasing.remove(queue.engine, each, found)
+            leases.remove(queue.engine, each, found)
         return found
 
     queue.engine.reader.read = removed  # type: ignore[method-assign]

@@ -20,7 +20,7 @@ from crash.accidents import (
     record_that_nobody_can_read,
 )
 from postroad import open_queue
-from postroad.bootstrap.directory import dump_directory, rebuild_directory, verify_directory
+from postroad.bootstrap.embedded_store import dump_directory, rebuild_directory, verify_directory
 from postroad.errors import StoreDamaged, StoreInUse
 
 

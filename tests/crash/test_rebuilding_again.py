@@ -13,13 +13,13 @@ from crash.cuts import disks_after
 from crash.lossy import Bytes, Disk, LossyFile, LossyFiles
 from crash.world import OPTIONS, ROOT, Inline, Outside, opened, start
 from postroad.adapters.memory.clock import ManualClock, SeededChance
+from postroad.embedded.engine import Engine
+from postroad.embedded.layout import Layout
+from postroad.embedded.opening import describe
+from postroad.embedded.owner import OwnedQueue
+from postroad.embedded.rebuild import Rebuilt, rebuild
+from postroad.embedded.verification import verify
 from postroad.errors import StoreFailed, StoreFull
-from postroad.spool.engine import Engine
-from postroad.spool.layout import Layout
-from postroad.spool.queue import OwnedQueue
-from postroad.spool.rebuilding import Rebuilt, rebuild
-from postroad.spool.starting import describe
-from postroad.spool.verification import verify
 
 HOUR = timedelta(hours=1)
 LAYOUT = Layout(ROOT, ROOT / "mail")

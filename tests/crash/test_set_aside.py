@@ -15,7 +15,7 @@ from contract.queue_harness import letter, names
 from crash.accidents import rewrite_record, unparsable
 from postroad import Selector, open_queue
 from postroad.errors import StoreDamaged
-from postroad.ports.queue import MailQueue, MailView
+from postroad.ports.mail_queue import MailQueue, MailView
 
 GOOD = [f"m{number}" for number in range(8) if number != 5]
 

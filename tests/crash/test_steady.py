@@ -11,7 +11,7 @@ import pytest
 
 from crash.steady import ATTEMPT, MINUTE, OPTIONS, steady
 from postroad.domain.retries import RetryPlan
-from postroad.spool.queue import OwnedQueue
+from postroad.embedded.owner import OwnedQueue
 
 pytestmark = pytest.mark.timeout(280)
 HOUR = timedelta(hours=1)

@@ -28,12 +28,12 @@ from crash.accidents import (
 )
 from postroad import Outcome, open_queue
 from postroad.adapters.disk.files import DiskFiles
-from postroad.bootstrap.directory import dump_directory, rebuild_directory, verify_directory
+from postroad.bootstrap.embedded_store import dump_directory, rebuild_directory, verify_directory
 from postroad.cli import main
+from postroad.embedded.layout import Layout
+from postroad.embedded.records import ENVELOPE, FINISH
+from postroad.embedded.spool_files import Contents
 from postroad.errors import StoreDamaged
-from postroad.spool.contents import Contents
-from postroad.spool.layout import Layout
-from postroad.spool.records import ENVELOPE, FINISH
 
 Accident = Callable[[Path], None]
 OF_ENVELOPES = [

@@ -13,8 +13,8 @@ import pytest
 
 from crash.lossy import LossyFiles
 from crash.world import Inline, Outside, check, opened, start
+from postroad.embedded.owner import OwnedQueue
 from postroad.errors import StoreFailed
-from postroad.spool.queue import OwnedQueue
 
 T = TypeVar("T")
 STEPS = 12

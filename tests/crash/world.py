@@ -13,17 +13,17 @@ from typing import TypeVar, cast
 from crash.lossy import Disk, Event, LossyFiles
 from postroad.adapters.memory.clock import ManualClock, SeededChance
 from postroad.domain.mail import Mail, Outcome
-from postroad.domain.selectors import Selector
+from postroad.domain.selection import Selector
+from postroad.embedded.connection import Connection
+from postroad.embedded.engine import Engine
+from postroad.embedded.items import SpoolItem
+from postroad.embedded.layout import Options
+from postroad.embedded.opening import describe, open_store
+from postroad.embedded.owner import OwnedQueue
+from postroad.embedded.receiver import Filler
+from postroad.embedded.serving import MOST_LENT
+from postroad.embedded.spool_files import Contents
 from postroad.errors import BlobMissing
-from postroad.spool.connection import Connection
-from postroad.spool.contents import Contents
-from postroad.spool.engine import Engine
-from postroad.spool.filler import Filler
-from postroad.spool.items import SpoolItem
-from postroad.spool.layout import Options
-from postroad.spool.queue import OwnedQueue
-from postroad.spool.serving import MOST_LENT
-from postroad.spool.starting import describe, open_store
 
 T = TypeVar("T")
 ROOT = PurePosixPath("/store")

@@ -13,15 +13,15 @@ import pytest
 from click.testing import CliRunner, Result
 
 import servers
-from postroad.bootstrap.histories import ConfigurationOf, open_history
+from postroad.bootstrap.configuration_histories import ConfigurationOf, open_history
 from postroad.cli import kubectl_mailqueue, main
+from postroad.distributed.configure import Settled, settle
 from postroad.domain.configuration_rules import ViewConfiguration
 from postroad.domain.history import Document
-from postroad.mailqueue.configure import Settled, settle
 from postroad.ports.view import ClosedSlice
-from support import played_kubectl
+from support import fake_kubectl
+from support.fake_kubectl import folder
 from support.keyspaces import keyspace
-from support.played_kubectl import folder
 
 __all__ = ["folder", "keyspace"]
 
@@ -66,7 +66,7 @@ def run(*arguments: str) -> Result:
 
 def test_a_lost_history_is_brought_back_and_the_queue_goes_on(name: str, folder: Path) -> None:
     status = lose(name)
-    played_kubectl.put(folder, name, status)
+    fake_kubectl.put(folder, name, status)
     lost = run("show", f"mail.{name}")
 
     adopted = CliRunner().invoke(kubectl_mailqueue, ["adopt", name, "--reason", "dropped"])

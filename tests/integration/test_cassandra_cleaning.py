@@ -10,22 +10,22 @@ import pytest
 
 import servers
 from postroad.adapters.cassandra import mark_statements, statements
-from postroad.adapters.cassandra.inbox import Row
+from postroad.adapters.cassandra.loop_bridge import Row
 from postroad.adapters.cassandra.session import Session, Statement
 from postroad.adapters.cassandra.view import CassandraView
 from postroad.adapters.memory.clock import START, ManualClock, SeededChance
 from postroad.adapters.memory.configuration import FixedConfiguration
 from postroad.adapters.memory.servers import MemoryServers, World
+from postroad.distributed.cleanup import Cleaning
+from postroad.distributed.engine import Engine, Parts
 from postroad.domain.clocks import Readings
 from postroad.domain.configuration_rules import ViewConfiguration
+from postroad.domain.entries import Turn
 from postroad.domain.identifiers import id_at
 from postroad.domain.mail import Envelope
 from postroad.domain.names import QueueName
 from postroad.domain.rollout import LEASE
 from postroad.domain.slices import TurnKey
-from postroad.domain.turns import Turn
-from postroad.mailqueue.cleaning import Cleaning
-from postroad.mailqueue.engine import Engine, Parts
 from postroad.ports.view import ClosedSlice
 from support.keyspaces import keyspace
 

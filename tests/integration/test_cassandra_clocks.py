@@ -17,8 +17,8 @@ from contract.view_contract import NO_TRAITS, PARTITION, time_of, turn
 from postroad.adapters.cassandra.session import Session
 from postroad.adapters.cassandra.store import CassandraViewStore
 from postroad.domain.clocks import Judged
+from postroad.domain.entries import PurgeLine
 from postroad.domain.mail import Outcome
-from postroad.domain.turns import PurgeLine
 from postroad.ports.view import DeadLetter, Record, TableOptions, View
 
 pytestmark = pytest.mark.needs("cassandra")

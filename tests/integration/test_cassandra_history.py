@@ -14,11 +14,11 @@ import pytest
 import servers
 from postroad.adapters.cassandra.history import CassandraHistory
 from postroad.adapters.cassandra.session import Session
+from postroad.distributed.configure import settle
 from postroad.domain.configuration import decide, replay
 from postroad.domain.configuration_rules import ViewConfiguration
 from postroad.domain.history import fold, from_document, size_of
 from postroad.errors import ViewRefused
-from postroad.mailqueue.configure import settle
 from support import configuring
 from support.keyspaces import keyspace
 

@@ -21,17 +21,17 @@ from postroad.adapters.machine.clocks import MachineChance, MachineClock
 from postroad.adapters.memory.configuration import FixedConfiguration
 from postroad.bootstrap.cluster import ClusterServers
 from postroad.bootstrap.tables import create_tables
+from postroad.distributed.configuration import LeasedConfiguration
+from postroad.distributed.configure import settle
+from postroad.distributed.engine import Parts
+from postroad.distributed.mail_queue import DistributedQueue
+from postroad.distributed.timing import Timing
 from postroad.domain.configuration_rules import ViewConfiguration
 from postroad.domain.identifiers import moment_of
 from postroad.domain.mail import Mail
 from postroad.domain.names import QueueName
 from postroad.domain.slices import TurnKey, place
 from postroad.errors import ConfigurationStale, PostroadError
-from postroad.mailqueue.configuration import LeasedConfiguration
-from postroad.mailqueue.configure import settle
-from postroad.mailqueue.engine import Parts
-from postroad.mailqueue.queue import DistributedQueue
-from postroad.mailqueue.timing import Timing
 from postroad.ports.history import ConfigurationSource
 
 pytestmark = [pytest.mark.needs("rabbitmq", "cassandra", "s3"), pytest.mark.timeout(300)]

@@ -9,7 +9,7 @@ import pytest
 import uvloop
 
 from postroad.domain.mail import OutcomeKind
-from postroad.domain.nexthops import Protocol, TlsMode
+from postroad.domain.next_hops import Protocol, TlsMode
 from support.certificates import Certificates
 from support.sink import EXTENSIONS, Sink
 from support.smtp_relay import a_mail, hand_over, kinds, relay_to

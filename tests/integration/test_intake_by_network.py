@@ -10,8 +10,8 @@ from prometheus_client import REGISTRY
 from postroad.domain.networks import Networks
 from postroad.intake.clients import ClientLimits
 from postroad.intake.dialogue import MOST_ERRORS
-from postroad.intake.received import MOST_HOPS
 from postroad.intake.rights import Rules
+from postroad.intake.trace_field import MOST_HOPS
 from support.accounts import Accounts
 from support.intakes import an_intake
 

@@ -15,14 +15,14 @@ from postroad import Mail
 from postroad.adapters.disk.files import DiskFiles
 from postroad.adapters.disk.threads import ThreadPool
 from postroad.adapters.machine.clocks import MachineChance, MachineClock
+from postroad.embedded.engine import Engine
+from postroad.embedded.layout import Options
+from postroad.embedded.opening import describe, open_store
+from postroad.embedded.owner import OwnedQueue
 from postroad.intake.dialogue import Offer
 from postroad.intake.server import SmtpServer
 from postroad.intake.sessions import Receiver
-from postroad.ports.queue import MailQueue
-from postroad.spool.engine import Engine
-from postroad.spool.layout import Options
-from postroad.spool.queue import OwnedQueue
-from postroad.spool.starting import describe, open_store
+from postroad.ports.mail_queue import MailQueue
 
 OTHERS = 100
 

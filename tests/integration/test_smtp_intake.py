@@ -22,16 +22,16 @@ from postroad.adapters.machine.clocks import MachineChance, MachineClock
 from postroad.adapters.network.relay import SmtpRelay
 from postroad.domain.mail import Mail, Origin, Outcome, OutcomeKind
 from postroad.domain.networks import EVERY_ADDRESS, NO_ADDRESS
-from postroad.domain.nexthops import NextHop, TlsMode
+from postroad.domain.next_hops import NextHop, TlsMode
 from postroad.errors import BrokerUnavailable, PostroadError, StoreFull
 from postroad.intake.clients import ClientLimits
 from postroad.intake.dialogue import Answer, Dialogue, Offer
-from postroad.intake.patience import Patience
-from postroad.intake.received import MOST_HOPS
 from postroad.intake.rights import Rules
 from postroad.intake.server import SmtpServer
 from postroad.intake.sessions import BURST, Receiver, Session
-from postroad.ports.queue import MailQueue
+from postroad.intake.timeouts import Patience
+from postroad.intake.trace_field import MOST_HOPS
+from postroad.ports.mail_queue import MailQueue
 from support.accounts import Accounts
 from support.certificates import Certificates
 from support.mails import samples

@@ -10,7 +10,7 @@ import pytest
 from postroad.adapters.network.relay import SmtpRelay
 from postroad.adapters.network.timeouts import Timeouts
 from postroad.domain.mail import Envelope, Mail, Origin, OutcomeKind
-from postroad.domain.nexthops import NextHop, TlsMode
+from postroad.domain.next_hops import NextHop, TlsMode
 from support.sink import EXTENSIONS, Rule, Sink
 from support.smtp_relay import a_mail, chunks, hand_over, kinds, relay_to
 

@@ -11,11 +11,11 @@ from aiosmtpd.smtp import SMTP, Envelope, Session
 from postroad.adapters.machine.clocks import MachineChance, MachineClock
 from postroad.adapters.network.relay import SmtpRelay
 from postroad.domain.mail import OutcomeKind
-from postroad.domain.nexthops import NextHop, TlsMode
+from postroad.domain.next_hops import NextHop, TlsMode
 from postroad.intake.dialogue import Offer
 from postroad.intake.server import SmtpServer
 from postroad.intake.sessions import Receiver
-from postroad.ports.queue import MailQueue
+from postroad.ports.mail_queue import MailQueue
 from support.accounts import Accounts
 from support.mails import samples
 

@@ -16,8 +16,8 @@ from postroad.adapters.network.relay import SmtpRelay
 from postroad.bootstrap.cluster import connect
 from postroad.domain.mail import OutcomeKind
 from postroad.domain.names import QueueName
-from postroad.domain.nexthops import NextHop, TlsMode
-from postroad.ports.queue import MailQueue
+from postroad.domain.next_hops import NextHop, TlsMode
+from postroad.ports.mail_queue import MailQueue
 from postroad.settings import from_environment
 from support.certificates import Certificates
 from support.mails import Sample, samples

@@ -13,7 +13,7 @@ from postroad.adapters.network.relay import SmtpRelay
 from postroad.adapters.network.timeouts import Timeouts
 from postroad.adapters.network.transactions import IN_DOUBT
 from postroad.domain.mail import Envelope, Origin, Outcome, OutcomeKind
-from postroad.domain.nexthops import NextHop, Protocol, TlsMode
+from postroad.domain.next_hops import NextHop, Protocol, TlsMode
 from postroad.errors import BlobsUnavailable
 from support.certificates import Certificates
 from support.mails import Sample, samples

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from postroad.adapters.network.timeouts import Timeouts
 from postroad.domain.mail import Envelope, OutcomeKind
-from postroad.domain.nexthops import Protocol, TlsMode
+from postroad.domain.next_hops import Protocol, TlsMode
 from support.certificates import Certificates
 from support.sink import EXTENSIONS, HALF_CLOSE, HANG_UP, SILENCE, Rule, Sink
 from support.smtp_relay import relay_to

@@ -12,14 +12,14 @@ from postroad.adapters.machine.clocks import MachineChance, MachineClock
 from postroad.adapters.memory.configuration import FixedConfiguration
 from postroad.adapters.memory.servers import MemoryServers, World
 from postroad.adapters.network.relay import SmtpRelay
+from postroad.distributed.engine import Parts
+from postroad.distributed.mail_queue import DistributedQueue
+from postroad.distributed.timing import Timing
 from postroad.domain.mail import Mail
 from postroad.domain.names import QueueName
-from postroad.domain.nexthops import NextHop, TlsMode
+from postroad.domain.next_hops import NextHop, TlsMode
 from postroad.domain.retries import RetryPlan
-from postroad.mailqueue.engine import Parts
-from postroad.mailqueue.queue import DistributedQueue
-from postroad.mailqueue.timing import Timing
-from postroad.ports.queue import MailQueue
+from postroad.ports.mail_queue import MailQueue
 from postroad.worker.consumer import Consumer
 from postroad.worker.deliveries import Deliverer
 from support.mails import samples

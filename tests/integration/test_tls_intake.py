@@ -19,10 +19,10 @@ from postroad.adapters.machine.clocks import MachineChance, MachineClock
 from postroad.adapters.network.certificates import ServerCertificate
 from postroad.intake.clients import ClientLimits
 from postroad.intake.dialogue import Offer
-from postroad.intake.patience import Patience
 from postroad.intake.server import SmtpServer
 from postroad.intake.sessions import Receiver
-from postroad.ports.queue import MailQueue
+from postroad.intake.timeouts import Patience
+from postroad.ports.mail_queue import MailQueue
 from postroad.telemetry.metrics import FAILED_HANDSHAKES
 from support.accounts import Accounts
 from support.certificates import Certificates

@@ -40,7 +40,7 @@ from postroad.domain.mail import Mail
 from postroad.intake.dialogue import Offer
 from postroad.intake.server import SmtpServer
 from postroad.intake.sessions import Receiver
-from postroad.ports.queue import MailQueue
+from postroad.ports.mail_queue import MailQueue
 from support.accounts import Accounts
 from support.certificates import Certificates
 

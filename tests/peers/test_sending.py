@@ -39,7 +39,7 @@ from postroad import open_queue
 from postroad.adapters.machine.clocks import MachineChance, MachineClock
 from postroad.adapters.network.relay import SmtpRelay
 from postroad.domain.mail import Envelope, Mail, Outcome, OutcomeKind
-from postroad.domain.nexthops import NextHop, Protocol, TlsMode
+from postroad.domain.next_hops import NextHop, Protocol, TlsMode
 from postroad.domain.retries import RetryPlan
 from postroad.ports.transport import FindShape, not_known
 from postroad.worker.consumer import Consumer

@@ -12,10 +12,10 @@ from datetime import UTC, datetime, timedelta
 import servers
 from postroad.adapters.cassandra.history import CassandraHistory
 from postroad.adapters.cassandra.session import Session
+from postroad.distributed.configure import settle
 from postroad.domain.configuration import ConfigurationEvent, ConfigurationRefused
 from postroad.domain.configuration_rules import ViewConfiguration
 from postroad.errors import PostroadError
-from postroad.mailqueue.configure import settle
 from postroad.ports.history import History
 
 TRANSITIONS = [

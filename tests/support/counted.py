@@ -22,15 +22,15 @@ import structlog
 from postroad.adapters.machine.clocks import MachineChance, MachineClock
 from postroad.adapters.network.pools import PoolLimits
 from postroad.adapters.network.relay import SmtpRelay
-from postroad.bootstrap.directory import open_directory
-from postroad.domain.nexthops import NextHop, TlsMode
+from postroad.bootstrap.embedded_store import open_directory
+from postroad.domain.next_hops import NextHop, TlsMode
 from postroad.domain.retries import RetryPlan
-from postroad.domain.selectors import Selector
+from postroad.domain.selection import Selector
+from postroad.embedded.layout import Options
 from postroad.intake.dialogue import Offer
 from postroad.intake.server import SmtpServer
 from postroad.intake.sessions import Receiver
-from postroad.ports.queue import MailQueue, Sizes
-from postroad.spool.layout import Options
+from postroad.ports.mail_queue import MailQueue, Sizes
 from postroad.worker.consumer import Consumer
 from postroad.worker.deliveries import Deliverer
 from support.ports import free_port

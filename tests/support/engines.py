@@ -9,11 +9,11 @@ from datetime import datetime, timedelta
 from postroad.adapters.machine.clocks import MachineChance, MachineClock
 from postroad.adapters.memory.configuration import FixedConfiguration
 from postroad.bootstrap.cluster import connect
+from postroad.distributed.engine import Parts
+from postroad.distributed.mail_queue import DistributedQueue
+from postroad.distributed.timing import Timing
 from postroad.domain.configuration_rules import ViewConfiguration
 from postroad.domain.names import QueueName
-from postroad.mailqueue.engine import Parts
-from postroad.mailqueue.queue import DistributedQueue
-from postroad.mailqueue.timing import Timing
 from postroad.ports.broker import Broker
 from postroad.ports.servers import Servers
 from postroad.ports.view import View

@@ -14,8 +14,8 @@ from typing import cast
 from contract.queue_harness import letter
 from postroad.adapters.machine.clocks import MachineChance, MachineClock
 from postroad.errors import BlobMissing, PostroadError, TurnEnded
-from postroad.ports.queue import Item, MailQueue
-from postroad.worker.upkeep import keep_up
+from postroad.ports.mail_queue import Item, MailQueue
+from postroad.worker.maintenance import keep_up
 
 PRODUCERS, PREFETCH = 4, 20
 PACE_SECONDS = 0.02

@@ -13,7 +13,7 @@ from postroad.intake.dialogue import Offer
 from postroad.intake.rights import Rules
 from postroad.intake.server import SmtpServer
 from postroad.intake.sessions import Receiver
-from postroad.ports.queue import MailQueue
+from postroad.ports.mail_queue import MailQueue
 from support.accounts import Accounts
 
 

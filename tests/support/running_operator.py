@@ -10,7 +10,7 @@ from threading import Event, Thread
 from typing import Any
 
 from postroad.adapters.machine.clocks import MachineChance, MachineClock
-from postroad.adapters.memory.gate import Fault, Gate, Step
+from postroad.adapters.memory.fault_injection import Fault, Gate, Step
 from postroad.adapters.memory.servers import MemoryServers, World
 from postroad.controller import program
 from postroad.controller.api import CONFIG_MAP, EVENT, MAIL_QUEUE, QUEUE_CLUSTER, SECRET, Kind

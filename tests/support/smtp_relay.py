@@ -9,7 +9,7 @@ from postroad.adapters.network.pools import PoolLimits
 from postroad.adapters.network.relay import SmtpRelay
 from postroad.adapters.network.timeouts import Timeouts
 from postroad.domain.mail import Mail, Outcome, OutcomeKind
-from postroad.domain.nexthops import NextHop, Protocol, TlsMode
+from postroad.domain.next_hops import NextHop, Protocol, TlsMode
 from postroad.domain.shapes import Shape, shape_of
 from support.sink import Rule, Sink
 

@@ -52,8 +52,8 @@ def test_a_room_without_a_place_breaks_the_import_contracts(house: Path) -> None
         ("domain/slices.py", "import postroad.ports.view"),
         ("adapters/s3/__init__.py", "import postroad.adapters.cassandra"),
         ("worker/__init__.py", "import postroad.intake"),
-        ("mailqueue/__init__.py", "import pika"),
-        ("mailqueue/__init__.py", "import postroad.adapters.memory"),
+        ("distributed/__init__.py", "import pika"),
+        ("distributed/__init__.py", "import postroad.adapters.memory"),
         ("settings.py", "import postroad.bootstrap"),
     ],
     ids=lambda value: value.replace("import ", ""),
@@ -67,7 +67,7 @@ def test_an_import_in_the_wrong_direction_breaks_the_contracts(
     assert lint(house).returncode == 1
 
 
-@pytest.mark.parametrize("module", ["cli", "cli.kubectl", "cli.mta", "bootstrap.directory"])
+@pytest.mark.parametrize("module", ["cli", "cli.kubectl", "cli.mta", "bootstrap.embedded_store"])
 def test_what_needs_no_server_loads_none_of_their_drivers(module: str) -> None:
     drivers = ["kopf", "kubernetes", "cassandra", "pika", "boto3", "botocore", "obstore", "aiohttp"]
     program = f"import sys, postroad.{module}; print(*set({drivers}) & set(sys.modules))"

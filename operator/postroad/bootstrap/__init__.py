@@ -11,17 +11,17 @@ from collections.abc import Awaitable, Callable
 from importlib import import_module
 from urllib.parse import urlsplit
 
-from postroad.bootstrap.asked import Asked, check_parts
+from postroad.bootstrap.open_request import Asked, check_parts
 from postroad.domain.configuration_rules import ViewConfiguration
 from postroad.errors import InvalidInput, InvalidQueueURL
-from postroad.ports.queue import MailQueue
+from postroad.ports.mail_queue import MailQueue
 from postroad.settings import Settings, from_environment
 
 Opener = Callable[[Asked], Awaitable[MailQueue]]
 
 _HOMES = {
     "distributed": "postroad.bootstrap.distributed",
-    "embedded": "postroad.bootstrap.directory",
+    "embedded": "postroad.bootstrap.embedded_store",
     "memory": "postroad.bootstrap.memory",
 }
 

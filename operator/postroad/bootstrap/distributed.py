@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from postroad.bootstrap.asked import Asked
 from postroad.bootstrap.cluster import ClusterServers
 from postroad.bootstrap.engine import open_over
+from postroad.bootstrap.open_request import Asked
 from postroad.bootstrap.tables import create_tables
 from postroad.domain.names import QueueName
-from postroad.ports.queue import MailQueue
+from postroad.ports.mail_queue import MailQueue
 
 
 async def open_asked(asked: Asked) -> MailQueue:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from postroad.adapters.machine.clocks import MachineChance, MachineClock
-from postroad.bootstrap.asked import Asked
+from postroad.bootstrap.open_request import Asked
+from postroad.distributed.configure import configured
+from postroad.distributed.engine import Parts
+from postroad.distributed.mail_queue import DistributedQueue
 from postroad.domain.names import QueueName
 from postroad.errors import QueueNotFound
-from postroad.mailqueue.configure import configured
-from postroad.mailqueue.engine import Parts
-from postroad.mailqueue.queue import DistributedQueue
-from postroad.ports.queue import MailQueue
+from postroad.ports.mail_queue import MailQueue
 from postroad.ports.servers import Servers
 
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from postroad.adapters.machine.clocks import MachineClock
 from postroad.adapters.memory.servers import MemoryServers, World
-from postroad.bootstrap.asked import Asked
 from postroad.bootstrap.engine import open_over
+from postroad.bootstrap.open_request import Asked
 from postroad.domain.names import QueueName
-from postroad.ports.queue import MailQueue
+from postroad.ports.mail_queue import MailQueue
 
 _MEMORY = World(MachineClock())
 """What the queues of this process hold; gone with it."""

@@ -6,7 +6,7 @@ import socket
 
 from postroad.adapters.network.pools import PoolLimits
 from postroad.adapters.network.relay import SmtpRelay
-from postroad.domain.nexthops import NextHop
+from postroad.domain.next_hops import NextHop
 from postroad.ports.transport import Transport
 from postroad.settings import Settings
 

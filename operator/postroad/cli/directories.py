@@ -9,8 +9,8 @@ from pathlib import Path
 
 import click
 
-from postroad.bootstrap.directory import dump_directory, rebuild_directory, verify_directory
-from postroad.cli.queues import json_option, say
+from postroad.bootstrap.embedded_store import dump_directory, rebuild_directory, verify_directory
+from postroad.cli.queue_options import json_option, say
 
 directory = click.argument(
     "root", metavar="DIR", type=click.Path(file_okay=False, resolve_path=True, path_type=Path)

@@ -7,7 +7,17 @@ import asyncio
 import click
 
 from postroad.adapters.network.certificates import ServerCertificate
-from postroad.cli.delivering import (
+from postroad.cli.intake import (
+    certificate_of,
+    listen_option,
+    receive,
+    relay_from_option,
+    with_clients,
+)
+from postroad.cli.long_running import process, run
+from postroad.cli.queue_options import queue_option
+from postroad.cli.receiver_processes import receive_in_children
+from postroad.cli.worker import (
     concurrency_option,
     deliver,
     next_hop,
@@ -15,18 +25,8 @@ from postroad.cli.delivering import (
     tls_option,
     with_relay,
 )
-from postroad.cli.queues import queue_option
-from postroad.cli.receivers import receive_in_children
-from postroad.cli.receiving import (
-    certificate_of,
-    listen_option,
-    receive,
-    relay_from_option,
-    with_clients,
-)
-from postroad.cli.serving import process, run
 from postroad.domain.networks import Networks
-from postroad.domain.nexthops import NextHop
+from postroad.domain.next_hops import NextHop
 from postroad.errors import InvalidSettings, PostroadError
 from postroad.settings import Settings, from_environment
 

@@ -15,9 +15,9 @@ from typing import Any
 
 import click
 
-from postroad.cli import changing, looking, maintaining
+from postroad.cli import administration, inspection, maintenance
+from postroad.cli.debug_pod import COMPONENTS, STAND_IN, labels_of, stand_in
 from postroad.cli.kubectl import Kubectl, Resource, with_kubectl
-from postroad.cli.stand_in import COMPONENTS, STAND_IN, labels_of, stand_in
 from postroad.domain.names import QueueName
 from postroad.errors import PostroadError
 
@@ -121,17 +121,17 @@ def running(pods: Sequence[Resource]) -> tuple[str, str] | None:
     return (found[0][2], COMPONENTS[found[0][1]]) if found else None
 
 
-browse = remote(looking.browse)
-show = remote(looking.show)
-size = remote(looking.size)
-ages = remote(looking.ages)
-dead_letters = remote(looking.dead_letters)
-remove = remote(changing.remove)
-purge = remote(changing.purge)
-flush = remote(changing.flush)
-hold = remote(changing.hold)
-release = remote(changing.release)
-requeue = remote(changing.requeue)
-discard = remote(changing.discard)
-republish = remote(changing.republish)
-audit = remote(maintaining.audit)
+browse = remote(inspection.browse)
+show = remote(inspection.show)
+size = remote(inspection.size)
+ages = remote(inspection.ages)
+dead_letters = remote(inspection.dead_letters)
+remove = remote(administration.remove)
+purge = remote(administration.purge)
+flush = remote(administration.flush)
+hold = remote(administration.hold)
+release = remote(administration.release)
+requeue = remote(administration.requeue)
+discard = remote(administration.discard)
+republish = remote(administration.republish)
+audit = remote(maintenance.audit)

@@ -13,14 +13,14 @@ from postroad.controller.api import MAIL_QUEUE, NAMESPACE, QUEUE_CLUSTER
 from postroad.controller.api_server import ApiServer, Object
 from postroad.controller.cluster_spec import QueueClusterSpec
 from postroad.controller.connections import Connections
-from postroad.controller.hosts import located
-from postroad.controller.namespaces import allows
-from postroad.controller.queue_facts import Queue
-from postroad.controller.secrets_of import (
+from postroad.controller.credentials import (
     NO_CREDENTIALS,
     ClusterCredentials,
     read_credentials,
 )
+from postroad.controller.hosts import located
+from postroad.controller.namespaces import allows
+from postroad.controller.resource import Queue
 from postroad.controller.tables import Need, need_of, table_options
 from postroad.errors import (
     ClusterNotAllowed,

@@ -13,8 +13,8 @@ from tempfile import TemporaryDirectory
 from pydantic import SecretStr
 
 from postroad.controller.cluster_spec import QueueClusterSpec
+from postroad.controller.credentials import ClusterCredentials
 from postroad.controller.drift import hash_of
-from postroad.controller.secrets_of import ClusterCredentials
 from postroad.ports.servers import Servers
 from postroad.settings import S3, Cassandra, RabbitMQ, Settings
 

@@ -16,14 +16,14 @@ from pydantic import ValidationError
 
 from postroad.controller.api import DEPLOYMENT, INSTANCE, MAIL_QUEUE, POD
 from postroad.controller.api_server import ApiServer, Object
-from postroad.controller.applying import find_children
+from postroad.controller.apply_children import find_children
 from postroad.controller.clusters import Cluster, Clusters
 from postroad.controller.conditions import READY, RECONCILING, STALLED, Finding, Truth, conditions
 from postroad.controller.events import NORMAL, WARNING, Announcement
-from postroad.controller.queue_facts import Queue
 from postroad.controller.reporting import Reporter
+from postroad.controller.resource import Queue
+from postroad.distributed.ownership import check_erasable
 from postroad.errors import InvalidQueueName, PostroadError
-from postroad.mailqueue.ownership import check_erasable
 from postroad.ports.clock import Clock
 
 DELETION_TIMEOUT = timedelta(minutes=2)

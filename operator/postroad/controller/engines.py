@@ -10,12 +10,12 @@ import asyncio
 from dataclasses import dataclass
 from typing import Any
 
-from postroad.controller.queue_facts import Queue
+from postroad.controller.resource import Queue
 from postroad.controller.status import instant
-from postroad.mailqueue.configuration import LeasedConfiguration
-from postroad.mailqueue.engine import Engine, Parts
-from postroad.mailqueue.opening import begin
-from postroad.mailqueue.size import SizeCache
+from postroad.distributed.configuration import LeasedConfiguration
+from postroad.distributed.engine import Engine, Parts
+from postroad.distributed.opening import begin
+from postroad.distributed.size import SizeCache
 from postroad.ports.clock import Chance, Clock
 from postroad.ports.servers import Servers
 

@@ -14,9 +14,9 @@ from typing import Any
 from postroad.controller.api import CONFIGURATION_HASH
 from postroad.controller.cluster_spec import QueueClusterSpec
 from postroad.controller.drift import hash_of
-from postroad.controller.merging import merged
-from postroad.controller.queue_facts import Queue, Surroundings
+from postroad.controller.resource import Queue, Surroundings
 from postroad.controller.spec import Intake
+from postroad.controller.strategic_merge import merged
 
 USER = 10001
 """User and group of the image."""

@@ -16,11 +16,11 @@ from postroad.controller.aspects import attempt
 from postroad.controller.clusters import Cluster, Clusters
 from postroad.controller.conditions import Finding, bad, good, unknown
 from postroad.controller.engines import Engines
-from postroad.controller.queue_facts import Queue
+from postroad.controller.resource import Queue
 from postroad.controller.status import Report
 from postroad.controller.tables import need_of
+from postroad.distributed.configure import Settled, settle
 from postroad.errors import ServerError, ViewRefused
-from postroad.mailqueue.configure import Settled, settle
 from postroad.ports.clock import Clock
 
 OPERATOR = "operator"

@@ -14,16 +14,16 @@ from pydantic import ValidationError
 from postroad.controller import conditions as aspect
 from postroad.controller.api import DEPLOYMENT, MAIL_QUEUE
 from postroad.controller.api_server import ApiServer, Object
-from postroad.controller.applying import apply_children, find_children, scaled_elsewhere
+from postroad.controller.apply_children import apply_children, find_children, scaled_elsewhere
 from postroad.controller.aspects import attempt
 from postroad.controller.children import INTAKE, WORKER, selector, wanted_children
 from postroad.controller.clusters import Cluster, Clusters
 from postroad.controller.conditions import Finding, Truth, advice, good, unknown
+from postroad.controller.credentials import check_certificate, read_credentials
 from postroad.controller.engines import Engines
-from postroad.controller.queue_facts import Queue, Surroundings
 from postroad.controller.queue_servers import SERVER_ASPECTS, Look, QueueServers
 from postroad.controller.reporting import Reporter
-from postroad.controller.secrets_of import check_certificate, read_credentials
+from postroad.controller.resource import Queue, Surroundings
 from postroad.controller.spec import Intake, Workers
 from postroad.controller.status import (
     Report,

@@ -30,7 +30,7 @@ from postroad.controller.spec_parts import (
 from postroad.domain.configuration import ViewConfiguration
 from postroad.domain.lifetimes import DEAD_LETTER_LIFETIME
 from postroad.domain.networks import Networks
-from postroad.domain.nexthops import NextHop, TlsMode
+from postroad.domain.next_hops import NextHop, TlsMode
 from postroad.errors import InvalidInput
 
 AT_LEAST_A_SECOND = at_least(timedelta(seconds=1))

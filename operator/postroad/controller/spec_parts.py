@@ -19,7 +19,7 @@ from pydantic import (
 from pydantic.alias_generators import to_camel
 
 from postroad.domain.durations import format_duration, parse_duration
-from postroad.domain.nexthops import HOSTNAME_PATTERN
+from postroad.domain.next_hops import HOSTNAME_PATTERN
 from postroad.errors import InvalidInput
 
 DURATION_PATTERN = "^([0-9]{1,6}h)?([0-9]{1,8}m)?([0-9]{1,9}s)?$"

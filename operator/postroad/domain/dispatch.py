@@ -22,9 +22,9 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import Enum
 
-from postroad.domain.ladder import hop_after, step_to
+from postroad.domain.delay_queues import hop_after, step_to
+from postroad.domain.entries import EndingKind, Mark
 from postroad.domain.references import Reference
-from postroad.domain.turns import EndingKind, Mark
 
 
 class Verdict(Enum):

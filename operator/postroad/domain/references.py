@@ -10,11 +10,11 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from uuid import UUID
 
+from postroad.domain.entries import Turn
 from postroad.domain.identifiers import moment_of
 from postroad.domain.mail import Envelope
 from postroad.domain.shapes import Shape
 from postroad.domain.slices import TurnKey
-from postroad.domain.turns import Turn
 
 
 @dataclass(frozen=True, slots=True)

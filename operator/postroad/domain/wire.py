@@ -25,12 +25,12 @@ from types import MappingProxyType
 from typing import Any
 from uuid import UUID
 
+from postroad.domain.entries import Turn
 from postroad.domain.identifiers import EPOCH
 from postroad.domain.mail import DsnOptions, Envelope, Origin, RecipientDsn
 from postroad.domain.references import Reference
 from postroad.domain.shapes import ATTRIBUTE, Shape, with_shape, without_shape
 from postroad.domain.slices import TurnKey
-from postroad.domain.turns import Turn
 from postroad.errors import InvalidMail, UnreadableReference
 
 VERSION = 1

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from postroad.domain.mail import DsnOptions, RecipientDsn
 from postroad.domain.replies import Reply
-from postroad.intake import answers
+from postroad.intake import reply_texts
 from postroad.intake.commands import MailFrom, Refused, parse_mail, parse_rcpt, split_command
 from postroad.intake.rights import Rights
 
@@ -271,7 +271,7 @@ class Dialogue:
             return _NEEDLESS
         wanted = parse_rcpt(argument, utf8=self._mail_from.utf8)
         if not self.rights.may_relay:
-            return answers.NO_RELAYING
+            return reply_texts.NO_RELAYING
         if "@" not in wanted.recipient:  # the bare postmaster is this host's (RFC 5321 4.5.1)
             wanted = wanted._replace(recipient=f"{wanted.recipient}@{self.offer.hostname}")
         is_known = wanted.recipient in self._recipients

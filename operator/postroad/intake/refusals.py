@@ -8,14 +8,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from postroad.domain.replies import Reply
-from postroad.intake import answers, clients, dialogue
+from postroad.intake import clients, dialogue, reply_texts
 
 _REASONS: Mapping[Reply, str] = {
     clients.TOO_MANY_SESSIONS: "sessions",
     clients.TOO_MANY_CONNECTIONS: "connections",
     clients.TOO_MANY_MAILS: "mails",
-    answers.NO_RELAYING: "relay",
-    answers.TOO_SLOW: "slow",
+    reply_texts.NO_RELAYING: "relay",
+    reply_texts.TOO_SLOW: "slow",
     dialogue.TALKS_EARLY: "early",
     dialogue.NOT_SMTP: "http",
     dialogue.TOO_MANY_ERRORS: "errors",

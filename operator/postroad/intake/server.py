@@ -17,7 +17,7 @@ from functools import partial
 from postroad.adapters.network.serving import RunQueue, ServingWire, accept, accept_tls
 from postroad.adapters.network.wire import ConnectionLost, HandshakeFailed, address_of
 from postroad.domain.replies import Reply
-from postroad.intake import answers
+from postroad.intake import reply_texts
 from postroad.intake.clients import ClientLimits, Clients
 from postroad.intake.commands import MailFrom
 from postroad.intake.listening import listening_on
@@ -203,7 +203,7 @@ class SmtpServer:
     def _admit(self, address: str, mail_from: MailFrom) -> Reply | None:
         size = mail_from.size_bytes
         if size is not None and not self._receiver.queue.has_room(size):
-            return answers.FULL  # before its content has come (RFC 1870 6.1)
+            return reply_texts.FULL  # before its content has come (RFC 1870 6.1)
         return self._clients.begins_mail(address, self._now())
 
     def _now(self) -> float:

@@ -24,16 +24,16 @@ from postroad.adapters.network.wire import (
 from postroad.domain.mail import Mail, Origin
 from postroad.domain.replies import Reply
 from postroad.errors import PostroadError
-from postroad.intake import answers
+from postroad.intake import reply_texts
 from postroad.intake.commands import LONGEST_LINE
 from postroad.intake.dialogue import Admission, Dialogue, Offer, Step
-from postroad.intake.incoming import Incoming
-from postroad.intake.patience import Deadlines, Patience
-from postroad.intake.received import trace_field
+from postroad.intake.message_buffer import Incoming
 from postroad.intake.refusals import reason_of
 from postroad.intake.rights import Rights, Rules
+from postroad.intake.timeouts import Deadlines, Patience
+from postroad.intake.trace_field import trace_field
 from postroad.ports.clock import Chance, Clock
-from postroad.ports.queue import MailQueue
+from postroad.ports.mail_queue import MailQueue
 from postroad.telemetry.logs import logger
 from postroad.telemetry.metrics import FAILED_HANDSHAKES, RECEIVED, REFUSED_CLIENTS
 
@@ -141,7 +141,7 @@ class Session:
                 await self._wire.serve(self._take, *self._time())
                 await self._next(self)
         except _Interrupted:
-            await self._farewell(answers.CLOSING)
+            await self._farewell(reply_texts.CLOSING)
         except TooSlow:
             received = None if self._incoming is None else self._incoming.size_bytes
             await self._farewell(self._deadlines.reason(self._wire.now, received=received))
@@ -194,7 +194,7 @@ class Session:
                     else:
                         self._log_refusal(verb.decode(), reply)
             except LineTooLong:
-                reply, step = self._dialogue.refuse(answers.LINE_TOO_LONG)
+                reply, step = self._dialogue.refuse(reply_texts.LINE_TOO_LONG)
             self._note(reply)
             if step is Step.NEXT_COMMAND:
                 replies.append(reply.encode())
@@ -276,7 +276,7 @@ class Session:
             pass  # it left first, or does not read
 
     async def _cut_off(self) -> None:
-        await self._farewell(answers.TOO_LARGE)
+        await self._farewell(reply_texts.TOO_LARGE)
         raise ConnectionLost("the client goes on with a mail that is far too large")
 
     async def _spill(self) -> None:
@@ -297,7 +297,7 @@ class Session:
         await self._wire.write(reply.encode(), self._patience.command)
         if self._wire.now >= self._deadlines.session_ends:
             self._is_over = True
-            await self._farewell(answers.TOO_LONG)
+            await self._farewell(reply_texts.TOO_LONG)
 
     def _forget_mail(self) -> None:
         if self._incoming is not None:
@@ -312,10 +312,10 @@ class Session:
         try:
             enqueue_id = str(await self._receiver.queue.enqueue(self._mail(incoming)))
         except PostroadError as error:
-            return self._refused(answers.reply_for(error), error)
+            return self._refused(reply_texts.reply_for(error), error)
         except Exception as error:  # the client keeps the mail while we are wrong
             _log.exception("enqueue failed in an unforeseen way", queue=self._receiver.queue.name)
-            return answers.reply_for(error)
+            return reply_texts.reply_for(error)
         assert self._dialogue.transaction is not None
         _log.info(
             "mail accepted",
@@ -326,7 +326,7 @@ class Session:
             recipients=len(self._dialogue.transaction.recipients),
             size_bytes=incoming.size_bytes,
         )
-        return answers.accepted(enqueue_id)
+        return reply_texts.accepted(enqueue_id)
 
     def _mail(self, incoming: Incoming) -> Mail:
         transaction = self._dialogue.transaction

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Protocol
 from uuid import UUID
 
-from postroad.domain.ladder import LADDER_SECONDS as LADDER_SECONDS
+from postroad.domain.delay_queues import LADDER_SECONDS as LADDER_SECONDS
 
 
 @dataclass(frozen=True, slots=True)

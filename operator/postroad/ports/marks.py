@@ -11,8 +11,8 @@ from datetime import datetime
 from typing import Protocol
 from uuid import UUID
 
+from postroad.domain.entries import Ending, Mark, PurgeLine, Traits
 from postroad.domain.slices import Partition, TurnKey
-from postroad.domain.turns import Ending, Mark, PurgeLine, Traits
 
 
 @dataclass(frozen=True, slots=True)

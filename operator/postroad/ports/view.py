@@ -18,10 +18,10 @@ from typing import Protocol
 from uuid import UUID
 
 from postroad.domain.clocks import Readings
+from postroad.domain.entries import Turn, UndecodableRow
 from postroad.domain.mail import Outcome
 from postroad.domain.ownership import Identity
 from postroad.domain.slices import Partition, TurnKey
-from postroad.domain.turns import Turn, UndecodableRow
 from postroad.ports.marks import Counts, Marks
 
 NOT_READ = "a dead letter can be written anew only as `letter` returned it"

@@ -8,7 +8,7 @@ from contextlib import aclosing
 from datetime import timedelta
 from typing import cast
 
-from postroad.ports.queue import Item, MailQueue
+from postroad.ports.mail_queue import Item, MailQueue
 from postroad.telemetry.logs import logger
 from postroad.worker.deliveries import Deliverer
 

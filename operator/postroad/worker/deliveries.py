@@ -19,7 +19,7 @@ from postroad.domain.mail import Outcome, OutcomeKind
 from postroad.domain.retries import Done, Ending, Reject, Retry, RetryPlan, decide
 from postroad.errors import BlobMissing, PostroadError, QueueClosed, TurnEnded, TurnLost
 from postroad.ports.clock import Chance, Clock
-from postroad.ports.queue import Item
+from postroad.ports.mail_queue import Item
 from postroad.ports.transport import Transport
 from postroad.telemetry.logs import logger
 from postroad.telemetry.metrics import ATTEMPTS, DELIVERY_SECONDS

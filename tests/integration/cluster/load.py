@@ -13,7 +13,7 @@ from typing import TypeVar
 
 from postroad import Mail, open_queue
 from postroad.errors import PostroadError
-from postroad.ports.queue import MailQueue
+from postroad.ports.mail_queue import MailQueue
 from postroad.settings import from_environment
 from servers import fresh
 from stack.clusters import Cluster

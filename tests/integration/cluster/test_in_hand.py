@@ -11,7 +11,7 @@ import pytest
 
 from integration.cluster.load import DRAIN_SECONDS, mail_of, patiently, variables_of
 from postroad import open_queue
-from postroad.ports.queue import Item, MailQueue
+from postroad.ports.mail_queue import Item, MailQueue
 from postroad.settings import from_environment
 from servers import fresh
 from stack import probes

@@ -8,7 +8,7 @@ import time
 from integration.cluster.clients import cql, execute
 from integration.cluster.load import DRAIN_SECONDS, mail_of, patiently, variables_of
 from postroad import Selector, open_queue
-from postroad.ports.queue import MailQueue
+from postroad.ports.mail_queue import MailQueue
 from postroad.settings import from_environment
 from servers import fresh
 from stack.clusters import Cluster

@@ -12,7 +12,7 @@ import servers as names
 from integration.faults.conftest import SERVERS, Lines, Victims
 from postroad import open_queue
 from postroad.errors import ConfigurationStale
-from postroad.ports.queue import MailQueue
+from postroad.ports.mail_queue import MailQueue
 from support.flow import PREFETCH, Flow, flowing
 
 pytestmark = [pytest.mark.needs("rabbitmq", "cassandra", "s3"), pytest.mark.timeout(600)]

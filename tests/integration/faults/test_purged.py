@@ -13,12 +13,12 @@ import pytest
 
 import servers as names
 from contract.queue_harness import Consumer, RealTime, letter
+from postroad.distributed.mail_queue import DistributedQueue
+from postroad.distributed.timing import Timing
+from postroad.domain.entries import PurgeLine
 from postroad.domain.names import QueueName, key_of_owner
 from postroad.domain.slices import Partition, slices_between
-from postroad.domain.turns import PurgeLine
 from postroad.errors import ServerError
-from postroad.mailqueue.queue import DistributedQueue
-from postroad.mailqueue.timing import Timing
 from postroad.ports.view import View
 from support.engines import RealQueue
 from support.keyspaces import keyspace

@@ -11,10 +11,10 @@ import pytest
 
 import servers as names
 from contract.queue_harness import Consumer, RealTime, letter
+from postroad.distributed.mail_queue import DistributedQueue
+from postroad.distributed.timing import Timing
 from postroad.domain.names import QueueName
 from postroad.errors import ClockSkew
-from postroad.mailqueue.queue import DistributedQueue
-from postroad.mailqueue.timing import Timing
 from support.engines import RealQueue
 from support.keyspaces import keyspace
 

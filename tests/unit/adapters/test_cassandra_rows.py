@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 
 from postroad.adapters.cassandra import mark_statements, rows, statements
 from postroad.adapters.cassandra.session import UNSET
+from postroad.domain.entries import Change, Ending, EndingKind, Mark, Turn
 from postroad.domain.mail import DsnOptions, Envelope, Origin, RecipientDsn
 from postroad.domain.shapes import ATTRIBUTE, Shape
 from postroad.domain.slices import TurnKey
-from postroad.domain.turns import Change, Ending, EndingKind, Mark, Turn
 from postroad.ports.view import DeadLetter
 
 texts = st.text(st.characters(codec="utf-8", exclude_characters="\x00"), max_size=20)

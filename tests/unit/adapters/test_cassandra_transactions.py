@@ -12,8 +12,8 @@ import pytest
 
 from postroad.adapters.cassandra.session import Session, Statement
 from postroad.adapters.cassandra.transactions import NOTHING, Transactions, Write
+from postroad.domain.entries import Ending, EndingKind, Mark
 from postroad.domain.slices import Partition, TurnKey
-from postroad.domain.turns import Ending, EndingKind, Mark
 from postroad.errors import ViewUnavailable
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)

@@ -11,7 +11,7 @@ import pytest
 
 from postroad.adapters.memory.broker import MemoryBroker, MemoryDelivery
 from postroad.adapters.memory.clock import ManualClock
-from postroad.adapters.memory.gate import Fault, Gate, Stopped, at, away
+from postroad.adapters.memory.fault_injection import Fault, Gate, Stopped, at, away
 from postroad.adapters.memory.servers import MemoryServers, World
 from postroad.domain.names import QueueName
 from postroad.errors import BrokerUnavailable, ViewUnavailable

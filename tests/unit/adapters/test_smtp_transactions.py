@@ -17,7 +17,7 @@ from postroad.adapters.network.sessions import Session
 from postroad.adapters.network.timeouts import Timeouts
 from postroad.adapters.network.wire import Wire
 from postroad.domain.mail import Envelope, Outcome, OutcomeKind
-from postroad.domain.nexthops import NextHop, Protocol, TlsMode
+from postroad.domain.next_hops import NextHop, Protocol, TlsMode
 from postroad.domain.shapes import shape_of
 from support.transports import FakeTransport
 

@@ -12,11 +12,11 @@ from chaos.history import Event, ListRecorder
 from chaos.observed import ObservedLog
 from chaos.remains import is_stamped_late
 from contract.queue_harness import Consumer, letter
-from postroad.adapters.memory.gate import Fault
+from postroad.adapters.memory.fault_injection import Fault
+from postroad.distributed.engine import Engine
 from postroad.domain.identifiers import id_at, moment_of
 from postroad.errors import BrokerUnavailable
-from postroad.mailqueue.engine import Engine
-from support.post import Before, Post
+from support.in_memory_cluster import Before, Post
 
 
 @pytest.fixture

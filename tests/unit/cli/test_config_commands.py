@@ -14,7 +14,7 @@ from click.testing import CliRunner, Result
 from contract.view_contract import turn
 from postroad import open_queue
 from postroad.adapters.memory.view import MemoryView
-from postroad.bootstrap.histories import open_history
+from postroad.bootstrap.configuration_histories import open_history
 from postroad.cli import main
 from postroad.domain.configuration_rules import ViewConfiguration
 from postroad.domain.slices import Partition

@@ -14,13 +14,13 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
-from postroad.bootstrap.histories import open_history
-from postroad.cli import kubectl_mailqueue, planning
+from postroad.bootstrap.configuration_histories import open_history
+from postroad.cli import kubectl_mailqueue, plan_command
 from postroad.domain.configuration import decide
 from postroad.domain.configuration_rules import ViewConfiguration
 from postroad.domain.history import to_document
-from support import played_kubectl
-from support.played_kubectl import folder
+from support import fake_kubectl
+from support.fake_kubectl import folder
 
 __all__ = ["folder"]
 
@@ -34,7 +34,7 @@ def put(folder: Path, name: str) -> None:
     """A resource whose status accepted an hour and three buckets."""
     event = decide((), ViewConfiguration(bucket_count=3), at=datetime.now(UTC)).event
     assert event is not None
-    played_kubectl.put(folder, name, [to_document(event)])
+    fake_kubectl.put(folder, name, [to_document(event)])
 
 
 def manifest(name: str, window: str, buckets: int) -> str:
@@ -139,7 +139,7 @@ def put_with_one_bucket(folder: Path, metadata: dict[str, Any] | None = None) ->
     assert event is not None
     view = {"sliceWindow": "1h", "bucketCount": 1, "updateBrowseStartPace": 1000}
     history = [to_document(event)]
-    played_kubectl.put(folder, "outgoing", history, spec={"view": view}, metadata=metadata)
+    fake_kubectl.put(folder, "outgoing", history, spec={"view": view}, metadata=metadata)
 
 
 def applied_before(view: dict[str, Any] | None) -> dict[str, Any]:
@@ -238,7 +238,7 @@ def test_a_plan_by_the_view_goes_on_without_the_cluster(
     if is_away:
         (folder / "away").touch()
     name = secrets.token_hex(4)
-    monkeypatch.setattr(planning, "open_history", lambda _: open_history(f"memory://{name}"))
+    monkeypatch.setattr(plan_command, "open_history", lambda _: open_history(f"memory://{name}"))
     manifests = outgoing("{view: {sliceWindow: 1h}}")
     manifests = manifests.replace("{name: outgoing}", "{name: outgoing, namespace: mail}")
 

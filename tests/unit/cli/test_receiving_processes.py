@@ -13,9 +13,9 @@ from datetime import timedelta
 import pytest
 
 from postroad import open_queue
-from postroad.cli import receivers, receiving, serving
-from postroad.cli.receivers import receive_in_children
-from postroad.cli.serving import Inheritance, Process, process
+from postroad.cli import intake, long_running, receiver_processes
+from postroad.cli.long_running import Inheritance, Process, process
+from postroad.cli.receiver_processes import receive_in_children
 from postroad.errors import ReceiverEnded, StoreUnavailable
 from postroad.settings import Intake, Settings
 from postroad.telemetry.health import Readiness
@@ -55,12 +55,12 @@ async def test_a_receiver_whose_parent_goes_ends_though_its_queue_never_opens(
         tried.append(url)
         raise StoreUnavailable
 
-    monkeypatch.setattr(serving, "open_queue", never)
-    monkeypatch.setattr(receiving, "STANDARD_INPUT", parent.inherited)
+    monkeypatch.setattr(long_running, "open_queue", never)
+    monkeypatch.setattr(intake, "STANDARD_INPUT", parent.inherited)
     if is_gone:
         parent.end()
     with socket.create_server(("127.0.0.1", 0)) as listening:
-        work = receiving._receive(SETTINGS, "memory://q", False, {listening.fileno(): False})
+        work = intake._receive(SETTINGS, "memory://q", False, {listening.fileno(): False})
         await asyncio.wait_for(work, 5)
 
     assert len(tried) <= 1, "nobody is left to open it for"
@@ -91,7 +91,7 @@ async def start_and_end(*_: object) -> Child:
 async def test_a_receiver_that_ends_by_itself_ends_its_parent(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(receivers, "_start", start_and_end)
+    monkeypatch.setattr(receiver_processes, "_start", start_and_end)
 
     with pytest.raises(ReceiverEnded):
         await asyncio.wait_for(
@@ -109,7 +109,7 @@ async def test_a_process_that_is_told_to_end_before_its_receivers_listen_ends_in
         started.append(await start_and_end())
         return started[-1]
 
-    monkeypatch.setattr(receivers, "_start", start)
+    monkeypatch.setattr(receiver_processes, "_start", start)
     this = await this_process()
     this.stop.set()
 

@@ -14,8 +14,8 @@ from click.testing import CliRunner, Result
 
 from postroad.cli import KUBECTL_COMMANDS, kubectl_mailqueue, main
 from postroad.cli.kubectl import Kubectl
-from support import played_kubectl
-from support.played_kubectl import answer, calls, executed, folder
+from support import fake_kubectl
+from support.fake_kubectl import answer, calls, executed, folder
 
 __all__ = ["folder"]
 
@@ -41,7 +41,7 @@ def queue(folder: Path) -> Path:
         "spec": {"clusterRef": {"name": "main"}},
     }
     (folder / "outgoing.json").write_text(json.dumps(resource))
-    played_kubectl.put_list(folder, "pods", [pod("outgoing-worker-1", "worker")])
+    fake_kubectl.put_list(folder, "pods", [pod("outgoing-worker-1", "worker")])
     answer(folder, "")
     return folder
 
@@ -140,7 +140,7 @@ def test_a_ready_pod_is_chosen_before_others(queue: Path) -> None:
         pod("d-intake", "intake"),
         {"metadata": {"name": "e-pending"}, "status": {"phase": "Pending"}},
     ]
-    played_kubectl.put_list(queue, "pods", pods)
+    fake_kubectl.put_list(queue, "pods", pods)
 
     assert run("size", "outgoing").exit_code == 0
 
@@ -158,8 +158,8 @@ def test_without_a_running_pod_one_is_made_as_the_deployment_would_and_deleted(
         "readinessProbe": {},
     }
     template = {"spec": {"containers": [{"name": "proxy"}, container], "volumes": []}}
-    played_kubectl.put_list(queue, "pods", [])
-    played_kubectl.put_list(queue, "deployments", [{"spec": {"template": template}}])
+    fake_kubectl.put_list(queue, "pods", [])
+    fake_kubectl.put_list(queue, "deployments", [{"spec": {"template": template}}])
     answer(queue, "", code=1)
 
     assert run("purge", "outgoing").exit_code == 1
@@ -180,8 +180,8 @@ def test_without_a_running_pod_one_is_made_as_the_deployment_would_and_deleted(
 def test_a_command_that_is_interrupted_while_its_pod_is_made_deletes_it(
     queue: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    played_kubectl.put_list(queue, "pods", [])
-    played_kubectl.put_list(queue, "deployments", [])
+    fake_kubectl.put_list(queue, "pods", [])
+    fake_kubectl.put_list(queue, "deployments", [])
     (queue / "main.json").write_text(json.dumps({"spec": CLUSTER}))
     create = Kubectl.create
 
@@ -198,8 +198,8 @@ def test_a_command_that_is_interrupted_while_its_pod_is_made_deletes_it(
 
 
 def test_a_queue_without_deployments_gets_a_pod_like_a_workers(queue: Path) -> None:
-    played_kubectl.put_list(queue, "pods", [])
-    played_kubectl.put_list(queue, "deployments", [])
+    fake_kubectl.put_list(queue, "pods", [])
+    fake_kubectl.put_list(queue, "deployments", [])
     (queue / "main.json").write_text(json.dumps({"spec": CLUSTER}))
     (queue / "outgoing-ca.json").write_text("{}")
 

@@ -13,7 +13,7 @@ from postroad.bootstrap.cluster import too_few_copies, too_few_nodes
 from postroad.controller.cluster_health import durability
 from postroad.controller.cluster_spec import QueueClusterSpec
 from postroad.controller.clusters import Cluster
-from postroad.controller.secrets_of import NO_CREDENTIALS
+from postroad.controller.credentials import NO_CREDENTIALS
 from postroad.errors import ViewUnavailable
 from postroad.ports.servers import Checked
 from support import spec_cases

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from postroad.domain.delay_queues import LADDER_SECONDS, hop_after, step_to
 from postroad.domain.dispatch import (
     Arrival,
     Later,
@@ -18,12 +19,11 @@ from postroad.domain.dispatch import (
     decide_claimed,
     deletes_bytes,
 )
+from postroad.domain.entries import Change, Ending, EndingKind, Mark, Turn
 from postroad.domain.identifiers import id_at
-from postroad.domain.ladder import LADDER_SECONDS, hop_after, step_to
 from postroad.domain.mail import Envelope
 from postroad.domain.references import Reference
 from postroad.domain.slices import place
-from postroad.domain.turns import Change, Ending, EndingKind, Mark, Turn
 
 NOW = datetime(2026, 1, 1, 10, 20, tzinfo=UTC)
 HOUR = timedelta(hours=1)

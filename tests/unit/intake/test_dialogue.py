@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from postroad.domain.mail import DsnOptions, RecipientDsn
-from postroad.intake import answers
+from postroad.intake import reply_texts
 from postroad.intake.dialogue import (
     MOST_ERRORS,
     MOST_IDLE_COMMANDS,
@@ -271,7 +271,7 @@ def test_rset_forgives_no_recipient_that_was_named_twice_and_an_accepted_mail_do
 
 
 def test_a_client_whose_mails_are_all_refused_at_mail_is_sent_away_in_the_end() -> None:
-    dialogue = Dialogue(OFFER, INSIDE, lambda _: answers.FULL)
+    dialogue = Dialogue(OFFER, INSIDE, lambda _: reply_texts.FULL)
     say(dialogue, "EHLO x")
 
     assert set(say(dialogue, *["MAIL FROM:<>"] * (MOST_IDLE_COMMANDS - 1))) == {452}

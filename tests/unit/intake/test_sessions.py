@@ -18,7 +18,7 @@ from postroad.intake.commands import LONGEST_LINE
 from postroad.intake.dialogue import MOST_ERRORS, Offer
 from postroad.intake.rights import Rights
 from postroad.intake.sessions import BURST, Receiver, Session
-from postroad.ports.queue import MailQueue
+from postroad.ports.mail_queue import MailQueue
 from support.accounts import Accounts
 from support.transports import FakeTransport
 

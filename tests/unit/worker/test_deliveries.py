@@ -24,7 +24,7 @@ from postroad.errors import (
     TurnEnded,
     TurnLost,
 )
-from postroad.ports.queue import Item
+from postroad.ports.mail_queue import Item
 from postroad.ports.transport import FindShape, not_known
 from postroad.worker import deliveries
 from postroad.worker.deliveries import Deliverer

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 
 from postroad.adapters.cassandra.home import Home
-from postroad.adapters.cassandra.inbox import Row
+from postroad.adapters.cassandra.loop_bridge import Row
 from postroad.adapters.cassandra.session import Session, Statement
 from postroad.domain.configuration import ConfigurationEvent
 from postroad.domain.history import from_document, to_document

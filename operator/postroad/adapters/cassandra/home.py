@@ -16,7 +16,7 @@ import json
 from datetime import UTC, datetime
 
 from postroad.adapters.cassandra import schema
-from postroad.adapters.cassandra.inbox import Row
+from postroad.adapters.cassandra.loop_bridge import Row
 from postroad.adapters.cassandra.session import Session, Statement
 from postroad.errors import ViewRefused
 

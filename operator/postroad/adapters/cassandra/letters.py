@@ -14,7 +14,7 @@ from itertools import pairwise
 from uuid import UUID
 
 from postroad.adapters.cassandra import statements
-from postroad.adapters.cassandra.inbox import Row
+from postroad.adapters.cassandra.loop_bridge import Row
 from postroad.adapters.cassandra.session import Session
 from postroad.adapters.cassandra.translation import TooManyTombstones
 from postroad.domain.identifiers import EPOCH, FIRST, LAST, id_at

@@ -11,15 +11,15 @@ from uuid import UUID
 
 from postroad.adapters.cassandra import mark_statements as statements
 from postroad.adapters.cassandra import rows
-from postroad.adapters.cassandra.inbox import Row
+from postroad.adapters.cassandra.loop_bridge import Row
 from postroad.adapters.cassandra.session import Session, Statement
 from postroad.adapters.cassandra.statements import SELECT_PRESENT
 from postroad.adapters.cassandra.transactions import Transactions, Write
+from postroad.batching import Gathering
+from postroad.domain.entries import Ending, Mark, PurgeLine, Traits
 from postroad.domain.identifiers import FIRST
 from postroad.domain.slices import Partition, TurnKey
-from postroad.domain.turns import Ending, Mark, PurgeLine, Traits
 from postroad.errors import ViewUnavailable
-from postroad.gathering import Gathering
 from postroad.ports.marks import Counts, Signs
 
 V = TypeVar("V")

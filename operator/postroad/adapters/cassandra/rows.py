@@ -12,14 +12,9 @@ from types import MappingProxyType
 from typing import Any
 from uuid import UUID
 
-from postroad.adapters.cassandra.inbox import Row
+from postroad.adapters.cassandra.loop_bridge import Row
 from postroad.adapters.cassandra.session import UNSET
-from postroad.domain.identifiers import EPOCH
-from postroad.domain.mail import DsnOptions, Envelope, Origin, Outcome, OutcomeKind, RecipientDsn
-from postroad.domain.ownership import Identity
-from postroad.domain.shapes import with_shape, without_shape
-from postroad.domain.slices import TurnKey
-from postroad.domain.turns import (
+from postroad.domain.entries import (
     Change,
     Ending,
     EndingKind,
@@ -29,6 +24,11 @@ from postroad.domain.turns import (
     Turn,
     UndecodableRow,
 )
+from postroad.domain.identifiers import EPOCH
+from postroad.domain.mail import DsnOptions, Envelope, Origin, Outcome, OutcomeKind, RecipientDsn
+from postroad.domain.ownership import Identity
+from postroad.domain.shapes import with_shape, without_shape
+from postroad.domain.slices import TurnKey
 from postroad.errors import Undecodable
 from postroad.ports.marks import Signs
 from postroad.ports.view import ClosedSlice, DeadLetter, Limits, Record

@@ -28,7 +28,7 @@ from cassandra.query import (
 
 from postroad.adapters.cassandra.access import Access, cluster_of
 from postroad.adapters.cassandra.clocks import HostClocks
-from postroad.adapters.cassandra.inbox import Inbox, Row
+from postroad.adapters.cassandra.loop_bridge import Inbox, Row
 from postroad.adapters.cassandra.timestamps import Timestamps
 from postroad.adapters.cassandra.translation import translated
 from postroad.domain.clocks import Readings

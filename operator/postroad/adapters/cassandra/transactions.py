@@ -13,10 +13,10 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from uuid import UUID
 
-from postroad.adapters.cassandra.inbox import Row
+from postroad.adapters.cassandra.loop_bridge import Row
 from postroad.adapters.cassandra.session import Session, Statement
+from postroad.domain.entries import Mark
 from postroad.domain.slices import Partition, TurnKey
-from postroad.domain.turns import Mark
 
 NOTHING = Mark()
 """What refuses a write that wants a mark where there is none."""

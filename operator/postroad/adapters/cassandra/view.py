@@ -16,10 +16,10 @@ from postroad.adapters.cassandra.letters import LetterReader, month_of_gone
 from postroad.adapters.cassandra.marks import CassandraMarks, gathering
 from postroad.adapters.cassandra.session import Session
 from postroad.domain.clocks import Readings
+from postroad.domain.entries import Turn, UndecodableRow
 from postroad.domain.identifiers import FIRST
 from postroad.domain.ownership import Identity
 from postroad.domain.slices import Partition, TurnKey
-from postroad.domain.turns import Turn, UndecodableRow
 from postroad.ports.marks import Counts
 from postroad.ports.view import NOT_READ, ClosedSlice, DeadLetter, Limits, Record
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Sequence
 
-from postroad.adapters.memory.gate import Gate
+from postroad.adapters.memory.fault_injection import Gate
 from postroad.domain.mail import Content
 from postroad.domain.shapes import shape_of
 from postroad.errors import BlobMissing, BlobsUnavailable, MailTooLarge

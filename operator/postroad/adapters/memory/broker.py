@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from uuid import UUID
 
-from postroad.adapters.memory.gate import Gate
+from postroad.adapters.memory.fault_injection import Gate
 from postroad.errors import BrokerUnavailable, Unroutable
 from postroad.ports.broker import LADDER_SECONDS, Depths
 from postroad.ports.clock import Clock

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from postroad.adapters.memory.gate import Gate
+from postroad.adapters.memory.fault_injection import Gate
 from postroad.domain.configuration import ConfigurationEvent
 from postroad.domain.rollout import Rollout
 from postroad.errors import ConfigurationConflict

@@ -8,10 +8,10 @@ from datetime import datetime
 from typing import Any, TypeVar
 from uuid import UUID
 
-from postroad.adapters.memory.gate import Gate
+from postroad.adapters.memory.fault_injection import Gate
 from postroad.adapters.memory.tables import Tables, delete, within
+from postroad.domain.entries import Ending, EndingKind, Mark, PurgeLine, Traits
 from postroad.domain.slices import Partition, TurnKey
-from postroad.domain.turns import Ending, EndingKind, Mark, PurgeLine, Traits
 from postroad.ports.marks import Counts, Signs
 
 T = TypeVar("T")

@@ -9,9 +9,9 @@ from datetime import datetime, timedelta
 from typing import TypeVar
 from uuid import UUID, uuid4
 
+from postroad.domain.entries import Mark, PurgeLine, Traits, Turn, UndecodableRow
 from postroad.domain.lifetimes import DEAD_LETTER_MEMORY
 from postroad.domain.slices import Partition, TurnKey
-from postroad.domain.turns import Mark, PurgeLine, Traits, Turn, UndecodableRow
 from postroad.ports.clock import Clock
 from postroad.ports.marks import Signs
 from postroad.ports.view import FOREVER, ClosedSlice, DeadLetter, Limits, Record

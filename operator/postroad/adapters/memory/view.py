@@ -7,13 +7,13 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 from uuid import UUID
 
-from postroad.adapters.memory.gate import Gate
+from postroad.adapters.memory.fault_injection import Gate
 from postroad.adapters.memory.marks import MemoryMarks
 from postroad.adapters.memory.tables import Tables, within
 from postroad.domain.clocks import HostTime, Readings
+from postroad.domain.entries import Turn, UndecodableRow
 from postroad.domain.ownership import Identity
 from postroad.domain.slices import Partition, TurnKey
-from postroad.domain.turns import Turn, UndecodableRow
 from postroad.ports.marks import Counts
 from postroad.ports.view import NOT_READ, ClosedSlice, DeadLetter, Limits, Record, TableOptions
 

@@ -15,7 +15,7 @@ from postroad.adapters.network.pools import PoolLimits, SessionPool
 from postroad.adapters.network.sessions import SecuringFailed, Session, SessionStale
 from postroad.adapters.network.timeouts import Timeouts
 from postroad.domain.mail import Envelope, Outcome
-from postroad.domain.nexthops import NextHop, TlsMode
+from postroad.domain.next_hops import NextHop, TlsMode
 from postroad.errors import InvalidSettings
 from postroad.ports.transport import FindShape, not_known
 from postroad.tls import OLDEST_TLS

@@ -14,7 +14,7 @@ from postroad.adapters.network.timeouts import Timeouts
 from postroad.adapters.network.transactions import Transaction
 from postroad.adapters.network.wire import InjectedBeforeTLS, Wire, WireError
 from postroad.domain.mail import Envelope, Outcome, OutcomeKind
-from postroad.domain.nexthops import NextHop, Protocol, TlsMode, address_literal
+from postroad.domain.next_hops import NextHop, Protocol, TlsMode, address_literal
 
 _GREETS_IN_CLEAR = (
     "the next hop speaks no TLS at this port until STARTTLS (name its port for implicit TLS, or "

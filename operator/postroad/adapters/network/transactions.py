@@ -22,10 +22,10 @@ from postroad.adapters.network.content import Content
 from postroad.adapters.network.exchange import Exchange, OutOfStep, SessionRefused, text_of
 from postroad.adapters.network.timeouts import Timeouts
 from postroad.adapters.network.wire import WireError
+from postroad.domain.dot_stuffing import Stuffer
 from postroad.domain.mail import Envelope, Outcome
-from postroad.domain.nexthops import Protocol
+from postroad.domain.next_hops import Protocol
 from postroad.domain.replies import Reply
-from postroad.domain.transparency import Stuffer
 
 GROUP = 100
 """Commands sent before their replies are read. Bounds what both sides must hold (RFC 2920 3.1)."""

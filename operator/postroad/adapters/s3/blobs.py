@@ -8,9 +8,9 @@ from postroad.adapters.s3 import buckets
 from postroad.adapters.s3.objects import SILENCE
 from postroad.adapters.s3.store import Store
 from postroad.adapters.s3.uploads import upload
+from postroad.batching import Gathering
 from postroad.domain.mail import Content
 from postroad.errors import BlobsUnavailable, PostroadError
-from postroad.gathering import Gathering
 from postroad.ports.blobs import Stored
 
 MOST_TOGETHER = 100

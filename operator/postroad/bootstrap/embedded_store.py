@@ -1,0 +1,146 @@
+"""Wires the embedded engine to the machine: its file system, its threads, its clocks."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qs, unquote
+
+from postroad.adapters.disk.files import DiskFiles
+from postroad.adapters.disk.threads import ThreadPool
+from postroad.adapters.machine.clocks import MachineChance, MachineClock
+from postroad.bootstrap.open_request import Asked
+from postroad.embedded.engine import Engine
+from postroad.embedded.free_space import Headroom
+from postroad.embedded.layout import Layout, Options
+from postroad.embedded.limits import Limits
+from postroad.embedded.mail_queue import SpoolQueue
+from postroad.embedded.maintenance import Keeper
+from postroad.embedded.opening import describe, open_store
+from postroad.embedded.rebuild import Rebuilt, rebuild
+from postroad.embedded.receiver import Filler
+from postroad.embedded.spool_files import Contents
+from postroad.embedded.verification import Report, dump, verify
+from postroad.errors import InvalidInput, InvalidQueueURL, QueueNotFound, StoreInUse
+from postroad.ports.mail_queue import MailQueue
+
+LOG_THREADS = 4
+"""Lanes that can be written at a time; nearly always it is one."""
+
+MAIL_THREADS = 16
+"""Spool files that can be written and synced at a time: the disk sees them together."""
+
+
+async def open_asked(asked: Asked) -> MailQueue:
+    """Open `embedded:///DIR`, with `?mail=DIR` for spool files on other disks than the log's.
+    The retry steps, a lane each, may be others than last time.
+
+    Raises: InvalidQueueURL, QueueNotFound, StoreDamaged, StoreFailed, StoreUnavailable.
+    """
+    url = asked.url
+    root = Path(unquote(url.path))
+    if url.netloc or not root.is_absolute() or root == Path("/"):
+        raise InvalidQueueURL("write embedded:///DIR, with an absolute path")
+    elsewhere = parse_qs(url.query).get("mail")
+    mail = None if elsewhere is None else Path(elsewhere[-1])
+    options = Options(steps=asked.settings.retry.lanes)
+    return await open_directory(
+        root, create=asked.create, mail=mail, options=options, lock=asked.lock
+    )
+
+
+@contextmanager
+def locked(root: Path) -> Iterator[tuple[DiskFiles, Layout, Options]]:
+    """Hold a store that nobody owns now. Raises: QueueNotFound, StoreDamaged, StoreInUse."""
+    files = DiskFiles()
+    if not root.is_dir():
+        raise QueueNotFound(f"there is no directory {root}")
+    lock = files.lock(Layout(root, root).lock)
+    if lock is None:
+        raise StoreInUse(f"a process owns {root}")
+    try:
+        yield files, *describe(files, root, Options(), create=False)
+    finally:
+        lock.release()
+
+
+def verify_directory(root: Path) -> Report:
+    """Read all of a store and report what is wrong with it."""
+    with locked(root) as (files, layout, _):
+        return verify(files, layout)
+
+
+def dump_directory(root: Path) -> Iterator[dict[str, Any]]:
+    """Yield the records of a store."""
+    with locked(root) as (files, layout, _):
+        yield from dump(files, layout)
+
+
+async def rebuild_directory(root: Path) -> Rebuilt:
+    """Make a new log from the spool files of a store."""
+    with locked(root) as (files, layout, options):
+        engine = _engine(files, layout, options)
+        try:
+            return await rebuild(engine)
+        finally:
+            await engine.close()
+
+
+def _engine(files: DiskFiles, layout: Layout, options: Options) -> Engine:
+    return Engine(
+        files,
+        layout,
+        options,
+        MachineClock(),
+        MachineChance(),
+        ThreadPool(LOG_THREADS, "log"),
+        ThreadPool(MAIL_THREADS, "mail"),
+    )
+
+
+async def open_directory(
+    root: Path, *, create: bool = False, mail: Path | None = None, options: Options | None = None,
+    lock: int | None = None,
+) -> SpoolQueue:  # fmt: skip
+    """Open the store in `root`; with `create`, make it if it is missing. `lock`: the descriptor of
+    its lock, inherited from the process that owns it."""
+    files = DiskFiles()
+    if create:
+        await asyncio.to_thread(files.make_directory, root)
+    elif not await asyncio.to_thread(root.is_dir):
+        raise QueueNotFound(f"there is no directory {root}")
+
+    async def engine() -> tuple[Engine, Keeper]:
+        layout, stored = await asyncio.to_thread(
+            describe, files, root, options or Options(), create=create, mail=mail
+        )
+        opened = _engine(files, layout, stored)
+        try:
+            return opened, await open_store(opened)
+        except BaseException:
+            await opened.close()
+            raise
+
+    filler = None if lock is None else await asyncio.to_thread(_filler, files, root, lock)
+    layout, clock = Layout(root, root), MachineClock()
+    return await SpoolQueue(str(root), files, layout, clock, engine, filler).open()
+
+
+def _filler(files: DiskFiles, root: Path, lock: int) -> Filler:
+    """Return what stores mails for the owner. Raises: InvalidInput when `lock` is not its lock."""
+    layout, options = describe(files, root, Options(), create=False)
+    try:
+        is_lock = os.path.samestat(os.fstat(lock), Path(layout.lock).stat())
+    except OSError:
+        is_lock = False
+    if not is_lock:
+        raise InvalidInput(f"descriptor {lock} is not the lock on {root}")
+    os.set_inheritable(lock, False)
+    clock = MachineClock()
+    limits = Limits(options, Headroom(files, layout, lambda: clock.elapsed().total_seconds()))
+    threads = ThreadPool(MAIL_THREADS, "mail")
+    return Filler(Contents(files, layout), limits, clock, MachineChance(), threads)

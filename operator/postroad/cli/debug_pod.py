@@ -1,0 +1,101 @@
+"""The pod that a day-2 command runs in when none of the queue's pods does: pure but for reading.
+
+It is like a worker's pod in all that a command needs, waits for the command, and ends by itself
+when nobody deletes it.
+"""
+
+from __future__ import annotations
+
+import secrets
+from typing import Any
+
+from postroad.cli.kubectl import Kubectl, Resource
+from postroad.controller.api import GROUP, INSTANCE, QUEUE_CLUSTER
+from postroad.controller.children import INTAKE, WORKER, labels
+from postroad.controller.cluster_spec import QueueClusterSpec
+from postroad.controller.pods import pod_template
+from postroad.controller.resource import Queue, Surroundings
+from postroad.domain.names import QueueName
+from postroad.errors import ClusterNotFound
+
+COMPONENTS = (WORKER, INTAKE)
+"""The containers of ours that have all that a command needs."""
+
+STAND_IN = "postroad"
+LONGEST_SECONDS = 3600
+"""After which the pod ends by itself."""
+
+_OF_THE_POD = (
+    *("serviceAccountName", "automountServiceAccountToken", "enableServiceLinks"),
+    *("securityContext", "volumes", "imagePullSecrets", "nodeSelector", "tolerations"),
+    *("affinity", "priorityClassName", "runtimeClassName"),
+)
+_OF_THE_CONTAINER = (
+    *("image", "imagePullPolicy", "envFrom", "env", "resources", "securityContext"),
+    "volumeMounts",
+)
+
+
+def labels_of(queue: QueueName) -> str:
+    """Return the selector of the queue's pods and Deployments."""
+    return f"app.kubernetes.io/name=postroad,{INSTANCE}={queue.name}"
+
+
+def stand_in(kubectl: Kubectl, resource: Resource, queue: QueueName, image: str) -> Resource:
+    """Return the pod. It is made as the queue's Deployments make theirs, also while these have no
+    replicas; `image` is for a queue that has none.
+
+    Raises: ClusterNotFound, KubernetesUnavailable, KubernetesRefused.
+    """
+    deployments = kubectl.list("deployments", labels_of(queue), queue.namespace)
+    templates = [each["spec"]["template"]["spec"] for each in deployments]
+    spec = templates[0] if templates else _spec(kubectl, resource, image)
+    (container,) = (each for each in spec["containers"] if each["name"] in COMPONENTS)
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {
+            "name": f"{queue.name}-cli-{secrets.token_hex(2)}",
+            "namespace": queue.namespace,
+            "labels": {
+                "app.kubernetes.io/name": "postroad",
+                INSTANCE: queue.name,
+                "app.kubernetes.io/component": "command",
+            },
+        },
+        "spec": {
+            **_chosen(spec, _OF_THE_POD),
+            "restartPolicy": "Never",
+            "activeDeadlineSeconds": LONGEST_SECONDS,
+            "terminationGracePeriodSeconds": 1,
+            "containers": [
+                {
+                    **_chosen(container, _OF_THE_CONTAINER),
+                    "name": STAND_IN,
+                    "command": ["sleep", str(LONGEST_SECONDS)],
+                }
+            ],
+        },
+    }
+
+
+def _spec(kubectl: Kubectl, resource: Resource, image: str) -> dict[str, Any]:
+    """Return the spec that a worker's pod would have."""
+    queue = Queue.of(resource)
+    name, namespace = queue.spec.cluster_ref.name, queue.cluster_namespace
+    cluster = kubectl.get(f"{QUEUE_CLUSTER.plural}.{GROUP}", name, namespace)
+    if cluster is None:
+        raise ClusterNotFound(f"there is no QueueCluster {namespace}/{name}")
+    authorities = kubectl.get("configmap", f"{queue.name.name}-ca", queue.name.namespace)
+    around = Surroundings(
+        cluster=QueueClusterSpec.model_validate(cluster["spec"]),
+        image=image,
+        authorities="" if authorities is None else "as in the ConfigMap",
+    )
+    template = pod_template(queue, around, WORKER, labels(queue, WORKER), {})
+    spec: dict[str, Any] = template["spec"]
+    return spec
+
+
+def _chosen(values: dict[str, Any], names: tuple[str, ...]) -> dict[str, Any]:
+    return {name: values[name] for name in names if name in values}

@@ -1,0 +1,123 @@
+"""Commands that only look: `browse show size ages dead-letters`."""
+
+from __future__ import annotations
+
+import sys
+from datetime import timedelta
+from uuid import UUID
+
+import click
+
+from postroad.cli.queue_options import (
+    json_option,
+    say,
+    selecting,
+    view_text,
+    view_values,
+    with_queue,
+)
+from postroad.domain.durations import format_duration
+from postroad.domain.selection import Selector
+from postroad.ports.mail_queue import MailQueue, MailView
+
+limit_option = click.option("--limit", type=click.IntRange(min=1), help="At most so many mails.")
+
+
+@click.command()
+@with_queue
+@selecting
+@limit_option
+@json_option
+async def browse(queue: MailQueue, selector: Selector, limit: int | None, as_json: bool) -> None:
+    """List waiting mails, oldest first: delayed, held and leased ones too."""
+    wanted = Selector.all() if selector.is_empty else selector
+    count = 0
+    async for view in queue.browse(wanted):
+        _say_view(view, as_json)
+        count += 1
+        if count == limit:
+            break
+
+
+@click.command("dead-letters")
+@with_queue
+@selecting
+@limit_option
+@json_option
+async def dead_letters(
+    queue: MailQueue, selector: Selector, limit: int | None, as_json: bool
+) -> None:
+    """List rejected and unreadable mail with the reasons, oldest first."""
+    wanted = Selector.all() if selector.is_empty else selector
+    count = 0
+    async for view in queue.dead_letters(wanted):
+        _say_view(view, as_json)
+        count += 1
+        if count == limit:
+            break
+
+
+@click.command()
+@with_queue
+@click.argument("enqueue_id", type=click.UUID)
+@json_option
+async def show(queue: MailQueue, enqueue_id: UUID, as_json: bool) -> None:
+    """Show one mail, waiting or dead, by its ENQUEUE_ID."""
+    selector = Selector(enqueue_id=enqueue_id)
+    for views in (queue.browse(selector), queue.dead_letters(selector)):
+        async for view in views:
+            values = view_values(view)
+            text = "\n".join(f"{field:12} {_plain(value)}" for field, value in values.items())
+            return say(values, as_json=as_json, text=text)
+    click.echo("postroad: no mail waits under this id", err=True)
+    sys.exit(1)
+
+
+@click.command()
+@with_queue
+@json_option
+async def size(queue: MailQueue, as_json: bool) -> None:
+    """Count the mails that wait."""
+    sizes = await queue.size()
+    values = {
+        "size": sizes.size,
+        "delayed": sizes.delayed,
+        "held": sizes.held,
+        "dead_letters": sizes.dead_letters,
+    }
+    text = (
+        f"{sizes.size} waiting ({sizes.delayed} delayed, {sizes.held} held), "
+        f"{'unknown' if sizes.dead_letters is None else sizes.dead_letters} dead letters"
+    )
+    say(values, as_json=as_json, text=text)
+
+
+@click.command()
+@with_queue
+@json_option
+async def ages(queue: MailQueue, as_json: bool) -> None:
+    """Count waiting mails by destination domain and age."""
+    found = await queue.ages()
+    rows = sorted(found.items(), key=lambda each: (-sum(each[1].values()), each[0]))
+    if not as_json and rows:
+        limits = "".join(f"{_limit(limit):>9}" for limit in rows[0][1])
+        click.echo(f"{'domain':32}{'total':>8}{limits}")
+    for domain, counts in rows:
+        total = sum(counts.values())
+        by_age = {_limit(limit): count for limit, count in counts.items()}
+        text = f"{domain:32}{total:>8}" + "".join(f"{count:>9}" for count in by_age.values())
+        say({"domain": domain, "total": total, "ages": by_age}, as_json=as_json, text=text)
+
+
+def _say_view(view: MailView, as_json: bool) -> None:
+    say(view_values(view), as_json=as_json, text=view_text(view))
+
+
+def _plain(value: object) -> str:
+    if isinstance(value, list):
+        return ", ".join(str(each) for each in value)
+    return "-" if value is None else str(value)
+
+
+def _limit(limit: timedelta) -> str:
+    return "older" if limit == timedelta.max else format_duration(limit)

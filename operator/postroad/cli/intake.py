@@ -1,0 +1,211 @@
+"""`postroad intake`: accept mail over SMTP into a queue."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Mapping
+
+import click
+
+from postroad.adapters.machine.clocks import MachineChance, MachineClock
+from postroad.adapters.network.certificates import ServerCertificate
+from postroad.bootstrap.transports import hostname_of
+from postroad.cli.background_maintenance import SELDOM, upkeep
+from postroad.cli.long_running import Inheritance, Process, process, run
+from postroad.cli.queue_options import LISTEN, NETWORKS, queue_option
+from postroad.domain.networks import EVERY_ADDRESS, LOOPBACK, NO_ADDRESS, Networks
+from postroad.domain.next_hops import parse_host_port
+from postroad.errors import InvalidSettings
+from postroad.intake.clients import ClientLimits
+from postroad.intake.dialogue import Offer
+from postroad.intake.rights import Rules
+from postroad.intake.server import SmtpServer
+from postroad.intake.sessions import Receiver
+from postroad.intake.timeouts import Patience
+from postroad.ports.mail_queue import MailQueue
+from postroad.settings import BareLineEnds, Intake, LongLines, Settings, from_environment
+from postroad.telemetry.logs import logger
+
+_log = logger("intake")
+
+STANDARD_INPUT = 0
+NONE_INHERITED: Mapping[int, bool] = {}
+
+
+listen_option = click.option(
+    "--listen",
+    type=LISTEN,
+    metavar="HOST:PORT",
+    help="Where to listen (or POSTROAD_INTAKE_HOST and POSTROAD_INTAKE_PORT; default: "
+    "127.0.0.1:2525). *:PORT is that port of all addresses. Other than loopback addresses need "
+    "--relay-from.",
+)
+relay_from_option = click.option(
+    "--relay-from",
+    type=NETWORKS,
+    metavar="NETWORKS",
+    help="Networks whose clients may send, to any recipient: 10.0.0.0/8,2001:db8::/32 (or "
+    "POSTROAD_INTAKE_RELAY_FROM; default: loopback).",
+)
+
+
+@click.command()
+@queue_option
+@listen_option
+@relay_from_option
+@click.option("--create", is_flag=True, help="Create what is missing of the queue.")
+@click.option("--inherited", type=click.IntRange(3), multiple=True, hidden=True)
+@click.option("--inherited-tls", type=click.IntRange(3), multiple=True, hidden=True)
+@click.option("--lock", type=click.IntRange(3), hidden=True)
+def intake(
+    url: str,
+    listen: str | None,
+    relay_from: Networks | None,
+    create: bool,
+    inherited: tuple[int, ...],
+    inherited_tls: tuple[int, ...],
+    lock: int | None,
+) -> None:
+    """Accept mail over SMTP into a queue, until SIGTERM.
+
+    Probes and metrics are answered on port 8080 of all addresses (POSTROAD_HEALTH_PORT; 0: any that
+    is free).
+    """
+    settings = with_clients(from_environment(), listen, relay_from)
+    listening = dict.fromkeys(inherited, False) | dict.fromkeys(inherited_tls, True)
+    run(settings, _receive(settings, url, create, listening, lock))
+
+
+def with_clients(
+    settings: Settings, listen: str | None, relay_from: Networks | None = None
+) -> Settings:
+    """Return the settings with what the command line says of where to listen, and for whom.
+
+    Raises: InvalidSettings for an intake that other machines reach while no setting names those
+    that may send: after an upgrade it would refuse permanently what it accepted before.
+    """
+    update: dict[str, object] = {} if relay_from is None else {"relay_from": relay_from}
+    if listen is not None:
+        update["host"], update["port"] = parse_host_port(listen, settings.intake.port)
+    section = settings.intake.model_copy(update=update)
+    is_local = section.host == "localhost" or section.host in LOOPBACK
+    if section.relay_from is None and not is_local:
+        raise InvalidSettings(
+            f"the intake would listen on {section.host}, and it is not set which clients may send",
+            hint="name their networks with --relay-from or POSTROAD_INTAKE_RELAY_FROM",
+        )
+    return settings.model_copy(update={"intake": section})
+
+
+def rules_of(section: Intake) -> Rules:
+    """Return which clients may do what."""
+    all_normalised = section.bare_line_ends is BareLineEnds.NORMALISE
+    return Rules(
+        relay_from=section.relay_from or LOOPBACK,
+        early_input_from=section.early_input_from or NO_ADDRESS,
+        normalise_from=EVERY_ADDRESS if all_normalised else section.normalise_from or NO_ADDRESS,
+    )
+
+
+def log_rules(queue: MailQueue, section: Intake) -> None:
+    """Write for whom this intake relays into the log, before it listens."""
+    networks = rules_of(section).relay_from
+    _log.info("relaying for", queue=queue.name, networks=str(networks))
+    if networks.hold_the_internet:
+        _log.warning(
+            "open relay: the whole Internet may send to any recipient",
+            queue=queue.name,
+            networks=str(networks),
+            hint="name only the networks of your own clients in POSTROAD_INTAKE_RELAY_FROM",
+        )
+
+
+async def _receive(
+    settings: Settings,
+    url: str,
+    create: bool,
+    inherited: Mapping[int, bool] = NONE_INHERITED,
+    lock: int | None = None,
+) -> None:
+    """`inherited`: the descriptors of the sockets to listen on, each with whether TLS begins with
+    the connection, from the process that started this one; `lock`: that of the lock on the store
+    that it owns."""
+    certificate = certificate_of(settings.intake)
+    inheritance = Inheritance(STANDARD_INPUT, lock) if inherited else None
+    async with process(settings, url, create=create, inheritance=inheritance) as this:
+        if this is not None and inherited:
+            listening = {socket.socket(fileno=each): tls for each, tls in inherited.items()}
+            await receive(this, settings, certificate, listening)
+        elif this is not None:
+            async with upkeep(this, SELDOM):
+                await receive(this, settings, certificate)
+
+
+async def receive(
+    this: Process,
+    settings: Settings,
+    certificate: ServerCertificate | None,
+    listening: Mapping[socket.socket, bool] | None = None,
+) -> None:
+    """Accept mail into the queue until the process is to end. `listening`: on these sockets, each
+    with whether TLS begins with the connection, rather than at the address that the settings
+    name."""
+    section = settings.intake
+    offer = Offer(hostname_of(settings), section.max_size_bytes, section.max_recipients)
+    patience = Patience(
+        least_bytes_per_second=section.least_bytes_per_second, session=section.longest_session
+    )
+    receiver = Receiver(
+        this.queue,
+        offer,
+        MachineClock(),
+        MachineChance(),
+        None if certificate is None else certificate.context,
+        patience,
+        rules_of(section),
+        takes_long_lines=section.long_lines is LongLines.FOLD,
+    )
+    server = SmtpServer(
+        receiver, max_sessions=section.max_sessions, client_limits=client_limits(section)
+    )
+    if listening is None:
+        log_rules(this.queue, section)
+        for port, tls in ports_of(section):
+            await server.listen(section.host, port, tls=tls)
+    else:
+        for each, tls in listening.items():
+            server.listen_on(each, tls=tls)
+        click.echo("listening")  # to the parent
+    try:
+        await this.stop.wait()
+    finally:
+        await server.drain(this.drain_within)
+
+
+def client_limits(section: Intake) -> ClientLimits:
+    """Return what one client may have of this process."""
+    return ClientLimits(
+        section.client_sessions or -(-section.max_sessions // 2),
+        section.client_connections_per_minute,
+        section.client_mails_per_minute,
+    )
+
+
+def ports_of(section: Intake) -> list[tuple[int, bool]]:
+    """Return the ports to listen on, each with whether TLS begins with the connection."""
+    if section.tls_port is None:
+        return [(section.port, False)]
+    plain = [] if section.tls_port == section.port != 0 else [(section.port, False)]
+    return [*plain, (section.tls_port, True)]
+
+
+def certificate_of(section: Intake) -> ServerCertificate | None:
+    """Return the certificate that the settings name. Raises: InvalidSettings."""
+    if section.tls_certificate is None and section.tls_port is not None:
+        raise InvalidSettings(
+            "POSTROAD_INTAKE_TLS_PORT is set, and there is no certificate",
+            hint="name its PEM file with POSTROAD_INTAKE_TLS_CERTIFICATE",
+        )
+    if section.tls_certificate is None:
+        return None
+    return ServerCertificate(section.tls_certificate, section.tls_key)

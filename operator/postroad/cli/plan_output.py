@@ -1,0 +1,133 @@
+"""What a wanted configuration would lead to, as the commands that only ask say it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC, datetime
+
+import click
+
+from postroad.cli.queue_options import say, time_text
+from postroad.domain.advice import Advice, Seen
+from postroad.domain.configuration import (
+    ConfigurationChanged,
+    ConfigurationCreated,
+    ConfigurationEvent,
+    decide,
+)
+from postroad.domain.configuration_rules import FIELD_NAMES, ViewConfiguration, value_of
+from postroad.domain.durations import format_duration
+from postroad.domain.history import Document, configuration_document, to_document
+
+ADVISED = ("sliceWindow", "bucketCount")
+
+
+def outcome_of(
+    queue: str, history: Sequence[ConfigurationEvent], wanted: ViewConfiguration
+) -> Document:
+    """Return what deciding on a wanted configuration would give, without recording anything.
+
+    Raises: HistoryMissing for a history with a gap.
+    """
+    decision = decide(history, wanted, at=datetime.now(UTC))
+    found: Document = {"queue": queue, "version": decision.configured.version}
+    if decision.refusal is not None:
+        allowed = {field: list(values) for field, values in decision.refusal.allowed.items()}
+        return found | {
+            "outcome": "refused",
+            "reason": decision.refusal.reason,
+            "message": decision.refusal.message,
+            "allowed": allowed,
+        }
+    if isinstance(decision.event, ConfigurationChanged):
+        return found | {"outcome": "changed", "changes": to_document(decision.event)["changes"]}
+    created = isinstance(decision.event, ConfigurationCreated)
+    return found | {"outcome": "created" if created else "unchanged"}
+
+
+def say_outcome(outcome: Document, *, as_json: bool) -> bool:
+    """Print an outcome; return whether it is one to go on with."""
+    lines = [f"{outcome['queue']}: {outcome['outcome']}"]
+    lines += [
+        f"  {each['field']}: {each['from']} -> {each['to']}" for each in outcome.get("changes", ())
+    ]
+    if outcome["outcome"] == "refused":
+        lines.append(f"  {outcome['message']}")
+    elif outcome["outcome"] != "unchanged":
+        lines.append(f"  would be version {outcome['version']}")
+    if outcome.get("advice") is not None:
+        lines += _advice_lines(outcome["advice"])
+    say(outcome, as_json=as_json, text="\n".join(lines))
+    return bool(outcome["outcome"] != "refused")
+
+
+def advice_document(present: ViewConfiguration, advice: Advice, seen: Seen) -> Document:
+    """Return advice with what it goes by."""
+    before = configuration_document(present)
+    values = configuration_document(advice.configuration)
+    reasons = {"sliceWindow": advice.window_reason, "bucketCount": advice.buckets_reason}
+    busiest = seen.busiest
+    return {
+        **{
+            name: {"present": before[name], "value": values[name], "reason": reason}
+            for name, reason in reasons.items()
+        },
+        "closed_slices": seen.slices,
+        "since": time_text(seen.since),
+        "enough_history": seen.is_enough,
+        "busiest_slice": busiest
+        and {
+            "start": time_text(busiest.start),
+            "window": format_duration(busiest.window),
+            "rows": busiest.rows,
+        },
+        "row_bytes": seen.row_bytes,
+        "cassandra_hosts": seen.hosts,
+    }
+
+
+def _advice_lines(advice: Document) -> list[str]:
+    count, since = advice["closed_slices"], advice["since"]
+    basis = f"{count} closed slice{'' if count == 1 else 's'}"
+    if since is not None:
+        basis += f" since {since}"
+    return [f"  advice, from {basis}:", *(_advised_line(name, advice[name]) for name in ADVISED)]
+
+
+def _advised_line(name: str, advised: Document) -> str:
+    present, value = advised["present"], advised["value"]
+    change = f"keep {value}" if value == present else f"{present} -> {value}"
+    return f"    {name}: {change}; {advised['reason']}"
+
+
+def event_text(event: ConfigurationEvent) -> str:
+    """Return an event as people read it in a list: one line."""
+    document = to_document(event)
+    parts = [
+        f"{event.sequence:>4}",
+        f"v{document['version']}" if "version" in document else "-",
+        document["at"],
+        document["type"],
+        ", ".join(
+            f"{each['field']} {each['from']} -> {each['to']}"
+            for each in document.get("changes", ())
+        )
+        or ", ".join(f"{field} {document[field]}" for field in FIELD_NAMES.values()),
+        f"({count} events folded)" if (count := document.get("count")) else "",
+        document.get("message", ""),
+        f"by {event.by}" if event.by else "",
+        f"generation {event.generation}" if event.generation is not None else "",
+    ]
+    return "  ".join(part for part in parts if part)
+
+
+def configuration_text(configuration: ViewConfiguration) -> str:
+    """Return a configuration as people read it."""
+    return ", ".join(
+        f"{name} {value_of(configuration, attribute)}" for attribute, name in FIELD_NAMES.items()
+    )
+
+
+def note(text: str) -> None:
+    """Say something beside the result, where scripts do not read it."""
+    click.echo(text, err=True)

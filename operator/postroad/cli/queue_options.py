@@ -1,0 +1,204 @@
+"""What all commands about one queue share: its URL, opening it, selecting mails, printing."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+from collections.abc import Awaitable, Callable, Coroutine
+from datetime import UTC, datetime, timedelta
+from functools import wraps
+from typing import Any, TypeVar
+
+import click
+
+from postroad.bootstrap import open_queue
+from postroad.domain.durations import parse_duration
+from postroad.domain.networks import Networks
+from postroad.domain.next_hops import parse_host_port
+from postroad.domain.selection import Selector
+from postroad.errors import InvalidInput
+from postroad.ports.mail_queue import MailView
+from postroad.telemetry import logs
+
+T = TypeVar("T")
+Command = Callable[..., Any]
+
+
+class DurationType(click.ParamType[timedelta]):
+    """A duration such as `90s`, `30m`, `1h30m`."""
+
+    name = "duration"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> timedelta:
+        if isinstance(value, timedelta):
+            return value
+        try:
+            return parse_duration(value)
+        except InvalidInput as error:
+            self.fail(str(error), param, ctx)
+
+
+class AddressType(click.ParamType[str]):
+    """`HOST`, `HOST:PORT` or `[ADDRESS]:PORT`; port 0 (any that is free) only to listen on."""
+
+    name = "address"
+
+    def __init__(self, lowest_port: int) -> None:
+        self._lowest_port = lowest_port
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        try:
+            _, port = parse_host_port(value, self._lowest_port)
+        except InvalidInput as error:
+            self.fail(str(error), param, ctx)
+        if port < self._lowest_port:
+            self.fail(f"{value!r} has no port that can be connected to", param, ctx)
+        return str(value)
+
+
+class NetworksType(click.ParamType[Networks]):
+    """Networks such as `10.0.0.0/8`, comma separated."""
+
+    name = "networks"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> Networks:
+        if isinstance(value, Networks):
+            return value
+        try:
+            return Networks.parse(value)
+        except InvalidInput as error:
+            self.fail(str(error), param, ctx)
+
+
+DURATION = DurationType()
+NETWORKS = NetworksType()
+LISTEN, RELAY = AddressType(0), AddressType(1)
+
+queue_option = click.option(
+    "--queue",
+    "url",
+    metavar="URL",
+    envvar="POSTROAD_QUEUE",
+    required=True,
+    help="embedded:///DIR, memory://NAME or distributed://NAMESPACE.NAME (or POSTROAD_QUEUE).",
+)
+json_option = click.option("--json", "as_json", is_flag=True, help="One JSON object a line.")
+
+
+def with_queue(
+    command: Callable[..., Coroutine[Any, Any, T]],
+) -> Callable[..., T]:
+    """Run an async command on the queue of `--queue`, passed as `queue`."""
+
+    @queue_option
+    @wraps(command)
+    def run(url: str, **options: Any) -> T:
+        if not logging.getLogger().handlers:
+            logs.configure("WARNING")  # else Python prints warnings without their fields
+
+        async def session() -> T:
+            async with open_queue(url) as queue:
+                return await command(queue=queue, **options)
+
+        return asyncio.run(session())
+
+    return run
+
+
+def selecting(command: Command) -> Command:
+    """Add the flags of a selector; the command gets it as `selector` (empty when none is given)."""
+
+    @click.option("--sender", help="The reverse-path; empty or '<>' for the null one.")
+    @click.option("--recipient", help="One of the recipients left.")
+    @click.option("--name", help="The mail's name.")
+    @click.option("--domain", help="The domain of one of the recipients left.")
+    @click.option("--older-than", type=DURATION, help="Age since acceptance, e.g. 4h.")
+    @click.option("--id", "enqueue_id", type=click.UUID, help="The enqueue id.")
+    @click.option("--attribute", metavar="NAME=VALUE", help="An attribute.")
+    @click.option("--all", "everything", is_flag=True, help="Every mail.")
+    @wraps(command)
+    def run(**options: Any) -> Any:
+        fields = ("sender", "recipient", "name", "domain", "older_than", "enqueue_id", "attribute")
+        given = {field: options.pop(field) for field in fields}
+        return command(selector=_selector(everything=options.pop("everything"), **given), **options)
+
+    return run
+
+
+def _selector(*, everything: bool, **given: Any) -> Selector:
+    chosen = {field: value for field, value in given.items() if value is not None}
+    if everything and chosen:
+        raise click.UsageError("--all stands alone")
+    if chosen.get("sender") == "<>":
+        chosen["sender"] = ""
+    if "attribute" in chosen:
+        name, equals, value = chosen["attribute"].partition("=")
+        if not equals:
+            raise click.UsageError("--attribute is NAME=VALUE")
+        chosen["attribute"] = (name, value)
+    return Selector.all() if everything else Selector(**chosen)
+
+
+def on_purpose(selector: Selector) -> Selector:
+    """Return a selector that selects something; say how to when it does not."""
+    if selector.is_empty:
+        raise click.UsageError("say which mails: a selector such as --sender, or --all")
+    return selector
+
+
+def say(value: object, *, as_json: bool, text: str) -> None:
+    """Print a value as JSON or for people."""
+    click.echo(json.dumps(value, ensure_ascii=False) if as_json else text)
+
+
+async def say_count(counted: Awaitable[int], *, as_json: bool, verb: str) -> None:
+    """Print how many mails an operation changed."""
+    count = await counted
+    say({"count": count}, as_json=as_json, text=f"{verb} {count} mail{'' if count == 1 else 's'}")
+
+
+def time_text(moment: datetime | None) -> str | None:
+    """Return a time as RFC 3339 in UTC."""
+    if moment is None:
+        return None
+    return moment.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def view_values(view: MailView) -> dict[str, object]:
+    """Return a mail as `browse --json` and `dead-letters --json` print it."""
+    values: dict[str, object] = {
+        "enqueue_id": str(view.enqueue_id),
+        "mail_id": str(view.mail_id),
+        "name": view.mail.name,
+        "sender": view.mail.sender,
+        "recipients": list(view.mail.recipients),
+        "accepted_at": time_text(view.accepted_at),
+        "enqueued_at": time_text(view.enqueued_at),
+        "due_at": time_text(view.due_at),
+        "held": view.held,
+        "attempt": view.attempt,
+        "size_bytes": view.size_bytes,
+        "last_error": view.last_error,
+    }
+    return values if view.reason is None else values | {"reason": view.reason}
+
+
+def view_text(view: MailView) -> str:
+    """Return a mail as people read it in a list: one line, `-` for what is not there."""
+    state = "held" if view.held else "delayed" if view.due_at else "due"
+    recipients = view.mail.recipients
+    more = f" and {len(recipients) - 1} more" if len(recipients) > 1 else ""
+    parts = [
+        str(view.enqueue_id),
+        time_text(view.accepted_at) or "-",
+        "dead" if view.reason is not None else state,
+        f"{view.size_bytes} B",
+        f"{view.mail.sender or '<>'} -> {recipients[0]}{more}",
+        view.reason or view.last_error or "",
+    ]
+    return "  ".join(part for part in parts if part)

@@ -1,0 +1,104 @@
+"""`postroad worker`: take mail from a queue and hand it to a next hop."""
+
+from __future__ import annotations
+
+import click
+
+from postroad.adapters.machine.clocks import MachineChance, MachineClock
+from postroad.bootstrap.transports import open_transport
+from postroad.cli.background_maintenance import upkeep
+from postroad.cli.long_running import Process, process, run
+from postroad.cli.queue_options import RELAY, queue_option
+from postroad.domain.next_hops import NextHop, TlsMode, parse_host_port
+from postroad.domain.retries import RetryPlan
+from postroad.errors import InvalidSettings
+from postroad.settings import Settings, from_environment
+from postroad.worker.consumer import Consumer
+from postroad.worker.deliveries import Deliverer
+
+relay_option = click.option(
+    "--relay",
+    type=RELAY,
+    metavar="HOST[:PORT]",
+    help="The next hop (or POSTROAD_WORKER_RELAY_HOST and POSTROAD_WORKER_RELAY_PORT; "
+    "default port: 25, or 465 with --tls implicit).",
+)
+tls_option = click.option(
+    "--tls",
+    type=click.Choice([mode.value for mode in TlsMode]),
+    help="none: never. opportunistic: where the next hop offers it, whatever its certificate. "
+    "required: only with a certificate that verifies. implicit: the same, with TLS from the first "
+    "octet on. (Or POSTROAD_WORKER_RELAY_TLS; default: opportunistic.)",
+)
+concurrency_option = click.option(
+    "--concurrency",
+    type=click.IntRange(1),
+    help="Mails in flight at the same time (or POSTROAD_WORKER_CONCURRENCY; default: 200).",
+)
+
+
+@click.command()
+@queue_option
+@relay_option
+@tls_option
+@concurrency_option
+@click.option("--create", is_flag=True, help="Create what is missing of the queue.")
+def worker(
+    url: str, relay: str | None, tls: str | None, concurrency: int | None, create: bool
+) -> None:
+    """Take mail from a queue and hand it to a next hop, until SIGTERM.
+
+    Probes and metrics are answered on port 8080 of all addresses (POSTROAD_HEALTH_PORT; 0: any that
+    is free).
+    """
+    settings = with_relay(from_environment(), relay, tls, concurrency)
+    run(settings, _deliver(settings, url, create))
+
+
+def with_relay(
+    settings: Settings, relay: str | None, tls: str | None, concurrency: int | None
+) -> Settings:
+    """Return the settings with what the command line says of the next hop."""
+    mode = settings.worker.relay_tls if tls is None else TlsMode(tls)
+    changes: dict[str, object] = {"relay_tls": mode, "concurrency": concurrency}
+    if relay is not None:
+        host, port = parse_host_port(relay, settings.worker.relay_port or mode.default_port)
+        changes |= {"relay_host": host, "relay_port": port}
+    given = {field: value for field, value in changes.items() if value is not None}
+    section = settings.worker.model_copy(update=given)
+    return settings.model_copy(update={"worker": section})
+
+
+async def _deliver(settings: Settings, url: str, create: bool) -> None:
+    hop = next_hop(settings)
+    async with process(settings, url, create=create) as this:
+        if this is not None:
+            await deliver(this, settings, hop)
+
+
+def next_hop(settings: Settings) -> NextHop:
+    """Return where mail goes. Raises: InvalidSettings."""
+    section = settings.worker
+    if section.relay_host is None:
+        raise InvalidSettings("the worker has no next hop", hint="give --relay host:port")
+    port = section.relay_port or section.relay_tls.default_port
+    return NextHop(section.relay_host, port, section.relay_tls, section.relay_protocol)
+
+
+async def deliver(this: Process, settings: Settings, hop: NextHop) -> None:
+    """Hand the queue's mail to the next hop until the process is to end. Raises: what `dequeue`
+    raises."""
+    transport = open_transport(settings, hop)
+    deliverer = Deliverer(
+        this.queue.name,
+        transport,
+        RetryPlan(settings.retry.lanes, settings.retry.max_age),
+        MachineClock(),
+        MachineChance(),
+    )
+    consumer = Consumer(this.queue, deliverer, concurrency=settings.worker.concurrency)
+    try:
+        async with upkeep(this):
+            await consumer.run(this.stop, this.drain_within)
+    finally:
+        await transport.close()

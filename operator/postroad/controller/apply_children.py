@@ -1,0 +1,87 @@
+"""Brings a MailQueue's children about: applies what differs, deletes what is no longer wanted."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from postroad.controller.api import CHILDREN, DEPLOYMENT, INSTANCE, MANAGED_BY, Kind
+from postroad.controller.api_server import ApiServer, Object
+from postroad.controller.children import Child
+from postroad.controller.drift import is_current
+from postroad.controller.resource import Queue
+from postroad.errors import NameTaken
+
+Found = dict[tuple[str, str], Object]
+"""Children by kind and name."""
+
+AUTOSCALER = "kube-controller-manager"
+"""The field manager under which a HorizontalPodAutoscaler writes a Deployment's scale."""
+
+
+async def find_children(api: ApiServer, queue: Queue) -> Found:
+    """Return the children that this MailQueue (and not an earlier one of its name) owns."""
+    labels = f"{MANAGED_BY}=postroad,{INSTANCE}={queue.name.name}"
+    lists = await asyncio.gather(
+        *(api.list(kind, queue.name.namespace, labels) for kind in CHILDREN)
+    )
+    return {
+        (kind.name, each["metadata"]["name"]): each
+        for kind, found in zip(CHILDREN, lists, strict=True)
+        for each in found
+        if is_owned(each, queue.uid)
+    }
+
+
+async def apply_children(
+    api: ApiServer, queue: Queue, wanted: Sequence[Child], found: Found
+) -> Found:
+    """Apply and delete until the children are as wanted; writes nothing when they are. Returns them
+    as they are now. Raises: NameTaken, KubernetesError."""
+    now: Found = {}
+    for kind, child in wanted:
+        place = (kind.name, child["metadata"]["name"])
+        present = found.get(place)
+        if present is None:
+            await _require_free(api, queue, kind, child)
+        if is_current(child, present) and present is not None:
+            now[place] = present
+        else:
+            now[place] = await api.apply(kind, child)
+    kinds = {kind.name: kind for kind in CHILDREN}
+    for place, unwanted in found.items():
+        if place not in now:
+            await api.delete(kinds[place[0]], unwanted)
+    return now
+
+
+async def _require_free(api: ApiServer, queue: Queue, kind: Kind, child: Mapping[str, Any]) -> None:
+    metadata = child["metadata"]
+    other = await api.get(kind, metadata["namespace"], metadata["name"])
+    if other is not None and not is_owned(other, queue.uid):
+        raise NameTaken(
+            f"{kind.name} {metadata['name']} exists already and is not this queue's",
+            hint="delete or rename it; one of an earlier MailQueue of this name goes by itself",
+        )
+
+
+def is_owned(child: Mapping[str, Any], uid: str) -> bool:
+    """Whether an object is controlled by the owner with this uid."""
+    owners = child["metadata"].get("ownerReferences") or []
+    return any(each.get("controller") and each["uid"] == uid for each in owners)
+
+
+def scaled_elsewhere(found: Found) -> frozenset[str]:
+    """Return the names of the Deployments whose replicas an autoscaler wrote last."""
+    return frozenset(
+        name
+        for (kind, name), each in found.items()
+        if kind == DEPLOYMENT.name
+        and any(
+            entry.get("subresource") == "scale"
+            and entry.get("manager") == AUTOSCALER
+            and "f:replicas" in (entry.get("fieldsV1") or {}).get("f:spec", {})
+            for entry in each["metadata"].get("managedFields") or []
+        )
+    )

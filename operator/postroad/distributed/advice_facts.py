@@ -1,0 +1,47 @@
+"""What a view knows that advice on its configuration can go by. Only reads."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from statistics import mean
+
+from postroad.domain.advice import Seen, SliceCount
+from postroad.domain.entries import Turn
+from postroad.domain.slices import Partition
+from postroad.domain.wire import size_of
+from postroad.ports.view import ClosedSlice, View
+
+SAMPLE = 100
+"""Rows whose sizes are averaged: the oldest of the fullest bucket of the busiest slice."""
+
+
+async def observe(view: View) -> Seen:
+    """Return what the closed slices that are left and some rows of the busiest say; one small read
+    for some thousand slices, and one page of rows. Raises: ViewError, CredentialsRefused."""
+    seen = Seen(hosts=await view.hosts())
+    start = (await view.limits()).content_start
+    if start is None:
+        return seen
+    fullest: Partition | None = None
+    async for closed in view.closed_slices(start):
+        before = seen.busiest
+        rows = sum(closed.rows.values())
+        seen = seen.with_slice(SliceCount(closed.slice_start, closed.window, rows))
+        if seen.busiest is not before:
+            fullest = _fullest(closed)
+    return seen if fullest is None else await _with_row_size(view, seen, fullest)
+
+
+def _fullest(closed: ClosedSlice) -> Partition:
+    bucket = max(closed.rows, key=lambda each: closed.rows[each], default=0)
+    return Partition(closed.slice_start, bucket)
+
+
+async def _with_row_size(view: View, seen: Seen, partition: Partition) -> Seen:
+    sizes: list[int] = []
+    async for row in view.rows(partition):
+        if isinstance(row, Turn):
+            sizes.append(size_of(row))
+        if len(sizes) == SAMPLE:
+            break
+    return replace(seen, row_bytes=round(mean(sizes))) if sizes else seen

@@ -1,0 +1,130 @@
+"""Ages: live mails by destination domain and age, the picture known as qshape.
+
+A closed partition gets no more rows, so it is read again only when the signs of its marks have
+changed; until then the moments its mails were accepted at are remembered, eight octets for each
+mail. A mail that changes its turn while the picture is drawn may be missing from it or be in it
+twice.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from array import array
+from bisect import bisect_right
+from collections import defaultdict
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from itertools import pairwise
+
+from postroad.distributed.browse import joined
+from postroad.distributed.concurrency import results
+from postroad.distributed.engine import Engine
+from postroad.distributed.live_slices import live_slices
+from postroad.distributed.size import REMEMBERED
+from postroad.domain.ages import AGES
+from postroad.domain.entries import Turn
+from postroad.domain.slices import Partition
+from postroad.ports.marks import Signs
+
+Ages = Mapping[str, Mapping[timedelta, int]]
+
+AT_ONCE = 4
+"""Partitions read at the same time."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Picture:
+    """Who waits in a partition: for each domain the moments of acceptance, in seconds since the
+    epoch, sorted. `signs` are those of the partition before it was read, which
+    are believed for a while."""
+
+    signs: Signs
+    until: timedelta
+    accepted: Mapping[str, array[float]]
+
+
+class AgesCache:
+    """Counts at most once in `timing.ages`, however many ask."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._counting = asyncio.Lock()
+        self._at = timedelta(0)
+        self._answer: Ages | None = None
+        self._closed: dict[Partition, _Picture] = {}
+
+    async def get(self) -> Ages:
+        """Return the ages. Raises: ViewError, ConfigurationStale."""
+        async with self._counting:
+            now = self._engine.clock.elapsed()
+            if self._answer is None or now - self._at > self._engine.timing.ages:
+                self._answer, self._at = await self._count(), now
+            return self._answer
+
+    def forget(self) -> None:
+        """Look at everything anew the next time."""
+        self._closed.clear()
+        self._answer = None
+
+    async def _count(self) -> Ages:
+        engine, now = self._engine, self._engine.clock.now()
+        first = (await engine.bearings.refresh()).browse_start
+        if first is None:
+            return {}
+        self._forget_before(first)
+
+        async def partitions() -> AsyncIterator[tuple[Partition, bool]]:
+            async for live in live_slices(engine, first, now + engine.timing.apart):
+                for partition in live.partitions:
+                    yield partition, live.closed is not None
+
+        pictures = [each async for each in results(partitions(), self._picture, AT_ONCE)]
+        return _ages(pictures, now)
+
+    async def _picture(self, where: tuple[Partition, bool]) -> _Picture:
+        engine = self._engine
+        partition, is_closed = where
+        # Read before the rows: a mark that comes meanwhile only means that the partition is read
+        # once more than necessary.
+        signs = await engine.view.signs(partition)
+        known = self._closed.get(partition)
+        if known and known.signs == signs and engine.clock.elapsed() < known.until:
+            return known
+        latest = engine.clock.now() - 3 * engine.timing.skew
+        picture, is_settled = await self._read(partition, signs)
+        if is_closed and is_settled and signs.settled(latest):
+            self._closed[partition] = picture
+        return picture
+
+    async def _read(self, partition: Partition, signs: Signs) -> tuple[_Picture, bool]:
+        """Return who waits, and whether that can only change together with the signs: a
+        replacement under way ends without a further mark."""
+        accepted: dict[str, array[float]] = defaultdict(lambda: array("d"))
+        is_settled = True
+        async for row, mark in joined(self._engine.view, [partition], signs.purged):
+            if isinstance(row, Turn) and (mark is None or mark.is_live):
+                for domain in row.envelope.domains:
+                    accepted[domain].append(row.accepted_at.timestamp())
+            is_settled &= mark is None or not mark.is_unfinished_replacement
+        for domain, moments in accepted.items():
+            accepted[domain] = array("d", sorted(moments))
+        until = self._engine.clock.elapsed() + REMEMBERED
+        return _Picture(signs, until, accepted), is_settled
+
+    def _forget_before(self, first: datetime) -> None:
+        for partition in [each for each in self._closed if each.slice_start < first]:
+            del self._closed[partition]
+
+
+def _ages(pictures: list[_Picture], now: datetime) -> Ages:
+    """Count each mail under the first limit of AGES that its age is below."""
+    reached = [(now - limit).timestamp() for limit in AGES[:-1]]
+    counts: dict[str, dict[timedelta, int]] = defaultdict(lambda: dict.fromkeys(AGES, 0))
+    for picture in pictures:
+        for domain, moments in picture.accepted.items():
+            # Accepted at `now - limit` sharp is an age of the limit, which is not below it.
+            past = [len(moments), *(bisect_right(moments, moment) for moment in reached), 0]
+            for limit, (before, after) in zip(AGES, pairwise(past), strict=True):
+                counts[domain][limit] += before - after
+    return counts

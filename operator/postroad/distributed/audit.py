@@ -1,0 +1,326 @@
+"""Audit: bytes whose mail is nowhere any more are found, and deleted.
+
+Each ending deletes its mail's bytes at once; what a killed process, an object store that was away
+or a lost answer left is found here. Keys are listed in order, a portion at a time, and struck out
+for each row that needs them and each dead letter. What then remains has no mail unless its mail
+moved while the rows were read. Every move but a burial makes a row under a new id, and a buried
+turn's row or letter stays: so the letters and all rows made since the audit began are read once
+more, and what they name is left alone. What cannot be judged stays for the next audit: bytes that
+are younger than any upload, and bytes that may be those of a row that vanished or of one that does
+not say whose bytes it needs. Source: ADR 0020.
+
+All this believes the view, so a bucket whose owner object does not name it is refused (ADR 0024).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from itertools import islice
+from operator import itemgetter
+from uuid import UUID
+
+from postroad.distributed import ownership
+from postroad.distributed.engine import Engine
+from postroad.distributed.live_slices import live_slices, readable
+from postroad.distributed.merge_join import with_marks
+from postroad.domain.dispatch import deletes_bytes
+from postroad.domain.entries import EndingKind, Mark
+from postroad.domain.identifiers import LAST, moment_of
+from postroad.domain.names import mail_of_bytes
+from postroad.domain.slices import Partition
+from postroad.domain.wire import decode
+from postroad.errors import (
+    BlobsError,
+    BucketNotOwned,
+    CredentialsRefused,
+    UnreadableReference,
+    ViewRefused,
+)
+from postroad.ports.view import FOREVER
+from postroad.telemetry import metrics
+
+PORTION = 100_000
+"""Objects judged together: some 20 MB of memory."""
+
+TOGETHER = 500
+"""Objects that one request deletes."""
+
+MOST_UNASKED = 1000
+"""Orphans of a portion that upkeep deletes without being asked, if they are more than half of what
+was listed: so many show a view that was restored or lost, or a bucket that is not this queue's
+alone, and then their messages, or another installation, may need them."""
+
+SLICES = 50
+"""Slices whose rows are looked for by one request."""
+
+Candidates = dict[str, datetime]
+"""Keys that may have no mail, with the moments their mails were accepted at, oldest first."""
+
+
+@dataclass(frozen=True, slots=True)
+class Orphan:
+    """An object without a mail. `accepted_at` is when its mail was."""
+
+    blob_key: str
+    accepted_at: datetime
+    deleted: bool
+
+
+async def audit(engine: Engine, *, repair: bool, adopt: bool) -> AsyncIterator[Orphan]:
+    """Yield the objects that have no mail, oldest first; with `repair`, after they were deleted.
+    With `adopt`, the view is first recorded as the owner of the bucket's bytes.
+    Raises: BucketNotOwned, ServerError, ClockSkew, ConfigurationStale."""
+    if adopt:
+        engine.check_open()
+        await ownership.adopt(engine)
+    after: str | None = ""
+    while after is not None:
+        after, orphans = await audit_portion(engine, after, repair=repair)
+        for orphan in orphans:
+            yield orphan
+
+
+async def audit_portion(
+    engine: Engine, after: str, *, repair: bool, asked: bool = True
+) -> tuple[str | None, list[Orphan]]:
+    """Judge the objects whose keys come next after one. Returns where the next portion begins, None
+    when this was the last, and the orphans. `asked`: whether a person wants the repair. Raises: as
+    `audit`."""
+    engine.check_open()
+    await ownership.check(engine)
+    await engine.bearings.refresh()
+    await engine.bearings.check_clock()
+    effective = engine.configuration.effective()
+    following, candidates = await _listed(engine, after)
+    listed = len(candidates)
+    orphans = await _Judgement(engine, candidates).orphans() if candidates else {}
+    if not asked and len(orphans) > max(MOST_UNASKED, listed // 2):
+        engine.log.error(
+            "most bytes have no mail and stay: if the view is whole and no other installation uses "
+            "the bucket, `postroad audit --repair` deletes them",
+            count=len(orphans),
+        )
+        return following, []
+    if repair and orphans:
+        engine.check_still(effective)  # rows may lie in buckets that were not read
+        await ownership.check(engine)  # the view may have been restored while it was read
+        keys = list(orphans)
+        for start in range(0, len(keys), TOGETHER):
+            await engine.blobs.delete_together(keys[start : start + TOGETHER])
+        metrics.ORPHANED.labels(engine.label).inc(len(orphans))
+        engine.log.warning("bytes without a mail were deleted", count=len(orphans))
+    return following, [Orphan(key, at, repair) for key, at in orphans.items()]
+
+
+async def _listed(engine: Engine, after: str) -> tuple[str | None, Candidates]:
+    """List keys whose mails were accepted long enough ago; return the last key, None at the end."""
+    before = engine.clock.now() - engine.timing.upload - engine.timing.grace
+    candidates: Candidates = {}
+    async for key in engine.blobs.keys(f"{engine.name}/", after):
+        mail_id = mail_of_bytes(engine.name, key)
+        if mail_id is None:
+            continue  # nothing that the queue stored
+        accepted_at = moment_of(mail_id)
+        if accepted_at < before:
+            candidates[key] = accepted_at
+        if len(candidates) == PORTION:
+            return key, candidates
+    return None, candidates
+
+
+class _Judgement:
+    """Which of some objects have no mail."""
+
+    def __init__(self, engine: Engine, candidates: Candidates) -> None:
+        self._engine = engine
+        self._candidates = candidates
+        self._spared_until: datetime | None = None
+        """Mails accepted until then may be those of rows or letters that do not name them."""
+
+    async def orphans(self) -> Candidates:
+        """Strike out what has a mail; return what remains. Raises: ViewError,
+        ConfigurationStale."""
+        engine, candidates = self._engine, self._candidates
+        began = engine.clock.now()
+        await self._strike_letters()
+        content_start = (await engine.bearings.limits()).content_start
+        if content_start is None or not candidates:
+            return {}
+        await self._strike_live(max(content_start, self._oldest()))
+        if not candidates:
+            return {}
+        await self._strike_all(began - min(began - self._oldest(), 2 * await self._lifetime()))
+        await self._strike_letters()
+        since = began - engine.timing.grace - engine.timing.skew
+        if not candidates or not await self._strike_made_since(since):
+            return {}
+        self._strike_spared()
+        return candidates
+
+    async def _lifetime(self) -> timedelta:
+        """How long a row lives: at most centuries, so that twice that is a time too."""
+        return min(await self._engine.row_lifetime() or FOREVER, FOREVER / 4)
+
+    def _oldest(self) -> datetime:
+        return min(self._candidates.values(), default=self._engine.clock.now())
+
+    async def _strike_letters(self) -> None:
+        """A letter that holds a message that could not be read counts for the mail it is about, if
+        it can be read now; otherwise that mail's row counts, which has no mark."""
+        async for letter in self._engine.view.buried():
+            if letter.turn is not None:
+                self._candidates.pop(letter.turn.blob_key, None)
+                continue
+            if not letter.is_decoded:
+                self._spare(moment_of(letter.enqueue_id))
+                continue
+            try:
+                self._candidates.pop(decode(letter.body or b"").blob_key, None)
+            except UnreadableReference:
+                pass
+
+    async def _strike_live(self, first: datetime) -> None:
+        """Strike out what rows need in the slices that are not drained."""
+        last = self._engine.clock.now() + self._engine.timing.skew
+        async for live in live_slices(self._engine, first, last):
+            for partition in live.partitions:
+                await self._strike_partition(partition)
+
+    async def _strike_all(self, first: datetime) -> None:
+        """Strike out what rows need in any slice: a late row may lie in one that was drained, or
+        passed, before it came. Where rows vanished, their messages may need bytes."""
+        engine, present = self._engine, Counter[Partition]()
+        async for partition in _occupied(engine, first):
+            present[partition] = await self._strike_partition(partition)
+        async for closed in engine.view.closed_slices(_slices_from(engine, first)):
+            if not closed.drained and any(
+                present[Partition(closed.slice_start, bucket)] < rows
+                for bucket, rows in closed.rows.items()
+            ):
+                self._spare(closed.slice_start + closed.window)
+
+    async def _strike_partition(self, partition: Partition) -> int:
+        """Strike out what the rows of a partition need; return how many there are."""
+        count = 0
+        async for enqueue_id, key, mark in _keys_with_marks(self._engine, partition):
+            count += 1
+            if _needs_bytes(mark):
+                self._strike(enqueue_id, key)
+        return count
+
+    async def _strike_made_since(self, since: datetime) -> bool:
+        """Strike out what any row made since a moment names, however it ended. Returns whether all
+        these rows were still there."""
+        engine = self._engine
+        async for partition in _occupied(engine, since):
+            async for enqueue_id, key in engine.view.blob_keys(partition, LAST):
+                self._strike(enqueue_id, key)
+        content_start = (await engine.bearings.refresh()).content_start
+        return content_start is not None and content_start <= _slices_from(engine, since)
+
+    def _strike(self, enqueue_id: UUID, key: str | None) -> None:
+        """Strike out what a row names. One that names nothing, and that this release cannot decode,
+        may need any object that is older than its turn."""
+        if key is None:
+            self._spare(moment_of(enqueue_id))
+        else:
+            self._candidates.pop(key, None)
+
+    def _spare(self, until: datetime) -> None:
+        self._spared_until = max(until, self._spared_until or until)
+
+    def _strike_spared(self) -> None:
+        if self._spared_until is not None:
+            for key, accepted_at in list(self._candidates.items()):
+                if accepted_at <= self._spared_until:
+                    del self._candidates[key]
+
+
+def _slices_from(engine: Engine, moment: datetime) -> datetime:
+    """Return the start of the first slice that may hold a row made at a moment or later."""
+    return next(readable(engine, moment, moment))[0]
+
+
+async def _occupied(engine: Engine, first: datetime) -> AsyncIterator[Partition]:
+    """Yield the partitions from a moment until now that have rows."""
+    slices = readable(engine, first, engine.clock.now() + engine.timing.skew)
+    while together := list(islice(slices, SLICES)):
+        buckets = max(each for _, each in together)
+        for partition in await engine.view.occupied([start for start, _ in together], buckets):
+            yield partition
+
+
+async def _keys_with_marks(
+    engine: Engine, partition: Partition
+) -> AsyncIterator[tuple[UUID, str | None, Mark | None]]:
+    """Yield the turns of a partition, what they name as their bytes, and how they ended."""
+    ids = engine.view.blob_keys(partition, LAST)
+    async for (enqueue_id, key), mark in with_marks(engine.view, partition, ids, itemgetter(0)):
+        yield enqueue_id, key, mark
+
+
+def _needs_bytes(mark: Mark | None) -> bool:
+    """Return whether a turn with this mark may need its bytes. After a replacement the successor's
+    row does; a rejected turn's letter does, which may just be on its way."""
+    if mark is None:
+        return True
+    is_elsewhere = (
+        mark.is_final
+        and mark.ending is not None
+        and mark.ending.kind in {EndingKind.REPLACED, EndingKind.WITHDRAWN}
+    )
+    return not is_elsewhere and not deletes_bytes(mark)
+
+
+CLAIM_ID = UUID(int=1)
+"""What an audit claims: no turn has this id."""
+
+PASS = timedelta(hours=6)
+"""From the end of one pass over all objects to the next."""
+
+PACE = timedelta(minutes=10)
+"""Between two portions of a pass."""
+
+
+class Auditing:
+    """Upkeep's audits: of all processes one at a time, portion by portion. Its claim is also the
+    timetable: at the end of a pass it is taken until the next is due, by whichever process. Whether
+    the bucket is the view's is looked at by each process all the time, and needs no claim."""
+
+    def __init__(self, engine: Engine, owner: UUID) -> None:
+        self._engine = engine
+        self._owner = owner
+        self._due = self._pass_due = engine.clock.elapsed() + PACE
+        self._after: str | None = ""
+
+    async def run(self) -> None:
+        """Look after the ownership, and judge the next portion, if it is time.
+        Raises: ViewUnavailable, ClockSkew, ConfigurationStale."""
+        engine, now = self._engine, self._engine.clock.elapsed()
+        if now < self._due:
+            return
+        self._due = now + PACE
+        try:
+            await ownership.renew(engine)
+            if now >= self._pass_due:
+                await self._next_portion()
+        except BucketNotOwned as error:
+            engine.log.error("the bucket's bytes are not audited", error=error.explain())
+        except (BlobsError, CredentialsRefused, ViewRefused) as error:
+            # Upkeep has nothing else to do with bytes: its round has not failed. The view refuses
+            # while its tables are those of an earlier release.
+            engine.log.warning("the audit waits for a server", error=error.explain())
+
+    async def _next_portion(self) -> None:
+        engine = self._engine
+        if not await engine.view.claim(CLAIM_ID, self._owner, 3 * PACE):
+            self._after = ""  # another process begins anew
+            return
+        self._after, _ = await audit_portion(engine, self._after or "", repair=True, asked=False)
+        if self._after is None:
+            self._after = ""
+            self._pass_due = engine.clock.elapsed() + PASS
+            await engine.view.claim(CLAIM_ID, self._owner, PASS)

@@ -1,0 +1,120 @@
+"""Cleanup of slices that browse start has passed: late mail is rescued, then rows are deleted, then
+marks, then content start is moved.
+
+Begins a full lease after browse start was seen where it is: by then everybody's limits are younger,
+and whoever finds no mark finds the turn before browse start (invariant 4). What a failed cleanup
+left is found by the next, because content start did not move. Source: 001 Decision.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+
+from postroad.distributed import dead_letters, replacement
+from postroad.distributed.browse import ENQUEUE_ID
+from postroad.distributed.engine import Engine
+from postroad.distributed.late_mail import rescue_if_late
+from postroad.distributed.merge_join import with_marks
+from postroad.domain.entries import Turn
+from postroad.domain.slices import Partition, TurnKey
+from postroad.ports.view import ClosedSlice
+
+
+class Cleaning:
+    """Remembers since when browse start stands where it does."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._seen: tuple[datetime, timedelta] | None = None
+        self._safe: datetime | None = None
+
+    async def run(self) -> int:
+        """Clean what may be cleaned; return how many slices. Raises: ServerError, ClockSkew,
+        ConfigurationStale."""
+        engine = self._engine
+        limits = await engine.bearings.refresh()
+        now = engine.clock.elapsed()
+        if limits.browse_start is None:
+            return 0
+        if self._seen is not None and now - self._seen[1] >= engine.timing.lease:
+            self._safe, self._seen = self._seen[0], None
+        if self._seen is None:
+            self._seen = (limits.browse_start, now)
+        if self._safe is None or (limits.content_start or self._safe) >= self._safe:
+            return 0
+        return await self._clean(limits.content_start or limits.browse_start, self._safe)
+
+    async def _clean(self, first: datetime, before: datetime) -> int:
+        """Clean the closed slices from `first` on; those never closed had no rows."""
+        engine = self._engine
+        effective = engine.configuration.effective()
+        buckets = max(each.bucket_count for each in effective.reading)
+        cleaned = 0
+        await self._unbury_stale(first, before)
+        async for closed in engine.view.closed_slices(first):
+            if closed.slice_start >= before:
+                break
+            engine.check_still(effective)
+            await self._clean_slice(closed, buckets)
+            cleaned += 1
+        await engine.view.advance(content_start=before)
+        return cleaned
+
+    async def _unbury_stale(self, first: datetime, before: datetime) -> None:
+        """Delete letters of turns that ended otherwise: their burial stopped, or is suspended,
+        between letter and mark. Without the mark a letter is believed, and to discard it would
+        delete the bytes of the turn under which the mail waits."""
+        async for letter in self._engine.view.buried():
+            turn = letter.turn
+            if turn is not None and first <= turn.key.slice_start < before:
+                mark = await self._engine.view.mark(turn.key)
+                if mark is not None and mark.is_final and not dead_letters.is_rejected(mark):
+                    await dead_letters.finish(self._engine, turn)
+
+    async def _clean_slice(self, closed: ClosedSlice, buckets: int) -> None:
+        view = self._engine.view
+        partitions = [Partition(closed.slice_start, bucket) for bucket in range(buckets)]
+        for partition in partitions:
+            await self._rescue_late(partition, closed.rows.get(partition.bucket_id, 0))
+            await self._hand_down_deliveries(partition)
+        # What is to be deleted was there a lease ago. A row that comes now was not looked at.
+        before = await self._engine.bearings.view_now() - self._youngest
+        for partition in partitions:
+            await view.delete_rows(partition, before)
+        for partition in partitions:
+            # Without its mark, a row that stays would look like late mail.
+            if not (await view.count_rows(partition, None)).total:
+                await view.delete_marks(partition)
+        await view.forget_slice(closed.slice_start)
+
+    @property
+    def _youngest(self) -> timedelta:
+        timing = self._engine.timing
+        return max(timing.lease - timing.apart, timedelta(0))
+
+    async def _rescue_late(self, partition: Partition, known: int) -> None:
+        """Give mail a new turn whose row came after the slice was closed: it has no mark, and must
+        not be deleted. Where as many rows are as were counted then, none came."""
+        view = self._engine.view
+        if (await view.count_rows(partition, None)).total == known:
+            return
+        async for row, mark in with_marks(view, partition, view.rows(partition), ENQUEUE_ID):
+            if mark is None:
+                await rescue_if_late(self._engine, row.key)
+            elif mark.is_unfinished_replacement and isinstance(row, Turn):
+                await replacement.finish(self._engine, row, mark)
+
+    async def _hand_down_deliveries(self, partition: Partition) -> None:
+        """Tell successors of what was delivered since the slice was judged drained, by somebody who
+        had it in hand while it was replaced; from now on, whoever delivers knows the browse start,
+        and tells them by himself."""
+        engine = self._engine
+        if (await engine.view.signs(partition)).ended is None:
+            return  # nothing was replaced: most partitions need no look at their marks
+        async for enqueue_id, mark in engine.view.marks(partition):
+            if mark.delivered_at is None or mark.ending is None or mark.ending.successor is None:
+                continue
+            key = TurnKey(partition.slice_start, partition.bucket_id, enqueue_id)
+            row = await engine.view.row(key)
+            if isinstance(row, Turn):
+                await replacement.hand_down_delivery(engine, row, mark)

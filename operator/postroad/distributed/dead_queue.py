@@ -1,0 +1,137 @@
+"""The broker's dead queue: what it could not get handled, brought to a decision by maintenance.
+
+A message that is no reference becomes a dead letter with its body. A reference only came here
+because consumers broke down around it: it goes back through a delay step, until that happened too
+often. Row in the dead letters, then mark, then ack.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import AsyncGenerator
+from contextlib import aclosing, suppress
+from dataclasses import replace as copy
+from typing import cast
+from uuid import UUID
+
+from postroad.distributed import dead_letters, replacement
+from postroad.distributed.endings import SERVER_LATER, ack, delete_and_ack, later
+from postroad.distributed.engine import Engine
+from postroad.distributed.late_mail import rescue_if_late
+from postroad.distributed.mail_errors import is_common, note
+from postroad.domain.delay_queues import hop_after, step_to
+from postroad.domain.dispatch import deletes_bytes
+from postroad.domain.entries import Mark, UndecodableRow
+from postroad.domain.identifiers import id_at
+from postroad.domain.references import Reference
+from postroad.domain.wire import decode
+from postroad.errors import BrokerUnavailable, ServerError, UnreadableReference, ViewRefused
+from postroad.ports.broker import Delivery
+from postroad.ports.view import DeadLetter
+
+PREFETCH = 10
+UNREADABLE = "the message is no reference that this version can read"
+BROKEN = "upkeep broke down over this message: "
+
+KEPT_BYTES = 64 << 10
+"""Of a message that the view does not take whole: enough to see what it was."""
+
+
+async def consume_dead(engine: Engine) -> int:
+    """Empty the dead queue; return how many messages were decided. Raises: ServerError."""
+    count = 0
+    messages = cast("AsyncGenerator[Delivery, None]", engine.broker.consume_dead(PREFETCH))
+    async with aclosing(messages):
+        async for delivery in messages:
+            try:
+                await _handle_or_bury(engine, delivery)
+            except BaseException:
+                with suppress(BrokerUnavailable):
+                    await delivery.give_back()
+                raise
+            count += 1
+    return count
+
+
+async def _handle_or_bury(engine: Engine, delivery: Delivery) -> None:
+    """A message that breaks its handling stands before all others, so it becomes a dead letter as
+    it is, and `requeue` gives it back. What a server refuses ends the round."""
+    try:
+        await _handle(engine, delivery)
+    except ServerError:
+        raise
+    except Exception as error:
+        if is_common(error):
+            raise
+        letter_id = await _bury_body(engine, delivery, BROKEN + type(error).__name__)
+        note(engine, letter_id)
+
+
+async def _handle(engine: Engine, delivery: Delivery) -> None:
+    try:
+        reference = decode(delivery.body)
+    except UnreadableReference:
+        await _bury_body(engine, delivery, UNREADABLE)
+    else:
+        await _decide(engine, delivery, reference)
+
+
+async def _bury_body(engine: Engine, delivery: Delivery, reason: str) -> UUID:
+    """Keep the body under an id made of its bytes, so that keeping it twice is keeping it once. One
+    that is refused as it is would stand before all others: its beginning is kept."""
+    now = engine.clock.now()
+    letter_id = _id_of(delivery.body, engine)
+    letter = DeadLetter(
+        letter_id, dead_letters.month_of(letter_id), now, reason, None, delivery.body
+    )
+    try:
+        await engine.view.bury(letter)
+    except ViewRefused:
+        size = len(delivery.body)
+        if size <= KEPT_BYTES:
+            raise
+        cut = f"{reason} (the first {KEPT_BYTES} of its {size} bytes)"
+        await engine.view.bury(copy(letter, reason=cut, body=delivery.body[:KEPT_BYTES]))
+    await ack(engine, delivery)
+    return letter_id
+
+
+async def _decide(engine: Engine, delivery: Delivery, reference: Reference) -> None:
+    limits = await engine.bearings.limits()
+    mark = await engine.view.mark(reference.key)
+    if mark is not None and mark.is_final:
+        if deletes_bytes(mark):
+            await delete_and_ack(engine, delivery, reference)
+        else:
+            await ack(engine, delivery)
+        return
+    if limits.have_passed(reference.key.slice_start):
+        await rescue_if_late(engine, reference.key)
+        await ack(engine, delivery)
+        return
+    again = reference.again(crashes=1)
+    turn = reference.turn or await engine.view.row(reference.key)
+    if isinstance(turn, UndecodableRow):
+        await later(engine, delivery, reference.again(), SERVER_LATER)
+    elif turn is None:
+        await _bury_body(engine, delivery, UNREADABLE)
+    elif mark is not None and mark.is_unfinished_replacement:
+        await replacement.finish(engine, turn, mark)
+        await ack(engine, delivery)
+    elif again.crashes > engine.delivery_limit:
+        standing = await dead_letters.bury(engine, turn, turn.envelope, dead_letters.OVER_THE_LIMIT)
+        await replacement.finish(engine, turn, standing or Mark())
+        await ack(engine, delivery)
+    else:
+        wait = step_to(again.due_at, engine.clock.now())
+        hop = hop_after(again.crashes, engine.timing.hop, engine.chance.uniform())
+        await later(engine, delivery, again, wait or hop)
+
+
+def _id_of(body: bytes, engine: Engine) -> UUID:
+    digest = int.from_bytes(hashlib.sha256(body).digest()[:16], "big")
+    return id_at(
+        engine.clock.now().replace(day=1, hour=0, minute=0, second=0, microsecond=0),
+        digest >> 64,
+        digest,
+    )

@@ -1,0 +1,364 @@
+"""Dequeue: references come from the broker, `domain.dispatch` decides, this module carries out.
+
+A server that is away makes a reference wait here, with backoff, within the consumer's prefetch
+(invariant 9). One that waits while others are served, or that waited for long, goes through the
+ladder meanwhile: its place is for others, and a broker that gets no ack for half an hour takes that
+for a broken consumer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import replace as copy
+from datetime import timedelta
+from uuid import UUID
+
+from postroad.distributed import dead_letters, replacement
+from postroad.distributed.dispatch_pipeline import Pipeline, Place
+from postroad.distributed.endings import SERVER_LATER, ack, delete_and_ack, later
+from postroad.distributed.engine import Engine
+from postroad.distributed.items import FINISHED, DistributedItem
+from postroad.distributed.late_mail import rescue_if_late
+from postroad.distributed.leases import Leases
+from postroad.distributed.wait_limits import Patience
+from postroad.domain.delay_queues import beside, hop_after, step_to
+from postroad.domain.dispatch import (
+    Arrival,
+    Later,
+    Verdict,
+    decide,
+    decide_claimed,
+    deletes_bytes,
+)
+from postroad.domain.entries import Change, Mark, Turn, UndecodableRow
+from postroad.domain.references import Reference
+from postroad.domain.slices import TurnKey
+from postroad.domain.wire import decode
+from postroad.errors import (
+    BrokerUnavailable,
+    PostroadError,
+    ServerError,
+    Undecodable,
+    UnreadableReference,
+)
+from postroad.ports.broker import Delivery
+from postroad.ports.view import Record
+from postroad.telemetry import metrics
+
+
+async def dequeue(engine: Engine, leases: Leases, prefetch: int) -> AsyncIterator[DistributedItem]:
+    """Yield items as they become due. See `MailQueue.dequeue`."""
+    engine.check_open()
+    patience = Patience(engine)
+
+    async def dispatch(delivery: Delivery, place: Place) -> DistributedItem | None:
+        return await _Dispatch(engine, leases, patience, delivery, place).run()
+
+    pipeline = Pipeline(engine.broker.consume(prefetch), prefetch, dispatch)
+    try:
+        while (item := await pipeline.next_item()) is not None:
+            yield item
+    finally:
+        await pipeline.close()
+
+
+class _Dispatch:
+    """Carries out what is decided about one delivery. It has one owner for all its claims, so that
+    an attempt that stopped between two of them is not in its own way."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        leases: Leases,
+        patience: Patience,
+        delivery: Delivery,
+        place: Place,
+    ) -> None:
+        self._engine = engine
+        self._leases = leases
+        self._patience = patience
+        self._delivery = delivery
+        self._place = place
+        self._owner = UUID(int=engine.chance.bits(128))
+        self._key: TurnKey | None = None
+        self._since = timedelta(0)
+        """When the reading of the mark began."""
+        self._later: Later | None = None
+        """What was published, or nearly: it may be carried out whatever the broker answered."""
+        self._instead: deque[Later] = deque()
+        """The same, where the reference was put off: two steps, of which one may take nothing."""
+        self._claims: list[UUID] = []
+        """Those that were asked for, whatever the answer."""
+
+    async def run(self) -> DistributedItem | None:
+        """Return the item to hand out, or None when the message needed no attempt.
+
+        Waits out servers that are away, as long as the message is ours: the broker gives what was
+        on a lost channel to somebody else. A cancelled dispatch gives the message back.
+        """
+        since, backoff = self._engine.clock.elapsed(), self._engine.backoff()
+        puts_off = False
+        try:
+            while self._delivery.is_leased and not self._engine.closed:
+                try:
+                    if puts_off:
+                        await self._put_off()
+                        return None
+                    item = await self._once()
+                    self._patience.was_served()
+                    return item
+                except Undecodable:
+                    # Another consumer decodes it, perhaps, or this one after an upgrade.
+                    puts_off = True
+                except PostroadError as error:
+                    # Whatever a server refuses (credentials that were changed, say) is mended by
+                    # somebody; the mail waits for that.
+                    if not error.transient and not isinstance(error, ServerError):
+                        raise
+                    self._engine.log.debug(
+                        "a reference waits for a server", error=type(error).__name__
+                    )
+                    # Putting off needs the broker: where it fails, too, what was to be done is
+                    # tried again in between.
+                    puts_off = not puts_off and await self._patience.is_over(
+                        since, self._key, error
+                    )
+                    if not puts_off:
+                        await backoff.wait()
+                except Exception:
+                    # No single message stops the others: the dead queue gives it back, counted.
+                    self._engine.log.exception("a reference could not be dispatched")
+                    await _dead_letter(self._delivery)
+                    return None
+        except asyncio.CancelledError:
+            await _give_back(self._delivery)
+            raise
+        return None
+
+    async def _put_off(self) -> None:
+        """Let a reference wait in the ladder. To give it back would count as a failed delivery
+        before RabbitMQ 4, and it would come again at once."""
+        engine, delivery = self._engine, self._delivery
+        if not self._instead:
+            reference = decode(delivery.body).again(crashes=delivery.failed_deliveries)
+            step = step_to(reference.due_at, engine.clock.now()) or SERVER_LATER
+            self._instead.extend((Later(reference, step), Later(reference, beside(step))))
+            if self._later is not None and self._later.delay_seconds == step:
+                self._instead.rotate()
+        instead = self._instead[0]
+        self._instead.rotate()
+        await later(engine, delivery, instead.reference, instead.delay_seconds)
+        self._count("put off")
+        # Else it would come back before they lapse, and wait for itself.
+        await self._release(self._claims)
+
+    async def _once(self) -> DistributedItem | None:
+        engine, delivery = self._engine, self._delivery
+        try:
+            reference = decode(delivery.body)
+        except UnreadableReference:
+            self._count("unreadable")
+            await _dead_letter(delivery)
+            return None
+        self._key = reference.key
+        if self._later is not None or self._instead:
+            reference = copy(reference, claim=True)  # another message about it may exist by now
+        self._since = engine.clock.elapsed()
+        limits = await engine.bearings.limits()
+        mark = await engine.view.mark(reference.key)
+        in_hand = self._is_in_hand(reference)
+        arrival = Arrival(
+            now=engine.clock.now(),
+            redelivered=delivery.redelivered or in_hand,
+            # What we still have in hand broke nobody down: only the channel was lost.
+            failed_deliveries=0 if in_hand else delivery.failed_deliveries,
+            browse_start=limits.browse_start,
+            hop=engine.timing.hop,
+            limit=engine.delivery_limit,
+            draw=engine.chance.uniform(),
+        )
+        return await self._carry_out(decide(reference, mark, arrival), reference, mark)
+
+    async def _carry_out(
+        self,
+        decision: Verdict | Later,
+        reference: Reference,
+        mark: Mark | None,
+    ) -> DistributedItem | None:
+        engine, delivery = self._engine, self._delivery
+        if isinstance(decision, Later):
+            # A repetition is the same message to the same step, so that only one is under way.
+            self._later = self._later or decision
+            await later(engine, delivery, self._later.reference, self._later.delay_seconds)
+            self._count("hop")
+            return None
+        if decision is Verdict.SETTLE:
+            self._count("marked")
+            await self._settle(reference, mark)
+            return None
+        if decision is Verdict.PASSED:
+            is_late = await rescue_if_late(engine, reference.key)
+            self._count("late" if is_late else "finished")
+            await ack(engine, delivery)
+            return None
+        turn = await self._turn(reference)
+        if turn is None:
+            # The message has no envelope and its row is gone: nothing that could be attempted.
+            self._count("unreadable")
+            await _dead_letter(delivery)
+            return None
+        if decision is Verdict.ATTEMPT and self._is_in_hand(reference):
+            await self._hop(reference)
+            return None
+        # An unclaimed item is in hand from before its mark was read: else a hop that began after
+        # the reading would be over before the claim, or the limits would be too old by now.
+        in_time = engine.clock.elapsed() - self._since < engine.timing.keep_after
+        if decision is Verdict.ATTEMPT and in_time:
+            return self._item(turn, reference, {}, claimed=False)
+        if decision in {Verdict.ATTEMPT, Verdict.CLAIM}:
+            return await self._claim(turn, reference)
+        if decision is Verdict.REPLACE:
+            return await self._replace(turn)
+        if decision is Verdict.FINISH:
+            await replacement.finish(engine, turn, mark or Mark())
+        else:
+            standing = await dead_letters.bury(
+                engine, turn, turn.envelope, dead_letters.OVER_THE_LIMIT
+            )
+            await replacement.finish(engine, turn, standing or Mark())
+        await ack(engine, delivery)
+        return None
+
+    async def _replace(self, turn: Turn) -> DistributedItem | None:
+        """Replace the turn, as `republish` does: the message that this one repeats is in some
+        consumer's hands, or finds the mark when it comes, or does not exist."""
+        standing = await replacement.replace(self._engine, turn, Change.nothing(turn))
+        if standing is not None:
+            return await self._once()  # another ended the turn first: that decides
+        self._count("repetition")
+        await ack(self._engine, self._delivery)
+        return None
+
+    async def _claim(self, turn: Turn, reference: Reference) -> DistributedItem | None:
+        """Take the claims on the turn and on those it may follow too closely; then read the marks
+        again, because the claims' last owners marked first.
+
+        A delivery that cleanup hands down is in the mark of the turn before it is gone from those
+        of its predecessors: so theirs are read before its own.
+        """
+        engine, view, owner = self._engine, self._engine.view, self._owner
+        fix = await engine.bearings.fix()
+        wanted = [*(each.enqueue_id for each in reference.previous), turn.enqueue_id]
+        self._claims = wanted
+        for taken, enqueue_id in enumerate(wanted):
+            if not await view.claim(enqueue_id, owner, engine.timing.claim):
+                self._count("claimed")
+                await self._release(wanted[:taken])
+                await self._hop(reference)
+                return None
+        records = await view.records(turn.mail_id)
+        previous = [await view.mark(each) for each in reference.previous]
+        mark = await view.mark(reference.key)
+        if fix.limits.have_passed(reference.key.slice_start):
+            return await self._carry_out(Verdict.SETTLE, reference, mark)
+        verdict = decide_claimed(mark, previous)
+        if verdict is Verdict.ATTEMPT:
+            if reference.crashes and await dead_letters.finish(engine, turn):
+                await ack(engine, self._delivery)
+                await self._release(wanted)
+                return None
+            engine.bearings.check(fix)
+            return await self._claimed_item(turn, reference, records)
+        if verdict is Verdict.SETTLE and mark is None:
+            await view.mark_delivered(turn.key, engine.clock.now(), turn.traits)
+            mark = Mark(delivered_at=engine.clock.now())
+        return await self._carry_out(verdict, reference, mark)
+
+    async def _claimed_item(
+        self, turn: Turn, reference: Reference, records: Mapping[str, Record]
+    ) -> DistributedItem | None:
+        if self._is_in_hand(reference):
+            await self._hop(reference)
+            return None
+        item = self._item(turn, reference, records, claimed=True)
+        finished = {each.recipient for each in records.values() if each.outcome.kind in FINISHED}
+        if not finished.issuperset(turn.envelope.recipients):
+            return item
+        # Everybody is finished; only the ending was lost.
+        self._count("marked")
+        try:
+            if item.failures:
+                failures = sorted(set(item.failures.values()))
+                await item.reject("; ".join(failures) or "delivery failed")
+            else:
+                await item.done()
+        except BaseException:
+            await (
+                item.let_go()
+            )  # else it would stay in hand, and each repetition would find it there
+            raise
+        return None
+
+    def _item(
+        self,
+        turn: Turn,
+        reference: Reference,
+        records: Mapping[str, Record],
+        *,
+        claimed: bool,
+    ) -> DistributedItem:
+        before = tuple(each.enqueue_id for each in reference.previous) if claimed else ()
+        lease = self._leases.hold(
+            turn.enqueue_id,
+            self._owner,
+            claimed=claimed,
+            before=before,
+            since=self._since,
+            when_ended=self._place.free,
+        )
+        return DistributedItem(self._engine, turn, reference, self._delivery, lease, records)
+
+    def _is_in_hand(self, reference: Reference) -> bool:
+        """Whether this process has the turn in hand, or one that it follows: no claim of ours tells
+        us, and it may have lapsed while we were suspended."""
+        keys = (reference.key, *reference.previous)
+        return any(each.enqueue_id in self._engine.in_hand for each in keys)
+
+    async def _release(self, claims: Sequence[UUID]) -> None:
+        view = self._engine.view
+        await asyncio.gather(*(view.release_claim(each, self._owner) for each in claims))
+
+    async def _settle(self, reference: Reference, mark: Mark | None) -> None:
+        if mark is not None and mark.is_final and deletes_bytes(mark):
+            await delete_and_ack(self._engine, self._delivery, reference)
+        else:
+            await ack(self._engine, self._delivery)
+
+    async def _hop(self, reference: Reference) -> None:
+        self._later = Later(reference.again(), hop_after(0, self._engine.timing.hop, 0.0))
+        await later(self._engine, self._delivery, self._later.reference, self._later.delay_seconds)
+
+    async def _turn(self, reference: Reference) -> Turn | None:
+        turn = reference.turn or await self._engine.view.row(reference.key)
+        if isinstance(turn, UndecodableRow):
+            raise Undecodable(f"row {turn.enqueue_id} cannot be decoded: {turn.reason}")
+        return turn
+
+    def _count(self, reason: str) -> None:
+        metrics.SKIPPED.labels(self._engine.label, reason).inc()
+
+
+async def _dead_letter(delivery: Delivery) -> None:
+    try:
+        await delivery.dead_letter()
+    except BrokerUnavailable:
+        pass  # the channel is gone: the message comes again
+
+
+async def _give_back(delivery: Delivery) -> None:
+    try:
+        await delivery.give_back()
+    except BrokerUnavailable:
+        pass  # the channel is gone, and the message is back already

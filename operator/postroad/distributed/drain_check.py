@@ -1,0 +1,245 @@
+"""Slices that can get no more rows: closed once, drained when every row has a final mark, or lies
+behind a line that was swept.
+
+Drained is decided by joining rows and marks by id, never by their numbers (invariant 6). Numbers
+only guard the join: fewer rows than were counted at the close are rows that vanished, and rows that
+came while the join ran make it invalid.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from enum import Enum
+from operator import itemgetter
+
+from postroad.distributed import mail_errors, replacement
+from postroad.distributed.engine import Engine
+from postroad.distributed.live_slices import Slice
+from postroad.distributed.merge_join import Ascending, with_marks
+from postroad.distributed.purged_blobs import sweep
+from postroad.domain.entries import EndingKind, Mark, PurgeLine, Turn
+from postroad.domain.identifiers import LAST, moment_of
+from postroad.domain.slices import Partition, TurnKey
+from postroad.errors import ViewError
+from postroad.ports.marks import Signs
+from postroad.ports.view import FOREVER, ClosedSlice, View
+from postroad.telemetry import metrics
+
+SWEEPING = timedelta(minutes=10)
+"""How long a purge may sweep a partition by itself before others do it for it."""
+
+
+class State(Enum):
+    """How a closed slice stands."""
+
+    DRAINED = "every row has a final mark"
+    LIVE = "a row waits"
+    VANISHED = "rows that were counted are gone"
+
+
+def longest_window(engine: Engine) -> timedelta:
+    """Return the longest window that any writer may still use. Raises: ConfigurationStale."""
+    return max(each.slice_window for each in engine.configuration.effective().reading)
+
+
+def closable_until(engine: Engine, now: datetime) -> datetime:
+    """Return up to when slices must have begun that can get no more rows.
+    Raises: ConfigurationStale."""
+    return now - longest_window(engine) - engine.timing.grace
+
+
+async def close(engine: Engine, slice_: Slice) -> ClosedSlice | None:
+    """Close a slice; return what stands, None for one without rows (nothing is written then)."""
+    counts = await _counts(engine, slice_)
+    rows = {bucket: count for bucket, count in counts.items() if count}
+    if not rows:
+        return None
+    return await engine.view.close_slice(ClosedSlice(slice_.start, longest_window(engine), rows))
+
+
+@dataclass(frozen=True, slots=True)
+class Judgement:
+    """How a closed slice stands, and what else its reading showed. `doubtful` are the slices of
+    successors whose replacements could not be finished: their rows may still come; `is_unknown`
+    says that a mark may be of a replacement, but this release cannot tell. `signs` are those of the
+    partitions before they were read. These three are complete only where the slice was read whole.
+    """
+
+    state: State
+    missing: int = 0
+    doubtful: frozenset[datetime] = frozenset()
+    is_unknown: bool = False
+    signs: tuple[Signs, ...] = ()
+
+
+async def examine(
+    engine: Engine, slice_: Slice, closed: ClosedSlice, *, whole: bool = False
+) -> Judgement:
+    """Say how a closed slice stands; finish replacements and purges that stopped half way in it.
+    Reads no further than to the first row that waits, or the `whole` slice.
+
+    Raises: ServerError, ClockSkew, ConfigurationStale.
+    """
+    reading = _Reading(engine)
+    present: Counter[int] = Counter()
+    signs: list[Signs] = []
+    missing = 0
+    for partition in slice_.partitions:
+        found, is_swept = await _swept(engine, partition)
+        signs.append(found)
+        reading.waits |= not is_swept
+        if reading.waits and not whole:
+            return Judgement(State.LIVE)
+        async for key, mark in _marks_of_rows(engine.view, partition, found):
+            await reading.take(key, mark)
+            if reading.waits and not whole:
+                return Judgement(State.LIVE)
+            present[partition.bucket_id] += 1
+        counted = closed.rows.get(partition.bucket_id, 0) - present[partition.bucket_id]
+        if counted > 0 and not _is_behind(found.line, closed):
+            missing += max(counted - await reading.expired(partition), 0)
+    if missing:
+        engine.log.error(
+            "rows vanished from the view: browse start stays",
+            slice=slice_.start.isoformat(),
+            count=missing,
+        )
+        state = State.VANISHED
+    elif reading.waits:
+        state = State.LIVE
+    else:
+        # A successor that lies in the same slice may have been inserted behind the join, just
+        # before its predecessor became final in front of it.
+        counts = await _counts(engine, slice_)
+        state = State.DRAINED if sum(counts.values()) == present.total() else State.LIVE
+    return Judgement(state, missing, frozenset(reading.doubtful), reading.is_unknown, tuple(signs))
+
+
+def _is_behind(line: PurgeLine | None, closed: ClosedSlice) -> bool:
+    """Whether a purge ended every turn of a partition, so that no row of it can be missed."""
+    return line is not None and moment_of(line.through) >= closed.slice_start + closed.window
+
+
+async def _swept(engine: Engine, partition: Partition) -> tuple[Signs, bool]:
+    """Return the signs of a partition, and whether no bytes are left of what their line ended;
+    sweep where a purge stopped half way. The drained check goes by this line: one that is drawn
+    meanwhile ends turns that no process has swept.
+
+    Bytes that the object store refuses to delete keep their slice for half of a row's lifetime, no
+    longer: then the rows that name them expire.
+    """
+    signs = await engine.view.signs(partition)
+    line = signs.line
+    if line is None or signs.is_swept:
+        return signs, True
+    age = engine.clock.now() - line.at
+    if age < SWEEPING:
+        return signs, False
+    swept = await sweep(engine, partition, line)
+    lifetime = await engine.row_lifetime() or FOREVER
+    if swept.is_whole or age < lifetime / 2:
+        return signs, swept.is_whole
+    engine.log.error(
+        "the object store did not delete the bytes of purged mails: they are given up",
+        slice=partition.slice_start.isoformat(),
+        bucket=partition.bucket_id,
+    )
+    metrics.UNDELETED.labels(engine.label).inc()
+    await engine.view.mark_swept(partition, line.through)
+    return signs, True
+
+
+async def _counts(engine: Engine, slice_: Slice) -> dict[int, int]:
+    """Count the rows of each bucket."""
+    counts = await asyncio.gather(
+        *(engine.view.count_rows(each, None) for each in slice_.partitions)
+    )
+    return {
+        partition.bucket_id: count.total
+        for partition, count in zip(slice_.partitions, counts, strict=True)
+    }
+
+
+async def _marks_of_rows(
+    view: View, partition: Partition, signs: Signs
+) -> AsyncIterator[tuple[TurnKey, Mark | None]]:
+    """Yield the turns of a partition with their marks; of the rows only the ids are read."""
+    ids = view.blob_keys(partition, LAST)
+    async for (enqueue_id, _), mark in with_marks(view, partition, ids, itemgetter(0), signs=signs):
+        yield TurnKey(partition.slice_start, partition.bucket_id, enqueue_id), mark
+
+
+class _Reading:
+    """What one reading of a slice has met."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._is_in_trouble = False
+        self.waits = False
+        self.is_unknown = False
+        self.doubtful: set[datetime] = set()
+
+    async def take(self, key: TurnKey, mark: Mark | None) -> None:
+        """Take in a turn; finish what stopped half way."""
+        if await self._is_settled(key, mark):
+            return
+        self.waits = True
+        if mark is not None:
+            self._doubt(mark)
+
+    async def expired(self, partition: Partition) -> int:
+        """Return how many rows are gone whose mails are over: their final marks, which expire
+        later, are still there. A turn that was withdrawn is not taken for one that was counted: it
+        may have got its row after that."""
+        view, count = self._engine.view, 0
+        rows = Ascending(view.blob_keys(partition, LAST))
+        async for enqueue_id, mark in view.marks(partition):
+            if await rows.at(enqueue_id) is not None:
+                continue
+            if not mark.is_final:
+                self._doubt(mark)
+            elif mark.ending is None or mark.ending.kind is not EndingKind.WITHDRAWN:
+                count += 1
+        return count
+
+    def _doubt(self, mark: Mark) -> None:
+        self.is_unknown |= mark.is_unknown
+        if mark.ending is not None and mark.ending.successor is not None:
+            self.doubtful.add(mark.ending.successor.slice_start)
+
+    async def _is_settled(self, key: TurnKey, mark: Mark | None) -> bool:
+        """A mail that cannot be settled keeps its slice, and nothing else. After the first error
+        of a server no other is tried: each may take as long as that."""
+        if mark is None or mark.is_unknown:
+            return False
+        if mark.is_final and mark.delivered_at is None:
+            return True
+        if self._is_in_trouble:
+            return False
+        try:
+            return await _settle(self._engine, key, mark)
+        except Exception as error:
+            if isinstance(error, ViewError) and error.transient:
+                raise
+            self._is_in_trouble = mail_errors.is_common(error)
+            mail_errors.note(self._engine, key.enqueue_id)
+            return False
+
+
+async def _settle(engine: Engine, key: TurnKey, mark: Mark) -> bool:
+    if mark.ending is None or mark.ending.kind is not EndingKind.REPLACED:
+        return mark.is_final
+    row = await engine.view.row(key)
+    if not isinstance(row, Turn):
+        return False
+    if mark.is_unfinished_replacement:
+        await replacement.finish(engine, row, mark)
+    else:
+        # It was delivered by somebody who had it in hand while it was replaced, and who may have
+        # died after the mark: a held successor has no message that would ask.
+        await replacement.hand_down_delivery(engine, row, mark)
+    return True

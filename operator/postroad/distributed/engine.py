@@ -1,0 +1,154 @@
+"""What the operations of one queue share: its ports, its clock, its ids."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from typing import Any, Protocol
+from uuid import UUID
+
+from postroad.distributed.backoff import Backoff
+from postroad.distributed.limits_cache import Bearings
+from postroad.distributed.timing import Timing
+from postroad.domain.identifiers import Identifiers, moment_of
+from postroad.domain.lifetimes import DEAD_LETTER_LIFETIME
+from postroad.domain.names import QueueName
+from postroad.domain.slices import TurnKey, place
+from postroad.errors import ClockSkew, ConfigurationStale, QueueClosed
+from postroad.ports.blobs import Blobs
+from postroad.ports.broker import Broker
+from postroad.ports.clock import Chance, Clock
+from postroad.ports.history import ConfigurationSource, Effective
+from postroad.ports.view import View
+from postroad.telemetry.logs import Logger, logger
+
+LATEST = datetime(9999, 1, 1, tzinfo=UTC)
+"""No mail is due later; a delay beyond it ends here."""
+
+
+class Closeable(Protocol):
+    """What holds connections or tasks."""
+
+    async def close(self) -> None:
+        """Idempotent."""
+        ...
+
+
+async def two_weeks() -> timedelta:
+    """The lifetime of rows in tables that nobody configured."""
+    return timedelta(days=14)
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """What an engine is made of. `largest_mail` is in octets; None: no limit. `row_lifetime` asks
+    how long the view keeps a row that is inserted now (`ViewStore.row_lifetime`). `owned` is closed
+    with the queue, in order."""
+
+    name: QueueName
+    broker: Broker
+    view: View
+    blobs: Blobs
+    configuration: ConfigurationSource
+    clock: Clock
+    chance: Chance
+    timing: Timing = field(default_factory=Timing)
+    delivery_limit: int = 20
+    largest_mail: int | None = None
+    dead_letter_lifetime: timedelta = DEAD_LETTER_LIFETIME
+    row_lifetime: Callable[[], Awaitable[timedelta | None]] = two_weeks
+    owned: tuple[Closeable, ...] = ()
+
+
+class Engine:
+    """The parts, and the little that is made of all of them. One per handle."""
+
+    def __init__(self, parts: Parts) -> None:
+        self.name = parts.name
+        self.label = str(parts.name)
+        """The queue as metrics name it."""
+        self.broker = parts.broker
+        self.view = parts.view
+        self.blobs = parts.blobs
+        self.configuration = parts.configuration
+        self.clock = parts.clock
+        self.chance = parts.chance
+        self.timing = parts.timing
+        self.delivery_limit = parts.delivery_limit
+        self.largest_mail = parts.largest_mail
+        self.dead_letter_lifetime = parts.dead_letter_lifetime
+        self.row_lifetime = parts.row_lifetime
+        self.owned = parts.owned
+        self.bearings = Bearings(parts.view, parts.clock, parts.timing)
+        self.ids = Identifiers(parts.clock.now, parts.chance.bits)
+        self.in_hand: set[UUID] = set()
+        """The turns that this process has handed out and that have not ended."""
+        self.log: Logger = logger("distributed").bind(queue=str(parts.name))
+        self.on_ending: Callable[[], None] = lambda: None
+        """Called after every turn that ended here: draws an update of browse start."""
+        self.closed = False
+        self._background: set[asyncio.Task[Any]] = set()
+        self._until_closed: set[asyncio.Task[Any]] = set()
+
+    def check_open(self) -> None:
+        """Raises: QueueClosed."""
+        if self.closed:
+            raise QueueClosed(f"{self.name} was closed")
+
+    async def new_key(self, after: UUID | None = None) -> TurnKey:
+        """Make the key of a new turn, in the current slice.
+
+        A successor's id is greater than its predecessor's, also when that was made by a clock
+        ahead of ours: no successor lies in a slice that is passed while its predecessor is not.
+        No turn is made before browse start, whatever the clocks show.
+        Raises: ClockSkew, ConfigurationStale, ViewError.
+        """
+        await self.bearings.check_clock()
+        configuration = self.configuration.effective().writing
+        enqueue_id = self.ids.new(after)
+        if moment_of(enqueue_id) - self.clock.now() > self.timing.apart:
+            raise ClockSkew("the local clock stepped back further than tolerated")
+        key = place(enqueue_id, configuration.slice_window, configuration.bucket_count)
+        if (await self.bearings.limits()).have_passed(key.slice_start):
+            raise ClockSkew("by the local clock a new mail would lie before browse start")
+        return key
+
+    def check_still(self, effective: Effective) -> None:
+        """Make sure, before a write that rests on what was read long ago, that the configuration
+        is still the one it was read under. Raises: ConfigurationStale."""
+        if self.configuration.effective() != effective:
+            raise ConfigurationStale("the configuration changed meanwhile")
+
+    def moment_after(self, delay: timedelta) -> datetime | None:
+        """Return when a delay is over; None when it is none. Centuries are capped at `LATEST`."""
+        if delay <= timedelta(0):
+            return None
+        now = self.clock.now()
+        return LATEST if delay >= LATEST - now else now + delay
+
+    def backoff(self) -> Backoff:
+        """Return a new row of waits."""
+        return Backoff(self.clock, self.chance, self.timing.backoff, self.timing.longest_backoff)
+
+    def in_background(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
+        """Run best-effort work that `finish_background` waits for."""
+        task = asyncio.ensure_future(work)
+        self._background.add(task)
+        task.add_done_callback(self._background.discard)
+        return task
+
+    def until_closed(self, work: Coroutine[Any, Any, Any]) -> None:
+        """Run work that may take as long as a server is away; it is given up at the close."""
+        task = asyncio.ensure_future(work)
+        self._until_closed.add(task)
+        task.add_done_callback(self._until_closed.discard)
+
+    async def finish_background(self) -> None:
+        """Wait for background work; its errors were its own to handle."""
+        while self._background:
+            await asyncio.gather(*self._background, return_exceptions=True)
+        for task in self._until_closed:
+            task.cancel()
+        await asyncio.gather(*self._until_closed, return_exceptions=True)

@@ -1,0 +1,300 @@
+"""Enqueue: bytes, then row, then message; a success only after all three (invariant 1)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from datetime import timedelta
+from uuid import UUID
+
+from postroad.distributed.endings import CLEANED
+from postroad.distributed.engine import Engine
+from postroad.distributed.replacement import is_withdrawn, withdraw, withdraw_row
+from postroad.domain.delay_queues import hop_after, step_to
+from postroad.domain.entries import Mark, Turn
+from postroad.domain.mail import Mail
+from postroad.domain.names import key_of_bytes
+from postroad.domain.references import Reference
+from postroad.domain.wire import encode
+from postroad.errors import (
+    BlobsError,
+    BrokerError,
+    BrokerRefused,
+    BrokerUnavailable,
+    ClockSkew,
+    CredentialsRefused,
+    DeadlineExceeded,
+    InvalidMail,
+    PostroadError,
+    ServerError,
+    Unroutable,
+    ViewError,
+)
+from postroad.ports.blobs import Stored
+from postroad.telemetry import metrics
+
+
+async def enqueue(engine: Engine, mail: Mail, delay: timedelta) -> UUID:
+    """Queue a mail. See `MailQueue.enqueue`."""
+    started = engine.clock.elapsed()
+    try:
+        enqueue_id = await _enqueue(engine, mail, delay)
+    except PostroadError as error:
+        metrics.ENQUEUE_FAILURES.labels(engine.label, _reason(error)).inc()
+        raise
+    metrics.ENQUEUED.labels(engine.label).inc()
+    seconds = (engine.clock.elapsed() - started).total_seconds()
+    metrics.ENQUEUE_SECONDS.labels(engine.label).observe(seconds)
+    return enqueue_id
+
+
+async def _enqueue(engine: Engine, mail: Mail, delay: timedelta) -> UUID:
+    engine.check_open()
+    await engine.bearings.check_clock()
+    engine.configuration.effective()
+    mail_id = engine.ids.new()
+    accepted_at = engine.clock.now()
+    blob_key = key_of_bytes(engine.name, accepted_at, mail_id)
+    stored = await _upload(engine, blob_key, mail)
+    try:
+        # The id is made only now, so that a slow upload does not use up the deadline.
+        key = await engine.new_key()
+        engine.check_open()
+    except BaseException:
+        await _delete_bytes(engine, blob_key)
+        raise
+    turn = Turn(
+        key=key,
+        mail_id=mail_id,
+        envelope=mail.envelope,
+        blob_key=blob_key,
+        size_bytes=stored.size_bytes,
+        shape=stored.shape,
+        accepted_at=accepted_at,
+        enqueued_at=accepted_at,
+        due_at=engine.moment_after(delay),
+    )
+    # A caller who goes away must not leave half a mail behind: the rest runs to its end.
+    await asyncio.shield(engine.in_background(_Registration(engine, turn).run()))
+    return key.enqueue_id
+
+
+async def _upload(engine: Engine, blob_key: str, mail: Mail) -> Stored:
+    """Store the bytes. A slower upload is refused, since the audit deletes bytes without a row
+    when they are older than any upload. Raises: DeadlineExceeded, MailTooLarge, BlobsError."""
+    began = engine.clock.elapsed()
+    try:
+        stored = await engine.blobs.put(blob_key, mail.content, engine.largest_mail)
+        if engine.clock.elapsed() - began > engine.timing.upload:
+            raise DeadlineExceeded(f"the upload took longer than {engine.timing.upload}")
+    except BaseException:
+        # The store may carry out what failed or was cancelled here. The caller does not wait for
+        # the deletion: it may take as long as the upload that had no answer.
+        engine.in_background(_delete_bytes(engine, blob_key))
+        raise
+    return stored
+
+
+Withdrawal = Callable[[Engine, Turn], Awaitable[Mark | None]]
+
+IN_HAND = Mark()
+"""Stands for the mark of a turn that a consumer has claimed: the mail was accepted."""
+
+
+class _Registration:
+    """One turn on its way into the view and the broker."""
+
+    def __init__(self, engine: Engine, turn: Turn) -> None:
+        self._engine = engine
+        self._turn = turn
+        self._deadline = engine.clock.elapsed() + engine.timing.deadline
+        self._owner = UUID(int=engine.chance.bits(128))
+        self._published: timedelta | None = None
+        """When the last attempt to publish ended; since then no new message can exist."""
+        self._has_row = False
+
+    async def run(self) -> None:
+        """Insert and publish, or withdraw, whatever the error. Raises: ServerError,
+        DeadlineExceeded."""
+        try:
+            await self._engine.view.insert(self._turn)
+            self._has_row = True
+            await self._publish()
+            if self._engine.clock.elapsed() > self._deadline:
+                raise DeadlineExceeded
+            await self._check_in_time()
+        except asyncio.CancelledError:
+            # The event loop closes: there is time for one attempt.
+            await self._withdraw(timedelta(0))
+            raise
+        except Exception as error:
+            if not await self._withdraw(self._engine.timing.deadline):
+                raise
+            self._engine.log.info(
+                "a failed enqueue succeeds: a consumer was first", error=type(error).__name__
+            )
+
+    async def _check_in_time(self) -> None:
+        """A turn that browse start has passed meanwhile is withdrawn, unless a consumer found it
+        and gave it a new one. Raises: ClockSkew."""
+        bearings = self._engine.bearings
+        try:
+            passed = (await bearings.limits()).have_passed(self._turn.key.slice_start)
+        except ServerError:
+            return  # the mail is in all three stores; a consumer that meets it late rescues it
+        if passed:
+            raise ClockSkew("browse start passed the mail while it was queued")
+
+    async def _publish(self) -> None:
+        """Publish until confirmed or until the deadline.
+
+        Only a first message that waits for nothing carries no claim: the ladder may deliver one
+        twice, and a repetition may meet the first. (The hop of a repetition is for the costs alone:
+        by its end the first has most often been delivered, and the mark settles it.)
+        """
+        engine, backoff = self._engine, self._engine.backoff()
+        step = step_to(self._turn.due_at, engine.clock.now())
+        reference = Reference.to(self._turn, claim=step > 0)
+        hop = hop_after(0, engine.timing.hop, 0.0)
+        while True:
+            try:
+                return await self._attempt(reference, step)
+            except (BrokerRefused, CredentialsRefused, Unroutable):
+                if not reference.is_repetition:
+                    self._published = None  # the broker has said that there is no message
+                raise
+            except BrokerUnavailable:
+                if not reference.claim:
+                    reference = Reference.repeating(self._turn)
+                await backoff.wait()
+                if engine.clock.elapsed() > self._deadline:
+                    raise
+                step = step_to(self._turn.due_at, engine.clock.now()) or hop
+
+    async def _attempt(self, reference: Reference, step: int) -> None:
+        """Publish once. A slow broker may store the message as late as it confirms it."""
+        clock = self._engine.clock
+        self._published = clock.elapsed()
+        try:
+            await self._engine.broker.publish(self._turn.enqueue_id, encode(reference), step)
+        finally:
+            self._published = clock.elapsed()
+
+    async def _withdraw(self, patience: timedelta) -> bool:
+        """Withdraw the turn; return whether a consumer (or an administrator) was first, so that the
+        mail was accepted after all."""
+        engine, backoff = self._engine, self._engine.backoff()
+        if patience and self._published is not None:
+            # By the end of a hop a consumer that got the message has claimed the turn or ended it.
+            await engine.clock.sleep(self._published + engine.timing.hop - engine.clock.elapsed())
+        give_up = engine.clock.elapsed() + patience
+        while True:
+            try:
+                standing = await self._end(withdraw_row if self._has_row else withdraw)
+                break
+            except Exception as error:
+                is_transient = isinstance(error, ServerError) and error.transient
+                if not is_transient or engine.clock.elapsed() >= give_up:
+                    self._leave(error)
+                    if patience:
+                        engine.until_closed(self._withdraw_late())
+                    return False
+            await backoff.wait()
+        if standing is CLEANED and not self._has_row:
+            self._leave(None)  # nothing tells any more whether its row came in time
+            return False
+        if not await self._is_withdrawn(standing):
+            return True
+        if patience and self._published is not None:
+            engine.until_closed(self._look_again())
+        return False
+
+    async def _end(self, withdraw: Withdrawal) -> Mark | None:
+        """Withdraw under a claim. Returns the mark that stood there first, if any, or `IN_HAND`."""
+        if self._published is None:
+            return await withdraw(self._engine, self._turn)
+        view, enqueue_id = self._engine.view, self._turn.enqueue_id
+        if not await view.claim(enqueue_id, self._owner, self._engine.timing.claim):
+            return IN_HAND
+        try:
+            return await withdraw(self._engine, self._turn)
+        finally:
+            await view.release_claim(enqueue_id, self._owner)
+
+    async def _look_again(self) -> None:
+        """Count the mail if a consumer had it in hand, without a claim yet, when it was withdrawn:
+        the caller has had its error, and the consumer may deliver."""
+        engine, key = self._engine, self._turn.key
+        try:
+            await engine.clock.sleep(engine.timing.hop)
+            free = await engine.view.claim(key.enqueue_id, self._owner, engine.timing.claim)
+            mark = await engine.view.mark(key)
+        except ServerError as error:
+            self._leave(error)
+            return
+        except asyncio.CancelledError as error:
+            self._leave(error)  # the process closes before it can know
+            raise
+        if not free or (mark is not None and mark.delivered_at is not None):
+            self._leave(None)
+
+    def _leave(self, error: BaseException | None) -> None:
+        metrics.UNWITHDRAWN.labels(self._engine.label).inc()
+        self._engine.log.warning(
+            "a failed enqueue could not be withdrawn and may be delivered once",
+            enqueue_id=str(self._turn.enqueue_id),
+            error="it is in a consumer's hands" if error is None else type(error).__name__,
+        )
+
+    async def _withdraw_late(self) -> None:
+        """Go on until the view is back: the caller has had its error, and the row would wait for a
+        message that was never published."""
+        engine, backoff = self._engine, self._engine.backoff()
+        while True:
+            await backoff.wait()
+            try:
+                standing = await self._end(withdraw_row)
+                if standing is None and await self._may_get_its_row():
+                    if engine.clock.elapsed() > self._deadline + engine.timing.grace:
+                        return  # it was counted; the audit deletes the bytes if no row comes
+                    continue
+            except Exception as error:
+                engine.log.debug("a withdrawal waits for the view", error=type(error).__name__)
+                continue
+            if await self._is_withdrawn(standing):
+                engine.log.info(
+                    "a failed enqueue was withdrawn late", enqueue_id=str(self._turn.enqueue_id)
+                )
+            return
+
+    async def _may_get_its_row(self) -> bool:
+        """Whether the turn has neither row nor mark: its insert had no answer, and a host of the
+        view that stands still may carry it out when it goes on. Then the mail waits without a mark,
+        and without bytes, if they were deleted. Raises: ViewError."""
+        return not self._has_row and await self._engine.view.mark(self._turn.key) is None
+
+    async def _is_withdrawn(self, standing: Mark | None) -> bool:
+        """Return whether the turn is over by our withdrawal; its bytes are deleted then. One that
+        was cleaned had ended otherwise, and a successor may need the bytes."""
+        withdrawn = standing is None or (standing is not CLEANED and is_withdrawn(standing))
+        if withdrawn:
+            await _delete_bytes(self._engine, self._turn.blob_key)
+        return withdrawn
+
+
+async def _delete_bytes(engine: Engine, blob_key: str) -> None:
+    try:
+        await engine.blobs.delete(blob_key)
+    except Exception as error:  # the audit deletes what stays
+        engine.log.debug("bytes of a mail that was not queued stay", error=type(error).__name__)
+
+
+def _reason(error: PostroadError) -> str:
+    reasons: dict[str, tuple[type[PostroadError], ...]] = {
+        "broker": (BrokerError,),
+        "view": (ViewError, ClockSkew),
+        "blobs": (BlobsError,),
+        "deadline": (DeadlineExceeded,),
+        "invalid": (InvalidMail,),
+    }
+    return next((name for name, kinds in reasons.items() if isinstance(error, kinds)), "other")

@@ -1,0 +1,294 @@
+"""One leased turn in a consumer's hands, and its one ending."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import replace as copy
+from datetime import datetime, timedelta
+from enum import Enum
+from uuid import UUID
+
+from postroad.distributed import dead_letters, replacement
+from postroad.distributed.endings import CLEANED, ack, delete_and_ack, mark_if_passed
+from postroad.distributed.engine import Engine
+from postroad.distributed.leases import Lease
+from postroad.domain.entries import Change, Mark, Turn
+from postroad.domain.mail import Envelope, Outcome, OutcomeKind, check_left
+from postroad.domain.references import Reference
+from postroad.domain.shapes import Shape
+from postroad.errors import BlobMissing, BrokerUnavailable, TurnEnded
+from postroad.ports.broker import Delivery
+from postroad.ports.view import Record
+from postroad.telemetry import metrics
+
+FINISHED = frozenset({OutcomeKind.DELIVERED, OutcomeKind.FAILED})
+BYTES_MISSING = "the bytes of the mail are missing"
+
+
+class _State(Enum):
+    OPEN = "open"
+    ENDING = "ending"
+    ENDED = "ended"
+
+
+class DistributedItem:
+    """`Item` over a turn, its message and its lease."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        turn: Turn,
+        reference: Reference,
+        delivery: Delivery,
+        lease: Lease,
+        records: Mapping[str, Record],
+    ) -> None:
+        self._engine = engine
+        self._turn = turn
+        self._reference = reference
+        self._delivery = delivery
+        self._lease = lease
+        self._outcomes = {each.recipient: each.outcome for each in records.values()}
+        self._state = _State.OPEN
+        self._marked = False
+        self._content: bytes | None = None
+        left = self._left()
+        is_whole = not left or left == turn.envelope.recipients
+        self._envelope = turn.envelope if is_whole else copy(turn.envelope, recipients=left)
+
+    def __repr__(self) -> str:
+        return f"<Item {self.enqueue_id}>"
+
+    @property
+    def enqueue_id(self) -> UUID:
+        return self._turn.enqueue_id
+
+    @property
+    def mail_id(self) -> UUID:
+        return self._turn.mail_id
+
+    @property
+    def mail(self) -> Envelope:
+        return self._envelope
+
+    @property
+    def accepted_at(self) -> datetime:
+        return self._turn.accepted_at
+
+    @property
+    def enqueued_at(self) -> datetime:
+        return self._turn.enqueued_at
+
+    @property
+    def attempt(self) -> int:
+        return self._turn.attempt
+
+    @property
+    def size_bytes(self) -> int:
+        return self._turn.size_bytes
+
+    @property
+    def failures(self) -> Mapping[str, str]:
+        return {
+            recipient: outcome.text
+            for recipient, outcome in self._outcomes.items()
+            if outcome.kind is OutcomeKind.FAILED
+        }
+
+    # Content
+
+    async def content(self) -> bytes:
+        self._check_open()
+        if self._content is None:
+            try:
+                self._content = await self._engine.blobs.get(self._turn.blob_key)
+            except BlobMissing:
+                await self._end_without_bytes()
+                raise
+        return self._content
+
+    async def shape(self) -> Shape | None:
+        self._check_open()
+        return self._turn.shape
+
+    async def stream(self) -> AsyncIterator[bytes]:
+        self._check_open()
+        if self._content is not None:
+            yield self._content
+            return
+        try:
+            async for chunk in self._engine.blobs.stream(self._turn.blob_key):
+                yield chunk
+        except BlobMissing:
+            await self._end_without_bytes()
+            raise
+
+    async def _end_without_bytes(self) -> None:
+        """The mark is looked at again: most often somebody removed the mail meanwhile."""
+        mark = await self._engine.view.mark(self._turn.key)
+        if mark is None:
+            await self.reject(BYTES_MISSING)
+        else:
+            async with _Ending(self):
+                await ack(self._engine, self._delivery)
+
+    # Records
+
+    async def record(self, recipients: tuple[str, ...], outcome: Outcome) -> None:
+        self._check_open()
+        outcomes = dict(self._outcomes) | dict.fromkeys(recipients, outcome)
+        delivers_last = outcome.kind is OutcomeKind.DELIVERED and all(
+            each in outcomes and outcomes[each].kind is OutcomeKind.DELIVERED
+            for each in self._turn.envelope.recipients
+        )
+        if delivers_last and not self.failures:
+            # One mark says as much as the records would, and `done` has it behind it.
+            await self._mark_delivered()
+        else:
+            now = self._engine.clock.now()
+            records = tuple(Record(each, outcome, now) for each in recipients)
+            await self._engine.view.record(self.mail_id, records)
+        self._outcomes = outcomes
+
+    def _left(self) -> tuple[str, ...]:
+        return tuple(
+            each
+            for each in self._turn.envelope.recipients
+            if each not in self._outcomes or self._outcomes[each].kind not in FINISHED
+        )
+
+    async def _mark_delivered(self) -> None:
+        """Before browse start the mark may be cleaned before anybody sees the delivery in it: the
+        turn was replaced then, and its successors learn of it here. (Where the mark is cleaned
+        already, ours stays, and a successor that names this turn finds it.)"""
+        if not self._marked:
+            engine, turn, now = self._engine, self._turn, self._engine.clock.now()
+            standing = await mark_if_passed(engine, turn)
+            await engine.view.mark_delivered(turn.key, now, turn.traits)
+            if standing is not None:
+                mark = copy(standing, delivered_at=now)
+                await replacement.hand_down_delivery(engine, turn, mark)
+            self._marked = True
+
+    # Endings
+
+    async def done(self) -> None:
+        async with _Ending(self):
+            await self._finish_delivered()
+        metrics.ENDED.labels(self._engine.label, "done").inc()
+
+    async def _finish_delivered(self) -> None:
+        await self._mark_delivered()
+        await self._delete_and_ack()
+
+    async def retry(
+        self,
+        delay: timedelta,
+        remaining: tuple[str, ...] | None = None,
+        error: str | None = None,
+    ) -> None:
+        left = self._left()
+        if remaining is not None:
+            self._check_open()
+            check_left(remaining, left)
+        wanted = left if remaining is None else tuple(each for each in left if each in remaining)
+        if not wanted or self._marked:
+            return await self.done()
+        async with _Ending(self):
+            await self._retry(delay, wanted, error)
+        metrics.ENDED.labels(self._engine.label, "retry").inc()
+        return None
+
+    async def _retry(self, delay: timedelta, wanted: tuple[str, ...], error: str | None) -> None:
+        engine = self._engine
+        due_at = engine.moment_after(delay)
+        change = Change(wanted, due_at, held=False, attempt=self.attempt + 1, last_error=error)
+        standing = await replacement.replace(engine, self._turn, change)
+        if standing is not None:
+            await self._yield_to(standing, wanted)
+        await ack(engine, self._delivery)
+
+    async def _yield_to(self, standing: Mark, wanted: tuple[str, ...]) -> None:
+        """Somebody ended this turn before us. If it was replaced (or may have been), what this
+        attempt finished must not be attempted again under the successor."""
+        engine = self._engine
+        if standing.delivered_at is None and standing.ending is not None:
+            if standing.ending.change is not None:
+                remaining = standing.ending.change.remaining
+            elif standing is CLEANED:
+                remaining = self._turn.envelope.recipients
+            else:
+                return
+            finished = set(remaining) - set(wanted) - self._outcomes.keys()
+            if finished:
+                now = engine.clock.now()
+                records = tuple(Record(each, Outcome.delivered(), now) for each in sorted(finished))
+                await engine.view.record(self.mail_id, records)
+        await replacement.finish(engine, self._turn, standing)
+
+    async def reject(self, reason: str) -> None:
+        async with _Ending(self):
+            undelivered = tuple(
+                each
+                for each in self._turn.envelope.recipients
+                if each not in self._outcomes
+                or self._outcomes[each].kind is not OutcomeKind.DELIVERED
+            )
+            earlier = tuple(each for each in self.failures if each not in undelivered)
+            if self._marked or not (undelivered or earlier):
+                await self._finish_delivered()
+            else:
+                envelope = copy(self._turn.envelope, recipients=undelivered + earlier)
+                standing = await dead_letters.bury(self._engine, self._turn, envelope, reason)
+                await replacement.finish(self._engine, self._turn, standing or Mark())
+                await ack(self._engine, self._delivery)
+        await self._lease.release_claimed()  # a requeue takes the claim on the same turn
+        metrics.ENDED.labels(self._engine.label, "reject").inc()
+
+    async def _delete_and_ack(self) -> None:
+        try:
+            await delete_and_ack(self._engine, self._delivery, self._reference)
+        except BrokerUnavailable:
+            # The mark is durable, so the mail is over. The message is not acked: it comes again.
+            self._engine.log.debug("a finished message comes again")
+
+    def _check_open(self) -> None:
+        self._engine.check_open()
+        if self._state is not _State.OPEN:
+            raise TurnEnded
+
+    async def let_go(self) -> None:
+        """End the lease alone; the message is still ours."""
+        self._lease.end()
+        await self._lease.release()
+
+    async def give_back(self) -> None:
+        """End the lease of an item that nobody saw: it comes again soon."""
+        await self.let_go()
+        try:
+            await self._delivery.give_back()
+        except BrokerUnavailable:
+            pass  # the channel is gone, and the message is back already
+
+    def begin_ending(self) -> None:
+        self._check_open()
+        self._state = _State.ENDING
+
+    def finish_ending(self, *, succeeded: bool) -> None:
+        self._state = _State.ENDED if succeeded else _State.OPEN
+        if succeeded:
+            self._lease.end()
+            self._engine.on_ending()
+
+
+class _Ending:
+    """Makes sure that exactly one ending succeeds; one that failed may be tried again."""
+
+    def __init__(self, item: DistributedItem) -> None:
+        self._item = item
+
+    async def __aenter__(self) -> None:
+        self._item.begin_ending()
+
+    async def __aexit__(self, kind: object, *rest: object) -> None:
+        self._item.finish_ending(succeeded=kind is None)

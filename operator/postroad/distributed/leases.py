@@ -1,0 +1,139 @@
+"""Items in the hands of this process, and the claims that tell others about the slow ones.
+
+A first delivery takes no claim. An item that is leased for longer than `keep_after` gets one, which
+is renewed until the item ends: so whoever meets another message about the same mail, after its
+hop, sees that it is in somebody's hands (invariant 10).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from datetime import timedelta
+from uuid import UUID
+
+from postroad.distributed.concurrency import each_of, results
+from postroad.distributed.engine import Engine
+from postroad.errors import ServerError
+from postroad.telemetry import metrics
+
+Claims = tuple[UUID, ...]
+
+AT_ONCE = 64
+"""Claims asked for at the same time: each is a lightweight transaction, and a large prefetch would
+send thousands together."""
+
+
+class Lease:
+    """One item in hand. `owner` is the claim's, one per lease, so that two messages about one turn
+    exclude each other within a process too."""
+
+    def __init__(
+        self,
+        leases: Leases,
+        enqueue_id: UUID,
+        owner: UUID,
+        since: timedelta,
+        before: Claims,
+        when_ended: Callable[[], None],
+    ) -> None:
+        self._leases = leases
+        self.enqueue_id = enqueue_id
+        self.owner = owner
+        self.claim_due = since
+        self.claims = (*before, enqueue_id)
+        self.is_claimed = False
+        self.when_ended = when_ended
+
+    def end(self) -> None:
+        """The item ended. The claim, if any, lapses by itself."""
+        self._leases.forget(self)
+
+    async def release_claimed(self) -> None:
+        """As `release`, where claims were taken: the turn is over, and its mark keeps others from
+        transmitting it."""
+        if self.is_claimed:
+            await self.release()
+
+    async def release(self) -> None:
+        """Give all claims back, as nothing was transmitted. Best effort: else they lapse."""
+        await self._leases.release(self)
+
+
+class Leases:
+    """All leases of a handle, and the task that keeps their claims."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._leases: set[Lease] = set()
+        self._keeper: asyncio.Task[None] | None = None
+
+    def hold(
+        self,
+        enqueue_id: UUID,
+        owner: UUID,
+        *,
+        claimed: bool,
+        before: Claims,
+        since: timedelta,
+        when_ended: Callable[[], None],
+    ) -> Lease:
+        """Begin a lease. `before` are the turns before this one that were claimed with it; `since`
+        is the elapsed time before the marks were read that it rests on; `when_ended` is called
+        once, when the lease ends."""
+        timing = self._engine.timing
+        first = timing.claim / 3 if claimed else timing.keep_after
+        lease = Lease(self, enqueue_id, owner, since + first, before, when_ended)
+        lease.is_claimed = claimed
+        self._leases.add(lease)
+        self._engine.in_hand.add(enqueue_id)
+        metrics.LEASED.labels(self._engine.label).set(len(self._leases))
+        if self._keeper is None or self._keeper.done():
+            self._keeper = asyncio.ensure_future(self._keep())
+        return lease
+
+    def forget(self, lease: Lease) -> None:
+        """End a lease. Idempotent."""
+        if lease in self._leases:
+            self._leases.discard(lease)
+            self._engine.in_hand.discard(lease.enqueue_id)
+            metrics.LEASED.labels(self._engine.label).set(len(self._leases))
+            lease.when_ended()
+
+    async def release(self, lease: Lease) -> None:
+        try:
+            await asyncio.gather(
+                *(self._engine.view.release_claim(each, lease.owner) for each in lease.claims)
+            )
+        except ServerError as error:
+            self._engine.log.debug("claims are left to lapse", error=type(error).__name__)
+
+    async def close(self) -> None:
+        """Stop keeping."""
+        if self._keeper is not None:
+            self._keeper.cancel()
+            await asyncio.gather(self._keeper, return_exceptions=True)
+
+    async def _keep(self) -> None:
+        while self._leases:
+            await self._engine.clock.sleep(self._engine.timing.keep_after / 4)
+            now = self._engine.clock.elapsed()
+            due = [each for each in self._leases if each.claim_due <= now]
+            # First claims come first: others rely on them within a hop.
+            due.sort(key=lambda each: (each.is_claimed, each.claim_due))
+            async for _ in results(each_of(due), self._renew, AT_ONCE):
+                pass
+
+    async def _renew(self, lease: Lease) -> None:
+        if lease not in self._leases:
+            return  # it ended while others were renewed
+        timing = self._engine.timing
+        lease.is_claimed = True
+        try:
+            await self._engine.view.claim(lease.enqueue_id, lease.owner, timing.claim)
+            if lease not in self._leases:
+                await self.release(lease)  # it ended, and gave its claims back, meanwhile
+        except ServerError as error:  # tried again at the next round
+            self._engine.log.debug("a claim was not renewed", error=type(error).__name__)
+        else:
+            lease.claim_due = self._engine.clock.elapsed() + timing.claim / 3

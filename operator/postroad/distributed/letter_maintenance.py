@@ -1,0 +1,88 @@
+"""Dead letters in upkeep: burials and requeues that stopped half way are finished, and letters that
+are older than their lifetime are discarded, with their bytes.
+
+Of all processes one goes over the letters; its claim is the timetable. Source: ADR 0025.
+"""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from uuid import UUID
+
+from postroad.distributed import dead_letters
+from postroad.distributed.discard import discard_letter
+from postroad.distributed.engine import Engine
+from postroad.distributed.mail_errors import Troubles
+from postroad.distributed.requeue import requeue_letter
+from postroad.domain.identifiers import moment_of
+from postroad.ports.view import DeadLetter
+from postroad.telemetry import metrics
+
+CLAIM_ID = UUID(int=3)
+"""What is claimed to go over the letters: no turn has this id."""
+
+EVERY = timedelta(minutes=10)
+"""From one pass to the next; after a pass that took long, ten times as long as it took."""
+
+
+class LetterTending:
+    """Goes over the dead letters now and then."""
+
+    def __init__(self, engine: Engine, owner: UUID) -> None:
+        self._engine = engine
+        self._owner = owner
+        self._due = timedelta(0)
+
+    async def run(self) -> None:
+        """Go over all letters if it is time, and no other process does. Raises: as
+        `Tending.run`."""
+        engine, began = self._engine, self._engine.clock.elapsed()
+        if began < self._due:
+            return
+        undecodable = metrics.UNDECODABLE.labels(engine.label, "letter")
+        if not await engine.view.claim(CLAIM_ID, self._owner, EVERY):
+            undecodable.set(0)  # the process that goes over them counts them
+            self._due = began + EVERY
+            return
+        undecodable.set(await self._pass())
+        now = engine.clock.elapsed()
+        pause = max(EVERY, 10 * (now - began))
+        await engine.view.claim(CLAIM_ID, self._owner, pause)
+        self._due = now + pause
+
+    async def _pass(self) -> int:
+        """Tend each letter; return how many cannot be decoded."""
+        troubles, undecodable = Troubles(self._engine), 0
+        async for letter in self._engine.view.buried():
+            if not letter.is_decoded:
+                undecodable += 1
+                continue
+            with troubles.of(letter.enqueue_id):
+                await self._tend(letter)
+        troubles.check()
+        troubles.end()
+        return undecodable
+
+    async def _tend(self, letter: DeadLetter) -> None:
+        engine, turn = self._engine, letter.turn
+        if letter.requeued_as is not None:
+            await requeue_letter(engine, letter)
+        elif self._is_over(letter):
+            await self._expire(letter)
+        elif turn is not None:
+            limits = await engine.bearings.limits()
+            if not limits.have_passed(turn.key.slice_start):
+                mark = await engine.view.mark(turn.key)
+                if mark is None or not dead_letters.is_rejected(mark):
+                    await dead_letters.finish(engine, turn)
+
+    def _is_over(self, letter: DeadLetter) -> bool:
+        """Whether a letter is older than its lifetime. The clock that it was dated by may have been
+        wrong; an id is made by a right one."""
+        since = max(letter.died_at, moment_of(letter.enqueue_id))
+        return self._engine.clock.now() - since > self._engine.dead_letter_lifetime
+
+    async def _expire(self, letter: DeadLetter) -> None:
+        await self._engine.bearings.check_clock()
+        if await discard_letter(self._engine, letter):
+            metrics.EXPIRED.labels(self._engine.label).inc()

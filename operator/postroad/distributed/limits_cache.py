@@ -1,0 +1,146 @@
+"""Where this process stands in time: the limits it last read, and its clock against the view's.
+
+The view's time is what most of its hosts agree on (`domain.clocks`). Between two readings the
+elapsed time is added to it, so that a wall clock that steps is noticed at its next use.
+Limits may be used for less than one lease after they were read, because cleanup waits a full lease
+between moving browse start and deleting marks: whoever finds no mark knows the browse start that
+explains it. Source: 001; invariants 4 and 7.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from postroad.distributed.timing import Timing
+from postroad.domain.clocks import judge
+from postroad.errors import ClockSkew, ServerError, ViewUnavailable
+from postroad.ports.clock import Clock
+from postroad.ports.view import Limits, View
+
+
+@dataclass(frozen=True, slots=True)
+class ViewTime:
+    """The view's time: `origin`, give or take `doubt`, when the elapsed time was zero."""
+
+    at: timedelta
+    origin: datetime
+    doubt: timedelta
+
+
+@dataclass(frozen=True, slots=True)
+class Fix:
+    """What one reading gave. `at` is the elapsed time before it began. `time` is None when most of
+    the view's hosts did not agree for a lease."""
+
+    at: timedelta
+    limits: Limits
+    time: ViewTime | None
+
+
+class Bearings:
+    """Reads limits and the view's clock when needed; a reader refreshes them for all."""
+
+    def __init__(self, view: View, clock: Clock, timing: Timing) -> None:
+        self._view = view
+        self._clock = clock
+        self._timing = timing
+        self._fix: Fix | None = None
+        self._reading = asyncio.Lock()
+        self._attempt = self._failed = 0  # numbers of readings
+
+    async def limits(self) -> Limits:
+        """Return limits read less than a lease ago, most often without I/O. Raises: ViewError."""
+        return (await self.fix()).limits
+
+    async def check_clock(self) -> None:
+        """Refuse to make ids with a clock that is too far from the view's. Raises: ClockSkew,
+        ViewError."""
+        time = await self._time()
+        apart = abs(self._clock.now() - time.origin - self._clock.elapsed())
+        # Only what is beyond doubt counts.
+        if apart - time.doubt > self._timing.skew:
+            raise ClockSkew(f"the local clock is {apart} from the view's clock")
+
+    async def earliest_now(self) -> datetime:
+        """Return the view's time or the local clock's, whichever is earlier. Raises: ClockSkew when
+        the view's hosts do not agree on the time, ViewError."""
+        return min(await self.view_now(), self._clock.now())
+
+    async def view_now(self) -> datetime:
+        """Return the view's time. Raises: as `earliest_now`."""
+        time = await self._time()
+        return time.origin + self._clock.elapsed() - time.doubt
+
+    async def _time(self) -> ViewTime:
+        time = (await self.fix()).time
+        if time is None:
+            raise ClockSkew(
+                "most hosts of the view do not agree on the time",
+                hint="synchronise the clocks of the Cassandra hosts (NTP)",
+            )
+        return time
+
+    async def refresh(self) -> Limits:
+        """Read anew. Raises: ViewError."""
+        async with self._reading:
+            return (await self._read()).limits
+
+    async def fix(self) -> Fix:
+        """Return what was read less than a lease ago, most often without I/O. Raises: ViewError."""
+        fix = self._fix
+        if fix is not None and self._age(fix) < self._timing.lease / 3:
+            return fix
+        waits_for = self._attempt if self._reading.locked() else None
+        async with self._reading:
+            fix = self._fix
+            if fix is not None and self._age(fix) < self._timing.lease / 3:
+                return fix
+            try:
+                if waits_for is not None and self._failed >= waits_for:
+                    # Each trying for himself, one after the other, the last would wait for hours.
+                    raise ViewUnavailable("the limits could not be read")
+                return await self._read()
+            except ServerError as error:
+                # The old reading is good for the rest of its lease; half of it is left to those
+                # who compare it with marks they read later.
+                if error.transient and fix is not None and self._age(fix) < self._timing.lease / 2:
+                    return fix
+                raise
+
+    def is_good(self, fix: Fix) -> bool:
+        """Return whether a reading may still be acted on: no mark that it cannot explain was
+        cleaned before now."""
+        return self._age(fix) < self._timing.lease
+
+    def check(self, fix: Fix) -> None:
+        """Refuse to act on marks that were read after these limits when a suspension, or a slow
+        view, made the limits too old to explain a missing mark. Raises: ViewUnavailable."""
+        if not self.is_good(fix):
+            raise ViewUnavailable("the limits are older than a lease: read them again")
+
+    def _age(self, fix: Fix) -> timedelta:
+        return self._clock.elapsed() - fix.at
+
+    async def _read(self) -> Fix:
+        self._attempt += 1
+        try:
+            return await self._read_once()
+        except ServerError:
+            self._failed = self._attempt
+            raise
+
+    async def _read_once(self) -> Fix:
+        at = self._clock.elapsed()
+        limits = await self._view.limits()
+        judged = judge(await self._view.server_times())
+        now = self._clock.elapsed()
+        if judged is not None:
+            time: ViewTime | None = ViewTime(now, judged.time - now, judged.doubt)
+        else:
+            time = self._fix.time if self._fix is not None else None
+            if time is not None and now - time.at >= self._timing.lease:
+                time = None
+        self._fix = Fix(at, limits, time)
+        return self._fix

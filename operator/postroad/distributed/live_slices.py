@@ -1,0 +1,113 @@
+"""Where mail may wait: the slices from browse start on, less those that are drained or empty.
+
+What goes over waiting mail goes over these, so it costs requests for the slices in which mail
+waits, not for the time since the oldest of them: a drained slice is left out by its record, and
+empty ones are recognised many at a time. Nothing here holds more than `TOGETHER` partitions,
+however long ago browse start is.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import AsyncIterator, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from postroad.distributed.engine import Engine
+from postroad.domain.slices import Partition, slices_between
+from postroad.ports.view import ClosedSlice
+
+TOGETHER = 100
+"""Partitions that one request asks about. Cassandra reads each of them, nearly always without the
+disk, and holds the answers of all together."""
+
+
+@dataclass(frozen=True, slots=True)
+class Slice:
+    """A slice as the present configurations divide it, and the record of its close."""
+
+    start: datetime
+    buckets: int
+    closed: ClosedSlice | None = None
+
+    @property
+    def partitions(self) -> list[Partition]:
+        return [Partition(self.start, bucket) for bucket in range(self.buckets)]
+
+
+@dataclass(frozen=True, slots=True)
+class LiveSlice:
+    """A slice that is not drained, and its partitions that have rows, in order."""
+
+    start: datetime
+    partitions: list[Partition]
+    closed: ClosedSlice | None
+
+
+def readable(engine: Engine, first: datetime, last: datetime) -> Iterator[tuple[datetime, int]]:
+    """Yield the slices from `first` to `last` with their numbers of buckets, in order, under every
+    configuration that rows may have been written with. Raises: ConfigurationStale."""
+    reading = engine.configuration.effective().reading
+    return _merged([_sliced(first, last, each.slice_window, each.bucket_count) for each in reading])
+
+
+def _sliced(
+    first: datetime, last: datetime, window: timedelta, buckets: int
+) -> Iterator[tuple[datetime, int]]:
+    return ((start, buckets) for start in slices_between(first, last, window))
+
+
+def _merged(streams: list[Iterator[tuple[datetime, int]]]) -> Iterator[tuple[datetime, int]]:
+    """A start that several configurations share has the most of their buckets."""
+    known: tuple[datetime, int] | None = None
+    for start, buckets in heapq.merge(*streams):
+        if known is not None and known[0] != start:
+            yield known
+        known = (start, buckets)  # of equal starts the one with the most buckets comes last
+    if known is not None:
+        yield known
+
+
+async def standing(engine: Engine, first: datetime, last: datetime) -> AsyncIterator[Slice]:
+    """Yield every slice from `first` to `last`, in order, with the record of its close.
+    Raises: ViewError, ConfigurationStale."""
+    records = engine.view.closed_slices(first)
+    record = await anext(records, None)
+    for start, buckets in readable(engine, first, last):
+        while record is not None and record.slice_start < start:
+            record = await anext(records, None)
+        is_closed = record is not None and record.slice_start == start
+        yield Slice(start, buckets, record if is_closed else None)
+
+
+async def live_slices(engine: Engine, first: datetime, last: datetime) -> AsyncIterator[LiveSlice]:
+    """Yield the slices from `first` to `last` in which mail may wait, in order: not drained, and
+    with rows when they were looked at, which is after the call. A row that comes later is that of
+    a mail which was not there yet, or which waited under another row.
+    Raises: ViewError, ConfigurationStale."""
+    together: list[Slice] = []
+    asked = 0
+    async for each in standing(engine, first, last):
+        if each.closed is not None and each.closed.drained:
+            continue
+        together.append(each)
+        asked = max(asked, each.buckets)
+        if len(together) * asked >= TOGETHER:
+            for live in await with_rows(engine, together):
+                yield live
+            together, asked = [], 0
+    for live in await with_rows(engine, together):
+        yield live
+
+
+async def with_rows(engine: Engine, slices: Sequence[Slice]) -> list[LiveSlice]:
+    """Return those of a few slices that have rows, in their order. Raises: ViewError."""
+    if not slices:
+        return []
+    buckets = max(each.buckets for each in slices)
+    occupied = await engine.view.occupied([each.start for each in slices], buckets)
+    found = (
+        LiveSlice(each.start, [part for part in each.partitions if part in occupied], each.closed)
+        for each in slices
+    )
+    return [each for each in found if each.partitions]

@@ -1,0 +1,133 @@
+"""`DistributedQueue`: the port `MailQueue`, each operation from its module."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping
+from datetime import datetime, timedelta
+from uuid import UUID
+
+from postroad.distributed import administration, requeue
+from postroad.distributed.ages import AgesCache
+from postroad.distributed.audit import Orphan, audit
+from postroad.distributed.browse import browse
+from postroad.distributed.browse_start import Advancing
+from postroad.distributed.dequeue import dequeue
+from postroad.distributed.discard import discard
+from postroad.distributed.engine import Engine, Parts
+from postroad.distributed.enqueue import enqueue
+from postroad.distributed.items import DistributedItem
+from postroad.distributed.leases import Leases
+from postroad.distributed.maintenance import Upkeep
+from postroad.distributed.opening import create, open_existing
+from postroad.distributed.purge import purge
+from postroad.distributed.remove import remove
+from postroad.distributed.size import SizeCache
+from postroad.domain.mail import Mail
+from postroad.domain.selection import Selector
+from postroad.ports.mail_queue import NO_DELAY, MailView, Sizes
+
+
+class DistributedQueue:
+    """One handle on a queue. Make it with `open`."""
+
+    def __init__(self, parts: Parts) -> None:
+        self._engine = Engine(parts)
+        advancing = Advancing(self._engine)
+        self._engine.on_ending = advancing.draw
+        self._upkeep = Upkeep(self._engine, advancing)
+        self._leases = Leases(self._engine)
+        self._sizes = SizeCache(self._engine)
+        self._ages = AgesCache(self._engine)
+
+    @classmethod
+    async def open(cls, parts: Parts, *, create_missing: bool = False) -> DistributedQueue:
+        """Return an open queue. Raises: QueueNotFound, ServerError."""
+        queue = cls(parts)
+        if create_missing:
+            await create(queue._engine)
+        else:
+            await open_existing(queue._engine)
+        return queue
+
+    @property
+    def name(self) -> str:
+        return str(self._engine.name)
+
+    async def enqueue(self, mail: Mail, delay: timedelta = NO_DELAY) -> UUID:
+        return await enqueue(self._engine, mail, delay)
+
+    def has_room(self, size_bytes: int) -> bool:
+        return True  # how much is free in its servers it cannot know
+
+    def dequeue(self, prefetch: int = 10) -> AsyncIterator[DistributedItem]:
+        return dequeue(self._engine, self._leases, prefetch)
+
+    def browse(self, selector: Selector | None = None) -> AsyncIterator[MailView]:
+        return browse(self._engine, selector)
+
+    async def size(self) -> Sizes:
+        return await self._sizes.get()
+
+    async def ages(self) -> Mapping[str, Mapping[timedelta, int]]:
+        return await self._ages.get()
+
+    async def remove(self, selector: Selector) -> int:
+        return await remove(self._engine, selector)
+
+    async def purge(self) -> int:
+        return await purge(self._engine)
+
+    async def flush(self, selector: Selector) -> int:
+        return await administration.change(self._engine, selector, administration.flushed)
+
+    async def hold(self, selector: Selector) -> int:
+        return await administration.change(self._engine, selector, administration.held)
+
+    async def release(self, selector: Selector) -> int:
+        return await administration.change(self._engine, selector, administration.released)
+
+    def dead_letters(self, selector: Selector | None = None) -> AsyncIterator[MailView]:
+        return requeue.dead_letters(self._engine, selector)
+
+    async def requeue(self, selector: Selector) -> int:
+        return await requeue.requeue(self._engine, selector)
+
+    async def discard(self, selector: Selector) -> int:
+        return await discard(self._engine, selector)
+
+    async def republish(self, older_than: timedelta) -> int:
+        decide = administration.republished(older_than)
+        return await administration.change(self._engine, Selector.all(), decide)
+
+    async def maintain(self) -> None:
+        await self._upkeep.round()
+
+    async def accept_loss(self, first: datetime, last: datetime | None = None) -> None:
+        """Go on without rows that vanished from the closed slice that starts at `first`, or from
+        those that start from then to `last`. See `Upkeep.accept_loss`."""
+        self._sizes.forget()
+        self._ages.forget()
+        await self._upkeep.accept_loss(first, last or first)
+
+    def audit(self, *, repair: bool = False, adopt: bool = False) -> AsyncIterator[Orphan]:
+        """Yield the objects that have no mail any more; with `repair` they are deleted. Upkeep does
+        the same by and by. With `adopt` this view becomes the owner of the bucket's bytes first.
+        Raises: BucketNotOwned, ServerError, ClockSkew, ConfigurationStale."""
+        return audit(self._engine, repair=repair, adopt=adopt)
+
+    async def close(self) -> None:
+        if self._engine.closed:
+            return
+        self._engine.closed = True  # first: nothing new may slip in behind what is waited for
+        await self._engine.finish_background()
+        await self._leases.close()
+        await self._engine.broker.close()
+        await self._engine.blobs.close()
+        for each in self._engine.owned:
+            await each.close()
+
+    async def __aenter__(self) -> DistributedQueue:
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        await self.close()

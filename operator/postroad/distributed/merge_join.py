@@ -1,0 +1,55 @@
+"""Rows of a partition with the marks of their turns."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from typing import Generic, TypeVar
+from uuid import UUID
+
+from postroad.domain.entries import Mark
+from postroad.domain.identifiers import FIRST
+from postroad.domain.slices import Partition
+from postroad.ports.marks import Signs
+from postroad.ports.view import View
+
+V = TypeVar("V")
+
+
+async def with_marks(
+    view: View,
+    partition: Partition,
+    rows: AsyncIterator[V],
+    id_of: Callable[[V], UUID],
+    after: UUID | None = None,
+    signs: Signs | None = None,
+) -> AsyncIterator[tuple[V, Mark | None]]:
+    """Join rows, or what was read of them, with their marks: both come in the order of ids.
+
+    A page of marks can be older than the page of rows it meets: then a turn that just ended is
+    seen waiting, never the other way round. The line of a purge is older than the marks, read just
+    before them if the caller has no signs: what has no mark behind it never gets one that says
+    more.
+    """
+    found = Ascending(view.marks(partition, after))
+    async for row in rows:
+        if signs is None:
+            signs = await view.signs(partition)
+        enqueue_id = id_of(row)
+        own = await found.at(enqueue_id)
+        by_line = signs.line.mark_of(enqueue_id) if signs.line is not None else None
+        yield row, own or by_line
+
+
+class Ascending(Generic[V]):
+    """Looks ids up that come in their order, in what is read in the order of ids too."""
+
+    def __init__(self, items: AsyncIterator[tuple[UUID, V]]) -> None:
+        """Nothing is read before the first look."""
+        self._items = items
+        self._head: tuple[UUID, V | None] | None = (FIRST, None)
+
+    async def at(self, enqueue_id: UUID) -> V | None:
+        """Return what there is under an id, None when nothing is."""
+        while self._head is not None and self._head[0] < enqueue_id:
+            self._head = await anext(self._items, None)
+        return self._head[1] if self._head is not None and self._head[0] == enqueue_id else None

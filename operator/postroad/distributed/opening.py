@@ -1,0 +1,49 @@
+"""Opening a queue: its limits say whether it was ever created."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+from postroad.distributed import ownership
+from postroad.distributed.engine import Engine
+from postroad.domain.slices import slice_of
+from postroad.errors import BucketNotOwned, QueueNotFound, ServerError
+
+MOST_RACING = timedelta(minutes=10)
+"""Several may create a queue at once; each sets its limits this much earlier than its own now."""
+
+
+async def create(engine: Engine) -> None:
+    """Create what is missing of a queue whose tables exist. Idempotent. Raises: ServerError,
+    ConfigurationError, ClockSkew."""
+    await engine.broker.declare()
+    await engine.blobs.create()
+    await begin(engine)
+    try:
+        await ownership.check(engine)
+    except BucketNotOwned as error:  # mail is stored and delivered all the same
+        engine.log.error("the bucket's bytes will not be audited", error=error.explain())
+    except ServerError as error:  # the first audit makes sure of it
+        engine.log.debug("the bucket's owner is not known yet", error=error.explain())
+
+
+async def begin(engine: Engine) -> None:
+    """Set the limits of a queue that has none yet: from then on it exists. Idempotent.
+
+    A clock that is ahead would put browse start before mail that is still to come, so it is
+    checked as for every other write. Raises: ServerError, ConfigurationError, ClockSkew.
+    """
+    limits = await engine.bearings.refresh()
+    if limits.browse_start is None:
+        await engine.bearings.check_clock()
+        window = engine.configuration.effective().writing.slice_window
+        start = slice_of(await engine.bearings.earliest_now() - MOST_RACING, window)
+        await engine.view.advance(browse_start=start, content_start=start)
+        await engine.bearings.refresh()
+
+
+async def open_existing(engine: Engine) -> None:
+    """Raises: QueueNotFound when the queue was never created; ServerError."""
+    limits = await engine.bearings.refresh()
+    if limits.browse_start is None:
+        raise QueueNotFound(f"the queue {engine.name} was never created")

@@ -1,0 +1,185 @@
+"""Remove: a mark that wins, then the bytes. The message finds the mark when it comes."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import defaultdict
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass
+from datetime import datetime
+from functools import partial
+from uuid import UUID
+
+from postroad.distributed.backoff import persist
+from postroad.distributed.browse import Waiting, waiting
+from postroad.distributed.concurrency import TRIES, count
+from postroad.distributed.endings import came_too_late, delete_bytes, end, was_cleaned
+from postroad.distributed.engine import Engine
+from postroad.distributed.replacement import (
+    choose_successor_anew,
+    hand_down_delivery,
+    insert_successor,
+    replacement_of,
+    withdraw_given_up,
+)
+from postroad.domain.entries import Ending, EndingKind, Mark, Traits, Turn
+from postroad.domain.selection import Selector
+from postroad.domain.slices import Partition, TurnKey
+from postroad.errors import ViewUnavailable
+
+TOGETHER = 100
+"""Mails of one partition that one lightweight transaction ends."""
+
+MOST_DOMAINS = 20
+"""Of a mail that shares a transaction with others: its mark repeats them all."""
+
+
+@dataclass(slots=True)
+class _Removal:
+    """One removal of some mails. A mark with its ending is its own once an answer was lost; before
+    that, another process removed the mail in the same millisecond."""
+
+    ending: Ending
+    is_unsure: bool = False
+
+    @classmethod
+    def now(cls, engine: Engine) -> _Removal:
+        return cls(Ending(EndingKind.REMOVED, engine.clock.now()))
+
+    async def persist(self, engine: Engine, work: Callable[[], Awaitable[bool]]) -> bool:
+        """Do work that ends turns by this removal; again where the view does not answer in time.
+        Raises: as `backoff.persist`."""
+
+        async def tried() -> bool:
+            try:
+                return await work()
+            except ViewUnavailable:
+                self.is_unsure = True
+                raise
+
+        return await persist(engine.backoff(), TRIES, tried)
+
+    def made(self, mark: Mark) -> bool:
+        """Return whether a mark that stands there is of this removal."""
+        return self.is_unsure and mark.ending == self.ending
+
+
+async def remove(engine: Engine, selector: Selector) -> int:
+    """Remove the selected mails that wait now; return how many. Raises: InvalidInput, ViewError."""
+    selector.require_purpose()
+    engine.check_open()
+    return await remove_after(engine, None, selector, engine.clock.now())
+
+
+async def remove_after(
+    engine: Engine, after: UUID | None, selector: Selector, accepted_by: datetime
+) -> int:
+    """Remove the selected mails with a turn after an id, if they were accepted by a moment of this
+    process' clock (by a tolerated clock it may have been later); return how many.
+    Raises: ViewError."""
+    latest = accepted_by + engine.timing.apart
+    found = (
+        each async for each in waiting(engine, selector, after) if each.turn.accepted_at <= latest
+    )
+    # Transactions on one partition would only get into each other's way.
+    locks: defaultdict[Partition, asyncio.Lock] = defaultdict(asyncio.Lock)
+
+    async def together(batch: list[Waiting]) -> int:
+        removal = _Removal.now(engine)
+        return await _remove_together(engine, batch, removal, locks[batch[0].row.key.partition])
+
+    return await count(_by_partition(found), together)
+
+
+async def _by_partition(found: AsyncIterator[Waiting]) -> AsyncIterator[list[Waiting]]:
+    """Gather mails by the partition of their rows; one that is changing its turn, or
+    is large, stays alone."""
+    gathered: dict[Partition, list[Waiting]] = {}
+    async for each in found:
+        partition = each.row.key.partition
+        if any(other.slice_start != partition.slice_start for other in gathered):
+            for batch in gathered.values():
+                yield batch
+            gathered = {}
+        if each.mark is not None or len(each.row.traits.domains) > MOST_DOMAINS:
+            yield [each]
+            continue
+        gathered.setdefault(partition, []).append(each)
+        if len(gathered[partition]) == TOGETHER:
+            yield gathered.pop(partition)
+    for batch in gathered.values():
+        yield batch
+
+
+async def _remove_together(
+    engine: Engine, batch: list[Waiting], removal: _Removal, lock: asyncio.Lock
+) -> int:
+    """Remove waiting mails of one partition. If one of them ended meanwhile, none was ended by the
+    transaction: it is looked for by halves. Before browse start all are looked at one by one. So
+    are those of a transaction that was carried out and whose answer was lost."""
+    if len(batch) == 1:
+        work = partial(remove_turn, engine, batch[0].row, batch[0].mark, removal)
+        async with lock:
+            return await removal.persist(engine, work)
+    ended = [(each.row.key, removal.ending, each.row.traits) for each in batch]
+    async with lock:
+        were_ended = await removal.persist(engine, partial(_end_together, engine, ended))
+    if were_ended:
+        await delete_bytes(engine, [each.row.blob_key for each in batch])
+        for _ in batch:
+            engine.on_ending()
+        return len(batch)
+    middle = len(batch) // 2
+    first = await _remove_together(engine, batch[:middle], removal, lock)
+    return first + await _remove_together(engine, batch[middle:], removal, lock)
+
+
+async def _end_together(engine: Engine, ended: list[tuple[TurnKey, Ending, Traits]]) -> bool:
+    """End turns of one partition. As `endings.end`: nothing follows from it in a slice that was
+    passed meanwhile."""
+    slice_start = ended[0][0].slice_start
+    if (await engine.bearings.limits()).have_passed(slice_start):
+        return False
+    if not await engine.view.end_together(ended):
+        return False
+    return not (await engine.view.limits()).have_passed(slice_start)
+
+
+async def remove_turn(
+    engine: Engine, turn: Turn, mark: Mark | None = None, removal: _Removal | None = None
+) -> bool:
+    """Remove a mail, starting from one of its turns; go on to its successors if it has some.
+
+    Returns whether it is removed by this call; False when it ended before.
+    """
+    removal = removal or _Removal.now(engine)
+    if mark is None:
+        mark = await end(engine, turn, removal.ending)
+        # An own mark whose answer was lost counts as `endings.end` counts one that was answered.
+        if mark is None or (removal.made(mark) and not await came_too_late(engine, turn.key)):
+            await delete_bytes(engine, [turn.blob_key])
+            engine.on_ending()
+            return True
+    if mark.ending is None or mark.ending.kind is not EndingKind.REPLACED:
+        return False
+    successor, change = replacement_of(mark)
+    if not mark.published:
+        await withdraw_given_up(engine, turn, change)
+    if mark.delivered_at is not None:
+        await hand_down_delivery(engine, turn, mark)
+        return False
+    new = turn.with_change(successor, change)
+    if mark.published:
+        return await remove_turn(engine, new, removal=removal)
+    if await was_cleaned(engine, turn.key):
+        return False
+    # Its row comes first, so that the mark that ends it is not without one.
+    if not await insert_successor(engine, new):
+        # Published, the mark would end late mail: as in `finish`, it needs a fresh successor.
+        await choose_successor_anew(engine, turn, successor, change)
+        return await remove_turn(engine, turn, await engine.view.mark(turn.key), removal)
+    # No message is needed any more: the replacement is finished by its successor's end.
+    removed = await remove_turn(engine, new, removal=removal)
+    if not await engine.view.mark_published(turn.key, successor.enqueue_id):
+        return await remove_turn(engine, turn, await engine.view.mark(turn.key), removal) or removed
+    return removed

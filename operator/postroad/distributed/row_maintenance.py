@@ -1,0 +1,184 @@
+"""Waiting mail that nobody else would look after: rows about to expire, replacements that stopped,
+mails without a message.
+
+A row is rolled forward at half its lifetime, so that tables may forget rows by age. The lifetime is
+asked for in each round, and each row says its own: both may be changed while processes run. A few
+mails that wait alone in an old slice are rolled forward early, for they would hold back browse
+start, and everything that goes over waiting mail would go over the time since then. A
+replacement whose process died is normally finished by the old turn's message; a held mail has none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from datetime import datetime, timedelta
+from uuid import UUID
+
+from postroad.distributed import replacement
+from postroad.distributed.browse import Waiting, waiting
+from postroad.distributed.concurrency import count
+from postroad.distributed.engine import Engine
+from postroad.distributed.items import FINISHED
+from postroad.distributed.lost_messages import Orphans
+from postroad.distributed.mail_errors import Troubles, note
+from postroad.distributed.set_aside import SetAside
+from postroad.domain.entries import Change, Ending, EndingKind, Traits, Turn, UndecodableRow
+from postroad.domain.lifetimes import is_half_over
+from postroad.domain.lost_messages import Look
+from postroad.errors import Undecodable
+from postroad.ports.view import FOREVER
+from postroad.telemetry import metrics
+
+EVERY = timedelta(minutes=10)
+"""All waiting mail is gone over this often; much less than half of any row's lifetime."""
+
+FEW = 10
+"""Mails of one old slice that are rolled forward early. For more the slice is kept: a slice costs
+each round, size and browse a few requests, a mail that is rolled forward some ten."""
+
+OLD_SLICES = 100
+OLD = timedelta(hours=1)
+"""A slice is old after this number of slices, and never sooner than this time."""
+
+
+class Tending:
+    """Goes over waiting mail now and then."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._orphans = Orphans(engine)
+        self._due = timedelta(0)
+
+    async def run(self) -> None:
+        """Tend if it is time. Raises: ServerError, ConfigurationStale; and, after all had their
+        turn, the first error of single mails, when there were very many."""
+        now = self._engine.clock.elapsed()
+        if now < self._due:
+            return
+        lifetime = await self._engine.row_lifetime() or FOREVER
+        troubles = Troubles(self._engine)
+
+        async def keep(row: UndecodableRow) -> None:
+            with troubles.of(row.enqueue_id):
+                await self._keep(row, lifetime)
+
+        aside = SetAside(self._engine, keep)
+        look = await self._orphans.look()
+
+        async def tend(each: Waiting) -> int:
+            with troubles.of(each.row.enqueue_id):
+                await self._tend(each)
+            return 1
+
+        await count(self._to_be_tended(look, lifetime, aside), tend)
+        await self._orphans.heal(look, troubles)
+        aside.publish()
+        troubles.check()
+        self._due = now + EVERY
+        troubles.end()
+
+    async def _to_be_tended(
+        self, look: Look, lifetime: timedelta, aside: SetAside
+    ) -> AsyncIterator[Waiting]:
+        """Go over everything that waits, and yield what something has to be done about."""
+        engine, now = self._engine, self._engine.clock.now()
+        alone = _Alone(now, engine.configuration.effective().writing.slice_window)
+        async for each in waiting(engine, aside=aside):
+            if each.mark is None:
+                look.see(each.row)
+            for lonely in alone.go_on(each.row.key.slice_start):
+                yield lonely
+            if _needs_tending(each, now, lifetime, engine.timing.grace):
+                yield each
+            else:
+                alone.see(each)
+        for lonely in alone.end():
+            yield lonely
+
+    async def _tend(self, each: Waiting) -> None:
+        if each.mark is not None:
+            await replacement.finish(self._engine, each.row, each.mark)
+        else:
+            await self._roll_forward(each.row)
+
+    async def _roll_forward(self, row: Turn) -> None:
+        engine = self._engine
+        await self._keep_records(row.mail_id)
+        standing = await replacement.replace(engine, row, Change.nothing(row))
+        if standing is None:
+            metrics.ROLLED_FORWARD.labels(engine.label).inc()
+
+    async def _keep(self, row: UndecodableRow, lifetime: timedelta) -> None:
+        """A row that is set aside cannot be given a new turn. It is written again as it is stored,
+        for a release that can decode it; but not where cleanup may be about to delete it."""
+        engine = self._engine
+        if row.remaining is not None and row.remaining > lifetime / 2:
+            return
+        if not (await engine.bearings.limits()).have_passed(row.key.slice_start):
+            if row.mail_id is not None:
+                await self._keep_records(row.mail_id)
+            await engine.view.renew_row(row.key)
+            await self._end_if_passed(row)
+
+    async def _end_if_passed(self, row: UndecodableRow) -> None:
+        """End a row that browse start passed before it was renewed: every row there was over, and
+        its mark may be cleaned away. The machine was paused meanwhile, or the process suspended,
+        and without a mark the row that is back is taken for late mail. The limits are read from the
+        view, because a pause leaves cached ones looking fresh (ADR 0016)."""
+        view = self._engine.view
+        passed = (await view.limits()).have_passed(row.key.slice_start)
+        if passed and await view.row(row.key) is not None:
+            ending = Ending(EndingKind.WITHDRAWN, self._engine.clock.now())
+            await view.end(row.key, ending, Traits(()))
+
+    async def _keep_records(self, mail_id: UUID) -> None:
+        """The records of who is finished are written anew: they have the same lifetime as rows, and
+        a mail that is held for longer needs them when it is released."""
+        try:
+            records = (await self._engine.view.records(mail_id)).values()
+        except Undecodable:
+            note(self._engine, mail_id)  # the row is kept all the same: without it the mail is lost
+            return
+        finished = tuple(record for record in records if record.outcome.kind in FINISHED)
+        if finished:
+            await self._engine.view.record(mail_id, finished)
+
+
+def _needs_tending(each: Waiting, now: datetime, lifetime: timedelta, grace: timedelta) -> bool:
+    """Whether a replacement stopped half way, or a row grows old."""
+    if each.mark is not None:
+        return each.mark.ending is not None and now - each.mark.ending.at > grace
+    return is_half_over(now - each.row.enqueued_at, each.row.remaining, lifetime)
+
+
+class _Alone:
+    """Finds the mails that wait alone in old slices, as all that waits is gone over in order. Those
+    that are due soon are no reason: they go by themselves, and may be in a consumer's hands."""
+
+    def __init__(self, now: datetime, window: timedelta) -> None:
+        self._before = now - max(OLD_SLICES * window, OLD)
+        self._soon = now + EVERY
+        self._slice: datetime | None = None
+        self._found: list[Waiting] = []
+        self._stays = False
+
+    def go_on(self, slice_start: datetime) -> list[Waiting]:
+        """Say which slice is read now; return who was alone in the one before."""
+        if slice_start == self._slice:
+            return []
+        found = self.end()
+        self._slice, self._found = slice_start, []
+        self._stays = slice_start >= self._before
+        return found
+
+    def see(self, each: Waiting) -> None:
+        """Take in a mail of this slice."""
+        due_at = each.row.due_at
+        is_idle = each.row.held or (due_at is not None and due_at > self._soon)
+        self._stays |= each.mark is not None or not is_idle or len(self._found) == FEW
+        if not self._stays:
+            self._found.append(each)
+
+    def end(self) -> list[Waiting]:
+        """Return who was alone in the last slice."""
+        return [] if self._stays else self._found

@@ -1,0 +1,70 @@
+"""What the view holds and this release cannot decode: set aside, alarmed, in the way of nothing.
+
+A row that is set aside still counts as live and keeps its slice; browsing and bulk operations leave
+it out. A turn whose ending is unknown is over, and keeps its slice too. Source: ADR 0017.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Awaitable, Callable
+
+from postroad.distributed.engine import Engine
+from postroad.domain.entries import Mark, UndecodableRow
+from postroad.domain.slices import TurnKey
+from postroad.telemetry import metrics
+
+MOST = 20
+"""What is set aside that one pass puts in the log by name; the rest is only counted there."""
+
+ROW, MARK = "row", "mark"
+
+
+class SetAside:
+    """What one pass over the view met. `keep` is awaited with every row that waits."""
+
+    def __init__(
+        self, engine: Engine, keep: Callable[[UndecodableRow], Awaitable[None]] | None = None
+    ) -> None:
+        self._engine = engine
+        self._keep = keep
+        self._counts: Counter[str] = Counter()
+
+    async def row(self, row: UndecodableRow, mark: Mark | None) -> None:
+        """Take note of a row, unless its mark says that nothing waits under it."""
+        if mark is not None and mark.is_unknown:
+            self.mark(row.key)
+        elif mark is None or mark.is_live:
+            self._note(ROW, row.key, row.reason)
+            if self._keep is not None and mark is None:
+                await self._keep(row)
+
+    def mark(self, key: TurnKey) -> None:
+        """Take note of a mark whose ending is unknown, or whose change makes no turn."""
+        self._note(MARK, key, "unknown ending")
+
+    def end(self) -> None:
+        """Say how much there was, after the last."""
+        if self._counts:
+            self._engine.log.warning(
+                "what this release cannot decode was left out; another release of postroad wrote"
+                " it, or a person",
+                rows=self._counts[ROW],
+                marks=self._counts[MARK],
+            )
+
+    def publish(self) -> None:
+        """Show what there was as metrics: of a pass over everything."""
+        for what in (ROW, MARK):
+            metrics.UNDECODABLE.labels(self._engine.label, what).set(self._counts[what])
+
+    def _note(self, what: str, key: TurnKey, reason: str) -> None:
+        self._counts[what] += 1
+        if self._counts[what] <= MOST:
+            self._engine.log.error(
+                f"a {what} cannot be decoded and is set aside",
+                slice=key.slice_start.isoformat(),
+                bucket=key.bucket_id,
+                enqueue_id=str(key.enqueue_id),
+                error=reason,
+            )

@@ -1,0 +1,174 @@
+"""Size: rows less marks, counted on the servers, partition by partition; no mail is read.
+
+What a purge has passed is not counted at all. A closed slice is counted once, and again when the
+signs of its marks have changed.
+
+Rows less marks is wrong by one for each mark whose row is not there, and for each mail whose
+replacement stopped before its successor's row. Both are looked for where turns ended otherwise than
+by delivery, so that a process that ended between two steps leaves `size` right.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from functools import partial
+
+from postroad.distributed.concurrency import results
+from postroad.distributed.engine import Engine
+from postroad.distributed.live_slices import live_slices
+from postroad.distributed.replacement import replacement_of
+from postroad.domain.entries import Traits
+from postroad.domain.slices import Partition
+from postroad.errors import ViewError
+from postroad.ports.mail_queue import Sizes
+from postroad.ports.marks import Counts, Signs
+from postroad.telemetry import metrics
+
+REMEMBERED = timedelta(hours=1)
+"""How long signs are believed at most: rows that expired leave none, nor does a writer whose clock
+is far off."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Counted:
+    signs: Signs
+    live: Counts
+    until: timedelta
+
+
+class SizeCache:
+    """Counts what waits, and remembers closed slices."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._closed: dict[Partition, _Counted] = {}
+        self._dead_letters = _DeadLetters(engine)
+
+    async def get(self) -> Sizes:
+        """Count the mails that wait. Raises: ViewError, ConfigurationStale."""
+        engine, now = self._engine, self._engine.clock.now()
+        first = (await engine.bearings.refresh()).browse_start
+        if first is None:
+            return Sizes(0, 0, 0, await self._dead_letters.get())
+        self._forget_before(first)
+        counted, dead_letters = await asyncio.gather(
+            self._count_from(first, now), self._dead_letters.get()
+        )
+        return Sizes(counted.total, counted.delayed, counted.held, dead_letters)
+
+    def forget(self) -> None:
+        """Count everything anew the next time."""
+        self._closed.clear()
+        self._dead_letters.forget()
+
+    async def _count_from(self, first: datetime, now: datetime) -> Counts:
+        engine = self._engine
+
+        async def partitions() -> AsyncIterator[tuple[Partition, bool]]:
+            async for live in live_slices(engine, first, now + engine.timing.apart):
+                for partition in live.partitions:
+                    yield partition, live.closed is not None
+
+        total = delayed = held = 0
+        async for each in results(partitions(), partial(self._live, now)):
+            total, delayed, held = total + each.total, delayed + each.delayed, held + each.held
+        return Counts(total, delayed, held)
+
+    async def _live(self, now: datetime, where: tuple[Partition, bool]) -> Counts:
+        """Count a partition, or remember its count: as soon as none of its mails is delayed any
+        more, it only changes with its marks. (A successor that was given up gets its row and its
+        mark at any time; the mark shows.)"""
+        engine = self._engine
+        partition, is_closed = where
+        signs = await engine.view.signs(partition)
+        known = self._closed.get(partition)
+        if known and known.signs == signs and engine.clock.elapsed() < known.until:
+            return known.live
+        live, is_settled = await self._count(partition, signs, now)
+        if (
+            is_closed
+            and is_settled
+            and not live.delayed
+            and signs.settled(now - 3 * engine.timing.skew)
+        ):
+            until = engine.clock.elapsed() + REMEMBERED
+            self._closed[partition] = _Counted(signs, live, until)
+        return live
+
+    async def _count(
+        self, partition: Partition, signs: Signs, now: datetime
+    ) -> tuple[Counts, bool]:
+        """Count what waits, and say whether that can only change together with the signs: a
+        replacement under way ends without a further one.
+
+        Marks are counted first: every mark has its row by then, so no count is ever negative."""
+        view = self._engine.view
+        marks = await view.count_marks(partition, now, signs.purged)
+        rows = await view.count_rows(partition, now, signs.purged)
+        # Only rows that are older than their lifetime can be fewer than their marks, which are
+        # younger.
+        missing, is_settled = await self._missing(partition, signs)
+        more = Counts.of(missing, now)
+        live = Counts(
+            total=max(rows.total - marks.total + more.total, 0),
+            delayed=max(rows.delayed - marks.delayed + more.delayed, 0),
+            held=max(rows.held - marks.held + more.held, 0),
+        )
+        return live, is_settled
+
+    async def _missing(self, partition: Partition, signs: Signs) -> tuple[list[Traits], bool]:
+        """Return what rows less marks counts too little, and whether no replacement is under
+        way."""
+        if signs.ended is None:
+            return [], True
+        view, is_settled = self._engine.view, True
+        missing = [each async for each in view.withdrawn_without_rows(partition, signs.purged)]
+        async for mark, traits in view.unfinished(partition, signs.purged):
+            if not mark.is_unfinished_replacement:
+                continue  # this release cannot decode it: nothing waits under it
+            is_settled = False
+            successor, change = replacement_of(mark)
+            if await view.row(successor) is not None:
+                continue
+            after = await view.mark(successor)
+            waits = after is None and mark.is_live
+            has_mark_alone = after is not None and after.delivered_at is not None
+            if waits or has_mark_alone:
+                missing.append(Traits(traits.domains, change.due_at, change.held))
+        return missing, is_settled
+
+    def _forget_before(self, first: datetime) -> None:
+        for partition in [each for each in self._closed if each.slice_start < first]:
+            del self._closed[partition]
+
+
+class _DeadLetters:
+    """The number of dead letters. A count that took long is repeated after ten times that, so that
+    counting never takes more than a tenth of the view's time."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._count = 0
+        self._until: timedelta | None = None
+
+    async def get(self) -> int | None:
+        """Count dead letters; None where the view does not answer: what waits is counted still."""
+        engine, began = self._engine, self._engine.clock.elapsed()
+        if self._until is not None and began < self._until:
+            return self._count
+        try:
+            self._count = await engine.view.count_buried()
+        except ViewError as error:
+            metrics.UNCOUNTED.labels(engine.label).inc()
+            engine.log.warning("the dead letters could not be counted", error=error.explain())
+            return None
+        now = engine.clock.elapsed()
+        self._until = now + 10 * (now - began)
+        return self._count
+
+    def forget(self) -> None:
+        """Count anew the next time."""
+        self._until = None

@@ -1,0 +1,194 @@
+"""What people do to mails that wait: look at them, remove them, hold, release, flush, requeue,
+discard.
+
+Every change is a record per mail and one sync for all. A mail that gets another turn meanwhile is
+followed to it; one that a consumer has is removed or held as far as that is still possible.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from uuid import UUID
+
+from postroad.domain.mail import Envelope
+from postroad.domain.selection import Selector
+from postroad.embedded import leases
+from postroad.embedded.engine import Engine
+from postroad.embedded.envelopes import Unreadable
+from postroad.embedded.index import Entry, State, latest
+from postroad.embedded.instants import instant
+from postroad.embedded.lanes import Written
+from postroad.embedded.layout import DEAD, HELD, Lane
+from postroad.embedded.records import Waiting
+from postroad.errors import PostroadError
+from postroad.ports.mail_queue import MailView
+
+BREATH = 200
+"""Mails after which others on the event loop get their turn."""
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """What a selector looks at."""
+
+    enqueue_id: UUID
+    envelope: Envelope
+    accepted_at: datetime
+
+
+Change = Callable[[Engine, Entry, Waiting], Written | Entry | None]
+"""Changes one mail and returns what has to become durable; None when there was nothing to do."""
+
+
+async def select(
+    engine: Engine, selector: Selector, *, dead: bool = False
+) -> AsyncIterator[tuple[Entry, Waiting]]:
+    """Yield the turns that are selected, oldest first. Raises: StoreDamaged; if it is only that a
+    mail's record cannot be read, when all others have been yielded."""
+    await engine.indexed.wait()
+    engine.check()
+    now, unreadable = engine.clock.now(), None
+    for count, entry in enumerate(engine.index.walk(dead=dead)):
+        if count % BREATH == BREATH - 1:
+            await asyncio.sleep(0)
+        if not _may_match(selector, entry, now):
+            continue
+        try:
+            found = await _read(engine, entry, dead)
+        except Unreadable as error:
+            unreadable = unreadable or error
+            continue
+        if found is not None and _matches(selector, found[1], now):
+            yield found
+    if unreadable is not None:
+        raise unreadable
+
+
+async def _read(engine: Engine, entry: Entry, dead: bool) -> tuple[Entry, Waiting] | None:
+    """Return a mail's turn as it is now: one that was replaced while it was read is followed. None
+    when the mail has ended, or is among the dead letters (or no longer). Raises: StoreDamaged."""
+    current = latest(entry)
+    while current is not None and (current.segment.lane == DEAD) is dead:
+        try:
+            waiting = await engine.reader.read(current)
+        except PostroadError:
+            if current.state is not State.ENDED:
+                raise
+        if current.state is not State.ENDED:
+            return current, waiting
+        current = latest(current)
+    return None
+
+
+def _may_match(selector: Selector, entry: Entry, now: datetime) -> bool:
+    """Whether it is worth reading the turn's record."""
+    wanted_id, age = selector.enqueue_id, selector.older_than
+    return (wanted_id is None or wanted_id.bytes == entry.enqueue_id) and (
+        age is None or now - instant(entry.accepted_us) > age
+    )
+
+
+def _matches(selector: Selector, waiting: Waiting, now: datetime) -> bool:
+    candidate = Candidate(
+        UUID(bytes=waiting.enqueue_id), waiting.envelope, instant(waiting.accepted_us)
+    )
+    return selector.matches(candidate, now)
+
+
+async def change(engine: Engine, selector: Selector, apply: Change, *, dead: bool = False) -> int:
+    """Apply a change to every selected mail; return how many were changed, durably.
+    Raises: InvalidInput for an empty selector, StoreFailed, StoreDamaged (see `select`)."""
+    selector.require_purpose()
+    changed = 0
+    ends: dict[Lane, int] = {}
+    try:
+        async for selected in select(engine, selector, dead=dead):
+            found = await _settle(engine, *selected, dead)
+            done = None if found is None else apply(engine, *found)
+            if done is None:
+                continue
+            changed += 1
+            end = done.end if isinstance(done, Written) else done.position + 1
+            ends[done.segment.lane] = max(end, ends.get(done.segment.lane, 0))
+    finally:
+        for lane, end in ends.items():
+            await engine.lanes[lane].commit(end)
+    return changed
+
+
+async def _settle(
+    engine: Engine, entry: Entry, waiting: Waiting, dead: bool
+) -> tuple[Entry, Waiting] | None:
+    """Wait until a turn is durable, so that it can be changed (R1); the same for the one that
+    replaces it meanwhile."""
+    found: tuple[Entry, Waiting] | None = (entry, waiting)
+    while found is not None:
+        await engine.settle(found[0])
+        if found[0].state is not State.ENDED:
+            return found
+        found = await _read(engine, found[0], dead)
+    return None
+
+
+def remove(engine: Engine, entry: Entry, waiting: Waiting) -> Written:
+    """End a mail for good."""
+    return leases.remove(engine, entry, waiting)
+
+
+def flush(engine: Engine, entry: Entry, waiting: Waiting) -> Entry | None:
+    """Make a delayed mail due."""
+    is_delayed = entry.state is State.DELAYED or (
+        entry.state is State.ASIDE and waiting.due_us > engine.now_us()
+    )
+    if not is_delayed:
+        return None
+    return engine.put_in_place(entry, engine.new_turn(replace(waiting, due_us=0)))
+
+
+def hold(engine: Engine, entry: Entry, waiting: Waiting) -> Entry | Written | None:
+    """Keep a mail back."""
+    if entry.hold or entry.segment.lane == HELD:
+        return None
+    if entry in engine.working:
+        return leases.keep_back(engine, entry, waiting, hold=True)
+    return engine.put_in_place(entry, engine.new_turn(replace(waiting, held=True)))
+
+
+def release(engine: Engine, entry: Entry, waiting: Waiting) -> Entry | Written | None:
+    """Let a held mail go on."""
+    if entry.hold:
+        return leases.keep_back(engine, entry, waiting, hold=False)
+    if entry.segment.lane != HELD:
+        return None
+    return engine.put_in_place(entry, engine.new_turn(replace(waiting, held=False)))
+
+
+def requeue(engine: Engine, entry: Entry, waiting: Waiting) -> Entry:
+    """Give a dead letter a new turn; its failures are forgotten."""
+    again = replace(waiting, dead=False, reason=None, failures={}, due_us=0)
+    return engine.put_in_place(entry, engine.new_turn(again))
+
+
+def view_of(engine: Engine, entry: Entry, waiting: Waiting) -> MailView:
+    """Return a mail as people see it."""
+    is_delayed = waiting.due_us > engine.now_us() and entry.state is not State.LEASED
+    return MailView(
+        enqueue_id=UUID(bytes=waiting.enqueue_id),
+        mail_id=UUID(bytes=waiting.mail_id),
+        mail=waiting.envelope,
+        accepted_at=instant(waiting.accepted_us),
+        enqueued_at=instant(waiting.enqueued_us),
+        due_at=instant(waiting.due_us) if is_delayed else None,
+        held=waiting.held or entry.hold,
+        attempt=waiting.attempt,
+        size_bytes=waiting.size_bytes,
+        last_error=waiting.error,
+        reason=waiting.reason,
+    )
+
+
+FRESH = timedelta(seconds=60)
+"""How old the picture of ages may be."""

@@ -1,0 +1,234 @@
+"""The client's side of the socket: the port over another process' store. When the connection ends,
+who holds the queue (`handle.py`) finds another owner, or becomes it; items of the old one are lost.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import contextmanager
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+from postroad.domain.mail import Envelope, Mail, Outcome
+from postroad.domain.selection import Selector
+from postroad.domain.shapes import Shape
+from postroad.embedded import wire
+from postroad.embedded.connection import Connection
+from postroad.embedded.envelopes import envelope_from, envelope_json
+from postroad.embedded.spool_files import CHUNK
+from postroad.embedded.wire import Kind
+from postroad.errors import (
+    InvalidInput,
+    InvalidMail,
+    StoreUnavailable,
+    TurnEnded,
+    TurnLost,
+)
+from postroad.ports.mail_queue import NO_DELAY, MailView, Sizes
+
+
+class RemoteItem:
+    """`Item` whose turn another process holds for us."""
+
+    def __init__(self, connection: Connection, value: Mapping[str, Any]) -> None:
+        self._connection, self._value = connection, value
+        self._mail = envelope_from(value["mail"])
+        self._failures: dict[str, str] = dict(value["failures"])
+        self._content: bytes | None = None
+        self._has_ended = False
+
+    def __repr__(self) -> str:
+        return f"<Item {self.enqueue_id}>"
+
+    @property
+    def enqueue_id(self) -> UUID:
+        return UUID(self._value["enqueue_id"])
+
+    @property
+    def mail_id(self) -> UUID:
+        return UUID(self._value["mail_id"])
+
+    @property
+    def mail(self) -> Envelope:
+        return self._mail
+
+    @property
+    def accepted_at(self) -> datetime:
+        return wire.moment_of(self._value["accepted_at"])
+
+    @property
+    def enqueued_at(self) -> datetime:
+        return wire.moment_of(self._value["enqueued_at"])
+
+    @property
+    def attempt(self) -> int:
+        return int(self._value["attempt"])
+
+    @property
+    def size_bytes(self) -> int:
+        return int(self._value["size_bytes"])
+
+    @property
+    def failures(self) -> Mapping[str, str]:
+        return dict(self._failures)
+
+    async def content(self) -> bytes:
+        if self._content is None:
+            self._content = b"".join([chunk async for chunk in self.stream()])
+        return self._content
+
+    async def shape(self) -> Shape | None:
+        with self._turn():
+            try:
+                text = await self._connection.call("shape", None, item=self._value["item"])
+            except InvalidInput:
+                return None  # an owner of a release that knows no shapes
+        return None if text is None else Shape.from_text(text)
+
+    async def stream(self) -> AsyncIterator[bytes]:
+        with self._turn():
+            if self._content is not None:
+                yield self._content
+                return
+            async for kind, body in self._connection.stream("content", item=self._value["item"]):
+                if kind is Kind.DATA:
+                    yield body
+
+    async def record(self, recipients: tuple[str, ...], outcome: Outcome) -> None:
+        await self._call("record", to=recipients, kind=outcome.kind.value, text=outcome.text)
+        for each in recipients:
+            self._failures.pop(each, None)
+            if outcome.kind == "failed" and each in self._mail.recipients:
+                self._failures[each] = outcome.text
+
+    async def done(self) -> None:
+        await self._end("done")
+
+    async def retry(
+        self,
+        delay: timedelta,
+        remaining: tuple[str, ...] | None = None,
+        error: str | None = None,
+    ) -> None:
+        await self._end("retry", delay=wire.us_of(delay), remaining=remaining, error=error)
+
+    async def reject(self, reason: str) -> None:
+        await self._end("reject", reason=reason)
+
+    async def _end(self, operation: str, **arguments: object) -> None:
+        await self._call(operation, **arguments)
+        self._has_ended = True
+
+    @contextmanager
+    def _turn(self) -> Iterator[None]:
+        """Raises: TurnEnded; TurnLost when the owner went: no other owner knows of this lease."""
+        if self._has_ended:
+            raise TurnEnded
+        try:
+            if isinstance(self._connection.lost, StoreUnavailable):
+                raise self._connection.lost
+            yield
+        except StoreUnavailable as error:
+            raise TurnLost(
+                "the owner of the store went away: what it did not end is handed out again"
+            ) from error
+
+    async def _call(self, operation: str, **arguments: object) -> None:
+        with self._turn():
+            await self._connection.call(operation, None, item=self._value["item"], **arguments)
+
+
+class RemoteQueue:
+    """The port over a connection."""
+
+    def __init__(self, connection: Connection) -> None:
+        self.connection = connection
+
+    @classmethod
+    async def open(cls, path: Path) -> RemoteQueue:
+        """Connect and agree on the protocol. Raises: StoreUnavailable, InvalidInput."""
+        connection = await Connection.open(path)
+        await connection.call("hello", protocol=wire.PROTOCOL)
+        return cls(connection)
+
+    async def enqueue(self, mail: Mail, delay: timedelta = NO_DELAY) -> UUID:
+        content = mail.content
+        whole = content if isinstance(content, bytes) and len(content) <= CHUNK else None
+        found = await self.connection.call(
+            "enqueue", _pieces(mail) if whole is None else whole,
+            mail=envelope_json(mail.envelope), delay=wire.us_of(delay), whole=whole is not None,
+        )  # fmt: skip
+        return UUID(found)
+
+    async def dequeue(self, prefetch: int = 10) -> AsyncIterator[RemoteItem]:
+        consumer = await self.connection.call("consume", prefetch=prefetch)
+        while True:
+            value = await self.connection.call("next", consumer=consumer)
+            yield RemoteItem(self.connection, value)
+
+    async def browse(self, selector: Selector | None = None) -> AsyncIterator[MailView]:
+        async for view in self._views("browse", selector):
+            yield view
+
+    async def dead_letters(self, selector: Selector | None = None) -> AsyncIterator[MailView]:
+        async for view in self._views("dead_letters", selector):
+            yield view
+
+    async def _views(self, operation: str, selector: Selector | None) -> AsyncIterator[MailView]:
+        value = wire.selector_value(selector)
+        async for kind, body in self.connection.stream(operation, selector=value):
+            if kind is Kind.ELEMENT:
+                yield wire.view_from(json.loads(body))
+
+    async def size(self) -> Sizes:
+        return Sizes(**await self.connection.call("size"))
+
+    async def ages(self) -> Mapping[str, Mapping[timedelta, int]]:
+        found = await self.connection.call("ages")
+        return {
+            domain: {wire.duration_of(limit): count for limit, count in counts}
+            for domain, counts in found.items()
+        }
+
+    async def change(self, operation: str, selector: Selector) -> int:
+        """Remove, flush, hold, release, requeue or discard; return how many."""
+        value = wire.selector_value(selector)
+        return int(await self.connection.call(operation, selector=value))
+
+    async def purge(self) -> int:
+        return int(await self.connection.call("purge"))
+
+    async def republish(self, older_than: timedelta) -> int:
+        age = wire.us_of(older_than)
+        return int(await self.connection.call("republish", older_than=age))
+
+    async def maintain(self) -> None:
+        await self.connection.call("maintain")
+
+    async def close(self) -> None:
+        await self.connection.close()
+
+
+async def _pieces(mail: Mail) -> AsyncIterator[bytes]:
+    """Yield a content in pieces that fit into frames."""
+    content = mail.content
+    if isinstance(content, bytes):
+        for offset in range(0, len(content), CHUNK):
+            yield content[offset : offset + CHUNK]
+        return
+    if isinstance(content, Path):
+        try:
+            file = await asyncio.to_thread(content.open, "rb")
+        except OSError as error:
+            raise InvalidMail(f"the content cannot be read: {error.strerror}") from error
+        with file:
+            while piece := await asyncio.to_thread(file.read, CHUNK):
+                yield piece
+        return
+    async for piece in content:
+        for offset in range(0, len(piece), CHUNK):
+            yield piece[offset : offset + CHUNK]

@@ -1,0 +1,206 @@
+"""A connection to the process that owns a store: calls, and what comes of each.
+
+wire.py says what is spoken. When the connection ends every call under way raises StoreUnavailable.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import socket
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+from postroad.embedded import wire
+from postroad.embedded.sockets import short_path
+from postroad.embedded.wire import Kind
+from postroad.errors import PostroadError, QueueClosed, StoreUnavailable
+from postroad.telemetry.logs import logger
+
+log = logger("embedded")
+
+Enclosed = AsyncIterator[bytes] | bytes | None
+"""What goes with a call: in pieces, whole (at most CHUNK), or nothing."""
+
+
+class NobodyServes(StoreUnavailable):
+    """Nobody serves the store: there is no socket, or none that anybody listens at."""
+
+
+class _Call:
+    """One call under way: what came of it so far, and its answer."""
+
+    def __init__(self, operation: str) -> None:
+        self.operation = operation
+        self.arrived: asyncio.Queue[tuple[Kind, bytes]] = asyncio.Queue()
+
+
+class Connection:
+    """A connection to the owner."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._reader, self._writer = reader, writer
+        self._calls: dict[int, _Call] = {}
+        self._abandoned: dict[int, str] = {}
+        self._stored: dict[int, asyncio.Future[bytes]] = {}
+        self._next = 0
+        self.lost: PostroadError | None = None
+        self._reading = asyncio.ensure_future(self._read())
+
+    @classmethod
+    async def open(cls, path: Path) -> Connection:
+        """Connect. Raises: NobodyServes, StoreUnavailable."""
+        try:
+            return cls(*await asyncio.open_unix_connection(sock=await _connected(path)))
+        except (FileNotFoundError, ConnectionRefusedError) as error:
+            raise NobodyServes(f"nobody serves {path.parent} yet") from error
+        except OSError as error:
+            raise StoreUnavailable(
+                f"cannot reach the process that serves {path.parent}: {error.strerror}"
+            ) from error
+
+    async def _read(self) -> None:
+        try:
+            frames = wire.FrameReader()
+            while data := await self._reader.read(wire.READ):
+                for number, kind, body in frames.feed(data):
+                    self._take(number, Kind(kind), body)
+        except OSError:
+            pass
+        except Exception as error:  # what cannot be understood is as good as gone
+            log.warning("the owner was not understood", error=f"{type(error).__name__}: {error}")
+        finally:
+            self.fail(StoreUnavailable("the owner of the store went away"))
+
+    def _take(self, number: int, kind: Kind, body: bytes) -> None:
+        if (stored := self._stored.pop(number, None)) is not None:
+            _settle(stored, kind, body)
+        elif (call := self._calls.get(number)) is not None:
+            call.arrived.put_nowait((kind, body))
+        elif kind in (Kind.RESULT, Kind.ERROR):
+            operation = self._abandoned.pop(number, None)
+            if operation == "next" and kind is Kind.RESULT:
+                # An item for somebody who stopped waiting: nobody has it, it comes again.
+                item = json.loads(body)["item"]
+                self._next += 1
+                self._abandoned[self._next] = "give_back"
+                self._writer.write(
+                    wire.json_frame(self._next, Kind.CALL, {"op": "give_back", "item": item})
+                )
+
+    def fail(self, error: PostroadError) -> None:
+        """Let every call under way, and every later one, raise `error`."""
+        self.lost = self.lost or error
+        for call in self._calls.values():
+            call.arrived.put_nowait((Kind.ERROR, b""))
+        for stored in self._stored.values():
+            if not stored.done():
+                stored.set_exception(self.lost)
+        self._stored.clear()
+        self._writer.close()
+
+    async def call(self, operation: str, content: Enclosed = None, **arguments: object) -> Any:
+        """Make a call and return its result. Raises: the owner's error, StoreUnavailable."""
+        async for kind, body in self.stream(operation, content, **arguments):
+            if kind is Kind.RESULT:
+                return json.loads(body)
+        raise AssertionError("a call has a result or an error")
+
+    def tell(self, operation: str, **arguments: object) -> None:
+        """Make a call whose answer nobody needs."""
+        if self.lost is None:
+            self._next += 1
+            request = {"op": operation, **arguments}
+            self._writer.write(wire.json_frame(self._next, Kind.CALL, request))
+
+    async def store(self, envelope: bytes) -> bytes:
+        """Have a mail queued that lies in a slot that was lent; return its enqueue id.
+        Raises: the owner's error, StoreUnavailable: then it may be queued."""
+        if self.lost is not None:
+            raise self.lost
+        self._next += 1
+        answer: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
+        self._stored[self._next] = answer
+        self._writer.write(wire.frame(self._next, Kind.STORED, envelope))
+        return await answer
+
+    async def stream(
+        self, operation: str, content: Enclosed = None, **arguments: object
+    ) -> AsyncIterator[tuple[Kind, bytes]]:
+        """Make a call and yield all that comes of it; the last is its result."""
+        if self.lost is not None:
+            raise self.lost
+        self._next += 1
+        number = self._next
+        call = self._calls[number] = _Call(operation)
+        is_answered = False
+        try:
+            request = wire.json_frame(number, Kind.CALL, {"op": operation, **arguments})
+            if isinstance(content, bytes):  # at once: the owner is woken once
+                request += wire.frame(number, Kind.DATA, content) + wire.frame(number, Kind.END)
+            await self._send(request)
+            if content is not None and not isinstance(content, bytes):
+                async for piece in content:
+                    await self._send(wire.frame(number, Kind.DATA, piece))
+                await self._send(wire.frame(number, Kind.END))
+            received = 0
+            while not is_answered:
+                kind, body = await call.arrived.get()
+                is_answered = kind in (Kind.RESULT, Kind.ERROR)
+                if kind is Kind.ERROR:
+                    raise wire.error_from(json.loads(body)) if body else self._lost()
+                yield kind, body
+                received += 1
+                if received % wire.BURST == 0 and not is_answered:
+                    await self._send(wire.frame(number, Kind.MORE))
+        finally:
+            del self._calls[number]
+            if not is_answered and self.lost is None:
+                self._abandoned[number] = operation
+                self._writer.write(wire.frame(number, Kind.CANCEL))
+                self._give_back_late_item(number, call)
+
+    def _give_back_late_item(self, number: int, call: _Call) -> None:
+        while not call.arrived.empty():
+            self._take(number, *call.arrived.get_nowait())
+
+    async def _send(self, data: bytes) -> None:
+        if self.lost is not None:
+            raise self.lost
+        self._writer.write(data)
+        try:
+            await self._writer.drain()
+        except OSError as error:
+            raise StoreUnavailable("the owner of the store went away") from error
+
+    def _lost(self) -> PostroadError:
+        return self.lost or StoreUnavailable()
+
+    async def close(self) -> None:
+        """Leave: the owner takes back what is leased."""
+        self.fail(QueueClosed())
+        self._reading.cancel()
+        await asyncio.wait({self._reading})
+
+
+async def _connected(path: Path) -> socket.socket:
+    """Return a connected socket. Raises: OSError."""
+    with short_path(path) as address:
+        connecting = socket.socket(socket.AF_UNIX)
+        connecting.setblocking(False)
+        try:
+            await asyncio.get_running_loop().sock_connect(connecting, address)
+        except BaseException:
+            connecting.close()
+            raise
+    return connecting
+
+
+def _settle(answer: asyncio.Future[bytes], kind: Kind, body: bytes) -> None:
+    if answer.done():
+        return  # nobody waits for it any more
+    if kind is Kind.RESULT:
+        answer.set_result(body)
+    else:
+        answer.set_exception(wire.error_from(json.loads(body)))

@@ -1,0 +1,35 @@
+"""New mails that are still in memory: most are delivered at once, and need not be read back.
+
+Oldest first, as they are delivered: when there is no more room, it is the later ones that are read
+from their files. What was read back was checked; what never left the memory needs no check.
+"""
+
+from __future__ import annotations
+
+from postroad.domain.shapes import Shape
+from postroad.embedded.index import Entry
+from postroad.embedded.records import Waiting
+from postroad.embedded.spool_files import SMALL, Kept
+
+MOST_BYTES = 16 * 1024 * 1024
+"""Of content, of all new mails together."""
+
+
+class Fresh:
+    """Keeps new mails at their turns until these are handed out or dropped."""
+
+    def __init__(self, most_bytes: int = MOST_BYTES) -> None:
+        self.room = most_bytes
+
+    def keep(self, entry: Entry, waiting: Waiting, content: bytes, shape: Shape | None) -> None:
+        """Keep a mail as long as its turn waits, if there is room."""
+        if len(content) <= min(self.room, SMALL):
+            self.room -= len(content)
+            entry.fresh = (waiting, (content, shape))
+
+    def take(self, entry: Entry) -> tuple[Waiting, Kept] | None:
+        """Return a mail that was kept, and forget it here. None: it has to be read."""
+        found, entry.fresh = entry.fresh, None
+        if found is not None:
+            self.room += len(found[1][0])
+        return found

@@ -1,0 +1,229 @@
+"""The store at work: its lanes, the turns that live in them, and the end of it all (R6).
+
+What happens to a mail, record by record, is written over this: `receiving.py` takes it in,
+`leasing.py` hands it out, `bulk.py` changes it. There and here the order of the lines is the
+argument of FORMAT.md 8: a record that is waited for, one that is not, and what may happen only
+after. `starting.py` recovers, `keeping.py` takes checkpoints, `items.py` and `queue.py` are what
+others see.
+Source: LQ-3, LQ-6..10, LQ-28.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+from dataclasses import replace
+from datetime import timedelta
+
+from postroad.domain.identifiers import Identifiers
+from postroad.embedded.arrival_rate import Arrivals
+from postroad.embedded.content_cache import Fresh
+from postroad.embedded.envelope_reader import Reader
+from postroad.embedded.envelopes import domains_of
+from postroad.embedded.free_space import Headroom
+from postroad.embedded.index import Entry, Index, State
+from postroad.embedded.instants import due_after, microseconds
+from postroad.embedded.lanes import LaneLog, Shape, Written
+from postroad.embedded.layout import DEAD, HELD, NEW, Lane, Layout, Options
+from postroad.embedded.limits import Limits
+from postroad.embedded.ready_queues import Runners
+from postroad.embedded.records import Record, Waiting, encode
+from postroad.embedded.segments import Segment
+from postroad.embedded.slots import Slots
+from postroad.embedded.spool_files import Contents
+from postroad.embedded.wakeups import Waking
+from postroad.errors import PostroadError, QueueClosed, StoreFailed
+from postroad.ports.clock import Chance, Clock
+from postroad.ports.files import Files, Threads
+from postroad.telemetry.logs import logger
+
+log = logger("embedded")
+
+
+class Engine:
+    """One open store. Everything but file calls happens on one event loop."""
+
+    def __init__(
+        self, files: Files, layout: Layout, options: Options, clock: Clock, chance: Chance,
+        log_threads: Threads, mail_threads: Threads,
+    ) -> None:  # fmt: skip
+        self.files, self.layout, self.options, self.clock = files, layout, options, clock
+        self.log_threads, self.mail_threads = log_threads, mail_threads
+        self.identifiers = Identifiers(clock.now, chance.bits)
+        self.chance = chance
+        self.contents = Contents(files, layout)
+        self.lanes: dict[Lane, LaneLog] = {}
+        self.reader = Reader(self.lanes, log_threads)
+        self.limits = Limits(options, Headroom(files, layout, self.elapsed))
+        self.index, self.fresh = Index(self.segments), Fresh()
+        self.runners = Runners()
+        self.slots = Slots(files, layout, options, mail_threads, self.contents, 0)
+        self.sync_wait = options.sync_wait.total_seconds()
+        self.arrivals = Arrivals()
+        self.working: dict[Entry, None] = {}
+        self.orphans: dict[Entry, int] = {}
+        """Working turns whose mail was removed, and where its FINISH ends."""
+        self.deliverable, self.indexed = asyncio.Event(), asyncio.Event()
+        self.failure: PostroadError | None = None
+        self.stopped = asyncio.Event()
+        self.waking = Waking(clock)
+
+    # -- time ------------------------------------------------------------------------------------
+
+    def now_us(self) -> int:
+        return microseconds(self.clock.now())
+
+    def elapsed(self) -> float:
+        return self.clock.elapsed().total_seconds()
+
+    def due_after(self, delay: timedelta) -> int:
+        """Return when a delay that begins now is over, as the store keeps it."""
+        return due_after(self.clock.now(), delay)
+
+    def due(self, due_us: int) -> float:
+        """Return when a turn is due on the clock that never steps: what is left of its delay now,
+        so that a step of the wall clock moves nothing that already waits."""
+        if not due_us:
+            return 0.0
+        left = (due_us - self.now_us()) / 1e6
+        return self.elapsed() + left if left > 0 else 0.0
+
+    # -- the log ---------------------------------------------------------------------------------
+
+    def segments(self) -> Iterable[Segment]:
+        """All segments, lane by lane, oldest first."""
+        return [segment for lane in self.lanes.values() for segment in lane.segments]
+
+    def lane(self, lane: Lane) -> LaneLog:
+        """Return a lane; one that was never used begins now."""
+        if (known := self.lanes.get(lane)) is None:
+            known = self.lanes[lane] = self.build_lane(lane, [])
+        return known
+
+    def build_lane(self, lane: Lane, segments: list[Segment]) -> LaneLog:
+        """Build a lane over the segments that were found. Once the store has stopped, it takes
+        nothing: `stop` has seen only the lanes that were there."""
+        built = LaneLog(
+            lane, self.files, self.layout, Shape(self.options.segment_bytes, self.options.marks),
+            self.log_threads, self._salt, self.now_us, self.stop, segments,
+        )  # fmt: skip
+        if self.failure is not None:
+            built.fail(self.failure)
+        return built
+
+    def _salt(self) -> bytes:
+        return self.chance.bits(128).to_bytes(16, "big")
+
+    def append(self, lane: Lane, record: Record) -> Written:
+        """Append a record in memory. Raises: StoreFailed, QueueClosed."""
+        return self.lane(lane).append(*encode(record))
+
+    def stop(self, error: Exception) -> None:
+        """Stop for good: nothing is retried (FORMAT.md R6)."""
+        if self.failure is not None:
+            return
+        self.failure = _failure_of(error)
+        for lane in self.lanes.values():
+            lane.fail(self.failure)
+        self.stopped.set()
+        self.deliverable.set()
+        self.indexed.set()
+        self.waking.wake_all()
+
+    def check(self) -> None:
+        """Raises: what stopped the store."""
+        if self.failure is not None:
+            raise self.failure
+
+    def is_durable(self, entry: Entry) -> bool:
+        return self.lanes[entry.segment.lane].durable > entry.position
+
+    async def settle(self, entry: Entry) -> None:
+        """Wait until a turn's ENVELOPE is durable, so that records may refer to it (R1)."""
+        if not self.is_durable(entry):
+            await self.lanes[entry.segment.lane].commit(entry.position + 1)
+
+    def lane_for(self, waiting: Waiting) -> Lane:
+        """Return the lane that a turn belongs to."""
+        if waiting.dead:
+            return DEAD
+        if waiting.held:
+            return HELD
+        delay = timedelta(microseconds=max(0, waiting.due_us - self.now_us()))
+        return self.options.lane_for(delay) if waiting.due_us else NEW
+
+    # -- turns -----------------------------------------------------------------------------------
+
+    def write(self, waiting: Waiting) -> Written:
+        """Append an ENVELOPE to the lane it belongs to."""
+        return self.append(self.lane_for(waiting), waiting)
+
+    def admit(self, waiting: Waiting, written: Written) -> Entry:
+        """Make a turn known to the index and to the runners."""
+        entry = Entry(
+            written.segment, written.offset, written.length, written.mark, waiting.enqueue_id,
+            waiting.slot, waiting.accepted_us, domains_of(waiting.envelope),
+            self.due(waiting.due_us), State.ASIDE,
+        )  # fmt: skip
+        self.enter(entry, is_aside=waiting.held or waiting.dead)
+        return entry
+
+    def enter(self, entry: Entry, *, is_aside: bool = False) -> None:
+        """Make a turn known; unless it is held or a dead letter, a runner will hand it out."""
+        self.index.add(entry)
+        if not is_aside:
+            self.offer(entry)
+
+    def offer(self, entry: Entry) -> None:
+        """Let a runner hand a turn out when it is due."""
+        self.runners.add(entry, self.elapsed())
+        if entry.state is State.READY:
+            self.waking.wake_one()
+        else:
+            self.waking.wake_at(entry.due)
+
+    def successor(self, waiting: Waiting, of: Entry) -> Waiting:
+        """Return `waiting` as the replacement of a turn: a new turn number, and the link back."""
+        return replace(waiting, turn=waiting.turn + 1, predecessor=(of.segment.lane, of.position))
+
+    def new_turn(self, waiting: Waiting) -> Waiting:
+        """Return `waiting` under a new enqueue id, beginning now."""
+        return replace(waiting, enqueue_id=self.identifiers.new().bytes, enqueued_us=self.now_us())
+
+    def take_out(self, entry: Entry) -> None:
+        """Drop a turn from memory; the record that ends it has been appended."""
+        self.runners.withdraw(entry)
+        self.working.pop(entry, None)
+        self.lanes[entry.segment.lane].forget(entry.position)
+        self.fresh.take(entry)
+        self.index.remove(entry)
+
+    def put_in_place(self, entry: Entry, waiting: Waiting) -> Entry:
+        """Replace a turn by `waiting`, in the log and in memory. Not durable."""
+        replacement = self.successor(waiting, entry)
+        written = self.write(replacement)
+        self.take_out(entry)
+        entry.successor = self.admit(replacement, written)
+        return entry.successor
+
+    # -- the end ---------------------------------------------------------------------------------
+
+    async def close(self) -> None:
+        """Let go of everything and write nothing more: to stop is to crash (LQ-1). What threads
+        are at comes to its end first: behind us the store, slots and files, may be another's."""
+        self.stop(QueueClosed())
+        self.waking.close()
+        await asyncio.gather(self.log_threads.close(), self.mail_threads.close())
+        await self.slots.close()
+        self.contents.close()
+        for lane in self.lanes.values():
+            await lane.close()
+
+
+def _failure_of(error: Exception) -> PostroadError:
+    """Return what stops the store: the error itself, or one that stands for what nobody foresaw."""
+    if isinstance(error, PostroadError):
+        return error
+    failure = StoreFailed(f"an unforeseen {type(error).__name__} stopped the store")
+    failure.__cause__ = error
+    return failure

@@ -1,0 +1,174 @@
+"""Taking responsibility for a mail: its bytes, then its place in the log, then the answer.
+
+The order of the lines in here is the argument of FORMAT.md 8 for R2: nobody is answered, and no
+turn is known, before the ENVELOPE is durable, and it is written behind the mail's own sync.
+Source: SP-7..9, SP-13 (a slow sender has a file of its own); LQ-29; FORMAT.md 4.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from datetime import timedelta
+from functools import partial
+from pathlib import Path
+from typing import Any, TypeVar
+from uuid import UUID
+
+from postroad.domain.mail import Content, Mail
+from postroad.domain.shapes import Shape
+from postroad.embedded.engine import Engine
+from postroad.embedded.envelopes import LONGEST_DOMAINS, envelope_json, to_json
+from postroad.embedded.lanes import Written
+from postroad.embedded.layout import NEW
+from postroad.embedded.records import ENVELOPE, ENVELOPE_BYTES, Waiting, decode_new, with_enqueue_id
+from postroad.embedded.spool_files import CHUNK, Filling, Kept
+from postroad.errors import InvalidInput, InvalidMail, StoreFailed, StoreFull
+
+Result = TypeVar("Result")
+
+
+async def receive(engine: Engine, mail: Mail, delay: timedelta) -> UUID:
+    """Queue a mail. See `MailQueue.enqueue`."""
+    engine.check()
+    envelope = to_json(envelope_json(mail.envelope))
+    size = len(mail.content) if isinstance(mail.content, bytes) else 0
+    engine.limits.check(envelope, size)
+    engine.arrivals.under_way += 1
+    try:
+        return await _receive(engine, mail, envelope, delay)
+    finally:
+        engine.arrivals.under_way -= 1
+
+
+async def _receive(engine: Engine, mail: Mail, envelope: bytes, delay: timedelta) -> UUID:
+    accepted_us = engine.now_us()
+    mail_id = engine.identifiers.new().bytes
+    slot = await engine.slots.take()
+    spooling = _Spooling(engine, slot, mail_id, accepted_us)
+    size, shape = await spooling.store(mail.content, envelope)
+    enqueue_id = engine.identifiers.new()
+    waiting = Waiting(
+        mail_id, enqueue_id.bytes, slot, 0, mail.envelope, tuple(range(len(mail.recipients))),
+        accepted_us, accepted_us, size, engine.due_after(delay),
+    )  # fmt: skip
+    kept = (mail.content, shape) if isinstance(mail.content, bytes) else None
+    await accept(engine, waiting, kept)
+    return enqueue_id
+
+
+async def accept(engine: Engine, waiting: Waiting, content: Kept | None) -> None:
+    """Write a new mail's ENVELOPE and return when it is durable (R2). A caller that is cancelled
+    meanwhile leaves the mail accepted. `content`: what its spool file holds, and what that looks
+    like, if it is at hand.
+    Raises: QueueClosed, StoreFailed, StoreFull."""
+    written = engine.write(waiting)
+    lane = engine.lanes[written.segment.lane]
+    lane.when_durable(written.end, partial(_admit, engine, waiting, written, content))
+    others = engine.arrivals.under_way - lane.waiting > 1  # whose ENVELOPEs come in a moment
+    await lane.landing(written.end, engine.sync_wait * others)
+
+
+def _admit(engine: Engine, waiting: Waiting, written: Written, content: Kept | None) -> None:
+    entry = engine.admit(waiting, written)
+    if content is not None and not waiting.due_us:
+        engine.fresh.keep(entry, waiting, *content)
+
+
+def accept_stored(
+    engine: Engine, payload: bytes, lent: set[int]
+) -> tuple[UUID, asyncio.Future[None]]:
+    """Queue a mail that another process has stored and synced in a slot that was lent to it
+    (filler.py). `payload`: the mail's ENVELOPE, without an enqueue id.
+
+    Returns the enqueue id, and what is done when the mail is durable; until then it is not queued.
+    Raises: InvalidInput when it is no new mail in such a slot, StoreFailed, QueueClosed.
+    """
+    engine.check()
+    if len(payload) > engine.options.largest_envelope + LONGEST_DOMAINS + ENVELOPE_BYTES:
+        raise InvalidInput("the envelope is too large for one record")
+    enqueue_id = engine.identifiers.new()
+    record = with_enqueue_id(payload, enqueue_id.bytes)
+    mail = decode_new(record)  # whole, before anything is written: the log is for ever
+    if mail.slot not in lent:
+        raise InvalidInput(f"slot {mail.slot} was not lent")
+    lent.remove(mail.slot)
+    lane = engine.lane(NEW)
+    written = lane.append(ENVELOPE, record)
+    lane.when_durable(written.end, partial(engine.admit, mail, written))
+    is_crowded = engine.arrivals.announce(asyncio.get_running_loop().time(), engine.sync_wait)
+    return enqueue_id, lane.landing(written.end, engine.sync_wait * is_crowded)
+
+
+class _Spooling:
+    """One mail on its way into its spool file. Whatever happens, the slot is not lost, and not
+    used by anybody else before the thread that fills it has let go."""
+
+    def __init__(self, engine: Engine, slot: int, mail_id: bytes, accepted_us: int) -> None:
+        self._engine, self._slot = engine, slot
+        self._mail_id, self._accepted_us = mail_id, accepted_us
+        self._filling: Filling | None = None
+        self._call: asyncio.Future[Any] | None = None
+
+    async def store(self, content: Content, envelope: bytes) -> tuple[int, Shape]:
+        """Store content and envelope; return the content's size, and what it looks like. Durable
+        when it returns."""
+        try:
+            if isinstance(content, bytes):
+                return len(content), await self._run(self._store_whole, content, envelope)
+            chunks = _chunks_of(content) if isinstance(content, Path) else content
+            return await self._store_stream(chunks, envelope)
+        except BaseException as error:
+            self._give_up(is_sound=not isinstance(error, StoreFailed | StoreFull))
+            raise
+
+    async def _run(self, work: Callable[..., Result], *arguments: object) -> Result:
+        """Run in a thread; a cancelled caller leaves, the thread goes on."""
+        call = asyncio.ensure_future(self._engine.mail_threads.run(work, *arguments))
+        self._call = call
+        return await asyncio.shield(call)
+
+    def _store_whole(self, content: bytes, envelope: bytes) -> Shape:
+        contents = self._engine.contents
+        return contents.store(self._slot, self._mail_id, content, envelope, self._accepted_us)
+
+    async def _store_stream(
+        self, chunks: AsyncIterator[bytes], envelope: bytes
+    ) -> tuple[int, Shape]:
+        """A stream is never held whole."""
+        engine = self._engine
+        filling = self._filling = await self._run(engine.contents.begin, self._slot)
+        async for chunk in chunks:
+            engine.limits.check_size(filling.length + len(chunk))
+            engine.limits.check_room(len(chunk))
+            await self._run(filling.add, chunk)
+        shape = await self._run(filling.finish, self._mail_id, envelope, self._accepted_us)
+        filling.close()
+        return filling.length, shape
+
+    def _give_up(self, *, is_sound: bool) -> None:
+        """Let the slot go once no thread writes to its file any more. It holds no whole mail, or
+        one that the log does not know: both are free."""
+        if self._call is None or self._call.done():
+            self._let_go(is_sound)
+        else:
+            self._call.add_done_callback(lambda _: self._let_go(is_sound))
+
+    def _let_go(self, is_sound: bool) -> None:
+        if self._call is not None and not self._call.cancelled():
+            self._call.exception()  # it has been, or will never be, told to the caller
+        if self._filling is not None:
+            self._filling.close()
+        if is_sound:  # otherwise the disk refused a write: nobody uses it before the next start
+            self._engine.slots.release(self._slot)
+
+
+async def _chunks_of(path: Path) -> AsyncIterator[bytes]:
+    """Yield a file's content."""
+    try:
+        file = await asyncio.to_thread(path.open, "rb")
+    except OSError as error:
+        raise InvalidMail(f"the content cannot be read: {error.strerror}") from error
+    with file:
+        while chunk := await asyncio.to_thread(file.read, CHUNK):
+            yield chunk

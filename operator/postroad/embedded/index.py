@@ -1,0 +1,134 @@
+"""What is known of every live mail without reading it: a few words each, so that a million fit.
+
+Turns hang at their segments (which is how a segment knows when it is garbage); this module counts
+them, orders them, and draws the picture of ages. Everything else is read from the log on demand.
+"""
+
+from __future__ import annotations
+
+import heapq
+from bisect import bisect
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from datetime import timedelta
+from enum import IntEnum
+from operator import attrgetter
+
+from postroad.domain.ages import AGES
+from postroad.embedded.layout import DEAD, HELD
+from postroad.embedded.records import Waiting
+from postroad.embedded.segments import Segment, position
+from postroad.embedded.spool_files import Kept
+
+
+class State(IntEnum):
+    """Where a turn stands."""
+
+    DELAYED = 1
+    READY = 2
+    LEASED = 3
+    ASIDE = 4
+    """Held, or a dead letter: no runner asks for it."""
+    ENDED = 5
+
+
+class Entry:
+    """A live turn. `due` is on the clock that never steps; `hold` asks for a turn that is being
+    worked on to be held next; `successor` is set when it was replaced; `fresh` is a new mail that
+    is still in memory (fresh.py)."""
+
+    __slots__ = (
+        "accepted_us", "domains", "due", "enqueue_id", "fresh", "hold", "length", "mark", "offset",
+        "segment", "slot", "start", "state", "successor",
+    )  # fmt: skip
+
+    def __init__(
+        self, segment: Segment, offset: int, length: int, mark: int, enqueue_id: bytes, slot: int,
+        accepted_us: int, domains: str, due: float, state: State,
+    ) -> None:  # fmt: skip
+        self.segment, self.offset, self.length, self.mark = segment, offset, length, mark
+        self.enqueue_id, self.slot, self.accepted_us = enqueue_id, slot, accepted_us
+        self.domains, self.due, self.state = domains, due, state
+        self.hold = False
+        self.start = 0
+        self.successor: Entry | None = None
+        self.fresh: tuple[Waiting, Kept] | None = None
+
+    @property
+    def position(self) -> int:
+        return position(self.segment.sequence, self.offset)
+
+    @property
+    def end(self) -> int:
+        """The position up to which its lane must be durable for this turn to be durable."""
+        return self.position + self.length
+
+
+def latest(entry: Entry) -> Entry | None:
+    """Return the turn that a mail is in now; None when it has ended."""
+    found: Entry | None = entry
+    while found is not None and found.state is State.ENDED:
+        found = found.successor
+    return found
+
+
+class Index:
+    """All live turns: how many of each kind, and the walk in the order of their turns."""
+
+    def __init__(self, segments: Callable[[], Iterable[Segment]]) -> None:
+        self._segments = segments
+        self.live = self.held = self.dead = 0
+
+    def add(self, entry: Entry) -> None:
+        """Add a live turn."""
+        entry.segment.live[entry.mark] = entry
+        self._count(entry, 1)
+
+    def remove(self, entry: Entry) -> None:
+        """Take a turn out: it was replaced or finished."""
+        entry.state = State.ENDED
+        del entry.segment.live[entry.mark]
+        entry.segment.garbage.add(entry.mark)
+        self._count(entry, -1)
+
+    def mark_held(self, entry: Entry, hold: bool) -> None:
+        """Note that a turn that is being worked on counts as held, or no longer does."""
+        self.held += hold - entry.hold
+        entry.hold = hold
+
+    def _count(self, entry: Entry, by: int) -> None:
+        lane = entry.segment.lane
+        if lane == DEAD:
+            self.dead += by
+        else:
+            self.live += by
+            self.held += by if lane == HELD or entry.hold else 0
+
+    def walk(self, *, dead: bool = False) -> Iterator[Entry]:
+        """Yield turns in the order of their enqueue ids. Takes what is there now, a word of memory
+        each: a turn that was replaced meanwhile is followed, one that ended is left out, a later
+        one is not seen."""
+        runs = [
+            sorted(segment.live.values(), key=_BY_ID)
+            for segment in self._segments()
+            if segment.live and (segment.lane == DEAD) is dead
+        ]
+        for entry in heapq.merge(*runs, key=_BY_ID):
+            found = latest(entry)
+            if found is not None and (found.segment.lane == DEAD) is dead:
+                yield found
+
+    def ages(self, now_us: int) -> Mapping[str, Mapping[timedelta, int]]:
+        """Count live turns by destination domain and age since acceptance."""
+        found: dict[str, dict[timedelta, int]] = {}
+        bounds = [limit // timedelta(microseconds=1) for limit in AGES]
+        for segment in self._segments():
+            if segment.lane == DEAD:
+                continue
+            for entry in segment.live.values():
+                limit = AGES[min(bisect(bounds, now_us - entry.accepted_us), len(AGES) - 1)]
+                for domain in entry.domains.split():
+                    found.setdefault(domain, dict.fromkeys(AGES, 0))[limit] += 1
+        return found
+
+
+_BY_ID = attrgetter("enqueue_id")

@@ -1,0 +1,275 @@
+"""One leased turn in a consumer's hands, and its one ending."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from dataclasses import replace
+from datetime import datetime, timedelta
+from enum import Enum
+from functools import lru_cache, partial
+from uuid import UUID
+
+from postroad.domain.mail import Envelope, Outcome, OutcomeKind, check_left
+from postroad.domain.shapes import Shape
+from postroad.embedded import leases
+from postroad.embedded.engine import Engine
+from postroad.embedded.frames import extended
+from postroad.embedded.index import Entry, State
+from postroad.embedded.instants import instant
+from postroad.embedded.records import Kind, Waiting, cut
+from postroad.embedded.recovery import Work, as_dead_letter, comes_again, with_recipients
+from postroad.embedded.spool_files import CHUNK, HEADER_BYTES, Kept
+from postroad.errors import BlobMissing, TurnEnded
+from postroad.telemetry import metrics
+
+KINDS = {
+    OutcomeKind.DELIVERED: Kind.DELIVERED,
+    OutcomeKind.FAILED: Kind.FAILED,
+    OutcomeKind.DEFERRED: Kind.DEFERRED,
+}
+_ended_of = lru_cache(metrics.ENDED.labels)  # to look it up costs more than to count
+BYTES_MISSING = "the bytes of the mail are missing or damaged"
+
+
+class _Stage(Enum):
+    OPEN = "open"
+    ENDING = "ending"
+    ENDED = "ended"
+
+
+class SpoolItem:
+    """`Item` over a turn of this store. `gone` is called once, when it ended."""
+
+    def __init__(
+        self, engine: Engine, entry: Entry, waiting: Waiting, kept: Kept | None, label: str,
+        gone: Callable[[SpoolItem], None],
+    ) -> None:  # fmt: skip
+        self._engine, self._entry, self._waiting = engine, entry, waiting
+        self._label, self._gone = label, gone
+        self._left = dict(zip(waiting.numbers, waiting.envelope.recipients, strict=True))
+        self._addresses = dict(self._left)
+        self._failures = dict(waiting.failures)
+        self._stage = _Stage.OPEN
+        self._kept = kept
+
+    def __repr__(self) -> str:
+        return f"<Item {self.enqueue_id}>"
+
+    @property
+    def enqueue_id(self) -> UUID:
+        return UUID(bytes=self._waiting.enqueue_id)
+
+    @property
+    def mail_id(self) -> UUID:
+        return UUID(bytes=self._waiting.mail_id)
+
+    @property
+    def mail(self) -> Envelope:
+        return self._waiting.envelope
+
+    @property
+    def accepted_at(self) -> datetime:
+        return instant(self._waiting.accepted_us)
+
+    @property
+    def enqueued_at(self) -> datetime:
+        return instant(self._waiting.enqueued_us)
+
+    @property
+    def attempt(self) -> int:
+        return self._waiting.attempt
+
+    @property
+    def size_bytes(self) -> int:
+        return self._waiting.size_bytes
+
+    @property
+    def failures(self) -> Mapping[str, str]:
+        return dict(self._failures.values())
+
+    # Content
+
+    async def content(self) -> bytes:
+        return (await self._whole())[0]
+
+    async def _whole(self) -> Kept:
+        self._check_open()
+        if self._kept is None:
+            engine, waiting = self._engine, self._waiting
+            try:
+                found = engine.contents.at_hand(waiting.slot, waiting.mail_id, self.size_bytes)
+                if found is None:
+                    run = engine.mail_threads.run
+                    found = await run(engine.contents.read, waiting.slot, waiting.mail_id)
+                self._kept = found
+            except BlobMissing:
+                await self.reject(BYTES_MISSING)
+                raise
+        return self._kept
+
+    async def stream(self) -> AsyncIterator[bytes]:
+        """The last chunk is only yielded when all of them have the right checksum."""
+        self._check_open()
+        if self._kept is not None or self.size_bytes <= CHUNK:
+            yield await self.content()
+            return
+        try:
+            async for chunk in self._chunks():
+                yield chunk
+        except BlobMissing:
+            await self.reject(BYTES_MISSING)
+            raise
+
+    async def _chunks(self) -> AsyncIterator[bytes]:
+        engine, waiting = self._engine, self._waiting
+        run = engine.mail_threads.run
+        file, header = await run(engine.contents.open, waiting.slot, waiting.mail_id)
+        try:
+            crc, length = 0, header.content_length
+            for offset in range(0, length, CHUNK):
+                wanted = min(CHUNK, length - offset)
+                chunk = await run(file.pread, HEADER_BYTES + offset, wanted)
+                crc = extended(crc, chunk)
+                is_last = offset + wanted == length
+                if len(chunk) < wanted or (is_last and crc != header.content_crc):
+                    raise BlobMissing(f"spool file {waiting.slot} is damaged")
+                yield chunk
+        finally:
+            file.close()
+
+    async def shape(self) -> Shape | None:
+        """A small content is read with it."""
+        self._check_open()
+        if self._kept is not None or self.size_bytes <= CHUNK:
+            return (await self._whole())[1]
+        engine, waiting = self._engine, self._waiting
+        run = engine.mail_threads.run
+        try:
+            file, header = await run(engine.contents.open, waiting.slot, waiting.mail_id)
+        except BlobMissing:
+            await self.reject(BYTES_MISSING)
+            raise
+        file.close()
+        return header.shape
+
+    # Records
+
+    async def record(self, recipients: tuple[str, ...], outcome: Outcome) -> None:
+        self._check_open()
+        numbers = self._numbers(recipients)
+        if not numbers or self._is_over:
+            return
+        kind, text = KINDS[outcome.kind], cut(outcome.text).decode()
+        await leases.deliver(self._engine, self._waiting, kind, numbers, text)
+        if kind is Kind.DEFERRED:
+            return
+        for number in numbers:
+            self._left.pop(number, None)
+            self._failures.pop(number, None)
+            if kind is Kind.FAILED:
+                self._failures[number] = (self._addresses[number], text)
+
+    def _numbers(self, recipients: tuple[str, ...]) -> tuple[int, ...]:
+        wanted = set(recipients)
+        return tuple(number for number, to in self._addresses.items() if to in wanted)
+
+    @property
+    def _is_over(self) -> bool:
+        """Whether somebody else ended the turn meanwhile."""
+        return self._entry.state is State.ENDED
+
+    # Endings
+
+    async def done(self) -> None:
+        await self._end("done", self._finish)
+
+    async def _finish(self) -> None:
+        await leases.finish(self._engine, self._entry, self._waiting, tuple(self._left))
+
+    async def retry(
+        self,
+        delay: timedelta,
+        remaining: tuple[str, ...] | None = None,
+        error: str | None = None,
+    ) -> None:
+        if remaining is not None:
+            self._check_open()
+            check_left(remaining, self._left.values())
+        wanted = None if remaining is None else set(remaining)
+        kept = {n: to for n, to in self._left.items() if wanted is None or to in wanted}
+        if kept:
+            await self._end("retry", partial(self._retry, delay, kept, error))
+        else:
+            await self.done()
+
+    async def _retry(self, delay: timedelta, kept: dict[int, str], error: str | None) -> None:
+        engine, waiting = self._engine, self._waiting
+        if dropped := tuple(number for number in self._left if number not in kept):
+            await leases.deliver(engine, waiting, Kind.DROPPED, dropped, "")
+            if self._is_over:
+                return
+        again = replace(
+            with_recipients(waiting, kept),
+            attempt=waiting.attempt + 1,
+            due_us=engine.due_after(delay),
+            error=None if error is None else cut(error).decode(),
+            failures=self._failures,
+            held=self._entry.hold,
+        )
+        engine.put_in_place(self._entry, engine.new_turn(again))
+
+    async def reject(self, reason: str) -> None:
+        await self._end("reject", partial(self._reject, cut(reason).decode()))
+
+    async def _reject(self, reason: str) -> None:
+        engine = self._engine
+        waiting = replace(self._waiting, failures=self._failures)
+        letter = as_dead_letter(waiting, self._left, reason)
+        if letter is None:
+            await self._finish()
+        else:
+            await engine.settle(engine.put_in_place(self._entry, letter))
+
+    async def _end(self, name: str, work: Callable[[], Awaitable[None]]) -> None:
+        """Make sure that exactly one ending succeeds; one that failed may be tried again. When
+        somebody else ended the turn meanwhile, there is nothing to do."""
+        self._check_open()
+        self._stage = _Stage.ENDING
+        try:
+            if not self._is_over:
+                await work()
+        except BaseException:
+            self._stage = _Stage.OPEN
+            raise
+        self._leave()
+        _ended_of(self._label, name).inc()
+
+    def _leave(self) -> None:
+        self._stage = _Stage.ENDED
+        leases.let_go(self._engine, self._entry)
+        self._gone(self)
+
+    def _check_open(self) -> None:
+        self._engine.check()
+        if self._stage is not _Stage.OPEN:
+            raise TurnEnded
+
+    def give_back(self) -> None:
+        """End the lease of an item whose consumer went away: the same turn comes again."""
+        if self._stage is not _Stage.OPEN or self._engine.failure is not None:
+            return
+        if not self._is_over:
+            again = comes_again(self._waiting, self._work())
+            if again is None:
+                leases.end(self._engine, self._entry, self._waiting)
+            else:
+                self._engine.put_in_place(self._entry, again)
+        self._leave()
+
+    def _work(self) -> Work:
+        """What recovery would know of this turn, had the process died now."""
+        failures = {number: text for number, (_, text) in self._failures.items()}
+        entry = self._entry
+        finished = set(self._addresses) - set(self._left)
+        lane, where = entry.segment.lane, entry.position
+        return Work(self._waiting.turn, lane, where, finished, failures, entry.hold)

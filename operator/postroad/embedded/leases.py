@@ -1,0 +1,152 @@
+"""A turn in a consumer's hands, from its START to its end.
+
+The order of the lines in here is the argument of FORMAT.md 8 for R1 and R3: what is durable before
+a record refers to it, which record is waited for and which is not, and behind which one a slot is
+given away. `items.py` says when each of these is called.
+Source: LQ-4, LQ-5, LQ-7, LQ-11, LQ-12, LQ-28..30.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from functools import partial
+
+from postroad.embedded.engine import Engine
+from postroad.embedded.envelopes import Unreadable
+from postroad.embedded.index import Entry, State
+from postroad.embedded.lanes import Written
+from postroad.embedded.layout import NEW
+from postroad.embedded.records import Delivery, Finish, Finished, Hold, Kind, Start, Waiting
+from postroad.embedded.spool_files import Kept
+from postroad.errors import PostroadError
+from postroad.telemetry.logs import logger
+
+log = logger("embedded")
+
+
+async def lease(engine: Engine) -> tuple[Entry, Waiting, Kept | None]:
+    """Wait for the next turn that is due, and start it (LQ-11, step 1 and 2). The last is the
+    content with its shape, where that is still in memory.
+    Raises: QueueClosed, StoreFailed, StoreDamaged."""
+    await engine.deliverable.wait()
+    while True:
+        engine.check()
+        entry = engine.runners.take(engine.elapsed())
+        if entry is None:
+            await engine.waking.wait(engine.runners.next_due())
+            continue
+        entry.state = State.LEASED
+        if (fresh := engine.fresh.take(entry)) is not None:  # durable, or it would not be here
+            start(engine, entry, fresh[0])
+            return entry, *fresh
+        try:
+            await engine.settle(entry)
+            waiting = await engine.reader.read(entry)
+        except asyncio.CancelledError:
+            if entry.state is State.LEASED:
+                engine.runners.give_back(entry)
+                engine.waking.wake_one()
+            raise
+        except Unreadable as error:
+            _put_aside(entry, error)
+            continue
+        except PostroadError as error:
+            engine.stop(error)
+            raise
+        if entry.state is State.LEASED:
+            start(engine, entry, waiting)
+            return entry, waiting, None
+
+
+def _put_aside(entry: Entry, error: Unreadable) -> None:
+    """Attempt a mail no more whose record cannot be read. It stays in the queue, and others go on:
+    a store that stopped here would forget what those on the wire have come to."""
+    if entry.state is State.LEASED:
+        entry.state = State.ASIDE
+    log.error("a mail cannot be attempted", error=error.explain())
+
+
+def start(engine: Engine, entry: Entry, waiting: Waiting) -> None:
+    """Append the START of a turn, whose ENVELOPE is durable (R1).
+    Raises: QueueClosed, StoreFailed."""
+    lane = entry.segment.lane
+    record = Start(waiting.mail_id, waiting.turn, lane, entry.position)
+    entry.start = engine.append(NEW, record).position
+    entry.segment.garbage.add(entry.mark)
+    engine.working[entry] = None
+
+
+async def deliver(
+    engine: Engine, waiting: Waiting, kind: Kind, numbers: tuple[int, ...], text: str
+) -> None:
+    """Record what became of recipients. Durable when it returns, unless they were deferred.
+    Raises: QueueClosed, StoreFailed, StoreFull."""
+    delivery = Delivery(waiting.mail_id, waiting.turn, kind, numbers, text)
+    written = engine.append(NEW, delivery)
+    if kind is not Kind.DEFERRED:
+        await _commit_delivery(engine, written.end)
+
+
+async def finish(engine: Engine, entry: Entry, waiting: Waiting, left: tuple[int, ...]) -> None:
+    """End a turn whose last recipients were delivered. With nobody left to record, no sync is
+    waited for: the DELIVERYs say the same as the FINISH (LQ-28).
+    Raises: QueueClosed, StoreFailed, StoreFull."""
+    if not left:
+        return end(engine, entry, waiting)
+    record = Delivery(waiting.mail_id, waiting.turn, Kind.DELIVERED, left, "")
+    written = engine.append(NEW, record)
+    end(engine, entry, waiting)
+    await _commit_delivery(engine, written.end)
+    return None
+
+
+async def _commit_delivery(engine: Engine, where: int) -> None:
+    """Wait for the sync of what became of a mail. A client that waits for its 250 goes first:
+    while mail comes in, this sync rides on that of the next ENVELOPE (LQ-29, turned round)."""
+    is_busy = engine.arrivals.is_busy(asyncio.get_running_loop().time())
+    await engine.lanes[NEW].commit(where, engine.sync_wait * is_busy)
+
+
+def end(engine: Engine, entry: Entry, waiting: Waiting) -> None:
+    """End a turn whose recipients all have DELIVERYs. Not durable. The slot waits for the FINISH:
+    without it, recovery makes a dead letter of a mail that failed for somebody.
+    Raises: QueueClosed, StoreFailed."""
+    written = _append_finish(engine, entry, waiting, Finished.DONE)
+    engine.take_out(entry)
+    _release_behind(engine, written.end, entry.slot)
+
+
+def _append_finish(engine: Engine, entry: Entry, waiting: Waiting, kind: Finished) -> Written:
+    lane, position = entry.segment.lane, entry.position
+    return engine.append(NEW, Finish(waiting.mail_id, waiting.turn, lane, position, kind))
+
+
+def _release_behind(engine: Engine, where: int, slot: int) -> None:
+    """Give a mail's slot away once its FINISH, which ends there, is durable (R3)."""
+    engine.lanes[NEW].when_durable(where, partial(engine.slots.release, slot))
+
+
+def remove(engine: Engine, entry: Entry, waiting: Waiting) -> Written:
+    """Append the end of a mail that somebody removed, and drop its turn. Its ENVELOPE must be
+    durable (R1). Not durable; the slot stays with whoever is working on the mail.
+    Raises: QueueClosed, StoreFailed."""
+    written = _append_finish(engine, entry, waiting, Finished.REMOVED)
+    if entry in engine.working:
+        engine.orphans[entry] = written.end
+    else:
+        _release_behind(engine, written.end, entry.slot)
+    engine.take_out(entry)
+    return written
+
+
+def let_go(engine: Engine, entry: Entry) -> None:
+    """Give back the slot of a mail that was removed while somebody worked on it."""
+    if (where := engine.orphans.pop(entry, None)) is not None:
+        _release_behind(engine, where, entry.slot)
+
+
+def keep_back(engine: Engine, entry: Entry, waiting: Waiting, hold: bool) -> Written:
+    """Ask for a turn that is being worked on to be held, or not, when it comes back.
+    Raises: QueueClosed, StoreFailed."""
+    engine.index.mark_held(entry, hold)
+    return engine.append(NEW, Hold(waiting.mail_id, waiting.turn, hold))

@@ -1,0 +1,188 @@
+"""What a log that was put aside still says of each mail. FORMAT.md 9.
+
+Its valid frames are believed, whatever lies between them: recipients that were finished, mails that
+ended, were held or given up. What the disk does not give, and what is no record, is counted and
+passed over.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from pathlib import PurePath
+
+from postroad.embedded import frames, segments
+from postroad.embedded.envelopes import Unreadable
+from postroad.embedded.frames import Frame
+from postroad.embedded.layout import segment_of
+from postroad.embedded.records import (
+    ENVELOPE,
+    ENVELOPE_BYTES,
+    Delivery,
+    Finish,
+    Hold,
+    Kind,
+    Start,
+    Waiting,
+    decode,
+    read_head,
+)
+from postroad.errors import StoreFailed
+from postroad.ports.files import File, Files
+
+PAGE = 4096
+"""Bytes that a failing disk may refuse alone."""
+
+NEVER = -1
+"""Before every turn."""
+
+SPOOL_FILE = "mail-"
+"""What the name of a spool file in `quarantine/` begins with; its slot follows."""
+
+
+@dataclass(slots=True)
+class Memory:
+    """What the log says of one mail. `is_marked` and `started` tell together whether its last
+    ENVELOPE was garbage without being worked on; `hold` is the last HOLD and its turn."""
+
+    last: Waiting | None = None
+    is_marked: bool = False
+    started: int = NEVER
+    deliveries: list[Delivery] = field(default_factory=list)
+    hold: tuple[int, bool] = (NEVER, False)
+    has_ended: bool = False
+
+    @property
+    def since(self) -> list[Delivery]:
+        """The deliveries that the last ENVELOPE does not know of yet."""
+        first = NEVER if self.last is None else self.last.turn
+        return [each for each in self.deliveries if each.turn >= first]
+
+    @property
+    def finished(self) -> set[int]:
+        return {number for each in self.since for number in each.numbers}
+
+    @property
+    def failures(self) -> dict[int, str]:
+        failed = (each for each in self.since if each.kind is Kind.FAILED)
+        return {number: each.text for each in failed for number in each.numbers}
+
+    @property
+    def held(self) -> bool:
+        turn, held = self.hold
+        return held if self.last is None or turn >= self.last.turn else self.last.held
+
+    @property
+    def is_over(self) -> bool:
+        """Whether it is known that nobody is left."""
+        last = self.last
+        if self.has_ended or last is None:
+            return self.has_ended
+        is_left = last.dead or last.failures or self.failures or set(last.numbers) - self.finished
+        return not is_left
+
+    @property
+    def seems_over(self) -> bool:
+        """Whether the mail has ended unless a record is missing: the mark of its last ENVELOPE was
+        written, and nobody had begun to work on it."""
+        return self.last is not None and self.is_marked and self.started < self.last.turn
+
+
+@dataclass(slots=True)
+class OldLog:
+    """What is remembered, by mail. `moved` are the slots whose files were put aside before;
+    `unreadable_parts` are pages and files that the disk did not give."""
+
+    memories: dict[bytes, Memory] = field(default_factory=dict)
+    moved: set[int] = field(default_factory=set)
+    unreadable_records: int = 0
+    unreadable_parts: int = 0
+
+
+def read_old_log(files: Files, directories: Iterable[PurePath]) -> OldLog:
+    """Read the logs that were put aside in these directories, oldest first. Blocking.
+    Raises: StoreFailed when a directory cannot be listed."""
+    old = OldLog()
+    for directory in directories:
+        for name in sorted(files.names(directory)):
+            if segment_of(name) is not None:
+                _read_segment(files, directory / name, old)
+            elif (slot := name.removeprefix(SPOOL_FILE)).isdecimal() and slot != name:
+                old.moved.add(int(slot))
+    return old
+
+
+def _read_segment(files: Files, path: PurePath, old: OldLog) -> None:
+    data = _contents_of(files, path, old)
+    header = segments.read_header(data[: segments.HEADER_BLOCK])
+    if header is None:
+        return
+    marks = data[segments.HEADER_BLOCK : header.first]
+    seed = frames.checksum(header.encode())
+    for frame in frames.stray_frames(data, seed, header.first):
+        try:
+            _learn(old.memories, frame, is_marked=marks[frame.mark : frame.mark + 1] == b"\1")
+        except Unreadable:
+            old.unreadable_records += 1
+            _keep_back(old.memories, frame)
+
+
+def _contents_of(files: Files, path: PurePath, old: OldLog) -> bytes:
+    """Return a file's bytes, with zeros for those that the disk does not give."""
+    try:
+        file = files.open(path)
+    except StoreFailed:
+        old.unreadable_parts += 1
+        return b""
+    try:
+        return b"".join(_pieces(file, 0, file.size(), old))
+    except StoreFailed:  # without a length there is nothing to go by
+        old.unreadable_parts += 1
+        return b""
+    finally:
+        file.close()
+
+
+def _pieces(file: File, offset: int, length: int, old: OldLog) -> Iterator[bytes]:
+    """Yield bytes in pieces as large as can be read: what fails is halved, down to a page."""
+    try:
+        yield file.pread(offset, length)
+    except StoreFailed:
+        if length <= PAGE:
+            old.unreadable_parts += 1
+            yield bytes(length)
+            return
+        half = length // 2 // PAGE * PAGE or PAGE
+        yield from _pieces(file, offset, half, old)
+        yield from _pieces(file, offset + half, length - half, old)
+
+
+def _keep_back(memories: dict[bytes, Memory], frame: Frame) -> None:
+    """Let a mail be held whose ENVELOPE cannot be read, if its fixed part still says that it was
+    held or a dead letter: people shall decide again."""
+    if frame.type == ENVELOPE and len(frame.payload) >= ENVELOPE_BYTES:
+        head = read_head(frame.payload)
+        if head.held or head.dead:
+            memories.setdefault(head.mail_id, Memory()).hold = (head.turn, True)
+
+
+def _learn(memories: dict[bytes, Memory], frame: Frame, *, is_marked: bool) -> None:
+    """Take in one record. Raises: Unreadable."""
+    record = decode(frame.type, frame.payload)
+    if record is None:
+        return
+    memory = memories.setdefault(record.mail_id, Memory())
+    match record:
+        case Waiting():
+            if memory.last is None or record.turn >= memory.last.turn:
+                memory.last, memory.is_marked = record, is_marked
+        case Start():
+            memory.started = max(memory.started, record.turn)
+        case Delivery() if record.kind is not Kind.DEFERRED:
+            memory.deliveries.append(record)
+        case Finish():
+            memory.has_ended = True
+        case Hold() if record.turn >= memory.hold[0]:
+            memory.hold = (record.turn, record.held)
+        case _:
+            pass

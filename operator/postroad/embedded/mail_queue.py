@@ -1,0 +1,231 @@
+"""One handle on a store: as its owner, or as a client of the process that is.
+
+Who gets the lock owns the store and serves it to the others. When an owner goes, its clients stand
+for election: one recovers the store and goes on, the others connect to it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import aclosing
+from datetime import timedelta
+from pathlib import Path
+from typing import TypeVar
+from uuid import UUID
+
+from postroad.domain.mail import Mail
+from postroad.domain.selection import Selector
+from postroad.embedded.client import RemoteQueue
+from postroad.embedded.connection import NobodyServes
+from postroad.embedded.engine import Engine
+from postroad.embedded.layout import Layout
+from postroad.embedded.maintenance import Keeper
+from postroad.embedded.owner import OwnedQueue
+from postroad.embedded.receiver import Filler
+from postroad.embedded.server import Server
+from postroad.errors import QueueClosed, StoreUnavailable
+from postroad.ports.clock import Clock
+from postroad.ports.files import Files, Lock
+from postroad.ports.mail_queue import NO_DELAY, Item, MailQueue, MailView, Sizes
+
+T = TypeVar("T")
+PATIENCE = timedelta(seconds=30)
+"""How long to look for an owner that has the lock but does not answer."""
+
+LEFT_BEHIND = "a receiver of an MTA that was killed may still be there: end it"
+"""What to do when the lock is held and nobody serves."""
+
+PAUSE = timedelta(milliseconds=20)
+
+SOON = timedelta(milliseconds=250)
+"""How long opening waits for recovery to end. Mail is received in any case afterwards."""
+
+
+class _Owner:
+    """This process owns the store."""
+
+    def __init__(self, queue: OwnedQueue, server: Server, lock: Lock) -> None:
+        self.queue, self._server, self._lock = queue, server, lock
+
+    @property
+    def lock(self) -> int:
+        return self._lock.descriptor
+
+    async def close(self) -> None:
+        await self._server.close()
+        await self.queue.close()
+        self._lock.release()
+
+
+Role = _Owner | RemoteQueue
+
+
+class SpoolQueue:
+    """`MailQueue` over a store. `open_engine` recovers the store, once the lock is held.
+
+    `filler`: this process inherited the lock from the owner and stores mails itself. It never
+    becomes the owner: while it lives, nobody can.
+    """
+
+    def __init__(
+        self, name: str, files: Files, layout: Layout, clock: Clock,
+        open_engine: Callable[[], Awaitable[tuple[Engine, Keeper]]], filler: Filler | None = None,
+    ) -> None:  # fmt: skip
+        self._name, self._files, self._layout, self._clock = name, files, layout, clock
+        self._open_engine, self._filler = open_engine, filler
+        self._role: Role | None = None
+        self._election = asyncio.Lock()
+        self._is_closed = False
+
+    @property
+    def name(self) -> str:
+        return self._name
+
+    async def open(self) -> SpoolQueue:
+        """Take up a role. Raises: StoreDamaged, StoreFailed, StoreUnavailable."""
+        await self._queue()
+        return self
+
+    async def _queue(self) -> OwnedQueue | RemoteQueue:
+        """Return what serves this handle; the role may have to be found anew."""
+        async with self._election:
+            if self._is_closed:
+                raise QueueClosed(f"{self._name} was closed")
+            if isinstance(self._role, RemoteQueue) and self._role.connection.lost is not None:
+                await self._role.close()
+                self._role = None
+            if self._role is None:
+                self._role = await self._find_role()
+            return self._role.queue if isinstance(self._role, _Owner) else self._role
+
+    @property
+    def lock(self) -> int | None:
+        """The descriptor of the lock on the store, for processes that are to inherit it; None when
+        this one does not own the store."""
+        return self._role.lock if isinstance(self._role, _Owner) else None
+
+    async def _find_role(self) -> Role:
+        if self._filler is not None:
+            return await RemoteQueue.open(Path(self._layout.socket))
+        until = self._clock.elapsed() + PATIENCE
+        while True:
+            lock = self._files.lock(self._layout.lock)
+            if lock is not None:
+                return await self._own(lock)
+            try:
+                return await RemoteQueue.open(Path(self._layout.socket))
+            except StoreUnavailable as error:
+                if self._clock.elapsed() > until:
+                    raise StoreUnavailable(
+                        f"the lock on {self._name} is held: {error}",
+                        hint=LEFT_BEHIND if isinstance(error, NobodyServes) else error.hint,
+                    ) from error
+            await self._clock.sleep(PAUSE)
+
+    async def _own(self, lock: Lock) -> _Owner:
+        try:
+            engine, keeper = await self._open_engine()
+        except BaseException:
+            lock.release()
+            raise
+        queue = OwnedQueue(self._name, engine, keeper)
+        server = Server(queue)
+        owner = _Owner(queue, server, lock)
+        try:
+            # Damage that is found at once is told at once; a long recovery goes on beside us.
+            await asyncio.wait({keeper.recovering}, timeout=SOON.total_seconds())
+            engine.check()
+            await server.listen(Path(self._layout.socket))
+        except BaseException:
+            await owner.close()
+            raise
+        return owner
+
+    async def _ask(self, question: Callable[[OwnedQueue | RemoteQueue], Awaitable[T]]) -> T:
+        """Ask what changes nothing when it is asked twice; an owner that went is replaced."""
+        try:
+            return await question(await self._queue())
+        except StoreUnavailable:
+            return await question(await self._queue())
+
+    # -- the port --------------------------------------------------------------------------------
+
+    async def enqueue(self, mail: Mail, delay: timedelta = NO_DELAY) -> UUID:
+        """As the port says. StoreUnavailable: the owner went meanwhile, the mail may be queued."""
+        queue = await self._queue()
+        is_whole_and_due = isinstance(mail.content, bytes) and not delay
+        if self._filler is not None and isinstance(queue, RemoteQueue) and is_whole_and_due:
+            return await self._filler.enqueue(queue.connection, mail)
+        return await queue.enqueue(mail, delay)
+
+    def has_room(self, size_bytes: int) -> bool:
+        if self._filler is not None:
+            return self._filler.has_room(size_bytes)
+        return not isinstance(self._role, _Owner) or self._role.queue.has_room(size_bytes)
+
+    async def dequeue(self, prefetch: int = 10) -> AsyncIterator[Item]:
+        while True:
+            queue = await self._queue()
+            try:
+                async with aclosing(queue.dequeue(prefetch)) as items:  # type: ignore[type-var]
+                    async for item in items:
+                        yield item
+            except StoreUnavailable:
+                continue
+
+    async def browse(self, selector: Selector | None = None) -> AsyncIterator[MailView]:
+        async for view in (await self._queue()).browse(selector):
+            yield view
+
+    async def dead_letters(self, selector: Selector | None = None) -> AsyncIterator[MailView]:
+        async for view in (await self._queue()).dead_letters(selector):
+            yield view
+
+    async def size(self) -> Sizes:
+        return await self._ask(lambda queue: queue.size())
+
+    async def ages(self) -> Mapping[str, Mapping[timedelta, int]]:
+        return await self._ask(lambda queue: queue.ages())
+
+    async def remove(self, selector: Selector) -> int:
+        return await (await self._queue()).change("remove", selector)
+
+    async def purge(self) -> int:
+        return await (await self._queue()).purge()
+
+    async def flush(self, selector: Selector) -> int:
+        return await (await self._queue()).change("flush", selector)
+
+    async def hold(self, selector: Selector) -> int:
+        return await (await self._queue()).change("hold", selector)
+
+    async def release(self, selector: Selector) -> int:
+        return await (await self._queue()).change("release", selector)
+
+    async def requeue(self, selector: Selector) -> int:
+        return await (await self._queue()).change("requeue", selector)
+
+    async def discard(self, selector: Selector) -> int:
+        return await (await self._queue()).change("discard", selector)
+
+    async def republish(self, older_than: timedelta) -> int:
+        return await self._ask(lambda queue: queue.republish(older_than))
+
+    async def maintain(self) -> None:
+        await self._ask(lambda queue: queue.maintain())
+
+    async def close(self) -> None:
+        self._is_closed = True
+        async with self._election:
+            role, self._role = self._role, None
+            if role is not None:
+                await role.close()
+        if self._filler is not None:
+            await self._filler.close()
+
+    async def __aenter__(self) -> MailQueue:
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        await self.close()

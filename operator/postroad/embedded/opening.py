@@ -1,0 +1,258 @@
+"""Opening a store, and the recovery that every opening is. FORMAT.md 3 and 9.
+
+`open_store` returns as soon as mail can be received; `recover` goes on beside it: first the turns
+that were being worked on, then deliveries begin, then the index fills from the oldest mail on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import PurePath
+from typing import Any
+
+from postroad.embedded import checkpoints, recovery
+from postroad.embedded.checkpoints import Checkpoint
+from postroad.embedded.engine import Engine, log
+from postroad.embedded.envelopes import Unreadable
+from postroad.embedded.frames import Frame
+from postroad.embedded.index import Entry, State
+from postroad.embedded.layout import DEAD, FORMAT, HELD, NEW, Lane, Layout, Options
+from postroad.embedded.maintenance import Keeper
+from postroad.embedded.records import (
+    ENVELOPE,
+    Finish,
+    Finished,
+    Waiting,
+    domains_in,
+    read_head,
+)
+from postroad.embedded.recovery import Replay
+from postroad.embedded.segments import Segment, offset_of, place, position, sequence_of, waiting_at
+from postroad.embedded.slots import Slots, first_unused_directory, slots_on_disk
+from postroad.errors import QueueNotFound, StoreDamaged
+from postroad.ports.files import File, Files
+
+CHUNK = 32 * 1024
+"""Bytes read at a time while recovering, so that receiving is not held up."""
+
+PAUSE_SECONDS = 0.004
+"""Left to the threads of mail that is being received, after each chunk; they need the interpreter
+only for moments, but they need it several times a mail."""
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What opening found: the checkpoint, its file, and the lanes as they were left."""
+
+    checkpoint: Checkpoint
+    checkpoint_file: File
+    lanes: dict[Lane, list[Segment]]
+    following: dict[Lane, int]
+    first_directory: int
+
+
+def describe(
+    files: Files, root: PurePath, options: Options, *, create: bool, mail: PurePath | None = None
+) -> tuple[Layout, Options]:
+    """Return the layout of the store in `root` and the options it was made with. With `create`, a
+    missing store is made, with its spool files in `mail`. Blocking.
+
+    Raises: QueueNotFound, StoreDamaged.
+    """
+    layout = Layout(root, mail or root / "mail")
+    try:
+        file = files.open(layout.store)
+    except FileNotFoundError:
+        _refuse_remains(files, layout)
+        if not create:
+            raise QueueNotFound(f"there is no store in {root}") from None
+        _create(files, layout, options)
+        file = files.open(layout.store)
+    try:
+        known = _read_description(file.pread(0, file.size()))
+    finally:
+        file.close()
+    stored = replace(options, segment_bytes=known["segment_bytes"], marks=known["marks"])
+    return Layout(root, root / known["mail"]), stored
+
+
+def _read_description(data: bytes) -> dict[str, Any]:
+    try:
+        known: dict[str, Any] = json.loads(data)
+        version = known["format"]
+    except (ValueError, KeyError, TypeError) as error:
+        raise StoreDamaged("the file `store` cannot be read") from error
+    if version != FORMAT:
+        raise StoreDamaged(
+            f"the store has format {version}, this program knows {FORMAT}",
+            hint="run the version of postroad that made it",
+        )
+    return known
+
+
+def _refuse_remains(files: Files, layout: Layout) -> None:
+    """A directory with a log but without `store` is not empty: it lost something."""
+    try:
+        names = files.names(layout.log)
+    except FileNotFoundError:
+        return
+    if names:
+        raise StoreDamaged(f"{layout.root} has a log but no file `store`")
+
+
+def _create(files: Files, layout: Layout, options: Options) -> None:
+    """Make an empty store. The file `store` comes last: with it, the store exists."""
+    for directory in (layout.root, layout.log, layout.mail):
+        files.make_directory(directory)
+    files.unlink(layout.checkpoint)
+    checkpoint = files.open(layout.checkpoint, create=True)
+    checkpoints.write_checkpoint(checkpoint, Checkpoint(number=1))
+    checkpoint.close()
+    description = {
+        "format": FORMAT,
+        "mail": "mail" if layout.mail == layout.root / "mail" else str(layout.mail),
+        "segment_bytes": options.segment_bytes,
+        "marks": options.marks,
+    }
+    draft = layout.root / "store.new"
+    files.unlink(draft)
+    file = files.open(draft, create=True)
+    file.pwrite(0, json.dumps(description).encode() + b"\n")
+    file.sync()
+    file.close()
+    files.sync_directory(layout.root)
+    files.rename(draft, layout.store)
+    files.sync_directory(layout.root)
+    files.sync_directory(layout.root.parent)
+
+
+def find_store(files: Files, layout: Layout) -> Found:
+    """Read what receiving waits for. Blocking. Raises: StoreDamaged."""
+    try:
+        file = files.open(layout.checkpoint)
+        checkpoint = checkpoints.read_checkpoint(file)
+        lanes, following = recovery.find_lanes(files, layout, checkpoint)
+        return Found(checkpoint, file, lanes, following, first_unused_directory(files, layout))
+    except FileNotFoundError as error:
+        raise StoreDamaged(f"{error.filename or error} is missing") from error
+
+
+async def open_store(engine: Engine) -> Keeper:
+    """Open a store for receiving, and begin to recover it. Raises: StoreDamaged, StoreFailed."""
+    found = await engine.log_threads.run(find_store, engine.files, engine.layout)
+    for lane, segments in found.lanes.items():
+        engine.lanes[lane] = engine.build_lane(lane, segments)
+        engine.lanes[lane].skip_to(found.following[lane])
+    engine.slots = Slots(
+        engine.files, engine.layout, engine.options, engine.mail_threads, engine.contents,
+        found.first_directory,
+    )  # fmt: skip
+    return Keeper(engine, found.checkpoint_file, found.checkpoint, partial(recover, engine, found))
+
+
+async def recover(engine: Engine, found: Found) -> None:
+    """Bring the queue to where it stood. Idempotent, whenever it is interrupted. FORMAT.md 9."""
+    replay = await _replay(engine, found)
+    used = await _resume_work(engine, found, replay)
+    engine.deliverable.set()
+    for lane in sorted(found.lanes, key=lambda each: (each in (HELD, DEAD), -each)):
+        await _index_lane(engine, found.lanes[lane], replay, used)
+    engine.indexed.set()
+    slots = await engine.mail_threads.run(
+        slots_on_disk, engine.files, engine.layout, found.first_directory
+    )
+    engine.slots.adopt([slot for slot in slots if slot not in used])
+    log.info("the store is recovered", count=engine.index.live, records=replay.records)
+
+
+async def _replay(engine: Engine, found: Found) -> Replay:
+    """Read what was written since the checkpoint, and the working suffix (LQ-20..22)."""
+    replay = Replay(found.checkpoint)
+    lanes = [(NEW, replay.start)]
+    lanes += [(lane, replay.start_of(lane)) for lane in found.lanes if lane != NEW]
+    for lane, start in lanes:
+        segments = found.lanes.get(lane, [])
+        for segment, offset in recovery.stretches(segments, start):
+            async for frame in _frames(engine, segment, offset):
+                replay.feed_frame(segment, frame)
+    return replay
+
+
+async def _frames(engine: Engine, segment: Segment, offset: int) -> AsyncIterator[Frame]:
+    while offset < segment.end:
+        if engine.arrivals.under_way:
+            await asyncio.sleep(PAUSE_SECONDS)
+        frames, offset = await engine.log_threads.run(recovery.read_frames, segment, offset, CHUNK)
+        for frame in frames:
+            yield frame
+
+
+async def _resume_work(engine: Engine, found: Found, replay: Replay) -> set[int]:
+    """Give every turn that was being worked on its place in the queue again (LQ-23). Returns the
+    slots of those that go on."""
+    last: dict[Lane, int] = {}
+    used: set[int] = set()
+    for work in replay.working.values():
+        waiting = await _read_envelope(engine, found, work.lane, work.position)
+        again = recovery.comes_again(waiting, work)
+        if again is None:
+            finish = Finish(waiting.mail_id, work.turn, work.lane, work.position, Finished.DONE)
+            last[NEW] = engine.append(NEW, finish).end
+            continue
+        written = engine.write(again)
+        engine.admit(again, written)
+        last[written.segment.lane] = written.end
+        used.add(again.slot)
+    for lane, end in last.items():
+        await engine.lanes[lane].commit(end)
+    return used
+
+
+async def _read_envelope(engine: Engine, found: Found, lane: Lane, where: int) -> Waiting:
+    """Read the ENVELOPE that a START names. Raises: StoreDamaged."""
+    offset = offset_of(where)
+    for segment in found.lanes.get(lane, []):
+        if segment.sequence == sequence_of(where) and offset < segment.end:
+            frames, _ = await engine.log_threads.run(recovery.read_frames, segment, offset, 4096)
+            if frames and frames[0].type == ENVELOPE:
+                return waiting_at(segment, offset, frames[0].payload)
+    raise StoreDamaged(f"the log has no envelope at {place(lane, where)}, where a turn began")
+
+
+async def _index_lane(
+    engine: Engine, segments: list[Segment], replay: Replay, used: set[int]
+) -> None:
+    """Make the live turns of one lane known, oldest first, and their slots. Raises:
+    StoreDamaged."""
+    for segment in segments:
+        marks = await engine.log_threads.run(segment.marks)
+        async for frame in _frames(engine, segment, segment.header.first):
+            if frame.type != ENVELOPE:
+                continue
+            segment.next_mark = max(segment.next_mark, frame.mark + 1)
+            where = position(segment.sequence, frame.offset)
+            if marks[frame.mark]:
+                continue
+            if (segment.lane, where) in replay.garbage:
+                segment.garbage.add(frame.mark)
+                continue
+            try:
+                used.add(_index(engine, segment, frame))
+            except Unreadable as error:
+                raise segment.unreadable(frame.offset, error) from error
+
+
+def _index(engine: Engine, segment: Segment, frame: Frame) -> int:
+    head = read_head(frame.payload)
+    entry = Entry(
+        segment, frame.offset, len(frame.payload), frame.mark, head.enqueue_id, head.slot,
+        head.accepted_us, domains_in(frame.payload, head), engine.due(head.due_us), State.ASIDE,
+    )  # fmt: skip
+    engine.index.add(entry)
+    if segment.lane not in (HELD, DEAD):
+        engine.offer(entry)
+    return head.slot

@@ -1,0 +1,171 @@
+"""`MailQueue` over a store that this process owns."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping
+from datetime import timedelta
+from functools import partial
+from uuid import UUID
+
+from postroad.domain.mail import Mail
+from postroad.domain.selection import Selector
+from postroad.embedded import administration, leases
+from postroad.embedded.engine import Engine
+from postroad.embedded.enqueue import accept_stored, receive
+from postroad.embedded.items import SpoolItem
+from postroad.embedded.limits import reason_of
+from postroad.embedded.maintenance import Keeper
+from postroad.errors import PostroadError
+from postroad.ports.mail_queue import NO_DELAY, MailView, Sizes
+from postroad.telemetry import metrics
+
+CHANGES: dict[str, tuple[administration.Change, bool]] = {
+    "remove": (administration.remove, False),
+    "flush": (administration.flush, False),
+    "hold": (administration.hold, False),
+    "release": (administration.release, False),
+    "requeue": (administration.requeue, True),
+    "discard": (administration.remove, True),
+}
+"""What can be done to selected mails, and whether these are the dead letters."""
+
+
+class Consumer:
+    """Asks for items, and has at most `prefetch` that have not ended. To cancel `next` is safe."""
+
+    def __init__(self, label: str, engine: Engine, prefetch: int) -> None:
+        self._label, self._engine = label, engine
+        self._free = asyncio.Semaphore(prefetch)
+        self._leased = metrics.LEASED.labels(label)
+
+    async def next(self) -> SpoolItem:
+        """Wait for an item. Raises: QueueClosed, StoreFailed, StoreDamaged."""
+        await self._free.acquire()
+        try:
+            entry, waiting, kept = await leases.lease(self._engine)
+            item = SpoolItem(self._engine, entry, waiting, kept, self._label, self._gone)
+        except BaseException:
+            self._free.release()
+            raise
+        self._leased.inc()
+        return item
+
+    def _gone(self, _: SpoolItem) -> None:
+        self._leased.dec()
+        self._free.release()
+
+
+class OwnedQueue:
+    """The port over an engine. `name` is what the queue is called in metrics and to people."""
+
+    def __init__(self, name: str, engine: Engine, keeper: Keeper) -> None:
+        self._name, self.engine, self.keeper = name, engine, keeper
+        self._enqueued = metrics.ENQUEUED.labels(name)
+        self._enqueue_seconds = metrics.ENQUEUE_SECONDS.labels(name)
+        self._ages: tuple[timedelta, Mapping[str, Mapping[timedelta, int]]] | None = None
+
+    @property
+    def name(self) -> str:
+        return self._name
+
+    async def enqueue(self, mail: Mail, delay: timedelta = NO_DELAY) -> UUID:
+        clock = self.engine.clock
+        began = clock.elapsed()
+        try:
+            enqueue_id = await receive(self.engine, mail, delay)
+        except PostroadError as error:
+            self.count_failure(reason_of(error))
+            raise
+        self._enqueued.inc()
+        seconds = (clock.elapsed() - began).total_seconds()
+        self._enqueue_seconds.observe(seconds)
+        return enqueue_id
+
+    def has_room(self, size_bytes: int) -> bool:
+        return self.engine.limits.has_room(size_bytes)
+
+    def accept_stored(self, payload: bytes, lent: set[int]) -> tuple[UUID, asyncio.Future[None]]:
+        """See `receiving.accept_stored`."""
+        began = self.engine.clock.elapsed()
+        try:
+            enqueue_id, queued = accept_stored(self.engine, payload, lent)
+        except PostroadError as error:
+            self.count_failure(reason_of(error))
+            raise
+        queued.add_done_callback(partial(self._count_stored, began))
+        return enqueue_id, queued
+
+    async def lend(self, most: int) -> list[int]:
+        """Return slots that another process may fill. Raises: StoreFull, StoreFailed."""
+        self.engine.check()
+        self.engine.limits.check_room(0)
+        return await self.engine.slots.lend(most)
+
+    def count_failure(self, reason: str) -> None:
+        """Count a mail that was refused, here or by a process that stores mails for this one."""
+        metrics.ENQUEUE_FAILURES.labels(self._name, reason).inc()
+
+    def _count_stored(self, began: timedelta, queued: asyncio.Future[None]) -> None:
+        error = queued.exception()
+        if error is not None:
+            return self.count_failure(reason_of(error))
+        self._enqueued.inc()
+        seconds = (self.engine.clock.elapsed() - began).total_seconds()
+        return self._enqueue_seconds.observe(seconds)
+
+    async def dequeue(self, prefetch: int = 10) -> AsyncIterator[SpoolItem]:
+        consumer = self.consumer(prefetch)
+        while True:
+            yield await consumer.next()
+
+    def consumer(self, prefetch: int) -> Consumer:
+        """Return somebody who asks for one item after the other."""
+        return Consumer(self._name, self.engine, prefetch)
+
+    async def browse(self, selector: Selector | None = None) -> AsyncIterator[MailView]:
+        async for entry, waiting in administration.select(self.engine, selector or Selector.all()):
+            yield administration.view_of(self.engine, entry, waiting)
+
+    async def dead_letters(self, selector: Selector | None = None) -> AsyncIterator[MailView]:
+        wanted = selector or Selector.all()
+        async for entry, waiting in administration.select(self.engine, wanted, dead=True):
+            yield administration.view_of(self.engine, entry, waiting)
+
+    async def size(self) -> Sizes:
+        engine = self.engine
+        await engine.indexed.wait()
+        engine.check()
+        engine.runners.promote(engine.elapsed())
+        index = engine.index
+        return Sizes(index.live, engine.runners.delayed, index.held, index.dead)
+
+    async def ages(self) -> Mapping[str, Mapping[timedelta, int]]:
+        engine = self.engine
+        await engine.indexed.wait()
+        engine.check()
+        now = engine.clock.elapsed()
+        if self._ages is None or now - self._ages[0] > administration.FRESH:
+            self._ages = (now, engine.index.ages(engine.now_us()))
+        return self._ages[1]
+
+    async def change(self, operation: str, selector: Selector) -> int:
+        """Remove, flush, hold, release or requeue what is selected; return how many."""
+        apply, dead = CHANGES[operation]
+        return await administration.change(self.engine, selector, apply, dead=dead)
+
+    async def purge(self) -> int:
+        return await self.change("remove", Selector.all())
+
+    async def republish(self, older_than: timedelta) -> int:
+        """Nothing: there is no broker that could have lost anything."""
+        self.engine.check()
+        return 0
+
+    async def maintain(self) -> None:
+        await self.engine.indexed.wait()
+        await self.keeper.round()
+
+    async def close(self) -> None:
+        await self.engine.close()  # first: the keeper's file may be in a thread's hands
+        await self.keeper.close()

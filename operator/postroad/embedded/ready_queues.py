@@ -1,0 +1,129 @@
+"""Whose turn it is: one runner for new mail, one for each retry lane, asked in fair alternation.
+
+Pure but for its own memory; the clock is passed in. Nothing polls: `next_due` says when to ask
+again. A turn that ends while it waits here stays in place and is skipped when its time comes.
+Source: LQ-9, LQ-10, LQ-34 (incoming, active, deferred), LQ-35; SP-19.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import deque
+from itertools import count
+
+from postroad.embedded.index import Entry, State
+from postroad.embedded.layout import NEW, Lane
+
+
+class Runner:
+    """The turns of one lane: those that are due, in order, and those that are not yet."""
+
+    def __init__(self) -> None:
+        self._ready: deque[Entry] = deque()
+        self._delayed: list[tuple[float, int, Entry]] = []
+        self._order = count()
+
+    def add(self, entry: Entry, now: float) -> None:
+        """Take in a turn, by its due time."""
+        if entry.due <= now:
+            entry.state = State.READY
+            self._ready.append(entry)
+        else:
+            entry.state = State.DELAYED
+            heapq.heappush(self._delayed, (entry.due, next(self._order), entry))
+
+    def promote(self, now: float) -> int:
+        """Make ready what became due; return how many."""
+        promoted = 0
+        while self._delayed and (
+            self._delayed[0][0] <= now or self._delayed[0][2].state is not State.DELAYED
+        ):
+            entry = heapq.heappop(self._delayed)[2]
+            if entry.state is State.DELAYED:
+                entry.state = State.READY
+                self._ready.append(entry)
+                promoted += 1
+        return promoted
+
+    def take(self) -> Entry | None:
+        """Return the next turn that is due, and drop it from here."""
+        while self._ready:
+            entry = self._ready.popleft()
+            if entry.state is State.READY:
+                return entry
+        return None
+
+    def give_back(self, entry: Entry) -> None:
+        """Put a turn that was taken back to the front."""
+        entry.state = State.READY
+        self._ready.appendleft(entry)
+
+    @property
+    def next_due(self) -> float | None:
+        """When the next delayed turn becomes due."""
+        return self._delayed[0][0] if self._delayed else None
+
+
+class Runners:
+    """All runners. `delayed` counts the turns that are not due yet."""
+
+    def __init__(self) -> None:
+        self._new = Runner()
+        self._lanes: dict[Lane, Runner] = {}
+        self._round: deque[Lane] = deque()
+        self._new_is_next = True
+        self.delayed = 0
+
+    def add(self, entry: Entry, now: float) -> None:
+        """Take in a turn that no consumer has."""
+        self._runner(entry.segment.lane).add(entry, now)
+        self.delayed += entry.state is State.DELAYED
+
+    def _runner(self, lane: Lane) -> Runner:
+        if lane == NEW:
+            return self._new
+        if lane not in self._lanes:
+            self._lanes[lane] = Runner()
+            self._round.append(lane)
+        return self._lanes[lane]
+
+    def withdraw(self, entry: Entry) -> None:
+        """Forget a turn that ends or is set aside while it waits. Call before its state changes."""
+        self.delayed -= entry.state is State.DELAYED
+
+    def promote(self, now: float) -> None:
+        """Make ready what became due."""
+        for runner in (self._new, *self._lanes.values()):
+            self.delayed -= runner.promote(now)
+
+    def take(self, now: float) -> Entry | None:
+        """Return the next turn that is due: new mail and the retry lanes alternate, and the retry
+        lanes among themselves, as long as both have something (LQ-35)."""
+        self.promote(now)
+        first, second = self._take_new, self._take_retried
+        if not self._new_is_next:
+            first, second = second, first
+        entry = first()
+        if entry is not None:
+            self._new_is_next = not self._new_is_next
+            return entry
+        return second()
+
+    def _take_new(self) -> Entry | None:
+        return self._new.take()
+
+    def _take_retried(self) -> Entry | None:
+        for _ in range(len(self._round)):
+            self._round.rotate(-1)
+            if (entry := self._lanes[self._round[-1]].take()) is not None:
+                return entry
+        return None
+
+    def give_back(self, entry: Entry) -> None:
+        """Put back a turn that `take` returned and nobody wants after all."""
+        self._runner(entry.segment.lane).give_back(entry)
+
+    def next_due(self) -> float | None:
+        """Return when the next delayed turn becomes due; None when there is none."""
+        times = [runner.next_due for runner in (self._new, *self._lanes.values())]
+        return min((time for time in times if time is not None), default=None)

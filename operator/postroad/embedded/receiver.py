@@ -1,0 +1,166 @@
+"""Receiving in another process than the owner's: it fills spool files, the owner writes the log.
+
+The owner lends slots. A mail is stored in one of them and synced here, and only then announced to
+the owner, who queues it (FORMAT.md 4 and 8, R2). What makes this safe is the lock on the store: the
+process inherited it from the owner and holds it too, so whoever owns the store next knows that
+nobody writes to its files any more. A slot in which the disk failed, or whose announcement was not
+answered, is not used again before the next start.
+Source: SP-7..9; ADR 0015.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from functools import partial
+from uuid import UUID
+
+from postroad.domain.identifiers import Identifiers
+from postroad.domain.mail import Mail
+from postroad.embedded.connection import Connection
+from postroad.embedded.envelopes import domains_of, envelope_json, to_json
+from postroad.embedded.instants import microseconds
+from postroad.embedded.limits import Limits, reason_of
+from postroad.embedded.records import encode_new
+from postroad.embedded.spool_files import SMALL, Contents
+from postroad.errors import PostroadError, StoreFull
+from postroad.ports.clock import Chance, Clock
+from postroad.ports.files import Threads
+
+FEW = 8
+"""With fewer free slots than this, more are asked for."""
+
+QUICK_SECONDS = 0.002
+"""A mail that is stored faster than this is stored by the event loop itself: a thread would cost
+more than the wait. Where storing takes longer, threads do it, many at a time."""
+
+STALL_SECONDS = 0.1
+"""A disk that took so long for one of the last mails is waited for in threads."""
+
+LATELY = 8
+"""Mails whose storing is looked at."""
+
+
+class Filler:
+    """Stores mails for the owner at the other end of a connection."""
+
+    def __init__(
+        self, contents: Contents, limits: Limits, clock: Clock, chance: Chance, threads: Threads
+    ) -> None:
+        self._contents, self._limits, self._clock, self._threads = contents, limits, clock, threads
+        self._identifiers = Identifiers(clock.now, chance.bits)
+        self._loan: Loan | None = None
+        self._seconds = deque([0.0], maxlen=LATELY)
+        """What storing a mail took lately. The least of it tells how fast the disk is: the rest is
+        waiting for a processor, which a thread would have to do as well. The most tells whether it
+        stalls."""
+
+    async def enqueue(self, connection: Connection, mail: Mail) -> UUID:
+        """Store a mail and have it queued; as `MailQueue.enqueue`. Its content is in memory."""
+        try:
+            record = await self._store(connection, mail)
+        except PostroadError as error:
+            connection.tell("refused", reason=reason_of(error))
+            raise
+        return UUID(bytes=await connection.store(record))
+
+    def has_room(self, size_bytes: int) -> bool:
+        """As `MailQueue.has_room`."""
+        return self._limits.has_room(size_bytes)
+
+    async def _store(self, connection: Connection, mail: Mail) -> bytes:
+        """Store a mail; return its ENVELOPE."""
+        content, envelope = mail.content, mail.envelope
+        assert isinstance(content, bytes)
+        json = to_json(envelope_json(envelope))
+        self._limits.check(json, len(content))
+        if self._loan is None or self._loan.connection is not connection:
+            self._loan = Loan(connection)
+        loan = self._loan
+        slot = await loan.take()
+        mail_id, now_us = self._identifiers.new().bytes, microseconds(self._clock.now())
+        work = partial(self._store_timed, slot, mail_id, content, json, now_us)
+        try:
+            await self._run(work, loan, slot, is_small=len(content) <= SMALL)
+        except StoreFull:
+            loan.give_back(slot)  # whatever is in its file is written again
+            raise
+        return encode_new(mail_id, slot, now_us, len(content), domains_of(envelope), json)
+
+    async def _run(
+        self, work: Callable[[], None], loan: Loan, slot: int, *, is_small: bool
+    ) -> None:
+        if is_small and min(self._seconds) < QUICK_SECONDS and max(self._seconds) < STALL_SECONDS:
+            return work()
+        call = asyncio.ensure_future(self._threads.run(work))
+        try:
+            return await asyncio.shield(call)
+        except asyncio.CancelledError:
+            call.add_done_callback(partial(_left_behind, loan, slot))
+            raise
+
+    def _store_timed(
+        self, slot: int, mail_id: bytes, content: bytes, envelope: bytes, now_us: int
+    ) -> None:
+        began = self._clock.elapsed()
+        self._contents.store(slot, mail_id, content, envelope, now_us)
+        self._seconds.append((self._clock.elapsed() - began).total_seconds())
+
+    async def close(self) -> None:
+        """Let go of threads and files."""
+        if self._loan is not None:
+            await self._loan.close()
+        await self._threads.close()
+        self._contents.close()
+
+
+class Loan:
+    """The slots that the owner at the other end of a connection has lent."""
+
+    def __init__(self, connection: Connection) -> None:
+        self.connection = connection
+        self._free: list[int] = []
+        self._borrowing: asyncio.Task[None] | None = None
+
+    async def take(self) -> int:
+        """Return a slot. Raises: StoreFull, StoreFailed, StoreUnavailable."""
+        if len(self._free) < FEW:
+            self._begin_to_borrow()
+        while not self._free:
+            await asyncio.shield(self._begin_to_borrow())
+        return self._free.pop()
+
+    def give_back(self, slot: int) -> None:
+        """Take back a slot whose mail was not announced, and to which nobody writes any more."""
+        self._free.append(slot)
+
+    def _begin_to_borrow(self) -> asyncio.Task[None]:
+        if self._borrowing is None:
+            self._borrowing = asyncio.get_running_loop().create_task(self._borrow())
+            self._borrowing.add_done_callback(_seen)
+        return self._borrowing
+
+    async def _borrow(self) -> None:
+        try:
+            self._free[:0] = reversed(await self.connection.call("lend"))
+        finally:
+            self._borrowing = None
+
+    async def close(self) -> None:
+        """Borrow no more."""
+        if self._borrowing is not None:
+            self._borrowing.cancel()
+            await asyncio.wait({self._borrowing})
+
+
+def _left_behind(loan: Loan, slot: int, call: asyncio.Future[None]) -> None:
+    """Nobody waits for a mail that was stored: its slot is free again, unless the disk failed."""
+    if not call.cancelled() and call.exception() is None:
+        loan.give_back(slot)
+
+
+def _seen(borrowing: asyncio.Task[None]) -> None:
+    """Take note of a failure that nobody may be waiting for: who needs a slot asks again."""
+    if not borrowing.cancelled():
+        borrowing.exception()

@@ -1,0 +1,326 @@
+"""The records of the log, to bytes and back. FORMAT.md 6. Pure.
+
+Source: LQ-2..8; SP-14; AMB-7.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from enum import IntEnum
+from struct import Struct
+from typing import NamedTuple, TypeAlias
+
+from postroad.domain.mail import Envelope
+from postroad.embedded.envelopes import (
+    UNREADABLE,
+    Unreadable,
+    domains_of,
+    envelope_json,
+    failures_in,
+    numbers_in,
+    read_envelope,
+    to_json,
+)
+from postroad.embedded.layout import Lane
+from postroad.errors import InvalidInput
+
+ENVELOPE, START, DELIVERY, FINISH, HOLD = range(1, 6)
+NOWHERE = 0
+"""No position: 0 lies in no segment, as sequence numbers begin with 1."""
+
+LONGEST_TEXT = 512
+"""Bytes of a next hop's reply that are kept in a record."""
+
+_ENVELOPE = Struct("<16s16sQIIQQQQQIBBH")
+ENVELOPE_BYTES = _ENVELOPE.size
+"""Of an ENVELOPE, before its domains."""
+
+_NO_RECORD = (struct.error, *UNREADABLE)
+"""What reading a frame raises that is no record. Its checksum is right: somebody else wrote it."""
+
+_START = Struct("<16sIIQ")
+_DELIVERY = Struct("<16sIBBHI")
+_FINISH = Struct("<16sIIQB")
+_HOLD = Struct("<16sIB")
+
+
+class Kind(IntEnum):
+    """What a DELIVERY says of its recipients. Of those, only the deferred are attempted again."""
+
+    DELIVERED = 1
+    FAILED = 2
+    DEFERRED = 3
+    DROPPED = 4
+
+
+class Finished(IntEnum):
+    """Why nobody is left."""
+
+    DONE = 1
+    REMOVED = 2
+
+
+class EnvelopeHead(NamedTuple):
+    """The fixed part of an ENVELOPE: all that the index needs, read without the rest."""
+
+    mail_id: bytes
+    enqueue_id: bytes
+    slot: int
+    turn: int
+    attempt: int
+    accepted_us: int
+    enqueued_us: int
+    due_us: int
+    size_bytes: int
+    predecessor: int
+    predecessor_lane: Lane
+    flags: int
+    reserved: int
+    domains_length: int
+
+    @property
+    def held(self) -> bool:
+        return bool(self.flags & 1)
+
+    @property
+    def dead(self) -> bool:
+        return bool(self.flags & 2)
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """An ENVELOPE: a mail that waits. `numbers` are the recipients' places in the original list;
+    `failures` maps the numbers of failed recipients to (address, text)."""
+
+    mail_id: bytes
+    enqueue_id: bytes
+    slot: int
+    turn: int
+    envelope: Envelope
+    numbers: tuple[int, ...]
+    accepted_us: int
+    enqueued_us: int
+    size_bytes: int
+    due_us: int = 0
+    attempt: int = 0
+    held: bool = False
+    dead: bool = False
+    predecessor: tuple[Lane, int] = (0, NOWHERE)
+    error: str | None = None
+    reason: str | None = None
+    failures: Mapping[int, tuple[str, str]] = field(default_factory=dict)
+
+
+class Start(NamedTuple):
+    """A consumer has the turn whose ENVELOPE lies there."""
+
+    mail_id: bytes
+    turn: int
+    lane: Lane
+    position: int
+
+
+class Delivery(NamedTuple):
+    """What became of some recipients, by number."""
+
+    mail_id: bytes
+    turn: int
+    kind: Kind
+    numbers: tuple[int, ...]
+    text: str
+
+
+class Finish(NamedTuple):
+    """Nobody is left of the mail whose last ENVELOPE lies there."""
+
+    mail_id: bytes
+    turn: int
+    lane: Lane
+    position: int
+    kind: Finished
+
+
+class Hold(NamedTuple):
+    """A working turn is to be held, or not, when it comes back."""
+
+    mail_id: bytes
+    turn: int
+    held: bool
+
+
+Record: TypeAlias = Waiting | Start | Delivery | Finish | Hold
+
+
+def encode(record: Record) -> tuple[int, bytes]:
+    """Return a record's type and payload."""
+    match record:
+        case Waiting():
+            return ENVELOPE, _encode_waiting(record)
+        case Start():
+            return START, _START.pack(*record)
+        case Delivery(mail_id, turn, kind, numbers, text):
+            words = cut(text)
+            head = _DELIVERY.pack(mail_id, turn, kind, 0, len(words), len(numbers))
+            return DELIVERY, head + Struct(f"<{len(numbers)}I").pack(*numbers) + words
+        case Finish():
+            return FINISH, _FINISH.pack(*record)
+        case Hold():
+            return HOLD, _HOLD.pack(*record)
+
+
+def decode(record_type: int, payload: bytes) -> Record | None:
+    """Read a record; None for a type of a later format. Raises: Unreadable."""
+    decoder = _DECODERS.get(record_type)
+    try:
+        return None if decoder is None else decoder(payload)
+    except _NO_RECORD as error:
+        raise Unreadable(f"a record of type {record_type} cannot be read") from error
+
+
+def _decode_start(payload: bytes) -> Start:
+    return Start(*_START.unpack(payload))
+
+
+def _decode_delivery(payload: bytes) -> Delivery:
+    mail_id, turn, kind, _, _, count = _DELIVERY.unpack_from(payload)
+    numbers = Struct(f"<{count}I").unpack_from(payload, _DELIVERY.size)
+    text = payload[_DELIVERY.size + 4 * count :].decode(errors="replace")
+    return Delivery(mail_id, turn, Kind(kind), numbers, text)
+
+
+def _decode_finish(payload: bytes) -> Finish:
+    mail_id, turn, lane, position, finished = _FINISH.unpack(payload)
+    return Finish(mail_id, turn, lane, position, Finished(finished))
+
+
+def _decode_hold(payload: bytes) -> Hold:
+    mail_id, turn, held = _HOLD.unpack(payload)
+    return Hold(mail_id, turn, bool(held))
+
+
+def read_head(payload: bytes) -> EnvelopeHead:
+    """Read the fixed part of an ENVELOPE. Raises: Unreadable."""
+    try:
+        return EnvelopeHead(*_ENVELOPE.unpack_from(payload))
+    except struct.error as error:
+        raise Unreadable("an ENVELOPE is too short") from error
+
+
+def encode_new(
+    mail_id: bytes, slot: int, accepted_us: int, size: int, domains: str, envelope: bytes
+) -> bytes:
+    """Return the ENVELOPE of a new mail for all its recipients, from its envelope in JSON. It has
+    no enqueue id yet."""
+    known = domains.encode()
+    head = _ENVELOPE.pack(
+        mail_id, bytes(16), slot, 0, 0, accepted_us, accepted_us, 0, size, NOWHERE, 0, 0, 0,
+        len(known),
+    )  # fmt: skip
+    return head + known + envelope
+
+
+def decode_new(payload: bytes) -> Waiting:
+    """Read what `encode_new` wrote, in another process. Raises: InvalidInput for anything that is
+    not the ENVELOPE of a new mail."""
+    try:
+        found = decode_waiting(payload)
+        is_named = domains_in(payload, read_head(payload)) == domains_of(found.envelope)
+    except (Unreadable, *_NO_RECORD) as error:
+        raise InvalidInput("this is no ENVELOPE") from error
+    new = Waiting(
+        found.mail_id, found.enqueue_id, found.slot, 0, found.envelope,
+        tuple(range(len(found.envelope.recipients))), found.accepted_us, found.enqueued_us,
+        found.size_bytes,
+    )  # fmt: skip
+    if found != new or not is_named:
+        raise InvalidInput("this is no ENVELOPE of a new mail")
+    return found
+
+
+def with_enqueue_id(payload: bytes, enqueue_id: bytes) -> bytes:
+    """Return an ENVELOPE under another enqueue id."""
+    return payload[:16] + enqueue_id + payload[32:]
+
+
+def domains_in(payload: bytes, head: EnvelopeHead) -> str:
+    """Return an ENVELOPE's destination domains, space separated. Raises: Unreadable."""
+    try:
+        return payload[_ENVELOPE.size : _ENVELOPE.size + head.domains_length].decode()
+    except UnicodeDecodeError as error:
+        raise Unreadable("the domains of an ENVELOPE cannot be read") from error
+
+
+def decode_waiting(payload: bytes) -> Waiting:
+    """Read an ENVELOPE. Raises: Unreadable."""
+    try:
+        return _decode_waiting(payload)
+    except _NO_RECORD as error:
+        raise Unreadable("an ENVELOPE cannot be read") from error
+
+
+def _decode_waiting(payload: bytes) -> Waiting:
+    head = read_head(payload)
+    domains_in(payload, head)  # whoever opens the store reads them: they have to be readable
+    envelope, rest = read_envelope(payload[_ENVELOPE.size + head.domains_length :])
+    return Waiting(
+        mail_id=head.mail_id,
+        enqueue_id=head.enqueue_id,
+        slot=head.slot,
+        turn=head.turn,
+        envelope=envelope,
+        numbers=numbers_in(rest, len(envelope.recipients)),
+        accepted_us=head.accepted_us,
+        enqueued_us=head.enqueued_us,
+        size_bytes=head.size_bytes,
+        due_us=head.due_us,
+        attempt=head.attempt,
+        held=head.held,
+        dead=head.dead,
+        predecessor=(head.predecessor_lane, head.predecessor),
+        error=rest.get("error"),
+        reason=rest.get("reason"),
+        failures=failures_in(rest),
+    )
+
+
+_DECODERS: dict[int, Callable[[bytes], Record]] = {
+    ENVELOPE: _decode_waiting,
+    START: _decode_start,
+    DELIVERY: _decode_delivery,
+    FINISH: _decode_finish,
+    HOLD: _decode_hold,
+}
+
+
+def _encode_waiting(record: Waiting) -> bytes:
+    domains = domains_of(record.envelope).encode()
+    head = _ENVELOPE.pack(
+        record.mail_id,
+        record.enqueue_id,
+        record.slot,
+        record.turn,
+        record.attempt,
+        record.accepted_us,
+        record.enqueued_us,
+        record.due_us,
+        record.size_bytes,
+        record.predecessor[1],
+        record.predecessor[0],
+        record.held | record.dead << 1,
+        0,
+        len(domains),
+    )
+    rest = envelope_json(record.envelope)
+    if record.numbers != tuple(range(len(record.numbers))):
+        rest["numbers"] = record.numbers
+    for name in ("error", "reason", "failures"):
+        if found := getattr(record, name):
+            rest[name] = found
+    return head + domains + to_json(rest)
+
+
+def cut(text: str) -> bytes:
+    """Return a text's first bytes, as many as records keep."""
+    return text.encode(errors="replace")[:LONGEST_TEXT].decode(errors="ignore").encode()

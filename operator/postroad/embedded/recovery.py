@@ -1,0 +1,283 @@
+"""From a directory that crashed to a queue that knows where it stands. FORMAT.md 5.1 and 9.
+
+`find_lanes` does what receiving waits for: it opens the segments and cuts torn tails. `Replay` then
+adds up, record by record, which turns were being worked on. Both change nothing that a second
+recovery would read differently.
+Source: LQ-13, LQ-19..23, LQ-33; AMB-7, AMB-12, AMB-13.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import PurePath
+
+from postroad.embedded import frames
+from postroad.embedded.checkpoints import Checkpoint, LaneState
+from postroad.embedded.envelopes import Unreadable
+from postroad.embedded.frames import Frame
+from postroad.embedded.layout import NEW, Lane, Layout, lane_name, segment_of
+from postroad.embedded.records import (
+    ENVELOPE,
+    Delivery,
+    EnvelopeHead,
+    Finish,
+    Hold,
+    Kind,
+    Record,
+    Start,
+    Waiting,
+    decode,
+    read_head,
+)
+from postroad.embedded.segments import (
+    HEADER_BLOCK,
+    READ_SIZE,
+    Segment,
+    find_end,
+    offset_of,
+    position,
+    read_header,
+    sequence_of,
+)
+from postroad.errors import StoreDamaged
+from postroad.ports.files import File, Files
+
+ALL_FINISHED = "some recipients failed for good"
+"""Why a mail is a dead letter whose consumer died between the last outcome and its ending."""
+
+
+def find_lanes(
+    files: Files, layout: Layout, checkpoint: Checkpoint, *, is_reading: bool = False
+) -> tuple[dict[Lane, list[Segment]], dict[Lane, int]]:
+    """Open every lane's segments and fix where each ends; cut and sync the newest, unless somebody
+    is only reading. Returns them, oldest first, and the number of the next segment of each lane.
+    Raises: StoreDamaged."""
+    found: dict[Lane, list[int]] = {lane: [] for lane in checkpoint.lanes}
+    for name in files.names(layout.log):
+        if (known := segment_of(name)) is not None:
+            found.setdefault(known[0], []).append(known[1])
+    lanes, following, old = {}, {}, list[PurePath]()
+    for lane, sequences in found.items():
+        state = checkpoint.lanes.get(lane, LaneState(1, 0))
+        kept = sorted(each for each in sequences if each >= state.first_sequence)
+        segments = _open_lane(files, layout, lane, kept)
+        _check_front(lane, state, segments)
+        if segments:
+            _fix_end(segments[-1], state.end, is_reading)
+        lanes[lane] = segments
+        newest = segments[-1].sequence if segments else state.first_sequence - 1
+        following[lane] = max(newest, sequence_of(state.end)) + 1
+        old += [layout.segment(lane, each) for each in sequences if each < state.first_sequence]
+    if old and not is_reading:
+        for path in old:
+            files.unlink(path)
+        files.sync_directory(layout.log)
+    return lanes, following
+
+
+def _open_lane(files: Files, layout: Layout, lane: Lane, sequences: list[int]) -> list[Segment]:
+    segments: list[Segment] = []
+    for sequence in sequences:
+        file = files.open(layout.segment(lane, sequence))
+        block = file.pread(0, HEADER_BLOCK)
+        header = read_header(block)
+        if header is None:
+            is_newest = sequence == sequences[-1]
+            if is_newest and _was_never_used(file):
+                file.close()
+                break
+            raise StoreDamaged(f"log/{lane_name(lane)}.{sequence:010} has no valid header")
+        if (header.lane, header.sequence) != (lane, sequence):
+            raise StoreDamaged(f"log/{lane_name(lane)}.{sequence:010} is another segment")
+        segment = Segment.planned(header)
+        segment.file = file
+        if segments:
+            _join(segments[-1], segment)
+        segments.append(segment)
+    return segments
+
+
+def _was_never_used(file: File) -> bool:
+    """A header is durable before any frame is written: without a frame, nothing was ever here."""
+    return all(
+        frames.MAGIC not in file.pread(offset, READ_SIZE + 4)
+        for offset in range(0, file.size(), READ_SIZE)
+    )
+
+
+def _join(earlier: Segment, later: Segment) -> None:
+    """Take the earlier segment's end from the later one's header."""
+    end = later.header.previous_end
+    if sequence_of(end) != earlier.sequence or offset_of(end) < earlier.header.first:
+        raise StoreDamaged(
+            f"there is a segment missing between log/{earlier.name} and {later.name}"
+        )
+    earlier.end = earlier.written = offset_of(end)
+
+
+def _check_front(lane: Lane, state: LaneState, segments: list[Segment]) -> None:
+    missing = (
+        segments[0].sequence > state.first_sequence
+        if segments
+        else sequence_of(state.end) >= state.first_sequence
+    )
+    if missing:
+        raise StoreDamaged(f"log/{lane_name(lane)}.{state.first_sequence:010} is missing")
+
+
+def _fix_end(segment: Segment, known_durable: int, is_reading: bool) -> None:
+    """Find the end, write what is not proven durable again, cut and sync (FORMAT.md R5)."""
+    end, proven = find_end(segment, known_durable)
+    segment.end = segment.written = end
+    if is_reading:
+        return
+    file = segment.opened()
+    if proven < end:
+        file.pwrite(proven, file.pread(proven, end - proven))
+    file.truncate(end)
+    file.sync()
+
+
+def read_frames(segment: Segment, start: int, size: int = READ_SIZE) -> tuple[list[Frame], int]:
+    """Return the frames in about `size` bytes from `start`, with offsets in the segment, and where
+    to go on. Raises: StoreDamaged."""
+    stop = min(start + size, segment.end)
+    data = segment.read(start, stop - start)
+    found = [
+        frame._replace(offset=start + frame.offset, end=start + frame.end)
+        for frame in frames.frames(data, segment.seed)
+    ]
+    reached = found[-1].end if found else start
+    if reached == start and stop < segment.end:
+        return read_frames(segment, start, size * 4)
+    if stop == segment.end and reached != stop:
+        raise segment.damaged(reached)
+    return found, reached
+
+
+def stretches(segments: list[Segment], start: int) -> Iterator[tuple[Segment, int]]:
+    """Yield the segments from position `start` on, each with the offset to begin at."""
+    for segment in segments:
+        if segment.end_position > start:
+            is_first = segment.sequence == sequence_of(start)
+            first = segment.header.first
+            yield segment, max(first, offset_of(start)) if is_first else first
+
+
+@dataclass(slots=True)
+class Work:
+    """A turn that a consumer had: where its ENVELOPE lies and what is known of its recipients."""
+
+    turn: int
+    lane: Lane
+    position: int
+    finished: set[int] = field(default_factory=set)
+    failures: dict[int, str] = field(default_factory=dict)
+    hold: bool | None = None
+
+
+@dataclass(slots=True)
+class Replay:
+    """What the records since the checkpoint add up to. Feed lane `new` first, then the others."""
+
+    checkpoint: Checkpoint
+    working: dict[bytes, Work] = field(default_factory=dict)
+    garbage: set[tuple[Lane, int]] = field(default_factory=set)
+    records: int = 0
+
+    @property
+    def start(self) -> int:
+        """Where to begin in lane `new`."""
+        return self.checkpoint.scan_from
+
+    def start_of(self, lane: Lane) -> int:
+        """Where to begin in another lane."""
+        state = self.checkpoint.lanes.get(lane)
+        return 0 if state is None else state.end
+
+    def feed(self, lane: Lane, where: int, record: Record | EnvelopeHead) -> None:
+        """Take in one record that lies at position `where`."""
+        self.records += 1
+        is_old = lane == NEW and where < self.checkpoint.end
+        match record:
+            case Start(mail_id, turn, of_lane, of_position):
+                if not is_old or where in self.checkpoint.working:
+                    self.garbage.add((of_lane, of_position))
+                    self.working[mail_id] = Work(turn, of_lane, of_position)
+            case Delivery():
+                if (work := self.working.get(record.mail_id)) is not None:
+                    _deliver(work, record)
+            case Hold(mail_id, _, held):
+                if (work := self.working.get(mail_id)) is not None:
+                    work.hold = held
+            case Finish() if not is_old:
+                self.garbage.add((record.lane, record.position))
+                self._end(record.mail_id, record.turn)
+            case EnvelopeHead() if not is_old:
+                self.garbage.add((record.predecessor_lane, record.predecessor))
+                self._end(record.mail_id, record.turn - 1)
+
+    def feed_frame(self, segment: Segment, frame: Frame) -> None:
+        """Take in the record of a frame. Raises: StoreDamaged."""
+        where = position(segment.sequence, frame.offset)
+        try:
+            if frame.type == ENVELOPE:
+                self.feed(segment.lane, where, read_head(frame.payload))
+            elif (record := decode(frame.type, frame.payload)) is not None:
+                self.feed(segment.lane, where, record)
+        except Unreadable as error:
+            raise segment.unreadable(frame.offset, error) from error
+
+    def _end(self, mail_id: bytes, turn: int) -> None:
+        """A turn up to this one is over."""
+        work = self.working.get(mail_id)
+        if work is not None and work.turn <= turn:
+            del self.working[mail_id]
+
+
+def _deliver(work: Work, record: Delivery) -> None:
+    if record.kind is Kind.DEFERRED:
+        return
+    work.finished.update(record.numbers)
+    if record.kind is Kind.FAILED:
+        work.failures.update(dict.fromkeys(record.numbers, record.text))
+
+
+def comes_again(waiting: Waiting, work: Work) -> Waiting | None:
+    """Return the ENVELOPE that a turn which was being worked on gets, or None when nobody is left.
+
+    The same turn to everybody outside (same enqueue id, same attempts), due at once. When all are
+    finished but some have failed, it is a dead letter: nobody's failure goes unseen.
+    """
+    addresses = dict(zip(waiting.numbers, waiting.envelope.recipients, strict=True))
+    failures = dict(waiting.failures)
+    failures.update(
+        {n: (addresses[n], text) for n, text in work.failures.items() if n in addresses}
+    )
+    left = {number: to for number, to in addresses.items() if number not in work.finished}
+    again = replace(
+        waiting,
+        turn=work.turn + 1,
+        due_us=0,
+        held=waiting.held if work.hold is None else work.hold,
+        predecessor=(work.lane, work.position),
+        failures=failures,
+    )
+    return with_recipients(again, left) if left else as_dead_letter(again, {}, ALL_FINISHED)
+
+
+def with_recipients(waiting: Waiting, left: Mapping[int, str]) -> Waiting:
+    """Return the same for these recipients, by number."""
+    envelope = replace(waiting.envelope, recipients=tuple(left.values()))
+    return replace(waiting, envelope=envelope, numbers=tuple(left))
+
+
+def as_dead_letter(waiting: Waiting, left: Mapping[int, str], reason: str) -> Waiting | None:
+    """Return a dead letter for those left and those that failed; None when there are none."""
+    failed = {number: to for number, (to, _) in waiting.failures.items()}
+    recipients = dict(sorted({**left, **failed}.items()))
+    if not recipients:
+        return None
+    dead = replace(waiting, dead=True, held=False, due_us=0, reason=reason)
+    return with_recipients(dead, recipients)

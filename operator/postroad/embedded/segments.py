@@ -1,0 +1,219 @@
+"""One file of the log: its header, its marks, where it ends. FORMAT.md 5.
+
+A segment is first planned in memory, so that records can be appended while its file is being made,
+and then written by the lane's thread. The index hangs its live turns here, for their number decides
+when the file goes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from struct import Struct
+from typing import TYPE_CHECKING, NamedTuple
+
+from postroad.embedded.envelopes import Unreadable
+from postroad.embedded.frames import Frame, checksum, frames, stray_frames
+from postroad.embedded.layout import NEW, Lane, Layout, lane_name
+from postroad.embedded.records import Record, Waiting, decode, decode_waiting
+from postroad.errors import StoreDamaged, StoreFull
+from postroad.ports.files import File, Files
+
+if TYPE_CHECKING:
+    from postroad.embedded.index import Entry
+
+MAGIC = b"PRlog001"
+HEADER_BLOCK = 4096
+HEAD_SIZE = 64
+READ_SIZE = 1024 * 1024
+_HEAD = Struct("<IIIQ16sQQ")
+_CRC = Struct("<I")
+
+
+def position(sequence: int, offset: int) -> int:
+    """Return the position of an offset in a segment."""
+    return sequence << 32 | offset
+
+
+def sequence_of(where: int) -> int:
+    return where >> 32
+
+
+def offset_of(where: int) -> int:
+    return where & 0xFFFF_FFFF
+
+
+def place(lane: Lane, where: int) -> str:
+    """Return a position as people read it: lane.segment:offset."""
+    return f"{lane_name(lane)}.{sequence_of(where)}:{offset_of(where)}"
+
+
+class Header(NamedTuple):
+    """A segment's header."""
+
+    lane: Lane
+    sequence: int
+    marks: int
+    limit: int
+    salt: bytes
+    previous_end: int
+    created_us: int
+
+    @property
+    def first(self) -> int:
+        """The offset of the first frame."""
+        return HEADER_BLOCK + self.marks
+
+    def encode(self) -> bytes:
+        body = _HEAD.pack(*self)
+        return MAGIC + _CRC.pack(checksum(body)) + body
+
+
+def read_header(block: bytes) -> Header | None:
+    """Read a header; None when it is not whole."""
+    body = block[12:HEAD_SIZE]
+    if len(block) < HEAD_SIZE or block[:8] != MAGIC or _CRC.pack(checksum(body)) != block[8:12]:
+        return None
+    return Header(*_HEAD.unpack(body))
+
+
+@dataclass(slots=True, eq=False)
+class Segment:
+    """A segment of this store. The next frame goes to `end`; `written` is how far the file has
+    them; `file` is None until it is made.
+
+    `live` maps the number of an ENVELOPE to its turn; `garbage` holds the numbers whose marks are
+    not written yet.
+    """
+
+    header: Header
+    seed: int
+    end: int
+    file: File | None = None
+    written: int = 0
+    next_mark: int = 0
+    live: dict[int, Entry] = field(default_factory=dict)
+    garbage: set[int] = field(default_factory=set)
+
+    @classmethod
+    def planned(cls, header: Header) -> Segment:
+        """Return a segment that has no file yet."""
+        return cls(header, checksum(header.encode()), header.first)
+
+    @property
+    def lane(self) -> Lane:
+        return self.header.lane
+
+    @property
+    def sequence(self) -> int:
+        return self.header.sequence
+
+    @property
+    def end_position(self) -> int:
+        return position(self.sequence, self.end)
+
+    @property
+    def name(self) -> str:
+        return f"{lane_name(self.lane)}.{self.sequence:010}"
+
+    def fits(self, size: int) -> bool:
+        """Whether a frame of this size and one more mark still go in. The first one always does."""
+        is_empty = self.end == self.header.first
+        return is_empty or (
+            self.end + size <= self.header.limit and self.next_mark < self.header.marks
+        )
+
+    def opened(self) -> File:
+        """The file. It must have been made."""
+        assert self.file is not None, self.name
+        return self.file
+
+    def read(self, offset: int, length: int) -> bytes:
+        return self.opened().pread(offset, length)
+
+    def unreadable(self, offset: int, error: Unreadable) -> Unreadable:
+        """Return the error that also says where this segment holds what cannot be read."""
+        return Unreadable(f"log/{self.name} at offset {offset}: {error}")
+
+    def damaged(self, offset: int) -> StoreDamaged:
+        """Return the error that says where this segment has no frame."""
+        return StoreDamaged(f"log/{self.name} is damaged at offset {offset}")
+
+    def marks(self) -> bytes:
+        """Return the marks as they are on disk."""
+        return self.read(HEADER_BLOCK, self.header.marks)
+
+    def write_marks(self, numbers: list[int]) -> None:
+        """Write marks: neighbours in one write each. Not durable."""
+        run: list[int] = []
+        for number in [*sorted(numbers), -1]:
+            if run and number != run[-1] + 1:
+                self.opened().pwrite(HEADER_BLOCK + run[0], b"\1" * len(run))
+                run = []
+            run.append(number)
+
+
+def record_at(segment: Segment, frame: Frame) -> Record | None:
+    """Read the record in a frame; None for a type of a later format. Raises: Unreadable, with the
+    place."""
+    try:
+        return decode(frame.type, frame.payload)
+    except Unreadable as error:
+        raise segment.unreadable(frame.offset, error) from error
+
+
+def waiting_at(segment: Segment, offset: int, payload: bytes) -> Waiting:
+    """Read the ENVELOPE that lies at an offset. Raises: Unreadable, with the place."""
+    try:
+        return decode_waiting(payload)
+    except Unreadable as error:
+        raise segment.unreadable(offset, error) from error
+
+
+def make(files: Files, layout: Layout, segment: Segment) -> None:
+    """Make a planned segment's file durable, name and header: after this, frames may be written.
+
+    Blocks of lane `new` are written beforehand if there is space, so that syncs need not wait for
+    the file system's own journal. A file that was never used, all zeros, is taken over.
+    """
+    path = layout.segment(segment.lane, segment.sequence)
+    try:
+        segment.file = files.open(path, create=True)
+    except FileExistsError:
+        segment.file = files.open(path)
+    if segment.lane == NEW:
+        try:
+            fill_with_zeros(segment.file, segment.header.limit)
+        except StoreFull:
+            segment.file.truncate(0)  # what is left of the disk is for records
+    head = segment.header.encode()
+    marks = bytes(HEADER_BLOCK - len(head) + segment.header.marks)
+    segment.file.pwrite(0, head, marks)
+    segment.file.sync()
+    files.sync_directory(layout.log)
+
+
+def fill_with_zeros(file: File, length: int) -> None:
+    """Write zeros up to `length`, behind what is there."""
+    start = file.size()
+    for offset in range(start, length, READ_SIZE):
+        file.pwrite(offset, bytes(min(READ_SIZE, length - offset)))
+
+
+def find_end(segment: Segment, known_durable: int) -> tuple[int, int]:
+    """Find the end of a lane's newest segment: its offset, and the offset up to which it is known
+    to be durable. `known_durable` is the checkpoint's word; frames before it are not looked at.
+
+    Raises: StoreDamaged when something durable cannot be read. FORMAT.md 5.1.
+    """
+    data = segment.read(0, segment.opened().size())
+    end, durable = segment.header.first, known_durable
+    if sequence_of(known_durable) == segment.sequence:
+        end = max(end, offset_of(known_durable))
+    for frame in frames(data, segment.seed, end):
+        end, durable = frame.end, max(durable, frame.durable)
+    for stray in stray_frames(data, segment.seed, end):
+        durable = max(durable, stray.durable)
+    if durable > position(segment.sequence, min(end, len(data))):
+        raise segment.damaged(min(end, len(data)))
+    is_here = sequence_of(durable) == segment.sequence
+    return end, offset_of(durable) if is_here else segment.header.first

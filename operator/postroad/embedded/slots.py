@@ -1,0 +1,181 @@
+"""The pool of spool files: which slots are free, and how there come to be more or fewer.
+
+A finished mail's file is kept and used again, so that a mail in passing costs no change of any
+directory. The pool grows in batches, each made durable by one sync of its directory, and shrinks
+slowly to what was needed lately.
+Source: SP-10..13; FORMAT.md 4.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+
+from postroad.embedded.layout import SLOTS_PER_DIRECTORY, Layout, Options
+from postroad.embedded.spool_files import Contents
+from postroad.errors import PostroadError
+from postroad.ports.files import Files, Threads
+
+BATCH = 40
+"""Files made at a time; a divisor of a directory's thousand."""
+
+RESERVED_BYTES = 16 * 1024
+"""Blocks a new file gets, so that most mails do not scatter."""
+
+KEPT = 2 * BATCH
+"""Free files that are never shrunk away."""
+
+ROUNDS = 20
+"""How many checkpoints long a file must have been superfluous before it is removed."""
+
+
+class Slots:
+    """Free slots. Not thread-safe: one per event loop."""
+
+    def __init__(
+        self,
+        files: Files,
+        layout: Layout,
+        options: Options,
+        threads: Threads,
+        contents: Contents,
+        first_directory: int,
+    ) -> None:
+        self._files, self._layout, self._options = files, layout, options
+        self._threads, self._contents = threads, contents
+        self._next = first_directory * SLOTS_PER_DIRECTORY
+        self._directory = -1
+        """The spool directory whose name is known to be durable."""
+        self._free: list[int] = []
+        self._low_water = 0
+        self._recent_low: deque[int] = deque(maxlen=ROUNDS)
+        self._making: asyncio.Task[None] | None = None
+        self._released: list[int] = []
+        self._cleaning: asyncio.Task[None] | None = None
+
+    def __len__(self) -> int:
+        return len(self._free)
+
+    async def take(self) -> int:
+        """Return a slot nobody uses, with a file. Raises: StoreFull, StoreFailed."""
+        while not self._free:
+            if self._making is None:
+                self._making = asyncio.get_running_loop().create_task(self._make_more())
+            await asyncio.shield(self._making)
+        slot = self._free.pop()
+        self._low_water = min(self._low_water, len(self._free))
+        return slot
+
+    async def lend(self, most: int) -> list[int]:
+        """Return slots nobody uses, at least one, without making more than are needed for it.
+        Raises: StoreFull, StoreFailed."""
+        slots = [await self.take()]
+        while self._free and len(slots) < most:
+            slots.append(self._free.pop())
+        self._low_water = min(self._low_water, len(self._free))
+        return slots
+
+    def release(self, slot: int) -> None:
+        """Take back the slot of a finished mail: a durable record says so (FORMAT.md R3)."""
+        self._released.append(slot)
+        if self._cleaning is None:
+            self._cleaning = asyncio.get_running_loop().create_task(self._clean())
+
+    def adopt(self, slots: list[int]) -> None:
+        """Add slots that recovery found free. Their files hold nothing that anybody needs."""
+        keep = max(0, self._options.pool_files - len(self._free))
+        self._free.extend(slots[:keep])
+        self._released.extend(slots[keep:])
+        if self._released and self._cleaning is None:
+            self._cleaning = asyncio.get_running_loop().create_task(self._clean())
+
+    async def _make_more(self) -> None:
+        first = self._next
+        self._next += BATCH
+        try:
+            await self._threads.run(self._make, first)
+        finally:
+            self._making = None
+        self._free.extend(range(first + BATCH - 1, first - 1, -1))
+
+    def _make(self, first: int) -> None:
+        directory = self._layout.spool_directory(first)
+        if self._directory != first // SLOTS_PER_DIRECTORY:  # also when that failed before
+            self._files.make_directory(directory)
+            self._files.sync_directory(self._layout.mail)
+            self._directory = first // SLOTS_PER_DIRECTORY
+        for slot in range(first, first + BATCH):
+            file = self._files.open(self._layout.spool_file(slot), create=True)
+            try:
+                file.allocate(RESERVED_BYTES)
+            except BaseException:
+                file.close()
+                raise
+            self._contents.keep(slot, file)
+        self._files.sync_directory(directory)
+
+    async def _clean(self) -> None:
+        """Mark released files as free and put them into the pool, a batch at a time."""
+        try:
+            if wait := self._options.free_wait.total_seconds():
+                await asyncio.sleep(wait)
+            while self._released:
+                batch, self._released = self._released[:BATCH], self._released[BATCH:]
+                keep = self._options.pool_files - len(self._free)
+                self._free.extend(await self._threads.run(self._free_files, batch, keep))
+        except PostroadError:
+            pass  # the store is closed
+        finally:
+            self._cleaning = None
+
+    def _free_files(self, slots: list[int], keep: int) -> list[int]:
+        kept: list[int] = []
+        for slot in slots:
+            try:
+                size = self._contents.free(slot)
+                if len(kept) < keep and size <= self._options.pool_file_bytes:
+                    kept.append(slot)
+                else:
+                    self._contents.remove(slot)
+            except PostroadError:
+                pass  # It is not used again before the next start: space, not mail, is lost.
+        return kept
+
+    async def shrink(self) -> None:
+        """Remove half of the files that were superfluous for some time. Once per checkpoint."""
+        self._recent_low.append(self._low_water)
+        self._low_water = len(self._free)
+        if len(self._recent_low) < ROUNDS:
+            return
+        surplus = (min(self._recent_low) - KEPT + 1) // 2
+        if surplus > 0:
+            self._recent_low.clear()
+            going, self._free = self._free[:surplus], self._free[surplus:]
+            await self._threads.run(self._unlink_all, going)
+
+    def _unlink_all(self, slots: list[int]) -> None:
+        for slot in slots:
+            self._contents.remove(slot)
+
+    async def close(self) -> None:
+        """Wait for the threads' work under way."""
+        tasks = {task for task in (self._making, self._cleaning) if task is not None}
+        if tasks:
+            await asyncio.wait(tasks)
+
+
+def first_unused_directory(files: Files, layout: Layout) -> int:
+    """Return the number of a spool directory that does not exist yet, nor any above it."""
+    found = [int(name) for name in files.names(layout.mail) if name.isdecimal()]
+    return max(found, default=-1) + 1
+
+
+def slots_on_disk(files: Files, layout: Layout, below: int) -> list[int]:
+    """Return the slots that have a file in the directories numbered less than `below`."""
+    return [
+        int(directory) * SLOTS_PER_DIRECTORY + int(name)
+        for directory in sorted(files.names(layout.mail))
+        if directory.isdecimal() and int(directory) < below
+        for name in files.names(layout.mail / directory)
+        if name.isdecimal()
+    ]

@@ -1,0 +1,303 @@
+"""Spool files: content, envelope, then the header that makes them valid; one sync. FORMAT.md 4.
+
+Blocking: called in threads. The files used last stay open, as the pool hands them out again first;
+a million waiting mails need no descriptors.
+Source: 003; SP-4..13; AMB-1..3.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from dataclasses import dataclass, field
+from enum import IntFlag
+from functools import lru_cache
+from struct import Struct
+from typing import Any, NamedTuple
+
+from postroad.domain.shapes import Scanner, Shape
+from postroad.embedded.envelopes import read_envelope
+from postroad.embedded.frames import checksum, extended
+from postroad.embedded.layout import Layout
+from postroad.errors import BlobMissing, StoreFailed
+from postroad.ports.files import File, Files
+
+MAGIC = b"PRspool1"
+HEADER_BYTES = 512
+CHECKED = 128
+"""Bytes of the header that its checksum covers, from 12."""
+
+CHUNK = 1024 * 1024
+SMALL = 256 * 1024
+"""Bytes of a content that is kept or copied in memory whole; a larger one is read in pieces."""
+
+KEPT_OPEN = 256
+"""Spool files that stay open when nobody uses them."""
+
+_HEAD = Struct("<I16sQQIIIIQIQQQ")
+_CRC = Struct("<I")
+
+
+class Found(IntFlag):
+    """What was found in the content. Without KNOWN, a release that did not look has stored it."""
+
+    KNOWN = 1
+    EIGHT_BIT_HEADER = 2
+    EIGHT_BIT_BODY = 4
+    LEADING_DOTS = 8
+    TERMINATED = 16
+
+
+class SpoolHeader(NamedTuple):
+    """What makes a spool file valid. An envelope offset of 0 says that it is free."""
+
+    reserved: int
+    mail_id: bytes
+    content_length: int
+    envelope_offset: int
+    envelope_length: int
+    content_crc: int
+    envelope_crc: int
+    header_size: int
+    accepted_us: int
+    found: int = 0
+    bare_line_ends: int = 0
+    longest_line: int = 0
+    folds: int = 0
+
+    @property
+    def shape(self) -> Shape | None:
+        """What the content looks like, if that is known."""
+        found = Found(self.found)
+        if Found.KNOWN not in found:
+            return None
+        return Shape(
+            self.header_size, Found.EIGHT_BIT_HEADER in found, Found.EIGHT_BIT_BODY in found,
+            Found.LEADING_DOTS in found, self.bare_line_ends, self.longest_line, self.folds,
+            Found.TERMINATED in found,
+        )  # fmt: skip
+
+    def encode(self) -> bytes:
+        body = _HEAD.pack(*self).ljust(CHECKED - 12, b"\0")
+        return (MAGIC + _CRC.pack(checksum(body)) + body).ljust(HEADER_BYTES, b"\0")
+
+
+def read_header(block: bytes) -> SpoolHeader | None:
+    """Read a header; None when it is not whole, or says that the file is free."""
+    if len(block) < CHECKED or block[:8] != MAGIC:
+        return None
+    body = block[12:CHECKED]
+    if _CRC.pack(checksum(body)) != block[8:12]:
+        return None
+    header = SpoolHeader(*_HEAD.unpack_from(body))
+    return header if header.envelope_offset else None
+
+
+Kept = tuple[bytes, Shape | None]
+"""A content, and what is known of it."""
+
+FREE = b""
+"""Who has a slot that nobody has."""
+
+
+@dataclass(slots=True)
+class Filling:
+    """A spool file that is being filled, and what is known of its content so far."""
+
+    file: File
+    length: int = 0
+    crc: int = 0
+    scanner: Scanner = field(default_factory=Scanner)
+
+    def add(self, chunk: bytes) -> None:
+        """Write the next piece of content."""
+        self.file.pwrite(HEADER_BYTES + self.length, chunk)
+        self.scanner.feed(chunk)
+        self.crc = extended(self.crc, chunk)
+        self.length += len(chunk)
+
+    def finish(self, mail_id: bytes, envelope: bytes, accepted_us: int, last: bytes = b"") -> Shape:
+        """Write the last piece of content, envelope and header, and sync: the only sync in the
+        life of the file (SP-9). A mail of one piece is one write. Returns what the content looks
+        like."""
+        self.scanner.feed(last)
+        shape = self.scanner.end()
+        length = self.length + len(last)
+        header = SpoolHeader(
+            0, mail_id, length, HEADER_BYTES + length, len(envelope), extended(self.crc, last),
+            checksum(envelope), shape.header_size, accepted_us, _found(shape),
+            shape.bare_line_ends, shape.longest_line, shape.folds,
+        ).encode()  # fmt: skip
+        if self.length:
+            self.file.pwrite(HEADER_BYTES + self.length, last, envelope)
+            self.file.pwrite(0, header)
+        else:
+            self.file.pwrite(0, header, last, envelope)
+        self.file.sync()
+        return shape
+
+    def close(self) -> None:
+        """Release the file."""
+        self.file.close()
+
+
+class Contents:
+    """The spool files of a store, by slot."""
+
+    def __init__(self, files: Files, layout: Layout) -> None:
+        self._files = files
+        self._path = lru_cache(2 * KEPT_OPEN)(layout.spool_file)
+        self._idle: OrderedDict[int, File] = OrderedDict()
+
+    def begin(self, slot: int) -> Filling:
+        """Open a slot's file to be filled. Raises: StoreFailed, StoreFull."""
+        return Filling(self._taken(slot))
+
+    def store(
+        self, slot: int, mail_id: bytes, content: bytes, envelope: bytes, accepted_us: int
+    ) -> Shape:
+        """Fill a slot's file with one mail, whole in memory. Durable when it returns. Blocking.
+        Returns what the content looks like."""
+        filling = self.begin(slot)
+        try:
+            shape = filling.finish(mail_id, envelope, accepted_us, content)
+        except BaseException:
+            filling.close()
+            raise
+        self.keep(slot, filling.file)
+        return shape
+
+    def free(self, slot: int) -> int:
+        """Say in the file that it holds no mail (SP-12). Returns its size. Not durable."""
+        file = self._taken(slot)
+        try:
+            file.pwrite(0, bytes(HEADER_BYTES))
+            size = file.size()
+        except BaseException:
+            file.close()
+            raise
+        self.keep(slot, file)
+        return size
+
+    def remove(self, slot: int) -> None:
+        """Remove a file that nobody needs. Not durable."""
+        if (file := self._idle.pop(slot, None)) is not None:
+            file.close()
+        self._files.unlink(self._path(slot))
+
+    def _take(self, slot: int) -> File:
+        """Return a slot's file, for this caller alone. Any thread may call: each step on the table
+        of idle files is one that no other thread can divide."""
+        file = self._idle.pop(slot, None)
+        return file or self._files.open(self._path(slot))
+
+    def _taken(self, slot: int) -> File:
+        """Return a slot's file, which must be there. Raises: StoreFailed, StoreFull."""
+        try:
+            return self._take(slot)
+        except FileNotFoundError as error:
+            raise StoreFailed(f"spool file {slot} is missing") from error
+
+    def keep(self, slot: int, file: File) -> None:
+        """Let a slot's file stay open for whoever needs it next."""
+        if self._idle.setdefault(slot, file) is not file:
+            file.close()
+        elif len(self._idle) > KEPT_OPEN:
+            self._idle.popitem(last=False)[1].close()
+
+    def close(self) -> None:
+        """Release the files that are idle."""
+        while self._idle:
+            self._idle.popitem()[1].close()
+
+    def open(self, slot: int, mail_id: bytes) -> tuple[File, SpoolHeader]:
+        """Open a mail for reading. Raises: BlobMissing when the file holds another mail or none."""
+        try:
+            file = self._files.open(self._path(slot))
+        except FileNotFoundError as error:
+            raise BlobMissing(f"spool file {slot} is missing") from error
+        header = read_header(file.pread(0, HEADER_BYTES))
+        if header is None or header.mail_id != mail_id:
+            file.close()
+            raise BlobMissing(f"spool file {slot} does not hold this mail")
+        return file, header
+
+    def at_hand(self, slot: int, mail_id: bytes, length: int) -> Kept | None:
+        """Return a mail's content, and what is known of it, if it is small and in memory, without
+        waiting for the disk. None: it has to be read, and that will tell what is wrong with it."""
+        if length > SMALL:
+            return None
+        try:
+            file = self._take(slot)
+        except FileNotFoundError:
+            return None
+        data = file.at_hand(0, HEADER_BYTES + length)
+        self.keep(slot, file)
+        header = None if data is None else read_header(data)
+        if data is None or header is None or header.mail_id != mail_id:
+            return None
+        content = data[HEADER_BYTES:]
+        return (content, header.shape) if checksum(content) == header.content_crc else None
+
+    def read(self, slot: int, mail_id: bytes) -> Kept:
+        """Return a mail's content, and what is known of it. Raises: BlobMissing when it is not what
+        was stored."""
+        file, header = self.open(slot, mail_id)
+        try:
+            content = file.pread(HEADER_BYTES, header.content_length)
+        finally:
+            file.close()
+        if len(content) != header.content_length or checksum(content) != header.content_crc:
+            raise BlobMissing(f"spool file {slot} is damaged")
+        return content, header.shape
+
+    def verify(self, slot: int) -> tuple[SpoolHeader, dict[str, Any]] | None:
+        """Return a whole mail's header and envelope; None for a free or incomplete file (AMB-3).
+        Raises: StoreDamaged when all checksums are right and the envelope is none."""
+        file = self._files.open(self._path(slot))
+        try:
+            header = read_header(file.pread(0, HEADER_BYTES))
+            if header is None or not _is_whole(file, header):
+                return None
+            envelope = file.pread(header.envelope_offset, header.envelope_length)
+        finally:
+            file.close()
+        if len(envelope) != header.envelope_length or checksum(envelope) != header.envelope_crc:
+            return None
+        return header, read_envelope(envelope)[1]
+
+    def holder(self, slot: int) -> bytes | None:
+        """Return the id of the mail that has a slot, going by the file's header alone: FREE where
+        it was freed, None where it cannot be told. Raises: StoreFailed."""
+        file = self._files.open(self._path(slot))
+        try:
+            block = file.pread(0, HEADER_BYTES)
+        finally:
+            file.close()
+        if block == bytes(HEADER_BYTES):
+            return FREE
+        header = read_header(block)
+        return None if header is None else header.mail_id
+
+
+def _found(shape: Shape) -> int:
+    found = Found.KNOWN
+    if shape.has_8bit_header:
+        found |= Found.EIGHT_BIT_HEADER
+    if shape.has_8bit_body:
+        found |= Found.EIGHT_BIT_BODY
+    if shape.has_leading_dots:
+        found |= Found.LEADING_DOTS
+    if shape.is_terminated:
+        found |= Found.TERMINATED
+    return found
+
+
+def _is_whole(file: File, header: SpoolHeader) -> bool:
+    crc = 0
+    for offset in range(0, header.content_length, CHUNK):
+        length = min(CHUNK, header.content_length - offset)
+        chunk = file.pread(HEADER_BYTES + offset, length)
+        if len(chunk) < length:
+            return False
+        crc = extended(crc, chunk)
+    return crc == header.content_crc

@@ -1,0 +1,172 @@
+"""What the spool files say when there is no log, beside what is remembered of it. FORMAT.md 9.
+
+A whole file is a mail. Whether a mail is over that has no whole file is decided by who has its slot
+now: a slot is given away only when nobody needs it (R3). A file that may be somebody's mail and
+cannot be read is put aside, so that nothing is written over it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import PurePath
+from typing import Any
+from uuid import UUID
+
+from postroad.domain.mail import Envelope
+from postroad.embedded.envelopes import envelope_from
+from postroad.embedded.layout import NEW, Layout
+from postroad.embedded.log_salvage import SPOOL_FILE, Memory, OldLog
+from postroad.embedded.records import Waiting
+from postroad.embedded.recovery import ALL_FINISHED, as_dead_letter, with_recipients
+from postroad.embedded.slots import slots_on_disk
+from postroad.embedded.spool_files import FREE, Contents, SpoolHeader
+from postroad.errors import StoreDamaged, StoreFailed
+from postroad.ports.files import Files
+
+EVERYWHERE = 1 << 40
+"""More spool directories than there are."""
+
+
+class Survey:
+    """All spool files, read once. `lost` names mails whose files are damaged or missing, and files
+    that may be such mails."""
+
+    def __init__(self, files: Files, layout: Layout, old: OldLog, quarantine: PurePath) -> None:
+        self._files, self._layout, self._old = files, layout, old
+        self._quarantine = quarantine
+        self._contents = Contents(files, layout)
+        self._whole: set[bytes] = set()
+        self._holders: dict[int, bytes | None] = {}
+        """Who has each slot that has a file: see `Contents.holder`."""
+        self._trouble: dict[int, str] = {}
+        """Why files cannot be read that may be mails."""
+        self.finished = self.unfinished_files = 0
+        self.lost: list[str] = []
+
+    def waiting(self) -> Iterator[Waiting]:
+        """Yield an ENVELOPE for every mail that may not be over; then name what is lost, and put
+        its files aside. Raises: StoreFailed when a directory cannot be listed."""
+        for slot in slots_on_disk(self._files, self._layout, EVERYWHERE):
+            found = self._read(slot)
+            if found is None:
+                continue
+            header, envelope = found
+            memory = self._old.memories.get(header.mail_id, Memory())
+            waiting = _again(slot, header, envelope_from(envelope), memory)
+            if waiting is None:
+                self._free(slot)
+            else:
+                yield waiting
+        lost = set(self._lost_mails())
+        lost |= set(self._lost_files(lost))
+        for slot in sorted(lost & self._holders.keys()):
+            self._put_aside(slot)
+        self._contents.close()
+
+    def _read(self, slot: int) -> tuple[SpoolHeader, dict[str, Any]] | None:
+        """Return header and envelope of the mail in a slot, or take note of what is there."""
+        try:
+            found = self._contents.verify(slot)
+        except (StoreFailed, StoreDamaged) as error:
+            found, self._trouble[slot] = None, str(error)
+        if found is not None:
+            self._holders[slot] = found[0].mail_id
+            self._whole.add(found[0].mail_id)
+            return found
+        try:
+            self._holders[slot] = self._contents.holder(slot)
+        except StoreFailed:
+            self._holders[slot] = None
+        self.unfinished_files += slot not in self._trouble
+        return None
+
+    def _free(self, slot: int) -> None:
+        """Say in the file of a mail that it is over: the log that knew is put aside for good."""
+        self.finished += 1
+        with suppress(StoreFailed):  # it comes again should this log be lost too
+            self._contents.free(slot)
+
+    def _lost_mails(self) -> Iterator[int]:
+        """Name the mails that the old log knows and that have neither ended nor a whole file; yield
+        their slots."""
+        for mail_id, memory in self._old.memories.items():
+            last = memory.last
+            if last is None or memory.is_over or mail_id in self._whole:
+                continue
+            if not self._has_ended(mail_id, last.slot, memory):
+                missing = "" if last.slot in self._holders else ", which is missing"
+                name = UUID(bytes=last.enqueue_id)
+                self.lost.append(f"{name} in spool file {last.slot}{missing}")
+                yield last.slot
+
+    def _has_ended(self, mail_id: bytes, slot: int, memory: Memory) -> bool:
+        """Whether a mail without a whole file has ended, though its FINISH is gone: its slot is
+        another mail's or free, or its file was removed."""
+        if slot in self._holders:
+            return self._holders[slot] not in (None, mail_id)
+        return slot not in self._old.moved and memory.seems_over
+
+    def _lost_files(self, named: set[int]) -> Iterator[int]:
+        """Name the files that cannot be read, of mails that nobody knows to be over; yield their
+        slots."""
+        for slot, trouble in self._trouble.items():
+            holder = self._holders[slot]
+            if slot in named or holder == FREE:
+                continue
+            if holder is not None and self._old.memories.get(holder, Memory()).is_over:
+                self.finished += 1
+                continue
+            name = "a file" if holder is None else f"mail {UUID(bytes=holder)}"
+            self.lost.append(f"{name} in spool file {slot} ({trouble})")
+            yield slot
+
+    def _put_aside(self, slot: int) -> None:
+        """Take a file out of use, for people to look at: into quarantine or, if that is on other
+        disks, beside where it was. Where the disk refuses both, it stays."""
+        source = self._layout.spool_file(slot)
+        beside = source.with_name(f"{source.name}.damaged")
+        for target in (self._quarantine / f"{SPOOL_FILE}{slot}", beside):
+            try:
+                self._files.rename(source, target)
+            except StoreFailed:
+                continue
+            with suppress(StoreFailed):
+                self._files.sync_directory(target.parent)
+            return
+
+
+def _again(slot: int, header: SpoolHeader, whole: Envelope, memory: Memory) -> Waiting | None:
+    """Return the ENVELOPE of a mail from its spool file and what is remembered; None when it is
+    known that nobody is left."""
+    if memory.is_over:
+        return None
+    waiting = memory.last or Waiting(
+        mail_id=header.mail_id,
+        enqueue_id=header.mail_id,
+        slot=slot,
+        turn=0,
+        envelope=whole,
+        numbers=tuple(range(len(whole.recipients))),
+        accepted_us=header.accepted_us,
+        enqueued_us=header.accepted_us,
+        size_bytes=header.content_length,
+    )
+    addresses = dict(enumerate(whole.recipients))
+    failed = {n: (addresses[n], text) for n, text in memory.failures.items() if n in addresses}
+    waiting = replace(
+        waiting,
+        slot=slot,
+        turn=waiting.turn + 1,
+        predecessor=(NEW, 0),
+        held=memory.held,
+        failures={**waiting.failures, **failed},
+    )
+    if waiting.dead:
+        return waiting
+    left = dict(zip(waiting.numbers, waiting.envelope.recipients, strict=True))
+    left = {number: to for number, to in left.items() if number not in memory.finished}
+    if left:
+        return with_recipients(waiting, left)
+    return as_dead_letter(waiting, {}, ALL_FINISHED)

@@ -1,0 +1,204 @@
+"""Looking at a store that nobody owns right now: is it whole, and what does it say?
+
+`verify` and `dump` change nothing. They read each lane up to its end or to the first frame that is
+not valid, and name the records in between that cannot be read. Both want the lock, so that nobody
+writes meanwhile. FORMAT.md 5.2.
+Source: SP-23, AMB-12.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+from uuid import UUID
+
+from postroad.embedded import checkpoints, recovery
+from postroad.embedded.checkpoints import Checkpoint
+from postroad.embedded.frames import Frame
+from postroad.embedded.layout import NEW, Lane, Layout
+from postroad.embedded.records import (
+    ENVELOPE,
+    Delivery,
+    Finish,
+    Hold,
+    Start,
+    Waiting,
+    decode,
+)
+from postroad.embedded.segments import Segment, place, position, record_at, waiting_at
+from postroad.embedded.spool_files import Contents
+from postroad.errors import PostroadError, StoreDamaged
+from postroad.ports.files import Files
+
+
+@dataclass(slots=True)
+class Report:
+    """What a store holds, and what is wrong with it, as far as it can be read. When `is_told` is
+    false, a record that decides what waits cannot be read: mails were neither counted nor looked
+    at."""
+
+    is_told: bool = True
+    records: int = 0
+    mails: int = 0
+    dead_letters: int = 0
+    working: int = 0
+    damage: list[str] = field(default_factory=list)
+
+    @property
+    def is_whole(self) -> bool:
+        return not self.damage
+
+
+@dataclass(frozen=True, slots=True)
+class _Opened:
+    """A store opened for reading."""
+
+    checkpoint: Checkpoint
+    lanes: dict[Lane, list[Segment]]
+
+
+def _open_for_reading(files: Files, layout: Layout) -> _Opened:
+    """Find checkpoint and lanes without changing anything. Raises: StoreDamaged."""
+    try:
+        file = files.open(layout.checkpoint)
+    except FileNotFoundError as error:
+        raise StoreDamaged("the checkpoint is missing") from error
+    checkpoint = checkpoints.read_checkpoint(file)
+    lanes, _ = recovery.find_lanes(files, layout, checkpoint, is_reading=True)
+    return _Opened(checkpoint, lanes)
+
+
+def verify(files: Files, layout: Layout) -> Report:
+    """Read the records up to the first frame that is not valid, and the content of every live
+    mail. An unreadable record is named, and its frame passed over."""
+    report = Report()
+    try:
+        opened = _open_for_reading(files, layout)
+        live = _live(opened, report)
+    except StoreDamaged as error:
+        report.damage.append(str(error))
+        return report
+    if not report.is_told:
+        report.damage.append("what waits cannot be told without a record that cannot be read")
+        return report
+    contents = Contents(files, layout)
+    used: dict[int, bytes] = {}
+    for waiting in live:
+        report.dead_letters += waiting.dead
+        report.mails += not waiting.dead
+        if used.setdefault(waiting.slot, waiting.mail_id) != waiting.mail_id:
+            report.damage.append(f"two mails claim spool file {waiting.slot}")
+        _check_content(contents, waiting, report)
+    return report
+
+
+def _check_content(contents: Contents, waiting: Waiting, report: Report) -> None:
+    try:
+        found = contents.verify(waiting.slot)
+    except (PostroadError, FileNotFoundError) as error:
+        report.damage.append(f"spool file {waiting.slot} cannot be read: {error}")
+        return
+    if found is None or found[0].mail_id != waiting.mail_id:
+        mail = UUID(bytes=waiting.mail_id)
+        report.damage.append(f"spool file {waiting.slot} does not hold mail {mail}")
+
+
+def _live(opened: _Opened, report: Report) -> list[Waiting]:
+    """Return the mails that recovery would find, by the rules of recovery."""
+    replay = recovery.Replay(opened.checkpoint)
+    for lane in sorted(opened.lanes, key=lambda each: each != NEW):
+        start = replay.start if lane == NEW else replay.start_of(lane)
+        for segment, offset in recovery.stretches(opened.lanes[lane], start):
+            for frame in _frames_of(segment, offset):
+                with _told(report):
+                    replay.feed_frame(segment, frame)
+    report.is_told = not report.damage
+    report.working = len(replay.working) if report.is_told else 0
+    at_work = {(work.lane, work.position) for work in replay.working.values()}
+    live = []
+    for segments in opened.lanes.values():
+        for segment in segments:
+            marks = segment.marks()
+            for frame in _frames_of(segment, segment.header.first):
+                report.records += 1
+                where = (segment.lane, position(segment.sequence, frame.offset))
+                is_garbage = bool(marks[frame.mark]) or where in replay.garbage
+                if frame.type != ENVELOPE:
+                    with _told(report):
+                        record_at(segment, frame)
+                elif where in at_work or not is_garbage:
+                    with _told(report):
+                        live.append(waiting_at(segment, frame.offset, frame.payload))
+    return live
+
+
+@contextmanager
+def _told(report: Report) -> Iterator[None]:
+    """Tell of a record that cannot be read, once, and go on."""
+    try:
+        yield
+    except StoreDamaged as error:
+        if str(error) not in report.damage:
+            report.damage.append(str(error))
+
+
+def _frames_of(segment: Segment, offset: int) -> Iterator[Frame]:
+    """Yield a segment's frames up to its end. Raises: StoreDamaged."""
+    while offset < segment.end:
+        found, offset = recovery.read_frames(segment, offset)
+        yield from found
+
+
+def dump(files: Files, layout: Layout) -> Iterator[dict[str, Any]]:
+    """Yield the records as people may read them, lane by lane; one that cannot be read is named.
+    Addresses included: it is the owner of the mails who asks. Raises: StoreDamaged at the first
+    frame that is not valid."""
+    opened = _open_for_reading(files, layout)
+    checkpoint = opened.checkpoint
+    yield {
+        "record": "checkpoint",
+        "number": checkpoint.number,
+        "end": place(NEW, checkpoint.end),
+        "scan_from": place(NEW, checkpoint.scan_from),
+        "working": [place(NEW, each) for each in checkpoint.working],
+    }
+    for segments in opened.lanes.values():
+        for segment in segments:
+            marks = segment.marks()
+            for frame in _frames_of(segment, segment.header.first):
+                where = position(segment.sequence, frame.offset)
+                yield {"at": place(segment.lane, where), **_described(frame, marks)}
+
+
+def _described(frame: Frame, marks: bytes) -> dict[str, Any]:
+    try:
+        record = decode(frame.type, frame.payload)
+    except StoreDamaged as error:
+        return {"record": f"unreadable: {error}"}
+    if record is None:
+        return {"record": f"unknown type {frame.type}"}
+    found: dict[str, Any] = {"mail_id": str(UUID(bytes=record.mail_id)), "turn": record.turn}
+    match record:
+        case Waiting():
+            found |= {
+                "enqueue_id": str(UUID(bytes=record.enqueue_id)),
+                "slot": record.slot,
+                "garbage": bool(marks[frame.mark]),
+                "name": record.envelope.name,
+                "sender": record.envelope.sender,
+                "recipients": list(record.envelope.recipients),
+                "attempt": record.attempt,
+                "held": record.held,
+                "reason": record.reason,
+            }
+        case Start() | Finish():
+            found["envelope"] = place(record.lane, record.position)
+        case Delivery():
+            found |= {"kind": record.kind.name.lower(), "numbers": list(record.numbers)}
+        case Hold():
+            found["held"] = record.held
+    return {
+        "record": "envelope" if isinstance(record, Waiting) else type(record).__name__.lower()
+    } | found

@@ -1,0 +1,153 @@
+"""One mail while it comes in: found its end, judged, and kept, in memory or in a file.
+
+It is complete before it is enqueued, because an enqueue has a deadline and a client has its own
+pace. It is read to its end whatever is wrong with it, so that no part of a refused mail is taken
+for commands; what exceeds the limit is counted and dropped, never kept.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import tempfile
+import threading
+from contextlib import suppress
+from io import FileIO
+from pathlib import Path
+
+from postroad.domain.dot_stuffing import Unstuffer
+from postroad.domain.replies import Reply
+from postroad.domain.shapes import LineMeter
+from postroad.errors import StoreFull
+from postroad.intake import reply_texts
+from postroad.intake.trace_field import MOST_HOPS, HopCounter
+
+MEMORY_BYTES = 256 * 1024
+"""Octets of one mail kept in memory. Times the most sessions, it bounds what mails can take."""
+
+SPILLED_BYTES = 64 * 1024
+"""Octets that are gathered for one write behind them."""
+
+
+class Incoming:
+    """Collects content behind `first`, which does not count. `discard` it in any case."""
+
+    def __init__(
+        self,
+        limit_bytes: int,
+        first: bytes = b"",
+        folder: Path | None = None,
+        *,
+        normalises_line_ends: bool = False,
+        takes_long_lines: bool = False,
+    ) -> None:
+        self.size_bytes = 0
+        self.problem: StoreFull | None = None
+        """Why it could not be kept."""
+
+        self._limit = limit_bytes
+        self._folder = folder
+        self._kept = bytearray(first)  # and not chunks: tiny ones would take many times their size
+        self._unstuffer, self._hops = Unstuffer(normalises_line_ends), HopCounter()
+        self._lines = None if takes_long_lines else LineMeter()
+        self._path: Path | None = None
+        self._file: FileIO | None = None
+        self._deciding = threading.Lock()
+        """Held for the moment in which `discard`, or the thread that writes, finds out whether it
+        is the last one: that one removes the file."""
+        self._is_writing = self._is_discarded = False
+
+    @property
+    def is_too_large(self) -> bool:
+        """Whether the limit was exceeded; nothing is kept any more then."""
+        return self.size_bytes > self._limit
+
+    @property
+    def must_spill(self) -> bool:
+        """Whether it has outgrown memory: `spill` it before anything else is fed."""
+        return len(self._kept) > (MEMORY_BYTES if self._file is None else SPILLED_BYTES)
+
+    def feed(self, chunk: bytes) -> bytes | None:
+        """Take what arrived. Return what follows the mail's end once it has ended, else None."""
+        content, rest = self._unstuffer.feed(chunk)
+        self._hops.feed(content)
+        if self._lines is not None:
+            self._lines.feed(content)
+        self.size_bytes += len(content)
+        if self.size_bytes > self._limit:
+            self.discard()
+        elif self.problem is None:
+            self._kept += content
+        return rest
+
+    async def spill(self) -> None:
+        """Write what is in memory to a file; a failure becomes the mail's `problem`."""
+        kept, self._kept = self._kept, bytearray()
+        try:
+            await asyncio.to_thread(self._write, kept)
+        except OSError as error:
+            self.problem = StoreFull("a large mail cannot be written to a file")
+            self.problem.__cause__ = error
+
+    def verdict(self) -> Reply | None:
+        """Return the reply that refuses the mail, None when nothing is wrong with it."""
+        if self.is_too_large:
+            return reply_texts.TOO_LARGE
+        if self._unstuffer.has_bare_line_ends:
+            return reply_texts.BARE_LINE_ENDS
+        if self._lines is not None and self._lines.longest:
+            return reply_texts.LONG_LINE
+        if self._hops.hops >= MOST_HOPS:
+            return reply_texts.LOOP
+        return reply_texts.reply_for(self.problem) if self.problem else None
+
+    async def complete(self) -> None:
+        """Let all of it be in one place, when it has ended: in memory, or in the file."""
+        if self._file is not None or self.must_spill:
+            await self.spill()
+
+    @property
+    def content(self) -> bytes | Path:
+        """All of it, as octets or as a file that lives until `discard`."""
+        return bytes(self._kept) if self._path is None else self._path
+
+    def discard(self) -> None:
+        """Remove what was kept, behind a write that is under way. Idempotent."""
+        self._kept = bytearray()
+        with self._deciding:
+            self._is_discarded = True
+            if self._is_writing:
+                return
+        self._remove()
+
+    def _remove(self) -> None:
+        file, path, self._file, self._path = self._file, self._path, None, None
+        if file is not None:
+            with suppress(OSError):  # its content is not needed
+                file.close()
+        if path is not None:
+            path.unlink(missing_ok=True)
+
+    def _write(self, octets: bytearray) -> None:
+        """In a thread, which goes on when the task that waits for it is cancelled."""
+        if self._is_discarded_when(writing=True):
+            return
+        try:
+            self._append(octets)
+        finally:
+            if self._is_discarded_when(writing=False):
+                self._remove()
+
+    def _is_discarded_when(self, *, writing: bool) -> bool:
+        with self._deciding:
+            self._is_writing = writing and not self._is_discarded
+            return self._is_discarded
+
+    def _append(self, octets: bytearray) -> None:
+        if self._file is None:
+            descriptor, name = tempfile.mkstemp(".eml", "postroad-", self._folder)
+            # Without a buffer: what it could not write would fail again when it is closed.
+            self._file, self._path = os.fdopen(descriptor, "wb", buffering=0), Path(name)
+        left = memoryview(octets)
+        while left:
+            left = left[self._file.write(left) :]

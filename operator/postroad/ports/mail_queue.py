@@ -1,0 +1,249 @@
+"""`MailQueue`: the one port that both engines serve and that everything above them uses.
+
+An item is leased to one consumer until it ends. A consumer that dies gives its items back; they
+come again (see `Item.attempt` and the delivery records, which survive it).
+Source: 000 Context and Decision; ADR 0002.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Protocol
+from uuid import UUID
+
+from postroad.domain.mail import Envelope, Mail, Outcome
+from postroad.domain.selection import Selector
+from postroad.domain.shapes import Shape
+
+NO_DELAY = timedelta(0)
+
+
+@dataclass(frozen=True, slots=True)
+class MailView:
+    """A waiting mail as people see it. `due_at` is None when it is due; `reason` is a dead
+    letter's. `accepted_at` is when the mail entered the queue, `enqueued_at` when this turn began.
+    """
+
+    enqueue_id: UUID
+    mail_id: UUID
+    mail: Envelope
+    accepted_at: datetime
+    enqueued_at: datetime
+    due_at: datetime | None
+    held: bool
+    attempt: int
+    size_bytes: int
+    last_error: str | None = None
+    reason: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """Live mails; `delayed` and `held` are included in `size`, dead letters are not. These are None
+    where they could not be counted; the number may be some time old where counting takes long."""
+
+    size: int
+    delayed: int
+    held: int
+    dead_letters: int | None
+
+
+class Item(Protocol):
+    """One leased turn of a mail. Exactly one of `done`, `retry`, `reject` ends it.
+
+    A second ending raises TurnEnded. When the turn was ended by somebody else meanwhile (an
+    administrator removed it), the ending changes nothing and returns normally: the mail is gone.
+    TurnLost says that nobody knows whether it was ended; if it was not, the mail comes again.
+    """
+
+    @property
+    def enqueue_id(self) -> UUID: ...
+
+    @property
+    def mail_id(self) -> UUID: ...
+
+    @property
+    def mail(self) -> Envelope:
+        """The envelope with the recipients left for this turn, less those already recorded."""
+        ...
+
+    @property
+    def accepted_at(self) -> datetime: ...
+
+    @property
+    def enqueued_at(self) -> datetime: ...
+
+    @property
+    def attempt(self) -> int:
+        """How many attempts were made before this one."""
+        ...
+
+    @property
+    def size_bytes(self) -> int: ...
+
+    @property
+    def failures(self) -> Mapping[str, str]:
+        """The recipients recorded as failed, in this turn or an earlier one, with the outcomes'
+        texts. A mail that has some when its last recipient is finished ends by `reject`, not by
+        `done`, so that nobody's failure goes unseen. `requeue` forgets them."""
+        ...
+
+    async def content(self) -> bytes:
+        """Return the exact bytes that were enqueued. Fetched at the first call.
+
+        Raises: BlobMissing (the item then ends as a dead letter), BlobsUnavailable.
+        """
+        ...
+
+    def stream(self) -> AsyncIterator[bytes]:
+        """Yield the content in chunks, so that a large mail needs little memory."""
+        ...
+
+    async def shape(self) -> Shape | None:
+        """Return what acceptance found out about the content; None where a release that did not
+        look has stored it. Raises: as `content`."""
+        ...
+
+    async def record(self, recipients: tuple[str, ...], outcome: Outcome) -> None:
+        """Record what became of these recipients. Durable when it returns; idempotent.
+
+        Delivered and failed recipients are never handed out again, whatever crashes next.
+        """
+        ...
+
+    async def done(self) -> None:
+        """End the mail for all recipients not yet recorded. Durable when it returns.
+
+        The content is deleted; the mail never comes again.
+        """
+        ...
+
+    async def retry(
+        self,
+        delay: timedelta,
+        remaining: tuple[str, ...] | None = None,
+        error: str | None = None,
+    ) -> None:
+        """Give the mail another turn after `delay`, for `remaining` (default: all not recorded as
+        delivered or failed). With nobody remaining this is `done`.
+        Raises: InvalidInput when one of `remaining` is not among those; the item is as before.
+
+        That the mail waits, and for whom, is durable when it returns. The embedded engine may
+        forget the delay in a crash within seconds (FORMAT.md 8): the mail is then due at once."""
+        ...
+
+    async def reject(self, reason: str) -> None:
+        """Move the mail to the dead letters with a reason. Durable when it returns.
+
+        The dead letter's recipients are those who did not get the mail: the ones left, and the
+        ones recorded as failed."""
+        ...
+
+
+class MailQueue(Protocol):
+    """A durable queue of mails. All methods are safe to call concurrently on one handle."""
+
+    @property
+    def name(self) -> str:
+        """The queue's name as in its URL."""
+        ...
+
+    async def enqueue(self, mail: Mail, delay: timedelta = NO_DELAY) -> UUID:
+        """Queue a mail and return its enqueue id. Durable when it returns.
+
+        A negative delay is none. On an error nothing was queued, but see invariant 1 of the
+        distributed engine (docs/invariants.md) for the one exception. Not idempotent: each call is
+        a mail of its own.
+
+        Raises: InvalidMail, MailTooLarge, StoreFull, DeadlineExceeded, ServerError, QueueClosed.
+        """
+        ...
+
+    def has_room(self, size_bytes: int) -> bool:
+        """Return False when a mail of that size would meet StoreFull now; nothing is set aside for
+        it. True where that is not known: in the distributed engine, and to a process that leaves
+        the storing to the owner of a directory. Quick: it asks no server. Never raises."""
+        ...
+
+    def dequeue(self, prefetch: int = 10) -> AsyncIterator[Item]:
+        """Yield items as they become due, for ever; roughly in order of their turns.
+
+        At most `prefetch` items are leased and not ended at a time. Leaving the loop (or `aclose`)
+        stops new leases; items handed out stay leased until they end or the queue is closed.
+        Waits out an unavailable server with backoff and goes on by itself.
+        Raises: QueueClosed, ConfigurationError (permanent ones only).
+        """
+        ...
+
+    def browse(self, selector: Selector | None = None) -> AsyncIterator[MailView]:
+        """Yield waiting mails, oldest turn first; delayed, held and leased ones included.
+
+        Changes meanwhile may or may not be seen; a mail that stays is seen. Bounded memory.
+        """
+        ...
+
+    async def size(self) -> Sizes:
+        """Return how many mails wait. Does not scan mails."""
+        ...
+
+    async def ages(self) -> Mapping[str, Mapping[timedelta, int]]:
+        """Return live mails by destination domain and age: for each domain, how many are younger
+        than each limit (5 min, 10 min, … as Postfix' qshape) and older than the one before.
+        At most 60 s old."""
+        ...
+
+    async def remove(self, selector: Selector) -> int:
+        """Remove mails; they are never delivered again, their bytes are deleted. An item that a
+        consumer holds right now may still be delivered. Raises: InvalidInput for an empty selector.
+        """
+        ...
+
+    async def purge(self) -> int:
+        """Remove every mail that waits now, as `remove` does. Mails that are older than a minute go
+        together, however many they are."""
+        ...
+
+    async def flush(self, selector: Selector) -> int:
+        """Make delayed mails due now."""
+        ...
+
+    async def hold(self, selector: Selector) -> int:
+        """Keep mails back until they are released."""
+        ...
+
+    async def release(self, selector: Selector) -> int:
+        """Let held mails go on; a delay that is not over yet stays."""
+        ...
+
+    def dead_letters(self, selector: Selector | None = None) -> AsyncIterator[MailView]:
+        """Yield dead letters, oldest first, with their reasons."""
+        ...
+
+    async def requeue(self, selector: Selector) -> int:
+        """Give dead letters a new turn for their recipients, failed ones included; due at once,
+        attempts kept."""
+        ...
+
+    async def discard(self, selector: Selector) -> int:
+        """End dead letters for good and return how many: they are never delivered, their bytes are
+        deleted. Raises: InvalidInput for an empty selector."""
+        ...
+
+    async def republish(self, older_than: timedelta) -> int:
+        """Give back to the broker what the view holds and the broker may have lost: due mails
+        whose turn began longer ago than `older_than`. Harmless for mails that are still there."""
+        ...
+
+    async def maintain(self) -> None:
+        """Do one round of upkeep: limits, cleanup, roll-forward, dead letters. Idempotent."""
+        ...
+
+    async def close(self) -> None:
+        """Stop consuming, give back what is leased, release connections. Idempotent."""
+        ...
+
+    async def __aenter__(self) -> MailQueue: ...
+
+    async def __aexit__(self, *exc: object) -> None: ...

@@ -1,0 +1,235 @@
+"""A post office in memory: processes over one world, that can be killed at any step, and a ledger
+of what was transmitted, with which the engine's promises are checked."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterable, Iterator, MutableMapping
+from datetime import timedelta
+from uuid import UUID
+
+from contract.queue_harness import Consumer, VirtualTime, letter
+from postroad.adapters.memory.broker import Queues
+from postroad.adapters.memory.clock import ManualClock, SeededChance
+from postroad.adapters.memory.configuration import FixedConfiguration
+from postroad.adapters.memory.fault_injection import Fault, Gate, Plan, Step, no_fault
+from postroad.adapters.memory.servers import MemoryServers, World
+from postroad.adapters.memory.tables import Tables
+from postroad.distributed.engine import Parts
+from postroad.distributed.mail_queue import DistributedQueue
+from postroad.distributed.timing import Timing
+from postroad.domain.configuration_rules import ViewConfiguration
+from postroad.domain.names import QueueName, key_of_owner
+from postroad.errors import PostroadError
+from postroad.ports.mail_queue import Item
+
+NAME = QueueName("mail", "outgoing")
+WINDOW = timedelta(minutes=5)
+LONG = timedelta(minutes=8)
+"""Longer than a claim, several hops, a slice with its grace, and two leases."""
+
+
+class Process:
+    """One process: a handle, and the gate through which it can be killed."""
+
+    def __init__(self, queue: DistributedQueue, gate: Gate, clock: ManualClock) -> None:
+        self.queue = queue
+        self.gate = gate
+        self.clock = clock
+
+    def fail(self, plan: Plan) -> None:
+        """Let steps from now on go wrong; the plan's numbers count from here."""
+        first = len(self.gate.steps)
+        self.gate.plan = lambda step: plan(type(step)(step.number - first, *_rest(step)))
+
+
+def _rest(step: object) -> tuple[str, str]:
+    return step.server, step.operation  # type: ignore[attr-defined]
+
+
+def every_other(operation: str, fault: Fault) -> Plan:
+    """Let every other step of one name go wrong, beginning with the first."""
+    met = [0]
+
+    def plan(step: Step) -> Fault | None:
+        met[0] += step.operation == operation
+        return fault if step.operation == operation and met[0] % 2 else None
+
+    return plan
+
+
+class Before:
+    """Does something just before the first step of one name: to be set as a gate's `before`."""
+
+    def __init__(self, operation: str, act: Callable[[], Awaitable[object]]) -> None:
+        self._operation = operation
+        self._act = act
+        self.happened = False
+
+    async def __call__(self, step: Step) -> None:
+        if not self.happened and step.operation == self._operation:
+            self.happened = True
+            await self._act()
+
+
+class MailBytes(MutableMapping[str, bytes]):
+    """The objects of a bucket but the owner objects of queues, which are no mail's."""
+
+    def __init__(self, objects: dict[str, bytes]) -> None:
+        self._objects = objects
+
+    def __getitem__(self, key: str) -> bytes:
+        return self._objects[key]
+
+    def __setitem__(self, key: str, body: bytes) -> None:
+        self._objects[key] = body
+
+    def __delitem__(self, key: str) -> None:
+        del self._objects[key]
+
+    def __iter__(self) -> Iterator[str]:
+        return (key for key in self._objects if key != key_of_owner(NAME))
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
+
+
+class Post(VirtualTime):
+    """The world, its processes and its ledger."""
+
+    def __init__(
+        self,
+        seed: int = 0,
+        timing: Timing | None = None,
+        pace: int = 10**9,
+        window: timedelta = WINDOW,
+        buckets: int = 2,
+    ) -> None:
+        super().__init__(ManualClock())
+        self.world = World(self.clock)
+        self.transmitted: Counter[tuple[str, str]] = Counter()
+        self._configuration = FixedConfiguration(ViewConfiguration(window, buckets, pace))
+        self._timing = timing or Timing()
+        self._seed = seed
+        self.processes: list[Process] = []
+
+    @property
+    def tables(self) -> Tables:
+        return self.world.tables(str(NAME))
+
+    @property
+    def broker(self) -> Queues:
+        return self.world.queues(str(NAME))
+
+    @property
+    def blobs(self) -> MutableMapping[str, bytes]:
+        return MailBytes(self.world.bucket("bucket").objects)
+
+    def three_hosts(self, wrong: timedelta = timedelta(0)) -> None:
+        """Let the view have three hosts, one of them with a clock that is wrong."""
+        clocks = {"one": self.clock, "two": self.clock, "three": self.clock.beside(wrong)}
+        self.world.view_hosts.update(clocks)
+
+    async def start(self, skew: timedelta = timedelta(0)) -> Process:
+        """Start one more process, which creates the queue if it is the first."""
+        gate = Gate(no_fault)
+        servers = MemoryServers(self.world, gate)
+        clock = self.clock.beside(skew)
+        parts = Parts(
+            name=NAME,
+            broker=servers.broker(NAME),
+            view=servers.views().view(str(NAME)),
+            blobs=servers.blobs("bucket"),
+            configuration=self._configuration,
+            clock=clock,
+            chance=SeededChance(self._seed * 1000 + len(self.processes)),
+            timing=self._timing,
+            row_lifetime=self._row_lifetime,
+        )
+        queue = await DistributedQueue.open(parts, create_missing=True)
+        self.processes.append(Process(queue, gate, clock))
+        return self.processes[-1]
+
+    async def _row_lifetime(self) -> timedelta:
+        return self.tables.row_lifetime
+
+    async def enqueue(self, process: Process, *names: str, delay: float = 0) -> list[UUID]:
+        """Queue mails under these names."""
+        seconds = timedelta(seconds=delay)
+        return [await process.queue.enqueue(letter(name), seconds) for name in names]
+
+    async def pass_time(self, duration: timedelta) -> None:
+        """Let time pass for everybody."""
+        await self.clock.advance(duration)
+
+    async def take(self, process: Process) -> tuple[Consumer, Item]:
+        """Let a process lease one item."""
+        consumer = Consumer(self, process.queue)
+        return consumer, await consumer.next()
+
+    def transmit(self, item: Item) -> None:
+        """Note that an item was transmitted to all its recipients."""
+        for recipient in item.mail.recipients:
+            self.transmitted[item.mail.name or "", recipient] += 1
+
+    async def deliver(self, process: Process, within: timedelta = LONG) -> list[str]:
+        """Deliver whatever comes within a time; return the names in order."""
+        consumer = Consumer(self, process.queue, prefetch=50)
+        names = []
+        while not await consumer.nothing(within):
+            item = await consumer.next()
+            names.append(item.mail.name or "")
+            self.transmit(item)
+            await item.done()
+        await consumer.close()
+        return names
+
+    async def recover(self) -> list[str]:
+        """Let a healthy process maintain and deliver until nothing comes any more."""
+        process = await self.start()
+        names = await self.deliver(process)
+        while True:
+            await process.queue.maintain()
+            more = await self.deliver(process)
+            names += more
+            if not more:
+                return names
+
+    async def audit(self) -> list[str]:
+        """Let a healthy process audit when everything is old enough to be judged; return the keys
+        of the objects that it deleted."""
+        await self.pass_time(timedelta(hours=7))
+        process = await self.start()
+        return [each.blob_key async for each in process.queue.audit(repair=True)]
+
+    def copies(self, name: str) -> int:
+        """Return how often the first recipient of a mail was transmitted to."""
+        return max((count for (of, _), count in self.transmitted.items() if of == name), default=0)
+
+    def check_nothing_is_left(self, dead: Iterable[str] = ()) -> None:
+        """Nothing waits, no message and no byte is left, but for these dead letters."""
+        assert [turn.envelope.name for turn in self.tables.live()] == []
+        letters = [each.turn for each in self.tables.letters.values()]
+        assert sorted(turn.envelope.name or "" for turn in letters if turn) == sorted(dead)
+        assert (len(self.broker.ready), self.broker.delayed, len(self.broker.dead)) == (0, 0, 0)
+        assert set(self.blobs) == {turn.blob_key for turn in letters if turn}
+
+    def check_marks_have_rows(self) -> None:
+        """No mark is without its row."""
+        assert self.tables.marks.keys() <= self.tables.rows.keys()
+
+    async def close(self) -> None:
+        for process in self.processes:
+            if process.gate.stopped:
+                await _abandon(process)
+            else:
+                process.gate.plan = no_fault
+                await process.queue.close()
+
+
+async def _abandon(process: Process) -> None:
+    """Take the tasks of a killed process out of the event loop."""
+    try:
+        await process.queue._leases.close()
+    except PostroadError:
+        pass

@@ -1,0 +1,60 @@
+"""What every long-running command begins with."""
+
+from __future__ import annotations
+
+import gc
+import resource
+from collections.abc import Iterator
+
+import pytest
+
+from postroad.cli.long_running import OBJECTS_BEFORE_SEARCH, run
+from postroad.settings import Settings
+from postroad.telemetry import logs
+
+
+@pytest.fixture(autouse=True)
+def _collector() -> Iterator[None]:
+    """The tests after these have the collector as it was."""
+    threshold = gc.get_threshold()
+    yield
+    gc.set_threshold(*threshold)
+    gc.unfreeze()
+
+
+def test_a_long_running_command_searches_for_cyclic_garbage_seldom_and_still_does(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(logs, "configure", lambda _: None)
+    threshold = gc.get_threshold()
+    found = []
+
+    async def main() -> None:
+        found.append((gc.isenabled(), gc.get_threshold(), gc.get_freeze_count()))
+
+    run(Settings(), main())
+
+    ((is_enabled, (young, *older), frozen),) = found
+    assert is_enabled
+    assert young == OBJECTS_BEFORE_SEARCH > threshold[0]
+    assert tuple(older) == threshold[1:]
+    assert frozen > 0
+
+
+def test_a_long_running_command_may_open_all_the_files_that_the_system_allows(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(logs, "configure", lambda _: None)
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(256, hard), hard))
+    found = []
+
+    async def main() -> None:
+        found.append(resource.getrlimit(resource.RLIMIT_NOFILE))
+
+    try:
+        run(Settings(), main())
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+    assert found == [(hard, hard)]

@@ -1,0 +1,427 @@
+"""The replacement protocol as a small machine, to be searched exhaustively.
+
+One mail. Each process is a program counter over the steps of `mailqueue`, in their order; what a
+consumer decides is decided by the functions that the engine itself uses (`domain.dispatch`,
+`Mark`). Between any two steps any other process may go on, or the process may crash.
+
+Three assumptions about time are built in, as the engine's timing guarantees them: a consumer that
+has a turn in hand without a claim when a message about it begins a hop has ended it or claimed it
+by the end of the hop (`keep_after` < `hop`; of consumers that get the turn later a hop says
+nothing), a claim lapses only when its owner is dead (it is renewed in time), and nothing is cleaned
+while a consumer decides by limits that it read before (cleanup waits a lease).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+from uuid import UUID
+
+from postroad.domain.dispatch import Arrival, Later, Verdict, decide, decide_claimed
+from postroad.domain.entries import Change, Ending, EndingKind, Mark, Turn
+from postroad.domain.mail import Envelope
+from postroad.domain.references import Reference
+from postroad.domain.slices import TurnKey
+
+NOW = datetime(2026, 1, 1, 10, 0, tzinfo=UTC)
+WHO = ("b@example.net",)
+IN_HAND = {"transmit", "record", "act"}
+ARRIVAL = Arrival(NOW, False, 0, None, timedelta(seconds=8), limit=100, draw=0.0)
+
+
+def key(turn: int) -> TurnKey:
+    return TurnKey(NOW, 0, UUID(int=turn))
+
+
+def number(turn: TurnKey) -> int:
+    return turn.enqueue_id.int
+
+
+@dataclass(frozen=True)
+class Message:
+    """A message about a turn. `repeats`: it is the repetition of a message without a claim.
+    `waits_for`: the consumers that the hop outlasts."""
+
+    turn: int
+    claim: bool = False
+    redelivered: bool = False
+    repeats: bool = False
+    waits_for: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
+class Process:
+    """A process at a step. `turn` is what it works on, `message` what it holds; `checked`: it
+    looked at the marks after the removal had been answered."""
+
+    kind: str
+    at: str = "start"
+    turn: int = 0
+    message: Message | None = None
+    taken: int = 0
+    checked: bool = False
+    crashed: bool = False
+
+
+@dataclass(frozen=True)
+class State:
+    """All there is. `rows`: turn → (held, previous). `cleaned`: turns before browse start, whose
+    marks were deleted."""
+
+    processes: tuple[Process, ...]
+    rows: tuple[tuple[int, tuple[bool, tuple[int, ...]]], ...]
+    marks: tuple[tuple[int, Mark], ...] = ()
+    messages: tuple[Message, ...] = ()
+    claims: tuple[tuple[int, int], ...] = ()
+    cleaned: tuple[int, ...] = ()
+    turns: int = 1
+    transmitted: int = 0
+    interrupted: int = 0
+    crashes: int = 0
+    losses: int = 0
+    removed: bool = False
+    resurrected: bool = False
+
+    def mark(self, turn: int) -> Mark | None:
+        return dict(self.marks).get(turn)
+
+    def row(self, turn: int) -> tuple[bool, tuple[int, ...]]:
+        return dict(self.rows)[turn]
+
+    def live(self) -> list[int]:
+        return [turn for turn in self.present() if (self.mark(turn) or Mark()).is_live]
+
+    def present(self) -> list[int]:
+        """The turns that are not cleaned, in order."""
+        return [turn for turn, _ in self.rows if turn not in self.cleaned]
+
+
+@dataclass
+class Model:
+    """What may happen: how often processes crash, how often an attempt fails and is retried, and
+    how often a consumer that lives on loses its connection with a mail in hand. `mistake` leaves
+    one safeguard out, to show that the search would notice."""
+
+    crashes: int
+    retries: int = 0
+    losses: int = 0
+    mistake: str | None = None
+
+    def successors(self, state: State) -> Iterator[State]:
+        """Yield every state that one step of anybody leads to."""
+        for index, process in enumerate(state.processes):
+            if process.crashed or process.at == "end":
+                continue
+            yield from self._steps(_Edit(state, index))
+            if state.crashes < self.crashes and process.at != "start":
+                yield _Edit(state, index).crash()
+            if state.losses < self.losses and process.at in IN_HAND and process.message:
+                yield _Edit(state, index).disconnect()
+        for turn, owner in state.claims:
+            if state.processes[owner].crashed or state.processes[owner].at == "start":
+                yield replace(state, claims=tuple(each for each in state.claims if each[0] != turn))
+
+    def first_step(self, state: State, index: int) -> State | None:
+        """Return what one process does next when left alone; None when it can do nothing."""
+        if state.processes[index].at == "end":
+            return None
+        return next(self._steps(_Edit(state, index)), None)
+
+    def _steps(self, edit: _Edit) -> Iterator[State]:
+        process = edit.process
+        if process.kind == "consumer":
+            yield from self._consumer(edit)
+        elif process.kind == "cleaner":
+            yield from self._cleaner(edit)
+        elif process.at == "start":
+            live = edit.state.live()
+            if live and (process.kind != "release" or edit.state.row(live[0])[0]):
+                yield edit.go("act", turn=live[0])
+            elif not live:
+                yield edit.go("end")
+        else:
+            yield from self._administrator(edit)
+
+    # Consumers
+
+    def _consumer(self, edit: _Edit) -> Iterator[State]:
+        process, state = edit.process, edit.state
+        if process.at == "start":
+            for message in dict.fromkeys(state.messages):
+                if not message.waits_for:
+                    yield edit.take(message)
+        elif process.at in {"decide", "claim", "recheck"}:
+            step = {"decide": self._decided, "claim": self._claimed, "recheck": self._rechecked}
+            yield step[process.at](edit)
+        elif process.at in {"transmit", "record"}:
+            yield from self._in_hand(edit)
+        elif process.at == "act" and self._is_over(state, process.turn):
+            yield edit.go("ack")
+        elif process.at == "act":
+            yield edit.replaced(held=False, previous=())
+        elif process.at == "replace":
+            yield edit.replaced(held=False, previous=edit.chain)
+        elif process.at == "ack":
+            yield edit.ended()
+        else:
+            yield from self._finishing(edit, then="ack")
+
+    def _in_hand(self, edit: _Edit) -> Iterator[State]:
+        process, state = edit.process, edit.state
+        if process.at == "transmit":
+            yield replace(edit.go("record"), transmitted=state.transmitted + 1)
+            if state.turns <= self.retries:
+                yield edit.go("act")
+        elif self.mistake == "ack before mark":
+            yield edit.ended()
+        else:
+            yield edit.delivered(process.turn).go("ack")
+        if process.turn not in dict(state.claims):
+            yield edit.claim(process.turn).state  # the keeper claims what is in hand for long
+
+    def _decided(self, edit: _Edit) -> State:
+        message, state = edit.process.message, edit.state
+        assert message is not None
+        held, previous = state.row(message.turn)
+        turn = _turn(message.turn, held, previous)
+        reference = Reference.to(turn, claim=message.claim)
+        if message.repeats and self.mistake != "repetition as any claim":
+            reference = Reference.repeating(turn)
+        arrival = replace(ARRIVAL, redelivered=message.redelivered)
+        if message.turn in state.cleaned:
+            return edit.go("ack")
+        decision = decide(reference, state.mark(message.turn), arrival)
+        edit = edit.keep(checked=state.removed)
+        if isinstance(decision, Later):
+            again = replace(message, claim=True, redelivered=False)
+            return edit.publish(again, hop=True).go("ack")
+        at = {Verdict.SETTLE: "ack", Verdict.FINISH: "finish", Verdict.CLAIM: "claim"}
+        at[Verdict.REPLACE] = "replace"
+        return edit.go(at.get(decision, "transmit"))
+
+    def _claimed(self, edit: _Edit) -> State:
+        process, state = edit.process, edit.state
+        if self.mistake == "no claims":
+            return edit.go("recheck")
+        wanted = (*state.row(process.turn)[1], process.turn)[process.taken]
+        if dict(state.claims).get(wanted, edit.index) != edit.index:
+            again = Message(process.turn, claim=True)
+            return edit.release().publish(again, hop=True).go("ack")
+        edit = edit.claim(wanted)
+        last = process.taken == len(state.row(process.turn)[1])
+        return edit.keep(taken=process.taken + 1).go("recheck" if last else "claim")
+
+    def _rechecked(self, edit: _Edit) -> State:
+        process, state = edit.process, edit.state
+        previous = [state.mark(each) for each in state.row(process.turn)[1]]
+        if self.mistake == "predecessors forgotten":
+            previous = []
+        verdict = decide_claimed(state.mark(process.turn), previous)
+        edit = edit.keep(checked=state.removed)
+        if verdict is Verdict.SETTLE and state.mark(process.turn) is None:
+            edit = edit.delivered(process.turn)
+        at = {Verdict.SETTLE: "ack", Verdict.FINISH: "finish"}
+        return edit.go(at.get(verdict, "transmit"))
+
+    # Replacement, from its second step on
+
+    def _finishing(self, edit: _Edit, then: str) -> Iterator[State]:
+        process, state = edit.process, edit.state
+        mark = state.mark(process.turn) or Mark()
+        if not mark.is_unfinished_replacement:
+            yield edit.go(then)
+            return
+        assert mark.ending is not None
+        assert mark.ending.successor is not None
+        assert mark.ending.change is not None
+        successor, change = number(mark.ending.successor), mark.ending.change
+        match process.at:
+            case "finish":
+                yield edit.insert(successor, change).go("publish")
+            case "publish":
+                if mark.delivered_at is not None:
+                    yield edit.delivered(successor).go("published")
+                elif change.held:
+                    yield edit.go("published")
+                else:
+                    hop = bool(change.previous) and self.mistake != "no hop"
+                    message = Message(successor, claim=True)
+                    yield edit.publish(message, hop=hop).go("published")
+            case "published":
+                yield edit.published(process.turn).go(then)
+
+    # Administrators
+
+    def _administrator(self, edit: _Edit) -> Iterator[State]:
+        process, state = edit.process, edit.state
+        if process.at != "act":
+            yield from self._finishing(edit, then="end")
+        elif self._is_over(state, process.turn):
+            yield edit.go("end")
+        elif process.kind == "remove":
+            yield self._removed(edit)
+        else:
+            yield edit.replaced(held=process.kind == "hold", previous=edit.chain)
+
+    def _is_over(self, state: State, turn: int) -> bool:
+        return turn in state.cleaned and self.mistake != "browse start not asked"
+
+    # Maintenance
+
+    def _cleaner(self, edit: _Edit) -> Iterator[State]:
+        """Clean the oldest turn, if it is over and nobody is deciding."""
+        state, (oldest, *others) = edit.state, edit.state.present()
+        mark = state.mark(oldest)
+        deciding = {"decide", "claim", "recheck", "replace"}
+        if any(each.at in deciding for each in state.processes):
+            return
+        if mark is None or not mark.is_final or not others:
+            return
+        if mark.delivered_at is not None and self.mistake != "delivery not handed down":
+            successor = mark.ending.successor if mark.ending is not None else None
+            edit = edit.delivered(number(successor)) if successor is not None else edit
+        yield edit.clean(oldest)
+
+    def _removed(self, edit: _Edit) -> State:
+        process, state = edit.process, edit.state
+        mark = state.mark(process.turn)
+        if mark is None:
+            ending = Ending(EndingKind.REMOVED, NOW)
+            return replace(edit.put(process.turn, Mark(ending=ending)).go("end"), removed=True)
+        if mark.ending is None or mark.ending.successor is None or mark.delivered_at is not None:
+            return edit.go("end")
+        assert mark.ending.change is not None
+        successor = number(mark.ending.successor)
+        return edit.insert(successor, mark.ending.change).go("act", turn=successor)
+
+
+class _Edit:
+    """A state in the making, seen by one process."""
+
+    def __init__(self, state: State, index: int) -> None:
+        self.state = state
+        self.index = index
+
+    @property
+    def process(self) -> Process:
+        return self.state.processes[self.index]
+
+    def keep(self, **changes: object) -> _Edit:
+        mine = replace(self.process, **changes)  # type: ignore[arg-type]
+        every = list(self.state.processes)
+        every[self.index] = mine
+        return _Edit(replace(self.state, processes=tuple(every)), self.index)
+
+    def go(self, at: str, **changes: object) -> State:
+        leaves = self.process.at in IN_HAND and at not in IN_HAND
+        state = (self.outlasted() if leaves else self).keep(at=at, **changes).state
+        if at == "transmit" and self.process.checked:
+            return replace(state, resurrected=True)
+        return state
+
+    def take(self, message: Message) -> State:
+        left = list(self.state.messages)
+        left.remove(message)
+        edit = _Edit(replace(self.state, messages=tuple(left)), self.index)
+        return edit.go("decide", message=message, turn=message.turn, taken=0, checked=False)
+
+    @property
+    def chain(self) -> tuple[int, ...]:
+        """The turns that a successor by administration has to ask."""
+        return (*self.state.row(self.process.turn)[1], self.process.turn)
+
+    def publish(self, message: Message, *, hop: bool = False) -> _Edit:
+        message = replace(message, waits_for=_unclaimed(self.state, message.turn) if hop else ())
+        return self.messages(*self.state.messages, message)
+
+    def messages(self, *messages: Message) -> _Edit:
+        return _Edit(replace(self.state, messages=tuple(sorted(messages, key=repr))), self.index)
+
+    def outlasted(self) -> _Edit:
+        """No hop waits for this consumer any more: its item is ended or claimed, or it died."""
+        return self.messages(
+            *(
+                replace(each, waits_for=tuple(i for i in each.waits_for if i != self.index))
+                for each in self.state.messages
+            )
+        )
+
+    def put(self, turn: int, mark: Mark) -> _Edit:
+        marks = tuple(sorted({**dict(self.state.marks), turn: mark}.items(), key=lambda m: m[0]))
+        return _Edit(replace(self.state, marks=marks), self.index)
+
+    def clean(self, turn: int) -> State:
+        marks = tuple(each for each in self.state.marks if each[0] != turn)
+        return replace(self.state, marks=marks, cleaned=(*self.state.cleaned, turn))
+
+    def delivered(self, turn: int) -> _Edit:
+        return self.put(turn, replace(self.state.mark(turn) or Mark(), delivered_at=NOW))
+
+    def published(self, turn: int) -> _Edit:
+        mark = self.state.mark(turn)
+        assert mark is not None
+        return self.put(turn, replace(mark, published=True))
+
+    def insert(self, turn: int, change: Change) -> _Edit:
+        previous = tuple(number(each) for each in change.previous)
+        rows = tuple(sorted({**dict(self.state.rows), turn: (change.held, previous)}.items()))
+        return _Edit(replace(self.state, rows=rows), self.index)
+
+    def replaced(self, *, held: bool, previous: tuple[int, ...]) -> State:
+        turn = self.process.turn
+        if self.state.mark(turn) is not None:
+            return self.go("finish")
+        change = Change(WHO, None, held, 0, None, tuple(key(each) for each in previous))
+        ending = Ending(EndingKind.REPLACED, NOW, key(self.state.turns), change)
+        edit = self.put(turn, Mark(ending=ending))
+        return replace(edit.go("finish"), turns=self.state.turns + 1)
+
+    def claim(self, turn: int) -> _Edit:
+        claims = tuple(sorted({**dict(self.state.claims), turn: self.index}.items()))
+        edit = _Edit(replace(self.state, claims=claims), self.index)
+        return edit.outlasted() if turn == self.process.turn else edit
+
+    def release(self) -> _Edit:
+        mine = tuple(each for each in self.state.claims if each[1] != self.index)
+        return _Edit(replace(self.state, claims=mine), self.index)
+
+    def ended(self) -> State:
+        return self.release().go("start", message=None, turn=0)
+
+    def disconnect(self) -> State:
+        """The broker gives the message to another consumer; this one keeps the mail in hand."""
+        state = self.back().keep(message=None).state
+        return replace(state, losses=state.losses + 1)
+
+    def back(self) -> _Edit:
+        message = self.process.message
+        return self if message is None else self.publish(replace(message, redelivered=True))
+
+    def crash(self) -> State:
+        process, state = self.process, self.keep(crashed=True).outlasted().back().state
+        interrupted = process.at == "record"
+        return replace(
+            state, crashes=state.crashes + 1, interrupted=state.interrupted + interrupted
+        )
+
+
+def _turn(turn: int, held: bool, previous: tuple[int, ...]) -> Turn:
+    chain = tuple(key(each) for each in previous)
+    envelope = Envelope(None, WHO)
+    return Turn(key(turn), UUID(int=0), envelope, "b", 1, NOW, NOW, None, held, 0, None, chain)
+
+
+def _unclaimed(state: State, turn: int) -> tuple[int, ...]:
+    """Return the consumers that have a turn in hand, or one that it follows, without a claim."""
+    speaks_of = {turn, *dict(state.rows).get(turn, (False, ()))[1]}
+    claimed = dict(state.claims)
+    return tuple(
+        index
+        for index, process in enumerate(state.processes)
+        if process.at in IN_HAND
+        and process.kind == "consumer"
+        and not process.crashed
+        and process.turn in speaks_of
+        and process.turn not in claimed
+    )

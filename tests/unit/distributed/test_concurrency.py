@@ -1,0 +1,104 @@
+"""A bulk operation bears a view that does not answer: each mail is tried again and counted once."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import timedelta
+
+import pytest
+
+from postroad.adapters.memory.fault_injection import Fault, Step
+from postroad.distributed.concurrency import TRIES
+from postroad.domain.selection import Selector
+from postroad.errors import ViewUnavailable
+from support.in_memory_cluster import LONG, Post, Process, every_other
+
+ALL = Selector.all()
+MAILS = ("a", "b", "c", "d")
+
+
+async def hold(post: Post, process: Process) -> int:
+    work = asyncio.ensure_future(process.queue.hold(ALL))
+    assert await post.outcome(work, LONG)
+    return work.result()
+
+
+@pytest.mark.parametrize("operation", ["end", "insert", "mark_published"])
+@pytest.mark.parametrize("fault", [Fault.AWAY, Fault.ANSWER_LOST])
+async def test_step_that_times_out_is_tried_again_and_its_mail_counted_once(
+    post: Post, process: Process, operation: str, fault: Fault
+) -> None:
+    await post.enqueue(process, *MAILS)
+    process.gate.plan = every_other(operation, fault)
+
+    assert await hold(post, process) == len(MAILS)
+
+    live = post.tables.live()
+    assert sorted(turn.envelope.name or "" for turn in live) == sorted(MAILS)
+    assert all(turn.held for turn in live)
+
+
+@pytest.mark.parametrize("mails", [MAILS[:1], MAILS], ids=["alone", "together"])
+@pytest.mark.parametrize("fault", [Fault.AWAY, Fault.ANSWER_LOST])
+async def test_removal_that_times_out_is_tried_again_and_counts_each_mail_once(
+    post: Post, process: Process, mails: tuple[str, ...], fault: Fault
+) -> None:
+    await post.enqueue(process, *mails)
+    process.gate.plan = every_other("end", fault)
+
+    work = asyncio.ensure_future(process.queue.remove(ALL))
+    assert await post.outcome(work, LONG)
+
+    assert work.result() == len(mails)
+    assert post.tables.live() == []
+    assert post.blobs == {}
+
+
+async def test_mail_that_ended_meanwhile_is_not_counted(post: Post, process: Process) -> None:
+    """The ending whose answer was lost was not carried out, and another one was first."""
+    await post.enqueue(process, "a")
+    other = await post.start()
+    asked = [0]
+
+    async def before(step: Step) -> None:
+        asked[0] += step.operation == "end"
+        if step.operation == "end" and asked[0] == 2:
+            assert await other.queue.remove(ALL) == 1
+
+    process.gate.before = before
+    process.gate.plan = every_other("end", Fault.AWAY)
+
+    assert await hold(post, process) == 0
+    assert post.tables.live() == []
+
+
+async def test_removal_of_another_process_is_not_counted(post: Post, process: Process) -> None:
+    """The transaction whose answer was lost was not carried out, and another process was first."""
+    await post.enqueue(process, "a", "b")
+    other = await post.start(skew=timedelta(milliseconds=1))
+    asked = [0]
+
+    async def before(step: Step) -> None:
+        asked[0] += step.operation == "end"
+        if step.operation == "end" and asked[0] == 2:
+            assert await other.queue.remove(Selector(name="a")) == 1
+
+    process.gate.before = before
+    process.gate.plan = every_other("end", Fault.AWAY)
+
+    work = asyncio.ensure_future(process.queue.remove(ALL))
+    assert await post.outcome(work, LONG)
+    assert work.result() == 1
+    assert post.tables.live() == []
+
+
+async def test_server_that_stays_away_ends_it_within_bounds(post: Post, process: Process) -> None:
+    await post.enqueue(process, "a")
+    process.gate.plan = lambda step: Fault.AWAY if step.operation == "end" else None
+    first, began = len(process.gate.steps), post.clock.elapsed()
+
+    with pytest.raises(ViewUnavailable):
+        await hold(post, process)
+
+    assert [each.operation for each in process.gate.steps[first:]].count("end") == TRIES
+    assert post.clock.elapsed() - began < timedelta(minutes=1)

@@ -1,0 +1,143 @@
+"""An enqueue that ends by something else than a server's error leaves nothing behind either."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import timedelta
+
+import pytest
+
+from contract.queue_harness import letter
+from postroad.adapters.memory.fault_injection import Fault, Step
+from postroad.errors import BrokerUnavailable, ClockSkew, QueueClosed
+from support.in_memory_cluster import Post, Process
+
+
+class DriverBug(Exception):
+    """No error that postroad knows."""
+
+
+def broken_at(process: Process, operation: str) -> None:
+    async def before(step: Step) -> None:
+        if step.operation == operation:
+            process.gate.before = None
+            raise DriverBug(operation)
+
+    process.gate.before = before
+
+
+@pytest.mark.parametrize("operation", ["insert", "publish"])
+async def test_enqueue_is_withdrawn_whatever_the_error(
+    post: Post, process: Process, operation: str
+) -> None:
+    broken_at(process, operation)
+
+    work = asyncio.ensure_future(process.queue.enqueue(letter("mail")))
+    await post.outcome(work, timedelta(minutes=1))
+
+    with pytest.raises(DriverBug):
+        work.result()
+    assert post.tables.live() == []
+    assert await post.recover() == []
+    post.check_nothing_is_left()
+
+
+async def test_enqueue_whose_withdrawal_is_broken_too_is_withdrawn_later(
+    post: Post, process: Process
+) -> None:
+    process.gate.plan = lambda step: Fault.AWAY if step.operation == "publish" else None
+    broken_at(process, "end")
+
+    work = asyncio.ensure_future(process.queue.enqueue(letter("mail")))
+    await post.outcome(work, timedelta(minutes=2))
+
+    with pytest.raises(BrokerUnavailable):
+        work.result()
+    await post.pass_time(timedelta(minutes=1))
+    assert post.tables.live() == []
+
+
+@pytest.mark.parametrize("operation", ["insert", "publish"])
+async def test_enqueue_that_the_closing_loop_cancels_is_withdrawn(
+    post: Post, process: Process, operation: str
+) -> None:
+    """As `asyncio.run` does with all tasks at its end."""
+    entered = asyncio.Event()
+
+    async def hang(step: Step) -> None:
+        if step.operation == operation:
+            process.gate.before = None
+            entered.set()
+            await asyncio.Event().wait()
+
+    process.gate.before = hang
+    caller = asyncio.ensure_future(process.queue.enqueue(letter("mail")))
+    await entered.wait()
+    for task in [caller, *process.queue._engine._background]:
+        task.cancel()
+    await asyncio.gather(caller, return_exceptions=True)
+    await asyncio.gather(*process.queue._engine._background, return_exceptions=True)
+
+    assert caller.cancelled()
+    assert await post.recover() == []
+    post.check_nothing_is_left()
+
+
+async def test_cancelled_enqueue_does_not_hold_up_the_loop_for_a_view_that_is_away(
+    post: Post, process: Process
+) -> None:
+    entered = asyncio.Event()
+
+    async def hang(step: Step) -> None:
+        if step.operation == "publish":
+            process.gate.before = None
+            entered.set()
+            await asyncio.Event().wait()
+
+    process.gate.before = hang
+    caller = asyncio.ensure_future(process.queue.enqueue(letter("mail")))
+    await entered.wait()
+    process.gate.plan = lambda step: Fault.AWAY if step.server == "view" else None
+    background = list(process.queue._engine._background)
+    for task in background:
+        task.cancel()
+    await asyncio.wait([caller, *background])  # no time passes
+
+    assert process.queue._engine._until_closed == set()
+
+
+async def test_bytes_are_deleted_when_no_id_can_be_made_after_the_upload(
+    post: Post, process: Process
+) -> None:
+    async def step_back(step: Step) -> None:
+        if step.operation == "put":
+            process.gate.before = None
+            post.clock.jump(process.queue._engine.timing.lease)
+            process.gate.plan = skewed
+
+    def skewed(step: Step) -> Fault | None:
+        if step.operation == "server_times":
+            process.clock.skew = -10 * process.queue._engine.timing.skew
+        return None
+
+    process.gate.before = step_back
+    with pytest.raises(ClockSkew):
+        await process.queue.enqueue(letter("mail"))
+
+    assert post.blobs == {}
+
+
+async def test_enqueue_whose_queue_is_closed_during_the_upload_is_refused(
+    post: Post, process: Process
+) -> None:
+    async def close(step: Step) -> None:
+        if step.operation == "put":
+            process.gate.before = None
+            await process.queue.close()
+
+    process.gate.before = close
+    with pytest.raises(QueueClosed):
+        await process.queue.enqueue(letter("mail"))
+
+    assert post.tables.live() == []
+    assert post.blobs == {}

@@ -1,0 +1,293 @@
+"""A purge that stops half way, or is overtaken, leaves no bytes and takes none that are needed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+from datetime import timedelta
+from functools import partial
+
+import pytest
+
+from postroad.adapters.memory.fault_injection import Fault, Step, Stopped, at, no_fault
+from postroad.domain.selection import Selector
+from postroad.errors import ServerError, ViewUnavailable
+from postroad.ports.mail_queue import Sizes
+from support.in_memory_cluster import Before, Post, Process
+
+ALL = Selector.all()
+SECOND = timedelta(seconds=1)
+MINUTE = timedelta(minutes=1)
+HOUR = timedelta(hours=1)
+OLD = 16 * MINUTE
+"""After this a slice is closed, and those after it are."""
+
+
+def names(numbers: range) -> list[str]:
+    return [f"mail {number}" for number in numbers]
+
+
+def stop_before(operation: str) -> Callable[[Step], Fault | None]:
+    return lambda step: Fault.STOP_BEFORE if step.operation == operation else None
+
+
+async def upkeep(post: Post, process: Process, rounds: int = 4, every: timedelta = OLD) -> None:
+    for _ in range(rounds):
+        await process.queue.maintain()
+        await post.pass_time(every)
+
+
+async def stopped_retry(post: Post, *, after: str) -> None:
+    """Leave a replacement under way: its mark is written, and perhaps its row."""
+    victim = await post.start()
+    _, item = await post.take(victim)
+    victim.gate.plan = lambda step: Fault.STOP_AFTER if step.operation == after else None
+    with pytest.raises(Stopped):
+        await item.retry(timedelta(0))
+    victim.gate.stop()
+
+
+@pytest.mark.parametrize("moment", ["marked", "delete"])
+async def test_cleaning_does_not_overtake_a_sweep(
+    post: Post, process: Process, moment: str
+) -> None:
+    for start in (0, 10):
+        await post.enqueue(process, *names(range(start, start + 10)), delay=7200)
+        await post.pass_time(5 * MINUTE)
+    await post.pass_time(OLD)
+    worker = await post.start()
+    await worker.queue.maintain()
+    clean = partial(upkeep, post, worker, rounds=3, every=31 * SECOND)
+    process.gate.before = before = Before(moment, clean)
+
+    assert await process.queue.purge() == 20
+
+    assert before.happened
+    assert post.blobs == {}
+    await upkeep(post, worker)
+    assert post.tables.rows == {}
+
+
+@pytest.mark.parametrize("waits", ["held", "delayed", "without a message"])
+@pytest.mark.parametrize("operation", ["marked", "delete", "mark_swept"])
+async def test_what_a_purge_left_that_stopped_is_swept(
+    post: Post, process: Process, waits: str, operation: str
+) -> None:
+    await post.enqueue(process, *names(range(6)), delay=3600 if waits == "delayed" else 0)
+    if waits == "held":
+        await process.queue.hold(ALL)
+    if waits == "without a message":
+        post.broker.lose_everything()
+    await post.pass_time(OLD)
+    worker = await post.start()
+    await worker.queue.maintain()
+    process.gate.plan = stop_before(operation)
+    with pytest.raises(Stopped):
+        await process.queue.purge()
+
+    await upkeep(post, worker)
+
+    assert post.blobs == {}
+    assert await post.deliver(worker, 2 * HOUR) == []
+    assert post.tables.rows == {}
+
+
+@pytest.mark.parametrize("moment", range(1, 12))
+async def test_a_line_that_comes_while_a_slice_is_judged_does_not_drain_it(
+    post: Post, process: Process, moment: int
+) -> None:
+    """All that waits is in the last bucket, so that no other keeps the slice."""
+    await post.enqueue(process, *names(range(8)), delay=7200)
+    for turn in post.tables.live():
+        if turn.key.bucket_id == 0:
+            await process.queue.remove(Selector(name=turn.envelope.name))
+    post.broker.lose_everything()
+    await post.pass_time(OLD)
+    worker = await post.start()
+    await worker.queue.maintain()
+    await post.pass_time(31 * SECOND)
+    asked = 0
+
+    async def purge_first(step: Step) -> None:
+        nonlocal asked
+        asked += step.operation in {"signs", "blob_keys", "marks"}
+        if asked == moment:
+            asked += 1
+            process.gate.plan = stop_before("marked")
+            with pytest.raises(Stopped):
+                await process.queue.purge()
+
+    worker.gate.before = purge_first
+    await worker.queue.maintain()
+    await upkeep(post, worker)
+
+    assert process.gate.stopped or asked < moment
+    if process.gate.stopped:
+        assert (post.tables.rows, post.blobs) == ({}, {})
+
+
+@pytest.mark.parametrize("fault", [Fault.STOP_BEFORE, Fault.STOP_AFTER, Fault.AWAY])
+@pytest.mark.parametrize("after", ["end", "insert"])
+async def test_a_purge_may_stop_at_any_step_of_a_replacement(
+    post: Post, process: Process, after: str, fault: Fault
+) -> None:
+    number = 0
+    while True:
+        post = Post(seed=number)
+        process = await post.start()
+        await post.enqueue(process, "mail")
+        await stopped_retry(post, after=after)
+        post.broker.lose_everything()
+        await post.enqueue(process, *names(range(6)), delay=7200)
+        await post.pass_time(62 * SECOND)
+        purging = await post.start()
+        first = len(purging.gate.steps)
+        purging.fail(at(number, fault))
+        with suppress(ServerError, Stopped):
+            await purging.queue.purge()
+        has_step = len(purging.gate.steps) - first > number
+        purging.gate.plan = no_fault
+        await process.queue.purge()
+
+        await upkeep(post, process, rounds=6)
+
+        where = f"step {number} of {[each.operation for each in purging.gate.steps[first:]]}"
+        assert await process.queue.size() == Sizes(0, 0, 0, 0), where
+        assert (post.tables.rows, post.blobs) == ({}, {}), where
+        await post.close()
+        if not has_step:
+            return
+        number += 1
+
+
+async def test_what_could_not_be_deleted_keeps_its_slice(post: Post, process: Process) -> None:
+    await post.enqueue(process, *names(range(3)))
+    post.broker.lose_everything()
+    await post.pass_time(OLD)
+    process.gate.plan = lambda step: Fault.AWAY if step.server == "blobs" else None
+    assert await process.queue.purge() == 3
+
+    await upkeep(post, process)
+    assert (len(post.tables.rows), len(post.blobs)) == (3, 3)
+    process.gate.plan = no_fault
+    await upkeep(post, process)
+
+    assert (post.tables.rows, post.blobs) == ({}, {})
+
+
+@pytest.mark.parametrize("after", ["end", "insert", "publish"])
+async def test_a_mail_that_was_purged_in_its_replacement_does_not_come_back(
+    post: Post, process: Process, after: str
+) -> None:
+    await post.enqueue(process, "mail")
+    await stopped_retry(post, after=after)
+    await post.enqueue(process, *names(range(6)), delay=7200)  # each partition gets its line
+    await post.pass_time(62 * SECOND)
+    purging = await post.start()
+    purging.gate.plan = stop_before("marked")
+    with pytest.raises(Stopped):
+        await purging.queue.purge()
+
+    finisher = await post.start()
+    finisher.gate.plan = lambda step: (
+        Fault.STOP_AFTER if step.operation == "change_successor" else None
+    )
+    with suppress(Stopped):
+        await post.deliver(finisher)
+    assert await post.deliver(process) == []
+
+    await process.queue.purge()
+    assert await process.queue.size() == Sizes(0, 0, 0, 0)
+    await post.deliver(process, 3 * HOUR)
+    post.check_nothing_is_left()
+
+
+async def test_a_purge_between_two_choices_of_a_successor_takes_the_mail(
+    post: Post, process: Process
+) -> None:
+    await post.enqueue(process, "mail")
+    await stopped_retry(post, after="end")
+    await post.enqueue(process, *names(range(6)), delay=7200)
+    await post.pass_time(62 * SECOND)
+    finisher = await post.start()
+
+    async def draw_lines() -> None:
+        purging = await post.start()
+        purging.gate.plan = stop_before("marked")
+        with pytest.raises(Stopped):
+            await purging.queue.purge()
+
+    finisher.gate.before = before = Before("change_successor", draw_lines)
+
+    assert await post.deliver(finisher) == []
+
+    assert before.happened
+    await process.queue.purge()
+    await post.deliver(process, 3 * HOUR)
+    post.check_nothing_is_left()
+
+
+async def test_a_purge_reaches_buckets_that_were_empty_at_the_close(post: Post) -> None:
+    healthy = await post.start()
+    await post.enqueue(healthy, "mail")
+    await post.pass_time(6 * MINUTE)
+    await stopped_retry(post, after="end")
+    post.broker.lose_everything()
+    (mark,) = (each for each in post.tables.marks.values() if each.is_unfinished_replacement)
+    assert mark.ending is not None
+    successor = mark.ending.successor
+    assert successor is not None
+    while not any(
+        key.slice_start == successor.slice_start and key.bucket_id != successor.bucket_id
+        for key in post.tables.rows
+    ):
+        await post.enqueue(healthy, "beside", delay=7200)
+    for key in [key for key in post.tables.rows if key.partition == successor.partition]:
+        del post.tables.rows[key]
+    await post.pass_time(8 * MINUTE)
+    closing, stopping = await post.start(), await post.start()
+    closing.gate.plan = lambda step: Fault.AWAY if step.operation == "change_successor" else None
+    with suppress(ServerError):  # it closes slices, and cannot finish the replacement
+        await closing.queue.maintain()
+    stopping.fail(lambda step: Fault.STOP_AFTER if step.operation == "insert" else None)
+    with pytest.raises(Stopped):
+        await stopping.queue.maintain()
+    assert successor.bucket_id not in post.tables.slices[successor.slice_start].rows
+    assert successor in post.tables.rows
+
+    await healthy.queue.purge()
+
+    assert await healthy.queue.size() == Sizes(0, 0, 0, 0)
+
+
+async def test_ages_forget_what_was_accepted_as_lost(post: Post, process: Process) -> None:
+    await post.enqueue(process, *names(range(3)))
+    await process.queue.hold(ALL)
+    await upkeep(post, process, rounds=3)
+    await process.queue.ages()
+    lost = post.tables.live()[0].key
+    del post.tables.rows[lost]
+
+    await process.queue.accept_loss(lost.slice_start)
+
+    ages = await process.queue.ages()
+    assert sum(sum(each.values()) for each in ages.values()) == 2
+    assert (await process.queue.size()).size == 2
+
+
+async def test_a_sweep_that_failed_is_repeated_by_the_next_purge(
+    post: Post, process: Process
+) -> None:
+    await post.enqueue(process, *names(range(8)))
+    await post.pass_time(62 * SECOND)
+    process.gate.plan = lambda step: Fault.AWAY if step.operation == "marked" else None
+    with pytest.raises(ViewUnavailable):
+        await process.queue.purge()
+    assert await process.queue.size() == Sizes(0, 0, 0, 0)
+    process.gate.plan = no_fault
+
+    assert await process.queue.purge() == 0  # the first one ended them
+
+    assert post.blobs == {}
+    assert await post.deliver(process) == []
+    post.check_nothing_is_left()

@@ -1,0 +1,259 @@
+"""Whole stories: operations, crashes and lost answers in any order, drawn and shrunk by hypothesis.
+
+On the way, browsing shows every mail that nobody touched, once, and none that was removed. At the
+end, a healthy process and a person put things right; then every accepted mail was transmitted to
+all its recipients, removed or is a dead letter, and nobody was transmitted to more often than the
+mail was in flight when something broke.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections import Counter
+from collections.abc import Awaitable
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import TypeVar
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from contract.queue_harness import Consumer, letter
+from postroad.adapters.memory.fault_injection import Fault, Stopped, at
+from postroad.domain.mail import Outcome
+from postroad.domain.selection import Selector
+from postroad.errors import PostroadError
+from postroad.ports.mail_queue import Item
+from support.in_memory_cluster import Post, Process
+
+T = TypeVar("T")
+ALL = Selector.all()
+WHICH = st.integers(0, 1)
+NOBODYS = [0]
+KINDS: list[tuple[int, list[str], list[int]]] = [
+    (6, ["enqueue"], [0, 0, 30]),
+    (5, ["done", "done", "record", "reject", "keep"], NOBODYS),
+    (2, ["retry", "record"], [0, 40]),
+    (1, ["remove", "hold"], [0, 1, 2, 3]),
+    (2, ["release", "flush", "requeue", "republish", "browse"], NOBODYS),
+    (1, ["maintain"], NOBODYS),
+    (2, ["wait"], [1, 10, 60, 700]),
+    (2, ["stop", "lose", "away"], list(range(26))),
+]
+"""How often, which actions, on which detail. Purging is rare: it ends all that was interesting."""
+
+ACTIONS = st.one_of(
+    *(
+        st.tuples(st.sampled_from(actions), WHICH, st.sampled_from(details))
+        for _, actions, details in [*KINDS, (1, ["purge"], NOBODYS)]
+    )
+)
+BOTH = ("b@example.net", "c@example.org")
+Story = list[tuple[str, int, int]]
+FAULTS = {"stop": Fault.STOP_AFTER, "lose": Fault.ANSWER_LOST, "away": Fault.AWAY}
+
+
+@dataclass
+class Ledger:
+    """What was promised, and what may have gone wrong."""
+
+    accepted: list[str] = field(default_factory=list)
+    refused: list[str] = field(default_factory=list)
+    touched: set[str] = field(default_factory=set)
+    gone: set[str] = field(default_factory=set)
+    maybe_gone: set[str] = field(default_factory=set)
+    in_flight: Counter[str] = field(default_factory=Counter)
+
+
+class Teller:
+    """Tells one story, and asserts that it ends well: whatever was told has to pass `check`."""
+
+    def __init__(self) -> None:
+        self.post = Post()
+        self.ledger = Ledger()
+        self.processes: list[Process] = []
+
+    async def tell(self, story: Story) -> None:
+        self.processes = [await self.post.start(), await self.post.start()]
+        for action, which, detail in story:
+            if action == "wait":
+                await self.post.pass_time(timedelta(seconds=detail))
+            elif action in FAULTS:
+                self.processes[which].fail(at(detail, FAULTS[action]))
+            else:
+                await self.act(action, which, detail)
+        for process in self.processes:
+            process.gate.stop()
+        await self.post.recover()
+        person = await self.post.start()
+        await person.queue.release(ALL)
+        await person.queue.republish(timedelta(seconds=1))
+        await self.post.recover()
+        await self.post.audit()
+        self.check()
+        await self.post.close()
+
+    async def act(self, action: str, which: int, detail: int) -> None:
+        process = self.processes[which]
+        if action == "enqueue":
+            await self.enqueue(process, detail)
+        elif action in {"done", "record", "retry", "reject", "keep"}:
+            await self.consume(process, action, detail)
+        elif action in {"remove", "hold"}:
+            await self.select(process, action, f"mail{detail}")
+        elif action == "purge":
+            await self.purge(process)
+        elif action == "browse":
+            await self.browse(process)
+        elif action == "republish":
+            await self.attempt(process.queue.republish(timedelta(seconds=5)))
+        elif action == "maintain":
+            await self.attempt(process.queue.maintain())
+        else:
+            await self.attempt(getattr(process.queue, action)(ALL))
+        if process.gate.stopped:
+            self.processes[which] = await self.post.start()
+
+    async def attempt(self, work: Awaitable[T]) -> T | None:
+        """Return what an operation returned, None when it failed or its process stopped."""
+        task = asyncio.ensure_future(work)
+        if not await self.post.outcome(task, timedelta(minutes=3)):
+            task.cancel()
+        try:
+            return await task
+        except (PostroadError, Stopped, asyncio.CancelledError):
+            return None
+
+    async def enqueue(self, process: Process, delay: int) -> None:
+        name = f"mail{len(self.ledger.accepted) + len(self.ledger.refused)}"
+        mail = letter(name, recipients=BOTH)
+        done = await self.attempt(process.queue.enqueue(mail, timedelta(seconds=delay)))
+        (self.ledger.accepted if done else self.ledger.refused).append(name)
+
+    async def select(self, process: Process, action: str, name: str) -> None:
+        selector = Selector(name=name)
+        if action == "hold":
+            await self.attempt(process.queue.hold(selector))
+            return
+        self.ledger.maybe_gone.add(name)
+        if await self.attempt(process.queue.remove(selector)):
+            self.ledger.gone.add(name)
+
+    async def purge(self, process: Process) -> None:
+        """Dead letters are none of the mails that wait."""
+        waiting = set(self.ledger.accepted) - self.buried()
+        self.ledger.maybe_gone |= waiting
+        if await self.attempt(process.queue.purge()) is not None:
+            self.ledger.gone |= waiting
+
+    async def browse(self, process: Process) -> None:
+        async def names() -> list[str]:
+            return [each.mail.name or "" async for each in process.queue.browse()]
+
+        found = await self.attempt(names())
+        if found is not None:
+            ledger = self.ledger
+            assert len(found) == len(set(found))
+            assert not ledger.gone & set(found)
+            assert set(ledger.accepted) - ledger.touched - ledger.maybe_gone <= set(found)
+
+    def buried(self) -> set[str]:
+        return set(self.dead_names())
+
+    def dead_names(self) -> list[str]:
+        dead = [each.turn for each in self.post.tables.letters.values()]
+        return [turn.envelope.name or "" for turn in dead if turn]
+
+    async def consume(self, process: Process, how: str, delay: int) -> None:
+        consumer = Consumer(self.post, process.queue, prefetch=1)
+        item = await self.first(consumer, process)
+        if item is None:
+            return
+        name = item.mail.name or ""
+        assert name not in self.ledger.gone, f"{name} was removed and came back"
+        if how in {"done", "record", "reject"}:
+            self.ledger.touched.add(name)
+        if how == "done":
+            self.post.transmit(item)
+            self.ledger.in_flight[name] += 1
+            if await self.attempt(ended(item.done())):
+                self.ledger.in_flight[name] -= 1
+        elif how == "record":
+            await self.record_one(item, delay)
+        elif how == "retry":
+            await self.attempt(ended(item.retry(timedelta(seconds=delay))))
+        elif how == "reject":
+            await self.attempt(ended(item.reject("no")))
+        if not process.gate.stopped:
+            await self.attempt(consumer.close())
+
+    async def record_one(self, item: Item, delay: int) -> None:
+        """Transmit to one recipient, and let the others wait."""
+        name, recipient = item.mail.name or "", item.mail.recipients[0]
+        self.post.transmitted[name, recipient] += 1
+        self.ledger.in_flight[name] += 1
+        if await self.attempt(ended(item.record((recipient,), Outcome.delivered()))):
+            self.ledger.in_flight[name] -= 1
+            await self.attempt(ended(item.retry(timedelta(seconds=delay))))
+
+    async def first(self, consumer: Consumer, process: Process) -> Item | None:
+        try:
+            if not await consumer.nothing(timedelta(seconds=12)):
+                return await consumer.next()
+            await consumer.close()
+        except (Stopped, StopAsyncIteration):
+            assert process.gate.stopped
+        return None
+
+    def check(self) -> None:
+        post, ledger = self.post, self.ledger
+        excused = self.buried() | ledger.maybe_gone
+        for name in ledger.accepted:
+            copies = post.copies(name)
+            everybody = all(post.transmitted[name, each] for each in BOTH)
+            assert everybody or name in excused, f"{name} was lost"
+            assert copies <= 1 + ledger.in_flight[name], f"{name} came {copies} times"
+        for name in ledger.refused:
+            assert post.copies(name) <= 1 + ledger.in_flight[name], f"{name} came too often"
+        post.check_marks_have_rows()
+        post.check_nothing_is_left(self.dead_names())
+
+
+async def ended(ending: Awaitable[None]) -> bool:
+    await ending
+    return True
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(ACTIONS, max_size=25))
+def test_no_story_loses_repeats_or_resurrects_mail(story: Story) -> None:
+    asyncio.run(Teller().tell(story))
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_no_long_story_loses_repeats_or_resurrects_mail(seed: int) -> None:
+    """Longer than hypothesis draws them: the same mails meet one fault after the other."""
+    chance = random.Random(seed)
+    kinds = chance.choices(KINDS, [weight for weight, _, _ in KINDS], k=300)
+    story = [
+        (chance.choice(actions), chance.randrange(2), chance.choice(details))
+        for _, actions, details in kinds
+    ]
+    teller = Teller()
+
+    asyncio.run(teller.tell(story))
+
+    assert len(teller.ledger.accepted) > 50
+    assert sum(len(each.gate.steps) for each in teller.post.processes) > 2000
+
+
+def test_a_story_of_one_mail_ends_well() -> None:
+    teller = Teller()
+
+    asyncio.run(teller.tell([("enqueue", 0, 0), ("retry", 1, 40), ("wait", 0, 60), ("done", 0, 0)]))
+
+    assert teller.ledger.accepted == ["mail0"]
+    assert teller.post.copies("mail0") == 1
+    teller.post.check_nothing_is_left()

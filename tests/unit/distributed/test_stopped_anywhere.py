@@ -1,0 +1,278 @@
+"""Every operation, stopped or failed at every one of its steps: nothing is lost, nothing removed
+comes back, nothing comes twice but what was in flight, and nothing is left lying about.
+
+Each case runs one operation in a process of its own, with one fault at its n-th step, for every n
+until the operation has no n-th step any more. Then a healthy process maintains and delivers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from datetime import timedelta
+
+import pytest
+
+from postroad.adapters.memory.fault_injection import Fault, Stopped, at
+from postroad.domain.mail import Outcome
+from postroad.domain.selection import Selector
+from postroad.errors import PostroadError
+from postroad.ports.mail_queue import Item
+from support.in_memory_cluster import Post, Process
+
+ALL = Selector.all()
+MOST_STEPS = 200
+FAULTS = (Fault.STOP_AFTER, Fault.AWAY, Fault.ANSWER_LOST)
+"""Stopping before a step is stopping after the one before it."""
+
+
+@dataclass
+class Case:
+    """What happens to the mail named `mail`. `copies` are how often it may be transmitted in the
+    end, when the operation failed, and when it succeeded."""
+
+    run: Callable[[Post, Process, Process], Awaitable[Callable[[], Awaitable[object]]]]
+    after_failure: tuple[int, ...]
+    after_success: tuple[int, ...]
+    dead: bool = False
+
+
+async def leased(post: Post, victim: Process) -> Item:
+    _, item = await post.take(victim)
+    return item
+
+
+async def enqueue(post: Post, healthy: Process, victim: Process) -> Callable[[], Awaitable[object]]:
+    return lambda: post.enqueue(victim, "mail")
+
+
+async def enqueue_delayed(
+    post: Post, healthy: Process, victim: Process
+) -> Callable[[], Awaitable[object]]:
+    return lambda: post.enqueue(victim, "mail", delay=20)
+
+
+async def done(post: Post, healthy: Process, victim: Process) -> Callable[[], Awaitable[object]]:
+    await post.enqueue(healthy, "mail")
+    item = await leased(post, victim)
+    post.transmit(item)
+    return item.done
+
+
+async def record_then_done(
+    post: Post, healthy: Process, victim: Process
+) -> Callable[[], Awaitable[object]]:
+    await post.enqueue(healthy, "mail")
+    item = await leased(post, victim)
+    post.transmit(item)
+
+    async def operation() -> None:
+        await item.record(item.mail.recipients, Outcome.delivered("250"))
+        await item.done()
+
+    return operation
+
+
+async def retry(post: Post, healthy: Process, victim: Process) -> Callable[[], Awaitable[object]]:
+    await post.enqueue(healthy, "mail")
+    item = await leased(post, victim)
+    return lambda: item.retry(timedelta(0))
+
+
+async def retry_late(
+    post: Post, healthy: Process, victim: Process
+) -> Callable[[], Awaitable[object]]:
+    await post.enqueue(healthy, "mail")
+    item = await leased(post, victim)
+    return lambda: item.retry(timedelta(seconds=90))
+
+
+async def reject(post: Post, healthy: Process, victim: Process) -> Callable[[], Awaitable[object]]:
+    await post.enqueue(healthy, "mail")
+    item = await leased(post, victim)
+    return lambda: item.reject("no")
+
+
+async def remove(post: Post, healthy: Process, victim: Process) -> Callable[[], Awaitable[object]]:
+    await post.enqueue(healthy, "mail")
+    return lambda: victim.queue.remove(ALL)
+
+
+async def remove_retried(
+    post: Post, healthy: Process, victim: Process
+) -> Callable[[], Awaitable[object]]:
+    await post.enqueue(healthy, "mail")
+    await (await leased(post, healthy)).retry(timedelta(seconds=60))
+    return lambda: victim.queue.remove(ALL)
+
+
+async def purge(post: Post, healthy: Process, victim: Process) -> Callable[[], Awaitable[object]]:
+    await post.enqueue(healthy, "mail")
+    await post.pass_time(timedelta(seconds=61))
+    return victim.queue.purge
+
+
+async def purge_young(
+    post: Post, healthy: Process, victim: Process
+) -> Callable[[], Awaitable[object]]:
+    await post.enqueue(healthy, "mail")
+    return victim.queue.purge
+
+
+async def flush(post: Post, healthy: Process, victim: Process) -> Callable[[], Awaitable[object]]:
+    await post.enqueue(healthy, "mail", delay=300)
+    return lambda: victim.queue.flush(ALL)
+
+
+async def hold_and_release(
+    post: Post, healthy: Process, victim: Process
+) -> Callable[[], Awaitable[object]]:
+    await post.enqueue(healthy, "mail")
+
+    async def operation() -> None:
+        await victim.queue.hold(ALL)
+        await victim.queue.release(ALL)
+
+    return operation
+
+
+async def release(post: Post, healthy: Process, victim: Process) -> Callable[[], Awaitable[object]]:
+    await post.enqueue(healthy, "mail")
+    await healthy.queue.hold(ALL)
+    return lambda: victim.queue.release(ALL)
+
+
+async def republish_lost(
+    post: Post, healthy: Process, victim: Process
+) -> Callable[[], Awaitable[object]]:
+    await post.enqueue(healthy, "mail")
+    post.broker.lose_everything()
+    await post.pass_time(timedelta(minutes=1))
+    return lambda: victim.queue.republish(timedelta(seconds=30))
+
+
+async def requeue(post: Post, healthy: Process, victim: Process) -> Callable[[], Awaitable[object]]:
+    await post.enqueue(healthy, "mail")
+    await (await leased(post, healthy)).reject("no")
+    return lambda: victim.queue.requeue(ALL)
+
+
+async def deliver(post: Post, healthy: Process, victim: Process) -> Callable[[], Awaitable[object]]:
+    await post.enqueue(healthy, "mail")
+    return lambda: deliver_one(post, victim)
+
+
+async def deliver_delayed(
+    post: Post, healthy: Process, victim: Process
+) -> Callable[[], Awaitable[object]]:
+    await post.enqueue(healthy, "mail", delay=3)
+    return lambda: deliver_one(post, victim)
+
+
+async def deliver_one(post: Post, victim: Process) -> None:
+    async for item in victim.queue.dequeue():
+        post.transmit(item)
+        await item.done()
+        return
+
+
+async def maintain(
+    post: Post, healthy: Process, victim: Process
+) -> Callable[[], Awaitable[object]]:
+    await post.enqueue(healthy, "before")
+    await post.deliver(healthy, timedelta(seconds=1))
+    await post.enqueue(healthy, "mail")
+    await victim.queue.maintain()
+    await post.pass_time(timedelta(minutes=20))
+
+    async def operation() -> None:
+        await victim.queue.maintain()
+        await victim.clock.sleep(timedelta(minutes=2))
+        await victim.queue.maintain()
+
+    return operation
+
+
+CASES = {
+    # A failed enqueue is withdrawn; a stopped one may be delivered once (invariant 1).
+    "enqueue": Case(enqueue, (0, 1), (1,)),
+    "enqueue delayed": Case(enqueue_delayed, (0, 1), (1,)),
+    # A transmission that was not recorded before the stop is repeated (invariant 10).
+    "done": Case(done, (1, 2), (1,)),
+    "record, done": Case(record_then_done, (1, 2), (1,)),
+    "retry": Case(retry, (1,), (1,)),
+    "retry late": Case(retry_late, (1,), (1,)),
+    "reject": Case(reject, (0, 1), (0,), dead=True),
+    "remove": Case(remove, (0, 1), (0,)),
+    "remove retried": Case(remove_retried, (0, 1), (0,)),
+    "purge": Case(purge, (0, 1), (0,)),
+    "purge of young mail": Case(purge_young, (0, 1), (0,)),
+    "flush": Case(flush, (1,), (1,)),
+    "hold and release": Case(hold_and_release, (0, 1), (1,)),
+    "release": Case(release, (0, 1), (1,)),
+    "republish": Case(republish_lost, (0, 1), (1,)),
+    "requeue": Case(requeue, (0, 1), (1,)),
+    "deliver": Case(deliver, (1, 2), (1,)),
+    "deliver delayed": Case(deliver_delayed, (1, 2), (1,)),
+    "maintain": Case(maintain, (1,), (1,)),
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.name.lower())
+@pytest.mark.parametrize("name", CASES)
+async def test_operation_may_stop_or_fail_at_any_step(name: str, fault: Fault) -> None:
+    for number in range(MOST_STEPS):
+        reached = await attempt(CASES[name], name, number, fault)
+        if not reached:
+            return
+    pytest.fail("the operation has more steps than this test expects")
+
+
+async def attempt(case: Case, name: str, number: int, fault: Fault) -> bool:
+    """Run one operation with a fault at one step; return whether it has this step."""
+    post = Post(seed=number)
+    healthy, victim = await post.start(), await post.start()
+    operation = await case.run(post, healthy, victim)
+    first = len(victim.gate.steps)
+    victim.fail(at(number, fault))
+    work = asyncio.ensure_future(operation())
+    try:
+        await post.outcome(work, timedelta(minutes=3))
+        if not work.done():
+            assert victim.gate.stopped, f"step {number}: it hangs"
+            work.cancel()
+        await work
+        succeeded = True
+    except (PostroadError, Stopped, asyncio.CancelledError):
+        succeeded = False
+    reached = len(victim.gate.steps) - first > number
+    victim.gate.stop()
+
+    await post.recover()
+    await finish_by_hand(post, requeue=not case.dead)
+
+    where = f"{name}, step {number}: {victim.gate.steps[first : first + number + 1][-1:]}"
+    allowed = case.after_success if succeeded else case.after_failure
+    dead = [each.turn for each in post.tables.letters.values()]
+    copies = post.copies("mail")
+    if case.dead:
+        assert copies + len(dead) == 1, where
+    else:
+        assert copies in allowed, where
+        assert not dead, where
+    post.check_marks_have_rows()
+    await post.audit()
+    post.check_nothing_is_left(["mail"] * len(dead))
+    await post.close()
+    return reached
+
+
+async def finish_by_hand(post: Post, *, requeue: bool) -> None:
+    """What a person would do after a failed command: run it again."""
+    person = await post.start()
+    await person.queue.release(ALL)
+    await person.queue.republish(timedelta(seconds=1))
+    if requeue:
+        await person.queue.requeue(ALL)
+    await post.recover()

@@ -1,0 +1,31 @@
+"""Next hops are written host:port."""
+
+import pytest
+
+from postroad.domain.next_hops import NextHop, parse_host_port
+from postroad.errors import InvalidInput
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("smtp.example.org", ("smtp.example.org", 25)),
+        ("smtp.example.org:2525", ("smtp.example.org", 2525)),
+        ("127.0.0.1:0", ("127.0.0.1", 0)),
+        ("[::1]:2525", ("::1", 2525)),
+        ("[::1]", ("::1", 25)),
+    ],
+)
+def test_host_and_port_are_read(text: str, expected: tuple[str, int]) -> None:
+    assert parse_host_port(text, 25) == expected
+
+
+@pytest.mark.parametrize("text", ["", ":25", "a:b", "a:1:2", "::1", "a:65536", "a b:1", "[x"])
+def test_what_is_no_host_and_port_is_refused(text: str) -> None:
+    with pytest.raises(InvalidInput):
+        parse_host_port(text, 25)
+
+
+def test_a_next_hop_is_shown_as_it_is_written() -> None:
+    assert str(NextHop("::1", 25)) == "[::1]:25"
+    assert str(NextHop("a.example", 26)) == "a.example:26"

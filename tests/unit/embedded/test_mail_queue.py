@@ -1,0 +1,97 @@
+"""A handle on a store whose lock somebody else holds: what it says when that owner is no use."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from datetime import timedelta
+from pathlib import Path, PurePath
+
+import pytest
+
+from crash.lossy import LossyFiles
+from postroad.adapters.memory.clock import ManualClock
+from postroad.embedded.engine import Engine
+from postroad.embedded.layout import Layout
+from postroad.embedded.mail_queue import PATIENCE, SpoolQueue
+from postroad.embedded.maintenance import Keeper
+from postroad.errors import StoreUnavailable
+
+SECOND = timedelta(seconds=1)
+
+
+class LockedFiles(LossyFiles):
+    """Somebody else has the lock."""
+
+    def lock(self, path: PurePath) -> None:
+        return None
+
+
+async def refused(root: Path) -> StoreUnavailable:
+    """Open a handle on a store that is locked, as long as it has patience; return what it says."""
+
+    async def never() -> tuple[Engine, Keeper]:
+        raise AssertionError("the lock was not ours")
+
+    clock = ManualClock()
+    handle = SpoolQueue("outgoing", LockedFiles(), Layout(root, root), clock, never)
+    opening = asyncio.ensure_future(handle.open())
+    while not opening.done():
+        await clock.advance(SECOND)
+        await asyncio.sleep(0.001)
+    with pytest.raises(StoreUnavailable, match="the lock on outgoing is held") as found:
+        await opening
+    assert PATIENCE <= clock.elapsed() < 2 * PATIENCE
+    return found.value
+
+
+@asynccontextmanager
+async def hanging_up(path: Path) -> AsyncIterator[None]:
+    """Serve nobody: connect, and end the connection."""
+
+    async def hang_up(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read(1)
+        writer.close()
+
+    server = await asyncio.start_unix_server(hang_up, path)
+    yield
+    server.close()
+
+
+def abandoned(path: Path) -> None:
+    """Leave a socket behind, as an owner that was killed does."""
+    with socket.socket(socket.AF_UNIX) as listening:
+        listening.bind(str(path))
+
+
+@pytest.mark.parametrize("was_served", [False, True])
+async def test_nobody_serves_and_a_receiver_may_hold_the_lock(
+    tmp_path: Path, was_served: bool
+) -> None:
+    if was_served:
+        abandoned(tmp_path / "socket")
+
+    error = await refused(tmp_path)
+
+    assert f"nobody serves {tmp_path}" in str(error)
+    assert "receiver" in error.hint
+
+
+async def test_an_owner_that_cannot_be_reached_is_no_receiver_to_end(tmp_path: Path) -> None:
+    (tmp_path / "socket").symlink_to("socket")
+
+    error = await refused(tmp_path)
+
+    assert "Too many levels of symbolic links" in str(error)
+    assert "nobody" not in str(error)
+    assert "receiver" not in error.hint
+
+
+async def test_an_owner_that_hangs_up_is_no_receiver_to_end(tmp_path: Path) -> None:
+    async with hanging_up(tmp_path / "socket"):
+        error = await refused(tmp_path)
+
+    assert "the owner of the store went away" in str(error)
+    assert "receiver" not in error.hint

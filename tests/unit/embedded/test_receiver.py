@@ -1,0 +1,272 @@
+"""Storing mails for the owner: what is told to it, when, and what happens to slots."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from datetime import timedelta
+from pathlib import PurePosixPath
+from typing import TypeVar, cast
+
+import pytest
+
+from contract.queue_harness import letter
+from crash.lossy import LossyFiles
+from postroad.adapters.memory.clock import ManualClock, SeededChance
+from postroad.domain.mail import Mail
+from postroad.embedded.connection import Connection
+from postroad.embedded.free_space import Headroom
+from postroad.embedded.layout import Layout, Options
+from postroad.embedded.limits import Limits
+from postroad.embedded.receiver import FEW, LATELY, QUICK_SECONDS, STALL_SECONDS, Filler
+from postroad.embedded.records import decode_waiting
+from postroad.embedded.spool_files import SMALL, Contents
+from postroad.errors import MailTooLarge, PostroadError, StoreFailed, StoreFull, StoreUnavailable
+from postroad.ports.files import Room
+
+T = TypeVar("T")
+LENT = 32
+ROOT = PurePosixPath("/store")
+LAYOUT = Layout(ROOT, ROOT / "mail")
+
+
+class Owner:
+    """Lends slots, and takes what is stored; or fails."""
+
+    def __init__(self, files: LossyFiles) -> None:
+        self.files, self.lent = files, 0
+        self.refusal: PostroadError | None = None
+        self.stored: list[bytes] = []
+        self.told: list[str] = []
+        for slot in range(10 * LENT):
+            files.open(LAYOUT.spool_file(slot), create=True)
+
+    async def call(self, operation: str) -> list[int]:
+        assert operation == "lend"
+        if self.refusal is not None:
+            raise self.refusal
+        self.lent += LENT
+        return list(range(self.lent - LENT, self.lent))
+
+    def tell(self, operation: str, *, reason: str) -> None:
+        assert operation == "refused"
+        self.told.append(reason)
+
+    async def store(self, envelope: bytes) -> bytes:
+        if self.refusal is not None:
+            raise self.refusal
+        self.stored.append(envelope)
+        return len(self.stored).to_bytes(16, "big")
+
+
+class Threads:
+    """Counts what is not done in place."""
+
+    def __init__(self) -> None:
+        self.calls = 0
+        self.gate: asyncio.Event | None = None
+
+    async def run(self, work: Callable[..., T], *arguments: object) -> T:
+        self.calls += 1
+        if self.gate is not None:
+            await self.gate.wait()
+        return work(*arguments)
+
+    async def close(self) -> None:
+        pass
+
+
+class Bench:
+    """A filler, its files and its owner."""
+
+    def __init__(self, options: Options | None = None) -> None:
+        self.files, self.clock, self.threads = LossyFiles(), ManualClock(), Threads()
+        self.files.make_directory(LAYOUT.spool_directory(0))
+        self.owner, self.contents = Owner(self.files), Contents(self.files, LAYOUT)
+        limits = Limits(options or Options(), Headroom(self.files, LAYOUT, lambda: 0.0))
+        self.filler = Filler(self.contents, limits, self.clock, SeededChance(1), self.threads)
+
+    async def enqueue(self, mail: Mail, owner: Owner | None = None) -> int:
+        connection = cast("Connection", owner or self.owner)
+        return (await self.filler.enqueue(connection, mail)).int
+
+    def slots(self) -> list[int]:
+        return [decode_waiting(envelope).slot for envelope in self.owner.stored]
+
+
+async def test_what_the_owner_is_told_of_lies_whole_in_its_slot() -> None:
+    bench = Bench()
+
+    assert await bench.enqueue(letter()) == 1
+
+    waiting = decode_waiting(bench.owner.stored[0])
+    found = bench.contents.verify(waiting.slot)
+    assert found is not None
+    header, envelope = found
+    assert header.mail_id == waiting.mail_id
+    assert header.content_length == waiting.size_bytes == len(letter().content)  # type: ignore[arg-type]
+    assert envelope["to"] == list(waiting.envelope.recipients) == list(letter().recipients)
+    content, shape = bench.contents.read(waiting.slot, waiting.mail_id)
+    assert content == letter().content
+    assert shape is not None
+
+
+async def test_no_slot_is_used_twice_and_more_are_asked_for_before_they_are_needed() -> None:
+    bench = Bench()
+
+    for _ in range(LENT - FEW):
+        await bench.enqueue(letter())
+        await asyncio.sleep(0)
+    assert bench.owner.lent == LENT
+    for _ in range(2 * FEW):
+        await bench.enqueue(letter())
+        await asyncio.sleep(0)
+
+    assert bench.owner.lent == 2 * LENT
+    assert len(set(bench.slots())) == LENT + FEW
+
+
+@pytest.mark.parametrize(
+    ("error", "step"), [(StoreFull("no space"), 1), (StoreFailed("an error of the disk"), 2)]
+)
+async def test_a_mail_that_cannot_be_stored_is_not_announced_but_counted(
+    error: PostroadError, step: int
+) -> None:
+    """A slot in which the disk failed is not used again."""
+    bench = Bench()
+    await bench.enqueue(letter())
+    calls = bench.files.calls
+    bench.files.fail = dict.fromkeys(range(calls, calls + 100), error)
+
+    with pytest.raises(type(error)):
+        await bench.enqueue(letter())
+
+    bench.files.fail = {}
+    await bench.enqueue(letter())
+    first, second = bench.slots()
+    assert second == first + step
+    assert bench.owner.told == ["full" if isinstance(error, StoreFull) else "other"]
+
+
+async def test_a_slot_whose_file_is_missing_is_a_failure_of_the_disk() -> None:
+    """The mail is refused for now, and the slot is not used again."""
+    bench = Bench()
+    await bench.enqueue(letter())
+    (first,) = bench.slots()
+    bench.files.unlink(LAYOUT.spool_file(first + 1))
+
+    with pytest.raises(StoreFailed, match="missing"):
+        await bench.enqueue(letter())
+
+    assert bench.owner.told == ["other"]
+    await bench.enqueue(letter())
+    assert len(set(bench.slots())) == 2
+
+
+async def test_who_cannot_borrow_hears_why_and_may_ask_again() -> None:
+    bench = Bench()
+    bench.owner.refusal = StoreFull("no inodes")
+
+    with pytest.raises(StoreFull):
+        await bench.enqueue(letter())
+
+    bench.owner.refusal = None
+    assert await bench.enqueue(letter()) == 1
+
+
+async def test_slots_of_an_owner_that_went_are_not_used_with_another() -> None:
+    bench = Bench()
+    await bench.enqueue(letter())
+    bench.owner.refusal = StoreUnavailable("gone")
+    with pytest.raises(StoreUnavailable):
+        await bench.enqueue(letter())
+
+    other = Owner(LossyFiles())
+    other.lent = 5 * LENT
+    await bench.enqueue(letter(), other)
+
+    assert decode_waiting(other.stored[0]).slot >= 5 * LENT
+
+
+async def test_where_storing_takes_long_threads_do_it() -> None:
+    bench = Bench()
+    slow = timedelta(seconds=QUICK_SECONDS)
+    honest = bench.files.do
+
+    def do(step: object) -> None:
+        bench.clock.jump(slow)
+        honest(step)  # type: ignore[arg-type]
+
+    bench.files.do = do  # type: ignore[method-assign]
+    for _ in range(LATELY):
+        await bench.enqueue(letter())
+    assert bench.threads.calls == 0, "once is no proof"
+    for _ in range(LATELY):
+        await bench.enqueue(letter())
+    assert bench.threads.calls == LATELY
+    bench.files.do = honest  # type: ignore[method-assign]
+    for _ in range(2 * LATELY):
+        await bench.enqueue(letter())
+
+    assert bench.threads.calls == LATELY + 1, "the first quick one tells"
+
+
+async def test_what_is_too_large_or_finds_no_room_costs_no_slot() -> None:
+    bench = Bench(Options(largest_mail=10))
+    with pytest.raises(MailTooLarge):
+        await bench.enqueue(letter())
+    bench = Bench()
+    bench.files.free = Room(1000, None)
+    with pytest.raises(StoreFull):
+        await bench.enqueue(letter())
+
+    assert bench.owner.lent == 0
+    assert bench.owner.told == ["full"]
+
+
+async def test_asking_whether_a_mail_finds_room_takes_none() -> None:
+    bench = Bench(Options(least_free_bytes=1000))
+    bench.files.free = Room(100_000, None)
+
+    answers = [bench.filler.has_room(size) for size in (99_000, 99_001, 99_000)]
+
+    assert answers == [True, False, True]
+    assert await bench.enqueue(letter()) == 1
+
+
+async def test_a_disk_that_stalls_is_waited_for_in_threads() -> None:
+    bench = Bench()
+    honest = bench.files.do
+
+    def do(step: object) -> None:
+        bench.clock.jump(timedelta(seconds=STALL_SECONDS))
+        honest(step)  # type: ignore[arg-type]
+
+    await bench.enqueue(letter())
+    bench.files.do = do  # type: ignore[method-assign]
+    await bench.enqueue(letter())
+    assert bench.threads.calls == 0
+    bench.files.do = honest  # type: ignore[method-assign]
+    for _ in range(2 * LATELY):
+        await bench.enqueue(letter())
+
+    assert bench.threads.calls == LATELY, "until it was quick for a while"
+
+
+async def test_a_mail_whose_client_was_sent_away_gives_its_slot_back_when_its_thread_ends() -> None:
+    bench = Bench()
+    gate = bench.threads.gate = asyncio.Event()
+    large = Mail("a@x.example", ("b@y.example",), bytes(SMALL + 1))
+    sending = asyncio.create_task(bench.enqueue(large))
+    while not bench.threads.calls:
+        await asyncio.sleep(0)
+    sending.cancel()
+    await asyncio.wait({sending})
+    gate.set()
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+
+    await bench.enqueue(letter())
+
+    assert sending.cancelled()
+    assert bench.slots() == [0]

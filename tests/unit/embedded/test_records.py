@@ -1,0 +1,79 @@
+"""Records: what comes back of what was written, and what is no record."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from contract.queue_harness import letter
+from postroad.embedded.envelopes import to_json
+from postroad.embedded.records import (
+    ENVELOPE,
+    ENVELOPE_BYTES,
+    Waiting,
+    decode,
+    decode_waiting,
+    encode,
+)
+from postroad.errors import StoreDamaged
+
+WAITING = replace(
+    Waiting(bytes(15) + b"m", bytes(16), 7, 0, letter().envelope, (0,), 1, 1, 5),
+    numbers=(3,),
+    failures={1: ("c@example.net", "550 no")},
+)
+PAYLOAD = encode(WAITING)[1]
+JSON_AT = PAYLOAD.index(b"{")
+
+
+def changed(**changes: object) -> bytes:
+    """Return the ENVELOPE with other JSON."""
+    fields: dict[str, Any] = json.loads(PAYLOAD[JSON_AT:])
+    return PAYLOAD[:JSON_AT] + to_json(fields | changes)
+
+
+def test_an_envelope_comes_back() -> None:
+    assert decode_waiting(PAYLOAD) == WAITING
+    assert decode_waiting(changed()) == WAITING
+
+
+@pytest.mark.parametrize(
+    "payload",
+    [
+        b"",
+        PAYLOAD[: ENVELOPE_BYTES - 1],
+        PAYLOAD[:ENVELOPE_BYTES] + b"\xff" + PAYLOAD[ENVELOPE_BYTES + 1 :],
+        PAYLOAD[:JSON_AT],
+        PAYLOAD[:JSON_AT] + b"[]",
+        PAYLOAD[:JSON_AT] + b"[" * 100_000,
+        changed(to=[]),
+        changed(to="b@example.net"),
+        changed(to=[3]),
+        changed(to={"b@example.net": 1}),
+        changed(sender=3),
+        changed(name=3),
+        changed(attributes=[1]),
+        changed(origin=[1, 2, 3, 4]),
+        changed(numbers=[]),
+        changed(numbers=[0, 1]),
+        changed(to=["b@example.net", "c@example.net"], numbers=[1, 1]),
+        changed(numbers=["0"]),
+        changed(numbers=[True]),
+        changed(numbers=[-1]),
+        changed(numbers=[1 << 32]),
+        changed(numbers=3),
+        changed(failures={"x": ["c@example.net", "550 no"]}),
+        changed(failures={"1": [5, "550 no"]}),
+        changed(failures={"1": ["nowhere", "550 no"]}),
+        changed(failures={"1": ["c@example.net", 550]}),
+        changed(failures=[1]),
+    ],
+)
+def test_what_is_no_envelope_is_damage(payload: bytes) -> None:
+    with pytest.raises(StoreDamaged):
+        decode_waiting(payload)
+    with pytest.raises(StoreDamaged):
+        decode(ENVELOPE, payload)

@@ -1,0 +1,116 @@
+"""The owner's side of a connection, with a queue that takes its time."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import timedelta
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from contract.queue_harness import letter
+from postroad.domain.mail import Mail
+from postroad.embedded import wire
+from postroad.embedded.envelopes import envelope_json
+from postroad.embedded.serving import PIECES, Serving
+from postroad.embedded.wire import Kind
+from postroad.errors import StoreFailed
+from postroad.ports.mail_queue import Sizes
+
+PIECE = bytes(1000)
+MANY = 10 * PIECES
+
+
+class SlowQueue:
+    """Takes no content before `gate` opens; then all of it, or it fails."""
+
+    def __init__(self, failure: StoreFailed | None = None) -> None:
+        self.failure, self.gate, self.taken = failure, asyncio.Event(), 0
+
+    async def enqueue(self, mail: Mail, delay: timedelta) -> UUID:
+        await self.gate.wait()
+        if self.failure is not None:
+            raise self.failure
+        assert not isinstance(mail.content, bytes)
+        async for piece in mail.content:  # type: ignore[union-attr]
+            self.taken += len(piece)
+        return UUID(int=7)
+
+    async def size(self) -> Sizes:
+        return Sizes(1, 0, 0, 0)
+
+
+class Written:
+    """What the owner answers."""
+
+    def __init__(self) -> None:
+        self.frames: list[tuple[int, Kind]] = []
+
+    def write(self, data: bytes) -> None:
+        _, call, kind = wire.HEAD.unpack_from(data)
+        self.frames.append((call, Kind(kind)))
+
+    async def drain(self) -> None:
+        """Nothing is held back."""
+
+
+async def begun(queue: SlowQueue) -> tuple[asyncio.StreamReader, Written, asyncio.Task[None]]:
+    """Let a client send a mail in many pieces; return when the owner does no more by itself."""
+    reader, written = asyncio.StreamReader(), Written()
+    arguments = {
+        "op": "enqueue", "mail": envelope_json(letter().envelope), "delay": 0, "whole": False,
+    }  # fmt: skip
+    reader.feed_data(wire.json_frame(1, Kind.CALL, arguments))
+    for _ in range(MANY):
+        reader.feed_data(wire.frame(1, Kind.DATA, PIECE))
+    reader.feed_data(wire.frame(1, Kind.END))
+    reader.feed_data(wire.json_frame(2, Kind.CALL, {"op": "size"}))
+    connection: Any = Serving(queue, reader, written)  # type: ignore[arg-type]
+    serving = asyncio.create_task(connection.serve())
+    for _ in range(100):
+        await asyncio.sleep(0)
+    return reader, written, serving
+
+
+async def leave(reader: asyncio.StreamReader, serving: asyncio.Task[None]) -> None:
+    reader.feed_eof()
+    await asyncio.wait_for(serving, 5)
+
+
+async def answers(written: Written, count: int) -> list[tuple[int, Kind]]:
+    async with asyncio.timeout(5):
+        while len(written.frames) < count:
+            await asyncio.sleep(0)
+    return sorted(written.frames)
+
+
+async def test_a_connection_is_not_read_while_its_mail_waits_for_the_disk() -> None:
+    queue = SlowQueue()
+    reader, written, serving = await begun(queue)
+
+    assert written.frames == []  # what comes behind the mail was not read
+
+    queue.gate.set()
+    assert await answers(written, 2) == [(1, Kind.RESULT), (2, Kind.RESULT)]
+    assert queue.taken == MANY * len(PIECE)
+    await leave(reader, serving)
+
+
+async def test_a_mail_that_fails_meanwhile_does_not_hold_up_its_connection() -> None:
+    queue = SlowQueue(StoreFailed("cannot write"))
+    reader, written, serving = await begun(queue)
+
+    queue.gate.set()
+
+    assert await answers(written, 2) == [(1, Kind.ERROR), (2, Kind.RESULT)]
+    await leave(reader, serving)
+
+
+async def test_an_owner_that_closes_does_not_wait_for_a_mail_that_waits() -> None:
+    _, _, serving = await begun(SlowQueue())
+
+    serving.cancel()
+
+    with pytest.raises(asyncio.CancelledError):
+        await asyncio.wait_for(serving, 5)

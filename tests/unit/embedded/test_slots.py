@@ -1,0 +1,87 @@
+"""The pool of spool files: what a refusal while it grows leaves behind."""
+
+from __future__ import annotations
+
+from pathlib import PurePath, PurePosixPath
+
+import pytest
+
+from crash.lossy import LossyFiles
+from crash.world import Inline
+from postroad.embedded.layout import SLOTS_PER_DIRECTORY, Layout, Options
+from postroad.embedded.slots import BATCH, Slots
+from postroad.embedded.spool_files import Contents
+from postroad.errors import StoreFailed, StoreFull
+
+ROOT = PurePosixPath("/store")
+LAYOUT = Layout(ROOT, ROOT / "mail")
+
+
+class RefusingFiles(LossyFiles):
+    """Refuses what it is told to, once, and notes what was done to directories."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.refused: dict[tuple[str, PurePath], StoreFailed | StoreFull] = {}
+        self.did: list[tuple[str, PurePath]] = []
+
+    def make_directory(self, path: PurePath) -> None:
+        self._note("make", path)
+        super().make_directory(path)
+
+    def sync_directory(self, path: PurePath) -> None:
+        self._note("sync", path)
+        super().sync_directory(path)
+
+    def _note(self, what: str, path: PurePath) -> None:
+        if (error := self.refused.pop((what, path), None)) is not None:
+            raise error
+        self.did.append((what, path))
+
+
+def slots_on(files: RefusingFiles) -> Slots:
+    return Slots(files, LAYOUT, Options(), Inline(), Contents(files, LAYOUT), 0)
+
+
+@pytest.mark.parametrize("refused", [("make", LAYOUT.mail / "000000"), ("sync", LAYOUT.mail)])
+async def test_a_directory_is_not_used_before_its_name_is_durable(
+    refused: tuple[str, PurePath],
+) -> None:
+    files = RefusingFiles()
+    slots = slots_on(files)
+    files.refused[refused] = StoreFailed("Input/output error")
+
+    with pytest.raises(StoreFailed):
+        await slots.take()
+    slot = await slots.take()
+
+    directory = LAYOUT.spool_directory(slot)
+    made = files.did.index(("make", directory))
+    assert files.did.index(("sync", LAYOUT.mail), made) < files.did.index(("sync", directory))
+
+
+async def test_a_directory_is_made_once_and_the_next_when_it_is_full() -> None:
+    files = RefusingFiles()
+    slots = slots_on(files)
+
+    for _ in range(SLOTS_PER_DIRECTORY + BATCH):
+        await slots.take()
+
+    made = [path.name for what, path in files.did if what == "make"]
+    assert made == ["000000", "000001"]
+
+
+async def test_a_file_that_is_missing_costs_the_pool_no_other() -> None:
+    files = RefusingFiles()
+    contents = Contents(files, LAYOUT)
+    slots = Slots(files, LAYOUT, Options(), Inline(), contents, 0)
+    taken = [await slots.take() for _ in range(3)]
+    left = len(slots)
+    contents.close()
+    contents.remove(taken[1])
+
+    for slot in taken:
+        slots.release(slot)
+    await slots.close()
+
+    assert len(slots) == left + 2

@@ -1,0 +1,56 @@
+"""A store that has stopped takes nothing more, wherever it would have gone (FORMAT.md R6)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import timedelta
+from typing import TypeVar
+
+import pytest
+
+from contract.queue_harness import letter
+from crash.lossy import LossyFiles
+from crash.world import ROOT, Inline, start
+from postroad.embedded.engine import Engine
+from postroad.errors import QueueClosed, StoreFailed
+
+T = TypeVar("T")
+
+
+class StopsMeanwhile(Inline):
+    """Work during which the store stops."""
+
+    def __init__(self, engine: Engine, error: Exception) -> None:
+        self._engine, self._error = engine, error
+
+    async def run(self, work: Callable[..., T], *arguments: object) -> T:
+        result = await super().run(work, *arguments)
+        self._engine.stop(self._error)
+        return result
+
+
+@pytest.mark.parametrize("delay", [timedelta(0), timedelta(hours=1)], ids=["known", "unused"])
+@pytest.mark.parametrize(
+    ("error", "told"),
+    [
+        (StoreFailed("Input/output error"), StoreFailed),
+        (QueueClosed(), QueueClosed),
+        (RuntimeError("a bug"), StoreFailed),
+    ],
+)
+async def test_a_mail_that_was_stored_meanwhile_is_refused(
+    error: Exception, told: type[Exception], delay: timedelta
+) -> None:
+    """Also one for a lane that nobody has used yet."""
+    files = LossyFiles()
+    queue = await start(files)
+    await queue.keeper.recovering
+    await queue.enqueue(letter())
+    names = set(files.disk.names[ROOT / "log"])
+    queue.engine.mail_threads = StopsMeanwhile(queue.engine, error)
+
+    with pytest.raises(told):
+        await queue.enqueue(letter(), delay)
+
+    assert set(files.disk.names[ROOT / "log"]) == names
+    await queue.close()

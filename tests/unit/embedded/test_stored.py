@@ -1,0 +1,180 @@
+"""The owner's side of mails that other processes store: what it queues, and what it does not."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator
+from dataclasses import replace
+
+import pytest
+
+from contract.queue_harness import letter
+from crash.lossy import LossyFiles
+from crash.world import start
+from postroad.embedded.envelopes import domains_of, envelope_json, to_json
+from postroad.embedded.layout import NEW
+from postroad.embedded.owner import OwnedQueue
+from postroad.embedded.records import Waiting, decode_waiting, encode, encode_new
+from postroad.embedded.slots import BATCH
+from postroad.errors import InvalidInput, PostroadError, StoreFailed, StoreFull
+from postroad.ports.files import Room
+
+
+@pytest.fixture
+async def files() -> LossyFiles:
+    return LossyFiles()
+
+
+@pytest.fixture
+async def queue(files: LossyFiles) -> AsyncIterator[OwnedQueue]:
+    queue = await start(files)
+    await queue.keeper.recovering
+    yield queue
+    await queue.close()
+
+
+def waiting(slot: int) -> Waiting:
+    return Waiting(bytes(15) + b"m", bytes(16), slot, 0, letter().envelope, (0,), 1, 1, 5)
+
+
+async def test_a_stored_mail_is_queued_under_an_id_of_the_owner(queue: OwnedQueue) -> None:
+    lent = {7}
+
+    enqueue_id, queued = queue.accept_stored(encode(waiting(7))[1], lent)
+
+    assert not queued.done(), "its record is not durable yet"
+    assert (await queue.size()).size == 0
+    await queued
+    (view,) = [each async for each in queue.browse()]
+    assert view.enqueue_id == enqueue_id
+    assert view.mail.recipients == letter().recipients
+    assert lent == set()
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        waiting(8),
+        replace(waiting(7), turn=1),
+        replace(waiting(7), held=True),
+        replace(waiting(7), dead=True),
+        replace(waiting(7), due_us=1),
+        replace(waiting(7), predecessor=(0, 1)),
+    ],
+    ids=["a slot that was not lent", "a later turn", "held", "dead", "delayed", "a replacement"],
+)
+async def test_what_is_no_new_mail_in_a_slot_that_was_lent_is_refused(
+    queue: OwnedQueue, wrong: Waiting
+) -> None:
+    lent = {7}
+
+    with pytest.raises(InvalidInput):
+        queue.accept_stored(encode(wrong)[1], lent)
+
+    assert lent == {7}
+    assert (await queue.size()).size == 0
+
+
+def garbled(**changes: object) -> bytes:
+    payload = encode(waiting(7))[1]
+    head, envelope = payload[: -len(JSON)], json.loads(JSON)
+    return head + to_json(envelope | changes)
+
+
+JSON = to_json(envelope_json(letter().envelope))
+
+
+@pytest.mark.parametrize(
+    "payload",
+    [
+        b"",
+        b"abc",
+        encode(waiting(7))[1][:-1],
+        encode(waiting(7))[1][: -len(JSON)] + b"{}",
+        encode(waiting(7))[1].replace(b"example.net", b"example.n\xff\xfe"),
+        garbled(to=[]),
+        garbled(to=3),
+        garbled(to=["b@elsewhere.example"]),
+        garbled(numbers=[1]),
+        garbled(failures={"0": ["a", "b"]}),
+        garbled(reason="because"),
+        garbled(origin=7),
+    ],
+)
+async def test_what_cannot_be_understood_comes_into_no_log(
+    queue: OwnedQueue, files: LossyFiles, payload: bytes
+) -> None:
+    """It would stand in the way of every later start."""
+    lent, calls = {7}, files.calls
+
+    with pytest.raises(PostroadError) as found:
+        queue.accept_stored(payload, lent)
+
+    assert not found.value.transient
+    assert lent == {7}
+    assert queue.engine.lane(NEW).end == 0
+    assert files.calls == calls
+
+
+async def test_an_envelope_that_no_record_may_hold_is_refused(queue: OwnedQueue) -> None:
+    mail = replace(letter().envelope, attributes={"x": "y" * (5 << 20)})
+    payload = encode(replace(waiting(7), envelope=mail))[1]
+
+    with pytest.raises(InvalidInput, match="too large"):
+        queue.accept_stored(payload, {7})
+
+
+async def test_slots_are_lent_as_far_as_there_are_some_and_none_is_lost_when_there_are_none(
+    queue: OwnedQueue, files: LossyFiles
+) -> None:
+    first = await queue.lend(8)
+    assert len(set(first)) == 8
+    rest = await queue.lend(10**9)
+    assert len(set(first + rest)) == BATCH, "none is made beyond the one that is needed"
+
+    error: PostroadError = StoreFull("no inodes")
+    files.fail = dict.fromkeys(range(files.calls, files.calls + 100), error)
+    with pytest.raises(StoreFull):
+        await queue.lend(8)
+    files.fail = {}
+    assert len(await queue.lend(8)) == 8
+
+
+async def test_with_too_little_room_nothing_is_lent(queue: OwnedQueue, files: LossyFiles) -> None:
+    files.free = Room(1000, None)
+
+    with pytest.raises(StoreFull):
+        await queue.lend(8)
+
+
+async def test_a_slot_takes_one_mail(queue: OwnedQueue) -> None:
+    lent = {7}
+    await queue.accept_stored(encode(waiting(7))[1], lent)[1]
+
+    with pytest.raises(InvalidInput):
+        queue.accept_stored(encode(waiting(7))[1], lent)
+
+
+async def test_when_the_log_fails_the_mail_is_not_queued(
+    files: LossyFiles, queue: OwnedQueue
+) -> None:
+    error: PostroadError = StoreFailed("an error of the disk")
+    files.fail = dict.fromkeys(range(files.calls, files.calls + 100), error)
+
+    _, queued = queue.accept_stored(encode(waiting(7))[1], {7})
+
+    with pytest.raises(StoreFailed):
+        await queued
+    with pytest.raises(StoreFailed):
+        queue.accept_stored(encode(waiting(7))[1], {7})
+
+
+def test_a_mail_of_a_receiver_has_the_record_that_the_owner_would_write() -> None:
+
+    mail = letter()
+    envelope = to_json(envelope_json(mail.envelope))
+
+    record = encode_new(bytes(15) + b"m", 7, 1, 5, domains_of(mail.envelope), envelope)
+
+    assert decode_waiting(record) == waiting(7)
+    assert record == encode(waiting(7))[1]

@@ -1,0 +1,31 @@
+"""What arrives on the socket of a store, cut into frames."""
+
+from __future__ import annotations
+
+import pytest
+
+from postroad.embedded import wire
+from postroad.embedded.wire import FrameReader, Kind
+from postroad.errors import InvalidInput
+
+SENT = [(1, Kind.CALL, b"{}"), (2, Kind.DATA, bytes(5000)), (1, Kind.END, b"")]
+OCTETS = b"".join(wire.frame(*each) for each in SENT)
+
+
+@pytest.mark.parametrize("step", [1, 4, 9, 10, 4096, len(OCTETS)])
+def test_frames_are_the_same_however_they_arrive(step: int) -> None:
+    frames = FrameReader()
+
+    found = [
+        frame
+        for start in range(0, len(OCTETS), step)
+        for frame in frames.feed(OCTETS[start : start + step])
+    ]
+
+    assert found == SENT
+
+
+@pytest.mark.parametrize("length", [0, 4, wire.LONGEST + 1])
+def test_a_length_that_no_frame_has_is_refused(length: int) -> None:
+    with pytest.raises(InvalidInput):
+        list(FrameReader().feed(wire.HEAD.pack(length, 1, Kind.DATA)))

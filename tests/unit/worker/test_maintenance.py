@@ -1,0 +1,36 @@
+import asyncio
+from datetime import timedelta
+
+import pytest
+
+from postroad.adapters.memory.clock import ManualClock, SeededChance
+from postroad.errors import ViewUnavailable
+from postroad.worker.maintenance import keep_up
+
+
+class Maintained:
+    """A queue that counts rounds, and fails in the first."""
+
+    name = "mail.outgoing"
+    rounds = 0
+
+    async def maintain(self) -> None:
+        self.rounds += 1
+        if self.rounds == 1:
+            raise ViewUnavailable
+
+
+async def test_upkeep_goes_on_after_a_round_that_failed(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    queue, clock = Maintained(), ManualClock()
+    task = asyncio.create_task(
+        keep_up(queue, clock, SeededChance(1), timedelta(seconds=10))  # type: ignore[arg-type]
+    )
+
+    for _ in range(40):
+        await clock.advance(timedelta(seconds=1))
+    task.cancel()
+
+    assert 2 <= queue.rounds <= 8
+    assert [record.message for record in caplog.records] == ["a round of upkeep failed"]
