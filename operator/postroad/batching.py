@@ -19,7 +19,7 @@ V = TypeVar("V")
 R = TypeVar("R")
 
 
-class Gathering(Generic[K, V, R]):
+class Batcher(Generic[K, V, R]):
     """`await gathering(key, value)` gives what `send(key, values)` answered for this value.
 
     `send` answers in the order of its values and is called once at a time for each key, with at
@@ -35,12 +35,12 @@ class Gathering(Generic[K, V, R]):
         late: Callable[[], PostroadError],
         *,
         most: int,
-        patience: timedelta,
+        max_wait: timedelta,
     ) -> None:
         self._send = send
         self._late = late
         self._most = most
-        self._patience = patience.total_seconds()
+        self._max_wait = max_wait.total_seconds()
         self._waiting: dict[K, list[_Request[V, R]]] = {}
         self._senders: set[asyncio.Task[None]] = set()
 
@@ -73,7 +73,7 @@ class Gathering(Generic[K, V, R]):
 
     def _wanted(self, together: list[_Request[V, R]]) -> list[_Request[V, R]]:
         """Leave out who stopped waiting and who waited for too long."""
-        oldest = asyncio.get_running_loop().time() - self._patience
+        oldest = asyncio.get_running_loop().time() - self._max_wait
         for request in together:
             if request.since < oldest:
                 request.fail(self._late())

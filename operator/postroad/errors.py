@@ -37,8 +37,8 @@
     ├── BucketNotOwned          the bucket's bytes are another view's, or of a later state
     ├── DeadlineExceeded        enqueue took longer than its deadline; it was withdrawn
     ├── ClockSkew               the local clock is further from the view's than tolerated
-    ├── TurnEnded               the item was already ended, by this consumer or another
-    ├── TurnLost                who kept the item for this process is gone; it may come again
+    ├── EntryEnded               the item was already ended, by this consumer or another
+    ├── EntryLost                who kept the item for this process is gone; it may come again
     ├── NotInstalled            a library that only some installations have is missing
     ├── StoreDamaged            an embedded store failed verification; it never opens empty
     ├── StoreFull               no space or inodes left for one more mail (transient)
@@ -96,7 +96,7 @@ class InvalidQueueURL(InvalidInput):
 
 
 class UnreadableReference(InvalidInput):
-    """The message is no reference to a turn that this version can read."""
+    """The message is no reference to an entry that this version can read."""
 
 
 class InvalidSettings(InvalidInput):
@@ -283,13 +283,13 @@ class ReceiverEnded(PostroadError):
     hint = "its log says why; start this process again"
 
 
-class TurnEnded(PostroadError):
+class EntryEnded(PostroadError):
     """The item was already ended."""
 
 
-class TurnLost(PostroadError):
+class EntryLost(PostroadError):
     """The process that kept the item for this one is gone, and nothing more can be said about this
-    turn. An ending that was under way may have got through; if none was, the mail comes again."""
+    entry. An ending that was under way may have got through; if none was, the mail comes again."""
 
 
 class NotInstalled(PostroadError):

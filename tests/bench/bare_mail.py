@@ -17,20 +17,20 @@ from uuid import UUID
 from bench.bare_clients import BareCassandra, BareRabbitMQ, BareStore
 from bench.queue_place import Place, queue_names
 from postroad.adapters.cassandra import mark_statements, rows, statements
-from postroad.adapters.machine.clocks import MachineChance, MachineClock
-from postroad.domain.entries import Traits, Turn
+from postroad.adapters.machine.clocks import MachineClock, SystemRandomness
+from postroad.domain.entries import EnqueuedMail, Traits
 from postroad.domain.identifiers import Identifiers
 from postroad.domain.mail import Envelope
 from postroad.domain.names import QueueName
 from postroad.domain.references import Reference
-from postroad.domain.slices import TurnKey, place
+from postroad.domain.slices import EntryKey, place
 from postroad.domain.wire import encode
 
 HOUR = timedelta(hours=1)
 BUCKETS = 3
 STATEMENTS = (statements.INSERT_ROW, mark_statements.SELECT_MARK, mark_statements.MARK_DELIVERED)
-TURN = Turn(
-    key=TurnKey(datetime(2026, 1, 1, tzinfo=UTC), 0, UUID(int=0)),
+ENTRY = EnqueuedMail(
+    key=EntryKey(datetime(2026, 1, 1, tzinfo=UTC), 0, UUID(int=0)),
     mail_id=UUID(int=0),
     envelope=Envelope("a@example.org", ("b@example.net",), "measured"),
     blob_key="",
@@ -38,7 +38,7 @@ TURN = Turn(
     accepted_at=datetime(2026, 1, 1, tzinfo=UTC),
     enqueued_at=datetime(2026, 1, 1, tzinfo=UTC),
 )
-BODY = encode(Reference.to(TURN, claim=False))
+BODY = encode(Reference.to(ENTRY, claim=False))
 """As long as our messages are; a mail's id stands before it."""
 
 
@@ -58,16 +58,16 @@ class BareMail:
         self._store = store
         self._name = name
         self._content = content
-        self._ids = Identifiers(MachineClock().now, MachineChance().bits)
-        self._keys: dict[bytes, TurnKey] = {}
+        self._ids = Identifiers(MachineClock().now, SystemRandomness().bits)
+        self._keys: dict[bytes, EntryKey] = {}
 
     async def enter(self) -> None:
         """Bring one mail in."""
         key = place(self._ids.new(), HOUR, BUCKETS)
-        turn = replace(TURN, key=key, mail_id=key.enqueue_id, blob_key=f"bare/{key.enqueue_id}")
+        entry = replace(ENTRY, key=key, mail_id=key.enqueue_id, blob_key=f"bare/{key.enqueue_id}")
         self._keys[key.enqueue_id.bytes] = key
-        await self._store.put(turn.blob_key, self._content)
-        values = (str(self._name), *rows.turn_values(turn))
+        await self._store.put(entry.blob_key, self._content)
+        values = (str(self._name), *rows.entry_values(entry))
         await self._view.execute(statements.INSERT_ROW, values)
         await self._broker.publish(self._name.exchange, "work", key.enqueue_id.bytes + BODY)
 

@@ -31,10 +31,10 @@ from bench.bare_clients import BareCassandra, BareStore
 from bench.queue_place import Place
 from postroad.adapters.cassandra import mark_statements, rows, statements
 from postroad.adapters.cassandra.session import Statement
-from postroad.adapters.machine.clocks import MachineChance, MachineClock
+from postroad.adapters.machine.clocks import MachineClock, SystemRandomness
 from postroad.distributed.configure import configured
 from postroad.domain.configuration_rules import ViewConfiguration
-from postroad.domain.entries import Turn
+from postroad.domain.entries import EnqueuedMail
 from postroad.domain.identifiers import id_at
 from postroad.domain.mail import Envelope
 from postroad.domain.names import QueueName
@@ -79,13 +79,15 @@ class Bulk:
         port = self.where.servers.views().view(str(self.name))
         history = self.where.servers.history(self.name)
         wanted = ViewConfiguration(WINDOW, BUCKETS)
-        clock, chance = MachineClock(), MachineChance()
-        await (await configured(history, port, clock, chance, create=True, wanted=wanted)).close()
-        await self._in_batches(statements.INSERT_ROW, rows.turn_values, lambda _: True)
+        clock, randomness = MachineClock(), SystemRandomness()
+        await (
+            await configured(history, port, clock, randomness, create=True, wanted=wanted)
+        ).close()
+        await self._in_batches(statements.INSERT_ROW, rows.entry_values, lambda _: True)
         for number in range(self.slices):
             counts: Counter[int] = Counter()
-            for turn in self._slice(number):
-                counts[turn.key.bucket_id] += 1
+            for entry in self._slice(number):
+                counts[entry.key.bucket_id] += 1
             start = self.first + number * WINDOW
             await port.close_slice(ClosedSlice(start, WINDOW, dict(counts)))
         await port.advance(browse_start=self.first, content_start=self.first)
@@ -93,14 +95,14 @@ class Bulk:
     async def write_bytes(self) -> None:
         """Write an object for each mail."""
         body = b"x" * OBJECT_BYTES
-        await _all(self._turns(), lambda turn: self.store.put(turn.blob_key, body))
+        await _all(self._entries(), lambda entry: self.store.put(entry.blob_key, body))
 
     async def mark_half(self) -> None:
         """End every other mail."""
         now = datetime.now(UTC)
 
-        def mark(turn: Turn) -> tuple[object, ...]:
-            key, traits = turn.key, turn.traits
+        def mark(entry: EnqueuedMail) -> tuple[object, ...]:
+            key, traits = entry.key, entry.traits
             place_of = (key.slice_start, key.bucket_id, key.enqueue_id)
             return (*place_of, *rows.trait_values(traits), now)
 
@@ -109,35 +111,35 @@ class Bulk:
     async def _in_batches(
         self,
         statement: Statement,
-        values: Callable[[Turn], tuple[object, ...]],
-        wanted: Callable[[Turn], bool],
+        values: Callable[[EnqueuedMail], tuple[object, ...]],
+        wanted: Callable[[EnqueuedMail], bool],
     ) -> None:
         def batches() -> Iterator[list[tuple[object, ...]]]:
             for number in range(self.slices):
-                gathered: dict[Partition, list[Turn]] = defaultdict(list)
-                for turn in filter(wanted, self._slice(number)):
-                    gathered[turn.key.partition].append(turn)
-                for turns in gathered.values():
-                    left = iter(turns)
+                gathered: dict[Partition, list[EnqueuedMail]] = defaultdict(list)
+                for entry in filter(wanted, self._slice(number)):
+                    gathered[entry.key.partition].append(entry)
+                for entries in gathered.values():
+                    left = iter(entries)
                     while batch := list(islice(left, BATCH)):
                         yield [(str(self.name), *values(each)) for each in batch]
 
         await _all(batches(), lambda batch: self.view.execute_together(statement, batch))
 
-    def _turns(self) -> Iterator[Turn]:
+    def _entries(self) -> Iterator[EnqueuedMail]:
         for number in range(self.slices):
             yield from self._slice(number)
 
-    def _slice(self, number: int) -> Iterator[Turn]:
-        """Yield the turns of a slice. The attempt of every other one is odd."""
-        chance = random.Random(f"{self.name} {number}")
+    def _slice(self, number: int) -> Iterator[EnqueuedMail]:
+        """Yield the entries of a slice. The attempt of every other one is odd."""
+        randomness = random.Random(f"{self.name} {number}")
         start = self.first + number * WINDOW
         for index in range(min(PER_SLICE, self.mails - number * PER_SLICE)):
             at = start + index * WINDOW / PER_SLICE
-            key = place(id_at(at, 0, chance.getrandbits(62)), WINDOW, BUCKETS)
-            recipient = f"recipient@destination{chance.randrange(DOMAINS)}.example"
+            key = place(id_at(at, 0, randomness.getrandbits(62)), WINDOW, BUCKETS)
+            recipient = f"recipient@destination{randomness.randrange(DOMAINS)}.example"
             name = HUNDREDTH if index % 100 == 0 else "bulk"
-            yield Turn(
+            yield EnqueuedMail(
                 key=key,
                 mail_id=UUID(int=key.enqueue_id.int ^ 1),
                 envelope=Envelope("sender@origin.example", (recipient,), name),
@@ -149,9 +151,9 @@ class Bulk:
             )
 
 
-def is_marked(turn: Turn) -> bool:
+def is_marked(entry: EnqueuedMail) -> bool:
     """Whether `mark_half` ends this mail."""
-    return turn.attempt == 1
+    return entry.attempt == 1
 
 
 @asynccontextmanager

@@ -86,14 +86,14 @@ async def measure(base: Path) -> list[Result]:
 
 def fuzz() -> list[Result]:
     """Give command lines that are drawn at random to the dialogue; an exception ends the run."""
-    chance, offer = random.Random(1), Offer("intake.example", 10**6, tls=True)
+    randomness, offer = random.Random(1), Offer("intake.example", 10**6, tls=True)
     dialogue, longest = Dialogue(offer, INSIDE), 0.0
     for _ in range(LINES):
-        line = _line(chance)
+        line = _line(randomness)
         began = time.thread_time()
         _, step = dialogue.answer(line)
         longest = max(longest, 1000 * (time.thread_time() - began))
-        if step is not Step.NEXT_COMMAND or not chance.randrange(50):
+        if step is not Step.NEXT_COMMAND or not randomness.randrange(50):
             dialogue = Dialogue(offer, INSIDE)
             dialogue.answer(b"EHLO fuzz.example")
     case = f"{LINES:,} command lines, up to 4,096 octets"
@@ -111,12 +111,12 @@ PIECES += [b"SIZE=", b"BODY=8BITMIME", b"SMTPUTF8", b"ORCPT=rfc822;", b"NOTIFY=N
 PIECES += [b"a@b.example>", b"@a,@b:", b'"a"@', b"xn--", b"\xc3\xbc", b"[IPv6:", b"AUTH=<>"]
 
 
-def _line(chance: random.Random) -> bytes:
+def _line(randomness: random.Random) -> bytes:
     """Return pieces of commands in any order; some of them repeated up to the longest line."""
-    parts = [chance.choice(STARTS)] if chance.random() < 0.9 else []
-    for _ in range(chance.randrange(1, 12)):
-        repeated = chance.choice((1, 1, 1, 1, 1, 1, 10, 100, 4096))
-        parts.append(chance.choice(PIECES) * repeated)
+    parts = [randomness.choice(STARTS)] if randomness.random() < 0.9 else []
+    for _ in range(randomness.randrange(1, 12)):
+        repeated = randomness.choice((1, 1, 1, 1, 1, 1, 10, 100, 4096))
+        parts.append(randomness.choice(PIECES) * repeated)
     return b"".join(parts)[:4096].replace(b"\r\n", b"")
 
 

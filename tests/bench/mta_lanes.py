@@ -65,6 +65,6 @@ async def _pass(files: ForgetfulFiles, load: Steady) -> int:
     largest = 0
     async for minute in load.minutes(MINUTES, A_MINUTE):
         if minute % 15 == 0:
-            await load.queue.keeper.round()
+            await load.queue.maintenance.round()
             largest = max(largest, files.bytes_in("log"))
     return largest

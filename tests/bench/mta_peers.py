@@ -1,11 +1,11 @@
 """`postroad mta` beside five mail servers: accepted and relayed mails a second, CPU, syncs.
 
-All run at once on the same disk and take turns: smtp-source sends mails of 10 kB to one recipient,
-each in a session of its own, and smtp-sink takes what they relay. CPU is that of a control group,
-so it counts what a server forks and forgets. Each server runs as Debian configures it but for
-limits that would refuse this load; Postfix does not hold clients back, Haraka has a process for
-each core. How many mails share a sync, and whether one comes before the 250, strace counts in a
-pass of its own, because it slows what it watches.
+All run at once on the same disk and take entries: smtp-source sends mails of 10 kB to one
+recipient, each in a session of its own, and smtp-sink takes what they relay. CPU is that of a
+control group, so it counts what a server forks and forgets. Each server runs as Debian configures
+it but for limits that would refuse this load; Postfix does not hold clients back, Haraka has a
+process for each core. How many mails share a sync, and whether one comes before the 250, strace
+counts in a pass of its own, because it slows what it watches.
 
 BENCH_PEERS chooses servers, comma separated; BENCH_PEER_MAILS scales the number of mails.
 """
@@ -124,7 +124,7 @@ PEERS: dict[str, Callable[[Path, Road], Peer]] = {
 
 
 async def measure(base: Path) -> list[Result]:
-    """Measure speed by turns, then syncs one server after the other."""
+    """Measure speed by entries, then syncs one server after the other."""
     chosen = os.environ.get("BENCH_PEERS", ",".join(PEERS)).split(",")
     sink = await SmtpSink.start(base)
     try:
@@ -153,7 +153,7 @@ async def _speed(base: Path, sink: SmtpSink, chosen: Sequence[str]) -> list[Resu
             await each.start(group.around())
         results = []
         for sessions, mails in SESSIONS.items():
-            found = await _turns(candidates, groups, sink, sessions, round(mails * SCALE), base)
+            found = await _entries(candidates, groups, sink, sessions, round(mails * SCALE), base)
             results += _compared(found, sessions)
         return results
 
@@ -162,7 +162,7 @@ Round = tuple[float, float, float, float]
 """Mails accepted a second, relayed a second, milliseconds of CPU a mail, processes."""
 
 
-async def _turns(
+async def _entries(
     candidates: Sequence[Candidate],
     groups: dict[str, Group],
     sink: SmtpSink,

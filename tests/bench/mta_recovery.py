@@ -21,7 +21,7 @@ from peers.postfix import UNTHROTTLED, Postfix, smtp_source
 from peers.server import Road
 from postroad import Mail, open_queue
 from postroad.adapters.disk.files import DiskFiles
-from postroad.adapters.machine.clocks import MachineChance, MachineClock
+from postroad.adapters.machine.clocks import MachineClock, SystemRandomness
 from postroad.embedded.engine import Engine
 from postroad.embedded.layout import Options
 from postroad.embedded.opening import describe, open_store
@@ -35,8 +35,8 @@ QUEUED = int(os.environ.get("BENCH_QUEUED", "100000"))
 CONTENT = b"Subject: queued\r\n\r\n" + b"x" * 180 + b"\r\n"
 HOURS = timedelta(hours=5)
 PEER = "postfix (Debian)"
-BYTES_A_TURN = 600
-"""Of memory, for a turn in the index: what a million may cost is 600 MB."""
+BYTES_AN_ENTRY = 600
+"""Of memory, for an entry in the index: what a million may cost is 600 MB."""
 
 
 class Unsynced(DiskFiles):
@@ -62,7 +62,7 @@ class Inline:
 
 
 async def measure(base: Path) -> list[Result]:
-    """Fill both, then start both by turns."""
+    """Fill both, then start both by entries."""
     store = base / "long"
     await _fill(store)
     postfix = await _filled_postfix(base / "long-postfix")
@@ -71,7 +71,7 @@ async def measure(base: Path) -> list[Result]:
     empty = await _restart(base, base / "empty")
     case = f"{QUEUED:,} mails queued"
     first, indexed, cpu, memory = zip(*ours, strict=True)
-    a_turn = [(each - empty[3]) / QUEUED for each in memory]
+    an_entry = [(each - empty[3]) / QUEUED for each in memory]
     index_cpu = [each - empty[2] for each in cpu]
     less = {"less_is_better": True}
     shutil.rmtree(store)
@@ -81,7 +81,7 @@ async def measure(base: Path) -> list[Result]:
         compared("first 250 after a start", case, "s", first, "an empty store", [empty[0]], **less),
         compared("index rebuilt after a start", case, "s", indexed, "the first 250", first, **less),
         compared("CPU of the index", case, "s", index_cpu, "a second", [1.0], **less),
-        compared("index", case, "bytes/mail", a_turn, "the bound", [BYTES_A_TURN], **less),
+        compared("index", case, "bytes/mail", an_entry, "the bound", [BYTES_AN_ENTRY], **less),
     ]
 
 
@@ -89,13 +89,13 @@ async def _fill(store: Path) -> None:
     files = Unsynced()
     store.mkdir()
     layout, options = describe(files, store, Options(), create=True)
-    engine = Engine(files, layout, options, MachineClock(), MachineChance(), Inline(), Inline())
+    engine = Engine(files, layout, options, MachineClock(), SystemRandomness(), Inline(), Inline())
     queue = OwnedQueue("filled", engine, await open_store(engine))
-    await queue.keeper.recovering
+    await queue.maintenance.recovering
     for number in range(QUEUED):
         to = f"user{number}@host{number % 1000}.example"
         await queue.enqueue(Mail("a@x.example", (to,), CONTENT), HOURS)
-    await queue.keeper.checkpoint()
+    await queue.maintenance.checkpoint()
     await queue.close()
     os.sync()
 

@@ -54,7 +54,7 @@ oldest, and is looked at a minute later at the latest."""
 PEER = "ADR 32's scheme: no lifetime, slices deleted"
 WRITES = {
     *("insert", "mark_delivered", "end", "mark_published", "delete_rows", "delete_marks"),
-    *("draw_line", "mark_swept"),
+    *("set_watermark", "mark_blobs_deleted"),
     *("close_slice", "mark_drained", "forget_slice", "advance", "_write_together"),
 }
 """The last one lies behind the first two; who gathers by himself asks it."""

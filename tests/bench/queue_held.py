@@ -1,4 +1,5 @@
-"""Requests that `size`, browsing and a round of upkeep cost while one mail is held, by how long.
+"""Requests that `size`, browsing and a round of maintenance cost while one mail is held, by how
+long.
 
 There is no other mail. No server is needed: the engine's calls of its ports are counted, over the
 memory adapters and a clock that is moved. A count of a partition is two requests of Cassandra.
@@ -13,7 +14,7 @@ from datetime import timedelta
 from bench.queue_place import Place
 from bench.results import Result, compared
 from postroad.domain.selection import Selector
-from support.in_memory_cluster import Post, Process
+from support.in_memory_cluster import InMemoryCluster, Process
 
 HOUR = timedelta(hours=1)
 AGES = (HOUR, 24 * HOUR, 72 * HOUR)
@@ -32,17 +33,17 @@ async def measure(_: Place) -> list[Result]:
 
 
 async def _measure(name: str, window: timedelta, *, is_kept: bool) -> list[Result]:
-    """With upkeep every ten minutes, or with none until the end."""
-    post = Post(window=window, buckets=BUCKETS)
-    process = await post.start()
-    await post.enqueue(process, "held")
+    """With maintenance every ten minutes, or with none until the end."""
+    cluster = InMemoryCluster(window=window, buckets=BUCKETS)
+    process = await cluster.start()
+    await cluster.enqueue(process, "held")
     await process.queue.hold(Selector.all())
     first: dict[str, int] = {}
     results = []
     passed = timedelta(0)
     for age in AGES:
         while passed < age:
-            await post.pass_time(LOOKS)
+            await cluster.pass_time(LOOKS)
             passed += LOOKS
             if is_kept:
                 await process.queue.maintain()
@@ -51,11 +52,13 @@ async def _measure(name: str, window: timedelta, *, is_kept: bool) -> list[Resul
             "requests of a browse": await _count(process, lambda: _browse(process)),
         }
         if is_kept:
-            await post.pass_time(LOOKS)
+            await cluster.pass_time(LOOKS)
             passed += LOOKS
-            found["requests of a round of upkeep"] = await _count(process, process.queue.maintain)
+            found["requests of a round of maintenance"] = await _count(
+                process, process.queue.maintain
+            )
         first = first or found
-        case = f"window {name}, held {age // HOUR} h, {'with' if is_kept else 'no'} upkeep"
+        case = f"window {name}, held {age // HOUR} h, {'with' if is_kept else 'no'} maintenance"
         results += [
             compared(
                 measure, case, "requests", [count], "held 1 h", [first[measure]],
@@ -63,7 +66,7 @@ async def _measure(name: str, window: timedelta, *, is_kept: bool) -> list[Resul
             )
             for measure, count in found.items()
         ]  # fmt: skip
-    await post.close()
+    await cluster.close()
     return results
 
 

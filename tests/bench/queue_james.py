@@ -1,4 +1,4 @@
-"""James' mail queue beside ours: in the same run, on the same servers, by turns.
+"""James' mail queue beside ours: in the same run, on the same servers, by entries.
 
 James 3.8.1 runs from its published jars in a JVM of 1 GiB (`james/` says how he is set up), with
 a keyspace and a bucket of his own. Both enqueue and dequeue the same mails in rounds, and who is
@@ -86,7 +86,7 @@ async def _rates(where: Place, james: James, in_flight: int, mails: int) -> list
             ("theirs", "dequeue"): (Watch(james.pid), partial(ask, "dequeue")),
         }
         for number in range(ROUNDS):
-            for who in _turns(number):
+            for who in _entries(number):
                 for step in ("enqueue", "dequeue"):
                     watch, work = steps[who, step]
                     await watch.time(mails, work)
@@ -98,7 +98,7 @@ async def _rates(where: Place, james: James, in_flight: int, mails: int) -> list
     ]
 
 
-def _turns(number: int) -> tuple[str, ...]:
+def _entries(number: int) -> tuple[str, ...]:
     return ("ours", "theirs")[:: 1 - 2 * (number % 2)]
 
 
@@ -122,7 +122,7 @@ async def _long_queue(where: Place, james: James) -> list[Result]:
         looks = {"ours": _looks(mine), "theirs": _his_looks(james)}
         times: dict[tuple[str, str], list[float]] = defaultdict(list)
         for number in range(ROUNDS):
-            for who in _turns(number):
+            for who in _entries(number):
                 for measure, act in looks[who].items():
                     seconds, _ = await timed(act)
                     times[who, measure].append(seconds)

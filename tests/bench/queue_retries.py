@@ -1,8 +1,8 @@
 """How fast mails of one slice are retried: for each, a mark says that it is replaced, and then that
 its successor is published. Both are lightweight transactions on the few partitions of the slice.
 
-Several processes are played by sessions of their own. Beside: each transaction by itself, by turns
-in the same run. What times out is tried again, as a worker does, and counted.
+Several processes are played by sessions of their own. Beside: each transaction by itself, by
+entries in the same run. What times out is tried again, as a worker does, and counted.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from postroad.adapters.cassandra.session import Session
 from postroad.adapters.cassandra.view import CassandraView
 from postroad.domain.entries import Change, Ending, EndingKind, Mark, Traits
 from postroad.domain.identifiers import id_at
-from postroad.domain.slices import TurnKey
+from postroad.domain.slices import EntryKey
 from postroad.errors import ViewUnavailable
 
 ROUNDS = int(os.environ.get("BENCH_ROUNDS", "3"))
@@ -56,9 +56,9 @@ LOADS = (Load(1, 1, 3), Load(1, 64, 3), Load(2, 200, 3), Load(2, 200, 1))
 class Marks(Protocol):
     """What is measured, of a view."""
 
-    async def end(self, key: TurnKey, ending: Ending, traits: Traits) -> Mark | None: ...
+    async def end(self, key: EntryKey, ending: Ending, traits: Traits) -> Mark | None: ...
 
-    async def mark_published(self, key: TurnKey, successor: UUID) -> bool: ...
+    async def mark_published(self, key: EntryKey, successor: UUID) -> bool: ...
 
 
 class Alone:
@@ -68,13 +68,13 @@ class Alone:
         self._session = session
         self._queue = queue
 
-    async def end(self, key: TurnKey, ending: Ending, traits: Traits) -> Mark | None:
+    async def end(self, key: EntryKey, ending: Ending, traits: Traits) -> Mark | None:
         place = rows.key_values(self._queue, key)
         values = (*rows.trait_values(traits), *rows.ending_values(ending), *place, None)
         [answer] = await self._session.execute(mark_statements.END, values)
         return None if answer["[applied]"] else Mark()
 
-    async def mark_published(self, key: TurnKey, successor: UUID) -> bool:
+    async def mark_published(self, key: EntryKey, successor: UUID) -> bool:
         values = (*rows.key_values(self._queue, key), successor)
         [answer] = await self._session.execute(mark_statements.MARK_PUBLISHED, values)
         return bool(answer["[applied]"])
@@ -91,12 +91,12 @@ class Watch:
     async def run(self, marks: list[Marks], load: Load) -> None:
         """Retry `RETRIES` mails (fewer for few at once) of one slice."""
         count = min(RETRIES, 50 * load.processes * load.at_once)
-        turns = iter(list(_turns(count, load.buckets)))
+        entries = iter(list(_entries(count, load.buckets)))
         timeouts = 0
 
         async def worker(of: Marks) -> None:
             nonlocal timeouts
-            for key in turns:
+            for key in entries:
                 began = time.perf_counter()
                 timeouts += await _retry(of, key)
                 self.latencies.append(time.perf_counter() - began)
@@ -108,18 +108,18 @@ class Watch:
         self.timeouts.append(timeouts)
 
 
-def _turns(count: int, buckets: int) -> Iterator[TurnKey]:
+def _entries(count: int, buckets: int) -> Iterator[EntryKey]:
     """Yield keys of mails that came in one hour, under ids that no other round has."""
     now = datetime.now(UTC)
     hour = now.replace(minute=0, second=0, microsecond=0) - random.randrange(10**6) * HOUR
     for number in range(count):
-        yield TurnKey(hour, number % buckets, id_at(now, 0, random.getrandbits(62)))
+        yield EntryKey(hour, number % buckets, id_at(now, 0, random.getrandbits(62)))
 
 
-async def _retry(marks: Marks, key: TurnKey) -> int:
-    """Replace a turn as a retry does; return how often it timed out."""
+async def _retry(marks: Marks, key: EntryKey) -> int:
+    """Replace an entry as a retry does; return how often it timed out."""
     now = datetime.now(UTC)
-    successor = TurnKey(key.slice_start, 0, id_at(now, 0, random.getrandbits(62)))
+    successor = EntryKey(key.slice_start, 0, id_at(now, 0, random.getrandbits(62)))
     change = Change(("b@example.net",), now, False, 1, "451 try later")
     ending = Ending(EndingKind.REPLACED, now, successor, change)
     timeouts = 0

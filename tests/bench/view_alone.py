@@ -21,7 +21,7 @@ from bench.patience import insist
 from postroad.adapters.cassandra import mark_statements, rows, statements
 from postroad.adapters.cassandra.marks import MOST_TOGETHER
 from postroad.distributed.engine import Engine
-from postroad.domain.entries import Turn
+from postroad.domain.entries import EnqueuedMail
 from postroad.domain.mail import Envelope
 from postroad.domain.slices import Partition
 
@@ -54,26 +54,26 @@ class ViewAlone:
         async def worker() -> None:
             while some := sum(1 for _ in islice(numbers, TOGETHER)):
                 await self._may_go.wait()
-                turns = await self._turns(some)
-                await asyncio.gather(*(self._pass(*each) for each in turns))
+                entries = await self._entries(some)
+                await asyncio.gather(*(self._pass(*each) for each in entries))
 
         async with asyncio.TaskGroup() as tasks:
             watching = tasks.create_task(self._watch())
             await asyncio.gather(*(worker() for _ in range(AT_ONCE)))
             watching.cancel()
 
-    async def _turns(self, some: int) -> Iterable[tuple[Partition, list[Turn]]]:
-        """Return new turns by partition."""
-        found: dict[Partition, list[Turn]] = defaultdict(list)
+    async def _entries(self, some: int) -> Iterable[tuple[Partition, list[EnqueuedMail]]]:
+        """Return new entries by partition."""
+        found: dict[Partition, list[EnqueuedMail]] = defaultdict(list)
         for _ in range(some):
-            turn = await self._turn()
-            found[turn.key.partition].append(turn)
+            entry = await self._entry()
+            found[entry.key.partition].append(entry)
         return found.items()
 
-    async def _turn(self) -> Turn:
+    async def _entry(self) -> EnqueuedMail:
         engine = self.engine
         accepted_at, mail_id = engine.clock.now(), engine.ids.new()
-        return Turn(
+        return EnqueuedMail(
             key=await insist(engine.new_key),
             mail_id=mail_id,
             envelope=ENVELOPE,
@@ -83,19 +83,19 @@ class ViewAlone:
             enqueued_at=accepted_at,
         )
 
-    async def _pass(self, partition: Partition, turns: list[Turn]) -> None:
+    async def _pass(self, partition: Partition, entries: list[EnqueuedMail]) -> None:
         engine, name = self.engine, str(self.engine.name)
         view: Any = engine.view  # what lies behind its gathering is asked
-        inserted = [(name, *rows.turn_values(each)) for each in turns]
+        inserted = [(name, *rows.entry_values(each)) for each in entries]
         await insist(partial(view._write_together, statements.INSERT_ROW, partition, inserted))
-        ids = [each.enqueue_id for each in turns]
+        ids = [each.enqueue_id for each in entries]
         assert not any(await insist(partial(view._marks_together, partition, ids)))
         now = engine.clock.now()
-        marked = [_mark_values(name, each, now) for each in turns]
+        marked = [_mark_values(name, each, now) for each in entries]
         delivered = mark_statements.MARK_DELIVERED
         await insist(partial(view._write_together, delivered, partition, marked))
-        self.passed += len(turns)
-        for _ in turns:
+        self.passed += len(entries)
+        for _ in entries:
             engine.on_ending()
 
     async def _watch(self) -> None:
@@ -119,5 +119,5 @@ class ViewAlone:
         return now - (browse_start or now)
 
 
-def _mark_values(name: str, turn: Turn, at: datetime) -> tuple[object, ...]:
-    return (*rows.key_values(name, turn.key), *rows.trait_values(turn.traits), at)
+def _mark_values(name: str, entry: EnqueuedMail, at: datetime) -> tuple[object, ...]:
+    return (*rows.key_values(name, entry.key), *rows.trait_values(entry.traits), at)

@@ -22,11 +22,11 @@ from postroad.adapters.memory import view as memory_view
 from postroad.adapters.s3 import blobs as s3_blobs
 from postroad.distributed import audit, dead_queue, dequeue, enqueue, opening, replacement
 from postroad.distributed.engine import Engine
-from postroad.distributed.limits_cache import Bearings
-from postroad.domain.dispatch import Arrival, Later, Verdict, decide
-from postroad.domain.entries import Mark, Turn
+from postroad.distributed.limits_cache import LimitsCache
+from postroad.domain.dispatch import Redeliver, ReferenceArrival, Verdict, decide
+from postroad.domain.entries import EnqueuedMail, Mark
 from postroad.domain.references import Reference
-from postroad.domain.slices import TurnKey, place, slice_of
+from postroad.domain.slices import EntryKey, place, slice_of
 
 Change = tuple[Any, str, Any]
 """Owner, name, replacement."""
@@ -66,11 +66,11 @@ def _begin(now: Callable[[Engine], Awaitable[datetime]]) -> Callable[[Engine], A
     """Return what sets a new queue's limits by some time, and checks no clock."""
 
     async def begin(engine: Engine) -> None:
-        if (await engine.bearings.refresh()).browse_start is None:
+        if (await engine.limits_cache.refresh()).browse_start is None:
             window = engine.configuration.effective().writing.slice_window
             start = slice_of(await now(engine) - opening.MOST_RACING, window)
             await engine.view.advance(browse_start=start, content_start=start)
-            await engine.bearings.refresh()
+            await engine.limits_cache.refresh()
 
     return begin
 
@@ -78,23 +78,23 @@ def _begin(now: Callable[[Engine], Awaitable[datetime]]) -> Callable[[Engine], A
 _new_key = Engine.new_key
 
 
-async def _any_key(self: Engine, after: UUID | None = None) -> TurnKey:
-    """Make the key of a new mail's turn, behind browse start too; a successor's is refused there,
+async def _any_key(self: Engine, after: UUID | None = None) -> EntryKey:
+    """Make the key of a new mail's entry, behind browse start too; a successor's is refused there,
     since a replacement chooses another as long as it gets such a one."""
     if after is not None:
         return await _new_key(self, after)
-    await self.bearings.check_clock()
+    await self.limits_cache.check_clock()
     writing = self.configuration.effective().writing
     return place(self.ids.new(), writing.slice_window, writing.bucket_count)
 
 
-def _repeating(turn: Turn) -> Reference:
-    return Reference.to(turn, claim=True)
+def _repeating(entry: EnqueuedMail) -> Reference:
+    return Reference.to(entry, claim=True)
 
 
 def _decide_without_removals(
-    reference: Reference, mark: Mark | None, arrival: Arrival
-) -> Verdict | Later:
+    reference: Reference, mark: Mark | None, arrival: ReferenceArrival
+) -> Verdict | Redeliver:
     return decide(reference, None if replacement.is_removed(mark) else mark, arrival)
 
 
@@ -112,7 +112,7 @@ BEHIND: tuple[Change, ...] = (
     (Engine, "new_key", _any_key),
     (enqueue._Registration, "_check_in_time", _nothing),
 )
-"""What keeps mail whose turn lies before browse start from being lost, wherever the limit is."""
+"""What keeps mail whose entry lies before browse start from being lost, wherever the limit is."""
 
 LONG = 600.0
 """Seconds: a clock that is wrong by more puts browse start past mail that is still to come."""
@@ -161,16 +161,16 @@ BITES: Mapping[str, Bite] = {
     "creation": Bite(
         "a queue is created by any clock, and late mail is neither refused nor rescued",
         Kind.LOST,
-        lambda: [(opening, "begin", _begin(lambda engine: _own_now(engine.bearings))), *BEHIND],
+        lambda: [(opening, "begin", _begin(lambda engine: _own_now(engine.limits_cache))), *BEHIND],
         _is_born_ahead,
     ),
     "browse start": Bite(
         "browse start follows the clock of its process, and late mail is not refused or rescued",
         Kind.LOST,
         lambda: [
-            (opening, "begin", _begin(lambda engine: engine.bearings.view_now())),
-            (Bearings, "check_clock", _nothing),
-            (Bearings, "earliest_now", _own_now),
+            (opening, "begin", _begin(lambda engine: engine.limits_cache.view_now())),
+            (LimitsCache, "check_clock", _nothing),
+            (LimitsCache, "earliest_now", _own_now),
             *BEHIND,
         ],
     ),

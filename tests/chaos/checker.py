@@ -165,8 +165,8 @@ def _explained(ledger: Ledger, first: Attempt, second: Attempt, recipient: str) 
     since = min(first.looked, second.looked)
     if any(
         since <= at <= until
-        for turn in (first.turn, second.turn)
-        for at in ledger.redelivered[turn]
+        for entry in (first.entry, second.entry)
+        for at in ledger.redelivered[entry]
     ):
         return True
     return _broken(ledger, first, recipient, until) or _broken(ledger, second, recipient, until)
@@ -184,14 +184,14 @@ def _broken(ledger: Ledger, attempt: Attempt, recipient: str, until: float) -> b
 
 def _uncounted(ledger: Ledger) -> Iterator[Violation]:
     """A mail whose enqueue failed is delivered only if its process counted it as not withdrawn,
-    then or a hop later."""
+    then or a redelivery delay later."""
     for name, attempts in ledger.attempts.items():
         mail = ledger.mails.get(name)
         if mail is None:
             yield Violation(Kind.UNKNOWN, name, attempts[0].looked, "no enqueue was recorded")
         elif mail.phase is Phase.FAIL and not _died_before_counting(ledger, mail):
             for attempt in attempts:
-                if attempt.transmitted and attempt.turn not in ledger.unwithdrawn:
+                if attempt.transmitted and attempt.entry not in ledger.unwithdrawn:
                     text = f"refused with {mail.result.get('error')}, transmitted by {attempt.by}"
                     yield Violation(Kind.UNCOUNTED, name, mail.ended, text)
 

@@ -139,22 +139,22 @@ class ClusterTown(Town):
 
     def _cut(self, fault: Fault) -> None:
         """Divide nodes and processes as the fault's number draws it."""
-        chance = random.Random(f"{self.seed}/{fault.number}")
+        randomness = random.Random(f"{self.seed}/{fault.number}")
         members = [*self.cluster.nodes, *ACTORS]
-        chance.shuffle(members)
+        randomness.shuffle(members)
         middle = len(members) // 2
         if fault.target == "halves":
             self.cluster.partition(members[:middle], members[middle:])
         elif fault.target == "one way":
             self.cluster.partition(members[:middle], members[middle:], one_way=True)
         elif fault.target == "client":
-            lonely = chance.choice(ACTORS)
+            lonely = randomness.choice(ACTORS)
             self.cluster.partition([lonely], list(self.cluster.nodes))
         else:
             ring = itertools.pairwise([*members, members[0]])
             thirds = [members[each::3] for each in range(3)]
             pairs = [a + b for a, b in itertools.combinations(thirds, 2)]
-            self.cluster.partition(*(pairs if chance.random() < 0.5 else map(list, ring)))
+            self.cluster.partition(*(pairs if randomness.random() < 0.5 else map(list, ring)))
 
     async def end(self, fault: Fault) -> None:
         if fault.target in self.actors:

@@ -62,7 +62,7 @@ class _Drain:
         """Compare `size` with what browsing finds, once replacements that stopped were finished:
         tending does that a grace period after they began. Nothing else happens meanwhile."""
         await self._place.sleep(self._place.pace.timing.grace.total_seconds())
-        await self._upkeep()
+        await self._maintenance()
         looks = 0
         while self._has_time:
             try:
@@ -93,7 +93,7 @@ class _Drain:
             number += 1
 
     async def _clean(self) -> Remains:
-        """Let upkeep close, pass and clean, until nothing is left."""
+        """Let maintenance close, pass and clean, until nothing is left."""
         while True:
             await self._round()
             try:
@@ -107,8 +107,8 @@ class _Drain:
                 await self._place.sleep(self._place.pace.timing.upload.total_seconds() / 4)
 
     async def _round(self) -> None:
-        await self._place.sleep(self._place.pace.upkeep)
-        await self._upkeep()
+        await self._place.sleep(self._place.pace.maintenance)
+        await self._maintenance()
 
     async def _audit(self) -> None:
         """Delete what processes that were killed left of uploads, as `postroad audit` does."""
@@ -120,7 +120,7 @@ class _Drain:
 
         await self._place.call("audit", work, queue=self._name)
 
-    async def _upkeep(self) -> None:
+    async def _maintenance(self) -> None:
         async def work() -> Mapping[str, Any]:
             await self._queue.maintain()
             return {}

@@ -68,7 +68,7 @@ class Attempt:
 
     by: str
     mail: str
-    turn: str
+    entry: str
     looked: float
     transmitted: dict[str, float] = field(default_factory=dict)
     covered: dict[str, float] = field(default_factory=dict)
@@ -91,9 +91,9 @@ class Ledger:
     """Lives of processes that were ended from outside."""
     suspended: dict[str, list[Interval]] = field(default_factory=lambda: defaultdict(list))
     redelivered: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
-    """By turn."""
+    """By entry."""
     unwithdrawn: set[str] = field(default_factory=set)
-    """Turns whose failed enqueue was counted as not withdrawn."""
+    """Entries whose failed enqueue was counted as not withdrawn."""
     last_seen: dict[str, float] = field(default_factory=dict)
     """When each life of a process recorded last."""
     letters: dict[str, set[str]] = field(default_factory=lambda: defaultdict(set))
@@ -124,9 +124,9 @@ class Ledger:
         data = event.data
         self.last_seen[event.by] = event.at
         if event.op == "unwithdrawn":
-            self.unwithdrawn.add(data["turn"])
+            self.unwithdrawn.add(data["entry"])
         elif event.op == "lease":
-            attempt = Attempt(event.by, data["mail"], data["turn"], data["looked"])
+            attempt = Attempt(event.by, data["mail"], data["entry"], data["looked"])
             leases[data["attempt"]] = attempt
             self.attempts[attempt.mail].append(attempt)
         elif event.op == "transmit":
@@ -138,7 +138,7 @@ class Ledger:
         elif event.op == "process":
             self._note_process(event)
         elif event.op == "redelivery":
-            self.redelivered[data["turn"]].append(event.at)
+            self.redelivered[data["entry"]].append(event.at)
         elif event.op in ("letters", "browse") and event.phase is Phase.OK:
             self._note_list(event)
 

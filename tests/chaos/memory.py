@@ -21,10 +21,10 @@ from chaos.remains import TIMETABLES, is_stamped_late
 from chaos.workload import Place, administrate, produce, work
 from contract.queue_harness import VirtualTime
 from postroad.adapters.memory.broker import MemoryBroker
-from postroad.adapters.memory.clock import ManualClock, SeededChance
+from postroad.adapters.memory.clock import ManualClock, SeededRandomness
 from postroad.adapters.memory.fault_injection import Fault as Broken
-from postroad.adapters.memory.fault_injection import Gate, Plan, Step
-from postroad.adapters.memory.servers import MemoryServers, World
+from postroad.adapters.memory.fault_injection import FaultInjector, Plan, Step
+from postroad.adapters.memory.servers import MemoryServers, MemoryWorld
 from postroad.domain.names import QueueName, key_of_owner
 from postroad.errors import ClockSkew
 from postroad.ports.broker import Broker
@@ -77,7 +77,7 @@ class Actor:
     def __init__(self, town: Town, name: str) -> None:
         self._town, self.name = town, name
         self.clock = ProcessClock(town.clock)
-        self.gate = Gate()
+        self.gate = FaultInjector()
         self.brokers: list[MemoryBroker] = []
         self.place: Place | None = None
         self._lives = 0
@@ -90,7 +90,7 @@ class Actor:
     def opening(self) -> Opening:
         """Begin a new life, with connections of its own."""
         self._lives += 1
-        self.gate = Gate(self._town.plan_of(self.name))
+        self.gate = FaultInjector(self._town.plan_of(self.name))
         self.gate.before = self._before
         self.brokers = []
         self._town.note("started", self.life)
@@ -98,7 +98,7 @@ class Actor:
             MemoryServers(self._town.world, self.gate),
             lambda name: BUCKET,
             self.clock,
-            SeededChance(hash_of(self._town.seed, self.life)),
+            SeededRandomness(hash_of(self._town.seed, self.life)),
             ListRecorder(self._town.events, self.life, self._town.now),
             self._town.pace,
             self.clock.running.wait,
@@ -135,14 +135,14 @@ class Actor:
     async def _live(self, opening: Opening) -> None:
         """Open the queues, however long servers are away, and do the process' work."""
         queues: dict[str, MailQueue] = {}
-        chance = random.Random(f"{self._town.seed}/{self.life}")
+        randomness = random.Random(f"{self._town.seed}/{self.life}")
         for name in QUEUES:
             queues[name] = await opened(opening, name)
 
         async def set_up(queue: str) -> None:
-            await opening.cut_anew(queue, chance.random())
+            await opening.cut_anew(queue, randomness.random())
 
-        place = Place(queues, self.clock, opening.recorder, chance, self._town.pace, set_up)
+        place = Place(queues, self.clock, opening.recorder, randomness, self._town.pace, set_up)
         self.place = place
         if self.name == "drain":
             await drain(place, self._town.inspect)
@@ -210,9 +210,9 @@ class Town:
     def __init__(self, seed: int, pace: Pace = PRODUCTION) -> None:
         self.seed, self.pace = seed, pace
         self.clock = ManualClock()
-        self.world = World(self.clock)
+        self.world = MemoryWorld(self.clock)
         self.events: list[Event] = []
-        self._chance = random.Random(f"town/{seed}")
+        self._randomness = random.Random(f"town/{seed}")
         self._wrong: dict[int, Fault] = {}
         self.actors = {name: Actor(self, name) for name in ACTORS}
         self.recorder = ListRecorder(self.events, "nemesis", self.now)
@@ -262,7 +262,7 @@ class Town:
             return Broken.AWAY
         if kind == "cut" and target == f"{actor}|{step.server}":
             return Broken.AWAY
-        if step.server != target or self._chance.random() >= fault.amount:
+        if step.server != target or self._randomness.random() >= fault.amount:
             return None
         if kind == "lost answers" or (kind == "unconfirmed" and step.operation == "publish"):
             return Broken.ANSWER_LOST
@@ -361,7 +361,7 @@ class Town:
 
     async def inspect(self, queue: str) -> Remains:
         """Return what the servers have of a queue. Marks whose slice was cleaned and that have no
-        row are written by endings that came late, and late mail that got a new turn leaves its row
+        row are written by endings that came late, and late mail that got a new entry leaves its row
         and its mark: they have a lifetime and count for nothing."""
         name = f"{NAMESPACE}.{queue}"
         tables, queues = self.world.tables(name), self.world.queues(name)

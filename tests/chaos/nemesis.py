@@ -87,23 +87,23 @@ def birth_offset(schedule: Sequence[Fault]) -> float:
 def draw(seed: int, seconds: float, menu: Menu, pace: Pace) -> tuple[Fault, ...]:
     """Draw the faults of a run. Two of one control on one target do not overlap; all end within
     the run."""
-    chance = random.Random(seed)
+    randomness = random.Random(seed)
     kinds = sorted(menu)
     weights = [menu[each].weight for each in kinds]
     faults: list[Fault] = []
-    if chance.random() < 0.5:
-        faults.append(Fault(0, 0.0, 0.0, BIRTH, "creator", chance.choice(STEPS)))
+    if randomness.random() < 0.5:
+        faults.append(Fault(0, 0.0, 0.0, BIRTH, "creator", randomness.choice(STEPS)))
     busy: dict[tuple[str, str], float] = {}
     at = 0.0
     while True:
-        at += chance.expovariate(1 / pace.fault_every)
+        at += randomness.expovariate(1 / pace.fault_every)
         if at >= seconds:
             return tuple(faults)
-        kind = chance.choices(kinds, weights)[0]
+        kind = randomness.choices(kinds, weights)[0]
         means = menu[kind]
-        target, amount = chance.choice(means.targets), chance.choice(means.amounts)
+        target, amount = randomness.choice(means.targets), randomness.choice(means.amounts)
         shortest, longest = pace.fault_lasts
-        lasts = min(shortest * (longest / shortest) ** chance.random(), seconds - at)
+        lasts = min(shortest * (longest / shortest) ** randomness.random(), seconds - at)
         switch = means.control or kind, "" if means.spans else target
         if busy.get(switch, 0.0) + ROUNDED < at:
             busy[switch] = at + lasts

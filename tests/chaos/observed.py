@@ -14,7 +14,7 @@ from uuid import UUID
 
 from chaos.history import Recorder
 from postroad.domain.entries import Mark
-from postroad.domain.slices import TurnKey
+from postroad.domain.slices import EntryKey
 from postroad.domain.wire import decode
 from postroad.errors import UnreadableReference
 from postroad.ports.broker import Broker, Delivery
@@ -72,7 +72,7 @@ class _ObservedBroker(Observed):
         try:
             async for delivery in deliveries:
                 if delivery.redelivered:
-                    self._recorder.note("redelivery", turn=_turn(delivery.body))
+                    self._recorder.note("redelivery", entry=_entry(delivery.body))
                 yield ObservedDelivery(delivery, self._recorder.now())
         finally:
             close = getattr(deliveries, "aclose", None)
@@ -96,7 +96,7 @@ class ObservedView(Observed):
         if delivery is not None:
             delivery.looked = self._recorder.now()
 
-    async def mark(self, key: TurnKey) -> Mark | None:
+    async def mark(self, key: EntryKey) -> Mark | None:
         await self._running()
         self.look()
         found: Mark | None = await self._port.mark(key)
@@ -118,7 +118,8 @@ def observed_view(
 
 class ObservedLog:
     """A log of an engine. A failed enqueue that is counted as not withdrawn is noted by its turn:
-    `postroad_unwithdrawn_enqueues_total` grows as late as a hop after the error, and names none."""
+    `postroad_unwithdrawn_enqueues_total` grows as late as a redelivery delay after the error, and
+    names none."""
 
     def __init__(self, log: Any, recorder: Recorder) -> None:
         self._log, self._recorder = log, recorder
@@ -128,11 +129,11 @@ class ObservedLog:
 
     def warning(self, event: str, **fields: Any) -> None:
         if event == UNWITHDRAWN:
-            self._recorder.note("unwithdrawn", turn=fields["enqueue_id"])
+            self._recorder.note("unwithdrawn", entry=fields["enqueue_id"])
         self._log.warning(event, **fields)
 
 
-def _turn(body: bytes) -> str:
+def _entry(body: bytes) -> str:
     try:
         return str(decode(body).key.enqueue_id)
     except UnreadableReference:

@@ -18,7 +18,7 @@ from postroad.domain.configuration_rules import ViewConfiguration
 from postroad.domain.names import QueueName
 from postroad.errors import ConfigurationRefused
 from postroad.ports.broker import Broker
-from postroad.ports.clock import Chance, Clock
+from postroad.ports.clock import Clock, Randomness
 from postroad.ports.servers import Servers
 
 NAMESPACE = "chaos"
@@ -32,7 +32,7 @@ class Opening:
     servers: Servers
     bucket: Callable[[QueueName], str]
     clock: Clock
-    chance: Chance
+    randomness: Randomness
     recorder: Recorder
     pace: Pace
     running: Callable[[], Awaitable[object]] | None = None
@@ -45,7 +45,7 @@ class Opening:
             await self.configure(queue, self.pace.view)
         history = self.servers.history(name)
         configuration = LeasedConfiguration(
-            history, self.clock, self.chance, lease=timing.lease, grace=timing.grace
+            history, self.clock, self.randomness, lease=timing.lease, grace=timing.grace
         )
         await configuration.start()
         view = self.servers.views().view(str(name))
@@ -57,7 +57,7 @@ class Opening:
             blobs=self.servers.blobs(self.bucket(name)),
             configuration=configuration,
             clock=self.clock,
-            chance=self.chance,
+            randomness=self.randomness,
             timing=timing,
             row_lifetime=self.servers.views().row_lifetime,
             owned=(configuration,),

@@ -22,9 +22,9 @@ class Pace:
 
     timing: Timing
     window: timedelta
-    upkeep: float
-    """Between two rounds of upkeep of a worker, on average."""
-    tending: timedelta
+    maintenance: float
+    """Between two rounds of maintenance of a worker, on average."""
+    row_maintenance: timedelta
     sweeping: timedelta
     prefetch: tuple[int, ...]
     """Of a consumer, drawn. In memory a broker fills one consumer before it serves the next: with
@@ -40,8 +40,9 @@ class Pace:
 
     @property
     def beat(self) -> float:
-        """The unit of a consumer's waits: a hop. Retries wait some, slow deliveries take some."""
-        return self.timing.hop.total_seconds()
+        """The unit of a consumer's waits: a redelivery delay. Retries wait some, slow deliveries
+        take some."""
+        return self.timing.redelivery_delay.total_seconds()
 
     @property
     def view(self) -> ViewConfiguration:
@@ -49,15 +50,15 @@ class Pace:
 
     def install(self) -> None:
         """Set in this process the durations that are constants of a module."""
-        row_maintenance.EVERY = letter_maintenance.EVERY = self.tending
-        drain_check.SWEEPING = self.sweeping
+        row_maintenance.EVERY = letter_maintenance.EVERY = self.row_maintenance
+        drain_check.PURGE_TIMEOUT = self.sweeping
 
 
 PRODUCTION = Pace(
     timing=Timing(),
     window=timedelta(minutes=5),
-    upkeep=30,
-    tending=timedelta(minutes=10),
+    maintenance=30,
+    row_maintenance=timedelta(minutes=10),
     sweeping=timedelta(minutes=10),
     prefetch=(1, 3, 20),
     mails=0.2,
@@ -73,7 +74,7 @@ QUICK = Pace(
         skew=timedelta(seconds=1.5),
         grace=timedelta(seconds=17),
         lease=timedelta(seconds=8),
-        hop=timedelta(seconds=4),
+        redelivery_delay=timedelta(seconds=4),
         keep_after=timedelta(seconds=2),
         claim=timedelta(seconds=20),
         longest_backoff=timedelta(seconds=3),
@@ -81,8 +82,8 @@ QUICK = Pace(
         upload=timedelta(seconds=30),
     ),
     window=timedelta(seconds=20),
-    upkeep=5,
-    tending=timedelta(seconds=20),
+    maintenance=5,
+    row_maintenance=timedelta(seconds=20),
     sweeping=timedelta(seconds=20),
     prefetch=(20,),
     mails=28,

@@ -19,7 +19,7 @@ from chaos.history import FileRecorder
 from chaos.opening import Opening
 from chaos.pace import QUICK
 from chaos.remains import remains
-from postroad.adapters.machine.clocks import MachineChance, MachineClock
+from postroad.adapters.machine.clocks import MachineClock, SystemRandomness
 from postroad.bootstrap.cluster import connect
 from postroad.ports.mail_queue import MailQueue
 from postroad.settings import from_environment
@@ -48,8 +48,8 @@ async def main(job: Job) -> None:
     """Do the job; SIGTERM ends it at once but for what the drain writes."""
     recorder = FileRecorder(Path(job.directory), job.life, clockwork.true_now)
     servers = connect(from_environment())
-    clock, chance = MachineClock(), random.Random(f"{job.seed}/{job.life}")
-    opening = Opening(servers, lambda name: job.bucket, clock, MachineChance(), recorder, QUICK)
+    clock, randomness = MachineClock(), random.Random(f"{job.seed}/{job.life}")
+    opening = Opening(servers, lambda name: job.bucket, clock, SystemRandomness(), recorder, QUICK)
     queues: dict[str, MailQueue] = {}
     for name in job.queues:
         queues[name] = await _opened(opening, name, create=job.role == "creator")
@@ -58,9 +58,9 @@ async def main(job: Job) -> None:
         queues,
         clock,
         recorder,
-        chance,
+        randomness,
         QUICK,
-        lambda queue: opening.cut_anew(queue, chance.random()),
+        lambda queue: opening.cut_anew(queue, randomness.random()),
     )
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, place.over.set)
     if job.role == "drain":

@@ -16,7 +16,7 @@ from chaos.drain import Remains
 from chaos.opening import NAMESPACE
 from chaos.pace import QUICK
 from postroad.distributed import audit, letter_maintenance
-from postroad.distributed.lost_messages import HEALER
+from postroad.distributed.lost_messages import REPAIRER
 from postroad.domain.identifiers import moment_of
 from postroad.domain.names import QueueName, key_of_owner
 from support.servers import cql, store_client
@@ -24,8 +24,8 @@ from support.servers import cql, store_client
 AHEAD = 30.0
 """Seconds, longer than an enqueue and its withdrawal take."""
 
-TIMETABLES = frozenset((audit.CLAIM_ID, letter_maintenance.CLAIM_ID, HEALER))
-"""Claims that upkeep keeps between its rounds; they are claims of no mail."""
+TIMETABLES = frozenset((audit.CLAIM_ID, letter_maintenance.CLAIM_ID, REPAIRER))
+"""Claims that maintenance keeps between its rounds; they are claims of no mail."""
 
 
 def management(path: str, method: str = "GET", body: dict[str, Any] | None = None) -> Any:
@@ -101,7 +101,7 @@ def _remains(name: str, bucket: str) -> Remains:
     client = store_client()
     try:
         pages = client.get_paginator("list_objects_v2").paginate(Bucket=bucket, Prefix=f"{name}/")
-        objects = [entry["Key"] for page in pages for entry in page.get("Contents", ())]
+        objects = [entry["Key"] for page in pages for entry in page.get("SpoolFiles", ())]
     finally:
         client.close()
     return {
@@ -127,7 +127,7 @@ def drop_bucket(bucket: str) -> None:
     client = store_client()
     try:
         for page in client.get_paginator("list_objects_v2").paginate(Bucket=bucket):
-            for entry in page.get("Contents", ()):
+            for entry in page.get("SpoolFiles", ()):
                 client.delete_object(Bucket=bucket, Key=entry["Key"])
         client.delete_bucket(Bucket=bucket)
     finally:

@@ -16,7 +16,7 @@ LISTED, SHOWN = 40, 3
 
 def life_of(events: Sequence[Event], mail: str) -> list[str]:
     """Return all that happened to a mail, and to the processes that had it in hand."""
-    turns: set[str] = set()
+    entries: set[str] = set()
     mine: list[Event] = []
     calls: set[str] = set()
     for event in events:
@@ -24,9 +24,9 @@ def life_of(events: Sequence[Event], mail: str) -> list[str]:
         selector = event.data.get("selector", {})
         if event.call in calls or event.data.get("mail") == mail or selector.get("name") == mail:
             calls.add(event.call) if event.call else None
-            turns.add(str(event.data.get("turn", "")))
+            entries.add(str(event.data.get("entry", "")))
             mine.append(event)
-        elif mail in names or (event.op == "redelivery" and event.data["turn"] in turns - {""}):
+        elif mail in names or (event.op == "redelivery" and event.data["entry"] in entries - {""}):
             mine.append(event)
     if not mine:
         return []

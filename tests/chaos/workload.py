@@ -19,10 +19,10 @@ from chaos.observed import delivery_of
 from chaos.pace import Pace
 from postroad.domain.mail import Mail, Outcome
 from postroad.domain.selection import Selector
-from postroad.errors import BlobMissing, PostroadError, QueueClosed, TurnEnded
+from postroad.errors import BlobMissing, EntryEnded, PostroadError, QueueClosed
 from postroad.ports.clock import Clock
 from postroad.ports.mail_queue import Item, MailQueue, MailView
-from postroad.worker.maintenance import keep_up
+from postroad.worker.maintenance import run_maintenance
 
 SENDERS = tuple(f"s{number}@chaos.example" for number in range(40))
 """A removal by sender meets about one mail in forty."""
@@ -53,7 +53,7 @@ class Place:
     queues: Mapping[str, MailQueue]
     clock: Clock
     recorder: Recorder
-    chance: random.Random
+    randomness: random.Random
     pace: Pace
     set_up: Callable[[str], Awaitable[object]]
     over: asyncio.Event = field(default_factory=asyncio.Event)
@@ -101,7 +101,7 @@ async def produce(place: Place, rate: float) -> None:
     number, due = 0, place.clock.elapsed().total_seconds()
     calls: set[asyncio.Task[None]] = set()
     while not place.over.is_set():
-        due += place.chance.expovariate(rate)
+        due += place.randomness.expovariate(rate)
         late = place.clock.elapsed().total_seconds() - due
         if late < 0:
             await place.sleep(-late)
@@ -115,21 +115,21 @@ async def produce(place: Place, rate: float) -> None:
             calls.add(task)
             task.add_done_callback(calls.discard)
     await asyncio.gather(*calls)
-    # a failed enqueue looks again a hop later whether it has to be counted
+    # a failed enqueue looks again a redelivery delay later whether it has to be counted
     await place.sleep(place.pace.beat * 1.5)
 
 
 async def _enqueue(place: Place, name: str) -> None:
-    queue_name = place.chance.choice(sorted(place.queues))
+    queue_name = place.randomness.choice(sorted(place.queues))
     queue = place.queues[queue_name]
-    count = place.chance.choice((1, 1, 1, 2, 3))
-    recipients = tuple(f"r{each}@d{place.chance.randrange(9)}.example" for each in range(count))
-    sender = place.chance.choice(SENDERS)
-    beats = place.chance.choice((0, 0, 0, 0, 0, 0, 0, 1, 2, 5))
+    count = place.randomness.choice((1, 1, 1, 2, 3))
+    recipients = tuple(f"r{each}@d{place.randomness.randrange(9)}.example" for each in range(count))
+    sender = place.randomness.choice(SENDERS)
+    beats = place.randomness.choice((0, 0, 0, 0, 0, 0, 0, 1, 2, 5))
     mail = Mail(sender, recipients, content_of(name), name=name)
 
     async def work() -> Mapping[str, Any]:
-        return {"turn": str(await queue.enqueue(mail, timedelta(seconds=beats * place.pace.beat)))}
+        return {"entry": str(await queue.enqueue(mail, timedelta(seconds=beats * place.pace.beat)))}
 
     await place.call(
         "enqueue",
@@ -147,25 +147,25 @@ async def _enqueue(place: Place, name: str) -> None:
 
 async def work(place: Place) -> None:
     """Deliver from every queue and keep it up, until cancelled."""
-    chance = _Chance(place.chance)
-    every = timedelta(seconds=place.pace.upkeep)
+    randomness = _Chance(place.randomness)
+    every = timedelta(seconds=place.pace.maintenance)
     async with asyncio.TaskGroup() as group:
         for name, queue in place.queues.items():
             group.create_task(consume(place, name, queue))
-            group.create_task(keep_up(queue, place.clock, chance, every))
+            group.create_task(run_maintenance(queue, place.clock, randomness, every))
 
 
 class _Chance:
     """A generator behind the port."""
 
-    def __init__(self, chance: random.Random) -> None:
-        self.uniform, self.bits = chance.random, chance.getrandbits
+    def __init__(self, randomness: random.Random) -> None:
+        self.uniform, self.bits = randomness.random, randomness.getrandbits
 
 
 async def consume(place: Place, name: str, queue: MailQueue, *, final: bool = False) -> None:
     """Deliver whatever comes; with `final`, each mail at once and to all its recipients."""
     async with asyncio.TaskGroup() as group:
-        async for item in queue.dequeue(place.chance.choice(place.pace.prefetch)):
+        async for item in queue.dequeue(place.randomness.choice(place.pace.prefetch)):
             group.create_task(_Delivery(place, name, item).run(final=final))
 
 
@@ -186,7 +186,7 @@ class _Delivery:
             "lease",
             attempt=self._id,
             mail=self._mail,
-            turn=str(self._item.enqueue_id),
+            entry=str(self._item.enqueue_id),
             looked=self._message.looked,
             recipients=self._recipients,
         )
@@ -198,22 +198,22 @@ class _Delivery:
     def _choice(self, *, final: bool) -> str:
         if final or self._item.attempt >= LAST_ATTEMPT:
             return "done"
-        return self._place.chance.choices(
+        return self._place.randomness.choices(
             ("done", "slow", "very slow", "retry", "some", "record", "reject"),
             (66, 10, 3, 10, 4, 4, 3),
         )[0]
 
     async def _attempt(self, how: str) -> None:
-        beat, chance = self._place.pace.beat, self._place.chance
+        beat, randomness = self._place.pace.beat, self._place.randomness
         if how == "slow":
-            await self._place.sleep(beat * chance.uniform(0.2, 2))
+            await self._place.sleep(beat * randomness.uniform(0.2, 2))
         elif how == "very slow":
-            await self._place.sleep(beat * chance.uniform(3, 8))
+            await self._place.sleep(beat * randomness.uniform(3, 8))
         some = self._recipients[: len(self._recipients) // 2]
         if how == "record":
             await self._transmit(self._recipients[:1])
             await self._record(self._recipients[:1])
-            how = chance.choice(("retry", "done", "reject")) if self._recipients[1:] else "done"
+            how = randomness.choice(("retry", "done", "reject")) if self._recipients[1:] else "done"
             some = ()
         if how == "retry":
             await self._retry(None, self._recipients)
@@ -226,7 +226,7 @@ class _Delivery:
         else:
             await self._transmit(self._item.mail.recipients)
             if how != "done":
-                await self._place.sleep(beat * chance.uniform(0, 1))
+                await self._place.sleep(beat * randomness.uniform(0, 1))
             await self._end("done", self._item.done)
 
     async def _transmit(self, recipients: tuple[str, ...]) -> None:
@@ -262,9 +262,11 @@ class _Delivery:
         )
 
     async def _retry(self, remaining: tuple[str, ...] | None, left: tuple[str, ...]) -> None:
-        delay = timedelta(seconds=self._place.pace.beat * self._place.chance.choice((0, 0.5, 1, 4)))
+        delay = timedelta(
+            seconds=self._place.pace.beat * self._place.randomness.choice((0, 0.5, 1, 4))
+        )
         finishes = tuple(each for each in self._sent if remaining is None or each not in left)
-        if not self._place.chance.randrange(3):
+        if not self._place.randomness.randrange(3):
             delay = timedelta(0)
         await self._end(
             "retry", lambda: self._item.retry(delay, remaining, "451 later"), finishes=finishes
@@ -286,7 +288,7 @@ class _Delivery:
         async def once() -> None:
             try:
                 await work()
-            except TurnEnded:
+            except EntryEnded:
                 pass  # an attempt before this one got through
 
         while not await self._place.call(
@@ -308,10 +310,10 @@ async def administrate(place: Place) -> None:
     acts: set[asyncio.Task[None]] = set()
     async with asyncio.TaskGroup() as group:
         while not place.over.is_set():
-            await place.sleep(place.chance.expovariate(1 / place.pace.administration))
-            name = place.chance.choice(sorted(place.queues))
+            await place.sleep(place.randomness.expovariate(1 / place.pace.administration))
+            name = place.randomness.choice(sorted(place.queues))
             kinds = ("one", "all", "sender", "letters", "sizes", "set_up", "purge")
-            kind = place.chance.choices(kinds, (60, 20, 4, 6, 6, 3, 0.7))[0]
+            kind = place.randomness.choices(kinds, (60, 20, 4, 6, 6, 3, 0.7))[0]
             if len(acts) < AT_ONCE:
                 task = group.create_task(_act(place, name, place.queues[name], kind))
                 acts.add(task)
@@ -322,14 +324,14 @@ async def _act(place: Place, name: str, queue: MailQueue, kind: str) -> None:
     everything = {"all": True}
     if kind == "one":
         mail = await _any_mail(place, queue)
-        op = place.chance.choice(("remove", "remove", "hold", "hold", "release", "flush"))
+        op = place.randomness.choice(("remove", "remove", "hold", "hold", "release", "flush"))
         if mail is not None:
             await change(place, op, name, queue, {"name": mail})
     elif kind == "all":
-        op = place.chance.choice(("release", "release", "flush", "requeue", "republish"))
+        op = place.randomness.choice(("release", "release", "flush", "requeue", "republish"))
         await change(place, op, name, queue, everything)
     elif kind == "sender":
-        await change(place, "remove", name, queue, {"sender": place.chance.choice(SENDERS)})
+        await change(place, "remove", name, queue, {"sender": place.randomness.choice(SENDERS)})
     elif kind == "purge":
         await change(place, "purge", name, queue, everything)
     elif kind == "letters":
@@ -363,7 +365,7 @@ async def _any_mail(place: Place, queue: MailQueue) -> str | None:
         close = getattr(views, "aclose", None)
         if close is not None:
             await close()
-    return place.chance.choice(found) if found else None
+    return place.randomness.choice(found) if found else None
 
 
 async def change(

@@ -31,7 +31,7 @@ from postroad.domain.mail import (
 )
 from postroad.domain.selection import Selector
 from postroad.domain.shapes import Scanner, shape_of
-from postroad.errors import InvalidInput, QueueClosed, TurnEnded
+from postroad.errors import EntryEnded, InvalidInput, QueueClosed
 from postroad.ports.mail_queue import MailQueue
 from support.sink import Sink
 from support.smtp_relay import relay_to
@@ -323,11 +323,11 @@ class MailQueueContract(_Fixtures):
         item = await consumer.next()
         await item.done()
 
-        with pytest.raises(TurnEnded):
+        with pytest.raises(EntryEnded):
             await item.done()
-        with pytest.raises(TurnEnded):
+        with pytest.raises(EntryEnded):
             await item.retry(SECOND)
-        with pytest.raises(TurnEnded):
+        with pytest.raises(EntryEnded):
             await item.reject("too late")
 
     async def test_leaving_the_loop_keeps_the_leases(
@@ -401,7 +401,7 @@ class MailQueueContract(_Fixtures):
 
 
 class RetryContract(_Fixtures):
-    """Turns: a mail that did not get through waits and comes again."""
+    """Entries: a mail that did not get through waits and comes again."""
 
     async def test_retried_mail_comes_again_after_its_delay(
         self, queue: MailQueue, consumer: Consumer
@@ -458,7 +458,7 @@ class RetryContract(_Fixtures):
         assert named not in str(refused.value)
         await item.retry(timedelta(0), remaining=("a@x.example", "c@z.example"))
         assert (await consumer.next()).mail.recipients == ("a@x.example", "c@z.example")
-        with pytest.raises(TurnEnded):
+        with pytest.raises(EntryEnded):
             await item.retry(timedelta(0), remaining=(named,))
 
     async def test_recorded_recipients_are_not_retried(

@@ -11,7 +11,7 @@ import pytest
 import servers
 from contract.blobs_contract import BlobsContract
 from postroad.adapters.memory.blobs import Bucket, MemoryBlobs
-from postroad.adapters.memory.fault_injection import Gate
+from postroad.adapters.memory.fault_injection import FaultInjector
 from postroad.adapters.s3.access import Access
 from postroad.adapters.s3.blobs import S3Blobs
 from postroad.adapters.s3.store import Store
@@ -23,13 +23,13 @@ from support.servers import store_client
 class TestMemoryBlobs(BlobsContract):
     @pytest.fixture
     async def blobs(self) -> Blobs:
-        made = MemoryBlobs(Bucket(), Gate())
+        made = MemoryBlobs(Bucket(), FaultInjector())
         await made.create()
         return made
 
     @pytest.fixture
     def nowhere(self) -> Blobs:
-        return MemoryBlobs(Bucket(), Gate())
+        return MemoryBlobs(Bucket(), FaultInjector())
 
 
 def access(server: str = "S3", endpoint: str = "", secret_key: str = "") -> Access:

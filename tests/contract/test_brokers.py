@@ -9,7 +9,7 @@ import pytest
 import servers
 from contract.broker_contract import BrokerContract, Process
 from postroad.adapters.machine.clocks import MachineClock
-from postroad.adapters.memory.servers import MemoryServers, World
+from postroad.adapters.memory.servers import MemoryServers, MemoryWorld
 from postroad.adapters.rabbitmq.broker import RabbitMQ
 from postroad.domain.names import QueueName
 from postroad.errors import BrokerRefused
@@ -21,7 +21,7 @@ class TestMemoryBroker(BrokerContract):
 
     @pytest.fixture
     def process(self) -> Process:
-        world = World(MachineClock())
+        world = MemoryWorld(MachineClock())
         name = QueueName("test", servers.fresh())
         return lambda delivery_limit=20: MemoryServers(world).broker(
             name, delivery_limit=delivery_limit

@@ -26,19 +26,19 @@ from contract.manageable_mail_queue_contract import (
 from contract.queue_harness import Harness, letter, names
 from postroad import open_queue
 from postroad.adapters.disk.files import DiskFiles
-from postroad.adapters.memory.clock import ManualClock, SeededChance
+from postroad.adapters.memory.clock import ManualClock, SeededRandomness
 from postroad.embedded import wire
 from postroad.embedded.engine import Engine
-from postroad.embedded.free_space import Headroom
+from postroad.embedded.free_space import FreeSpace
 from postroad.embedded.layout import Layout, Options
 from postroad.embedded.limits import Limits
-from postroad.embedded.mail_queue import SpoolQueue
-from postroad.embedded.maintenance import Keeper
+from postroad.embedded.mail_queue import EmbeddedQueue
+from postroad.embedded.maintenance import Maintenance
 from postroad.embedded.opening import describe, open_store
-from postroad.embedded.receiver import Filler
-from postroad.embedded.spool_files import Contents
+from postroad.embedded.receiver import SpoolReceiver
+from postroad.embedded.spool_files import SpoolFiles
 from postroad.embedded.wire import Kind
-from postroad.errors import InvalidQueueURL, QueueNotFound, StoreDamaged, StoreFull, TurnLost
+from postroad.errors import EntryLost, InvalidQueueURL, QueueNotFound, StoreDamaged, StoreFull
 from postroad.ports.mail_queue import MailQueue
 
 T = TypeVar("T")
@@ -71,7 +71,7 @@ class EmbeddedHarness:
     def __init__(self, root: Path, options: Options = OPTIONS) -> None:
         self.clock, self.options = ManualClock(), options
         self._root = root
-        self._handles: list[SpoolQueue] = []
+        self._handles: list[EmbeddedQueue] = []
         self._names = 0
 
     async def open(self) -> MailQueue:
@@ -81,17 +81,17 @@ class EmbeddedHarness:
         self._names += 1
         return await self._open(f"other-{self._names}")
 
-    async def _open(self, name: str) -> SpoolQueue:
+    async def _open(self, name: str) -> EmbeddedQueue:
         root, files = self._root / name, DiskFiles()
         root.mkdir(exist_ok=True)
 
-        async def engine() -> tuple[Engine, Keeper]:
+        async def engine() -> tuple[Engine, Maintenance]:
             layout, options = describe(files, root, self.options, create=True)
-            chance = SeededChance(len(self._handles))
-            opened = Engine(files, layout, options, self.clock, chance, Inline(), Inline())
+            randomness = SeededRandomness(len(self._handles))
+            opened = Engine(files, layout, options, self.clock, randomness, Inline(), Inline())
             return opened, await open_store(opened)
 
-        handle = SpoolQueue(str(root), files, Layout(root, root), self.clock, engine)
+        handle = EmbeddedQueue(str(root), files, Layout(root, root), self.clock, engine)
         self._handles.append(handle)
         return await handle.open()
 
@@ -112,7 +112,7 @@ class EmbeddedHarness:
 class ClientHarness(EmbeddedHarness):
     """The same, when somebody else owns the stores."""
 
-    async def _open(self, name: str) -> SpoolQueue:
+    async def _open(self, name: str) -> EmbeddedQueue:
         await super()._open(name)
         return await super()._open(name)
 
@@ -120,19 +120,19 @@ class ClientHarness(EmbeddedHarness):
 class ReceiverHarness(EmbeddedHarness):
     """The same, when this handle stores the mails for whoever owns the stores."""
 
-    async def _open(self, name: str) -> SpoolQueue:
+    async def _open(self, name: str) -> EmbeddedQueue:
         await super()._open(name)
         root, files = self._root / name, DiskFiles()
         layout, options = describe(files, root, self.options, create=False)
-        limits = Limits(options, Headroom(files, layout, lambda: 0.0))
-        chance = SeededChance(len(self._handles))
-        filler = Filler(Contents(files, layout), limits, self.clock, chance, Inline())
-        handle = SpoolQueue(str(root), files, layout, self.clock, _never, filler)
+        limits = Limits(options, FreeSpace(files, layout, lambda: 0.0))
+        randomness = SeededRandomness(len(self._handles))
+        filler = SpoolReceiver(SpoolFiles(files, layout), limits, self.clock, randomness, Inline())
+        handle = EmbeddedQueue(str(root), files, layout, self.clock, _never, filler)
         self._handles.append(handle)
         return await handle.open()
 
 
-async def _never() -> tuple[Engine, Keeper]:
+async def _never() -> tuple[Engine, Maintenance]:
     raise AssertionError("who shares the owner's lock never becomes the owner")
 
 
@@ -223,9 +223,9 @@ async def test_item_of_an_owner_that_went_is_lost_and_its_mail_comes_again(tmp_p
     found = await anext(items)
 
     assert found.mail_id == lost.mail_id
-    with pytest.raises(TurnLost):
+    with pytest.raises(EntryLost):
         await lost.done()
-    with pytest.raises(TurnLost):
+    with pytest.raises(EntryLost):
         await lost.content()
     await found.done()
     assert (await client.size()).size == 0

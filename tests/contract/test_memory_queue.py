@@ -21,9 +21,9 @@ from contract.manageable_mail_queue_contract import (
 )
 from contract.queue_harness import Harness, VirtualTime, letter, names
 from postroad import open_queue
-from postroad.adapters.memory.clock import ManualClock, SeededChance
+from postroad.adapters.memory.clock import ManualClock, SeededRandomness
 from postroad.adapters.memory.configuration import FixedConfiguration
-from postroad.adapters.memory.servers import MemoryServers, World
+from postroad.adapters.memory.servers import MemoryServers, MemoryWorld
 from postroad.distributed.engine import Parts
 from postroad.distributed.mail_queue import DistributedQueue
 from postroad.domain.configuration import ViewConfiguration
@@ -39,7 +39,7 @@ class MemoryHarness(VirtualTime):
 
     def __init__(self) -> None:
         super().__init__(ManualClock())
-        self._world = World(self.clock)
+        self._world = MemoryWorld(self.clock)
         self._handles: list[DistributedQueue] = []
         self._names = 0
 
@@ -60,7 +60,7 @@ class MemoryHarness(VirtualTime):
             blobs=servers.blobs("bucket"),
             configuration=FixedConfiguration(CONFIGURATION),
             clock=self.clock,
-            chance=SeededChance(len(self._handles)),
+            randomness=SeededRandomness(len(self._handles)),
         )
         handle = await DistributedQueue.open(parts, create_missing=True)
         self._handles.append(handle)

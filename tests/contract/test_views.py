@@ -8,18 +8,18 @@ from dataclasses import replace
 import pytest
 
 import servers
-from contract.purge_watermark_contract import PurgeLineContract
+from contract.purge_watermark_contract import PurgeWatermarkContract
 from contract.view_contract import Spoil, ViewContract
 from postroad.adapters.cassandra import rows, statements
-from postroad.adapters.cassandra.cql import TURN
+from postroad.adapters.cassandra.cql import ENTRY
 from postroad.adapters.cassandra.session import Session, Statement
 from postroad.adapters.cassandra.statements import ROW_COLUMNS
 from postroad.adapters.cassandra.store import CassandraViewStore
 from postroad.adapters.machine.clocks import MachineClock
-from postroad.adapters.memory.servers import MemoryServers, World
+from postroad.adapters.memory.servers import MemoryServers, MemoryWorld
 from postroad.adapters.memory.tables import Tables
-from postroad.domain.entries import Ending, EndingKind, Mark, Turn
-from postroad.domain.slices import TurnKey
+from postroad.domain.entries import Ending, EndingKind, EnqueuedMail, Mark
+from postroad.domain.slices import EntryKey
 from postroad.ports.view import DeadLetter, ViewStore
 from support.keyspaces import keyspace
 
@@ -35,19 +35,19 @@ class SpoilMemory(Spoil):
     def __init__(self, tables: Tables) -> None:
         self._tables = tables
 
-    async def row(self, turn: Turn) -> None:
-        self._tables.undecodable.add(turn.key)
-        self._tables.expire_at[turn.key] = self._tables.clock.now() + self.LEFT
+    async def row(self, entry: EnqueuedMail) -> None:
+        self._tables.undecodable.add(entry.key)
+        self._tables.expire_at[entry.key] = self._tables.clock.now() + self.LEFT
 
-    async def stored(self, turn: Turn) -> object:
-        return self._tables.rows[turn.key]
+    async def stored(self, entry: EnqueuedMail) -> object:
+        return self._tables.rows[entry.key]
 
-    async def mark(self, key: TurnKey) -> None:
+    async def mark(self, key: EntryKey) -> None:
         at = self._tables.clock.now()
         self._tables.marks[key] = Mark(ending=Ending(EndingKind.UNKNOWN, at))
 
     async def letter(self, letter: DeadLetter) -> None:
-        spoilt = replace(letter, turn=None, is_decoded=False)
+        spoilt = replace(letter, entry=None, is_decoded=False)
         self._tables.letters[letter.enqueue_id] = spoilt
 
 
@@ -55,7 +55,7 @@ class SpoilCassandra(Spoil):
     """By statements of its own, in the tables of a keyspace."""
 
     ROW = Statement(f"{statements.INSERT_ROW.cql} USING TTL {round(Spoil.LEFT.total_seconds())}")
-    MARK = Statement(f"UPDATE {{keyspace}}.deleted_mails SET ending = ? WHERE {TURN} IF EXISTS")
+    MARK = Statement(f"UPDATE {{keyspace}}.deleted_mails SET ending = ? WHERE {ENTRY} IF EXISTS")
     LETTER = Statement(
         "UPDATE {keyspace}.dead_letters SET recipients = ?"
         " WHERE queue = ? AND month = ? AND enqueue_id = ?"
@@ -65,15 +65,15 @@ class SpoilCassandra(Spoil):
         self._session = session
         self._queue = queue
 
-    async def row(self, turn: Turn) -> None:
-        cells = dict(zip(ROW_COLUMNS, rows.turn_values(turn), strict=True)) | {"recipients": BELL}
+    async def row(self, entry: EnqueuedMail) -> None:
+        cells = dict(zip(ROW_COLUMNS, rows.entry_values(entry), strict=True)) | {"recipients": BELL}
         await self._session.execute(self.ROW, (self._queue, *cells.values()))
 
-    async def stored(self, turn: Turn) -> object:
-        place = rows.key_values(self._queue, turn.key)
+    async def stored(self, entry: EnqueuedMail) -> object:
+        place = rows.key_values(self._queue, entry.key)
         return await self._session.execute(statements.SELECT_AS_STORED, place)
 
-    async def mark(self, key: TurnKey) -> None:
+    async def mark(self, key: EntryKey) -> None:
         place = rows.key_values(self._queue, key)
         await self._session.execute(self.MARK, ("teleported", *place))
 
@@ -82,24 +82,24 @@ class SpoilCassandra(Spoil):
         await self._session.execute(self.LETTER, (BELL, *place))
 
 
-class TestMemoryView(ViewContract, PurgeLineContract):
+class TestMemoryView(ViewContract, PurgeWatermarkContract):
     """Over memory."""
 
     @pytest.fixture
-    def world(self) -> World:
-        return World(MachineClock())
+    def world(self) -> MemoryWorld:
+        return MemoryWorld(MachineClock())
 
     @pytest.fixture
-    def store(self, world: World) -> ViewStore:
+    def store(self, world: MemoryWorld) -> ViewStore:
         return MemoryServers(world).views()
 
     @pytest.fixture
-    def spoil(self, world: World, queue: str) -> Spoil:
+    def spoil(self, world: MemoryWorld, queue: str) -> Spoil:
         return SpoilMemory(world.tables(queue))
 
 
 @pytest.mark.needs("cassandra")
-class TestCassandraView(ViewContract, PurgeLineContract):
+class TestCassandraView(ViewContract, PurgeWatermarkContract):
     """Over a real Cassandra."""
 
     @pytest.fixture

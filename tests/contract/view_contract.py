@@ -16,15 +16,15 @@ from postroad.domain.entries import (
     Change,
     Ending,
     EndingKind,
+    EnqueuedMail,
     Mark,
     Traits,
-    Turn,
     UndecodableRow,
 )
 from postroad.domain.identifiers import LAST, id_at
 from postroad.domain.mail import DsnOptions, Envelope, Origin, Outcome, RecipientDsn
 from postroad.domain.ownership import Identity
-from postroad.domain.slices import Partition, TurnKey
+from postroad.domain.slices import EntryKey, Partition
 from postroad.ports.marks import Counts
 from postroad.ports.view import ClosedSlice, DeadLetter, Limits, Record, View, ViewStore
 
@@ -36,10 +36,10 @@ PARTITION = Partition(START, 1)
 NO_TRAITS = Traits(())
 
 
-def key(number: int, partition: Partition = PARTITION) -> TurnKey:
-    """The place of the turn with this number; numbers are in the order of ids."""
+def key(number: int, partition: Partition = PARTITION) -> EntryKey:
+    """The place of the entry with this number; numbers are in the order of ids."""
     identifier = id_at(partition.slice_start + timedelta(milliseconds=number), 0, number * 7919)
-    return TurnKey(partition.slice_start, partition.bucket_id, identifier)
+    return EntryKey(partition.slice_start, partition.bucket_id, identifier)
 
 
 async def time_of(view: View) -> datetime:
@@ -54,9 +54,9 @@ async def soon(view: View) -> datetime:
     return await time_of(view) + timedelta(seconds=1)
 
 
-def turn(number: int = 1, partition: Partition = PARTITION) -> Turn:
-    """A turn with as little in it as can be."""
-    return Turn(
+def entry(number: int = 1, partition: Partition = PARTITION) -> EnqueuedMail:
+    """An entry with as little in it as can be."""
+    return EnqueuedMail(
         key=key(number, partition),
         mail_id=UUID(int=number),
         envelope=Envelope("a@example.org", ("b@example.net",)),
@@ -68,7 +68,7 @@ def turn(number: int = 1, partition: Partition = PARTITION) -> Turn:
 
 
 FULL = replace(
-    turn(),
+    entry(),
     envelope=Envelope(
         sender="Jürgen@exämple.org",
         recipients=("b@example.net", "a@example.com", '"odd name"@example.net'),
@@ -101,7 +101,7 @@ REPLACED = Ending(
 )
 
 
-def followed(successor: TurnKey, previous: tuple[TurnKey, ...]) -> Ending:
+def followed(successor: EntryKey, previous: tuple[EntryKey, ...]) -> Ending:
     """Return the ending of a replacement whose successor is another one."""
     assert REPLACED.change is not None
     change = replace(REPLACED.change, previous=previous)
@@ -122,15 +122,15 @@ class Spoil(Protocol):
     LEFT: ClassVar[timedelta] = timedelta(hours=1)
     """How long a spoilt row still lives."""
 
-    async def row(self, turn: Turn) -> None:
+    async def row(self, entry: EnqueuedMail) -> None:
         """Let a row hold what no envelope can be, for `LEFT`."""
         ...
 
-    async def stored(self, turn: Turn) -> object:
+    async def stored(self, entry: EnqueuedMail) -> object:
         """Return what is really stored of a row."""
         ...
 
-    async def mark(self, key: TurnKey) -> None:
+    async def mark(self, key: EntryKey) -> None:
         """Let a mark hold an ending that no release knows."""
         ...
 
@@ -161,15 +161,17 @@ class ViewContract:
     @pytest.mark.parametrize(
         "wanted",
         [
-            turn(),
+            entry(),
             FULL,
-            replace(turn(), envelope=Envelope(None, ("postmaster",))),
-            replace(turn(), envelope=Envelope("a@b.c", ("b@c.d",), dsn=DsnOptions())),
-            replace(turn(), envelope=Envelope("a@b.c", ("b@c.d",), origin=Origin(host="mx"))),
+            replace(entry(), envelope=Envelope(None, ("postmaster",))),
+            replace(entry(), envelope=Envelope("a@b.c", ("b@c.d",), dsn=DsnOptions())),
+            replace(entry(), envelope=Envelope("a@b.c", ("b@c.d",), origin=Origin(host="mx"))),
         ],
         ids=["plain", "full", "null reverse-path", "DSN without values", "half an origin"],
     )
-    async def test_a_row_comes_back_as_it_was_inserted(self, view: View, wanted: Turn) -> None:
+    async def test_a_row_comes_back_as_it_was_inserted(
+        self, view: View, wanted: EnqueuedMail
+    ) -> None:
         await view.insert(wanted)
 
         assert await view.row(wanted.key) == wanted
@@ -181,15 +183,15 @@ class ViewContract:
         self, view: View, spoil: Spoil
     ) -> None:
         for number in (1, 2, 3):
-            await view.insert(turn(number))
-        await spoil.row(turn(2))
+            await view.insert(entry(number))
+        await spoil.row(entry(2))
 
         found = [each async for each in view.rows(PARTITION)]
 
-        assert [type(each) for each in found] == [Turn, UndecodableRow, Turn]
+        assert [type(each) for each in found] == [EnqueuedMail, UndecodableRow, EnqueuedMail]
         assert [each.key for each in found] == [key(1), key(2), key(3)]
         assert found[1] == await view.row(key(2))
-        assert found[1].mail_id == turn(2).mail_id
+        assert found[1].mail_id == entry(2).mail_id
 
     async def test_row_that_cannot_be_decoded_is_counted_and_its_bytes_are_known(
         self, view: View, spoil: Spoil
@@ -241,7 +243,8 @@ class ViewContract:
         self, view: View, spoil: Spoil
     ) -> None:
         letters = [
-            DeadLetter(each.enqueue_id, "2026-01", NOW, "no", each) for each in map(turn, (1, 2, 3))
+            DeadLetter(each.enqueue_id, "2026-01", NOW, "no", each)
+            for each in map(entry, (1, 2, 3))
         ]
         for letter in letters:
             await view.bury(letter)
@@ -250,7 +253,7 @@ class ViewContract:
         found = [each async for each in view.buried()]
 
         assert [each.is_decoded for each in found] == [True, False, True]
-        assert (found[1].enqueue_id, found[1].reason, found[1].turn) == (
+        assert (found[1].enqueue_id, found[1].reason, found[1].entry) == (
             letters[1].enqueue_id,
             "no",
             None,
@@ -264,7 +267,7 @@ class ViewContract:
         assert (await view.count_rows(PARTITION, NOW)).total == 1
 
     async def test_rows_come_in_the_order_of_their_ids_across_pages(self, view: View) -> None:
-        wanted = [turn(number) for number in range(1, 701)]
+        wanted = [entry(number) for number in range(1, 701)]
         await asyncio.gather(*(view.insert(each) for each in reversed(wanted)))
 
         assert [each async for each in view.rows(PARTITION)] == wanted
@@ -282,7 +285,7 @@ class ViewContract:
         recipients = tuple(f"recipient{number}@a-long-name.example" for number in range(3000))
         domains = tuple(f"destination{number}.example" for number in range(3000))
         wanted = [
-            replace(turn(number), envelope=Envelope("a@example.org", recipients))
+            replace(entry(number), envelope=Envelope("a@example.org", recipients))
             for number in range(1, 51)
         ]
 
@@ -296,22 +299,22 @@ class ViewContract:
 
     async def test_rows_can_be_continued_after_an_id(self, view: View) -> None:
         for number in range(1, 6):
-            await view.insert(turn(number))
+            await view.insert(entry(number))
 
         found = [each async for each in view.rows(PARTITION, after=key(3).enqueue_id)]
 
-        assert found == [turn(4), turn(5)]
+        assert found == [entry(4), entry(5)]
 
     async def test_a_partition_holds_its_own_rows_only(self, view: View) -> None:
         others = [Partition(START, 2), Partition(START + HOUR, 1)]
         for partition in (PARTITION, *others):
-            await view.insert(turn(1, partition))
+            await view.insert(entry(1, partition))
 
-        assert [each async for each in view.rows(PARTITION)] == [turn(1)]
+        assert [each async for each in view.rows(PARTITION)] == [entry(1)]
 
     async def test_queues_do_not_see_each_other(self, store: ViewStore, view: View) -> None:
         other = store.view(f"test.{servers.fresh()}")
-        await view.insert(turn())
+        await view.insert(entry())
         await view.mark_delivered(key(1), NOW, NO_TRAITS)
         await view.advance(browse_start=START)
 
@@ -327,20 +330,20 @@ class ViewContract:
             (4, NOW + HOUR, True),
             (5, None, True),
         ):
-            await view.insert(replace(turn(number), due_at=due_at, held=held))
+            await view.insert(replace(entry(number), due_at=due_at, held=held))
 
         assert await view.count_rows(PARTITION, NOW) == Counts(total=5, delayed=1, held=2)
         assert await view.count_rows(PARTITION, NOW + 2 * HOUR) == Counts(5, 0, 2)
         assert await view.count_rows(Partition(START, 7), NOW) == Counts(0, 0, 0)
 
     async def test_of_many_partitions_those_with_rows_are_named(self, view: View) -> None:
-        """Whatever became of their turns; and nothing but what was asked about."""
+        """Whatever became of their entries; and nothing but what was asked about."""
         starts = [START + number * HOUR for number in range(40)]
         wanted = {Partition(starts[0], 1), Partition(starts[7], 0), Partition(starts[7], 2)}
         others = {Partition(starts[8], 3), Partition(START + 40 * HOUR, 0)}
         for partition in wanted | others:
             for number in range(3):
-                await view.insert(turn(number, partition))
+                await view.insert(entry(number, partition))
         await view.mark_delivered(key(0, Partition(starts[0], 1)), NOW, NO_TRAITS)
 
         assert set(await view.occupied(starts, 3)) == wanted
@@ -350,21 +353,21 @@ class ViewContract:
 
     async def test_deleting_rows_empties_the_partition_only(self, view: View) -> None:
         other = Partition(START, 2)
-        await view.insert(turn(1))
-        await view.insert(turn(1, other))
+        await view.insert(entry(1))
+        await view.insert(entry(1, other))
         await view.mark_delivered(key(1), NOW, NO_TRAITS)
 
         await view.delete_rows(PARTITION, await soon(view))
         await view.delete_rows(PARTITION, await soon(view))
 
         assert [each async for each in view.rows(PARTITION)] == []
-        assert [each async for each in view.rows(other)] == [turn(1, other)]
+        assert [each async for each in view.rows(other)] == [entry(1, other)]
         assert await view.mark(key(1)) == Mark(delivered_at=NOW)
 
     # Marks
 
-    async def test_a_turn_without_an_end_has_no_mark(self, view: View) -> None:
-        await view.insert(turn())
+    async def test_an_entry_without_an_end_has_no_mark(self, view: View) -> None:
+        await view.insert(entry())
 
         assert await view.mark(key(1)) is None
 
@@ -418,7 +421,7 @@ class ViewContract:
         assert {found for found in answers if found is not None} == {winner}
         assert await view.mark(key(1)) == winner
 
-    async def test_a_delivered_turn_takes_no_ending(self, view: View) -> None:
+    async def test_a_delivered_entry_takes_no_ending(self, view: View) -> None:
         await view.mark_delivered(key(1), NOW, NO_TRAITS)
 
         assert await view.end(key(1), REMOVED, NO_TRAITS) == Mark(delivered_at=NOW)
@@ -587,12 +590,12 @@ class ViewContract:
 
         assert await view.count_marks(PARTITION, NOW) == Counts(total=4, delayed=1, held=1)
 
-    async def test_marks_of_withdrawn_turns_are_found_where_their_rows_are_not(
+    async def test_marks_of_withdrawn_entries_are_found_where_their_rows_are_not(
         self, view: View
     ) -> None:
         withdrawn = Ending(EndingKind.WITHDRAWN, NOW)
         later = Traits(("example.net",), NOW + HOUR, True)
-        await view.insert(turn(1))
+        await view.insert(entry(1))
         for number, ending in ((1, withdrawn), (2, withdrawn), (3, withdrawn), (4, REMOVED)):
             await view.end(key(number), ending, later)
 
@@ -620,7 +623,7 @@ class ViewContract:
 
     async def test_deleting_marks_empties_the_partition_only(self, view: View) -> None:
         elsewhere = key(1, Partition(START, 2))
-        await view.insert(turn())
+        await view.insert(entry())
         for each in (key(1), elsewhere):
             await view.mark_delivered(each, NOW, NO_TRAITS)
 
@@ -628,21 +631,21 @@ class ViewContract:
 
         assert await view.mark(key(1)) is None
         assert await view.mark(elsewhere) == Mark(delivered_at=NOW)
-        assert await view.row(key(1)) == turn()
+        assert await view.row(key(1)) == entry()
 
     # Claims and delivery records
 
     async def test_a_claim_has_one_owner_until_it_is_released(self, view: View) -> None:
-        turn_id, first, second = UUID(int=1), UUID(int=2), UUID(int=3)
+        entry_id, first, second = UUID(int=1), UUID(int=2), UUID(int=3)
 
-        assert await view.claim(turn_id, first, HOUR)
-        assert await view.claim(turn_id, first, HOUR)
-        assert not await view.claim(turn_id, second, HOUR)
-        await view.release_claim(turn_id, second)
-        assert not await view.claim(turn_id, second, HOUR)
-        await view.release_claim(turn_id, first)
-        await view.release_claim(turn_id, first)
-        assert await view.claim(turn_id, second, HOUR)
+        assert await view.claim(entry_id, first, HOUR)
+        assert await view.claim(entry_id, first, HOUR)
+        assert not await view.claim(entry_id, second, HOUR)
+        await view.release_claim(entry_id, second)
+        assert not await view.claim(entry_id, second, HOUR)
+        await view.release_claim(entry_id, first)
+        await view.release_claim(entry_id, first)
+        assert await view.claim(entry_id, second, HOUR)
 
     async def test_of_many_who_claim_at_once_one_has_it(self, view: View) -> None:
         owners = [UUID(int=number) for number in range(1, 9)]
@@ -754,44 +757,44 @@ class ViewContract:
         assert [each async for each in view.closed_slices(START)] == []
 
     async def test_rows_that_come_later_are_not_deleted(self, view: View) -> None:
-        await view.insert(turn(1))
+        await view.insert(entry(1))
         before = await time_of(view) - timedelta(minutes=1)
 
         await view.delete_rows(PARTITION, before)
-        assert await view.row(key(1)) == turn(1)
+        assert await view.row(key(1)) == entry(1)
 
         await view.delete_rows(PARTITION, await time_of(view) + timedelta(milliseconds=5))
         await asyncio.sleep(0.02)  # the view's clock goes on
-        await view.insert(turn(2))
+        await view.insert(entry(2))
         assert await view.row(key(1)) is None
-        assert await view.row(key(2)) == turn(2)
+        assert await view.row(key(2)) == entry(2)
 
     # Dead letters
 
     async def test_dead_letters_come_oldest_month_first(self, view: View) -> None:
         full = DeadLetter(FULL.enqueue_id, "2026-01", NOW, "550 no", FULL)
         unreadable = DeadLetter(key(2).enqueue_id, "2026-01", NOW, "unreadable", None, b"\xff\x00")
-        older = DeadLetter(key(3).enqueue_id, "2025-12", NOW, "too old", turn(3))
+        older = DeadLetter(key(3).enqueue_id, "2025-12", NOW, "too old", entry(3))
         for letter in (unreadable, full, older, full):
             await view.bury(letter)
 
         assert [each async for each in view.buried()] == [older, full, unreadable]
         assert await view.count_buried() == 3
 
-    async def test_a_dead_letter_remembers_the_turn_that_a_requeue_gives_it(
+    async def test_a_dead_letter_remembers_the_entry_that_a_requeue_gives_it(
         self, view: View
     ) -> None:
-        letter = DeadLetter(key(1).enqueue_id, "2026-01", NOW, "550 no", turn())
+        letter = DeadLetter(key(1).enqueue_id, "2026-01", NOW, "550 no", entry())
         await view.bury(letter)
 
         await view.bury(replace(letter, requeued_as=key(4)))
 
         assert [each async for each in view.buried()] == [replace(letter, requeued_as=key(4))]
 
-    async def test_a_dead_letter_keeps_the_message_of_its_new_turn_beside_its_own(
+    async def test_a_dead_letter_keeps_the_message_of_its_new_entry_beside_its_own(
         self, view: View
     ) -> None:
-        letter = DeadLetter(key(1).enqueue_id, "2026-01", NOW, "550 no", turn())
+        letter = DeadLetter(key(1).enqueue_id, "2026-01", NOW, "550 no", entry())
         await view.bury(letter)
         queued = replace(letter, requeued_as=key(4), body=b"the message")
 
@@ -800,7 +803,7 @@ class ViewContract:
         assert await view.letter("2026-01", key(1).enqueue_id) == queued
 
     async def test_a_letter_that_was_read_is_written_anew(self, view: View) -> None:
-        letter = DeadLetter(key(1).enqueue_id, "2026-01", NOW, "550 no", turn())
+        letter = DeadLetter(key(1).enqueue_id, "2026-01", NOW, "550 no", entry())
         await view.bury(letter)
 
         for changed in (key(4), key(5)):
@@ -813,7 +816,7 @@ class ViewContract:
     async def test_a_letter_that_was_written_since_it_was_read_is_not_written_anew(
         self, view: View
     ) -> None:
-        letter = DeadLetter(key(1).enqueue_id, "2026-01", NOW, "550 no", turn())
+        letter = DeadLetter(key(1).enqueue_id, "2026-01", NOW, "550 no", entry())
         await view.bury(letter)
         read = await view.letter("2026-01", key(1).enqueue_id)
         assert read is not None
@@ -827,7 +830,7 @@ class ViewContract:
     async def test_a_letter_that_was_deleted_since_it_was_read_stays_deleted(
         self, view: View, is_changed: bool
     ) -> None:
-        letter = DeadLetter(key(1).enqueue_id, "2026-01", NOW, "550 no", turn())
+        letter = DeadLetter(key(1).enqueue_id, "2026-01", NOW, "550 no", entry())
         await view.bury(letter)
         read = await view.letter("2026-01", key(1).enqueue_id)
         assert read is not None
@@ -840,7 +843,7 @@ class ViewContract:
         assert [each async for each in view.buried()] == []
 
     async def test_one_letter_is_found_by_its_month_and_id(self, view: View) -> None:
-        letter = DeadLetter(key(1).enqueue_id, "2026-01", NOW, "no", turn())
+        letter = DeadLetter(key(1).enqueue_id, "2026-01", NOW, "no", entry())
         await view.bury(letter)
 
         assert await view.letter("2026-01", key(1).enqueue_id) == letter
@@ -848,7 +851,7 @@ class ViewContract:
         assert await view.letter("2026-01", key(2).enqueue_id) is None
 
     async def test_an_unburied_letter_is_gone(self, view: View) -> None:
-        letter = DeadLetter(key(1).enqueue_id, "2026-01", NOW, "550 no", turn())
+        letter = DeadLetter(key(1).enqueue_id, "2026-01", NOW, "550 no", entry())
         await view.bury(letter)
 
         await view.unbury(letter)
@@ -861,7 +864,7 @@ class ViewContract:
         self, view: View
     ) -> None:
         """As a server brings it back that missed the deletion."""
-        letter = DeadLetter(key(1).enqueue_id, "2026-01", NOW, "550 no", turn())
+        letter = DeadLetter(key(1).enqueue_id, "2026-01", NOW, "550 no", entry())
         await view.bury(letter)
         await view.unbury(letter)
 
@@ -883,7 +886,7 @@ class ViewContract:
         assert await view.letter("2026-01", key(2).enqueue_id) == letter
 
     async def test_a_letter_that_was_not_read_is_not_written_anew(self, view: View) -> None:
-        letter = DeadLetter(key(1).enqueue_id, "2026-01", NOW, "550 no", turn())
+        letter = DeadLetter(key(1).enqueue_id, "2026-01", NOW, "550 no", entry())
         await view.bury(letter)
 
         with pytest.raises(ValueError, match="as `letter` returned it"):
@@ -938,12 +941,12 @@ RECORDS = {"b@example.net": Record("b@example.net", Outcome.delivered(), NOW)}
 
 async def _fill(view: View) -> None:
     for partition in (PARTITION, Partition(START + HOUR, 0)):
-        await view.insert(turn(1, partition))
+        await view.insert(entry(1, partition))
         await view.mark_delivered(key(1, partition), NOW, NO_TRAITS)
     await view.record(UUID(int=1), tuple(RECORDS.values()))
     await view.advance(browse_start=START, content_start=START)
     await view.close_slice(ClosedSlice(START, HOUR, {}))
-    await view.bury(DeadLetter(key(1).enqueue_id, "2026-01", NOW, "no", turn()))
+    await view.bury(DeadLetter(key(1).enqueue_id, "2026-01", NOW, "no", entry()))
 
 
 async def _census(view: View) -> tuple[object, ...]:

@@ -29,8 +29,8 @@ def fates_of(cut: int, count: int) -> Iterator[tuple[Fate, ...]]:
         yield tuple("whole" if each == chosen else "lost" for each in range(count))
         yield tuple("lost" if each == chosen else "whole" for each in range(count))
     for seed in range(3):
-        chance = random.Random(f"{cut} {seed}")
-        yield tuple(chance.choice(FATES) for _ in range(count))
+        randomness = random.Random(f"{cut} {seed}")
+        yield tuple(randomness.choice(FATES) for _ in range(count))
 
 
 def disks_after(journal: Journal, cut: int, most: int | None = None) -> list[Disk]:

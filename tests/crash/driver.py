@@ -29,7 +29,7 @@ import structlog
 from crash.world import Inline
 from postroad import Mail, Outcome
 from postroad.adapters.disk.files import DiskFiles
-from postroad.adapters.machine.clocks import MachineChance, MachineClock
+from postroad.adapters.machine.clocks import MachineClock, SystemRandomness
 from postroad.embedded import slots
 from postroad.embedded.engine import Engine
 from postroad.embedded.layout import Options
@@ -52,10 +52,10 @@ async def opened(root: Path) -> OwnedQueue:
     root.mkdir(exist_ok=True)
     layout, options = describe(files, root, OPTIONS, create=True)
     engine = Engine(
-        files, layout, options, MachineClock(), MachineChance(), Inline(), Inline()
+        files, layout, options, MachineClock(), SystemRandomness(), Inline(), Inline()
     )  # fmt: skip
     queue = OwnedQueue("driver", engine, await open_store(engine))
-    await queue.keeper.recovering
+    await queue.maintenance.recovering
     engine.check()
     return queue
 
@@ -108,7 +108,7 @@ async def _pass_mails(queue: OwnedQueue, prefix: str, note: Note) -> None:
         else:
             await item.retry(OPTIONS.steps[0])
         if number != 1:
-            await queue.keeper.checkpoint()
+            await queue.maintenance.checkpoint()
 
 
 def body(name: str) -> bytes:

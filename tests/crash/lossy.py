@@ -17,7 +17,7 @@ from pathlib import PurePath
 from typing import Literal, TypeVar
 
 from postroad.errors import PostroadError
-from postroad.ports.files import Room
+from postroad.ports.files import DiskSpace
 
 SECTOR = 512
 BLOCK = 4096
@@ -184,26 +184,26 @@ class Journal:
 
 def survivors(proven: Disk, pending: list[Step], fates: Sequence[Fate], seed: str) -> Disk:
     """Return the disk on which these changes, that nothing vouched for, met these fates."""
-    disk, chance = proven.copy(), random.Random(seed)
+    disk, randomness = proven.copy(), random.Random(seed)
     for step, fate in zip(pending, fates, strict=True):
         if fate == "whole":
             disk.apply(step)
         elif fate == "torn" and isinstance(step, Write):
-            for piece in _torn(step, chance):
+            for piece in _torn(step, randomness):
                 disk.apply(piece)
-        elif isinstance(step, Write) and chance.random() < 0.3:
+        elif isinstance(step, Write) and randomness.random() < 0.3:
             content = disk.inodes.setdefault(step.inode, Bytes())  # the length came, no byte
             content.length = max(content.length, step.offset + len(step.data))
     return disk
 
 
-def _torn(write: Write, chance: random.Random) -> Iterator[Write]:
+def _torn(write: Write, randomness: random.Random) -> Iterator[Write]:
     """Yield what is left of a write: some of its sectors, one of them cut at some byte."""
     start, end = write.offset, write.offset + len(write.data)
     edges = [start, *range((start // SECTOR + 1) * SECTOR, end, SECTOR), end]
     for first, last in itertools.pairwise(edges):
-        if chance.random() < 0.5:
-            stop = last if chance.random() < 0.5 else chance.randint(first, last)
+        if randomness.random() < 0.5:
+            stop = last if randomness.random() < 0.5 else randomness.randint(first, last)
             yield Write(write.inode, first, write.data[first - start : stop - start])
 
 
@@ -265,7 +265,7 @@ class LossyFiles:
         self.disk = disk or Disk()
         self.journal = Journal(self.disk.copy())
         self.calls = 0
-        self.free = Room(1 << 40, 1 << 30)
+        self.free = DiskSpace(1 << 40, 1 << 30)
         self.fail: dict[int, PostroadError] = {}
         self._inodes = max(self.disk.inodes, default=0)
 
@@ -326,7 +326,7 @@ class LossyFiles:
         self.ask("sync directory")
         self.do(SyncDirectory(path))
 
-    def room(self, path: PurePath) -> Room:
+    def room(self, path: PurePath) -> DiskSpace:
         return self.free
 
     def lock(self, path: PurePath) -> LossyLock | None:

@@ -22,15 +22,15 @@ from crash import driver
 from crash.world import Inline
 from postroad import Mail
 from postroad.adapters.disk.files import DiskFiles
-from postroad.adapters.machine.clocks import MachineChance, MachineClock
-from postroad.embedded.free_space import Headroom
+from postroad.adapters.machine.clocks import MachineClock, SystemRandomness
+from postroad.embedded.free_space import FreeSpace
 from postroad.embedded.layout import Layout
 from postroad.embedded.limits import Limits
-from postroad.embedded.mail_queue import SpoolQueue
+from postroad.embedded.mail_queue import EmbeddedQueue
 from postroad.embedded.opening import describe
-from postroad.embedded.receiver import Filler
+from postroad.embedded.receiver import SpoolReceiver
 from postroad.embedded.server import Server
-from postroad.embedded.spool_files import Contents
+from postroad.embedded.spool_files import SpoolFiles
 from postroad.errors import PostroadError, StoreFailed, StoreFull
 
 MAILS = 4
@@ -77,7 +77,7 @@ async def receive(folder: Path) -> None:
         note("lived", "-")
 
 
-async def _offered(queue: SpoolQueue, name: str, note: driver.Note) -> bool:
+async def _offered(queue: EmbeddedQueue, name: str, note: driver.Note) -> bool:
     """Offer a mail and note what the world sees of it. Return whether it was accepted."""
     note("offered", name)
     try:
@@ -91,17 +91,17 @@ async def _offered(queue: SpoolQueue, name: str, note: driver.Note) -> bool:
     return True
 
 
-def a_receiver(root: Path) -> SpoolQueue:
+def a_receiver(root: Path) -> EmbeddedQueue:
     """Return a queue that stores mails in this thread and announces them to the owner."""
     files, clock = DiskFiles(), MachineClock()
     layout, options = describe(files, root, driver.OPTIONS, create=False)
-    limits = Limits(options, Headroom(files, layout, lambda: clock.elapsed().total_seconds()))
-    filler = Filler(Contents(files, layout), limits, clock, MachineChance(), Inline())
+    limits = Limits(options, FreeSpace(files, layout, lambda: clock.elapsed().total_seconds()))
+    filler = SpoolReceiver(SpoolFiles(files, layout), limits, clock, SystemRandomness(), Inline())
 
     async def never() -> Any:
         raise AssertionError("a receiver owns nothing")
 
-    return SpoolQueue(str(root), files, layout, clock, never, filler)
+    return EmbeddedQueue(str(root), files, layout, clock, never, filler)
 
 
 if __name__ == "__main__":

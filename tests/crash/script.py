@@ -24,7 +24,7 @@ async def record(*phases: Phase) -> Journal:
     """Run some phases in one process, and return the journal."""
     files, clock = LossyFiles(), ManualClock()
     queue = await start(files, clock)
-    await queue.keeper.recovering
+    await queue.maintenance.recovering
     outside = Outside(files, queue)
     for phase in phases:
         await phase(outside, clock)
@@ -36,7 +36,7 @@ async def record_run() -> Journal:
     """Run everything, and return the journal."""
     files, clock = LossyFiles(), ManualClock()
     queue = await start(files, clock)
-    await queue.keeper.recovering
+    await queue.maintenance.recovering
     outside = Outside(files, queue)
     await first_mails(outside, clock)
     await queue.maintain()
@@ -44,7 +44,7 @@ async def record_run() -> Journal:
     await queue.close()  # to stop is to crash: nothing is written
 
     queue = await start(files, clock, seed=1)
-    await queue.keeper.recovering
+    await queue.maintenance.recovering
     outside = Outside(files, queue)
     await _second_process(outside, clock)
     await queue.close()
@@ -63,7 +63,7 @@ async def first_mails(outside: Outside, clock: ManualClock) -> None:
     await outside.enqueue("four")  # takes the file of `one`
     await outside.lease()
     await outside.retry("four", timedelta(0))
-    await outside.queue.keeper.checkpoint()
+    await outside.queue.maintenance.checkpoint()
     await outside.lease()
     await outside.transmit("four")
     await outside.done("four")
@@ -85,7 +85,7 @@ async def administration(outside: Outside, clock: ManualClock) -> None:
     await outside.items["busy"].done()
     await outside.reject("dead")
     await outside.change("hold", "slow")
-    await outside.queue.keeper.checkpoint()
+    await outside.queue.maintenance.checkpoint()
     await outside.enqueue("more")
     await outside.enqueue("again")
     await outside.change("flush", "late")
@@ -112,7 +112,7 @@ async def hurried(outside: Outside, clock: ManualClock) -> None:
     await asyncio.sleep(0)  # now all of them are announced, at once
     assert not lane.appends_to(old)
     assert not old.live
-    await outside.queue.keeper.checkpoint()
+    await outside.queue.maintenance.checkpoint()
     await asyncio.gather(*coming)
 
 
@@ -149,14 +149,14 @@ async def _second_process(outside: Outside, clock: ManualClock) -> None:
     assert names == {"more", "again", "late", "dead"}
     await outside.done("again")
     await outside.retry("more", HOUR)
-    await outside.queue.keeper.checkpoint()
+    await outside.queue.maintenance.checkpoint()
     await outside.change("release", "held")
     await outside.done("late")
     await outside.done("dead")
     for number in range(3):
         await outside.receive(f"new{number}")
         await outside.lease()
-    await outside.queue.keeper.checkpoint()
+    await outside.queue.maintenance.checkpoint()
     await crowd(outside, clock)
     await outside.queue.maintain()
     await clock.advance(2 * HOUR)
@@ -173,7 +173,7 @@ async def aging(outside: Outside, clock: ManualClock) -> None:
         await outside.lease()
     for name in list(outside.items):
         await outside.retry(name, HOUR)
-    await outside.queue.keeper.checkpoint()
+    await outside.queue.maintenance.checkpoint()
     await outside.enqueue("last")
 
 
@@ -181,7 +181,7 @@ async def changing_minds(outside: Outside, clock: ManualClock) -> None:
     """A retried mail is made due again at once, before anybody synced its lane."""
     for number in range(3):
         await outside.enqueue(f"mind{number}")
-    await outside.queue.keeper.checkpoint()
+    await outside.queue.maintenance.checkpoint()
     for number in range(3):
         await outside.lease()
         await outside.retry(f"mind{number}", HOUR)

@@ -22,7 +22,7 @@ ATTEMPT = 10 * MINUTE
 OPTIONS = Options(
     segment_bytes=MIB // 8, marks=512, checkpoint_every=timedelta(days=3650), pool_files=64
 )
-"""Segments small enough that days fill many, and upkeep when a test asks for it."""
+"""Segments small enough that days fill many, and maintenance when a test asks for it."""
 
 SLOW = 0.05
 """Share of the attempts that take so long."""
@@ -56,7 +56,7 @@ class Steady:
 
     def __init__(self, queue: OwnedQueue, clock: ManualClock, plan: RetryPlan) -> None:
         self.queue, self._clock, self._plan = queue, clock, plan
-        self._chance = random.Random(72)
+        self._randomness = random.Random(72)
         self._consumer = queue.consumer(10_000)
         self._slow: list[tuple[timedelta, SpoolItem]] = []
         self.started = 0
@@ -65,7 +65,7 @@ class Steady:
         """Let minutes pass; yield after each."""
         for minute in range(count):
             for _ in range(mails_a_minute):
-                fate = self._chance.random()
+                fate = self._randomness.random()
                 kind = "never" if fate < GIVEN_UP else "later" if fate < 0.4 else "now"
                 await self.queue.enqueue(letter(kind, content=b"Subject: x\r\n\r\n"))
             await self._attempt_all()
@@ -75,11 +75,11 @@ class Steady:
     async def _attempt_all(self) -> None:
         """Begin an attempt for whatever is due, and end those that have taken long enough."""
         engine, now = self.queue.engine, self._clock.elapsed()
-        while (entry := engine.runners.take(engine.elapsed())) is not None:
-            engine.runners.give_back(entry)
+        while (entry := engine.ready_queues.take(engine.elapsed())) is not None:
+            engine.ready_queues.give_back(entry)
             item = await self._consumer.next()
             self.started += 1
-            if self._chance.random() < SLOW:
+            if self._randomness.random() < SLOW:
                 self._slow.append((now + ATTEMPT, item))
             else:
                 await self._end(item)
@@ -88,10 +88,10 @@ class Steady:
 
     async def _end(self, item: SpoolItem) -> None:
         is_away = item.mail.name == "never" or (
-            item.mail.name == "later" and self._chance.random() < 0.6
+            item.mail.name == "later" and self._randomness.random() < 0.6
         )
         if is_away and self._clock.now() - item.accepted_at < self._plan.max_age:
-            await item.retry(self._plan.delay(item.attempt, self._chance.random()))
+            await item.retry(self._plan.delay(item.attempt, self._randomness.random()))
         else:
             await item.done()
 
@@ -100,5 +100,5 @@ async def steady(plan: RetryPlan, options: Options) -> tuple[ForgetfulFiles, Own
     """Open a store for days of steady load."""
     files, clock = ForgetfulFiles(), ManualClock()
     queue = await start(files, clock, options=options)
-    await queue.keeper.recovering
+    await queue.maintenance.recovering
     return files, queue, Steady(queue, clock, plan)

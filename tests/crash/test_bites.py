@@ -22,7 +22,7 @@ from postroad.embedded import enqueue, frames, leases, maintenance, spool_files
 from postroad.embedded.engine import Engine
 from postroad.embedded.lanes import LaneLog
 from postroad.embedded.layout import NEW
-from postroad.embedded.maintenance import Keeper, Moment
+from postroad.embedded.maintenance import CheckpointState, Maintenance
 from postroad.embedded.owner import OwnedQueue
 from postroad.embedded.records import Delivery
 from postroad.embedded.spool_files import Filling
@@ -73,16 +73,16 @@ async def test_amb_4_marks_wait_for_the_sync_of_a_checkpoint(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Undone: a checkpoint writes its marks before it syncs the lanes."""
-    honest = Keeper._moment
+    honest = Maintenance._moment
 
-    def hasty(self: Keeper) -> Moment | None:
+    def hasty(self: Maintenance) -> CheckpointState | None:
         moment = honest(self)
         for segment, numbers in moment.marks.items() if moment else ():
             if segment.file is not None:
                 segment.write_marks(numbers)
         return moment
 
-    monkeypatch.setattr(Keeper, "_moment", hasty)
+    monkeypatch.setattr(Maintenance, "_moment", hasty)
 
     assert "P1" in await broken(aging)
 
@@ -107,9 +107,9 @@ async def test_amb_6_segments_go_only_behind_a_completed_checkpoint(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Undone: segments are removed before the checkpoint is written."""
-    honest = Keeper._write
+    honest = Maintenance._write
 
-    def removed_first(self: Keeper, moment: Moment) -> None:
+    def removed_first(self: Maintenance, moment: CheckpointState) -> None:
         for lane, state in moment.checkpoint.lanes.items():
             for segment in self._engine.lanes[lane].segments:
                 if segment.sequence < state.first_sequence:
@@ -118,7 +118,7 @@ async def test_amb_6_segments_go_only_behind_a_completed_checkpoint(
         self._engine.files.sync_directory(self._engine.layout.log)
         honest(self, moment)
 
-    monkeypatch.setattr(Keeper, "_write", removed_first)
+    monkeypatch.setattr(Maintenance, "_write", removed_first)
 
     assert "missing" in await broken(aging)
 
@@ -126,7 +126,7 @@ async def test_amb_6_segments_go_only_behind_a_completed_checkpoint(
 async def test_amb_6_a_segment_stays_while_it_may_hold_what_the_index_does_not_know_yet(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Undone: only turns that are durable count."""
+    """Undone: only entries that are durable count."""
     honest = maintenance._first_needed
 
     def hasty(lane: LaneLog, scan_from: int | None) -> int:
@@ -229,13 +229,13 @@ async def test_nobody_owns_the_store_while_a_receiver_of_the_owner_before_lives(
     this receiver writes late goes into the file of another mail."""
     files, clock = LossyFiles(), ManualClock()
     queue = await start(files, clock)
-    await queue.keeper.recovering
+    await queue.maintenance.recovering
     late = Outside(files, queue)
     await late.receive("early")
     await queue.close()
 
     queue = await start(files, clock, seed=1)
-    await queue.keeper.recovering
+    await queue.maintenance.recovering
     outside = Outside(files, queue)
     for number in range(OPTIONS.pool_files):
         await outside.enqueue(f"next{number}")
@@ -251,7 +251,7 @@ async def test_a_delivery_is_recorded_when_it_is_synced(monkeypatch: pytest.Monk
     """Undone: `record` returns when its record is appended."""
 
     async def impatient(engine: Engine, waiting: Any, kind: Any, numbers: Any, text: str) -> None:
-        engine.append(NEW, Delivery(waiting.mail_id, waiting.turn, kind, numbers, text))
+        engine.append(NEW, Delivery(waiting.mail_id, waiting.entry_number, kind, numbers, text))
 
     monkeypatch.setattr(leases, "deliver", impatient)
 
@@ -261,7 +261,7 @@ async def test_a_delivery_is_recorded_when_it_is_synced(monkeypatch: pytest.Monk
 async def test_r1_nothing_refers_to_what_could_still_vanish(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Undone: a turn is started, or changed, before its envelope is durable."""
+    """Undone: an entry is started, or changed, before its envelope is durable."""
 
     async def trusting(self: Engine, entry: Any) -> None:
         pass

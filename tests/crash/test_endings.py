@@ -17,7 +17,7 @@ async def test_the_file_of_a_mail_that_failed_waits_for_its_end() -> None:
     next mail waits in another lane, whose syncs say nothing of the FINISH."""
     files = LossyFiles()
     queue = await start(files)
-    await queue.keeper.recovering
+    await queue.maintenance.recovering
     outside = Outside(files, queue)
     await outside.enqueue("bad")
     item = await outside.lease()
@@ -27,7 +27,7 @@ async def test_the_file_of_a_mail_that_failed_waits_for_its_end() -> None:
     while queue.engine.slots._cleaning is not None:
         await asyncio.sleep(0)
     await outside.enqueue("next", delay=MINUTE)
-    await queue.keeper.checkpoint()
+    await queue.maintenance.checkpoint()
     await queue.close()
 
     assert await check_cuts(files.journal) > 50

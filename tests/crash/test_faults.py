@@ -17,7 +17,7 @@ from crash.world import Outside, check, opened, start
 from postroad.adapters.memory.clock import ManualClock
 from postroad.embedded.lanes import LaneLog
 from postroad.errors import PostroadError, StoreFailed, StoreFull
-from postroad.ports.files import Room
+from postroad.ports.files import DiskSpace
 
 SECOND = timedelta(seconds=1)
 ERRORS = {
@@ -31,7 +31,7 @@ async def run_with_fault(call: int, error: PostroadError, phase: Phase) -> tuple
     """Run a phase whose n-th call to the disk fails; return the disk, and whether all went well."""
     files, clock = LossyFiles(), ManualClock()
     queue = await start(files, clock)
-    await queue.keeper.recovering
+    await queue.maintenance.recovering
     files.fail[files.calls + call] = error
     try:
         await phase(Outside(files, queue), clock)
@@ -63,10 +63,10 @@ async def test_a_call_that_fails_never_loses_what_was_promised(
 async def test_full_disk_is_refused_before_anything_is_written() -> None:
     files, clock = LossyFiles(), ManualClock()
     queue = await start(files, clock)
-    await queue.keeper.recovering
+    await queue.maintenance.recovering
     outside = Outside(files, queue)
     await outside.enqueue("fits")
-    for room in (Room(1 << 20, 1 << 20), Room(1 << 40, 10)):
+    for room in (DiskSpace(1 << 20, 1 << 20), DiskSpace(1 << 40, 10)):
         files.free = room
         await clock.advance(SECOND)
         before = [step for step in files.journal.steps if not isinstance(step, Event)]
@@ -76,7 +76,7 @@ async def test_full_disk_is_refused_before_anything_is_written() -> None:
 
         assert refused.value.transient
         assert [step for step in files.journal.steps if not isinstance(step, Event)] == before
-    files.free = Room(1 << 40, None)
+    files.free = DiskSpace(1 << 40, None)
     await clock.advance(SECOND)
     await outside.enqueue("again")
     assert (await queue.size()).size == 2
@@ -90,7 +90,7 @@ async def test_a_flight_that_fails_as_nobody_foresaw_stops_the_store(
     """What it had taken is in no file: nobody may be told that it is durable, then or later."""
     files = LossyFiles()
     queue = await start(files)
-    await queue.keeper.recovering
+    await queue.maintenance.recovering
     outside, write = Outside(files, queue), LaneLog._write
 
     def fail(*_: object) -> None:

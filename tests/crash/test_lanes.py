@@ -81,7 +81,7 @@ async def fill(outside: Outside, clock: ManualClock) -> dict[str, timedelta]:
         await outside.retry(f"retried{number}", delay)
         await outside.enqueue(f"new{number}", delay=delay)
         if number == 3:
-            await outside.queue.keeper.checkpoint()
+            await outside.queue.maintenance.checkpoint()
     return due
 
 
@@ -104,17 +104,17 @@ async def test_each_lane_hands_out_in_the_order_of_due_times(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Retries at random times, spread as the worker spreads them."""
-    clock, chance, plan = ManualClock(), random.Random(4), RetryPlan(BEFORE)
+    clock, randomness, plan = ManualClock(), random.Random(4), RetryPlan(BEFORE)
     queue = await start(LossyFiles(), clock, options=with_steps(*BEFORE))
-    await queue.keeper.recovering
+    await queue.maintenance.recovering
     consumer, due = queue.consumer(1000), dict[str, timedelta]()
     for number in range(120):
         await queue.enqueue(letter(f"{number}"))
         item = await consumer.next()
-        delay = plan.delay(number % 3, chance.random())
+        delay = plan.delay(number % 3, randomness.random())
         due[f"{number}"] = clock.elapsed() + delay
         await item.retry(delay)
-        clock.jump(chance.random() * SECOND / 4)
+        clock.jump(randomness.random() * SECOND / 4)
     by_lane: dict[int, list[str]] = {}
     honest = leases.start
 
@@ -138,9 +138,9 @@ async def test_other_lanes_at_the_next_start_make_no_mail_early_late_or_lost(
 ) -> None:
     files, clock = LossyFiles(), ManualClock()
     queue = await start(files, clock, options=with_steps(*BEFORE))
-    await queue.keeper.recovering
+    await queue.maintenance.recovering
     due = await fill(Outside(files, queue), clock)
-    await queue.keeper.checkpoint()
+    await queue.maintenance.checkpoint()
     await queue.close()
 
     options = with_steps(*after)
@@ -150,7 +150,7 @@ async def test_other_lanes_at_the_next_start_make_no_mail_early_late_or_lost(
             item = await next_in_time(consumer, clock)
             came[item.mail.name or ""] = clock.elapsed()
             await item.done()
-        await queue.keeper.checkpoint()
+        await queue.maintenance.checkpoint()
 
         assert (await queue.size()).size == 0
         assert lanes_on(again.disk) <= {"new"}, "a lane that nobody needs has no files"
@@ -162,18 +162,18 @@ async def test_other_lanes_at_the_next_start_make_no_mail_early_late_or_lost(
 async def test_a_lane_that_ran_empty_is_written_again() -> None:
     files, clock = LossyFiles(), ManualClock()
     queue = await start(files, clock)
-    await queue.keeper.recovering
+    await queue.maintenance.recovering
     outside = Outside(files, queue)
     live = []
     for name in ("first", "second"):
         await outside.enqueue(name, delay=MINUTE)
-        await queue.keeper.checkpoint()
+        await queue.maintenance.checkpoint()
         live.append(live_by_lane(queue))
         if name == "first":
             await clock.advance(MINUTE)
             await outside.lease()
             await outside.done("first")
-            await queue.keeper.checkpoint()
+            await queue.maintenance.checkpoint()
             live.append(live_by_lane(queue))
     await queue.close()
 
@@ -188,7 +188,7 @@ async def test_every_cut_recovers_into_other_lanes_and_back(after: tuple[timedel
     """P1 to P4, when the power goes while one set of lanes is written and again in the next."""
     files, clock = LossyFiles(), ManualClock()
     queue = await start(files, clock, options=with_steps(*BEFORE))
-    await queue.keeper.recovering
+    await queue.maintenance.recovering
     await fill(Outside(files, queue), clock)
     await queue.close()
 
@@ -217,7 +217,7 @@ async def drained(name: str) -> tuple[LossyFiles, ManualClock]:
     """Let a mail pass through the lane of a minute, and stop."""
     files, clock = LossyFiles(), ManualClock()
     queue = await start(files, clock)
-    await queue.keeper.recovering
+    await queue.maintenance.recovering
     outside = Outside(files, queue)
     await outside.enqueue(name, delay=MINUTE)
     await clock.advance(MINUTE)
@@ -248,7 +248,7 @@ async def test_a_lane_that_drained_brings_nothing_back_by_the_name_of_an_old_seg
 async def restarted(disk: Disk) -> LossyFiles:
     """Start on a disk, take a checkpoint, and stop."""
     async with opened(disk, seed=2) as (files, queue):
-        await queue.keeper.checkpoint()
+        await queue.maintenance.checkpoint()
     return files
 
 

@@ -52,7 +52,7 @@ class CrashingStore(RuleBasedStateMachine):
         async def begin() -> None:
             self.files = LossyFiles(disk)
             self.queue = await start(self.files, self.clock, seed=self.lives)
-            await self.queue.keeper.recovering
+            await self.queue.maintenance.recovering
             self.queue.engine.check()
             await check(self.queue, self.seen)
             self.outside = Outside(self.files, self.queue)
@@ -72,10 +72,10 @@ class CrashingStore(RuleBasedStateMachine):
         async def take() -> None:
             engine = self.queue.engine
             for _ in range(most):
-                entry = engine.runners.take(engine.elapsed())
+                entry = engine.ready_queues.take(engine.elapsed())
                 if entry is None:
                     return
-                engine.runners.give_back(entry)
+                engine.ready_queues.give_back(entry)
                 await self.outside.lease()
 
         self.run(take())
@@ -104,7 +104,7 @@ class CrashingStore(RuleBasedStateMachine):
 
     @rule()
     def keep(self) -> None:
-        self.run(self.queue.keeper.round())
+        self.run(self.queue.maintenance.round())
 
     @rule(minutes=st.sampled_from([1, 61]))
     def wait(self, minutes: int) -> None:
@@ -148,7 +148,7 @@ async def test_the_model_itself_knows_a_broken_promise() -> None:
     """A model that accepts everything would prove nothing."""
     files = LossyFiles()
     queue = await start(files)
-    await queue.keeper.recovering
+    await queue.maintenance.recovering
     events = [Event("offered", "lost", ("a@example.net",)), Event("accepted", "lost")]
 
     with pytest.raises(Broken, match="P1"):

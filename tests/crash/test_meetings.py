@@ -1,4 +1,4 @@
-"""A mail that gets another turn while somebody looks at it, or changes it, is not missed."""
+"""A mail that gets another entry while somebody looks at it, or changes it, is not missed."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ async def queue() -> OwnedQueue:
     """A queue with one mail, whose consumer retries it at the moment in which somebody reads it."""
     files = LossyFiles()
     queue = await start(files)
-    await queue.keeper.recovering
+    await queue.maintenance.recovering
     outside = Outside(files, queue)
     await outside.enqueue("mail")
     await outside.lease()

@@ -97,17 +97,17 @@ async def test_rebuild_believes_what_the_old_log_still_says(root: Path) -> None:
 async def test_every_flipped_bit_of_the_log_is_found_or_harmless(root: Path) -> None:
     """One bit at a time: either the damage is reported, or all mails are there as before."""
     expected = [record for record in dump_directory(root) if record["record"] == "envelope"]
-    chance, reported = random.Random(6), 0
+    randomness, reported = random.Random(6), 0
     for segment in (root / "log").iterdir():
         whole = segment.read_bytes()
         end = max(whole.rfind(b"PRf1") + 600, 64)
         first = whole.index(b"PRf1")
         for _ in range(40):
             data = bytearray(whole)
-            at = chance.choice([chance.randrange(64), chance.randrange(first, end)])
+            at = randomness.choice([randomness.randrange(64), randomness.randrange(first, end)])
             if at >= len(data):
                 continue
-            data[at] ^= 1 << chance.randrange(8)
+            data[at] ^= 1 << randomness.randrange(8)
             segment.write_bytes(data)
 
             if verify_directory(root).damage:

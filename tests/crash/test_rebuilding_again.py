@@ -12,7 +12,7 @@ import pytest
 from crash.cuts import disks_after
 from crash.lossy import Bytes, Disk, LossyFile, LossyFiles
 from crash.world import OPTIONS, ROOT, Inline, Outside, opened, start
-from postroad.adapters.memory.clock import ManualClock, SeededChance
+from postroad.adapters.memory.clock import ManualClock, SeededRandomness
 from postroad.embedded.engine import Engine
 from postroad.embedded.layout import Layout
 from postroad.embedded.opening import describe
@@ -32,7 +32,7 @@ async def rebuilt(files: LossyFiles) -> Rebuilt:
     """Rebuild the store on a disk."""
     layout, options = describe(files, ROOT, OPTIONS, create=False)
     engine = Engine(
-        files, layout, options, ManualClock(), SeededChance(5), Inline(), Inline()
+        files, layout, options, ManualClock(), SeededRandomness(5), Inline(), Inline()
     )  # fmt: skip
     try:
         return await rebuild(engine)
@@ -79,7 +79,7 @@ async def forget(outside: Outside) -> None:
     for number in range(12):
         await outside.enqueue(f"passing{number}")
         await end(outside, f"passing{number}")
-    await outside.queue.keeper.checkpoint()
+    await outside.queue.maintenance.checkpoint()
 
 
 async def slot_of(queue: OwnedQueue, name: str) -> int:
@@ -94,7 +94,7 @@ async def an_envelope_that_outlived_its_finish(files: LossyFiles, heir: str | No
     """Make a store whose log still has the first ENVELOPE of "ended", for the sake of "stays", but
     not its FINISH. Its slot, which is returned, went to the mail `heir`, or is free."""
     queue = await start(files, options=POOLED)
-    await queue.keeper.recovering
+    await queue.maintenance.recovering
     outside = Outside(files, queue)
     await outside.enqueue("ended", delay=HOUR)
     await outside.enqueue("stays", delay=HOUR)
@@ -107,7 +107,7 @@ async def an_envelope_that_outlived_its_finish(files: LossyFiles, heir: str | No
         free.append(free.pop(free.index(slot)))
         await outside.enqueue(heir)
         assert await slot_of(queue, heir) == slot
-    await queue.keeper.checkpoint()
+    await queue.maintenance.checkpoint()
     await queue.close()
     return slot
 
@@ -174,7 +174,7 @@ async def test_a_mail_that_was_held_and_released_is_not_held_again() -> None:
         await outside.change("hold", "waits")
         await outside.retry("waits", HOUR)
         await outside.change("release", "waits")
-        await queue.keeper.checkpoint()
+        await queue.maintenance.checkpoint()
     files = LossyFiles(without_checkpoint(files.disk))
 
     await rebuilt(files)

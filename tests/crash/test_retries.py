@@ -23,9 +23,9 @@ def syncs(files: LossyFiles) -> int:
 
 
 async def retried(files: LossyFiles, clock: ManualClock) -> OwnedQueue:
-    """Give a mail of three another turn: one was delivered, one is kept, one is left out."""
+    """Give a mail of three another entry: one was delivered, one is kept, one is left out."""
     queue = await start(files, clock)
-    await queue.keeper.recovering
+    await queue.maintenance.recovering
     outside = Outside(files, queue)
     await outside.enqueue("mail", 3)
     await outside.lease()
@@ -38,7 +38,7 @@ async def retried(files: LossyFiles, clock: ManualClock) -> OwnedQueue:
 async def test_a_retry_waits_for_no_sync_unless_it_leaves_somebody_out() -> None:
     files, clock = LossyFiles(), ManualClock()
     queue = await start(files, clock)
-    await queue.keeper.recovering
+    await queue.maintenance.recovering
     outside = Outside(files, queue)
     for name in ("all", "some"):
         await outside.enqueue(name, 2)
@@ -56,7 +56,7 @@ async def test_after_a_retry_a_cut_may_forget_the_delay_and_nothing_else() -> No
     files, clock = LossyFiles(), ManualClock()
     queue = await retried(files, clock)
     begun = len(files.journal.steps)
-    await queue.keeper.checkpoint()
+    await queue.maintenance.checkpoint()
     await queue.close()
 
     found = set()

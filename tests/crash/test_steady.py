@@ -23,8 +23,8 @@ LONGEST = max(PLAN.lanes) * (1 + PLAN.spread) + ATTEMPT + MINUTE
 async def oldest(queue: OwnedQueue) -> timedelta:
     """Return the age of the oldest record that is still needed."""
     engine = queue.engine
-    turns = [await engine.reader.read(entry) for entry in engine.index.walk()]
-    begun = min((turn.enqueued_us for turn in turns), default=engine.now_us())
+    entries = [await engine.reader.read(entry) for entry in engine.index.walk()]
+    begun = min((entry_number.enqueued_us for entry_number in entries), default=engine.now_us())
     return timedelta(microseconds=engine.now_us() - begun)
 
 
@@ -33,7 +33,7 @@ async def test_72_hours_leave_a_log_as_small_as_what_waits_and_nothing_old_in_it
     sizes, oldest_seen = dict[int, int](), timedelta(0)
     async for minute in load.minutes(72 * 60, mails_a_minute=1):
         if minute % 15 == 0:
-            await queue.keeper.round()
+            await queue.maintenance.round()
         if minute % 60 == 0:
             sizes[minute // 60] = files.bytes_in("log")
             oldest_seen = max(oldest_seen, await oldest(queue))

@@ -32,7 +32,7 @@ from postroad.bootstrap.embedded_store import dump_directory, rebuild_directory,
 from postroad.cli import main
 from postroad.embedded.layout import Layout
 from postroad.embedded.records import ENVELOPE, FINISH
-from postroad.embedded.spool_files import Contents
+from postroad.embedded.spool_files import SpoolFiles
 from postroad.errors import StoreDamaged
 
 Accident = Callable[[Path], None]
@@ -177,7 +177,7 @@ async def test_who_was_kept_back_is_held_though_the_envelope_cannot_be_read(
 async def test_a_spool_file_whose_envelope_is_none_is_named_and_kept(root: Path) -> None:
     (waits,) = [each for each in dump_directory(root) if each.get("name") == "waits"]
     layout, slot = Layout(root, root / "mail"), waits["slot"]
-    contents = Contents(DiskFiles(), layout)
+    contents = SpoolFiles(DiskFiles(), layout)
     found = contents.verify(slot)
     assert found is not None
     contents.store(slot, found[0].mail_id, b"content", b"[]", 1)

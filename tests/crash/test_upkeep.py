@@ -18,7 +18,7 @@ from postroad.errors import StoreFailed
 
 T = TypeVar("T")
 STEPS = 12
-"""More turns of the event loop than a round of upkeep takes."""
+"""More entries of the event loop than a round of maintenance takes."""
 
 
 class Held(Inline):
@@ -41,7 +41,7 @@ class Held(Inline):
 async def with_an_ended_turn(files: LossyFiles) -> OwnedQueue:
     """Open a store in which one mail ended since the last checkpoint, and one keeps its segment."""
     queue = await start(files)
-    await queue.keeper.recovering
+    await queue.maintenance.recovering
     outside = Outside(files, queue)
     await outside.enqueue("ended")
     await outside.lease()
@@ -51,7 +51,7 @@ async def with_an_ended_turn(files: LossyFiles) -> OwnedQueue:
 
 
 @pytest.mark.parametrize("steps", range(STEPS))
-async def test_who_asked_for_upkeep_and_left_brings_nothing_back(steps: int) -> None:
+async def test_who_asked_for_maintenance_and_left_brings_nothing_back(steps: int) -> None:
     files = LossyFiles()
     queue = await with_an_ended_turn(files)
     asked = asyncio.ensure_future(queue.maintain())
@@ -60,7 +60,7 @@ async def test_who_asked_for_upkeep_and_left_brings_nothing_back(steps: int) -> 
     asked.cancel()
     await asyncio.wait({asked})
 
-    await queue.keeper.checkpoint()
+    await queue.maintenance.checkpoint()
     await queue.close()
 
     async with opened(files.disk, seed=1) as (_, queue):
@@ -108,7 +108,7 @@ async def test_a_checkpoint_that_fails_stops_the_store_whoever_asked_for_it() ->
 
 
 async def calls_of_a_round() -> int:
-    """Return how often the disk is asked for something in a round of upkeep."""
+    """Return how often the disk is asked for something in a round of maintenance."""
     files = LossyFiles()
     queue = await with_an_ended_turn(files)
     before = files.calls

@@ -11,7 +11,7 @@ from pathlib import PurePosixPath
 from typing import TypeVar, cast
 
 from crash.lossy import Disk, Event, LossyFiles
-from postroad.adapters.memory.clock import ManualClock, SeededChance
+from postroad.adapters.memory.clock import ManualClock, SeededRandomness
 from postroad.domain.mail import Mail, Outcome
 from postroad.domain.selection import Selector
 from postroad.embedded.connection import Connection
@@ -20,9 +20,9 @@ from postroad.embedded.items import SpoolItem
 from postroad.embedded.layout import Options
 from postroad.embedded.opening import describe, open_store
 from postroad.embedded.owner import OwnedQueue
-from postroad.embedded.receiver import Filler
+from postroad.embedded.receiver import SpoolReceiver
 from postroad.embedded.serving import MOST_LENT
-from postroad.embedded.spool_files import Contents
+from postroad.embedded.spool_files import SpoolFiles
 from postroad.errors import BlobMissing
 
 T = TypeVar("T")
@@ -61,10 +61,10 @@ async def start(
     """Open the store on a disk."""
     layout, options = describe(files, ROOT, options, create=True)
     engine = Engine(
-        files, layout, options, clock or ManualClock(), SeededChance(seed), Inline(), Inline()
+        files, layout, options, clock or ManualClock(), SeededRandomness(seed), Inline(), Inline()
     )
-    keeper = await open_store(engine)
-    return OwnedQueue("crash", engine, keeper)
+    maintenance = await open_store(engine)
+    return OwnedQueue("crash", engine, maintenance)
 
 
 @asynccontextmanager
@@ -75,7 +75,7 @@ async def opened(
     files = LossyFiles(disk)
     queue = await start(files, clock, seed, options)
     try:
-        await queue.keeper.recovering
+        await queue.maintenance.recovering
         queue.engine.check()
         yield files, queue
     finally:
@@ -113,11 +113,11 @@ class Lent:
         return enqueue_id.bytes
 
 
-def a_filler(files: LossyFiles, queue: OwnedQueue) -> Filler:
+def a_filler(files: LossyFiles, queue: OwnedQueue) -> SpoolReceiver:
     """Return what a receiver of this store has."""
     engine = queue.engine
-    contents = Contents(files, engine.layout)
-    return Filler(contents, engine.limits, engine.clock, SeededChance(7), Inline())
+    contents = SpoolFiles(files, engine.layout)
+    return SpoolReceiver(contents, engine.limits, engine.clock, SeededRandomness(7), Inline())
 
 
 class Outside:
@@ -304,7 +304,7 @@ async def _failures(queue: OwnedQueue) -> dict[str, set[str]]:
 
 
 async def _check_contents(queue: OwnedQueue, names: set[str]) -> None:
-    """P4: every live turn has its content, and every file that calls itself whole is whole."""
+    """P4: every live entry has its content, and every file that calls itself whole is whole."""
     engine = queue.engine
     known = {content_of(name) for name in names}
     slots = [entry.slot for segment in engine.segments() for entry in segment.live.values()]

@@ -13,19 +13,19 @@ from postroad.adapters.cassandra import mark_statements, statements
 from postroad.adapters.cassandra.loop_bridge import Row
 from postroad.adapters.cassandra.session import Session, Statement
 from postroad.adapters.cassandra.view import CassandraView
-from postroad.adapters.memory.clock import START, ManualClock, SeededChance
+from postroad.adapters.memory.clock import START, ManualClock, SeededRandomness
 from postroad.adapters.memory.configuration import FixedConfiguration
-from postroad.adapters.memory.servers import MemoryServers, World
-from postroad.distributed.cleanup import Cleaning
+from postroad.adapters.memory.servers import MemoryServers, MemoryWorld
+from postroad.distributed.cleanup import Cleanup
 from postroad.distributed.engine import Engine, Parts
 from postroad.domain.clocks import Readings
 from postroad.domain.configuration_rules import ViewConfiguration
-from postroad.domain.entries import Turn
+from postroad.domain.entries import EnqueuedMail
 from postroad.domain.identifiers import id_at
 from postroad.domain.mail import Envelope
 from postroad.domain.names import QueueName
 from postroad.domain.rollout import LEASE
-from postroad.domain.slices import TurnKey
+from postroad.domain.slices import EntryKey
 from postroad.ports.view import ClosedSlice
 from support.keyspaces import keyspace
 
@@ -60,7 +60,7 @@ class LaterView(CassandraView):
 async def cost_of_cleaning(session: CountingSession, mails: int) -> Counter[Statement]:
     """Return what was sent to clean one slice with so many delivered mails in each bucket."""
     name, clock = QueueName("test", servers.fresh()), ManualClock()
-    view, others = LaterView(session, str(name)), MemoryServers(World(clock))
+    view, others = LaterView(session, str(name)), MemoryServers(MemoryWorld(clock))
     parts = Parts(
         name=name,
         broker=others.broker(name),
@@ -68,17 +68,17 @@ async def cost_of_cleaning(session: CountingSession, mails: int) -> Counter[Stat
         blobs=others.blobs("bucket"),
         configuration=FixedConfiguration(ViewConfiguration(WINDOW, BUCKETS, 1000)),
         clock=clock,
-        chance=SeededChance(),
+        randomness=SeededRandomness(),
     )
     for number in range(mails * BUCKETS):
-        turn = _turn(number)
-        await view.insert(turn)
-        await view.mark_delivered(turn.key, START, turn.traits)
+        entry = _entry(number)
+        await view.insert(entry)
+        await view.mark_delivered(entry.key, START, entry.traits)
     rows = dict.fromkeys(range(BUCKETS), mails)
     await view.close_slice(ClosedSlice(START, WINDOW, rows, drained=True))
     await view.advance(content_start=START, browse_start=START + WINDOW)
     engine = Engine(parts)
-    cleaning = Cleaning(engine)
+    cleaning = Cleanup(engine)
     assert await cleaning.run() == 0
     clock.jump(engine.timing.lease)
     session.sent.clear()
@@ -86,16 +86,16 @@ async def cost_of_cleaning(session: CountingSession, mails: int) -> Counter[Stat
     assert await cleaning.run() == 1
 
     sent = session.sent.copy()
-    assert await view.row(_turn(0).key) is None
-    assert await view.mark(_turn(0).key) is None
+    assert await view.row(_entry(0).key) is None
+    assert await view.mark(_entry(0).key) is None
     assert (await view.limits()).content_start == START + WINDOW
     return sent
 
 
-def _turn(number: int) -> Turn:
+def _entry(number: int) -> EnqueuedMail:
     envelope = Envelope(None, ("b@example.net",))
-    key = TurnKey(START, number % BUCKETS, id_at(START, number, number))
-    return Turn(key, key.enqueue_id, envelope, "b", 1, START, START, None)
+    key = EntryKey(START, number % BUCKETS, id_at(START, number, number))
+    return EnqueuedMail(key, key.enqueue_id, envelope, "b", 1, START, START, None)
 
 
 async def test_cleaning_a_slice_costs_the_same_for_many_mails_as_for_few(keyspace: str) -> None:

@@ -13,11 +13,11 @@ from uuid import UUID
 import pytest
 
 import servers
-from contract.view_contract import NO_TRAITS, PARTITION, time_of, turn
+from contract.view_contract import NO_TRAITS, PARTITION, entry, time_of
 from postroad.adapters.cassandra.session import Session
 from postroad.adapters.cassandra.store import CassandraViewStore
 from postroad.domain.clocks import Judged
-from postroad.domain.entries import PurgeLine
+from postroad.domain.entries import PurgeWatermark
 from postroad.domain.mail import Outcome
 from postroad.ports.view import DeadLetter, Record, TableOptions, View
 
@@ -83,7 +83,7 @@ async def test_the_last_outcome_of_a_recipient_stands(one: View, other: View) ->
 async def test_a_letter_is_taken_out_and_buried_again(
     one: View, other: View, seconds: float
 ) -> None:
-    letter = DeadLetter(turn().enqueue_id, "2026-01", NOON, "no", turn())
+    letter = DeadLetter(entry().enqueue_id, "2026-01", NOON, "no", entry())
     with clock_ahead(seconds):
         await one.bury(letter)
 
@@ -106,12 +106,12 @@ async def test_what_a_writer_whose_estimate_lags_writes_after_an_erasure_stays(
     sessions: tuple[Session, Session], one: View, other: View
 ) -> None:
     """A queue is made anew under the same name at once. What was there is gone all the same."""
-    old, letter = turn(), DeadLetter(turn().enqueue_id, "2026-01", NOON, "no", turn())
-    new, new_letter = turn(2), replace(letter, enqueue_id=turn(2).enqueue_id, turn=turn(2))
+    old, letter = entry(), DeadLetter(entry().enqueue_id, "2026-01", NOON, "no", entry())
+    new, new_letter = entry(2), replace(letter, enqueue_id=entry(2).enqueue_id, entry=entry(2))
     await one.insert(old)
     await one.mark_delivered(old.key, NOON, NO_TRAITS)
     await one.bury(letter)
-    await one.draw_line(PARTITION, PurgeLine(old.enqueue_id, NOON))
+    await one.set_watermark(PARTITION, PurgeWatermark(old.enqueue_id, NOON))
     await other.server_times()
     let_lag(sessions[1], 4)
 
@@ -123,29 +123,29 @@ async def test_what_a_writer_whose_estimate_lags_writes_after_an_erasure_stays(
     assert [each async for each in one.rows(PARTITION)] == [new]
     assert [each async for each, _ in one.marks(PARTITION)] == [new.enqueue_id]
     assert [each async for each in one.buried()] == [new_letter]
-    assert (await one.signs(PARTITION)).line is None
+    assert (await one.stamp(PARTITION)).watermark is None
 
 
 async def test_a_row_of_a_machine_that_was_paused_outlives_an_earlier_cleanup(
     sessions: tuple[Session, Session], one: View, other: View
 ) -> None:
     """Its estimate of the view's time stood still with its clocks."""
-    await one.insert(turn())
+    await one.insert(entry())
     await other.server_times()
     let_lag(sessions[1], 3600)
 
     await one.delete_rows(PARTITION, await time_of(one) + timedelta(milliseconds=5))
     await asyncio.sleep(0.02)  # the view's clock goes on
-    await asyncio.gather(*(other.insert(turn(number)) for number in (2, 3, 4)))
+    await asyncio.gather(*(other.insert(entry(number)) for number in (2, 3, 4)))
 
-    assert [each async for each in one.rows(PARTITION)] == [turn(2), turn(3), turn(4)]
+    assert [each async for each in one.rows(PARTITION)] == [entry(2), entry(3), entry(4)]
 
 
 async def test_what_is_written_after_an_erasure_stays(one: View, other: View) -> None:
-    await one.insert(turn())
+    await one.insert(entry())
     with clock_ahead(30):
         await one.erase()
 
-    await other.insert(turn(2))
+    await other.insert(entry(2))
 
-    assert await other.row(turn(2).key) == turn(2)
+    assert await other.row(entry(2).key) == entry(2)

@@ -59,19 +59,19 @@ async def test_processes_killed_again_and_again_leave_one_complete_history(
     session: Session, keyspace: str, queue: str
 ) -> None:
     """Two at a time, each killed in the midst of it, whenever the history has grown a little."""
-    history, chance = CassandraHistory(session, queue), random.Random(7)
+    history, randomness = CassandraHistory(session, queue), random.Random(7)
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
 
     async def length() -> int:
         return len((await history.load()).events)
 
     async def live() -> None:
-        until = await length() + chance.randrange(1, 25)
+        until = await length() + randomness.randrange(1, 25)
         process = await asyncio.create_subprocess_exec(
             *(sys.executable, "-m", "support.configuring", keyspace, queue), env=environment
         )
         while await length() < until:
-            await asyncio.sleep(chance.random() / 100)
+            await asyncio.sleep(randomness.random() / 100)
             assert process.returncode is None, "it was to be killed before it came through"
         process.kill()
         await process.wait()

@@ -17,7 +17,7 @@ from uuid import UUID
 import pytest
 
 import servers
-from postroad.adapters.machine.clocks import MachineChance, MachineClock
+from postroad.adapters.machine.clocks import MachineClock, SystemRandomness
 from postroad.adapters.memory.configuration import FixedConfiguration
 from postroad.bootstrap.cluster import ClusterServers
 from postroad.bootstrap.tables import create_tables
@@ -30,7 +30,7 @@ from postroad.domain.configuration_rules import ViewConfiguration
 from postroad.domain.identifiers import moment_of
 from postroad.domain.mail import Mail
 from postroad.domain.names import QueueName
-from postroad.domain.slices import TurnKey, place
+from postroad.domain.slices import EntryKey, place
 from postroad.errors import ConfigurationStale, PostroadError
 from postroad.ports.history import ConfigurationSource
 
@@ -64,7 +64,7 @@ class Site:
         """Return what a process knows of the configuration; it reads nothing by itself yet."""
         history = self.servers.history(self.name)
         return LeasedConfiguration(
-            history, MachineClock(), MachineChance(), lease=TIMING.lease, grace=TIMING.grace
+            history, MachineClock(), SystemRandomness(), lease=TIMING.lease, grace=TIMING.grace
         )
 
     async def process(self, source: ConfigurationSource | None = None) -> DistributedQueue:
@@ -80,7 +80,7 @@ class Site:
             blobs=self.servers.blobs(f"{self.name.namespace}-{self.name.name}"),
             configuration=source or leased,
             clock=clock,
-            chance=MachineChance(),
+            randomness=SystemRandomness(),
             timing=TIMING,
             owned=(leased,),
         )
@@ -116,9 +116,9 @@ async def produce(site: Site, queue: DistributedQueue) -> None:
 
 async def consume(site: Site, queue: DistributedQueue) -> None:
     """Deliver half of what comes; hold the rest on the lease."""
-    chance = random.Random(3)
+    randomness = random.Random(3)
     async for item in queue.dequeue(prefetch=2000):
-        if chance.random() < 0.5:
+        if randomness.random() < 0.5:
             site.taken.add(item.enqueue_id)
             await item.done()
             site.done[item.enqueue_id] += 1
@@ -241,12 +241,12 @@ async def until_the_old_one_looks_elsewhere() -> None:
         await asyncio.sleep(0.05)
 
 
-def where(enqueue_id: UUID, configuration: ViewConfiguration) -> TurnKey:
+def where(enqueue_id: UUID, configuration: ViewConfiguration) -> EntryKey:
     return place(enqueue_id, configuration.slice_window, configuration.bucket_count)
 
 
 async def pass_slices(queue: DistributedQueue, newest: UUID) -> None:
-    """Keep a queue up until slices as old as this turn's can be passed, and once more."""
+    """Keep a queue up until slices as old as this entry's can be passed, and once more."""
     passable = moment_of(newest) + 3 * BRIEF[0].slice_window + TIMING.grace
     is_over = False
     while not is_over:

@@ -71,8 +71,8 @@ async def test_an_upload_that_is_stuck_fails(
 
 
 def test_patience_grows_with_the_size() -> None:
-    assert objects.patience(0) == 2 * objects.SILENCE
-    assert objects.patience(objects.SLOWEST) - objects.patience(0) == timedelta(seconds=1)
+    assert objects.timeout_of(0) == 2 * objects.SILENCE
+    assert objects.timeout_of(objects.SLOWEST) - objects.timeout_of(0) == timedelta(seconds=1)
 
 
 @pytest.mark.parametrize(

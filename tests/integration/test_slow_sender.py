@@ -14,7 +14,7 @@ from contract.queue_harness import letter
 from postroad import Mail
 from postroad.adapters.disk.files import DiskFiles
 from postroad.adapters.disk.threads import ThreadPool
-from postroad.adapters.machine.clocks import MachineChance, MachineClock
+from postroad.adapters.machine.clocks import MachineClock, SystemRandomness
 from postroad.embedded.engine import Engine
 from postroad.embedded.layout import Options
 from postroad.embedded.opening import describe, open_store
@@ -32,11 +32,11 @@ async def queue(tmp_path: Path) -> AsyncIterator[OwnedQueue]:
     """A store with a single thread for spool files and a single one for the log."""
     files = DiskFiles()
     layout, options = describe(files, tmp_path / "store", Options(), create=True)
-    clock, chance = MachineClock(), MachineChance()
+    clock, randomness = MachineClock(), SystemRandomness()
     threads = ThreadPool(1, "log"), ThreadPool(1, "mail")
-    engine = Engine(files, layout, options, clock, chance, *threads)
+    engine = Engine(files, layout, options, clock, randomness, *threads)
     queue = OwnedQueue("slow", engine, await open_store(engine))
-    await queue.keeper.recovering
+    await queue.maintenance.recovering
     yield queue
     await queue.close()
 
@@ -57,7 +57,7 @@ async def test_a_stream_that_never_ends_keeps_nobody_waiting(queue: OwnedQueue) 
     consumer = queue.consumer(OTHERS + 1)
     for _ in range(OTHERS):
         await (await consumer.next()).done()
-    await queue.keeper.round()
+    await queue.maintenance.round()
 
     assert not slow.done()
     goes_on.set()
@@ -84,7 +84,7 @@ async def test_sessions_in_the_midst_of_data_keep_no_session_waiting(queue: Owne
 
 async def _listening(queue: MailQueue) -> SmtpServer:
     offer = Offer("intake.example", 1 << 20)
-    server = SmtpServer(Receiver(queue, offer, MachineClock(), MachineChance()))
+    server = SmtpServer(Receiver(queue, offer, MachineClock(), SystemRandomness()))
     await server.listen("127.0.0.1", 0)
     return server
 

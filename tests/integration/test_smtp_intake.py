@@ -18,7 +18,7 @@ from typing import cast
 import pytest
 import uvloop
 
-from postroad.adapters.machine.clocks import MachineChance, MachineClock
+from postroad.adapters.machine.clocks import MachineClock, SystemRandomness
 from postroad.adapters.network.relay import SmtpRelay
 from postroad.domain.mail import Mail, Origin, Outcome, OutcomeKind
 from postroad.domain.networks import EVERY_ADDRESS, NO_ADDRESS
@@ -29,7 +29,7 @@ from postroad.intake.dialogue import Answer, Dialogue, Offer
 from postroad.intake.rights import Rules
 from postroad.intake.server import SmtpServer
 from postroad.intake.sessions import BURST, Receiver, Session
-from postroad.intake.timeouts import Patience
+from postroad.intake.timeouts import ClientTimeouts
 from postroad.intake.trace_field import MOST_HOPS
 from postroad.ports.mail_queue import MailQueue
 from support.accounts import Accounts
@@ -102,7 +102,7 @@ async def an_intake(
     max_size_bytes: int = 2 * MEBIBYTE,
     max_sessions: int = 50,
     tls: ssl.SSLContext | None = None,
-    patience: Patience | None = None,
+    timeouts: ClientTimeouts | None = None,
     client_limits: ClientLimits | None = None,
     normalises_line_ends: bool = False,
 ) -> AsyncIterator[Intake]:
@@ -111,9 +111,9 @@ async def an_intake(
         cast("MailQueue", queue),
         Offer("intake.example", max_size_bytes, max_recipients=MOST_RECIPIENTS),
         MachineClock(),
-        MachineChance(),
+        SystemRandomness(),
         None if tls is None else lambda: tls,
-        patience or Patience(),
+        timeouts or ClientTimeouts(),
         rules=Rules(normalise_from=EVERY_ADDRESS if normalises_line_ends else NO_ADDRESS),
     )
     server = SmtpServer(receiver, max_sessions=max_sessions, client_limits=client_limits)
@@ -487,15 +487,15 @@ async def test_a_line_too_long_for_a_command_costs_nothing() -> None:
 
 
 async def test_an_idle_client_is_sent_away() -> None:
-    patience = Patience(command=timedelta(milliseconds=50))
-    async with an_intake(patience=patience) as intake, intake.client() as client:
+    timeouts = ClientTimeouts(command=timedelta(milliseconds=50))
+    async with an_intake(timeouts=timeouts) as intake, intake.client() as client:
         assert await client.reply() == "421 4.4.2 idle for too long"
         assert await client.is_gone()
 
 
 async def test_a_client_that_stops_within_its_mail_is_sent_away_and_nothing_is_queued() -> None:
-    patience = Patience(data_block=timedelta(milliseconds=50))
-    async with an_intake(patience=patience) as intake, intake.client() as client:
+    timeouts = ClientTimeouts(data_block=timedelta(milliseconds=50))
+    async with an_intake(timeouts=timeouts) as intake, intake.client() as client:
         await client.envelope()
         client.writer.write(b"Subject: half")
 
@@ -528,9 +528,9 @@ async def test_a_client_that_finds_the_intake_full_waits_until_there_is_room() -
 
 
 async def test_a_full_intake_ends_a_session_that_makes_no_progress() -> None:
-    patience = Patience(stalled=timedelta())
+    timeouts = ClientTimeouts(stalled=timedelta())
     async with (
-        an_intake(max_sessions=1, patience=patience) as intake,
+        an_intake(max_sessions=1, timeouts=timeouts) as intake,
         intake.client() as idle,
         intake.client(hello=None) as second,
     ):

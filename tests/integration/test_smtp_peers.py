@@ -8,7 +8,7 @@ from typing import Any, cast
 import aiosmtplib
 from aiosmtpd.smtp import SMTP, Envelope, Session
 
-from postroad.adapters.machine.clocks import MachineChance, MachineClock
+from postroad.adapters.machine.clocks import MachineClock, SystemRandomness
 from postroad.adapters.network.relay import SmtpRelay
 from postroad.domain.mail import OutcomeKind
 from postroad.domain.next_hops import NextHop, TlsMode
@@ -24,7 +24,7 @@ def _sender(envelope: Envelope) -> str | None:
     return None if envelope.mail_from in (None, "", "<>") else envelope.mail_from
 
 
-class Keeper:
+class Maintenance:
     """Keeps what aiosmtpd understood."""
 
     def __init__(self) -> None:
@@ -39,9 +39,9 @@ class Keeper:
 
 async def test_aiosmtpd_receives_what_we_send() -> None:
     sent = [each for each in samples(34) if each.dsn is None and each.shape != "long-lines"]
-    keeper = Keeper()
+    maintenance = Maintenance()
     server = await asyncio.get_running_loop().create_server(
-        lambda: SMTP(keeper, hostname="peer.example", enable_SMTPUTF8=True), "127.0.0.1", 0
+        lambda: SMTP(maintenance, hostname="peer.example", enable_SMTPUTF8=True), "127.0.0.1", 0
     )
     relay = SmtpRelay(
         NextHop("127.0.0.1", server.sockets[0].getsockname()[1], TlsMode.NONE), ehlo_name="x"
@@ -56,13 +56,13 @@ async def test_aiosmtpd_receives_what_we_send() -> None:
     await relay.close()
     server.close()
 
-    assert keeper.mails == [(each.sender, each.recipients, each.sent) for each in sent]
+    assert maintenance.mails == [(each.sender, each.recipients, each.sent) for each in sent]
 
 
 async def test_we_receive_what_aiosmtplib_sends() -> None:
     queue = Accounts()
     receiver = Receiver(
-        cast("MailQueue", queue), Offer("x.example", 2**24), MachineClock(), MachineChance()
+        cast("MailQueue", queue), Offer("x.example", 2**24), MachineClock(), SystemRandomness()
     )
     server = SmtpServer(receiver)
     await server.listen("127.0.0.1", 0)

@@ -8,9 +8,9 @@ from datetime import timedelta
 
 import pytest
 
-from postroad.adapters.machine.clocks import MachineChance, MachineClock
+from postroad.adapters.machine.clocks import MachineClock, SystemRandomness
 from postroad.adapters.memory.configuration import FixedConfiguration
-from postroad.adapters.memory.servers import MemoryServers, World
+from postroad.adapters.memory.servers import MemoryServers, MemoryWorld
 from postroad.adapters.network.relay import SmtpRelay
 from postroad.distributed.engine import Parts
 from postroad.distributed.mail_queue import DistributedQueue
@@ -35,9 +35,11 @@ Opener = Callable[[], Awaitable[MailQueue]]
 @pytest.fixture
 async def open_again() -> AsyncIterator[Opener]:
     """Opens one queue, any number of times, with delays of a test's length."""
-    servers = MemoryServers(World(MachineClock()))
+    servers = MemoryServers(MemoryWorld(MachineClock()))
     name = QueueName("memory", "worker")
-    timing = Timing(hop=timedelta(milliseconds=200), keep_after=timedelta(milliseconds=100))
+    timing = Timing(
+        redelivery_delay=timedelta(milliseconds=200), keep_after=timedelta(milliseconds=100)
+    )
     opened: list[MailQueue] = []
 
     async def opening() -> MailQueue:
@@ -48,7 +50,7 @@ async def open_again() -> AsyncIterator[Opener]:
             blobs=servers.blobs("worker"),
             configuration=FixedConfiguration(),
             clock=MachineClock(),
-            chance=MachineChance(),
+            randomness=SystemRandomness(),
             timing=timing,
         )
         opened.append(await DistributedQueue.open(parts, create_missing=True))
@@ -69,7 +71,7 @@ class Worker:
 
     def __init__(self, queue: MailQueue, port: int, plan: RetryPlan, concurrency: int) -> None:
         self.relay = SmtpRelay(NextHop("127.0.0.1", port, TlsMode.NONE), ehlo_name="w.example")
-        deliverer = Deliverer(queue.name, self.relay, plan, MachineClock(), MachineChance())
+        deliverer = Deliverer(queue.name, self.relay, plan, MachineClock(), SystemRandomness())
         self.consumer = Consumer(queue, deliverer, concurrency=concurrency)
         self.stop = asyncio.Event()
 

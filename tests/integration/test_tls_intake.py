@@ -15,13 +15,13 @@ from typing import cast
 import pytest
 import uvloop
 
-from postroad.adapters.machine.clocks import MachineChance, MachineClock
+from postroad.adapters.machine.clocks import MachineClock, SystemRandomness
 from postroad.adapters.network.certificates import ServerCertificate
 from postroad.intake.clients import ClientLimits
 from postroad.intake.dialogue import Offer
 from postroad.intake.server import SmtpServer
 from postroad.intake.sessions import Receiver
-from postroad.intake.timeouts import Patience
+from postroad.intake.timeouts import ClientTimeouts
 from postroad.ports.mail_queue import MailQueue
 from postroad.telemetry.metrics import FAILED_HANDSHAKES
 from support.accounts import Accounts
@@ -60,7 +60,7 @@ class Ports:
 @asynccontextmanager
 async def an_intake(
     tls: Callable[[], ssl.SSLContext],
-    patience: Patience | None = None,
+    timeouts: ClientTimeouts | None = None,
     max_sessions: int = 500,
     **limits: int,
 ) -> AsyncIterator[Ports]:
@@ -69,9 +69,9 @@ async def an_intake(
         cast("MailQueue", queue),
         Offer("intake.example", 2**20),
         MachineClock(),
-        MachineChance(),
+        SystemRandomness(),
         tls,
-        patience or Patience(),
+        timeouts or ClientTimeouts(),
     )
     server = SmtpServer(receiver, max_sessions=max_sessions, client_limits=ClientLimits(**limits))
     await server.listen("127.0.0.1", 0)
@@ -185,8 +185,8 @@ async def test_a_handshake_that_fails_is_counted_and_logged(
 
 async def test_a_client_that_is_silent_is_let_go_in_time(certificates: Certificates) -> None:
     before = failed_handshakes()
-    patience = Patience(tls=timedelta(milliseconds=100))
-    async with an_intake(certificates.server_context, patience) as intake:
+    timeouts = ClientTimeouts(tls=timedelta(milliseconds=100))
+    async with an_intake(certificates.server_context, timeouts) as intake:
         reader, writer = await asyncio.open_connection("127.0.0.1", intake.secured)
         with contextlib.suppress(ConnectionResetError):
             await reader.read()
@@ -237,8 +237,8 @@ def test_a_full_intake_ends_a_handshake_that_makes_no_progress(
     certificates: Certificates, run: Callable[..., None], *, begins_with_tls: bool
 ) -> None:
     async def waits() -> None:
-        patience = Patience(stalled=timedelta(), tls=timedelta(hours=1))
-        async with an_intake(certificates.server_context, patience, max_sessions=1) as intake:
+        timeouts = ClientTimeouts(stalled=timedelta(), tls=timedelta(hours=1))
+        async with an_intake(certificates.server_context, timeouts, max_sessions=1) as intake:
             port = intake.secured if begins_with_tls else intake.plain
             reader, silent = await asyncio.open_connection("127.0.0.1", port)
             if not begins_with_tls:

@@ -35,7 +35,7 @@ from peers.postfix import Postfix
 from peers.server import Peer, Road
 from peers.table import settle
 from peers.tap import Tap
-from postroad.adapters.machine.clocks import MachineChance, MachineClock
+from postroad.adapters.machine.clocks import MachineClock, SystemRandomness
 from postroad.domain.mail import Mail
 from postroad.intake.dialogue import Offer
 from postroad.intake.server import SmtpServer
@@ -127,7 +127,7 @@ async def receiving(
     servers = []
     for tls in (None, certificates.server_context):
         receiver = Receiver(
-            cast("MailQueue", queue), offer, MachineClock(), MachineChance(), tls=tls
+            cast("MailQueue", queue), offer, MachineClock(), SystemRandomness(), tls=tls
         )
         servers.append(SmtpServer(receiver))
         await servers[-1].listen("127.0.0.1", 0)

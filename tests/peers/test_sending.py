@@ -36,7 +36,7 @@ from peers.server import Peer, Road
 from peers.table import settle
 from peers.tap import Tap
 from postroad import open_queue
-from postroad.adapters.machine.clocks import MachineChance, MachineClock
+from postroad.adapters.machine.clocks import MachineClock, SystemRandomness
 from postroad.adapters.network.relay import SmtpRelay
 from postroad.domain.mail import Envelope, Mail, Outcome, OutcomeKind
 from postroad.domain.next_hops import NextHop, Protocol, TlsMode
@@ -114,7 +114,7 @@ class Sending:
         async with open_queue(f"embedded://{folder}", create=True) as queue:
             for number in range(case.mails):
                 await queue.enqueue(Mail(case.sender, case.recipients, case.content(number)))
-            deliverer = Deliverer(queue.name, watched, QUICK, MachineClock(), MachineChance())
+            deliverer = Deliverer(queue.name, watched, QUICK, MachineClock(), SystemRandomness())
             stop = asyncio.Event()
             consumer = Consumer(queue, deliverer, concurrency=1)
             running = asyncio.create_task(consumer.run(stop, timedelta(seconds=5)))

@@ -191,7 +191,7 @@ class DockerCassandra(Container, Cassandra):
         return {"MAX_HEAP_SIZE": "1G", "HEAP_NEWSIZE": "200M"}
 
     def arguments(self) -> Sequence[str]:
-        """Turn passwords on, then start."""
+        """Progress passwords on, then start."""
         return ("bash", "-c", CASSANDRA_START)
 
 

@@ -19,7 +19,7 @@ from pathlib import Path
 
 import structlog
 
-from postroad.adapters.machine.clocks import MachineChance, MachineClock
+from postroad.adapters.machine.clocks import MachineClock, SystemRandomness
 from postroad.adapters.network.pools import PoolLimits
 from postroad.adapters.network.relay import SmtpRelay
 from postroad.bootstrap.embedded_store import open_directory
@@ -88,7 +88,7 @@ class Counted:
         hop = NextHop("127.0.0.1", port, TlsMode.NONE)
         relay = SmtpRelay(hop, ehlo_name="x.example", limits=PoolLimits(sessions=self._clients))
         plan = RetryPlan((HOUR,), 24 * HOUR)
-        deliverer = Deliverer("counted", relay, plan, MachineClock(), MachineChance())
+        deliverer = Deliverer("counted", relay, plan, MachineClock(), SystemRandomness())
         consumer, stop = (
             Consumer(self._queue, deliverer, concurrency=self._clients),
             asyncio.Event(),
@@ -112,7 +112,7 @@ async def main(root: Path, clients: int, mails: int, front: str = "owner") -> No
     if front == "receiver":
         door = await open_directory(root, options=OPTIONS, lock=queue.lock)
     offer = Offer("intake.example", 1 << 20)
-    intake = SmtpServer(Receiver(door, offer, MachineClock(), MachineChance()))
+    intake = SmtpServer(Receiver(door, offer, MachineClock(), SystemRandomness()))
     await intake.listen("127.0.0.1", 0)
     here = Counted(root, queue, intake, clients)
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from postroad.adapters.machine.clocks import MachineChance, MachineClock
+from postroad.adapters.machine.clocks import MachineClock, SystemRandomness
 from postroad.adapters.memory.configuration import FixedConfiguration
 from postroad.bootstrap.cluster import connect
 from postroad.distributed.engine import Parts
@@ -55,7 +55,7 @@ class RealQueue:
                 ViewConfiguration(self.window, self.buckets, update_browse_start_pace=10**9)
             ),
             clock=SkewedClock(skew),
-            chance=MachineChance(),
+            randomness=SystemRandomness(),
             timing=self.timing,
             owned=(servers,),
         )

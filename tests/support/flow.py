@@ -12,10 +12,10 @@ from datetime import timedelta
 from typing import cast
 
 from contract.queue_harness import letter
-from postroad.adapters.machine.clocks import MachineChance, MachineClock
-from postroad.errors import BlobMissing, PostroadError, TurnEnded
+from postroad.adapters.machine.clocks import MachineClock, SystemRandomness
+from postroad.errors import BlobMissing, EntryEnded, PostroadError
 from postroad.ports.mail_queue import Item, MailQueue
-from postroad.worker.maintenance import keep_up
+from postroad.worker.maintenance import run_maintenance
 
 PRODUCERS, PREFETCH = 4, 20
 PACE_SECONDS = 0.02
@@ -25,8 +25,8 @@ AGAIN_SECONDS = 0.5
 
 
 class Flow:
-    """Producers on one handle, a consumer and upkeep on another, each with connections of its own,
-    as two processes have them."""
+    """Producers on one handle, a consumer and maintenance on another, each with connections of its
+    own, as two processes have them."""
 
     def __init__(self, producer: MailQueue, consumer: MailQueue) -> None:
         self._producer = producer
@@ -76,14 +76,14 @@ class Flow:
         async with asyncio.TaskGroup() as group:
             producing = [group.create_task(self._produce()) for _ in range(PRODUCERS)]
             consuming = group.create_task(self._consume())
-            clock, chance = MachineClock(), MachineChance()
-            upkeep = group.create_task(
-                keep_up(self._consumer, clock, chance, every=timedelta(seconds=5))
+            clock, randomness = MachineClock(), SystemRandomness()
+            maintenance = group.create_task(
+                run_maintenance(self._consumer, clock, randomness, every=timedelta(seconds=5))
             )
             await asyncio.wait(producing)
             await self._until(lambda: not self.lost, 240)
             await self._until(lambda: not self._delivering, 60)
-            for task in (consuming, upkeep):
+            for task in (consuming, maintenance):
                 task.cancel()
 
     def finish(self) -> None:
@@ -149,7 +149,7 @@ class Flow:
         while True:
             try:
                 return await item.done()
-            except TurnEnded:
+            except EntryEnded:
                 return None
             except PostroadError:
                 await asyncio.sleep(AGAIN_SECONDS)

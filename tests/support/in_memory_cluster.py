@@ -10,10 +10,10 @@ from uuid import UUID
 
 from contract.queue_harness import Consumer, VirtualTime, letter
 from postroad.adapters.memory.broker import Queues
-from postroad.adapters.memory.clock import ManualClock, SeededChance
+from postroad.adapters.memory.clock import ManualClock, SeededRandomness
 from postroad.adapters.memory.configuration import FixedConfiguration
-from postroad.adapters.memory.fault_injection import Fault, Gate, Plan, Step, no_fault
-from postroad.adapters.memory.servers import MemoryServers, World
+from postroad.adapters.memory.fault_injection import Fault, FaultInjector, Plan, Step, no_fault
+from postroad.adapters.memory.servers import MemoryServers, MemoryWorld
 from postroad.adapters.memory.tables import Tables
 from postroad.distributed.engine import Parts
 from postroad.distributed.mail_queue import DistributedQueue
@@ -32,7 +32,7 @@ LONG = timedelta(minutes=8)
 class Process:
     """One process: a handle, and the gate through which it can be killed."""
 
-    def __init__(self, queue: DistributedQueue, gate: Gate, clock: ManualClock) -> None:
+    def __init__(self, queue: DistributedQueue, gate: FaultInjector, clock: ManualClock) -> None:
         self.queue = queue
         self.gate = gate
         self.clock = clock
@@ -94,7 +94,7 @@ class MailBytes(MutableMapping[str, bytes]):
         return sum(1 for _ in self)
 
 
-class Post(VirtualTime):
+class InMemoryCluster(VirtualTime):
     """The world, its processes and its ledger."""
 
     def __init__(
@@ -106,7 +106,7 @@ class Post(VirtualTime):
         buckets: int = 2,
     ) -> None:
         super().__init__(ManualClock())
-        self.world = World(self.clock)
+        self.world = MemoryWorld(self.clock)
         self.transmitted: Counter[tuple[str, str]] = Counter()
         self._configuration = FixedConfiguration(ViewConfiguration(window, buckets, pace))
         self._timing = timing or Timing()
@@ -132,7 +132,7 @@ class Post(VirtualTime):
 
     async def start(self, skew: timedelta = timedelta(0)) -> Process:
         """Start one more process, which creates the queue if it is the first."""
-        gate = Gate(no_fault)
+        gate = FaultInjector(no_fault)
         servers = MemoryServers(self.world, gate)
         clock = self.clock.beside(skew)
         parts = Parts(
@@ -142,7 +142,7 @@ class Post(VirtualTime):
             blobs=servers.blobs("bucket"),
             configuration=self._configuration,
             clock=clock,
-            chance=SeededChance(self._seed * 1000 + len(self.processes)),
+            randomness=SeededRandomness(self._seed * 1000 + len(self.processes)),
             timing=self._timing,
             row_lifetime=self._row_lifetime,
         )
@@ -208,11 +208,11 @@ class Post(VirtualTime):
 
     def check_nothing_is_left(self, dead: Iterable[str] = ()) -> None:
         """Nothing waits, no message and no byte is left, but for these dead letters."""
-        assert [turn.envelope.name for turn in self.tables.live()] == []
-        letters = [each.turn for each in self.tables.letters.values()]
-        assert sorted(turn.envelope.name or "" for turn in letters if turn) == sorted(dead)
+        assert [entry.envelope.name for entry in self.tables.live()] == []
+        letters = [each.entry for each in self.tables.letters.values()]
+        assert sorted(entry.envelope.name or "" for entry in letters if entry) == sorted(dead)
         assert (len(self.broker.ready), self.broker.delayed, len(self.broker.dead)) == (0, 0, 0)
-        assert set(self.blobs) == {turn.blob_key for turn in letters if turn}
+        assert set(self.blobs) == {entry.blob_key for entry in letters if entry}
 
     def check_marks_have_rows(self) -> None:
         """No mark is without its row."""

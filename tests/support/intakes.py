@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 from datetime import timedelta
 from typing import cast
 
-from postroad.adapters.machine.clocks import MachineChance, MachineClock
+from postroad.adapters.machine.clocks import MachineClock, SystemRandomness
 from postroad.intake.clients import ClientLimits
 from postroad.intake.dialogue import Offer
 from postroad.intake.rights import Rules
@@ -31,7 +31,7 @@ async def an_intake(
         cast("MailQueue", queue),
         Offer("intake.example", max_size_bytes),
         MachineClock(),
-        MachineChance(),
+        SystemRandomness(),
         rules=rules,
     )
     server = SmtpServer(receiver, client_limits=client_limits)

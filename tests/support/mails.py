@@ -46,7 +46,7 @@ class Sample:
 
 def samples(count: int = 200, seed: int = 1) -> Iterator[Sample]:
     """Yield `count` mails, each shape in turn."""
-    chance = random.Random(seed)
+    randomness = random.Random(seed)
     shapes = list(SHAPES.items())
     for number in range(count):
         name, shape = shapes[number % len(shapes)]
@@ -54,14 +54,14 @@ def samples(count: int = 200, seed: int = 1) -> Iterator[Sample]:
             number,
             name,
             f"sender{number}@origin.example",
-            (f"recipient{number}@destination{chance.randrange(5)}.example",),
+            (f"recipient{number}@destination{randomness.randrange(5)}.example",),
             b"",
         )
-        yield shape(plain, chance)
+        yield shape(plain, randomness)
 
 
-def _text(chance: random.Random, words: int) -> str:
-    return " ".join(chance.choice(WORDS) for _ in range(words))
+def _text(randomness: random.Random, words: int) -> str:
+    return " ".join(randomness.choice(WORDS) for _ in range(words))
 
 
 def _header(sample: Sample, *more: str) -> bytes:
@@ -80,59 +80,63 @@ def _with_body(sample: Sample, body: bytes, *more: str) -> Sample:
     return replace(sample, content=_header(sample, *more) + b"\r\n" + body)
 
 
-def _plain(sample: Sample, chance: random.Random) -> Sample:
-    lines = [_text(chance, 8) for _ in range(chance.randrange(1, 40))]
+def _plain(sample: Sample, randomness: random.Random) -> Sample:
+    lines = [_text(randomness, 8) for _ in range(randomness.randrange(1, 40))]
     return _with_body(sample, "".join(f"{line}\r\n" for line in lines).encode())
 
 
-def _eight_bit(sample: Sample, chance: random.Random) -> Sample:
-    body = f"Grüße, {_text(chance, 5)} — à bientôt\r\n".encode() + bytes(range(128, 256)) + b"\r\n"
+def _eight_bit(sample: Sample, randomness: random.Random) -> Sample:
+    body = (
+        f"Grüße, {_text(randomness, 5)} — à bientôt\r\n".encode() + bytes(range(128, 256)) + b"\r\n"
+    )
     return _with_body(sample, body, "Content-Transfer-Encoding: 8bit")
 
 
-def _encoded_header(sample: Sample, chance: random.Random) -> Sample:
+def _encoded_header(sample: Sample, randomness: random.Random) -> Sample:
     message = EmailMessage(policy=SMTP)
     message["From"] = sample.sender
-    message["Subject"] = f"Poststraße {sample.number} 郵便 {_text(chance, 3)}"
-    message.set_content(_text(chance, 30))
+    message["Subject"] = f"Poststraße {sample.number} 郵便 {_text(randomness, 3)}"
+    message.set_content(_text(randomness, 30))
     return replace(sample, content=message.as_bytes())
 
 
-def _raw_utf8_header(sample: Sample, chance: random.Random) -> Sample:
+def _raw_utf8_header(sample: Sample, randomness: random.Random) -> Sample:
     message = EmailMessage(policy=SMTPUTF8)
     message["From"] = sample.sender
-    message["Subject"] = f"Poststraße {sample.number} 郵便 {_text(chance, 3)}"
-    message.set_content(_text(chance, 30))
+    message["Subject"] = f"Poststraße {sample.number} 郵便 {_text(randomness, 3)}"
+    message.set_content(_text(randomness, 30))
     return replace(sample, content=message.as_bytes())
 
 
-def _utf8_address(sample: Sample, chance: random.Random) -> Sample:
-    return _plain(replace(sample, recipients=(f"postbüro{sample.number}@straße.example",)), chance)
+def _utf8_address(sample: Sample, randomness: random.Random) -> Sample:
+    return _plain(
+        replace(sample, recipients=(f"postbüro{sample.number}@straße.example",)), randomness
+    )
 
 
-def _long_lines(sample: Sample, chance: random.Random) -> Sample:
-    lines = [chance.choice("abc.") * 998 for _ in range(5)]
+def _long_lines(sample: Sample, randomness: random.Random) -> Sample:
+    lines = [randomness.choice("abc.") * 998 for _ in range(5)]
     return _with_body(sample, "".join(f"{line}\r\n" for line in lines).encode())
 
 
-def _dots(sample: Sample, chance: random.Random) -> Sample:
+def _dots(sample: Sample, randomness: random.Random) -> Sample:
     lines = [".", "..", "...", ". ", ".hidden", "a.", "", "..\t."]
-    chance.shuffle(lines)
+    randomness.shuffle(lines)
     return _with_body(sample, "".join(f"{line}\r\n" for line in lines).encode() + b".\r\n")
 
 
-def _dot_first(sample: Sample, chance: random.Random) -> Sample:
-    return replace(sample, content=f".{_text(chance, 3)} {sample.number}\r\n.\r\n".encode())
+def _dot_first(sample: Sample, randomness: random.Random) -> Sample:
+    return replace(sample, content=f".{_text(randomness, 3)} {sample.number}\r\n.\r\n".encode())
 
 
-def _multipart(sample: Sample, chance: random.Random) -> Sample:
+def _multipart(sample: Sample, randomness: random.Random) -> Sample:
     message = EmailMessage(policy=SMTP)
     message["From"] = sample.sender
     message["Subject"] = f"attachment {sample.number}"
-    message.set_content(_text(chance, 20))
-    message.add_alternative(f"<p>{_text(chance, 20)}</p>", subtype="html")
+    message.set_content(_text(randomness, 20))
+    message.add_alternative(f"<p>{_text(randomness, 20)}</p>", subtype="html")
     message.add_attachment(
-        chance.randbytes(chance.randrange(1, 20_000)),
+        randomness.randbytes(randomness.randrange(1, 20_000)),
         maintype="application",
         subtype="octet-stream",
         filename="Brief.bin",
@@ -140,49 +144,49 @@ def _multipart(sample: Sample, chance: random.Random) -> Sample:
     return replace(sample, content=message.as_bytes())
 
 
-def _empty_body(sample: Sample, chance: random.Random) -> Sample:
+def _empty_body(sample: Sample, randomness: random.Random) -> Sample:
     return _with_body(sample, b"")
 
 
-def _header_only(sample: Sample, chance: random.Random) -> Sample:
+def _header_only(sample: Sample, randomness: random.Random) -> Sample:
     return replace(sample, content=_header(sample))
 
 
-def _null_sender(sample: Sample, chance: random.Random) -> Sample:
-    return _plain(replace(sample, sender=None), chance)
+def _null_sender(sample: Sample, randomness: random.Random) -> Sample:
+    return _plain(replace(sample, sender=None), randomness)
 
 
-def _several_recipients(sample: Sample, chance: random.Random) -> Sample:
+def _several_recipients(sample: Sample, randomness: random.Random) -> Sample:
     recipients = tuple(
         f"recipient{sample.number}-{index}@destination{index % 4}.example"
-        for index in range(chance.randrange(2, 12))
+        for index in range(randomness.randrange(2, 12))
     )
-    return _plain(replace(sample, recipients=recipients), chance)
+    return _plain(replace(sample, recipients=recipients), randomness)
 
 
-def _no_final_line_end(sample: Sample, chance: random.Random) -> Sample:
+def _no_final_line_end(sample: Sample, randomness: random.Random) -> Sample:
     return _with_body(sample, f"the end {sample.number}".encode())
 
 
-def _large(sample: Sample, chance: random.Random) -> Sample:
-    line = "".join(chance.choice("abcdefgh.") for _ in range(76)) + "\r\n"
+def _large(sample: Sample, randomness: random.Random) -> Sample:
+    line = "".join(randomness.choice("abcdefgh.") for _ in range(76)) + "\r\n"
     return _with_body(sample, line.encode() * (2**20 // 78))
 
 
-def _with_dsn(sample: Sample, chance: random.Random) -> Sample:
+def _with_dsn(sample: Sample, randomness: random.Random) -> Sample:
     recipient = sample.recipients[0]
     options = DsnOptions(
-        ret=chance.choice(("FULL", "HDRS")),
+        ret=randomness.choice(("FULL", "HDRS")),
         envid=f"id+{sample.number} =x",
         recipients={
             recipient: RecipientDsn(("SUCCESS", "FAILURE"), f"rfc822;first+{recipient}"),
         },
     )
-    return _plain(replace(sample, dsn=options), chance)
+    return _plain(replace(sample, dsn=options), randomness)
 
 
-def _quoted_local_part(sample: Sample, chance: random.Random) -> Sample:
-    return _plain(replace(sample, recipients=(f'"a b.{sample.number}"@inn.example',)), chance)
+def _quoted_local_part(sample: Sample, randomness: random.Random) -> Sample:
+    return _plain(replace(sample, recipients=(f'"a b.{sample.number}"@inn.example',)), randomness)
 
 
 SHAPES: dict[str, Callable[[Sample, random.Random], Sample]] = {

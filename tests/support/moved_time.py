@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Coroutine
 from typing import Any
 
-TURNS = 20
+ENTRIES = 20
 """Passes of the loop in which everything that became due has run, and what that woke."""
 
 
@@ -27,7 +27,7 @@ async def move(seconds: float) -> None:
         step = min(seconds, 1.0)
         loop.moment += step
         seconds -= step
-        for _ in range(TURNS):
+        for _ in range(ENTRIES):
             await asyncio.sleep(0)
 
 

@@ -9,9 +9,9 @@ from datetime import timedelta
 from threading import Event, Thread
 from typing import Any
 
-from postroad.adapters.machine.clocks import MachineChance, MachineClock
-from postroad.adapters.memory.fault_injection import Fault, Gate, Step
-from postroad.adapters.memory.servers import MemoryServers, World
+from postroad.adapters.machine.clocks import MachineClock, SystemRandomness
+from postroad.adapters.memory.fault_injection import Fault, FaultInjector, Step
+from postroad.adapters.memory.servers import MemoryServers, MemoryWorld
 from postroad.controller import program
 from postroad.controller.api import CONFIG_MAP, EVENT, MAIL_QUEUE, QUEUE_CLUSTER, SECRET, Kind
 from postroad.controller.api_server import ApiServer, Object
@@ -49,13 +49,13 @@ class Running:
         *,
         operator_api: ApiServer | None = None,
         also: tuple[str, ...] = (),
-        memory: World | None = None,
+        memory: MemoryWorld | None = None,
         deletion_timeout: timedelta = timedelta(seconds=5),
     ) -> None:
         self.api = api
         self.namespace = namespace
-        self.memory = memory or World(MachineClock())
-        self.gate = Gate()
+        self.memory = memory or MemoryWorld(MachineClock())
+        self.gate = FaultInjector()
         self.settings: list[Settings] = []
         self._also = also
         self.right_password = ""
@@ -80,7 +80,7 @@ class Running:
         password = settings.cassandra.password
         given = password.get_secret_value() if password else ""
         if self.right_password and given != self.right_password:
-            return Locked(self.memory, Gate(self._refuse))
+            return Locked(self.memory, FaultInjector(self._refuse))
         return MemoryServers(self.memory, self.gate)
 
     def _refuse(self, step: Step) -> Fault | None:
@@ -122,11 +122,11 @@ class Running:
 
     async def _serve(self) -> None:
         self._loop = asyncio.get_running_loop()
-        world = program.World(
+        world = program.Dependencies(
             api=self._operator_api,
             connect=self.connect,
             clock=MachineClock(),
-            chance=MachineChance(),
+            randomness=SystemRandomness(),
         )
         options = program.Options(
             image=IMAGE,

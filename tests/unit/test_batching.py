@@ -8,7 +8,7 @@ from datetime import timedelta
 
 import pytest
 
-from postroad.batching import Gathering
+from postroad.batching import Batcher
 from postroad.errors import ViewRefused, ViewUnavailable
 
 SOON = 20
@@ -37,10 +37,10 @@ class Server:
         return [2 * each for each in values]
 
 
-def gathering(
-    server: Server, most: int = 100, patience: timedelta = timedelta(seconds=60)
-) -> Gathering[str, int, int]:
-    return Gathering(server.send, lambda: ViewUnavailable("too late"), most=most, patience=patience)
+def batcher(
+    server: Server, most: int = 100, max_wait: timedelta = timedelta(seconds=60)
+) -> Batcher[str, int, int]:
+    return Batcher(server.send, lambda: ViewUnavailable("too late"), most=most, max_wait=max_wait)
 
 
 async def waits_for(server: Server, requests: int) -> None:
@@ -51,13 +51,13 @@ async def waits_for(server: Server, requests: int) -> None:
 async def test_a_lone_request_goes_by_itself() -> None:
     server = Server()
 
-    assert await gathering(server)("a", 3) == 6
+    assert await batcher(server)("a", 3) == 6
     assert server.requests == [("a", [3])]
 
 
-async def test_requests_of_one_turn_go_together_in_order_by_key() -> None:
+async def test_requests_of_one_entry_go_together_in_order_by_key() -> None:
     server = Server()
-    ask = gathering(server)
+    ask = batcher(server)
 
     asked = (("a", 1), ("b", 7), ("a", 2), ("a", 3))
     answers = await asyncio.gather(*(ask(*each) for each in asked))
@@ -69,7 +69,7 @@ async def test_requests_of_one_turn_go_together_in_order_by_key() -> None:
 async def test_what_comes_while_one_is_under_way_waits_and_goes_together() -> None:
     server = Server()
     server.gate.clear()
-    ask = gathering(server, most=2)
+    ask = batcher(server, most=2)
     first = asyncio.create_task(ask("a", 0))
     await waits_for(server, 1)
     rest = [asyncio.create_task(ask("a", number)) for number in range(1, 4)]
@@ -83,7 +83,7 @@ async def test_what_comes_while_one_is_under_way_waits_and_goes_together() -> No
 async def test_a_refused_value_is_refused_alone() -> None:
     server = Server()
     server.bad = {2}
-    ask = gathering(server)
+    ask = batcher(server)
 
     answers = await asyncio.gather(*(ask("a", each) for each in (1, 2, 3)), return_exceptions=True)
 
@@ -96,7 +96,7 @@ async def test_request_that_is_lost_fails_nobody_who_waits_behind_it() -> None:
     server = Server()
     server.gate.clear()
     server.lost = 1
-    ask = gathering(server)
+    ask = batcher(server)
     first = asyncio.create_task(ask("a", 1))
     await waits_for(server, 1)
     rest = [asyncio.create_task(ask("a", number)) for number in (2, 3)]
@@ -113,7 +113,7 @@ async def test_request_that_is_lost_fails_nobody_who_waits_behind_it() -> None:
 async def test_those_who_went_together_to_a_server_that_is_away_fail_together() -> None:
     server = Server()
     server.lost = 1
-    ask = gathering(server)
+    ask = batcher(server)
 
     found = await asyncio.gather(*(ask("a", each) for each in (1, 2)), return_exceptions=True)
 
@@ -124,7 +124,7 @@ async def test_those_who_went_together_to_a_server_that_is_away_fail_together() 
 async def test_what_waited_for_too_long_is_not_sent(monkeypatch: pytest.MonkeyPatch) -> None:
     server = Server()
     server.gate.clear()
-    ask = gathering(server, patience=timedelta(seconds=5))
+    ask = batcher(server, max_wait=timedelta(seconds=5))
     first = asyncio.create_task(ask("a", 1))
     await waits_for(server, 1)
     second = asyncio.create_task(ask("a", 2))
@@ -144,7 +144,7 @@ async def test_when_the_sender_is_cancelled_nobody_waits_for_ever() -> None:
     """As `asyncio.run` does with all tasks at its end, also while others still want to end well."""
     server = Server()
     server.gate.clear()
-    ask = gathering(server)
+    ask = batcher(server)
     first = asyncio.create_task(ask("a", 1))
     await waits_for(server, 1)
     second = asyncio.create_task(ask("a", 2))
@@ -163,7 +163,7 @@ async def test_when_the_sender_is_cancelled_nobody_waits_for_ever() -> None:
 async def test_who_stops_waiting_is_left_out() -> None:
     server = Server()
     server.gate.clear()
-    ask = gathering(server)
+    ask = batcher(server)
     first = asyncio.create_task(ask("a", 1))
     await waits_for(server, 1)
     second, third = asyncio.create_task(ask("a", 2)), asyncio.create_task(ask("a", 3))

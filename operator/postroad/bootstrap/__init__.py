@@ -1,4 +1,4 @@
-"""The only room that knows every adapter: it turns a queue's URL and settings into a queue.
+"""The only room that knows every adapter: it entries a queue's URL and settings into a queue.
 
 Each scheme has its module, loaded when it is first asked for: a mail server over one directory, or
 `--help`, need not wait for the drivers of servers that they never talk to.
@@ -11,13 +11,13 @@ from collections.abc import Awaitable, Callable
 from importlib import import_module
 from urllib.parse import urlsplit
 
-from postroad.bootstrap.open_request import Asked, check_parts
+from postroad.bootstrap.open_request import OpenRequest, check_parts
 from postroad.domain.configuration_rules import ViewConfiguration
 from postroad.errors import InvalidInput, InvalidQueueURL
 from postroad.ports.mail_queue import MailQueue
 from postroad.settings import Settings, from_environment
 
-Opener = Callable[[Asked], Awaitable[MailQueue]]
+Opener = Callable[[OpenRequest], Awaitable[MailQueue]]
 
 _HOMES = {
     "distributed": "postroad.bootstrap.distributed",
@@ -66,7 +66,7 @@ def open_queue(
 
     async def opening() -> MailQueue:
         parts = urlsplit(url)
-        asked = Asked(parts, settings or from_environment(), create, configuration)
+        asked = OpenRequest(parts, settings or from_environment(), create, configuration)
         return await _open(asked)
 
     return _Opening(opening)
@@ -78,7 +78,7 @@ async def open_inherited(url: str, lock: int, settings: Settings) -> MailQueue:
 
     Raises: InvalidQueueURL, InvalidInput when that is not the lock, StoreUnavailable.
     """
-    return await _open(Asked(urlsplit(url), settings, False, None, lock))
+    return await _open(OpenRequest(urlsplit(url), settings, False, None, lock))
 
 
 def lock_of(queue: MailQueue) -> int | None:
@@ -88,7 +88,7 @@ def lock_of(queue: MailQueue) -> int | None:
     return lock
 
 
-async def _open(asked: Asked) -> MailQueue:
+async def _open(asked: OpenRequest) -> MailQueue:
     home = _HOMES.get(asked.url.scheme)
     if home is None:
         raise InvalidQueueURL(

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from postroad.bootstrap.cluster import ClusterServers
 from postroad.bootstrap.engine import open_over
-from postroad.bootstrap.open_request import Asked
+from postroad.bootstrap.open_request import OpenRequest
 from postroad.bootstrap.tables import create_tables
 from postroad.domain.names import QueueName
 from postroad.ports.mail_queue import MailQueue
 
 
-async def open_asked(asked: Asked) -> MailQueue:
+async def open_asked(asked: OpenRequest) -> MailQueue:
     """Open a queue. See `open_queue`."""
     name, s3 = QueueName.parse(asked.url.netloc), asked.settings.s3
     servers = ClusterServers(asked.settings)

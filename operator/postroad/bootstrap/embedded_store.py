@@ -12,18 +12,18 @@ from urllib.parse import parse_qs, unquote
 
 from postroad.adapters.disk.files import DiskFiles
 from postroad.adapters.disk.threads import ThreadPool
-from postroad.adapters.machine.clocks import MachineChance, MachineClock
-from postroad.bootstrap.open_request import Asked
+from postroad.adapters.machine.clocks import MachineClock, SystemRandomness
+from postroad.bootstrap.open_request import OpenRequest
 from postroad.embedded.engine import Engine
-from postroad.embedded.free_space import Headroom
+from postroad.embedded.free_space import FreeSpace
 from postroad.embedded.layout import Layout, Options
 from postroad.embedded.limits import Limits
-from postroad.embedded.mail_queue import SpoolQueue
-from postroad.embedded.maintenance import Keeper
+from postroad.embedded.mail_queue import EmbeddedQueue
+from postroad.embedded.maintenance import Maintenance
 from postroad.embedded.opening import describe, open_store
 from postroad.embedded.rebuild import Rebuilt, rebuild
-from postroad.embedded.receiver import Filler
-from postroad.embedded.spool_files import Contents
+from postroad.embedded.receiver import SpoolReceiver
+from postroad.embedded.spool_files import SpoolFiles
 from postroad.embedded.verification import Report, dump, verify
 from postroad.errors import InvalidInput, InvalidQueueURL, QueueNotFound, StoreInUse
 from postroad.ports.mail_queue import MailQueue
@@ -35,7 +35,7 @@ MAIL_THREADS = 16
 """Spool files that can be written and synced at a time: the disk sees them together."""
 
 
-async def open_asked(asked: Asked) -> MailQueue:
+async def open_asked(asked: OpenRequest) -> MailQueue:
     """Open `embedded:///DIR`, with `?mail=DIR` for spool files on other disks than the log's.
     The retry steps, a lane each, may be others than last time.
 
@@ -96,7 +96,7 @@ def _engine(files: DiskFiles, layout: Layout, options: Options) -> Engine:
         layout,
         options,
         MachineClock(),
-        MachineChance(),
+        SystemRandomness(),
         ThreadPool(LOG_THREADS, "log"),
         ThreadPool(MAIL_THREADS, "mail"),
     )
@@ -105,7 +105,7 @@ def _engine(files: DiskFiles, layout: Layout, options: Options) -> Engine:
 async def open_directory(
     root: Path, *, create: bool = False, mail: Path | None = None, options: Options | None = None,
     lock: int | None = None,
-) -> SpoolQueue:  # fmt: skip
+) -> EmbeddedQueue:  # fmt: skip
     """Open the store in `root`; with `create`, make it if it is missing. `lock`: the descriptor of
     its lock, inherited from the process that owns it."""
     files = DiskFiles()
@@ -114,7 +114,7 @@ async def open_directory(
     elif not await asyncio.to_thread(root.is_dir):
         raise QueueNotFound(f"there is no directory {root}")
 
-    async def engine() -> tuple[Engine, Keeper]:
+    async def engine() -> tuple[Engine, Maintenance]:
         layout, stored = await asyncio.to_thread(
             describe, files, root, options or Options(), create=create, mail=mail
         )
@@ -127,10 +127,10 @@ async def open_directory(
 
     filler = None if lock is None else await asyncio.to_thread(_filler, files, root, lock)
     layout, clock = Layout(root, root), MachineClock()
-    return await SpoolQueue(str(root), files, layout, clock, engine, filler).open()
+    return await EmbeddedQueue(str(root), files, layout, clock, engine, filler).open()
 
 
-def _filler(files: DiskFiles, root: Path, lock: int) -> Filler:
+def _filler(files: DiskFiles, root: Path, lock: int) -> SpoolReceiver:
     """Return what stores mails for the owner. Raises: InvalidInput when `lock` is not its lock."""
     layout, options = describe(files, root, Options(), create=False)
     try:
@@ -141,6 +141,6 @@ def _filler(files: DiskFiles, root: Path, lock: int) -> Filler:
         raise InvalidInput(f"descriptor {lock} is not the lock on {root}")
     os.set_inheritable(lock, False)
     clock = MachineClock()
-    limits = Limits(options, Headroom(files, layout, lambda: clock.elapsed().total_seconds()))
+    limits = Limits(options, FreeSpace(files, layout, lambda: clock.elapsed().total_seconds()))
     threads = ThreadPool(MAIL_THREADS, "mail")
-    return Filler(Contents(files, layout), limits, clock, MachineChance(), threads)
+    return SpoolReceiver(SpoolFiles(files, layout), limits, clock, SystemRandomness(), threads)

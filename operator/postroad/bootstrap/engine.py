@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from postroad.adapters.machine.clocks import MachineChance, MachineClock
-from postroad.bootstrap.open_request import Asked
+from postroad.adapters.machine.clocks import MachineClock, SystemRandomness
+from postroad.bootstrap.open_request import OpenRequest
 from postroad.distributed.configure import configured
 from postroad.distributed.engine import Parts
 from postroad.distributed.mail_queue import DistributedQueue
@@ -13,16 +13,23 @@ from postroad.ports.mail_queue import MailQueue
 from postroad.ports.servers import Servers
 
 
-async def open_over(servers: Servers, name: QueueName, bucket: str, asked: Asked) -> MailQueue:
+async def open_over(
+    servers: Servers, name: QueueName, bucket: str, asked: OpenRequest
+) -> MailQueue:
     """Open a queue of the distributed engine, which then owns the servers. The configuration is
     settled before anything is made that follows from it (ADR 0005)."""
-    clock, chance, views = MachineClock(), MachineChance(), servers.views()
+    clock, randomness, views = MachineClock(), SystemRandomness(), servers.views()
     if await views.row_lifetime() is None:
         raise QueueNotFound(f"the queue {name} was never created: there are no tables")
     view = views.view(str(name))
     limit = asked.settings.broker.delivery_limit
     configuration = await configured(
-        servers.history(name), view, clock, chance, create=asked.create, wanted=asked.configuration
+        servers.history(name),
+        view,
+        clock,
+        randomness,
+        create=asked.create,
+        wanted=asked.configuration,
     )
     try:
         parts = Parts(
@@ -32,7 +39,7 @@ async def open_over(servers: Servers, name: QueueName, bucket: str, asked: Asked
             blobs=servers.blobs(bucket),
             configuration=configuration,
             clock=clock,
-            chance=chance,
+            randomness=randomness,
             row_lifetime=views.row_lifetime,
             delivery_limit=limit,
             dead_letter_lifetime=asked.settings.retry.dead_letter_lifetime,

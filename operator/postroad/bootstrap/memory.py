@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from postroad.adapters.machine.clocks import MachineClock
-from postroad.adapters.memory.servers import MemoryServers, World
+from postroad.adapters.memory.servers import MemoryServers, MemoryWorld
 from postroad.bootstrap.engine import open_over
-from postroad.bootstrap.open_request import Asked
+from postroad.bootstrap.open_request import OpenRequest
 from postroad.domain.names import QueueName
 from postroad.ports.mail_queue import MailQueue
 
-_MEMORY = World(MachineClock())
+_MEMORY = MemoryWorld(MachineClock())
 """What the queues of this process hold; gone with it."""
 
 
@@ -18,7 +18,7 @@ def connect() -> MemoryServers:
     return MemoryServers(_MEMORY)
 
 
-async def open_asked(asked: Asked) -> MailQueue:
+async def open_asked(asked: OpenRequest) -> MailQueue:
     """Open a queue. See `open_queue`."""
     name = QueueName("memory", asked.url.netloc)
     return await open_over(connect(), name, name.bucket(""), asked)

@@ -11,7 +11,7 @@ from postroad.settings import Settings
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class OpenRequest:
     """A queue's URL, and how it is to be opened."""
 
     url: SplitResult

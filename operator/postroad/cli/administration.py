@@ -67,7 +67,7 @@ async def release(queue: MailQueue, selector: Selector, as_json: bool) -> None:
 @selecting
 @json_option
 async def requeue(queue: MailQueue, selector: Selector, as_json: bool) -> None:
-    """Give the selected dead letters a new turn."""
+    """Give the selected dead letters a new entry."""
     await say_count(queue.requeue(on_purpose(selector)), as_json=as_json, verb="requeued")
 
 

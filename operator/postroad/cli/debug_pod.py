@@ -14,7 +14,7 @@ from postroad.controller.api import GROUP, INSTANCE, QUEUE_CLUSTER
 from postroad.controller.children import INTAKE, WORKER, labels
 from postroad.controller.cluster_spec import QueueClusterSpec
 from postroad.controller.pods import pod_template
-from postroad.controller.resource import Queue, Surroundings
+from postroad.controller.resource import PodContext, Queue
 from postroad.domain.names import QueueName
 from postroad.errors import ClusterNotFound
 
@@ -87,7 +87,7 @@ def _spec(kubectl: Kubectl, resource: Resource, image: str) -> dict[str, Any]:
     if cluster is None:
         raise ClusterNotFound(f"there is no QueueCluster {namespace}/{name}")
     authorities = kubectl.get("configmap", f"{queue.name.name}-ca", queue.name.namespace)
-    around = Surroundings(
+    around = PodContext(
         cluster=QueueClusterSpec.model_validate(cluster["spec"]),
         image=image,
         authorities="" if authorities is None else "as in the ConfigMap",

@@ -7,10 +7,10 @@ from collections.abc import Mapping
 
 import click
 
-from postroad.adapters.machine.clocks import MachineChance, MachineClock
+from postroad.adapters.machine.clocks import MachineClock, SystemRandomness
 from postroad.adapters.network.certificates import ServerCertificate
 from postroad.bootstrap.transports import hostname_of
-from postroad.cli.background_maintenance import SELDOM, upkeep
+from postroad.cli.background_maintenance import SELDOM, background_maintenance
 from postroad.cli.long_running import Inheritance, Process, process, run
 from postroad.cli.queue_options import LISTEN, NETWORKS, queue_option
 from postroad.domain.networks import EVERY_ADDRESS, LOOPBACK, NO_ADDRESS, Networks
@@ -21,7 +21,7 @@ from postroad.intake.dialogue import Offer
 from postroad.intake.rights import Rules
 from postroad.intake.server import SmtpServer
 from postroad.intake.sessions import Receiver
-from postroad.intake.timeouts import Patience
+from postroad.intake.timeouts import ClientTimeouts
 from postroad.ports.mail_queue import MailQueue
 from postroad.settings import BareLineEnds, Intake, LongLines, Settings, from_environment
 from postroad.telemetry.logs import logger
@@ -137,7 +137,7 @@ async def _receive(
             listening = {socket.socket(fileno=each): tls for each, tls in inherited.items()}
             await receive(this, settings, certificate, listening)
         elif this is not None:
-            async with upkeep(this, SELDOM):
+            async with background_maintenance(this, SELDOM):
                 await receive(this, settings, certificate)
 
 
@@ -152,16 +152,16 @@ async def receive(
     name."""
     section = settings.intake
     offer = Offer(hostname_of(settings), section.max_size_bytes, section.max_recipients)
-    patience = Patience(
+    timeouts = ClientTimeouts(
         least_bytes_per_second=section.least_bytes_per_second, session=section.longest_session
     )
     receiver = Receiver(
         this.queue,
         offer,
         MachineClock(),
-        MachineChance(),
+        SystemRandomness(),
         None if certificate is None else certificate.context,
-        patience,
+        timeouts,
         rules_of(section),
         takes_long_lines=section.long_lines is LongLines.FOLD,
     )

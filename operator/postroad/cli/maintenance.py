@@ -1,4 +1,4 @@
-"""`postroad maintain`, upkeep once or as a loop; `postroad audit`, of all bytes at once."""
+"""`postroad maintain`, maintenance once or as a loop; `postroad audit`, of all bytes at once."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from postroad.telemetry.logs import logger
 async def maintain(queue: MailQueue, every: timedelta | None, lost: str | None) -> None:
     """Move limits, clean what is over, roll old mail forward, decide dead letters.
 
-    Cleaning waits a lease after the limits moved, so it needs --every.
+    Cleanup waits a lease after the limits moved, so it needs --every.
     """
     if lost is not None:
         await _accept_loss(queue, lost)
@@ -38,7 +38,7 @@ async def maintain(queue: MailQueue, every: timedelta | None, lost: str | None) 
         except PostroadError as error:
             if not error.transient:
                 raise
-            logger("maintain").warning("a round of upkeep failed", error=error.explain())
+            logger("maintain").warning("a round of maintenance failed", error=error.explain())
         await asyncio.sleep(every.total_seconds())
 
 
@@ -55,8 +55,8 @@ async def maintain(queue: MailQueue, every: timedelta | None, lost: str | None) 
 async def audit(queue: MailQueue, repair: bool, adopt: bool, as_json: bool) -> None:
     """List the objects whose mail is nowhere any more, oldest first.
 
-    Upkeep finds and deletes them within hours. Mail younger than the longest upload (6 hours) is
-    not looked at.
+    Maintenance finds and deletes them within hours. Mail younger than the longest upload (6 hours)
+    is not looked at.
     """
     judge = getattr(queue, "audit", None)
     if judge is None:

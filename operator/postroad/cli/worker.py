@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import click
 
-from postroad.adapters.machine.clocks import MachineChance, MachineClock
+from postroad.adapters.machine.clocks import MachineClock, SystemRandomness
 from postroad.bootstrap.transports import open_transport
-from postroad.cli.background_maintenance import upkeep
+from postroad.cli.background_maintenance import background_maintenance
 from postroad.cli.long_running import Process, process, run
 from postroad.cli.queue_options import RELAY, queue_option
 from postroad.domain.next_hops import NextHop, TlsMode, parse_host_port
@@ -94,11 +94,11 @@ async def deliver(this: Process, settings: Settings, hop: NextHop) -> None:
         transport,
         RetryPlan(settings.retry.lanes, settings.retry.max_age),
         MachineClock(),
-        MachineChance(),
+        SystemRandomness(),
     )
     consumer = Consumer(this.queue, deliverer, concurrency=settings.worker.concurrency)
     try:
-        async with upkeep(this):
+        async with background_maintenance(this):
             await consumer.run(this.stop, this.drain_within)
     finally:
         await transport.close()

@@ -24,7 +24,7 @@ from postroad.controller.api import (
 )
 from postroad.controller.drift import with_hash
 from postroad.controller.pods import AUTHORITIES_KEY, pod_template
-from postroad.controller.resource import Queue, Surroundings
+from postroad.controller.resource import PodContext, Queue
 from postroad.domain.durations import format_duration
 
 Child = tuple[Kind, dict[str, Any]]
@@ -33,7 +33,7 @@ WORKER, INTAKE, QUEUE = "worker", "intake", "queue"
 
 
 def wanted_children(
-    queue: Queue, around: Surroundings, *, scaled_elsewhere: frozenset[str] = frozenset()
+    queue: Queue, around: PodContext, *, scaled_elsewhere: frozenset[str] = frozenset()
 ) -> list[Child]:
     """Return all children, in the order in which to apply them.
 
@@ -67,7 +67,7 @@ def wanted_children(
     return [(kind, with_hash(child)) for kind, child in children]
 
 
-def queue_configuration(queue: Queue, around: Surroundings) -> dict[str, str]:
+def queue_configuration(queue: Queue, around: PodContext) -> dict[str, str]:
     """Return what the pods read from their environment, credentials excepted."""
     cluster, spec = around.cluster, queue.spec
     values: dict[str, object | None] = {

@@ -45,7 +45,8 @@ class RabbitMQ(Model):
         Annotated[str, Field(max_length=512, pattern=r"^https?://[^@\s]+$"), PortInRange] | None
     ) = None
     """Base URL of the management API. A host without a dot is a Service in the QueueCluster's
-    namespace. Absent: not used; then upkeep does not find mails whose messages RabbitMQ lost."""
+    namespace. Absent: not used; then maintenance does not find mails whose messages RabbitMQ
+    lost."""
 
     secret_ref: LocalReference
     """Secret with the keys `username` and `password`, and optionally `ca.crt`: certificate

@@ -91,11 +91,11 @@ def failed(aspect: str, error: PostroadError) -> Finding:
 
 def conclude(findings: Sequence[Finding]) -> list[Finding]:
     """Add Ready, and Stalled or Reconciling, to the findings about the aspects."""
-    troubles = [each for each in findings if not each.is_good]
-    if not troubles:
+    errors = [each for each in findings if not each.is_good]
+    if not errors:
         return [good(READY, "the resource is as declared"), *findings]
-    stuck = [each for each in troubles if not each.waits]
-    told = stuck or [each for each in troubles if each.truth is Truth.FALSE] or troubles
+    stuck = [each for each in errors if not each.waits]
+    told = stuck or [each for each in errors if each.truth is Truth.FALSE] or errors
     message = "; ".join(dict.fromkeys(each.message for each in told))
     reason = told[0].reason
     truth = Truth.UNKNOWN if reason == PENDING else Truth.FALSE

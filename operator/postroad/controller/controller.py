@@ -24,7 +24,7 @@ from postroad.controller.reporting import Reporter
 from postroad.controller.status import Status, servers_are_good, wants_retry
 from postroad.controller.workqueue import Workqueue
 from postroad.errors import KubernetesConflict
-from postroad.ports.clock import Chance, Clock
+from postroad.ports.clock import Clock, Randomness
 from postroad.telemetry import metrics
 
 
@@ -65,7 +65,7 @@ class Controller:
         *,
         connect: Connect,
         clock: Clock,
-        chance: Chance,
+        randomness: Randomness,
         image: str,
         namespaces: Sequence[str] = (),
         intervals: Intervals | None = None,
@@ -73,8 +73,8 @@ class Controller:
     ) -> None:
         self._api = api
         self._clock = clock
-        self._chance = chance
-        self._engines = Engines(clock, chance)
+        self._randomness = randomness
+        self._engines = Engines(clock, randomness)
         self._intervals = intervals or Intervals()
         self._connections = Connections(connect)
         self._clusters = Clusters(api, self._connections, namespaces)
@@ -82,7 +82,7 @@ class Controller:
         self._queues = Queues(api, self._clusters, reporter, clock, self._engines, image)
         self._deletion = Deletion(api, self._clusters, reporter, clock, deletion_timeout)
         self._health = ClusterHealth(api, self._clusters, reporter, clock)
-        self._work: Workqueue[Key] = Workqueue(self.look, chance)
+        self._work: Workqueue[Key] = Workqueue(self.look, randomness)
         self._seen: dict[Key, _Seen] = {}
         self._children_changed: set[Key] = set()
         self._surroundings_changed: set[Key] = set()
@@ -221,7 +221,7 @@ class Controller:
         self._surroundings_changed.discard(key)
 
     def _spread(self, interval: timedelta) -> timedelta:
-        return interval * (0.9 + 0.2 * self._chance.uniform())
+        return interval * (0.9 + 0.2 * self._randomness.uniform())
 
 
 def key_of(kind: Kind, body: Mapping[str, Any]) -> Key:

@@ -16,7 +16,7 @@ from postroad.distributed.configuration import LeasedConfiguration
 from postroad.distributed.engine import Engine, Parts
 from postroad.distributed.opening import begin
 from postroad.distributed.size import SizeCache
-from postroad.ports.clock import Chance, Clock
+from postroad.ports.clock import Clock, Randomness
 from postroad.ports.servers import Servers
 
 MEASURING_SECONDS = 20.0
@@ -34,9 +34,9 @@ class _Kept:
 class Engines:
     """Makes and keeps engines."""
 
-    def __init__(self, clock: Clock, chance: Chance) -> None:
+    def __init__(self, clock: Clock, randomness: Randomness) -> None:
         self._clock = clock
-        self._chance = chance
+        self._randomness = randomness
         self._kept: dict[str, _Kept] = {}
 
     async def begin(self, servers: Servers, queue: Queue, bucket: str) -> None:
@@ -74,7 +74,9 @@ class Engines:
         return kept
 
     def _made(self, servers: Servers, queue: Queue, bucket: str) -> _Kept:
-        configuration = LeasedConfiguration(servers.history(queue.name), self._clock, self._chance)
+        configuration = LeasedConfiguration(
+            servers.history(queue.name), self._clock, self._randomness
+        )
         limit = queue.spec.broker.delivery_limit
         parts = Parts(
             name=queue.name,
@@ -83,7 +85,7 @@ class Engines:
             blobs=servers.blobs(bucket),
             configuration=configuration,
             clock=self._clock,
-            chance=self._chance,
+            randomness=self._randomness,
             delivery_limit=limit,
         )
         engine = Engine(parts)

@@ -14,7 +14,7 @@ from typing import Any
 from postroad.controller.api import CONFIGURATION_HASH
 from postroad.controller.cluster_spec import QueueClusterSpec
 from postroad.controller.drift import hash_of
-from postroad.controller.resource import Queue, Surroundings
+from postroad.controller.resource import PodContext, Queue
 from postroad.controller.spec import Intake
 from postroad.controller.strategic_merge import merged
 
@@ -42,7 +42,7 @@ DEFAULT_RESOURCES = {
 
 def pod_template(
     queue: Queue,
-    around: Surroundings,
+    around: PodContext,
     component: str,
     labels: Mapping[str, str],
     configuration: Mapping[str, str],
@@ -67,7 +67,7 @@ def pod_template(
 
 
 def _pod_spec(
-    queue: Queue, around: Surroundings, component: str, labels: Mapping[str, str]
+    queue: Queue, around: PodContext, component: str, labels: Mapping[str, str]
 ) -> dict[str, Any]:
     volumes: list[dict[str, Any]] = [{"name": "tmp", "emptyDir": {}}]
     if around.authorities:
@@ -106,7 +106,7 @@ def _pod_spec(
     }
 
 
-def _container(queue: Queue, around: Surroundings, component: str) -> dict[str, Any]:
+def _container(queue: Queue, around: PodContext, component: str) -> dict[str, Any]:
     intake = queue.spec.intake if component == "intake" else None
     health = _health_port(intake)
     ports = [{"name": "health", "containerPort": health, "protocol": "TCP"}]

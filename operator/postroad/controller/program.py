@@ -15,7 +15,7 @@ from typing import Any
 
 import kopf
 
-from postroad.adapters.machine.clocks import MachineChance, MachineClock
+from postroad.adapters.machine.clocks import MachineClock, SystemRandomness
 from postroad.bootstrap import cluster
 from postroad.controller.api import (
     CHILDREN,
@@ -31,7 +31,7 @@ from postroad.controller.connections import Connect
 from postroad.controller.controller import Controller, Intervals
 from postroad.controller.deletion import DELETION_TIMEOUT
 from postroad.errors import PostroadError
-from postroad.ports.clock import Chance, Clock
+from postroad.ports.clock import Clock, Randomness
 from postroad.telemetry import logs
 from postroad.telemetry.health import HealthServer, Readiness
 
@@ -62,19 +62,19 @@ class Options:
 
 
 @dataclass(frozen=True, slots=True)
-class World:
+class Dependencies:
     """What the operator needs of everything outside."""
 
     api: ApiServer
     connect: Connect
     clock: Clock
-    chance: Chance
+    randomness: Randomness
 
 
 class Program:
     """The running operator. `ready` is set once all watches have listed what there is."""
 
-    def __init__(self, world: World, options: Options) -> None:
+    def __init__(self, world: Dependencies, options: Options) -> None:
         self._world = world
         self._options = options
         self.ready = asyncio.Event()
@@ -83,7 +83,7 @@ class Program:
             world.api,
             connect=world.connect,
             clock=world.clock,
-            chance=world.chance,
+            randomness=world.randomness,
             image=options.image,
             namespaces=options.namespaces,
             intervals=options.intervals,
@@ -212,8 +212,8 @@ async def serve(options: Options, health_port: int) -> None:
     await health.listen(health_port)
     api = ApiServer(load_configuration())
     try:
-        clock, chance = MachineClock(), MachineChance()
-        program = Program(World(api, cluster.connect, clock, chance), options)
+        clock, randomness = MachineClock(), SystemRandomness()
+        program = Program(Dependencies(api, cluster.connect, clock, randomness), options)
         readiness.opened(program.require_ready)
         await program.run()
     finally:

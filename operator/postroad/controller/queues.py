@@ -23,7 +23,7 @@ from postroad.controller.credentials import check_certificate, read_credentials
 from postroad.controller.engines import Engines
 from postroad.controller.queue_servers import SERVER_ASPECTS, Look, QueueServers
 from postroad.controller.reporting import Reporter
-from postroad.controller.resource import Queue, Surroundings
+from postroad.controller.resource import PodContext, Queue
 from postroad.controller.spec import Intake, Workers
 from postroad.controller.status import (
     Report,
@@ -197,7 +197,7 @@ class Queues:
         credentials = cluster.credentials
         if cluster.namespace != queue.name.namespace:
             credentials = await read_credentials(self._api, queue.name.namespace, cluster.spec)
-        around = Surroundings(
+        around = PodContext(
             cluster=cluster.spec,
             image=self._image,
             authorities=credentials.authorities,

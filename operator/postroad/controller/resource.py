@@ -47,7 +47,7 @@ class Queue:
 
 
 @dataclass(frozen=True, slots=True)
-class Surroundings:
+class PodContext:
     """What the pods of a queue find around them.
 
     `secret_versions` tells the versions of the Secrets that the pods read, so that a change rolls

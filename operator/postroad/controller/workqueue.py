@@ -15,7 +15,7 @@ from datetime import timedelta
 from itertools import count
 from typing import Generic, TypeVar
 
-from postroad.ports.clock import Chance
+from postroad.ports.clock import Randomness
 from postroad.telemetry import logs
 
 K = TypeVar("K", bound=Hashable)
@@ -33,9 +33,11 @@ class Workqueue(Generic[K]):
     """Runs `look(key)` for added keys. `look` returns after how long it wants to look again (None:
     not by itself); an error is logged and retried with backoff."""
 
-    def __init__(self, look: Callable[[K], Awaitable[timedelta | None]], chance: Chance) -> None:
+    def __init__(
+        self, look: Callable[[K], Awaitable[timedelta | None]], randomness: Randomness
+    ) -> None:
         self._look = look
-        self._chance = chance
+        self._randomness = randomness
         self._urgent: deque[K] = deque()
         self._routine: deque[K] = deque()
         self._waiting: set[K] = set()
@@ -104,7 +106,7 @@ class Workqueue(Generic[K]):
         except Exception as error:
             failures = self._failures[key] = self._failures.get(key, 0) + 1
             delay = min(FIRST_RETRY * 2 ** min(failures - 1, 20), LONGEST_RETRY)
-            delay *= 0.5 + self._chance.uniform()
+            delay *= 0.5 + self._randomness.uniform()
             _log.warning(
                 "a reconcile failed and is repeated",
                 key=str(key),

@@ -6,7 +6,7 @@ from dataclasses import replace
 from statistics import mean
 
 from postroad.domain.advice import Seen, SliceCount
-from postroad.domain.entries import Turn
+from postroad.domain.entries import EnqueuedMail
 from postroad.domain.slices import Partition
 from postroad.domain.wire import size_of
 from postroad.ports.view import ClosedSlice, View
@@ -40,7 +40,7 @@ def _fullest(closed: ClosedSlice) -> Partition:
 async def _with_row_size(view: View, seen: Seen, partition: Partition) -> Seen:
     sizes: list[int] = []
     async for row in view.rows(partition):
-        if isinstance(row, Turn):
+        if isinstance(row, EnqueuedMail):
             sizes.append(size_of(row))
         if len(sizes) == SAMPLE:
             break

@@ -2,7 +2,7 @@
 
 A closed partition gets no more rows, so it is read again only when the signs of its marks have
 changed; until then the moments its mails were accepted at are remembered, eight octets for each
-mail. A mail that changes its turn while the picture is drawn may be missing from it or be in it
+mail. A mail that changes its entry while the picture is drawn may be missing from it or be in it
 twice.
 """
 
@@ -23,9 +23,9 @@ from postroad.distributed.engine import Engine
 from postroad.distributed.live_slices import live_slices
 from postroad.distributed.size import REMEMBERED
 from postroad.domain.ages import AGES
-from postroad.domain.entries import Turn
+from postroad.domain.entries import EnqueuedMail
 from postroad.domain.slices import Partition
-from postroad.ports.marks import Signs
+from postroad.ports.marks import PartitionStamp
 
 Ages = Mapping[str, Mapping[timedelta, int]]
 
@@ -39,7 +39,7 @@ class _Picture:
     epoch, sorted. `signs` are those of the partition before it was read, which
     are believed for a while."""
 
-    signs: Signs
+    stamp: PartitionStamp
     until: timedelta
     accepted: Mapping[str, array[float]]
 
@@ -63,13 +63,13 @@ class AgesCache:
             return self._answer
 
     def forget(self) -> None:
-        """Look at everything anew the next time."""
+        """MessageCount at everything anew the next time."""
         self._closed.clear()
         self._answer = None
 
     async def _count(self) -> Ages:
         engine, now = self._engine, self._engine.clock.now()
-        first = (await engine.bearings.refresh()).browse_start
+        first = (await engine.limits_cache.refresh()).browse_start
         if first is None:
             return {}
         self._forget_before(first)
@@ -87,30 +87,30 @@ class AgesCache:
         partition, is_closed = where
         # Read before the rows: a mark that comes meanwhile only means that the partition is read
         # once more than necessary.
-        signs = await engine.view.signs(partition)
+        stamp = await engine.view.stamp(partition)
         known = self._closed.get(partition)
-        if known and known.signs == signs and engine.clock.elapsed() < known.until:
+        if known and known.stamp == stamp and engine.clock.elapsed() < known.until:
             return known
         latest = engine.clock.now() - 3 * engine.timing.skew
-        picture, is_settled = await self._read(partition, signs)
-        if is_closed and is_settled and signs.settled(latest):
+        picture, is_settled = await self._read(partition, stamp)
+        if is_closed and is_settled and stamp.settled(latest):
             self._closed[partition] = picture
         return picture
 
-    async def _read(self, partition: Partition, signs: Signs) -> tuple[_Picture, bool]:
+    async def _read(self, partition: Partition, stamp: PartitionStamp) -> tuple[_Picture, bool]:
         """Return who waits, and whether that can only change together with the signs: a
         replacement under way ends without a further mark."""
         accepted: dict[str, array[float]] = defaultdict(lambda: array("d"))
         is_settled = True
-        async for row, mark in joined(self._engine.view, [partition], signs.purged):
-            if isinstance(row, Turn) and (mark is None or mark.is_live):
+        async for row, mark in joined(self._engine.view, [partition], stamp.purged):
+            if isinstance(row, EnqueuedMail) and (mark is None or mark.is_live):
                 for domain in row.envelope.domains:
                     accepted[domain].append(row.accepted_at.timestamp())
             is_settled &= mark is None or not mark.is_unfinished_replacement
         for domain, moments in accepted.items():
             accepted[domain] = array("d", sorted(moments))
         until = self._engine.clock.elapsed() + REMEMBERED
-        return _Picture(signs, until, accepted), is_settled
+        return _Picture(stamp, until, accepted), is_settled
 
     def _forget_before(self, first: datetime) -> None:
         for partition in [each for each in self._closed if each.slice_start < first]:

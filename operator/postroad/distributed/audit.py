@@ -4,7 +4,7 @@ Each ending deletes its mail's bytes at once; what a killed process, an object s
 or a lost answer left is found here. Keys are listed in order, a portion at a time, and struck out
 for each row that needs them and each dead letter. What then remains has no mail unless its mail
 moved while the rows were read. Every move but a burial makes a row under a new id, and a buried
-turn's row or letter stays: so the letters and all rows made since the audit began are read once
+entry's row or letter stays: so the letters and all rows made since the audit began are read once
 more, and what they name is left alone. What cannot be judged stays for the next audit: bytes that
 are younger than any upload, and bytes that may be those of a row that vanished or of one that does
 not say whose bytes it needs. Source: ADR 0020.
@@ -49,9 +49,9 @@ TOGETHER = 500
 """Objects that one request deletes."""
 
 MOST_UNASKED = 1000
-"""Orphans of a portion that upkeep deletes without being asked, if they are more than half of what
-was listed: so many show a view that was restored or lost, or a bucket that is not this queue's
-alone, and then their messages, or another installation, may need them."""
+"""LostMessages of a portion that maintenance deletes without being asked, if they are more than
+half of what was listed: so many show a view that was restored or lost, or a bucket that is not this
+queue's alone, and then their messages, or another installation, may need them."""
 
 SLICES = 50
 """Slices whose rows are looked for by one request."""
@@ -91,12 +91,12 @@ async def audit_portion(
     `audit`."""
     engine.check_open()
     await ownership.check(engine)
-    await engine.bearings.refresh()
-    await engine.bearings.check_clock()
+    await engine.limits_cache.refresh()
+    await engine.limits_cache.check_clock()
     effective = engine.configuration.effective()
     following, candidates = await _listed(engine, after)
     listed = len(candidates)
-    orphans = await _Judgement(engine, candidates).orphans() if candidates else {}
+    orphans = await _OrphanCheck(engine, candidates).orphans() if candidates else {}
     if not asked and len(orphans) > max(MOST_UNASKED, listed // 2):
         engine.log.error(
             "most bytes have no mail and stay: if the view is whole and no other installation uses "
@@ -131,7 +131,7 @@ async def _listed(engine: Engine, after: str) -> tuple[str | None, Candidates]:
     return None, candidates
 
 
-class _Judgement:
+class _OrphanCheck:
     """Which of some objects have no mail."""
 
     def __init__(self, engine: Engine, candidates: Candidates) -> None:
@@ -146,7 +146,7 @@ class _Judgement:
         engine, candidates = self._engine, self._candidates
         began = engine.clock.now()
         await self._strike_letters()
-        content_start = (await engine.bearings.limits()).content_start
+        content_start = (await engine.limits_cache.limits()).content_start
         if content_start is None or not candidates:
             return {}
         await self._strike_live(max(content_start, self._oldest()))
@@ -171,8 +171,8 @@ class _Judgement:
         """A letter that holds a message that could not be read counts for the mail it is about, if
         it can be read now; otherwise that mail's row counts, which has no mark."""
         async for letter in self._engine.view.buried():
-            if letter.turn is not None:
-                self._candidates.pop(letter.turn.blob_key, None)
+            if letter.entry is not None:
+                self._candidates.pop(letter.entry.blob_key, None)
                 continue
             if not letter.is_decoded:
                 self._spare(moment_of(letter.enqueue_id))
@@ -218,12 +218,12 @@ class _Judgement:
         async for partition in _occupied(engine, since):
             async for enqueue_id, key in engine.view.blob_keys(partition, LAST):
                 self._strike(enqueue_id, key)
-        content_start = (await engine.bearings.refresh()).content_start
+        content_start = (await engine.limits_cache.refresh()).content_start
         return content_start is not None and content_start <= _slices_from(engine, since)
 
     def _strike(self, enqueue_id: UUID, key: str | None) -> None:
         """Strike out what a row names. One that names nothing, and that this release cannot decode,
-        may need any object that is older than its turn."""
+        may need any object that is older than its entry."""
         if key is None:
             self._spare(moment_of(enqueue_id))
         else:
@@ -256,15 +256,15 @@ async def _occupied(engine: Engine, first: datetime) -> AsyncIterator[Partition]
 async def _keys_with_marks(
     engine: Engine, partition: Partition
 ) -> AsyncIterator[tuple[UUID, str | None, Mark | None]]:
-    """Yield the turns of a partition, what they name as their bytes, and how they ended."""
+    """Yield the entries of a partition, what they name as their bytes, and how they ended."""
     ids = engine.view.blob_keys(partition, LAST)
     async for (enqueue_id, key), mark in with_marks(engine.view, partition, ids, itemgetter(0)):
         yield enqueue_id, key, mark
 
 
 def _needs_bytes(mark: Mark | None) -> bool:
-    """Return whether a turn with this mark may need its bytes. After a replacement the successor's
-    row does; a rejected turn's letter does, which may just be on its way."""
+    """Return whether an entry with this mark may need its bytes. After a replacement the
+    successor's row does; a rejected entry's letter does, which may just be on its way."""
     if mark is None:
         return True
     is_elsewhere = (
@@ -276,7 +276,7 @@ def _needs_bytes(mark: Mark | None) -> bool:
 
 
 CLAIM_ID = UUID(int=1)
-"""What an audit claims: no turn has this id."""
+"""What an audit claims: no entry has this id."""
 
 PASS = timedelta(hours=6)
 """From the end of one pass over all objects to the next."""
@@ -286,9 +286,10 @@ PACE = timedelta(minutes=10)
 
 
 class Auditing:
-    """Upkeep's audits: of all processes one at a time, portion by portion. Its claim is also the
-    timetable: at the end of a pass it is taken until the next is due, by whichever process. Whether
-    the bucket is the view's is looked at by each process all the time, and needs no claim."""
+    """Maintenance's audits: of all processes one at a time, portion by portion. Its claim is also
+    the timetable: at the end of a pass it is taken until the next is due, by whichever process.
+    Whether the bucket is the view's is looked at by each process all the time, and needs no
+    claim."""
 
     def __init__(self, engine: Engine, owner: UUID) -> None:
         self._engine = engine
@@ -297,7 +298,7 @@ class Auditing:
         self._after: str | None = ""
 
     async def run(self) -> None:
-        """Look after the ownership, and judge the next portion, if it is time.
+        """MessageCount after the ownership, and judge the next portion, if it is time.
         Raises: ViewUnavailable, ClockSkew, ConfigurationStale."""
         engine, now = self._engine, self._engine.clock.elapsed()
         if now < self._due:
@@ -310,8 +311,8 @@ class Auditing:
         except BucketNotOwned as error:
             engine.log.error("the bucket's bytes are not audited", error=error.explain())
         except (BlobsError, CredentialsRefused, ViewRefused) as error:
-            # Upkeep has nothing else to do with bytes: its round has not failed. The view refuses
-            # while its tables are those of an earlier release.
+            # Maintenance has nothing else to do with bytes: its round has not failed. The view
+            # refuses while its tables are those of an earlier release.
             engine.log.warning("the audit waits for a server", error=error.explain())
 
     async def _next_portion(self) -> None:

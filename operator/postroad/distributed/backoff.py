@@ -1,4 +1,4 @@
-"""Waiting for servers that are away: longer each time, with jitter, never spinning."""
+"""WaitingMail for servers that are away: longer each time, with jitter, never spinning."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from datetime import timedelta
 from typing import TypeVar
 
 from postroad.errors import ViewUnavailable
-from postroad.ports.clock import Chance, Clock
+from postroad.ports.clock import Clock, Randomness
 
 T = TypeVar("T")
 
@@ -15,15 +15,17 @@ T = TypeVar("T")
 class Backoff:
     """Waits between attempts. Full jitter between half and all of the present wait."""
 
-    def __init__(self, clock: Clock, chance: Chance, first: timedelta, longest: timedelta) -> None:
+    def __init__(
+        self, clock: Clock, randomness: Randomness, first: timedelta, longest: timedelta
+    ) -> None:
         self._clock = clock
-        self._chance = chance
+        self._randomness = randomness
         self._next = first
         self._longest = longest
 
     async def wait(self) -> None:
         """Wait once more."""
-        duration = self._next * (0.5 + self._chance.uniform() / 2)
+        duration = self._next * (0.5 + self._randomness.uniform() / 2)
         self._next = min(self._next * 2, self._longest)
         await self._clock.sleep(duration)
 

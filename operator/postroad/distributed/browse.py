@@ -1,8 +1,8 @@
 """Browse: rows joined with marks, slice by slice, oldest first, two pages per bucket in memory.
 
-A mail that changes its turn while it is browsed could be missed (its old turn is seen replaced, its
-new row came after its page was read): so a turn that was replaced just before the browse began, or
-since, is followed to its successor. Source: 000 Decision (browse).
+A mail that changes its entry while it is browsed could be missed (its old entry is seen replaced,
+its new row came after its page was read): so an entry that was replaced just before the browse
+began, or since, is followed to its successor. Source: 000 Decision (browse).
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from postroad.distributed.live_slices import live_slices
 from postroad.distributed.merge_join import with_marks
 from postroad.distributed.replacement import replacement_of
 from postroad.distributed.set_aside import SetAside
-from postroad.domain.entries import EndingKind, Mark, Turn, UndecodableRow
+from postroad.domain.entries import EndingKind, EnqueuedMail, Mark, UndecodableRow
 from postroad.domain.identifiers import moment_of
 from postroad.domain.selection import Selector
-from postroad.domain.slices import Partition, TurnKey
+from postroad.domain.slices import EntryKey, Partition
 from postroad.errors import InvalidInput
 from postroad.ports.mail_queue import MailView
 from postroad.ports.view import DeadLetter, View
@@ -32,12 +32,12 @@ ENQUEUE_ID = attrgetter("enqueue_id")
 
 
 @dataclass(frozen=True, slots=True)
-class Waiting:
-    """A waiting mail. `row` is the turn that a change starts from; `turn` is how the mail waits:
+class WaitingMail:
+    """A waiting mail. `row` is the entry that a change starts from; `entry` is how the mail waits:
     the same, or its successor while a replacement is under way."""
 
-    row: Turn
-    turn: Turn
+    row: EnqueuedMail
+    entry: EnqueuedMail
     mark: Mark | None
 
 
@@ -46,14 +46,14 @@ async def waiting(
     selector: Selector | None = None,
     after: UUID | None = None,
     aside: SetAside | None = None,
-) -> AsyncIterator[Waiting]:
-    """Yield waiting mails, oldest turn first; of rows after an id only. What cannot be decoded
+) -> AsyncIterator[WaitingMail]:
+    """Yield waiting mails, oldest entry first; of rows after an id only. What cannot be decoded
     is set aside. Raises: ViewError, ConfigurationStale."""
     wanted = selector or Selector.all()
     if wanted.is_empty:
         return
     began = engine.clock.now()
-    first = (await engine.bearings.refresh()).browse_start
+    first = (await engine.limits_cache.refresh()).browse_start
     if first is None:
         return
     if after is not None:
@@ -68,7 +68,7 @@ async def waiting(
         async for row, mark in joined(engine.view, live.partitions, after):
             if ahead.meets(row.key):
                 continue
-            found: Waiting | None = None
+            found: WaitingMail | None = None
             if isinstance(row, UndecodableRow):
                 await aside.row(row, mark)
             elif mark is not None and mark.is_unknown:
@@ -78,7 +78,7 @@ async def waiting(
                     found = await _follow(engine, row, mark, since, ahead)
                 except InvalidInput:  # what the mark changes makes no envelope
                     aside.mark(row.key)
-            if found is not None and wanted.matches(found.turn, began):
+            if found is not None and wanted.matches(found.entry, began):
                 yield found
     aside.end()
 
@@ -90,19 +90,19 @@ class _Ahead:
     def __init__(self, last: datetime) -> None:
         """`last` is up to when slices are read."""
         self._last = last
-        self._keys: set[TurnKey] = set()
+        self._keys: set[EntryKey] = set()
 
     def __len__(self) -> int:
         return len(self._keys)
 
-    def meets(self, key: TurnKey) -> bool:
-        """Return whether the browse went on to this turn before; it is met once."""
+    def meets(self, key: EntryKey) -> bool:
+        """Return whether the browse went on to this entry before; it is met once."""
         if key not in self._keys:
             return False
         self._keys.remove(key)
         return True
 
-    def __contains__(self, key: TurnKey) -> bool:
+    def __contains__(self, key: EntryKey) -> bool:
         return key in self._keys
 
     def reach(self, slice_start: datetime) -> None:
@@ -110,7 +110,7 @@ class _Ahead:
         if self._keys:
             self._keys = {key for key in self._keys if key.slice_start >= slice_start}
 
-    def add(self, key: TurnKey) -> None:
+    def add(self, key: EntryKey) -> None:
         if key.slice_start <= self._last:
             self._keys.add(key)
 
@@ -118,38 +118,38 @@ class _Ahead:
 async def browse(engine: Engine, selector: Selector | None) -> AsyncIterator[MailView]:
     """Yield waiting mails as people see them. See `MailQueue.browse`."""
     async for each in waiting(engine, selector):
-        if each.mark is None or await _waits_on(engine, each.turn):
-            yield view_of(each.turn, engine.clock.now())
+        if each.mark is None or await _waits_on(engine, each.entry):
+            yield view_of(each.entry, engine.clock.now())
 
 
-async def _waits_on(engine: Engine, successor: Turn) -> bool:
+async def _waits_on(engine: Engine, successor: EnqueuedMail) -> bool:
     """Whether the successor of a replacement under way is not over: its message may have come
     before its predecessor's mark says `published`, which a process that ended never does."""
     mark = await engine.view.mark(successor.key)
     return mark is None or mark.is_live
 
 
-def view_of(turn: Turn, now: datetime, letter: DeadLetter | None = None) -> MailView:
-    """Return how people see a turn."""
-    due_at = turn.due_at if turn.due_at is not None and turn.due_at > now else None
+def view_of(entry: EnqueuedMail, now: datetime, letter: DeadLetter | None = None) -> MailView:
+    """Return how people see an entry."""
+    due_at = entry.due_at if entry.due_at is not None and entry.due_at > now else None
     return MailView(
-        enqueue_id=turn.enqueue_id,
-        mail_id=turn.mail_id,
-        mail=turn.envelope,
-        accepted_at=turn.accepted_at,
-        enqueued_at=turn.enqueued_at,
+        enqueue_id=entry.enqueue_id,
+        mail_id=entry.mail_id,
+        mail=entry.envelope,
+        accepted_at=entry.accepted_at,
+        enqueued_at=entry.enqueued_at,
         due_at=due_at,
-        held=turn.held,
-        attempt=turn.attempt,
-        size_bytes=turn.size_bytes,
-        last_error=turn.last_error,
+        held=entry.held,
+        attempt=entry.attempt,
+        size_bytes=entry.size_bytes,
+        last_error=entry.last_error,
         reason=letter.reason if letter is not None else None,
     )
 
 
 async def joined(
     view: View, partitions: list[Partition], after: UUID | None = None
-) -> AsyncIterator[tuple[Turn | UndecodableRow, Mark | None]]:
+) -> AsyncIterator[tuple[EnqueuedMail | UndecodableRow, Mark | None]]:
     """Yield the rows of a slice with their marks, merged over its buckets in the order of ids."""
     streams = [
         with_marks(view, each, view.rows(each, after), ENQUEUE_ID, after) for each in partitions
@@ -172,15 +172,15 @@ async def joined(
 
 
 async def _follow(
-    engine: Engine, row: Turn, mark: Mark | None, since: datetime, ahead: _Ahead
-) -> Waiting | None:
+    engine: Engine, row: EnqueuedMail, mark: Mark | None, since: datetime, ahead: _Ahead
+) -> WaitingMail | None:
     """Return how the mail of a row waits; None when it does not (or is met later on its way)."""
     if mark is None:
-        return Waiting(row, row, None)
+        return WaitingMail(row, row, None)
     if mark.is_live:
         successor, change = replacement_of(mark)
         ahead.add(successor)
-        return Waiting(row, row.with_change(successor, change), mark)
+        return WaitingMail(row, row.with_change(successor, change), mark)
     ending = mark.ending
     if (
         mark.delivered_at is not None

@@ -19,7 +19,7 @@ from postroad.distributed.engine import Engine
 from postroad.distributed.live_slices import TOGETHER, Slice, standing, with_rows
 from postroad.errors import PostroadError
 from postroad.ports.history import Effective
-from postroad.ports.marks import Signs
+from postroad.ports.marks import PartitionStamp
 from postroad.telemetry import metrics
 
 AT_MOST = 100_000
@@ -29,7 +29,7 @@ BEYOND = timedelta(minutes=10)
 """How often the slices beyond the first one with waiting mail are judged."""
 
 
-class Advancing:
+class BrowseStartAdvance:
     """Moves browse start; at most one at a time in a process."""
 
     def __init__(self, engine: Engine) -> None:
@@ -37,7 +37,7 @@ class Advancing:
         self._running = False
         self._closed_until: datetime | None = None
         self._beyond_due = timedelta(0)
-        self._live: dict[datetime, tuple[Signs, ...]] = {}
+        self._live: dict[datetime, tuple[PartitionStamp, ...]] = {}
         """Slices in which mail waits and no replacement is under way, with the signs of their
         partitions before they were read: as long as these stay, so does that."""
         self._vanished: dict[datetime, int] = {}
@@ -51,7 +51,7 @@ class Advancing:
             pace = engine.configuration.effective().writing.update_browse_start_pace
         except PostroadError:
             return  # stale: whoever refreshes it will also advance
-        if engine.chance.uniform() * pace < 1:
+        if engine.randomness.uniform() * pace < 1:
             engine.in_background(self._try())
 
     async def _try(self) -> None:
@@ -73,13 +73,13 @@ class Advancing:
 
     async def _run(self) -> None:
         engine = self._engine
-        first = (await engine.bearings.refresh()).browse_start
+        first = (await engine.limits_cache.refresh()).browse_start
         if first is None:
             return
-        await engine.bearings.check_clock()  # by one that is ahead, open slices look closed
+        await engine.limits_cache.check_clock()  # by one that is ahead, open slices look closed
         effective = engine.configuration.effective()
         self._forget_before(first)
-        last = closable_until(engine, await engine.bearings.earliest_now())
+        last = closable_until(engine, await engine.limits_cache.earliest_now())
         await self._close_new(first, last)
         stopped = await self._pass(first, last, effective)
         if stopped is not None:
@@ -103,7 +103,7 @@ class Advancing:
         if passed is not None:
             engine.check_still(effective)
             await engine.view.advance(browse_start=passed)
-            await engine.bearings.refresh()
+            await engine.limits_cache.refresh()
             engine.log.debug("browse start moved", slice=passed.isoformat())
         return stopped
 
@@ -177,22 +177,22 @@ class Advancing:
                     engine.check_still(effective)
                     await engine.view.mark_drained(slice_.start)
                 elif judgement.state is State.LIVE and not judgement.doubtful:
-                    self._remember_live(slice_, judgement.signs)
+                    self._remember_live(slice_, judgement.stamp)
 
     async def _is_still_live(self, slice_: Slice) -> bool:
         known = self._live.get(slice_.start)
         if known is None:
             return False
-        if known == tuple([await self._engine.view.signs(each) for each in slice_.partitions]):
+        if known == tuple([await self._engine.view.stamp(each) for each in slice_.partitions]):
             return True
         del self._live[slice_.start]
         return False
 
-    def _remember_live(self, slice_: Slice, signs: tuple[Signs, ...]) -> None:
-        """Signs that are too young do not tell whether a mark came since."""
+    def _remember_live(self, slice_: Slice, stamp: tuple[PartitionStamp, ...]) -> None:
+        """PartitionStamp that are too young do not tell whether a mark came since."""
         latest = self._engine.clock.now() - BEYOND
-        if all(each.settled(latest) for each in signs):
-            self._live[slice_.start] = signs
+        if all(each.settled(latest) for each in stamp):
+            self._live[slice_.start] = stamp
 
     def _note(self, slice_: Slice, missing: int) -> None:
         self._vanished.pop(slice_.start, None)

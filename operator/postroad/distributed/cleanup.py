@@ -2,7 +2,7 @@
 marks, then content start is moved.
 
 Begins a full lease after browse start was seen where it is: by then everybody's limits are younger,
-and whoever finds no mark finds the turn before browse start (invariant 4). What a failed cleanup
+and whoever finds no mark finds the entry before browse start (invariant 4). What a failed cleanup
 left is found by the next, because content start did not move. Source: 001 Decision.
 """
 
@@ -15,12 +15,12 @@ from postroad.distributed.browse import ENQUEUE_ID
 from postroad.distributed.engine import Engine
 from postroad.distributed.late_mail import rescue_if_late
 from postroad.distributed.merge_join import with_marks
-from postroad.domain.entries import Turn
-from postroad.domain.slices import Partition, TurnKey
+from postroad.domain.entries import EnqueuedMail
+from postroad.domain.slices import EntryKey, Partition
 from postroad.ports.view import ClosedSlice
 
 
-class Cleaning:
+class Cleanup:
     """Remembers since when browse start stands where it does."""
 
     def __init__(self, engine: Engine) -> None:
@@ -32,7 +32,7 @@ class Cleaning:
         """Clean what may be cleaned; return how many slices. Raises: ServerError, ClockSkew,
         ConfigurationStale."""
         engine = self._engine
-        limits = await engine.bearings.refresh()
+        limits = await engine.limits_cache.refresh()
         now = engine.clock.elapsed()
         if limits.browse_start is None:
             return 0
@@ -61,24 +61,24 @@ class Cleaning:
         return cleaned
 
     async def _unbury_stale(self, first: datetime, before: datetime) -> None:
-        """Delete letters of turns that ended otherwise: their burial stopped, or is suspended,
+        """Delete letters of entries that ended otherwise: their burial stopped, or is suspended,
         between letter and mark. Without the mark a letter is believed, and to discard it would
-        delete the bytes of the turn under which the mail waits."""
+        delete the bytes of the entry under which the mail waits."""
         async for letter in self._engine.view.buried():
-            turn = letter.turn
-            if turn is not None and first <= turn.key.slice_start < before:
-                mark = await self._engine.view.mark(turn.key)
+            entry = letter.entry
+            if entry is not None and first <= entry.key.slice_start < before:
+                mark = await self._engine.view.mark(entry.key)
                 if mark is not None and mark.is_final and not dead_letters.is_rejected(mark):
-                    await dead_letters.finish(self._engine, turn)
+                    await dead_letters.finish(self._engine, entry)
 
     async def _clean_slice(self, closed: ClosedSlice, buckets: int) -> None:
         view = self._engine.view
         partitions = [Partition(closed.slice_start, bucket) for bucket in range(buckets)]
         for partition in partitions:
             await self._rescue_late(partition, closed.rows.get(partition.bucket_id, 0))
-            await self._hand_down_deliveries(partition)
+            await self._propagate_deliveries(partition)
         # What is to be deleted was there a lease ago. A row that comes now was not looked at.
-        before = await self._engine.bearings.view_now() - self._youngest
+        before = await self._engine.limits_cache.view_now() - self._youngest
         for partition in partitions:
             await view.delete_rows(partition, before)
         for partition in partitions:
@@ -93,7 +93,7 @@ class Cleaning:
         return max(timing.lease - timing.apart, timedelta(0))
 
     async def _rescue_late(self, partition: Partition, known: int) -> None:
-        """Give mail a new turn whose row came after the slice was closed: it has no mark, and must
+        """Give mail a new entry whose row came after the slice was closed: it has no mark, and must
         not be deleted. Where as many rows are as were counted then, none came."""
         view = self._engine.view
         if (await view.count_rows(partition, None)).total == known:
@@ -101,20 +101,20 @@ class Cleaning:
         async for row, mark in with_marks(view, partition, view.rows(partition), ENQUEUE_ID):
             if mark is None:
                 await rescue_if_late(self._engine, row.key)
-            elif mark.is_unfinished_replacement and isinstance(row, Turn):
+            elif mark.is_unfinished_replacement and isinstance(row, EnqueuedMail):
                 await replacement.finish(self._engine, row, mark)
 
-    async def _hand_down_deliveries(self, partition: Partition) -> None:
+    async def _propagate_deliveries(self, partition: Partition) -> None:
         """Tell successors of what was delivered since the slice was judged drained, by somebody who
         had it in hand while it was replaced; from now on, whoever delivers knows the browse start,
         and tells them by himself."""
         engine = self._engine
-        if (await engine.view.signs(partition)).ended is None:
+        if (await engine.view.stamp(partition)).ended is None:
             return  # nothing was replaced: most partitions need no look at their marks
         async for enqueue_id, mark in engine.view.marks(partition):
             if mark.delivered_at is None or mark.ending is None or mark.ending.successor is None:
                 continue
-            key = TurnKey(partition.slice_start, partition.bucket_id, enqueue_id)
+            key = EntryKey(partition.slice_start, partition.bucket_id, enqueue_id)
             row = await engine.view.row(key)
-            if isinstance(row, Turn):
-                await replacement.hand_down_delivery(engine, row, mark)
+            if isinstance(row, EnqueuedMail):
+                await replacement.propagate_delivery(engine, row, mark)

@@ -16,8 +16,8 @@ from postroad.domain.configuration import ConfigurationAdopted, replay
 from postroad.domain.rollout import (
     GRACE,
     LEASE,
-    Patience,
     Rollout,
+    RolloutTiming,
     Watched,
     first_rollout,
     next_step,
@@ -31,7 +31,7 @@ from postroad.errors import (
     QueueNotFound,
     ServerError,
 )
-from postroad.ports.clock import Chance, Clock
+from postroad.ports.clock import Clock, Randomness
 from postroad.ports.history import Effective, History, Recorded
 from postroad.telemetry.logs import logger
 
@@ -65,15 +65,15 @@ class LeasedConfiguration:
         self,
         history: History,
         clock: Clock,
-        chance: Chance,
+        randomness: Randomness,
         *,
         lease: timedelta = LEASE,
         grace: timedelta = GRACE,
     ) -> None:
         self._history = history
         self._clock = clock
-        self._chance = chance
-        self._patience = Patience(lease, grace)
+        self._randomness = randomness
+        self._patience = RolloutTiming(lease, grace)
         self._known: _Known | None = None
         self._announced_at: dict[int, timedelta] = {}
         self._written_at: tuple[int, timedelta] = (0, timedelta(0))
@@ -165,7 +165,7 @@ class LeasedConfiguration:
         wait = interval
         while True:
             await self._clock.sleep(wait)
-            wait = interval / RETRIES_PER_REFRESH * (0.5 + self._chance.uniform() / 2)
+            wait = interval / RETRIES_PER_REFRESH * (0.5 + self._randomness.uniform() / 2)
             try:
                 await self.refresh()
                 wait = interval

@@ -32,7 +32,7 @@ from postroad.errors import (
     HistoryMissing,
     QueueNotFound,
 )
-from postroad.ports.clock import Chance, Clock
+from postroad.ports.clock import Clock, Randomness
 from postroad.ports.history import History
 from postroad.ports.view import View
 
@@ -127,7 +127,7 @@ async def configured(
     history: History,
     view: View,
     clock: Clock,
-    chance: Chance,
+    randomness: Randomness,
     *,
     create: bool,
     wanted: ViewConfiguration | None = None,
@@ -151,7 +151,7 @@ async def configured(
             raise HistoryMissing
         if settled.refusal is not None:
             raise ConfigurationRefused(settled.refusal.message)
-    configuration = LeasedConfiguration(history, clock, chance)
+    configuration = LeasedConfiguration(history, clock, randomness)
     try:
         await configuration.start()
     except QueueNotFound:

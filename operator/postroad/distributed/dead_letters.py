@@ -7,7 +7,7 @@ from uuid import UUID
 
 from postroad.distributed.endings import CLEANED, end, mark_if_passed
 from postroad.distributed.engine import Engine
-from postroad.domain.entries import Ending, EndingKind, Mark, Turn
+from postroad.domain.entries import Ending, EndingKind, EnqueuedMail, Mark
 from postroad.domain.identifiers import moment_of
 from postroad.domain.mail import Envelope
 from postroad.ports.view import DeadLetter
@@ -21,40 +21,40 @@ def month_of(enqueue_id: UUID) -> str:
     return f"{moment_of(enqueue_id):%Y-%m}"
 
 
-async def bury(engine: Engine, turn: Turn, envelope: Envelope, reason: str) -> Mark | None:
+async def bury(engine: Engine, entry: EnqueuedMail, envelope: Envelope, reason: str) -> Mark | None:
     """Move a turn to the dead letters: letter, then mark; a crash between is
-    finished by whoever meets the turn or the letter next. Durable, idempotent.
+    finished by whoever meets the entry or the letter next. Durable, idempotent.
 
-    Returns None, or the mark of a turn that ended otherwise before; it has no letter then.
+    Returns None, or the mark of an entry that ended otherwise before; it has no letter then.
     """
-    over = await mark_if_passed(engine, turn)
+    over = await mark_if_passed(engine, entry)
     if over is not None:
         return over
     now = engine.clock.now()
     letter = DeadLetter(
-        turn.enqueue_id, month_of(turn.enqueue_id), now, reason, copy(turn, envelope=envelope)
+        entry.enqueue_id, month_of(entry.enqueue_id), now, reason, copy(entry, envelope=envelope)
     )
     await engine.view.bury(letter)
-    return await _end(engine, turn, letter)
+    return await _end(engine, entry, letter)
 
 
-async def finish(engine: Engine, turn: Turn) -> bool:
-    """Finish a burial that stopped between letter and mark. Returns whether the turn is dead."""
-    letter = await engine.view.letter(month_of(turn.enqueue_id), turn.enqueue_id)
-    return letter is not None and await _end(engine, turn, letter) is None
+async def finish(engine: Engine, entry: EnqueuedMail) -> bool:
+    """Finish a burial that stopped between letter and mark. Returns whether the entry is dead."""
+    letter = await engine.view.letter(month_of(entry.enqueue_id), entry.enqueue_id)
+    return letter is not None and await _end(engine, entry, letter) is None
 
 
-async def _end(engine: Engine, turn: Turn, letter: DeadLetter) -> Mark | None:
+async def _end(engine: Engine, entry: EnqueuedMail, letter: DeadLetter) -> Mark | None:
     ending = Ending(EndingKind.REJECTED, engine.clock.now())
-    standing = await end(engine, turn, ending)
+    standing = await end(engine, entry, ending)
     if standing is None or is_rejected(standing):
         return None
-    # Where nothing tells any more how the turn ended, it may have ended with this letter.
+    # Where nothing tells any more how the entry ended, it may have ended with this letter.
     if letter.is_decoded and standing is not CLEANED and not standing.is_unknown:
         await engine.view.unbury(letter)
     return standing
 
 
 def is_rejected(mark: Mark) -> bool:
-    """Return whether a mark says that the turn went to the dead letters."""
+    """Return whether a mark says that the entry went to the dead letters."""
     return mark.ending is not None and mark.ending.kind is EndingKind.REJECTED

@@ -15,11 +15,11 @@ from typing import cast
 from uuid import UUID
 
 from postroad.distributed import dead_letters, replacement
-from postroad.distributed.endings import SERVER_LATER, ack, delete_and_ack, later
+from postroad.distributed.endings import SERVER_RETRY_SECONDS, ack, delete_and_ack, later
 from postroad.distributed.engine import Engine
 from postroad.distributed.late_mail import rescue_if_late
 from postroad.distributed.mail_errors import is_common, note
-from postroad.domain.delay_queues import hop_after, step_to
+from postroad.domain.delay_queues import next_delay, redelivery_delay_after
 from postroad.domain.dispatch import deletes_bytes
 from postroad.domain.entries import Mark, UndecodableRow
 from postroad.domain.identifiers import id_at
@@ -31,7 +31,7 @@ from postroad.ports.view import DeadLetter
 
 PREFETCH = 10
 UNREADABLE = "the message is no reference that this version can read"
-BROKEN = "upkeep broke down over this message: "
+BROKEN = "maintenance broke down over this message: "
 
 KEPT_BYTES = 64 << 10
 """Of a message that the view does not take whole: enough to see what it was."""
@@ -97,7 +97,7 @@ async def _bury_body(engine: Engine, delivery: Delivery, reason: str) -> UUID:
 
 
 async def _decide(engine: Engine, delivery: Delivery, reference: Reference) -> None:
-    limits = await engine.bearings.limits()
+    limits = await engine.limits_cache.limits()
     mark = await engine.view.mark(reference.key)
     if mark is not None and mark.is_final:
         if deletes_bytes(mark):
@@ -110,22 +110,26 @@ async def _decide(engine: Engine, delivery: Delivery, reference: Reference) -> N
         await ack(engine, delivery)
         return
     again = reference.again(crashes=1)
-    turn = reference.turn or await engine.view.row(reference.key)
-    if isinstance(turn, UndecodableRow):
-        await later(engine, delivery, reference.again(), SERVER_LATER)
-    elif turn is None:
+    entry = reference.entry or await engine.view.row(reference.key)
+    if isinstance(entry, UndecodableRow):
+        await later(engine, delivery, reference.again(), SERVER_RETRY_SECONDS)
+    elif entry is None:
         await _bury_body(engine, delivery, UNREADABLE)
     elif mark is not None and mark.is_unfinished_replacement:
-        await replacement.finish(engine, turn, mark)
+        await replacement.finish(engine, entry, mark)
         await ack(engine, delivery)
     elif again.crashes > engine.delivery_limit:
-        standing = await dead_letters.bury(engine, turn, turn.envelope, dead_letters.OVER_THE_LIMIT)
-        await replacement.finish(engine, turn, standing or Mark())
+        standing = await dead_letters.bury(
+            engine, entry, entry.envelope, dead_letters.OVER_THE_LIMIT
+        )
+        await replacement.finish(engine, entry, standing or Mark())
         await ack(engine, delivery)
     else:
-        wait = step_to(again.due_at, engine.clock.now())
-        hop = hop_after(again.crashes, engine.timing.hop, engine.chance.uniform())
-        await later(engine, delivery, again, wait or hop)
+        wait = next_delay(again.due_at, engine.clock.now())
+        redelivery_delay = redelivery_delay_after(
+            again.crashes, engine.timing.redelivery_delay, engine.randomness.uniform()
+        )
+        await later(engine, delivery, again, wait or redelivery_delay)
 
 
 def _id_of(body: bytes, engine: Engine) -> UUID:

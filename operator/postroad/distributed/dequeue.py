@@ -2,8 +2,8 @@
 
 A server that is away makes a reference wait here, with backoff, within the consumer's prefetch
 (invariant 9). One that waits while others are served, or that waited for long, goes through the
-ladder meanwhile: its place is for others, and a broker that gets no ack for half an hour takes that
-for a broken consumer.
+delay queues meanwhile: its place is for others, and a broker that gets no ack for half an hour
+takes that for a broken consumer.
 """
 
 from __future__ import annotations
@@ -16,25 +16,25 @@ from datetime import timedelta
 from uuid import UUID
 
 from postroad.distributed import dead_letters, replacement
-from postroad.distributed.dispatch_pipeline import Pipeline, Place
-from postroad.distributed.endings import SERVER_LATER, ack, delete_and_ack, later
+from postroad.distributed.dispatch_pipeline import DispatchPipeline, PrefetchPlace
+from postroad.distributed.endings import SERVER_RETRY_SECONDS, ack, delete_and_ack, later
 from postroad.distributed.engine import Engine
 from postroad.distributed.items import FINISHED, DistributedItem
 from postroad.distributed.late_mail import rescue_if_late
 from postroad.distributed.leases import Leases
-from postroad.distributed.wait_limits import Patience
-from postroad.domain.delay_queues import beside, hop_after, step_to
+from postroad.distributed.wait_limits import WaitLimits
+from postroad.domain.delay_queues import beside, next_delay, redelivery_delay_after
 from postroad.domain.dispatch import (
-    Arrival,
-    Later,
+    Redeliver,
+    ReferenceArrival,
     Verdict,
     decide,
     decide_claimed,
     deletes_bytes,
 )
-from postroad.domain.entries import Change, Mark, Turn, UndecodableRow
+from postroad.domain.entries import Change, EnqueuedMail, Mark, UndecodableRow
 from postroad.domain.references import Reference
-from postroad.domain.slices import TurnKey
+from postroad.domain.slices import EntryKey
 from postroad.domain.wire import decode
 from postroad.errors import (
     BrokerUnavailable,
@@ -51,12 +51,12 @@ from postroad.telemetry import metrics
 async def dequeue(engine: Engine, leases: Leases, prefetch: int) -> AsyncIterator[DistributedItem]:
     """Yield items as they become due. See `MailQueue.dequeue`."""
     engine.check_open()
-    patience = Patience(engine)
+    patience = WaitLimits(engine)
 
-    async def dispatch(delivery: Delivery, place: Place) -> DistributedItem | None:
+    async def dispatch(delivery: Delivery, place: PrefetchPlace) -> DistributedItem | None:
         return await _Dispatch(engine, leases, patience, delivery, place).run()
 
-    pipeline = Pipeline(engine.broker.consume(prefetch), prefetch, dispatch)
+    pipeline = DispatchPipeline(engine.broker.consume(prefetch), prefetch, dispatch)
     try:
         while (item := await pipeline.next_item()) is not None:
             yield item
@@ -72,22 +72,22 @@ class _Dispatch:
         self,
         engine: Engine,
         leases: Leases,
-        patience: Patience,
+        patience: WaitLimits,
         delivery: Delivery,
-        place: Place,
+        place: PrefetchPlace,
     ) -> None:
         self._engine = engine
         self._leases = leases
         self._patience = patience
         self._delivery = delivery
         self._place = place
-        self._owner = UUID(int=engine.chance.bits(128))
-        self._key: TurnKey | None = None
+        self._owner = UUID(int=engine.randomness.bits(128))
+        self._key: EntryKey | None = None
         self._since = timedelta(0)
         """When the reading of the mark began."""
-        self._later: Later | None = None
+        self._later: Redeliver | None = None
         """What was published, or nearly: it may be carried out whatever the broker answered."""
-        self._instead: deque[Later] = deque()
+        self._instead: deque[Redeliver] = deque()
         """The same, where the reference was put off: two steps, of which one may take nothing."""
         self._claims: list[UUID] = []
         """Those that were asked for, whatever the answer."""
@@ -104,7 +104,7 @@ class _Dispatch:
             while self._delivery.is_leased and not self._engine.closed:
                 try:
                     if puts_off:
-                        await self._put_off()
+                        await self._defer()
                         return None
                     item = await self._once()
                     self._patience.was_served()
@@ -137,14 +137,14 @@ class _Dispatch:
             raise
         return None
 
-    async def _put_off(self) -> None:
-        """Let a reference wait in the ladder. To give it back would count as a failed delivery
-        before RabbitMQ 4, and it would come again at once."""
+    async def _defer(self) -> None:
+        """Let a reference wait in the delay queues. To give it back would count as a failed
+        delivery before RabbitMQ 4, and it would come again at once."""
         engine, delivery = self._engine, self._delivery
         if not self._instead:
             reference = decode(delivery.body).again(crashes=delivery.failed_deliveries)
-            step = step_to(reference.due_at, engine.clock.now()) or SERVER_LATER
-            self._instead.extend((Later(reference, step), Later(reference, beside(step))))
+            step = next_delay(reference.due_at, engine.clock.now()) or SERVER_RETRY_SECONDS
+            self._instead.extend((Redeliver(reference, step), Redeliver(reference, beside(step))))
             if self._later is not None and self._later.delay_seconds == step:
                 self._instead.rotate()
         instead = self._instead[0]
@@ -166,33 +166,33 @@ class _Dispatch:
         if self._later is not None or self._instead:
             reference = copy(reference, claim=True)  # another message about it may exist by now
         self._since = engine.clock.elapsed()
-        limits = await engine.bearings.limits()
+        limits = await engine.limits_cache.limits()
         mark = await engine.view.mark(reference.key)
         in_hand = self._is_in_hand(reference)
-        arrival = Arrival(
+        arrival = ReferenceArrival(
             now=engine.clock.now(),
             redelivered=delivery.redelivered or in_hand,
             # What we still have in hand broke nobody down: only the channel was lost.
             failed_deliveries=0 if in_hand else delivery.failed_deliveries,
             browse_start=limits.browse_start,
-            hop=engine.timing.hop,
+            redelivery_delay=engine.timing.redelivery_delay,
             limit=engine.delivery_limit,
-            draw=engine.chance.uniform(),
+            draw=engine.randomness.uniform(),
         )
         return await self._carry_out(decide(reference, mark, arrival), reference, mark)
 
     async def _carry_out(
         self,
-        decision: Verdict | Later,
+        decision: Verdict | Redeliver,
         reference: Reference,
         mark: Mark | None,
     ) -> DistributedItem | None:
         engine, delivery = self._engine, self._delivery
-        if isinstance(decision, Later):
+        if isinstance(decision, Redeliver):
             # A repetition is the same message to the same step, so that only one is under way.
             self._later = self._later or decision
             await later(engine, delivery, self._later.reference, self._later.delay_seconds)
-            self._count("hop")
+            self._count("redelivery delay")
             return None
         if decision is Verdict.SETTLE:
             self._count("marked")
@@ -203,88 +203,89 @@ class _Dispatch:
             self._count("late" if is_late else "finished")
             await ack(engine, delivery)
             return None
-        turn = await self._turn(reference)
-        if turn is None:
+        entry = await self._entry(reference)
+        if entry is None:
             # The message has no envelope and its row is gone: nothing that could be attempted.
             self._count("unreadable")
             await _dead_letter(delivery)
             return None
         if decision is Verdict.ATTEMPT and self._is_in_hand(reference):
-            await self._hop(reference)
+            await self._redeliver(reference)
             return None
-        # An unclaimed item is in hand from before its mark was read: else a hop that began after
-        # the reading would be over before the claim, or the limits would be too old by now.
+        # An unclaimed item is in hand from before its mark was read: else a redelivery delay that
+        # began after the reading would be over before the claim, or the limits would be too old by
+        # now.
         in_time = engine.clock.elapsed() - self._since < engine.timing.keep_after
         if decision is Verdict.ATTEMPT and in_time:
-            return self._item(turn, reference, {}, claimed=False)
+            return self._item(entry, reference, {}, claimed=False)
         if decision in {Verdict.ATTEMPT, Verdict.CLAIM}:
-            return await self._claim(turn, reference)
+            return await self._claim(entry, reference)
         if decision is Verdict.REPLACE:
-            return await self._replace(turn)
+            return await self._replace(entry)
         if decision is Verdict.FINISH:
-            await replacement.finish(engine, turn, mark or Mark())
+            await replacement.finish(engine, entry, mark or Mark())
         else:
             standing = await dead_letters.bury(
-                engine, turn, turn.envelope, dead_letters.OVER_THE_LIMIT
+                engine, entry, entry.envelope, dead_letters.OVER_THE_LIMIT
             )
-            await replacement.finish(engine, turn, standing or Mark())
+            await replacement.finish(engine, entry, standing or Mark())
         await ack(engine, delivery)
         return None
 
-    async def _replace(self, turn: Turn) -> DistributedItem | None:
-        """Replace the turn, as `republish` does: the message that this one repeats is in some
+    async def _replace(self, entry: EnqueuedMail) -> DistributedItem | None:
+        """Replace the entry, as `republish` does: the message that this one repeats is in some
         consumer's hands, or finds the mark when it comes, or does not exist."""
-        standing = await replacement.replace(self._engine, turn, Change.nothing(turn))
+        standing = await replacement.replace(self._engine, entry, Change.nothing(entry))
         if standing is not None:
-            return await self._once()  # another ended the turn first: that decides
+            return await self._once()  # another ended the entry first: that decides
         self._count("repetition")
         await ack(self._engine, self._delivery)
         return None
 
-    async def _claim(self, turn: Turn, reference: Reference) -> DistributedItem | None:
-        """Take the claims on the turn and on those it may follow too closely; then read the marks
+    async def _claim(self, entry: EnqueuedMail, reference: Reference) -> DistributedItem | None:
+        """Take the claims on the entry and on those it may follow too closely; then read the marks
         again, because the claims' last owners marked first.
 
-        A delivery that cleanup hands down is in the mark of the turn before it is gone from those
+        A delivery that cleanup hands down is in the mark of the entry before it is gone from those
         of its predecessors: so theirs are read before its own.
         """
         engine, view, owner = self._engine, self._engine.view, self._owner
-        fix = await engine.bearings.fix()
-        wanted = [*(each.enqueue_id for each in reference.previous), turn.enqueue_id]
+        snapshot = await engine.limits_cache.snapshot()
+        wanted = [*(each.enqueue_id for each in reference.previous), entry.enqueue_id]
         self._claims = wanted
         for taken, enqueue_id in enumerate(wanted):
             if not await view.claim(enqueue_id, owner, engine.timing.claim):
                 self._count("claimed")
                 await self._release(wanted[:taken])
-                await self._hop(reference)
+                await self._redeliver(reference)
                 return None
-        records = await view.records(turn.mail_id)
+        records = await view.records(entry.mail_id)
         previous = [await view.mark(each) for each in reference.previous]
         mark = await view.mark(reference.key)
-        if fix.limits.have_passed(reference.key.slice_start):
+        if snapshot.limits.have_passed(reference.key.slice_start):
             return await self._carry_out(Verdict.SETTLE, reference, mark)
         verdict = decide_claimed(mark, previous)
         if verdict is Verdict.ATTEMPT:
-            if reference.crashes and await dead_letters.finish(engine, turn):
+            if reference.crashes and await dead_letters.finish(engine, entry):
                 await ack(engine, self._delivery)
                 await self._release(wanted)
                 return None
-            engine.bearings.check(fix)
-            return await self._claimed_item(turn, reference, records)
+            engine.limits_cache.check(snapshot)
+            return await self._claimed_item(entry, reference, records)
         if verdict is Verdict.SETTLE and mark is None:
-            await view.mark_delivered(turn.key, engine.clock.now(), turn.traits)
+            await view.mark_delivered(entry.key, engine.clock.now(), entry.traits)
             mark = Mark(delivered_at=engine.clock.now())
         return await self._carry_out(verdict, reference, mark)
 
     async def _claimed_item(
-        self, turn: Turn, reference: Reference, records: Mapping[str, Record]
+        self, entry: EnqueuedMail, reference: Reference, records: Mapping[str, Record]
     ) -> DistributedItem | None:
         if self._is_in_hand(reference):
-            await self._hop(reference)
+            await self._redeliver(reference)
             return None
-        item = self._item(turn, reference, records, claimed=True)
+        item = self._item(entry, reference, records, claimed=True)
         finished = {each.recipient for each in records.values() if each.outcome.kind in FINISHED}
-        if not finished.issuperset(turn.envelope.recipients):
+        if not finished.issuperset(entry.envelope.recipients):
             return item
         # Everybody is finished; only the ending was lost.
         self._count("marked")
@@ -303,7 +304,7 @@ class _Dispatch:
 
     def _item(
         self,
-        turn: Turn,
+        entry: EnqueuedMail,
         reference: Reference,
         records: Mapping[str, Record],
         *,
@@ -311,18 +312,18 @@ class _Dispatch:
     ) -> DistributedItem:
         before = tuple(each.enqueue_id for each in reference.previous) if claimed else ()
         lease = self._leases.hold(
-            turn.enqueue_id,
+            entry.enqueue_id,
             self._owner,
             claimed=claimed,
             before=before,
             since=self._since,
             when_ended=self._place.free,
         )
-        return DistributedItem(self._engine, turn, reference, self._delivery, lease, records)
+        return DistributedItem(self._engine, entry, reference, self._delivery, lease, records)
 
     def _is_in_hand(self, reference: Reference) -> bool:
-        """Whether this process has the turn in hand, or one that it follows: no claim of ours tells
-        us, and it may have lapsed while we were suspended."""
+        """Whether this process has the entry in hand, or one that it follows: no claim of ours
+        tells us, and it may have lapsed while we were suspended."""
         keys = (reference.key, *reference.previous)
         return any(each.enqueue_id in self._engine.in_hand for each in keys)
 
@@ -336,15 +337,17 @@ class _Dispatch:
         else:
             await ack(self._engine, self._delivery)
 
-    async def _hop(self, reference: Reference) -> None:
-        self._later = Later(reference.again(), hop_after(0, self._engine.timing.hop, 0.0))
+    async def _redeliver(self, reference: Reference) -> None:
+        self._later = Redeliver(
+            reference.again(), redelivery_delay_after(0, self._engine.timing.redelivery_delay, 0.0)
+        )
         await later(self._engine, self._delivery, self._later.reference, self._later.delay_seconds)
 
-    async def _turn(self, reference: Reference) -> Turn | None:
-        turn = reference.turn or await self._engine.view.row(reference.key)
-        if isinstance(turn, UndecodableRow):
-            raise Undecodable(f"row {turn.enqueue_id} cannot be decoded: {turn.reason}")
-        return turn
+    async def _entry(self, reference: Reference) -> EnqueuedMail | None:
+        entry = reference.entry or await self._engine.view.row(reference.key)
+        if isinstance(entry, UndecodableRow):
+            raise Undecodable(f"row {entry.enqueue_id} cannot be decoded: {entry.reason}")
+        return entry
 
     def _count(self, reason: str) -> None:
         metrics.SKIPPED.labels(self._engine.label, reason).inc()

@@ -1,8 +1,8 @@
 """Discard: dead letters end for good. The letter goes, then its bytes.
 
 A claim keeps a requeue away meanwhile. The bytes are deleted only while no other process can have
-had the claim since the letter was read, and while the turn's mark still tells a letter that was
-buried from one that a suspended process wrote after the turn had ended otherwise; else the audit
+had the claim since the letter was read, and while the entry's mark still tells a letter that was
+buried from one that a suspended process wrote after the entry had ended otherwise; else the audit
 decides, as it does for whatever a discard that stopped half way leaves, and for letters that are
 old enough to have come back with a server which missed their deletion.
 """
@@ -21,7 +21,7 @@ from postroad.ports.view import DeadLetter
 
 
 async def discard(engine: Engine, selector: Selector) -> int:
-    """End dead letters; return how many. One that a requeue is giving a new turn stays, and one
+    """End dead letters; return how many. One that a requeue is giving a new entry stays, and one
     that this release cannot decode. Raises: InvalidInput, ServerError."""
     selector.require_purpose()
     engine.check_open()
@@ -33,15 +33,15 @@ async def discard(engine: Engine, selector: Selector) -> int:
 
 async def discard_letter(engine: Engine, letter: DeadLetter) -> bool:
     """End a dead letter. Returns whether it is over by this call."""
-    owner, began = UUID(int=engine.chance.bits(128)), engine.clock.elapsed()
+    owner, began = UUID(int=engine.randomness.bits(128)), engine.clock.elapsed()
     if not await engine.view.claim(letter.enqueue_id, owner, engine.timing.claim):
         return False
     try:
         current = await letter_of(engine, letter)
         if current is None or current.requeued_as is not None or not current.is_decoded:
             return False
-        if current.turn is not None:
-            standing = await end_as_dead(engine, current.turn)
+        if current.entry is not None:
+            standing = await end_as_dead(engine, current.entry)
             if standing is not None:
                 # The mail ended otherwise, or waits: only the letter is stale.
                 if not standing.is_unknown:
@@ -49,11 +49,11 @@ async def discard_letter(engine: Engine, letter: DeadLetter) -> bool:
                 return False
         await engine.view.unbury(current)
         was_ours = engine.clock.elapsed() - began < engine.timing.claim / 2
-        limits = await engine.bearings.limits()
-        if current.turn is None or limits.have_passed(current.turn.key.slice_start):
+        limits = await engine.limits_cache.limits()
+        if current.entry is None or limits.have_passed(current.entry.key.slice_start):
             return True
         if was_ours and _was_never_deleted(engine, current):
-            await delete_bytes(engine, [current.turn.blob_key])
+            await delete_bytes(engine, [current.entry.blob_key])
         return True
     finally:
         await engine.view.release_claim(letter.enqueue_id, owner)

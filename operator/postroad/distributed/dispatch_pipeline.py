@@ -20,7 +20,7 @@ from postroad.ports.broker import Delivery
 _Task = asyncio.Task[DistributedItem | None]
 
 
-class Place:
+class PrefetchPlace:
     """One of the places of a consumer: taken by a reference, kept by its item until it ends."""
 
     def __init__(self, places: asyncio.Semaphore) -> None:
@@ -34,12 +34,12 @@ class Place:
             self._places.release()
 
 
-Dispatch = Callable[[Delivery, Place], Coroutine[None, None, DistributedItem | None]]
+Dispatch = Callable[[Delivery, PrefetchPlace], Coroutine[None, None, DistributedItem | None]]
 """Makes an item of a delivery, or None when there is nothing to attempt. The place is freed by who
 ends the item."""
 
 
-class Pipeline:
+class DispatchPipeline:
     """One consumer."""
 
     def __init__(
@@ -86,7 +86,7 @@ class Pipeline:
         try:
             for number in count():
                 await self._places.acquire()
-                place = Place(self._places)
+                place = PrefetchPlace(self._places)
                 try:
                     delivery = await anext(self._deliveries)
                 except StopAsyncIteration:
@@ -97,7 +97,7 @@ class Pipeline:
         finally:
             self._changed.set()
 
-    def _when_done(self, number: int, place: Place) -> Callable[[_Task], None]:
+    def _when_done(self, number: int, place: PrefetchPlace) -> Callable[[_Task], None]:
         def note(task: _Task) -> None:
             self._running.discard(task)
             if task.cancelled() or (task.exception() is None and task.result() is None):

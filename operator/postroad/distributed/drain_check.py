@@ -20,16 +20,16 @@ from postroad.distributed import mail_errors, replacement
 from postroad.distributed.engine import Engine
 from postroad.distributed.live_slices import Slice
 from postroad.distributed.merge_join import Ascending, with_marks
-from postroad.distributed.purged_blobs import sweep
-from postroad.domain.entries import EndingKind, Mark, PurgeLine, Turn
+from postroad.distributed.purged_blobs import delete_purged_blobs
+from postroad.domain.entries import EndingKind, EnqueuedMail, Mark, PurgeWatermark
 from postroad.domain.identifiers import LAST, moment_of
-from postroad.domain.slices import Partition, TurnKey
+from postroad.domain.slices import EntryKey, Partition
 from postroad.errors import ViewError
-from postroad.ports.marks import Signs
+from postroad.ports.marks import PartitionStamp
 from postroad.ports.view import FOREVER, ClosedSlice, View
 from postroad.telemetry import metrics
 
-SWEEPING = timedelta(minutes=10)
+PURGE_TIMEOUT = timedelta(minutes=10)
 """How long a purge may sweep a partition by itself before others do it for it."""
 
 
@@ -62,7 +62,7 @@ async def close(engine: Engine, slice_: Slice) -> ClosedSlice | None:
 
 
 @dataclass(frozen=True, slots=True)
-class Judgement:
+class DrainCheck:
     """How a closed slice stands, and what else its reading showed. `doubtful` are the slices of
     successors whose replacements could not be finished: their rows may still come; `is_unknown`
     says that a mark may be of a replacement, but this release cannot tell. `signs` are those of the
@@ -73,12 +73,12 @@ class Judgement:
     missing: int = 0
     doubtful: frozenset[datetime] = frozenset()
     is_unknown: bool = False
-    signs: tuple[Signs, ...] = ()
+    stamp: tuple[PartitionStamp, ...] = ()
 
 
 async def examine(
     engine: Engine, slice_: Slice, closed: ClosedSlice, *, whole: bool = False
-) -> Judgement:
+) -> DrainCheck:
     """Say how a closed slice stands; finish replacements and purges that stopped half way in it.
     Reads no further than to the first row that waits, or the `whole` slice.
 
@@ -86,21 +86,21 @@ async def examine(
     """
     reading = _Reading(engine)
     present: Counter[int] = Counter()
-    signs: list[Signs] = []
+    stamp: list[PartitionStamp] = []
     missing = 0
     for partition in slice_.partitions:
-        found, is_swept = await _swept(engine, partition)
-        signs.append(found)
-        reading.waits |= not is_swept
+        found, are_blobs_deleted = await _check_blobs_deleted(engine, partition)
+        stamp.append(found)
+        reading.waits |= not are_blobs_deleted
         if reading.waits and not whole:
-            return Judgement(State.LIVE)
+            return DrainCheck(State.LIVE)
         async for key, mark in _marks_of_rows(engine.view, partition, found):
             await reading.take(key, mark)
             if reading.waits and not whole:
-                return Judgement(State.LIVE)
+                return DrainCheck(State.LIVE)
             present[partition.bucket_id] += 1
         counted = closed.rows.get(partition.bucket_id, 0) - present[partition.bucket_id]
-        if counted > 0 and not _is_behind(found.line, closed):
+        if counted > 0 and not _is_behind(found.watermark, closed):
             missing += max(counted - await reading.expired(partition), 0)
     if missing:
         engine.log.error(
@@ -116,41 +116,43 @@ async def examine(
         # before its predecessor became final in front of it.
         counts = await _counts(engine, slice_)
         state = State.DRAINED if sum(counts.values()) == present.total() else State.LIVE
-    return Judgement(state, missing, frozenset(reading.doubtful), reading.is_unknown, tuple(signs))
+    return DrainCheck(state, missing, frozenset(reading.doubtful), reading.is_unknown, tuple(stamp))
 
 
-def _is_behind(line: PurgeLine | None, closed: ClosedSlice) -> bool:
-    """Whether a purge ended every turn of a partition, so that no row of it can be missed."""
-    return line is not None and moment_of(line.through) >= closed.slice_start + closed.window
+def _is_behind(watermark: PurgeWatermark | None, closed: ClosedSlice) -> bool:
+    """Whether a purge ended every entry of a partition, so that no row of it can be missed."""
+    return (
+        watermark is not None and moment_of(watermark.through) >= closed.slice_start + closed.window
+    )
 
 
-async def _swept(engine: Engine, partition: Partition) -> tuple[Signs, bool]:
+async def _check_blobs_deleted(engine: Engine, partition: Partition) -> tuple[PartitionStamp, bool]:
     """Return the signs of a partition, and whether no bytes are left of what their line ended;
     sweep where a purge stopped half way. The drained check goes by this line: one that is drawn
-    meanwhile ends turns that no process has swept.
+    meanwhile ends entries that no process has swept.
 
     Bytes that the object store refuses to delete keep their slice for half of a row's lifetime, no
     longer: then the rows that name them expire.
     """
-    signs = await engine.view.signs(partition)
-    line = signs.line
-    if line is None or signs.is_swept:
-        return signs, True
-    age = engine.clock.now() - line.at
-    if age < SWEEPING:
-        return signs, False
-    swept = await sweep(engine, partition, line)
+    stamp = await engine.view.stamp(partition)
+    watermark = stamp.watermark
+    if watermark is None or stamp.are_blobs_deleted:
+        return stamp, True
+    age = engine.clock.now() - watermark.at
+    if age < PURGE_TIMEOUT:
+        return stamp, False
+    purged = await delete_purged_blobs(engine, partition, watermark)
     lifetime = await engine.row_lifetime() or FOREVER
-    if swept.is_whole or age < lifetime / 2:
-        return signs, swept.is_whole
+    if purged.is_whole or age < lifetime / 2:
+        return stamp, purged.is_whole
     engine.log.error(
         "the object store did not delete the bytes of purged mails: they are given up",
         slice=partition.slice_start.isoformat(),
         bucket=partition.bucket_id,
     )
     metrics.UNDELETED.labels(engine.label).inc()
-    await engine.view.mark_swept(partition, line.through)
-    return signs, True
+    await engine.view.mark_blobs_deleted(partition, watermark.through)
+    return stamp, True
 
 
 async def _counts(engine: Engine, slice_: Slice) -> dict[int, int]:
@@ -165,12 +167,12 @@ async def _counts(engine: Engine, slice_: Slice) -> dict[int, int]:
 
 
 async def _marks_of_rows(
-    view: View, partition: Partition, signs: Signs
-) -> AsyncIterator[tuple[TurnKey, Mark | None]]:
-    """Yield the turns of a partition with their marks; of the rows only the ids are read."""
+    view: View, partition: Partition, stamp: PartitionStamp
+) -> AsyncIterator[tuple[EntryKey, Mark | None]]:
+    """Yield the entries of a partition with their marks; of the rows only the ids are read."""
     ids = view.blob_keys(partition, LAST)
-    async for (enqueue_id, _), mark in with_marks(view, partition, ids, itemgetter(0), signs=signs):
-        yield TurnKey(partition.slice_start, partition.bucket_id, enqueue_id), mark
+    async for (enqueue_id, _), mark in with_marks(view, partition, ids, itemgetter(0), stamp=stamp):
+        yield EntryKey(partition.slice_start, partition.bucket_id, enqueue_id), mark
 
 
 class _Reading:
@@ -178,13 +180,13 @@ class _Reading:
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
-        self._is_in_trouble = False
+        self._has_failed = False
         self.waits = False
         self.is_unknown = False
         self.doubtful: set[datetime] = set()
 
-    async def take(self, key: TurnKey, mark: Mark | None) -> None:
-        """Take in a turn; finish what stopped half way."""
+    async def take(self, key: EntryKey, mark: Mark | None) -> None:
+        """Take in an entry; finish what stopped half way."""
         if await self._is_settled(key, mark):
             return
         self.waits = True
@@ -193,8 +195,8 @@ class _Reading:
 
     async def expired(self, partition: Partition) -> int:
         """Return how many rows are gone whose mails are over: their final marks, which expire
-        later, are still there. A turn that was withdrawn is not taken for one that was counted: it
-        may have got its row after that."""
+        later, are still there. An entry that was withdrawn is not taken for one that was counted:
+        it may have got its row after that."""
         view, count = self._engine.view, 0
         rows = Ascending(view.blob_keys(partition, LAST))
         async for enqueue_id, mark in view.marks(partition):
@@ -211,35 +213,35 @@ class _Reading:
         if mark.ending is not None and mark.ending.successor is not None:
             self.doubtful.add(mark.ending.successor.slice_start)
 
-    async def _is_settled(self, key: TurnKey, mark: Mark | None) -> bool:
+    async def _is_settled(self, key: EntryKey, mark: Mark | None) -> bool:
         """A mail that cannot be settled keeps its slice, and nothing else. After the first error
         of a server no other is tried: each may take as long as that."""
         if mark is None or mark.is_unknown:
             return False
         if mark.is_final and mark.delivered_at is None:
             return True
-        if self._is_in_trouble:
+        if self._has_failed:
             return False
         try:
             return await _settle(self._engine, key, mark)
         except Exception as error:
             if isinstance(error, ViewError) and error.transient:
                 raise
-            self._is_in_trouble = mail_errors.is_common(error)
+            self._has_failed = mail_errors.is_common(error)
             mail_errors.note(self._engine, key.enqueue_id)
             return False
 
 
-async def _settle(engine: Engine, key: TurnKey, mark: Mark) -> bool:
+async def _settle(engine: Engine, key: EntryKey, mark: Mark) -> bool:
     if mark.ending is None or mark.ending.kind is not EndingKind.REPLACED:
         return mark.is_final
     row = await engine.view.row(key)
-    if not isinstance(row, Turn):
+    if not isinstance(row, EnqueuedMail):
         return False
     if mark.is_unfinished_replacement:
         await replacement.finish(engine, row, mark)
     else:
         # It was delivered by somebody who had it in hand while it was replaced, and who may have
         # died after the mark: a held successor has no message that would ask.
-        await replacement.hand_down_delivery(engine, row, mark)
+        await replacement.propagate_delivery(engine, row, mark)
     return True

@@ -1,65 +1,65 @@
-"""What the endings of a turn have in common: a mark, where the turn is not over; then the bytes go
-when nobody needs them; then the ack.
+"""What the endings of an entry have in common: a mark, where the entry is not over; then the bytes
+go when nobody needs them; then the ack.
 
 Mark, then bytes, then ack (invariant 2): a crash between is a redelivery that the mark filters.
-A turn before browse start is over, and its mark may be cleaned away: no mark is written there
+An entry before browse start is over, and its mark may be cleaned away: no mark is written there
 (invariant 4), unless its row came late.
 """
 
 from __future__ import annotations
 
 from postroad.distributed.engine import Engine
-from postroad.domain.delay_queues import LADDER_SECONDS
-from postroad.domain.entries import Ending, EndingKind, Mark, Turn
+from postroad.domain.delay_queues import DELAY_SECONDS
+from postroad.domain.entries import Ending, EndingKind, EnqueuedMail, Mark
 from postroad.domain.identifiers import EPOCH
 from postroad.domain.references import Reference
-from postroad.domain.slices import TurnKey
+from postroad.domain.slices import EntryKey
 from postroad.domain.wire import encode
 from postroad.errors import BlobsError, BrokerUnavailable, ServerError
 from postroad.ports.broker import Delivery
 
-SERVER_LATER = max(step for step in LADDER_SECONDS if step <= 60)
+SERVER_RETRY_SECONDS = max(step for step in DELAY_SECONDS if step <= 60)
 """Seconds until what failed because a server is away is tried again."""
 
 CLEANED = Mark(ending=Ending(EndingKind.WITHDRAWN, EPOCH))
-"""Stands for the mark of a turn that is over, where nobody can tell any more how it ended."""
+"""Stands for the mark of an entry that is over, where nobody can tell any more how it ended."""
 
 
-async def mark_if_passed(engine: Engine, turn: Turn) -> Mark | None:
-    """Return the mark of a turn before browse start, or `CLEANED`; None: it is not before, or its
+async def mark_if_passed(engine: Engine, entry: EnqueuedMail) -> Mark | None:
+    """Return the mark of an entry before browse start, or `CLEANED`; None: it is not before, or its
     row came late (`mailqueue.late`) and it is not over. Raises: ViewError."""
-    if not (await engine.bearings.limits()).have_passed(turn.key.slice_start):
+    if not (await engine.limits_cache.limits()).have_passed(entry.key.slice_start):
         return None
-    mark = await engine.view.mark(turn.key)
+    mark = await engine.view.mark(entry.key)
     if mark is not None and mark.is_final:
         return mark
-    return CLEANED if await engine.view.row(turn.key) is None else mark
+    return CLEANED if await engine.view.row(entry.key) is None else mark
 
 
-async def end(engine: Engine, turn: Turn, ending: Ending) -> Mark | None:
-    """End a turn that is not over. Returns None when it was ended, else the mark that decides.
+async def end(engine: Engine, entry: EnqueuedMail, ending: Ending) -> Mark | None:
+    """End an entry that is not over. Returns None when it was ended, else the mark that decides.
 
-    After the write it is asked whether the turn was cleaned, before anything follows from it: its
+    After the write it is asked whether the entry was cleaned, before anything follows from it: its
     successor lives on the bytes that a removal would delete. `protocol.finish` asks that of a
     replacement. Raises: ViewError.
     """
-    over = await mark_if_passed(engine, turn)
+    over = await mark_if_passed(engine, entry)
     if over is not None:
         return over
-    standing = await engine.view.end(turn.key, ending, turn.traits)
+    standing = await engine.view.end(entry.key, ending, entry.traits)
     if standing is None and ending.kind is not EndingKind.REPLACED:
-        return CLEANED if await came_too_late(engine, turn.key) else None
+        return CLEANED if await came_too_late(engine, entry.key) else None
     return standing
 
 
-async def came_too_late(engine: Engine, key: TurnKey) -> bool:
-    """Whether the turn that was just ended had been cleaned before. Where the ending is gone as
+async def came_too_late(engine: Engine, key: EntryKey) -> bool:
+    """Whether the entry that was just ended had been cleaned before. Where the ending is gone as
     well, it was cleaned after that, and was an ending like any other. Raises: ViewError."""
     return await was_cleaned(engine, key) and await engine.view.mark(key) is not None
 
 
-async def was_cleaned(engine: Engine, key: TurnKey) -> bool:
-    """Whether a turn's row was deleted with its slice, so that a mark that is missing, or was
+async def was_cleaned(engine: Engine, key: EntryKey) -> bool:
+    """Whether an entry's row was deleted with its slice, so that a mark that is missing, or was
     written by this process, says nothing about it. To be asked after the mark was read or written.
 
     It reads the limits anew: a virtual machine that was paused takes those that it has for fresh,
@@ -103,7 +103,7 @@ async def delete_and_ack(engine: Engine, delivery: Delivery, reference: Referenc
         await engine.blobs.delete(reference.blob_key)
     except ServerError as error:
         engine.log.debug("bytes are deleted later", error=type(error).__name__)
-        await later(engine, delivery, reference.again(), SERVER_LATER)
+        await later(engine, delivery, reference.again(), SERVER_RETRY_SECONDS)
     else:
         await ack(engine, delivery)
 

@@ -10,16 +10,16 @@ from typing import Any, Protocol
 from uuid import UUID
 
 from postroad.distributed.backoff import Backoff
-from postroad.distributed.limits_cache import Bearings
+from postroad.distributed.limits_cache import LimitsCache
 from postroad.distributed.timing import Timing
 from postroad.domain.identifiers import Identifiers, moment_of
 from postroad.domain.lifetimes import DEAD_LETTER_LIFETIME
 from postroad.domain.names import QueueName
-from postroad.domain.slices import TurnKey, place
+from postroad.domain.slices import EntryKey, place
 from postroad.errors import ClockSkew, ConfigurationStale, QueueClosed
 from postroad.ports.blobs import Blobs
 from postroad.ports.broker import Broker
-from postroad.ports.clock import Chance, Clock
+from postroad.ports.clock import Clock, Randomness
 from postroad.ports.history import ConfigurationSource, Effective
 from postroad.ports.view import View
 from postroad.telemetry.logs import Logger, logger
@@ -53,7 +53,7 @@ class Parts:
     blobs: Blobs
     configuration: ConfigurationSource
     clock: Clock
-    chance: Chance
+    randomness: Randomness
     timing: Timing = field(default_factory=Timing)
     delivery_limit: int = 20
     largest_mail: int | None = None
@@ -74,20 +74,20 @@ class Engine:
         self.blobs = parts.blobs
         self.configuration = parts.configuration
         self.clock = parts.clock
-        self.chance = parts.chance
+        self.randomness = parts.randomness
         self.timing = parts.timing
         self.delivery_limit = parts.delivery_limit
         self.largest_mail = parts.largest_mail
         self.dead_letter_lifetime = parts.dead_letter_lifetime
         self.row_lifetime = parts.row_lifetime
         self.owned = parts.owned
-        self.bearings = Bearings(parts.view, parts.clock, parts.timing)
-        self.ids = Identifiers(parts.clock.now, parts.chance.bits)
+        self.limits_cache = LimitsCache(parts.view, parts.clock, parts.timing)
+        self.ids = Identifiers(parts.clock.now, parts.randomness.bits)
         self.in_hand: set[UUID] = set()
-        """The turns that this process has handed out and that have not ended."""
+        """The entries that this process has handed out and that have not ended."""
         self.log: Logger = logger("distributed").bind(queue=str(parts.name))
         self.on_ending: Callable[[], None] = lambda: None
-        """Called after every turn that ended here: draws an update of browse start."""
+        """Called after every entry that ended here: draws an update of browse start."""
         self.closed = False
         self._background: set[asyncio.Task[Any]] = set()
         self._until_closed: set[asyncio.Task[Any]] = set()
@@ -97,21 +97,21 @@ class Engine:
         if self.closed:
             raise QueueClosed(f"{self.name} was closed")
 
-    async def new_key(self, after: UUID | None = None) -> TurnKey:
-        """Make the key of a new turn, in the current slice.
+    async def new_key(self, after: UUID | None = None) -> EntryKey:
+        """Make the key of a new entry, in the current slice.
 
         A successor's id is greater than its predecessor's, also when that was made by a clock
         ahead of ours: no successor lies in a slice that is passed while its predecessor is not.
-        No turn is made before browse start, whatever the clocks show.
+        No entry is made before browse start, whatever the clocks show.
         Raises: ClockSkew, ConfigurationStale, ViewError.
         """
-        await self.bearings.check_clock()
+        await self.limits_cache.check_clock()
         configuration = self.configuration.effective().writing
         enqueue_id = self.ids.new(after)
         if moment_of(enqueue_id) - self.clock.now() > self.timing.apart:
             raise ClockSkew("the local clock stepped back further than tolerated")
         key = place(enqueue_id, configuration.slice_window, configuration.bucket_count)
-        if (await self.bearings.limits()).have_passed(key.slice_start):
+        if (await self.limits_cache.limits()).have_passed(key.slice_start):
             raise ClockSkew("by the local clock a new mail would lie before browse start")
         return key
 
@@ -130,7 +130,9 @@ class Engine:
 
     def backoff(self) -> Backoff:
         """Return a new row of waits."""
-        return Backoff(self.clock, self.chance, self.timing.backoff, self.timing.longest_backoff)
+        return Backoff(
+            self.clock, self.randomness, self.timing.backoff, self.timing.longest_backoff
+        )
 
     def in_background(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
         """Run best-effort work that `finish_background` waits for."""

@@ -10,8 +10,8 @@ from uuid import UUID
 from postroad.distributed.endings import CLEANED
 from postroad.distributed.engine import Engine
 from postroad.distributed.replacement import is_withdrawn, withdraw, withdraw_row
-from postroad.domain.delay_queues import hop_after, step_to
-from postroad.domain.entries import Mark, Turn
+from postroad.domain.delay_queues import next_delay, redelivery_delay_after
+from postroad.domain.entries import EnqueuedMail, Mark
 from postroad.domain.mail import Mail
 from postroad.domain.names import key_of_bytes
 from postroad.domain.references import Reference
@@ -50,7 +50,7 @@ async def enqueue(engine: Engine, mail: Mail, delay: timedelta) -> UUID:
 
 async def _enqueue(engine: Engine, mail: Mail, delay: timedelta) -> UUID:
     engine.check_open()
-    await engine.bearings.check_clock()
+    await engine.limits_cache.check_clock()
     engine.configuration.effective()
     mail_id = engine.ids.new()
     accepted_at = engine.clock.now()
@@ -63,7 +63,7 @@ async def _enqueue(engine: Engine, mail: Mail, delay: timedelta) -> UUID:
     except BaseException:
         await _delete_bytes(engine, blob_key)
         raise
-    turn = Turn(
+    entry = EnqueuedMail(
         key=key,
         mail_id=mail_id,
         envelope=mail.envelope,
@@ -75,7 +75,7 @@ async def _enqueue(engine: Engine, mail: Mail, delay: timedelta) -> UUID:
         due_at=engine.moment_after(delay),
     )
     # A caller who goes away must not leave half a mail behind: the rest runs to its end.
-    await asyncio.shield(engine.in_background(_Registration(engine, turn).run()))
+    await asyncio.shield(engine.in_background(_Registration(engine, entry).run()))
     return key.enqueue_id
 
 
@@ -95,20 +95,20 @@ async def _upload(engine: Engine, blob_key: str, mail: Mail) -> Stored:
     return stored
 
 
-Withdrawal = Callable[[Engine, Turn], Awaitable[Mark | None]]
+Withdrawal = Callable[[Engine, EnqueuedMail], Awaitable[Mark | None]]
 
 IN_HAND = Mark()
-"""Stands for the mark of a turn that a consumer has claimed: the mail was accepted."""
+"""Stands for the mark of an entry that a consumer has claimed: the mail was accepted."""
 
 
 class _Registration:
     """One turn on its way into the view and the broker."""
 
-    def __init__(self, engine: Engine, turn: Turn) -> None:
+    def __init__(self, engine: Engine, entry: EnqueuedMail) -> None:
         self._engine = engine
-        self._turn = turn
+        self._entry = entry
         self._deadline = engine.clock.elapsed() + engine.timing.deadline
-        self._owner = UUID(int=engine.chance.bits(128))
+        self._owner = UUID(int=engine.randomness.bits(128))
         self._published: timedelta | None = None
         """When the last attempt to publish ended; since then no new message can exist."""
         self._has_row = False
@@ -117,7 +117,7 @@ class _Registration:
         """Insert and publish, or withdraw, whatever the error. Raises: ServerError,
         DeadlineExceeded."""
         try:
-            await self._engine.view.insert(self._turn)
+            await self._engine.view.insert(self._entry)
             self._has_row = True
             await self._publish()
             if self._engine.clock.elapsed() > self._deadline:
@@ -135,11 +135,11 @@ class _Registration:
             )
 
     async def _check_in_time(self) -> None:
-        """A turn that browse start has passed meanwhile is withdrawn, unless a consumer found it
+        """An entry that browse start has passed meanwhile is withdrawn, unless a consumer found it
         and gave it a new one. Raises: ClockSkew."""
-        bearings = self._engine.bearings
+        limits_cache = self._engine.limits_cache
         try:
-            passed = (await bearings.limits()).have_passed(self._turn.key.slice_start)
+            passed = (await limits_cache.limits()).have_passed(self._entry.key.slice_start)
         except ServerError:
             return  # the mail is in all three stores; a consumer that meets it late rescues it
         if passed:
@@ -148,14 +148,15 @@ class _Registration:
     async def _publish(self) -> None:
         """Publish until confirmed or until the deadline.
 
-        Only a first message that waits for nothing carries no claim: the ladder may deliver one
-        twice, and a repetition may meet the first. (The hop of a repetition is for the costs alone:
-        by its end the first has most often been delivered, and the mark settles it.)
+        Only a first message that waits for nothing carries no claim: the delay queues may deliver
+        one twice, and a repetition may meet the first. (The redelivery delay of a repetition is for
+        the costs alone: by its end the first has most often been delivered, and the mark settles
+        it.)
         """
         engine, backoff = self._engine, self._engine.backoff()
-        step = step_to(self._turn.due_at, engine.clock.now())
-        reference = Reference.to(self._turn, claim=step > 0)
-        hop = hop_after(0, engine.timing.hop, 0.0)
+        step = next_delay(self._entry.due_at, engine.clock.now())
+        reference = Reference.to(self._entry, claim=step > 0)
+        redelivery_delay = redelivery_delay_after(0, engine.timing.redelivery_delay, 0.0)
         while True:
             try:
                 return await self._attempt(reference, step)
@@ -165,28 +166,31 @@ class _Registration:
                 raise
             except BrokerUnavailable:
                 if not reference.claim:
-                    reference = Reference.repeating(self._turn)
+                    reference = Reference.repeating(self._entry)
                 await backoff.wait()
                 if engine.clock.elapsed() > self._deadline:
                     raise
-                step = step_to(self._turn.due_at, engine.clock.now()) or hop
+                step = next_delay(self._entry.due_at, engine.clock.now()) or redelivery_delay
 
     async def _attempt(self, reference: Reference, step: int) -> None:
         """Publish once. A slow broker may store the message as late as it confirms it."""
         clock = self._engine.clock
         self._published = clock.elapsed()
         try:
-            await self._engine.broker.publish(self._turn.enqueue_id, encode(reference), step)
+            await self._engine.broker.publish(self._entry.enqueue_id, encode(reference), step)
         finally:
             self._published = clock.elapsed()
 
     async def _withdraw(self, patience: timedelta) -> bool:
-        """Withdraw the turn; return whether a consumer (or an administrator) was first, so that the
-        mail was accepted after all."""
+        """Withdraw the entry; return whether a consumer (or an administrator) was first, so that
+        the mail was accepted after all."""
         engine, backoff = self._engine, self._engine.backoff()
         if patience and self._published is not None:
-            # By the end of a hop a consumer that got the message has claimed the turn or ended it.
-            await engine.clock.sleep(self._published + engine.timing.hop - engine.clock.elapsed())
+            # By the end of a redelivery delay a consumer that got the message has claimed the entry
+            # or ended it.
+            await engine.clock.sleep(
+                self._published + engine.timing.redelivery_delay - engine.clock.elapsed()
+            )
         give_up = engine.clock.elapsed() + patience
         while True:
             try:
@@ -212,21 +216,21 @@ class _Registration:
     async def _end(self, withdraw: Withdrawal) -> Mark | None:
         """Withdraw under a claim. Returns the mark that stood there first, if any, or `IN_HAND`."""
         if self._published is None:
-            return await withdraw(self._engine, self._turn)
-        view, enqueue_id = self._engine.view, self._turn.enqueue_id
+            return await withdraw(self._engine, self._entry)
+        view, enqueue_id = self._engine.view, self._entry.enqueue_id
         if not await view.claim(enqueue_id, self._owner, self._engine.timing.claim):
             return IN_HAND
         try:
-            return await withdraw(self._engine, self._turn)
+            return await withdraw(self._engine, self._entry)
         finally:
             await view.release_claim(enqueue_id, self._owner)
 
     async def _look_again(self) -> None:
         """Count the mail if a consumer had it in hand, without a claim yet, when it was withdrawn:
         the caller has had its error, and the consumer may deliver."""
-        engine, key = self._engine, self._turn.key
+        engine, key = self._engine, self._entry.key
         try:
-            await engine.clock.sleep(engine.timing.hop)
+            await engine.clock.sleep(engine.timing.redelivery_delay)
             free = await engine.view.claim(key.enqueue_id, self._owner, engine.timing.claim)
             mark = await engine.view.mark(key)
         except ServerError as error:
@@ -242,7 +246,7 @@ class _Registration:
         metrics.UNWITHDRAWN.labels(self._engine.label).inc()
         self._engine.log.warning(
             "a failed enqueue could not be withdrawn and may be delivered once",
-            enqueue_id=str(self._turn.enqueue_id),
+            enqueue_id=str(self._entry.enqueue_id),
             error="it is in a consumer's hands" if error is None else type(error).__name__,
         )
 
@@ -263,22 +267,22 @@ class _Registration:
                 continue
             if await self._is_withdrawn(standing):
                 engine.log.info(
-                    "a failed enqueue was withdrawn late", enqueue_id=str(self._turn.enqueue_id)
+                    "a failed enqueue was withdrawn late", enqueue_id=str(self._entry.enqueue_id)
                 )
             return
 
     async def _may_get_its_row(self) -> bool:
-        """Whether the turn has neither row nor mark: its insert had no answer, and a host of the
+        """Whether the entry has neither row nor mark: its insert had no answer, and a host of the
         view that stands still may carry it out when it goes on. Then the mail waits without a mark,
         and without bytes, if they were deleted. Raises: ViewError."""
-        return not self._has_row and await self._engine.view.mark(self._turn.key) is None
+        return not self._has_row and await self._engine.view.mark(self._entry.key) is None
 
     async def _is_withdrawn(self, standing: Mark | None) -> bool:
-        """Return whether the turn is over by our withdrawal; its bytes are deleted then. One that
+        """Return whether the entry is over by our withdrawal; its bytes are deleted then. One that
         was cleaned had ended otherwise, and a successor may need the bytes."""
         withdrawn = standing is None or (standing is not CLEANED and is_withdrawn(standing))
         if withdrawn:
-            await _delete_bytes(self._engine, self._turn.blob_key)
+            await _delete_bytes(self._engine, self._entry.blob_key)
         return withdrawn
 
 

@@ -1,4 +1,4 @@
-"""One leased turn in a consumer's hands, and its one ending."""
+"""One leased entry in a consumer's hands, and its one ending."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from postroad.distributed import dead_letters, replacement
 from postroad.distributed.endings import CLEANED, ack, delete_and_ack, mark_if_passed
 from postroad.distributed.engine import Engine
 from postroad.distributed.leases import Lease
-from postroad.domain.entries import Change, Mark, Turn
+from postroad.domain.entries import Change, EnqueuedMail, Mark
 from postroad.domain.mail import Envelope, Outcome, OutcomeKind, check_left
 from postroad.domain.references import Reference
 from postroad.domain.shapes import Shape
-from postroad.errors import BlobMissing, BrokerUnavailable, TurnEnded
+from postroad.errors import BlobMissing, BrokerUnavailable, EntryEnded
 from postroad.ports.broker import Delivery
 from postroad.ports.view import Record
 from postroad.telemetry import metrics
@@ -32,19 +32,19 @@ class _State(Enum):
 
 
 class DistributedItem:
-    """`Item` over a turn, its message and its lease."""
+    """`Item` over an entry, its message and its lease."""
 
     def __init__(
         self,
         engine: Engine,
-        turn: Turn,
+        entry: EnqueuedMail,
         reference: Reference,
         delivery: Delivery,
         lease: Lease,
         records: Mapping[str, Record],
     ) -> None:
         self._engine = engine
-        self._turn = turn
+        self._entry = entry
         self._reference = reference
         self._delivery = delivery
         self._lease = lease
@@ -53,19 +53,19 @@ class DistributedItem:
         self._marked = False
         self._content: bytes | None = None
         left = self._left()
-        is_whole = not left or left == turn.envelope.recipients
-        self._envelope = turn.envelope if is_whole else copy(turn.envelope, recipients=left)
+        is_whole = not left or left == entry.envelope.recipients
+        self._envelope = entry.envelope if is_whole else copy(entry.envelope, recipients=left)
 
     def __repr__(self) -> str:
         return f"<Item {self.enqueue_id}>"
 
     @property
     def enqueue_id(self) -> UUID:
-        return self._turn.enqueue_id
+        return self._entry.enqueue_id
 
     @property
     def mail_id(self) -> UUID:
-        return self._turn.mail_id
+        return self._entry.mail_id
 
     @property
     def mail(self) -> Envelope:
@@ -73,19 +73,19 @@ class DistributedItem:
 
     @property
     def accepted_at(self) -> datetime:
-        return self._turn.accepted_at
+        return self._entry.accepted_at
 
     @property
     def enqueued_at(self) -> datetime:
-        return self._turn.enqueued_at
+        return self._entry.enqueued_at
 
     @property
     def attempt(self) -> int:
-        return self._turn.attempt
+        return self._entry.attempt
 
     @property
     def size_bytes(self) -> int:
-        return self._turn.size_bytes
+        return self._entry.size_bytes
 
     @property
     def failures(self) -> Mapping[str, str]:
@@ -101,7 +101,7 @@ class DistributedItem:
         self._check_open()
         if self._content is None:
             try:
-                self._content = await self._engine.blobs.get(self._turn.blob_key)
+                self._content = await self._engine.blobs.get(self._entry.blob_key)
             except BlobMissing:
                 await self._end_without_bytes()
                 raise
@@ -109,7 +109,7 @@ class DistributedItem:
 
     async def shape(self) -> Shape | None:
         self._check_open()
-        return self._turn.shape
+        return self._entry.shape
 
     async def stream(self) -> AsyncIterator[bytes]:
         self._check_open()
@@ -117,7 +117,7 @@ class DistributedItem:
             yield self._content
             return
         try:
-            async for chunk in self._engine.blobs.stream(self._turn.blob_key):
+            async for chunk in self._engine.blobs.stream(self._entry.blob_key):
                 yield chunk
         except BlobMissing:
             await self._end_without_bytes()
@@ -125,7 +125,7 @@ class DistributedItem:
 
     async def _end_without_bytes(self) -> None:
         """The mark is looked at again: most often somebody removed the mail meanwhile."""
-        mark = await self._engine.view.mark(self._turn.key)
+        mark = await self._engine.view.mark(self._entry.key)
         if mark is None:
             await self.reject(BYTES_MISSING)
         else:
@@ -139,7 +139,7 @@ class DistributedItem:
         outcomes = dict(self._outcomes) | dict.fromkeys(recipients, outcome)
         delivers_last = outcome.kind is OutcomeKind.DELIVERED and all(
             each in outcomes and outcomes[each].kind is OutcomeKind.DELIVERED
-            for each in self._turn.envelope.recipients
+            for each in self._entry.envelope.recipients
         )
         if delivers_last and not self.failures:
             # One mark says as much as the records would, and `done` has it behind it.
@@ -153,21 +153,21 @@ class DistributedItem:
     def _left(self) -> tuple[str, ...]:
         return tuple(
             each
-            for each in self._turn.envelope.recipients
+            for each in self._entry.envelope.recipients
             if each not in self._outcomes or self._outcomes[each].kind not in FINISHED
         )
 
     async def _mark_delivered(self) -> None:
         """Before browse start the mark may be cleaned before anybody sees the delivery in it: the
-        turn was replaced then, and its successors learn of it here. (Where the mark is cleaned
-        already, ours stays, and a successor that names this turn finds it.)"""
+        entry was replaced then, and its successors learn of it here. (Where the mark is cleaned
+        already, ours stays, and a successor that names this entry finds it.)"""
         if not self._marked:
-            engine, turn, now = self._engine, self._turn, self._engine.clock.now()
-            standing = await mark_if_passed(engine, turn)
-            await engine.view.mark_delivered(turn.key, now, turn.traits)
+            engine, entry, now = self._engine, self._entry, self._engine.clock.now()
+            standing = await mark_if_passed(engine, entry)
+            await engine.view.mark_delivered(entry.key, now, entry.traits)
             if standing is not None:
                 mark = copy(standing, delivered_at=now)
-                await replacement.hand_down_delivery(engine, turn, mark)
+                await replacement.propagate_delivery(engine, entry, mark)
             self._marked = True
 
     # Endings
@@ -203,20 +203,20 @@ class DistributedItem:
         engine = self._engine
         due_at = engine.moment_after(delay)
         change = Change(wanted, due_at, held=False, attempt=self.attempt + 1, last_error=error)
-        standing = await replacement.replace(engine, self._turn, change)
+        standing = await replacement.replace(engine, self._entry, change)
         if standing is not None:
             await self._yield_to(standing, wanted)
         await ack(engine, self._delivery)
 
     async def _yield_to(self, standing: Mark, wanted: tuple[str, ...]) -> None:
-        """Somebody ended this turn before us. If it was replaced (or may have been), what this
+        """Somebody ended this entry before us. If it was replaced (or may have been), what this
         attempt finished must not be attempted again under the successor."""
         engine = self._engine
         if standing.delivered_at is None and standing.ending is not None:
             if standing.ending.change is not None:
                 remaining = standing.ending.change.remaining
             elif standing is CLEANED:
-                remaining = self._turn.envelope.recipients
+                remaining = self._entry.envelope.recipients
             else:
                 return
             finished = set(remaining) - set(wanted) - self._outcomes.keys()
@@ -224,13 +224,13 @@ class DistributedItem:
                 now = engine.clock.now()
                 records = tuple(Record(each, Outcome.delivered(), now) for each in sorted(finished))
                 await engine.view.record(self.mail_id, records)
-        await replacement.finish(engine, self._turn, standing)
+        await replacement.finish(engine, self._entry, standing)
 
     async def reject(self, reason: str) -> None:
         async with _Ending(self):
             undelivered = tuple(
                 each
-                for each in self._turn.envelope.recipients
+                for each in self._entry.envelope.recipients
                 if each not in self._outcomes
                 or self._outcomes[each].kind is not OutcomeKind.DELIVERED
             )
@@ -238,11 +238,11 @@ class DistributedItem:
             if self._marked or not (undelivered or earlier):
                 await self._finish_delivered()
             else:
-                envelope = copy(self._turn.envelope, recipients=undelivered + earlier)
-                standing = await dead_letters.bury(self._engine, self._turn, envelope, reason)
-                await replacement.finish(self._engine, self._turn, standing or Mark())
+                envelope = copy(self._entry.envelope, recipients=undelivered + earlier)
+                standing = await dead_letters.bury(self._engine, self._entry, envelope, reason)
+                await replacement.finish(self._engine, self._entry, standing or Mark())
                 await ack(self._engine, self._delivery)
-        await self._lease.release_claimed()  # a requeue takes the claim on the same turn
+        await self._lease.release_claimed()  # a requeue takes the claim on the same entry
         metrics.ENDED.labels(self._engine.label, "reject").inc()
 
     async def _delete_and_ack(self) -> None:
@@ -255,7 +255,7 @@ class DistributedItem:
     def _check_open(self) -> None:
         self._engine.check_open()
         if self._state is not _State.OPEN:
-            raise TurnEnded
+            raise EntryEnded
 
     async def let_go(self) -> None:
         """End the lease alone; the message is still ours."""

@@ -1,24 +1,24 @@
-"""Late mail: a turn before browse start whose row is there and that has no final mark.
+"""Late mail: an entry before browse start whose row is there and that has no final mark.
 
-No turn that was over looks like this: cleanup deletes rows before marks, and a row that a process
+No entry that was over looks like this: cleanup deletes rows before marks, and a row that a process
 brings back after a suspension, or after a pause of its machine, gets a mark before its message
 (`protocol.insert_successor`). Its row came after its slice was passed, from a process whose clock
 stood still (a virtual machine that its hypervisor paused) or was wrong in a way that no comparison
-of clocks shows. The mail was acknowledged, so it gets a new turn. Source: ADR 0016; invariant 7.
+of clocks shows. The mail was acknowledged, so it gets a new entry. Source: ADR 0016; invariant 7.
 """
 
 from __future__ import annotations
 
 from postroad.distributed import replacement
 from postroad.distributed.engine import Engine
-from postroad.domain.entries import Change, Ending, EndingKind, Mark, Turn, UndecodableRow
-from postroad.domain.slices import TurnKey
+from postroad.domain.entries import Change, Ending, EndingKind, EnqueuedMail, Mark, UndecodableRow
+from postroad.domain.slices import EntryKey
 from postroad.errors import Undecodable
 from postroad.telemetry import metrics
 
 
-async def rescue_if_late(engine: Engine, key: TurnKey) -> bool:
-    """Give a turn before browse start that had no final mark when it was read a new turn, if its
+async def rescue_if_late(engine: Engine, key: EntryKey) -> bool:
+    """Give an entry before browse start that had no final mark when it was read a new entry, if its
     row is there. Returns whether it was. Raises: as `protocol.replace`, Undecodable."""
     row = await engine.view.row(key)
     if row is None:
@@ -29,17 +29,17 @@ async def rescue_if_late(engine: Engine, key: TurnKey) -> bool:
     return True
 
 
-async def rescue(engine: Engine, turn: Turn) -> None:
-    """Replace a late turn, as administration replaces one. The first of several to do so wins; the
+async def rescue(engine: Engine, entry: EnqueuedMail) -> None:
+    """Replace a late entry, as administration replaces one. The first of several to do so wins; the
     others finish what it began. Raises: as `protocol.replace`."""
-    successor = await engine.new_key(after=turn.enqueue_id)
-    ending = Ending(EndingKind.REPLACED, engine.clock.now(), successor, Change.nothing(turn))
-    standing = await engine.view.end(turn.key, ending, turn.traits)
+    successor = await engine.new_key(after=entry.enqueue_id)
+    ending = Ending(EndingKind.REPLACED, engine.clock.now(), successor, Change.nothing(entry))
+    standing = await engine.view.end(entry.key, ending, entry.traits)
     if standing is None:
         metrics.LATE.labels(engine.label).inc()
         engine.log.error(
-            "a mail came too late for its slice and gets a new turn: a clock is wrong",
-            enqueue_id=str(turn.enqueue_id),
-            slice=turn.key.slice_start.isoformat(),
+            "a mail came too late for its slice and gets a new entry: a clock is wrong",
+            enqueue_id=str(entry.enqueue_id),
+            slice=entry.key.slice_start.isoformat(),
         )
-    await replacement.finish(engine, turn, standing or Mark(ending=ending))
+    await replacement.finish(engine, entry, standing or Mark(ending=ending))

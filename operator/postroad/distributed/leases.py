@@ -2,7 +2,7 @@
 
 A first delivery takes no claim. An item that is leased for longer than `keep_after` gets one, which
 is renewed until the item ends: so whoever meets another message about the same mail, after its
-hop, sees that it is in somebody's hands (invariant 10).
+delay, sees that it is in somebody's hands (invariant 10).
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ send thousands together."""
 
 
 class Lease:
-    """One item in hand. `owner` is the claim's, one per lease, so that two messages about one turn
+    """One item in hand. `owner` is the claim's, one per lease, so that two messages about one entry
     exclude each other within a process too."""
 
     def __init__(
@@ -50,7 +50,7 @@ class Lease:
         self._leases.forget(self)
 
     async def release_claimed(self) -> None:
-        """As `release`, where claims were taken: the turn is over, and its mark keeps others from
+        """As `release`, where claims were taken: the entry is over, and its mark keeps others from
         transmitting it."""
         if self.is_claimed:
             await self.release()
@@ -78,9 +78,9 @@ class Leases:
         since: timedelta,
         when_ended: Callable[[], None],
     ) -> Lease:
-        """Begin a lease. `before` are the turns before this one that were claimed with it; `since`
-        is the elapsed time before the marks were read that it rests on; `when_ended` is called
-        once, when the lease ends."""
+        """Begin a lease. `before` are the entries before this one that were claimed with it;
+        `since` is the elapsed time before the marks were read that it rests on; `when_ended` is
+        called once, when the lease ends."""
         timing = self._engine.timing
         first = timing.claim / 3 if claimed else timing.keep_after
         lease = Lease(self, enqueue_id, owner, since + first, before, when_ended)
@@ -119,7 +119,7 @@ class Leases:
             await self._engine.clock.sleep(self._engine.timing.keep_after / 4)
             now = self._engine.clock.elapsed()
             due = [each for each in self._leases if each.claim_due <= now]
-            # First claims come first: others rely on them within a hop.
+            # First claims come first: others rely on them within a redelivery delay.
             due.sort(key=lambda each: (each.is_claimed, each.claim_due))
             async for _ in results(each_of(due), self._renew, AT_ONCE):
                 pass

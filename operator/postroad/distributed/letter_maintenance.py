@@ -1,5 +1,5 @@
-"""Dead letters in upkeep: burials and requeues that stopped half way are finished, and letters that
-are older than their lifetime are discarded, with their bytes.
+"""Dead letters in maintenance: burials and requeues that stopped half way are finished, and letters
+that are older than their lifetime are discarded, with their bytes.
 
 Of all processes one goes over the letters; its claim is the timetable. Source: ADR 0025.
 """
@@ -12,20 +12,20 @@ from uuid import UUID
 from postroad.distributed import dead_letters
 from postroad.distributed.discard import discard_letter
 from postroad.distributed.engine import Engine
-from postroad.distributed.mail_errors import Troubles
+from postroad.distributed.mail_errors import MailErrors
 from postroad.distributed.requeue import requeue_letter
 from postroad.domain.identifiers import moment_of
 from postroad.ports.view import DeadLetter
 from postroad.telemetry import metrics
 
 CLAIM_ID = UUID(int=3)
-"""What is claimed to go over the letters: no turn has this id."""
+"""What is claimed to go over the letters: no entry has this id."""
 
 EVERY = timedelta(minutes=10)
 """From one pass to the next; after a pass that took long, ten times as long as it took."""
 
 
-class LetterTending:
+class LetterMaintenance:
     """Goes over the dead letters now and then."""
 
     def __init__(self, engine: Engine, owner: UUID) -> None:
@@ -35,7 +35,7 @@ class LetterTending:
 
     async def run(self) -> None:
         """Go over all letters if it is time, and no other process does. Raises: as
-        `Tending.run`."""
+        `RowMaintenance.run`."""
         engine, began = self._engine, self._engine.clock.elapsed()
         if began < self._due:
             return
@@ -52,29 +52,29 @@ class LetterTending:
 
     async def _pass(self) -> int:
         """Tend each letter; return how many cannot be decoded."""
-        troubles, undecodable = Troubles(self._engine), 0
+        errors, undecodable = MailErrors(self._engine), 0
         async for letter in self._engine.view.buried():
             if not letter.is_decoded:
                 undecodable += 1
                 continue
-            with troubles.of(letter.enqueue_id):
-                await self._tend(letter)
-        troubles.check()
-        troubles.end()
+            with errors.of(letter.enqueue_id):
+                await self._maintain(letter)
+        errors.check()
+        errors.end()
         return undecodable
 
-    async def _tend(self, letter: DeadLetter) -> None:
-        engine, turn = self._engine, letter.turn
+    async def _maintain(self, letter: DeadLetter) -> None:
+        engine, entry = self._engine, letter.entry
         if letter.requeued_as is not None:
             await requeue_letter(engine, letter)
         elif self._is_over(letter):
             await self._expire(letter)
-        elif turn is not None:
-            limits = await engine.bearings.limits()
-            if not limits.have_passed(turn.key.slice_start):
-                mark = await engine.view.mark(turn.key)
+        elif entry is not None:
+            limits = await engine.limits_cache.limits()
+            if not limits.have_passed(entry.key.slice_start):
+                mark = await engine.view.mark(entry.key)
                 if mark is None or not dead_letters.is_rejected(mark):
-                    await dead_letters.finish(engine, turn)
+                    await dead_letters.finish(engine, entry)
 
     def _is_over(self, letter: DeadLetter) -> bool:
         """Whether a letter is older than its lifetime. The clock that it was dated by may have been
@@ -83,6 +83,6 @@ class LetterTending:
         return self._engine.clock.now() - since > self._engine.dead_letter_lifetime
 
     async def _expire(self, letter: DeadLetter) -> None:
-        await self._engine.bearings.check_clock()
+        await self._engine.limits_cache.check_clock()
         if await discard_letter(self._engine, letter):
             metrics.EXPIRED.labels(self._engine.label).inc()

@@ -30,7 +30,7 @@ class ViewTime:
 
 
 @dataclass(frozen=True, slots=True)
-class Fix:
+class LimitsSnapshot:
     """What one reading gave. `at` is the elapsed time before it began. `time` is None when most of
     the view's hosts did not agree for a lease."""
 
@@ -39,20 +39,20 @@ class Fix:
     time: ViewTime | None
 
 
-class Bearings:
+class LimitsCache:
     """Reads limits and the view's clock when needed; a reader refreshes them for all."""
 
     def __init__(self, view: View, clock: Clock, timing: Timing) -> None:
         self._view = view
         self._clock = clock
         self._timing = timing
-        self._fix: Fix | None = None
+        self._snapshot: LimitsSnapshot | None = None
         self._reading = asyncio.Lock()
         self._attempt = self._failed = 0  # numbers of readings
 
     async def limits(self) -> Limits:
         """Return limits read less than a lease ago, most often without I/O. Raises: ViewError."""
-        return (await self.fix()).limits
+        return (await self.snapshot()).limits
 
     async def check_clock(self) -> None:
         """Refuse to make ids with a clock that is too far from the view's. Raises: ClockSkew,
@@ -74,7 +74,7 @@ class Bearings:
         return time.origin + self._clock.elapsed() - time.doubt
 
     async def _time(self) -> ViewTime:
-        time = (await self.fix()).time
+        time = (await self.snapshot()).time
         if time is None:
             raise ClockSkew(
                 "most hosts of the view do not agree on the time",
@@ -87,16 +87,16 @@ class Bearings:
         async with self._reading:
             return (await self._read()).limits
 
-    async def fix(self) -> Fix:
+    async def snapshot(self) -> LimitsSnapshot:
         """Return what was read less than a lease ago, most often without I/O. Raises: ViewError."""
-        fix = self._fix
-        if fix is not None and self._age(fix) < self._timing.lease / 3:
-            return fix
+        snapshot = self._snapshot
+        if snapshot is not None and self._age(snapshot) < self._timing.lease / 3:
+            return snapshot
         waits_for = self._attempt if self._reading.locked() else None
         async with self._reading:
-            fix = self._fix
-            if fix is not None and self._age(fix) < self._timing.lease / 3:
-                return fix
+            snapshot = self._snapshot
+            if snapshot is not None and self._age(snapshot) < self._timing.lease / 3:
+                return snapshot
             try:
                 if waits_for is not None and self._failed >= waits_for:
                     # Each trying for himself, one after the other, the last would wait for hours.
@@ -105,25 +105,29 @@ class Bearings:
             except ServerError as error:
                 # The old reading is good for the rest of its lease; half of it is left to those
                 # who compare it with marks they read later.
-                if error.transient and fix is not None and self._age(fix) < self._timing.lease / 2:
-                    return fix
+                if (
+                    error.transient
+                    and snapshot is not None
+                    and self._age(snapshot) < self._timing.lease / 2
+                ):
+                    return snapshot
                 raise
 
-    def is_good(self, fix: Fix) -> bool:
+    def is_good(self, snapshot: LimitsSnapshot) -> bool:
         """Return whether a reading may still be acted on: no mark that it cannot explain was
         cleaned before now."""
-        return self._age(fix) < self._timing.lease
+        return self._age(snapshot) < self._timing.lease
 
-    def check(self, fix: Fix) -> None:
+    def check(self, snapshot: LimitsSnapshot) -> None:
         """Refuse to act on marks that were read after these limits when a suspension, or a slow
         view, made the limits too old to explain a missing mark. Raises: ViewUnavailable."""
-        if not self.is_good(fix):
+        if not self.is_good(snapshot):
             raise ViewUnavailable("the limits are older than a lease: read them again")
 
-    def _age(self, fix: Fix) -> timedelta:
-        return self._clock.elapsed() - fix.at
+    def _age(self, snapshot: LimitsSnapshot) -> timedelta:
+        return self._clock.elapsed() - snapshot.at
 
-    async def _read(self) -> Fix:
+    async def _read(self) -> LimitsSnapshot:
         self._attempt += 1
         try:
             return await self._read_once()
@@ -131,7 +135,7 @@ class Bearings:
             self._failed = self._attempt
             raise
 
-    async def _read_once(self) -> Fix:
+    async def _read_once(self) -> LimitsSnapshot:
         at = self._clock.elapsed()
         limits = await self._view.limits()
         judged = judge(await self._view.server_times())
@@ -139,8 +143,8 @@ class Bearings:
         if judged is not None:
             time: ViewTime | None = ViewTime(now, judged.time - now, judged.doubt)
         else:
-            time = self._fix.time if self._fix is not None else None
+            time = self._snapshot.time if self._snapshot is not None else None
             if time is not None and now - time.at >= self._timing.lease:
                 time = None
-        self._fix = Fix(at, limits, time)
-        return self._fix
+        self._snapshot = LimitsSnapshot(at, limits, time)
+        return self._snapshot

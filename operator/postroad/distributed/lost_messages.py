@@ -1,4 +1,4 @@
-"""Upkeep gives mails without a message a new one, as `republish` does by hand.
+"""Maintenance gives mails without a message a new one, as `republish` does by hand.
 
 A mail that has its message after all is only replaced: claims and marks keep it from coming twice.
 """
@@ -13,45 +13,46 @@ from postroad.distributed import replacement
 from postroad.distributed.browse import waiting
 from postroad.distributed.concurrency import count
 from postroad.distributed.engine import Engine
-from postroad.distributed.mail_errors import Troubles
-from postroad.domain.entries import Change, Turn
-from postroad.domain.lost_messages import Look, Watch
+from postroad.distributed.mail_errors import MailErrors
+from postroad.domain.entries import Change, EnqueuedMail
+from postroad.domain.lost_messages import LostMessageDetector, MessageCount
 from postroad.errors import ServerError
 from postroad.telemetry import metrics
 
-HEALER = UUID(int=2)
-"""Claimed by the process that gives new messages; no turn has this id. (The audit has another.)"""
+REPAIRER = UUID(int=2)
+"""Claimed by the process that gives new messages; no entry has this id. (The audit has another.)"""
 
 CLAIMED = timedelta(minutes=15)
 """Lifetime of that claim: longer than from one look to the next, which renews it."""
 
 LONGEST = timedelta(minutes=5)
-"""How long one round gives new messages: the rest of upkeep waits meanwhile. The next goes on."""
+"""How long one round gives new messages: the rest of maintenance waits meanwhile. The next goes
+on."""
 
 
-class Orphans:
+class LostMessages:
     """Looks at what waits, from one round to the next."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
-        self._watch = Watch()
-        self._owner = UUID(int=engine.chance.bits(128))
+        self._watch = LostMessageDetector()
+        self._owner = UUID(int=engine.randomness.bits(128))
 
-    async def look(self) -> Look:
+    async def look(self) -> MessageCount:
         """Begin a look. The broker is asked before any mail is seen. Raises: nothing."""
         engine = self._engine
         # By then an enqueue has published or withdrawn, and a replacement that stopped is in sight.
         before = engine.clock.now() - engine.timing.deadline - engine.timing.grace
-        return Look(await self._messages(), before)
+        return MessageCount(await self._messages(), before)
 
-    async def heal(self, look: Look, troubles: Troubles) -> None:
+    async def repair(self, look: MessageCount, errors: MailErrors) -> None:
         """Give new messages where some were missing for long; one process at a time does.
         Raises: ServerError, ClockSkew, ConfigurationStale."""
         engine = self._engine
-        wanted = self._watch.judge(look)
+        wanted = self._watch.decide(look)
         if not wanted:
             return
-        if not await engine.view.claim(HEALER, self._owner, CLAIMED):
+        if not await engine.view.claim(REPAIRER, self._owner, CLAIMED):
             self._watch.put_off()
             return
         engine.log.warning(
@@ -60,17 +61,17 @@ class Orphans:
             count=wanted,
         )
 
-        async def heal(turn: Turn) -> int:
-            with troubles.of(turn.enqueue_id):
-                if await replacement.replace(engine, turn, Change.nothing(turn)) is None:
+        async def repair(entry: EnqueuedMail) -> int:
+            with errors.of(entry.enqueue_id):
+                if await replacement.replace(engine, entry, Change.nothing(entry)) is None:
                     metrics.REPUBLISHED.labels(engine.label).inc()
                     return 1
             return 0
 
-        self._watch.healed(look, await count(self._oldest(look, wanted), heal))
+        self._watch.repaired(look, await count(self._oldest(look, wanted), repair))
 
-    async def _oldest(self, look: Look, wanted: int) -> AsyncIterator[Turn]:
-        """Yield the oldest turns that the look counted, for as long as one round may take."""
+    async def _oldest(self, look: MessageCount, wanted: int) -> AsyncIterator[EnqueuedMail]:
+        """Yield the oldest entries that the look counted, for as long as one round may take."""
         engine = self._engine
         until = engine.clock.elapsed() + LONGEST
         async for each in waiting(engine):

@@ -1,6 +1,6 @@
-"""Errors of single mails in upkeep: only that mail may suffer, and somebody has to hear of it.
+"""Errors of single mails in maintenance: only that mail may suffer, and somebody has to hear of it.
 
-A transient error may be that of a single mail too: one ladder step without a route, one object that
+A transient error may be that of a single mail too: one delay without a route, one object that
 is not deleted. Only where such errors follow one another is a server taken to be away, which ends
 the round.
 """
@@ -26,7 +26,7 @@ IN_A_ROW = 32
 once, since those all meet the server's absence together."""
 
 
-class Troubles:
+class MailErrors:
     """The mails of one round that could not be tended."""
 
     def __init__(self, engine: Engine) -> None:

@@ -10,14 +10,14 @@ from postroad.distributed import administration, requeue
 from postroad.distributed.ages import AgesCache
 from postroad.distributed.audit import Orphan, audit
 from postroad.distributed.browse import browse
-from postroad.distributed.browse_start import Advancing
+from postroad.distributed.browse_start import BrowseStartAdvance
 from postroad.distributed.dequeue import dequeue
 from postroad.distributed.discard import discard
 from postroad.distributed.engine import Engine, Parts
 from postroad.distributed.enqueue import enqueue
 from postroad.distributed.items import DistributedItem
 from postroad.distributed.leases import Leases
-from postroad.distributed.maintenance import Upkeep
+from postroad.distributed.maintenance import Maintenance
 from postroad.distributed.opening import create, open_existing
 from postroad.distributed.purge import purge
 from postroad.distributed.remove import remove
@@ -32,9 +32,9 @@ class DistributedQueue:
 
     def __init__(self, parts: Parts) -> None:
         self._engine = Engine(parts)
-        advancing = Advancing(self._engine)
+        advancing = BrowseStartAdvance(self._engine)
         self._engine.on_ending = advancing.draw
-        self._upkeep = Upkeep(self._engine, advancing)
+        self._maintenance = Maintenance(self._engine, advancing)
         self._leases = Leases(self._engine)
         self._sizes = SizeCache(self._engine)
         self._ages = AgesCache(self._engine)
@@ -100,18 +100,19 @@ class DistributedQueue:
         return await administration.change(self._engine, Selector.all(), decide)
 
     async def maintain(self) -> None:
-        await self._upkeep.round()
+        await self._maintenance.round()
 
     async def accept_loss(self, first: datetime, last: datetime | None = None) -> None:
         """Go on without rows that vanished from the closed slice that starts at `first`, or from
-        those that start from then to `last`. See `Upkeep.accept_loss`."""
+        those that start from then to `last`. See `Maintenance.accept_loss`."""
         self._sizes.forget()
         self._ages.forget()
-        await self._upkeep.accept_loss(first, last or first)
+        await self._maintenance.accept_loss(first, last or first)
 
     def audit(self, *, repair: bool = False, adopt: bool = False) -> AsyncIterator[Orphan]:
-        """Yield the objects that have no mail any more; with `repair` they are deleted. Upkeep does
-        the same by and by. With `adopt` this view becomes the owner of the bucket's bytes first.
+        """Yield the objects that have no mail any more; with `repair` they are deleted. Maintenance
+        does the same by and by. With `adopt` this view becomes the owner of the bucket's bytes
+        first.
         Raises: BucketNotOwned, ServerError, ClockSkew, ConfigurationStale."""
         return audit(self._engine, repair=repair, adopt=adopt)
 

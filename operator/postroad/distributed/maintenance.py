@@ -1,4 +1,4 @@
-"""One round of upkeep: dead queue, waiting mail, dead letters, limits, cleanup, bytes.
+"""One round of maintenance: dead queue, waiting mail, dead letters, limits, cleanup, bytes.
 
 Every part is idempotent, and a part that failed does not keep the others from being done.
 
@@ -12,24 +12,24 @@ from datetime import datetime
 from uuid import UUID
 
 from postroad.distributed.audit import Auditing
-from postroad.distributed.browse_start import Advancing
-from postroad.distributed.cleanup import Cleaning
+from postroad.distributed.browse_start import BrowseStartAdvance
+from postroad.distributed.cleanup import Cleanup
 from postroad.distributed.dead_queue import consume_dead
 from postroad.distributed.engine import Engine
-from postroad.distributed.letter_maintenance import LetterTending
-from postroad.distributed.row_maintenance import Tending
+from postroad.distributed.letter_maintenance import LetterMaintenance
+from postroad.distributed.row_maintenance import RowMaintenance
 
 
-class Upkeep:
+class Maintenance:
     """The parts of a round, with what they remember from one to the next."""
 
-    def __init__(self, engine: Engine, advancing: Advancing) -> None:
+    def __init__(self, engine: Engine, advancing: BrowseStartAdvance) -> None:
         self._engine = engine
         self._advancing = advancing
-        self._cleaning = Cleaning(engine)
-        self._tending = Tending(engine)
-        owner = UUID(int=engine.chance.bits(128))  # of what one process at a time does
-        self._letters = LetterTending(engine, owner)
+        self._cleaning = Cleanup(engine)
+        self._rows = RowMaintenance(engine)
+        owner = UUID(int=engine.randomness.bits(128))  # of what one process at a time does
+        self._letters = LetterMaintenance(engine, owner)
         self._auditing = Auditing(engine, owner)
 
     async def round(self) -> None:
@@ -37,7 +37,7 @@ class Upkeep:
         self._engine.check_open()
         parts: list[Callable[[], Awaitable[object]]] = [
             lambda: consume_dead(self._engine),
-            self._tending.run,
+            self._rows.run,
             self._letters.run,
             self._advancing.run,
             self._cleaning.run,

@@ -1,4 +1,4 @@
-"""Rows of a partition with the marks of their turns."""
+"""Rows of a partition with the marks of their entries."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from uuid import UUID
 from postroad.domain.entries import Mark
 from postroad.domain.identifiers import FIRST
 from postroad.domain.slices import Partition
-from postroad.ports.marks import Signs
+from postroad.ports.marks import PartitionStamp
 from postroad.ports.view import View
 
 V = TypeVar("V")
@@ -21,23 +21,23 @@ async def with_marks(
     rows: AsyncIterator[V],
     id_of: Callable[[V], UUID],
     after: UUID | None = None,
-    signs: Signs | None = None,
+    stamp: PartitionStamp | None = None,
 ) -> AsyncIterator[tuple[V, Mark | None]]:
     """Join rows, or what was read of them, with their marks: both come in the order of ids.
 
-    A page of marks can be older than the page of rows it meets: then a turn that just ended is
+    A page of marks can be older than the page of rows it meets: then an entry that just ended is
     seen waiting, never the other way round. The line of a purge is older than the marks, read just
     before them if the caller has no signs: what has no mark behind it never gets one that says
     more.
     """
     found = Ascending(view.marks(partition, after))
     async for row in rows:
-        if signs is None:
-            signs = await view.signs(partition)
+        if stamp is None:
+            stamp = await view.stamp(partition)
         enqueue_id = id_of(row)
         own = await found.at(enqueue_id)
-        by_line = signs.line.mark_of(enqueue_id) if signs.line is not None else None
-        yield row, own or by_line
+        by_watermark = stamp.watermark.mark_of(enqueue_id) if stamp.watermark is not None else None
+        yield row, own or by_watermark
 
 
 class Ascending(Generic[V]):

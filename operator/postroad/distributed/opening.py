@@ -33,17 +33,17 @@ async def begin(engine: Engine) -> None:
     A clock that is ahead would put browse start before mail that is still to come, so it is
     checked as for every other write. Raises: ServerError, ConfigurationError, ClockSkew.
     """
-    limits = await engine.bearings.refresh()
+    limits = await engine.limits_cache.refresh()
     if limits.browse_start is None:
-        await engine.bearings.check_clock()
+        await engine.limits_cache.check_clock()
         window = engine.configuration.effective().writing.slice_window
-        start = slice_of(await engine.bearings.earliest_now() - MOST_RACING, window)
+        start = slice_of(await engine.limits_cache.earliest_now() - MOST_RACING, window)
         await engine.view.advance(browse_start=start, content_start=start)
-        await engine.bearings.refresh()
+        await engine.limits_cache.refresh()
 
 
 async def open_existing(engine: Engine) -> None:
     """Raises: QueueNotFound when the queue was never created; ServerError."""
-    limits = await engine.bearings.refresh()
+    limits = await engine.limits_cache.refresh()
     if limits.browse_start is None:
         raise QueueNotFound(f"the queue {engine.name} was never created")

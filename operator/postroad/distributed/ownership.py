@@ -76,7 +76,7 @@ async def check_erasable(name: QueueName, view: View, blobs: Blobs) -> None:
 async def _raise_as_of(engine: Engine, incarnation: UUID, identity: Identity) -> None:
     """The view comes first: a process that is killed between leaves the object behind the view,
     never before it."""
-    await engine.bearings.check_clock()
+    await engine.limits_cache.check_clock()
     as_of = following(identity, engine.clock.now())
     await engine.view.raise_as_of(incarnation, as_of)
     body = Owner(incarnation, as_of).encode(engine.name)

@@ -1,7 +1,7 @@
-"""Purge: one line through each partition ends all older turns at once, however many they are.
+"""Purge: one line through each partition ends all older entries at once, however many they are.
 
 A line may be drawn only where no more rows come, so it stays a grace period behind (invariant 7);
-mails with younger turns are removed one by one. Then the bytes of all that the lines ended are
+mails with younger entries are removed one by one. Then the bytes of all that the lines ended are
 deleted, and replacements under way are followed to their successors. "Behind a line" is what it
 ended: ids up to its own. Source: ADR 0014.
 """
@@ -16,13 +16,13 @@ from uuid import UUID
 from postroad.distributed.concurrency import count, each_of
 from postroad.distributed.engine import Engine
 from postroad.distributed.live_slices import live_slices
-from postroad.distributed.purged_blobs import sweep
-from postroad.distributed.remove import remove_after, remove_turn
+from postroad.distributed.purged_blobs import delete_purged_blobs
+from postroad.distributed.remove import remove_after, remove_entry
 from postroad.distributed.replacement import finish, is_removed, replacement_of
-from postroad.domain.entries import PurgeLine, Turn
+from postroad.domain.entries import EnqueuedMail, PurgeWatermark
 from postroad.domain.identifiers import id_at, moment_of
 from postroad.domain.selection import Selector
-from postroad.domain.slices import Partition, TurnKey
+from postroad.domain.slices import EntryKey, Partition
 
 
 async def purge(engine: Engine) -> int:
@@ -31,67 +31,71 @@ async def purge(engine: Engine) -> int:
     engine.check_open()
     now = engine.clock.now()
     # By a clock that is ahead, rows on their way look old: it is compared after it was read.
-    await engine.bearings.refresh()
-    await engine.bearings.check_clock()
-    line = PurgeLine(id_at(now - engine.timing.grace, 0, 0), now)
-    lined = await _draw(engine, line)
-    swept = await count(each_of(lined), partial(_sweep, engine, line))
-    younger = await remove_after(engine, line.through, Selector.all(), now)
-    return swept + younger
+    await engine.limits_cache.refresh()
+    await engine.limits_cache.check_clock()
+    watermark = PurgeWatermark(id_at(now - engine.timing.grace, 0, 0), now)
+    purged_partitions = await _draw(engine, watermark)
+    purged = await count(each_of(purged_partitions), partial(_delete_blobs, engine, watermark))
+    younger = await remove_after(engine, watermark.through, Selector.all(), now)
+    return purged + younger
 
 
 @dataclass(frozen=True, slots=True)
-class _Lined:
+class _Purged:
     """A partition with a line through it, and up to where an earlier one went."""
 
     partition: Partition
     earlier: UUID | None
 
 
-async def _draw(engine: Engine, line: PurgeLine) -> list[_Lined]:
+async def _draw(engine: Engine, watermark: PurgeWatermark) -> list[_Purged]:
     """Draw the line through every partition that has older rows."""
-    lined: list[_Lined] = []
+    purged_partitions: list[_Purged] = []
 
     async def draw(partition: Partition) -> int:
-        if (await engine.bearings.limits()).have_passed(partition.slice_start):
+        if (await engine.limits_cache.limits()).have_passed(partition.slice_start):
             return 0
-        before = await engine.view.draw_line(partition, line)
-        lined.append(_Lined(partition, None if before is None else before.through))
+        before = await engine.view.set_watermark(partition, watermark)
+        purged_partitions.append(_Purged(partition, None if before is None else before.through))
         return 1
 
-    await count(_with_rows(engine, line), draw)
-    return lined
+    await count(_with_rows(engine, watermark), draw)
+    return purged_partitions
 
 
-async def _with_rows(engine: Engine, line: PurgeLine) -> AsyncIterator[Partition]:
-    first = (await engine.bearings.limits()).browse_start
+async def _with_rows(engine: Engine, watermark: PurgeWatermark) -> AsyncIterator[Partition]:
+    first = (await engine.limits_cache.limits()).browse_start
     if first is None:
         return
-    async for live in live_slices(engine, first, moment_of(line.through)):
+    async for live in live_slices(engine, first, moment_of(watermark.through)):
         for partition in live.partitions:
             is_older = live.closed is not None  # so are all its rows
-            if is_older or await _any(engine.view.blob_keys(partition, line.through)):
+            if is_older or await _any(engine.view.blob_keys(partition, watermark.through)):
                 yield partition
 
 
-async def _sweep(engine: Engine, line: PurgeLine, lined: _Lined) -> int:
-    swept = await sweep(engine, lined.partition, line, lined.earlier)
-    return swept.removed + sum([await _follow(engine, key) for key in swept.unfinished])
+async def _delete_blobs(
+    engine: Engine, watermark: PurgeWatermark, purged_partitions: _Purged
+) -> int:
+    purged = await delete_purged_blobs(
+        engine, purged_partitions.partition, watermark, purged_partitions.earlier
+    )
+    return purged.removed + sum([await _follow(engine, key) for key in purged.unfinished])
 
 
-async def _follow(engine: Engine, key: TurnKey) -> int:
+async def _follow(engine: Engine, key: EntryKey) -> int:
     """Remove a mail whose replacement is under way, by its successor. One that lies behind a line
     is over, and the mail with it; where it has no row, no sweep meets it."""
     view = engine.view
     row, mark = await view.row(key), await view.mark(key)
-    if not isinstance(row, Turn) or mark is None or not mark.is_unfinished_replacement:
+    if not isinstance(row, EnqueuedMail) or mark is None or not mark.is_unfinished_replacement:
         return 0
     successor, _ = replacement_of(mark)
     has_row = await view.row(successor) is not None
     if mark.delivered_at is None and not has_row and is_removed(await view.mark(successor)):
         await finish(engine, row, mark)
         return 1
-    return await remove_turn(engine, row, mark)
+    return await remove_entry(engine, row, mark)
 
 
 async def _any(items: AsyncIterator[object]) -> bool:

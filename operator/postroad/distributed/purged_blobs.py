@@ -13,71 +13,77 @@ from uuid import UUID
 from postroad.distributed.endings import delete_bytes
 from postroad.distributed.engine import Engine
 from postroad.distributed.merge_join import Ascending
-from postroad.domain.entries import PurgeLine
-from postroad.domain.slices import Partition, TurnKey
+from postroad.domain.entries import PurgeWatermark
+from postroad.domain.slices import EntryKey, Partition
 
 TOGETHER = 500
 """Objects that one request deletes."""
 
 
 _Ended = tuple[UUID, str | None]
-"""A turn's id, and the name of its bytes where the row has one."""
+"""An entry's id, and the name of its bytes where the row has one."""
 
 
 @dataclass(slots=True)
-class Swept:
-    """What a sweep met: how many turns ended by nothing but a line, and replacements under way;
+class PurgedBlobs:
+    """What a sweep met: how many entries ended by nothing but a line, and replacements under way;
     and whether all bytes are gone."""
 
     removed: int = 0
-    unfinished: list[TurnKey] = field(default_factory=list)
+    unfinished: list[EntryKey] = field(default_factory=list)
     is_whole: bool = True
 
 
-async def sweep(
-    engine: Engine, partition: Partition, line: PurgeLine, earlier: UUID | None = None
-) -> Swept:
+async def delete_purged_blobs(
+    engine: Engine, partition: Partition, watermark: PurgeWatermark, earlier: UUID | None = None
+) -> PurgedBlobs:
     """Delete the bytes of what a line ended, and say so in the view when all of them are gone.
     What an earlier line ended is not counted; a replacement under way keeps its slice until it is
     finished. Raises: ViewError."""
-    swept, batch = Swept(), list[_Ended]()
-    async for each in _unmarked(engine, partition, line, swept):
+    purged, batch = PurgedBlobs(), list[_Ended]()
+    async for each in _unmarked(engine, partition, watermark, purged):
         batch.append(each)
         if len(batch) == TOGETHER:
-            await _let_go(engine, partition, batch, earlier, swept)
+            await _let_go(engine, partition, batch, earlier, purged)
             batch = []
-    await _let_go(engine, partition, batch, earlier, swept)
-    if swept.is_whole:
-        await engine.view.mark_swept(partition, line.through)
-    return swept
+    await _let_go(engine, partition, batch, earlier, purged)
+    if purged.is_whole:
+        await engine.view.mark_blobs_deleted(partition, watermark.through)
+    return purged
 
 
 async def _unmarked(
-    engine: Engine, partition: Partition, line: PurgeLine, swept: Swept
+    engine: Engine, partition: Partition, watermark: PurgeWatermark, purged: PurgedBlobs
 ) -> AsyncIterator[_Ended]:
-    """Yield the turns up to a line that have no mark, with the names of their bytes."""
-    marked = Ascending(engine.view.marked(partition, line.through))
-    async for enqueue_id, blob_key in engine.view.blob_keys(partition, line.through):
+    """Yield the entries up to a line that have no mark, with the names of their bytes."""
+    marked = Ascending(engine.view.marked(partition, watermark.through))
+    async for enqueue_id, blob_key in engine.view.blob_keys(partition, watermark.through):
         is_unfinished = await marked.at(enqueue_id)
         if is_unfinished is None:
             yield enqueue_id, blob_key
         elif is_unfinished:
-            swept.unfinished.append(TurnKey(partition.slice_start, partition.bucket_id, enqueue_id))
+            purged.unfinished.append(
+                EntryKey(partition.slice_start, partition.bucket_id, enqueue_id)
+            )
 
 
 async def _let_go(
-    engine: Engine, partition: Partition, ended: list[_Ended], earlier: UUID | None, swept: Swept
+    engine: Engine,
+    partition: Partition,
+    ended: list[_Ended],
+    earlier: UUID | None,
+    purged: PurgedBlobs,
 ) -> None:
     """Delete the bytes of what a line ended, unless browse start has passed the slice: then marks
-    may be missing because they were cleaned away between two pages, those of turns whose successors
-    live on the bytes. The limits are read from the view, as in `endings.was_cleaned`."""
+    may be missing because they were cleaned away between two pages, those of entries whose
+    successors live on the bytes. The limits are read from the view, as in `endings.was_cleaned`."""
     if not ended:
         return
     if (await engine.view.limits()).have_passed(partition.slice_start):
-        swept.is_whole = False
+        purged.is_whole = False
         return
-    swept.removed += sum(earlier is None or enqueue_id > earlier for enqueue_id, _ in ended)
+    purged.removed += sum(earlier is None or enqueue_id > earlier for enqueue_id, _ in ended)
     keys = [blob_key for _, blob_key in ended if blob_key is not None]
     for _ in keys:
         engine.on_ending()
-    swept.is_whole &= not keys or await delete_bytes(engine, keys)
+    purged.is_whole &= not keys or await delete_bytes(engine, keys)

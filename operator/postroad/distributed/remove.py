@@ -11,20 +11,20 @@ from functools import partial
 from uuid import UUID
 
 from postroad.distributed.backoff import persist
-from postroad.distributed.browse import Waiting, waiting
+from postroad.distributed.browse import WaitingMail, waiting
 from postroad.distributed.concurrency import TRIES, count
 from postroad.distributed.endings import came_too_late, delete_bytes, end, was_cleaned
 from postroad.distributed.engine import Engine
 from postroad.distributed.replacement import (
     choose_successor_anew,
-    hand_down_delivery,
     insert_successor,
+    propagate_delivery,
     replacement_of,
     withdraw_given_up,
 )
-from postroad.domain.entries import Ending, EndingKind, Mark, Traits, Turn
+from postroad.domain.entries import Ending, EndingKind, EnqueuedMail, Mark, Traits
 from postroad.domain.selection import Selector
-from postroad.domain.slices import Partition, TurnKey
+from postroad.domain.slices import EntryKey, Partition
 from postroad.errors import ViewUnavailable
 
 TOGETHER = 100
@@ -47,7 +47,7 @@ class _Removal:
         return cls(Ending(EndingKind.REMOVED, engine.clock.now()))
 
     async def persist(self, engine: Engine, work: Callable[[], Awaitable[bool]]) -> bool:
-        """Do work that ends turns by this removal; again where the view does not answer in time.
+        """Do work that ends entries by this removal; again where the view does not answer in time.
         Raises: as `backoff.persist`."""
 
         async def tried() -> bool:
@@ -74,27 +74,27 @@ async def remove(engine: Engine, selector: Selector) -> int:
 async def remove_after(
     engine: Engine, after: UUID | None, selector: Selector, accepted_by: datetime
 ) -> int:
-    """Remove the selected mails with a turn after an id, if they were accepted by a moment of this
-    process' clock (by a tolerated clock it may have been later); return how many.
+    """Remove the selected mails with an entry after an id, if they were accepted by a moment of
+    this process' clock (by a tolerated clock it may have been later); return how many.
     Raises: ViewError."""
     latest = accepted_by + engine.timing.apart
     found = (
-        each async for each in waiting(engine, selector, after) if each.turn.accepted_at <= latest
+        each async for each in waiting(engine, selector, after) if each.entry.accepted_at <= latest
     )
     # Transactions on one partition would only get into each other's way.
     locks: defaultdict[Partition, asyncio.Lock] = defaultdict(asyncio.Lock)
 
-    async def together(batch: list[Waiting]) -> int:
+    async def together(batch: list[WaitingMail]) -> int:
         removal = _Removal.now(engine)
         return await _remove_together(engine, batch, removal, locks[batch[0].row.key.partition])
 
     return await count(_by_partition(found), together)
 
 
-async def _by_partition(found: AsyncIterator[Waiting]) -> AsyncIterator[list[Waiting]]:
-    """Gather mails by the partition of their rows; one that is changing its turn, or
+async def _by_partition(found: AsyncIterator[WaitingMail]) -> AsyncIterator[list[WaitingMail]]:
+    """Gather mails by the partition of their rows; one that is changing its entry, or
     is large, stays alone."""
-    gathered: dict[Partition, list[Waiting]] = {}
+    gathered: dict[Partition, list[WaitingMail]] = {}
     async for each in found:
         partition = each.row.key.partition
         if any(other.slice_start != partition.slice_start for other in gathered):
@@ -112,13 +112,13 @@ async def _by_partition(found: AsyncIterator[Waiting]) -> AsyncIterator[list[Wai
 
 
 async def _remove_together(
-    engine: Engine, batch: list[Waiting], removal: _Removal, lock: asyncio.Lock
+    engine: Engine, batch: list[WaitingMail], removal: _Removal, lock: asyncio.Lock
 ) -> int:
     """Remove waiting mails of one partition. If one of them ended meanwhile, none was ended by the
     transaction: it is looked for by halves. Before browse start all are looked at one by one. So
     are those of a transaction that was carried out and whose answer was lost."""
     if len(batch) == 1:
-        work = partial(remove_turn, engine, batch[0].row, batch[0].mark, removal)
+        work = partial(remove_entry, engine, batch[0].row, batch[0].mark, removal)
         async with lock:
             return await removal.persist(engine, work)
     ended = [(each.row.key, removal.ending, each.row.traits) for each in batch]
@@ -134,52 +134,54 @@ async def _remove_together(
     return first + await _remove_together(engine, batch[middle:], removal, lock)
 
 
-async def _end_together(engine: Engine, ended: list[tuple[TurnKey, Ending, Traits]]) -> bool:
-    """End turns of one partition. As `endings.end`: nothing follows from it in a slice that was
+async def _end_together(engine: Engine, ended: list[tuple[EntryKey, Ending, Traits]]) -> bool:
+    """End entries of one partition. As `endings.end`: nothing follows from it in a slice that was
     passed meanwhile."""
     slice_start = ended[0][0].slice_start
-    if (await engine.bearings.limits()).have_passed(slice_start):
+    if (await engine.limits_cache.limits()).have_passed(slice_start):
         return False
     if not await engine.view.end_together(ended):
         return False
     return not (await engine.view.limits()).have_passed(slice_start)
 
 
-async def remove_turn(
-    engine: Engine, turn: Turn, mark: Mark | None = None, removal: _Removal | None = None
+async def remove_entry(
+    engine: Engine, entry: EnqueuedMail, mark: Mark | None = None, removal: _Removal | None = None
 ) -> bool:
-    """Remove a mail, starting from one of its turns; go on to its successors if it has some.
+    """Remove a mail, starting from one of its entries; go on to its successors if it has some.
 
     Returns whether it is removed by this call; False when it ended before.
     """
     removal = removal or _Removal.now(engine)
     if mark is None:
-        mark = await end(engine, turn, removal.ending)
+        mark = await end(engine, entry, removal.ending)
         # An own mark whose answer was lost counts as `endings.end` counts one that was answered.
-        if mark is None or (removal.made(mark) and not await came_too_late(engine, turn.key)):
-            await delete_bytes(engine, [turn.blob_key])
+        if mark is None or (removal.made(mark) and not await came_too_late(engine, entry.key)):
+            await delete_bytes(engine, [entry.blob_key])
             engine.on_ending()
             return True
     if mark.ending is None or mark.ending.kind is not EndingKind.REPLACED:
         return False
     successor, change = replacement_of(mark)
     if not mark.published:
-        await withdraw_given_up(engine, turn, change)
+        await withdraw_given_up(engine, entry, change)
     if mark.delivered_at is not None:
-        await hand_down_delivery(engine, turn, mark)
+        await propagate_delivery(engine, entry, mark)
         return False
-    new = turn.with_change(successor, change)
+    new = entry.with_change(successor, change)
     if mark.published:
-        return await remove_turn(engine, new, removal=removal)
-    if await was_cleaned(engine, turn.key):
+        return await remove_entry(engine, new, removal=removal)
+    if await was_cleaned(engine, entry.key):
         return False
     # Its row comes first, so that the mark that ends it is not without one.
     if not await insert_successor(engine, new):
         # Published, the mark would end late mail: as in `finish`, it needs a fresh successor.
-        await choose_successor_anew(engine, turn, successor, change)
-        return await remove_turn(engine, turn, await engine.view.mark(turn.key), removal)
+        await choose_successor_anew(engine, entry, successor, change)
+        return await remove_entry(engine, entry, await engine.view.mark(entry.key), removal)
     # No message is needed any more: the replacement is finished by its successor's end.
-    removed = await remove_turn(engine, new, removal=removal)
-    if not await engine.view.mark_published(turn.key, successor.enqueue_id):
-        return await remove_turn(engine, turn, await engine.view.mark(turn.key), removal) or removed
+    removed = await remove_entry(engine, new, removal=removal)
+    if not await engine.view.mark_published(entry.key, successor.enqueue_id):
+        return (
+            await remove_entry(engine, entry, await engine.view.mark(entry.key), removal) or removed
+        )
     return removed

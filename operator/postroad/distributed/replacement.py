@@ -1,8 +1,8 @@
-"""The replacement of one turn by another, in exactly this order of steps (ADR 0003):
+"""The replacement of one entry by another, in exactly this order of steps (ADR 0003):
 
-1. mark the old turn: `replaced`, with the successor and the change, unless it has a mark;
+1. mark the old entry: `replaced`, with the successor and the change, unless it has a mark;
 2. insert the successor's row; 3. publish it and wait for the confirm (a held one has no message);
-4. say `published` in the old turn's mark.
+4. say `published` in the old entry's mark.
 
 A crash between any two leaves a mark that is not final: whoever meets it (a redelivery, another
 operation on the mail, maintenance) repeats 2 to 4. All of it is safe to run several times at once.
@@ -17,16 +17,18 @@ from postroad.distributed.backoff import persist
 from postroad.distributed.endings import CLEANED, came_too_late, delete_bytes, end, was_cleaned
 from postroad.distributed.engine import Engine
 from postroad.distributed.replacement_chains import cut
-from postroad.domain.delay_queues import hop_after, step_to
-from postroad.domain.entries import Change, Ending, EndingKind, Mark, Turn
+from postroad.domain.delay_queues import next_delay, redelivery_delay_after
+from postroad.domain.entries import Change, Ending, EndingKind, EnqueuedMail, Mark
 from postroad.domain.identifiers import moment_of
 from postroad.domain.references import Reference
-from postroad.domain.slices import TurnKey
+from postroad.domain.slices import EntryKey
 from postroad.domain.wire import encode
 
 
-async def replace(engine: Engine, turn: Turn, change: Change, *, tries: int = 1) -> Mark | None:
-    """Replace a turn. Durable when it returns.
+async def replace(
+    engine: Engine, entry: EnqueuedMail, change: Change, *, tries: int = 1
+) -> Mark | None:
+    """Replace an entry. Durable when it returns.
 
     Returns None, or the mark that stood there first and that decides (nothing was changed then).
     Each half is tried so often: an ending whose outcome is unknown is asked for again, and found to
@@ -34,53 +36,53 @@ async def replace(engine: Engine, turn: Turn, change: Change, *, tries: int = 1)
     then not begun, or any process finishes it.
     """
     change = await cut(engine, change)
-    successor = await engine.new_key(after=turn.enqueue_id)
+    successor = await engine.new_key(after=entry.enqueue_id)
     ending = Ending(EndingKind.REPLACED, engine.clock.now(), successor, change)
-    standing = await persist(engine.backoff(), tries, lambda: end(engine, turn, ending))
+    standing = await persist(engine.backoff(), tries, lambda: end(engine, entry, ending))
     if standing is not None and (standing.ending is None or standing.ending.successor != successor):
         return standing
     begun = standing or Mark(ending=ending)
-    is_ours = await persist(engine.backoff(), tries, lambda: finish(engine, turn, begun))
+    is_ours = await persist(engine.backoff(), tries, lambda: finish(engine, entry, begun))
     return None if is_ours else CLEANED
 
 
-async def finish(engine: Engine, turn: Turn, mark: Mark) -> bool:
-    """Take an unfinished replacement of `turn` to its end. Raises: as `replace`.
+async def finish(engine: Engine, entry: EnqueuedMail, mark: Mark) -> bool:
+    """Take an unfinished replacement of `entry` to its end. Raises: as `replace`.
 
-    Returns False where the turn was cleaned: then the mark was written after that, by a process
-    that was paused, and a successor would be a second turn of a mail that is over or has another.
-    Until the end of a replacement that is not such a one its mark holds the slices of both turns.
+    Returns False where the entry was cleaned: then the mark was written after that, by a process
+    that was paused, and a successor would be a second entry of a mail that is over or has another.
+    Until the end of a replacement that is not such a one its mark holds the slices of both entries.
     """
     while mark.is_unfinished_replacement:
-        if await was_cleaned(engine, turn.key):
+        if await was_cleaned(engine, entry.key):
             return False
         successor, change = replacement_of(mark)
-        await withdraw_given_up(engine, turn, change)
+        await withdraw_given_up(engine, entry, change)
         if mark.delivered_at is not None:
-            await hand_down_delivery(engine, turn, mark)
+            await propagate_delivery(engine, entry, mark)
         elif await _is_too_late(engine, successor):
             if is_removed(await engine.view.mark(successor)):
                 # A purge took the mail before its row was in. The line was the mark; now the bytes.
-                await engine.blobs.delete(turn.blob_key)
-                await engine.view.mark_published(turn.key, successor.enqueue_id)
+                await engine.blobs.delete(entry.blob_key)
+                await engine.view.mark_published(entry.key, successor.enqueue_id)
                 return True
-            await _choose_unless_it_comes(engine, turn, successor, change)
+            await _choose_unless_it_comes(engine, entry, successor, change)
         else:
-            new = turn.with_change(successor, change)
+            new = entry.with_change(successor, change)
             if not await insert_successor(engine, new):
                 # The mark of late mail holds no slice: unfinished, it needs a fresh successor.
-                await choose_successor_anew(engine, turn, successor, change)
-                mark = await engine.view.mark(turn.key) or Mark()
+                await choose_successor_anew(engine, entry, successor, change)
+                mark = await engine.view.mark(entry.key) or Mark()
                 continue
-            if await _is_given_up(engine, turn, successor):
+            if await _is_given_up(engine, entry, successor):
                 await withdraw_row(engine, new)
-                mark = await engine.view.mark(turn.key) or Mark()
+                mark = await engine.view.mark(entry.key) or Mark()
                 continue
             if not new.held:
-                await publish(engine, new, _first_delay(engine, turn, new))
-            if await engine.view.mark_published(turn.key, successor.enqueue_id):
+                await publish(engine, new, _first_delay(engine, entry, new))
+            if await engine.view.mark_published(entry.key, successor.enqueue_id):
                 return True
-            if await engine.view.mark(turn.key) is None:
+            if await engine.view.mark(entry.key) is None:
                 # Others finished the replacement, and its mark was cleaned away. Under the
                 # successor the mail may wait: the process that chose another one withdrew it.
                 # Browse start has passed it where its row came, or came back, too late.
@@ -88,11 +90,11 @@ async def finish(engine: Engine, turn: Turn, mark: Mark) -> bool:
                 return True
             # Another process found us too slow and chose another successor: ours must not stay.
             await withdraw_row(engine, new)
-        mark = await engine.view.mark(turn.key) or Mark()
+        mark = await engine.view.mark(entry.key) or Mark()
     return True
 
 
-async def insert_successor(engine: Engine, new: Turn) -> bool:
+async def insert_successor(engine: Engine, new: EnqueuedMail) -> bool:
     """Insert the row of an unfinished replacement's successor. Returns False when browse start has
     passed it, and ends the row then, if it is there.
 
@@ -105,7 +107,7 @@ async def insert_successor(engine: Engine, new: Turn) -> bool:
     return not await _withdraw_if_passed(engine, new)
 
 
-async def _withdraw_if_passed(engine: Engine, new: Turn) -> bool:
+async def _withdraw_if_passed(engine: Engine, new: EnqueuedMail) -> bool:
     """End the row of a successor that browse start has passed, unless it has a mark. Returns
     whether browse start has passed it."""
     if not (await engine.view.limits()).have_passed(new.key.slice_start):
@@ -114,7 +116,7 @@ async def _withdraw_if_passed(engine: Engine, new: Turn) -> bool:
     return True
 
 
-def replacement_of(mark: Mark) -> tuple[TurnKey, Change]:
+def replacement_of(mark: Mark) -> tuple[EntryKey, Change]:
     """Return the successor and the change of a mark whose ending is a replacement."""
     ending = mark.ending
     assert ending is not None
@@ -123,43 +125,44 @@ def replacement_of(mark: Mark) -> tuple[TurnKey, Change]:
     return ending.successor, ending.change
 
 
-async def publish(engine: Engine, turn: Turn, delay_seconds: int) -> None:
+async def publish(engine: Engine, entry: EnqueuedMail, delay_seconds: int) -> None:
     """Publish a successor: its message needs a claim, because it can be published twice."""
-    body = encode(Reference.to(turn, claim=True))
-    await engine.broker.publish(turn.enqueue_id, body, delay_seconds)
+    body = encode(Reference.to(entry, claim=True))
+    await engine.broker.publish(entry.enqueue_id, body, delay_seconds)
 
 
-async def withdraw(engine: Engine, turn: Turn) -> Mark | None:
-    """End a turn that must not have been. Returns the mark that stood there first, if any, or
-    `CLEANED`. Its row is inserted only when the mark is there and the turn is known not to be
+async def withdraw(engine: Engine, entry: EnqueuedMail) -> Mark | None:
+    """End an entry that must not have been. Returns the mark that stood there first, if any, or
+    `CLEANED`. Its row is inserted only when the mark is there and the entry is known not to be
     cleaned: a row that came back without a mark would be taken for late mail."""
     ending = Ending(EndingKind.WITHDRAWN, engine.clock.now())
-    standing = await engine.view.end(turn.key, ending, turn.traits)
+    standing = await engine.view.end(entry.key, ending, entry.traits)
     if standing is None or is_withdrawn(standing):
-        if await was_cleaned(engine, turn.key):
-            return CLEANED if await engine.view.mark(turn.key) is not None else None
-        await engine.view.insert(turn)
+        if await was_cleaned(engine, entry.key):
+            return CLEANED if await engine.view.mark(entry.key) is not None else None
+        await engine.view.insert(entry)
     return standing
 
 
-async def withdraw_row(engine: Engine, turn: Turn) -> Mark | None:
-    """End a turn that must not have been, however late: a row that is not there is not made, since
-    its slice may be closed by now, but for that of a withdrawal that stopped behind its mark: size
-    subtracts marks from rows. Returns the mark that stood there first, if any, or `CLEANED`."""
-    if await engine.view.row(turn.key) is None:
-        if await was_cleaned(engine, turn.key):
+async def withdraw_row(engine: Engine, entry: EnqueuedMail) -> Mark | None:
+    """End an entry that must not have been, however late: a row that is not there is not made,
+    since its slice may be closed by now, but for that of a withdrawal that stopped behind its mark:
+    size subtracts marks from rows. Returns the mark that stood there first, if any, or
+    `CLEANED`."""
+    if await engine.view.row(entry.key) is None:
+        if await was_cleaned(engine, entry.key):
             return CLEANED
-        mark = await engine.view.mark(turn.key)
+        mark = await engine.view.mark(entry.key)
         if mark is not None and is_withdrawn(mark):
-            await engine.view.insert(turn)
+            await engine.view.insert(entry)
         return None
-    return await _end_as_withdrawn(engine, turn)
+    return await _end_as_withdrawn(engine, entry)
 
 
-async def _end_as_withdrawn(engine: Engine, turn: Turn) -> Mark | None:
+async def _end_as_withdrawn(engine: Engine, entry: EnqueuedMail) -> Mark | None:
     ending = Ending(EndingKind.WITHDRAWN, engine.clock.now())
-    standing = await engine.view.end(turn.key, ending, turn.traits)
-    if standing is None and await came_too_late(engine, turn.key):
+    standing = await engine.view.end(entry.key, ending, entry.traits)
+    if standing is None and await came_too_late(engine, entry.key):
         return CLEANED
     return standing
 
@@ -170,12 +173,12 @@ def is_removed(mark: Mark | None) -> bool:
 
 
 def is_withdrawn(mark: Mark) -> bool:
-    """Return whether a mark says that its turn must not have been."""
+    """Return whether a mark says that its entry must not have been."""
     return mark.ending is not None and mark.ending.kind is EndingKind.WITHDRAWN
 
 
-async def hand_down_delivery(engine: Engine, turn: Turn, mark: Mark) -> None:
-    """Let all successors of a delivered turn know that the mail was delivered.
+async def propagate_delivery(engine: Engine, entry: EnqueuedMail, mark: Mark) -> None:
+    """Let all successors of a delivered entry know that the mail was delivered.
 
     It was in a consumer's hands while administration replaced it. Idempotent; where they know
     already, nothing is written.
@@ -184,7 +187,7 @@ async def hand_down_delivery(engine: Engine, turn: Turn, mark: Mark) -> None:
     if mark.ending is None or mark.ending.kind is not EndingKind.REPLACED:
         return
     successor, change = replacement_of(mark)
-    new = turn.with_change(successor, change)
+    new = entry.with_change(successor, change)
     after = await engine.view.mark(new.key)
     if after is None or after.delivered_at is None:
         await engine.view.mark_delivered(new.key, mark.delivered_at, new.traits)
@@ -192,94 +195,103 @@ async def hand_down_delivery(engine: Engine, turn: Turn, mark: Mark) -> None:
     if not mark.published:
         # Behind the mark: a row without one waits, and is late mail if its slice was passed.
         await engine.view.insert(new)
-    await hand_down_delivery(engine, new, after)
+    await propagate_delivery(engine, new, after)
     if not mark.published:
-        await engine.view.mark_published(turn.key, successor.enqueue_id)
+        await engine.view.mark_published(entry.key, successor.enqueue_id)
 
 
-def _is_slow(engine: Engine, successor: TurnKey) -> bool:
+def _is_slow(engine: Engine, successor: EntryKey) -> bool:
     """Whether the successor's slice may be closed before its row is in."""
     return engine.clock.now() - moment_of(successor.enqueue_id) >= engine.timing.deadline
 
 
-async def _is_too_late(engine: Engine, successor: TurnKey) -> bool:
+async def _is_too_late(engine: Engine, successor: EntryKey) -> bool:
     """Whether the successor's slice may be closed before its row is in, and the row is not."""
     return _is_slow(engine, successor) and await engine.view.row(successor) is None
 
 
-async def _is_given_up(engine: Engine, turn: Turn, successor: TurnKey) -> bool:
+async def _is_given_up(engine: Engine, entry: EnqueuedMail, successor: EntryKey) -> bool:
     """Whether another process chose another successor while this one was slow. To be asked after
     the row was inserted: a process that chooses afterwards finds the row. The one that chose may
     have died before it withdrew this successor, whose message would deliver the mail then."""
     if not _is_slow(engine, successor):
         return False
-    mark = await engine.view.mark(turn.key)
+    mark = await engine.view.mark(entry.key)
     return mark is not None and replacement_of(mark)[0] != successor
 
 
-async def _choose_unless_it_comes(engine: Engine, turn: Turn, old: TurnKey, change: Change) -> None:
+async def _choose_unless_it_comes(
+    engine: Engine, entry: EnqueuedMail, old: EntryKey, change: Change
+) -> None:
     """Choose a successor anew if the row of the old one is still not there. The claim keeps the old
     one's message, which may come at this moment, from being attempted before it meets its mark. A
     claim that is refused is a consumer's, and then the row is there, or that of another process
     that does the same."""
-    owner = UUID(int=engine.chance.bits(128))
+    owner = UUID(int=engine.randomness.bits(128))
     is_ours = await engine.view.claim(old.enqueue_id, owner, engine.timing.claim)
     try:
         if await engine.view.row(old) is None:
-            await choose_successor_anew(engine, turn, old, change)
+            await choose_successor_anew(engine, entry, old, change)
     finally:
         if is_ours:
             await engine.view.release_claim(old.enqueue_id, owner)
 
 
-async def choose_successor_anew(engine: Engine, turn: Turn, old: TurnKey, change: Change) -> None:
+async def choose_successor_anew(
+    engine: Engine, entry: EnqueuedMail, old: EntryKey, change: Change
+) -> None:
     """Give an unfinished replacement a fresh successor, unless another process did or finished it:
     the mark tells. Raises: as `replace`."""
-    fresh = await engine.new_key(after=turn.enqueue_id)
+    fresh = await engine.new_key(after=entry.enqueue_id)
     previous = (*change.previous, old)
-    if await engine.view.change_successor(turn.key, old.enqueue_id, fresh, previous):
+    if await engine.view.change_successor(entry.key, old.enqueue_id, fresh, previous):
         # Should the old row still arrive, from a process or a write that was only slow: it is over.
-        standing = await withdraw(engine, turn.with_change(old, change))
+        standing = await withdraw(engine, entry.with_change(old, change))
         if is_removed(standing):
             # A purge came between the two.
-            await _remove(engine, turn.with_change(fresh, change))
+            await _remove(engine, entry.with_change(fresh, change))
 
 
-async def withdraw_given_up(engine: Engine, turn: Turn, change: Change) -> None:
+async def withdraw_given_up(engine: Engine, entry: EnqueuedMail, change: Change) -> None:
     """End the successors that were given up for another one, where the process that chose it ended
     before it did so: a host of the view that stood still may carry out the insert of such a row at
     any time, and it would wait without a mark. They are those that the change names as predecessors
-    and the turn does not."""
-    own = (*turn.previous, turn.key)
+    and the entry does not."""
+    own = (*entry.previous, entry.key)
     given_up = [each for each in change.previous if each not in own]
     kept = copy(change, previous=tuple(each for each in change.previous if each in own))
     for key in given_up:
         if await engine.view.mark(key) is None:
-            await withdraw(engine, turn.with_change(key, kept))
+            await withdraw(engine, entry.with_change(key, kept))
 
 
-async def _remove(engine: Engine, turn: Turn) -> None:
-    await engine.view.insert(turn)
+async def _remove(engine: Engine, entry: EnqueuedMail) -> None:
+    await engine.view.insert(entry)
     ending = Ending(EndingKind.REMOVED, engine.clock.now())
-    if await engine.view.end(turn.key, ending, turn.traits) is None:
-        await delete_bytes(engine, [turn.blob_key])
+    if await engine.view.end(entry.key, ending, entry.traits) is None:
+        await delete_bytes(engine, [entry.blob_key])
 
 
-def _first_delay(engine: Engine, turn: Turn, new: Turn) -> int:
-    """Return the ladder step of a new turn's first message, in seconds.
+def _first_delay(engine: Engine, entry: EnqueuedMail, new: EnqueuedMail) -> int:
+    """Return the delay of a new entry's first message, in seconds.
 
-    A turn that may be in somebody's hands, or that follows such a one too soon, waits one hop: by
-    then whoever has it has delivered it, or holds a claim on it (invariant 10).
+    An entry that may be in somebody's hands, or that follows such a one too soon, waits one
+    redelivery delay: by then whoever has it has delivered it, or holds a claim on it
+    (invariant 10).
     """
     now = engine.clock.now()
-    due = step_to(new.due_at, now)
+    due = next_delay(new.due_at, now)
     if due or not new.previous:
         return due
-    was_due = not turn.held and (turn.due_at is None or turn.due_at <= now + engine.timing.skew)
-    follows_soon = bool(turn.previous) and turn.enqueued_at > now - engine.timing.hop
-    return hop_after(0, engine.timing.hop, 0.0) if was_due or follows_soon else 0
+    was_due = not entry.held and (entry.due_at is None or entry.due_at <= now + engine.timing.skew)
+    follows_soon = bool(entry.previous) and entry.enqueued_at > now - engine.timing.redelivery_delay
+    return (
+        redelivery_delay_after(0, engine.timing.redelivery_delay, 0.0)
+        if was_due or follows_soon
+        else 0
+    )
 
 
-def by_administration(turn: Turn, **changes: object) -> Change:
+def by_administration(entry: EnqueuedMail, **changes: object) -> Change:
     """Return the change of an administrative replacement: nothing, but for what is named."""
-    return copy(Change.nothing(turn), **changes)  # type: ignore[arg-type]
+    return copy(Change.nothing(entry), **changes)  # type: ignore[arg-type]

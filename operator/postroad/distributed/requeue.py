@@ -1,9 +1,9 @@
-"""Dead letters listed, and given a new turn.
+"""Dead letters listed, and given a new entry.
 
-The new turn's key is written into the letter before anything else, and its message once its row is
-in: so a requeue that stopped half way goes on with the same turn, or ends it when its row may have
-come too late, and it knows a turn that is over from one that never was. A claim keeps two processes
-from requeueing the same letter. Source: ADR 0018.
+The new entry's key is written into the letter before anything else, and its message once its row is
+in: so a requeue that stopped half way goes on with the same entry, or ends it when its row may have
+come too late, and it knows an entry that is over from one that never was. A claim keeps two
+processes from requeueing the same letter. Source: ADR 0018.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from postroad.distributed.browse import view_of
 from postroad.distributed.dead_letters import is_rejected
 from postroad.distributed.engine import Engine
 from postroad.distributed.replacement import is_withdrawn, publish, withdraw_row
-from postroad.domain.entries import Change, Ending, EndingKind, Mark, Turn
+from postroad.domain.entries import Change, Ending, EndingKind, EnqueuedMail, Mark
 from postroad.domain.identifiers import moment_of
 from postroad.domain.mail import Envelope, Outcome, OutcomeKind
 from postroad.domain.references import Reference
 from postroad.domain.selection import Selector
-from postroad.domain.slices import TurnKey
+from postroad.domain.slices import EntryKey
 from postroad.domain.wire import decode, encode
 from postroad.errors import UnreadableReference
 from postroad.ports.mail_queue import MailView
@@ -33,11 +33,11 @@ async def dead_letters(engine: Engine, selector: Selector | None) -> AsyncIterat
     Raises: ViewError."""
     now = engine.clock.now()
     async for letter in selected(engine, selector or Selector.all()):
-        yield _unreadable(letter) if letter.turn is None else view_of(letter.turn, now, letter)
+        yield _unreadable(letter) if letter.entry is None else view_of(letter.entry, now, letter)
 
 
 async def requeue(engine: Engine, selector: Selector) -> int:
-    """Give dead letters a new turn; return how many. Raises: InvalidInput, ServerError."""
+    """Give dead letters a new entry; return how many. Raises: InvalidInput, ServerError."""
     selector.require_purpose()
     engine.check_open()
     count = 0
@@ -47,9 +47,9 @@ async def requeue(engine: Engine, selector: Selector) -> int:
 
 
 async def requeue_letter(engine: Engine, letter: DeadLetter) -> bool:
-    """Give one dead letter a new turn. Returns whether it has one through this call; False when it
+    """Give one dead letter a new entry. Returns whether it has one through this call; False when it
     is somebody else's at the moment, stale, or unreadable."""
-    owner = UUID(int=engine.chance.bits(128))
+    owner = UUID(int=engine.randomness.bits(128))
     if not await engine.view.claim(letter.enqueue_id, owner, engine.timing.claim):
         return False
     try:
@@ -64,39 +64,39 @@ async def letter_of(engine: Engine, listed: DeadLetter) -> DeadLetter | None:
     with a server which missed its deletion, or that a suspended process buried again, is deleted
     once more: its mail is over, or waits. To be asked under the letter's claim."""
     current = await engine.view.letter(listed.month, listed.enqueue_id)
-    if current is None and listed.turn is not None:
+    if current is None and listed.entry is not None:
         await engine.view.unbury(listed)
     return current
 
 
 async def _requeue(engine: Engine, letter: DeadLetter) -> bool:
-    if letter.turn is None:
+    if letter.entry is None:
         return await _hand_back(engine, letter)
-    standing = await end_as_dead(engine, letter.turn)
+    standing = await end_as_dead(engine, letter.entry)
     if standing is not None:
         if not standing.is_unknown:
             await engine.view.unbury(letter)
         return False
-    turn, key = letter.turn, letter.requeued_as
+    entry, key = letter.entry, letter.requeued_as
     is_given_up = key is not None and await _is_given_up(engine, key)
     if key is not None and _is_queued(letter) and not is_given_up:
-        return await _go_on(engine, letter, _again(turn, key))
+        return await _go_on(engine, letter, _again(entry, key))
     if key is not None and (is_given_up or _is_late(engine, key)):
-        if not await _give_up(engine, _again(turn, key)):
+        if not await _give_up(engine, _again(entry, key)):
             if await engine.view.mark(key) is not None:
                 await engine.view.unbury(letter)
             return False
         key = None
     if key is None:
-        key = await engine.new_key(after=turn.enqueue_id)
+        key = await engine.new_key(after=entry.enqueue_id)
         await engine.view.rebury(copy(letter, requeued_as=key))
-    new = _again(turn, key)
-    await _forget_failures(engine, turn)
+    new = _again(entry, key)
+    await _forget_failures(engine, entry)
     await engine.view.insert(new)
     current = None if _is_late(engine, key) else await _naming(engine, letter, key)
     if current is None:
-        # A letter stays, and names a turn that is given up: so requeue may be done again. One that
-        # names another turn, or is gone, was requeued by another process while this one stood
+        # A letter stays, and names an entry that is given up: so requeue may be done again. One
+        # that names another entry, or is gone, was requeued by another process while this one stood
         # still, or its machine: that process found no row to withdraw.
         await _give_up(engine, new)
         return False
@@ -104,37 +104,38 @@ async def _requeue(engine: Engine, letter: DeadLetter) -> bool:
     await engine.view.rebury(copy(current, body=body))
     await publish(engine, new, 0)
     if await _is_given_up(engine, key):
-        return False  # the process that withdrew it may have died before it chose another turn
+        return False  # the process that withdrew it may have died before it chose another entry
     await engine.view.unbury(letter)
     return True
 
 
-async def _is_given_up(engine: Engine, key: TurnKey) -> bool:
-    """Whether a process that found the new turn too slow withdrew it."""
+async def _is_given_up(engine: Engine, key: EntryKey) -> bool:
+    """Whether a process that found the new entry too slow withdrew it."""
     mark = await engine.view.mark(key)
     return mark is not None and is_withdrawn(mark)
 
 
-async def _naming(engine: Engine, letter: DeadLetter, key: TurnKey) -> DeadLetter | None:
-    """Return the letter if it still says that this is its new turn. To be asked after the row was
-    inserted: a process that chooses another turn afterwards finds the row."""
+async def _naming(engine: Engine, letter: DeadLetter, key: EntryKey) -> DeadLetter | None:
+    """Return the letter if it still says that this is its new entry. To be asked after the row was
+    inserted: a process that chooses another entry afterwards finds the row."""
     current = await engine.view.letter(letter.month, letter.enqueue_id)
     return current if current is not None and current.requeued_as == key else None
 
 
 def _is_queued(letter: DeadLetter) -> bool:
-    """Whether the letter says that the row of its new turn came in time. (A release that knows no
-    such letters may have chosen another turn since.)"""
+    """Whether the letter says that the row of its new entry came in time. (A release that knows no
+    such letters may have chosen another entry since.)"""
     try:
         return letter.body is not None and decode(letter.body).key == letter.requeued_as
     except UnreadableReference:
         return False
 
 
-async def _go_on(engine: Engine, letter: DeadLetter, new: Turn) -> bool:
-    """Finish a requeue whose new turn is in the queue, or was: where its row and its mark are gone,
-    they were cleaned away. Its message may have been published; claims keep two of them apart."""
-    passed = (await engine.bearings.refresh()).have_passed(new.key.slice_start)
+async def _go_on(engine: Engine, letter: DeadLetter, new: EnqueuedMail) -> bool:
+    """Finish a requeue whose new entry is in the queue, or was: where its row and its mark are
+    gone, they were cleaned away. Its message may have been published; claims keep two of them
+    apart."""
+    passed = (await engine.limits_cache.refresh()).have_passed(new.key.slice_start)
     waits = not passed and await engine.view.mark(new.key) is None
     if waits:
         await publish(engine, new, 0)
@@ -153,32 +154,32 @@ async def _hand_back(engine: Engine, letter: DeadLetter) -> bool:
     return True
 
 
-async def end_as_dead(engine: Engine, turn: Turn) -> Mark | None:
-    """Return None when the turn really ended as rejected, else the mark that says otherwise. A
-    burial that stopped half way is finished here; a turn that was cleaned has no mark any more, and
-    was final. (Late mail lies before browse start too, and is not over: its row is there.)"""
-    limits = await engine.bearings.refresh()
-    if limits.have_passed(turn.key.slice_start) and await engine.view.row(turn.key) is None:
+async def end_as_dead(engine: Engine, entry: EnqueuedMail) -> Mark | None:
+    """Return None when the entry really ended as rejected, else the mark that says otherwise. A
+    burial that stopped half way is finished here; an entry that was cleaned has no mark any more,
+    and was final. (Late mail lies before browse start too, and is not over: its row is there.)"""
+    limits = await engine.limits_cache.refresh()
+    if limits.have_passed(entry.key.slice_start) and await engine.view.row(entry.key) is None:
         return None
     ending = Ending(EndingKind.REJECTED, engine.clock.now())
-    standing = await engine.view.end(turn.key, ending, turn.traits)
+    standing = await engine.view.end(entry.key, ending, entry.traits)
     return None if standing is None or is_rejected(standing) else standing
 
 
-def _again(turn: Turn, key: TurnKey) -> Turn:
-    change = Change(turn.envelope.recipients, None, False, turn.attempt, turn.last_error)
-    return turn.with_change(key, change)
+def _again(entry: EnqueuedMail, key: EntryKey) -> EnqueuedMail:
+    change = Change(entry.envelope.recipients, None, False, entry.attempt, entry.last_error)
+    return entry.with_change(key, change)
 
 
-def _is_late(engine: Engine, key: TurnKey) -> bool:
+def _is_late(engine: Engine, key: EntryKey) -> bool:
     """Whether a row that is inserted now may come into a slice that was judged drained."""
     return engine.clock.now() - moment_of(key.enqueue_id) >= engine.timing.deadline
 
 
-async def _give_up(engine: Engine, new: Turn) -> bool:
-    """Withdraw a turn whose row may have come too late to be seen. Returns whether it is withdrawn;
-    False when it is in somebody's hands, or ended otherwise: it was seen then."""
-    owner = UUID(int=engine.chance.bits(128))
+async def _give_up(engine: Engine, new: EnqueuedMail) -> bool:
+    """Withdraw an entry whose row may have come too late to be seen. Returns whether it is
+    withdrawn; False when it is in somebody's hands, or ended otherwise: it was seen then."""
+    owner = UUID(int=engine.randomness.bits(128))
     if not await engine.view.claim(new.enqueue_id, owner, engine.timing.claim):
         return False
     try:
@@ -188,8 +189,8 @@ async def _give_up(engine: Engine, new: Turn) -> bool:
     return standing is None or is_withdrawn(standing)
 
 
-async def _forget_failures(engine: Engine, turn: Turn) -> None:
-    records = await engine.view.records(turn.mail_id)
+async def _forget_failures(engine: Engine, entry: EnqueuedMail) -> None:
+    records = await engine.view.records(entry.mail_id)
     now = engine.clock.now()
     forgotten = tuple(
         Record(recipient, Outcome.deferred(record.outcome.text), now)
@@ -197,17 +198,17 @@ async def _forget_failures(engine: Engine, turn: Turn) -> None:
         if record.outcome.kind is OutcomeKind.FAILED
     )
     if forgotten:
-        await engine.view.record(turn.mail_id, forgotten)
+        await engine.view.record(entry.mail_id, forgotten)
 
 
 async def selected(engine: Engine, selector: Selector) -> AsyncIterator[DeadLetter]:
     """Yield the dead letters that are selected, oldest first. Raises: ViewError."""
     now = engine.clock.now()
     async for letter in engine.view.buried():
-        if letter.turn is None:
+        if letter.entry is None:
             selected = selector == Selector.all() or selector.enqueue_id == letter.enqueue_id
         else:
-            selected = selector.matches(letter.turn, now)
+            selected = selector.matches(letter.entry, now)
         if selected:
             yield letter
 

@@ -1,11 +1,12 @@
-"""Waiting mail that nobody else would look after: rows about to expire, replacements that stopped,
-mails without a message.
+"""WaitingMail mail that nobody else would look after: rows about to expire, replacements that
+stopped, mails without a message.
 
 A row is rolled forward at half its lifetime, so that tables may forget rows by age. The lifetime is
 asked for in each round, and each row says its own: both may be changed while processes run. A few
 mails that wait alone in an old slice are rolled forward early, for they would hold back browse
 start, and everything that goes over waiting mail would go over the time since then. A
-replacement whose process died is normally finished by the old turn's message; a held mail has none.
+replacement whose process died is normally finished by the old entry's message; a held mail has
+none.
 """
 
 from __future__ import annotations
@@ -15,16 +16,16 @@ from datetime import datetime, timedelta
 from uuid import UUID
 
 from postroad.distributed import replacement
-from postroad.distributed.browse import Waiting, waiting
+from postroad.distributed.browse import WaitingMail, waiting
 from postroad.distributed.concurrency import count
 from postroad.distributed.engine import Engine
 from postroad.distributed.items import FINISHED
-from postroad.distributed.lost_messages import Orphans
-from postroad.distributed.mail_errors import Troubles, note
+from postroad.distributed.lost_messages import LostMessages
+from postroad.distributed.mail_errors import MailErrors, note
 from postroad.distributed.set_aside import SetAside
-from postroad.domain.entries import Change, Ending, EndingKind, Traits, Turn, UndecodableRow
+from postroad.domain.entries import Change, Ending, EndingKind, EnqueuedMail, Traits, UndecodableRow
 from postroad.domain.lifetimes import is_half_over
-from postroad.domain.lost_messages import Look
+from postroad.domain.lost_messages import MessageCount
 from postroad.errors import Undecodable
 from postroad.ports.view import FOREVER
 from postroad.telemetry import metrics
@@ -41,45 +42,45 @@ OLD = timedelta(hours=1)
 """A slice is old after this number of slices, and never sooner than this time."""
 
 
-class Tending:
+class RowMaintenance:
     """Goes over waiting mail now and then."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
-        self._orphans = Orphans(engine)
+        self._orphans = LostMessages(engine)
         self._due = timedelta(0)
 
     async def run(self) -> None:
         """Tend if it is time. Raises: ServerError, ConfigurationStale; and, after all had their
-        turn, the first error of single mails, when there were very many."""
+        entry, the first error of single mails, when there were very many."""
         now = self._engine.clock.elapsed()
         if now < self._due:
             return
         lifetime = await self._engine.row_lifetime() or FOREVER
-        troubles = Troubles(self._engine)
+        errors = MailErrors(self._engine)
 
         async def keep(row: UndecodableRow) -> None:
-            with troubles.of(row.enqueue_id):
+            with errors.of(row.enqueue_id):
                 await self._keep(row, lifetime)
 
         aside = SetAside(self._engine, keep)
         look = await self._orphans.look()
 
-        async def tend(each: Waiting) -> int:
-            with troubles.of(each.row.enqueue_id):
-                await self._tend(each)
+        async def maintain(each: WaitingMail) -> int:
+            with errors.of(each.row.enqueue_id):
+                await self._maintain(each)
             return 1
 
-        await count(self._to_be_tended(look, lifetime, aside), tend)
-        await self._orphans.heal(look, troubles)
+        await count(self._in_need(look, lifetime, aside), maintain)
+        await self._orphans.repair(look, errors)
         aside.publish()
-        troubles.check()
+        errors.check()
         self._due = now + EVERY
-        troubles.end()
+        errors.end()
 
-    async def _to_be_tended(
-        self, look: Look, lifetime: timedelta, aside: SetAside
-    ) -> AsyncIterator[Waiting]:
+    async def _in_need(
+        self, look: MessageCount, lifetime: timedelta, aside: SetAside
+    ) -> AsyncIterator[WaitingMail]:
         """Go over everything that waits, and yield what something has to be done about."""
         engine, now = self._engine, self._engine.clock.now()
         alone = _Alone(now, engine.configuration.effective().writing.slice_window)
@@ -88,20 +89,20 @@ class Tending:
                 look.see(each.row)
             for lonely in alone.go_on(each.row.key.slice_start):
                 yield lonely
-            if _needs_tending(each, now, lifetime, engine.timing.grace):
+            if _needs_maintenance(each, now, lifetime, engine.timing.grace):
                 yield each
             else:
                 alone.see(each)
         for lonely in alone.end():
             yield lonely
 
-    async def _tend(self, each: Waiting) -> None:
+    async def _maintain(self, each: WaitingMail) -> None:
         if each.mark is not None:
             await replacement.finish(self._engine, each.row, each.mark)
         else:
             await self._roll_forward(each.row)
 
-    async def _roll_forward(self, row: Turn) -> None:
+    async def _roll_forward(self, row: EnqueuedMail) -> None:
         engine = self._engine
         await self._keep_records(row.mail_id)
         standing = await replacement.replace(engine, row, Change.nothing(row))
@@ -109,12 +110,12 @@ class Tending:
             metrics.ROLLED_FORWARD.labels(engine.label).inc()
 
     async def _keep(self, row: UndecodableRow, lifetime: timedelta) -> None:
-        """A row that is set aside cannot be given a new turn. It is written again as it is stored,
+        """A row that is set aside cannot be given a new entry. It is written again as it is stored,
         for a release that can decode it; but not where cleanup may be about to delete it."""
         engine = self._engine
         if row.remaining is not None and row.remaining > lifetime / 2:
             return
-        if not (await engine.bearings.limits()).have_passed(row.key.slice_start):
+        if not (await engine.limits_cache.limits()).have_passed(row.key.slice_start):
             if row.mail_id is not None:
                 await self._keep_records(row.mail_id)
             await engine.view.renew_row(row.key)
@@ -144,7 +145,9 @@ class Tending:
             await self._engine.view.record(mail_id, finished)
 
 
-def _needs_tending(each: Waiting, now: datetime, lifetime: timedelta, grace: timedelta) -> bool:
+def _needs_maintenance(
+    each: WaitingMail, now: datetime, lifetime: timedelta, grace: timedelta
+) -> bool:
     """Whether a replacement stopped half way, or a row grows old."""
     if each.mark is not None:
         return each.mark.ending is not None and now - each.mark.ending.at > grace
@@ -159,10 +162,10 @@ class _Alone:
         self._before = now - max(OLD_SLICES * window, OLD)
         self._soon = now + EVERY
         self._slice: datetime | None = None
-        self._found: list[Waiting] = []
+        self._found: list[WaitingMail] = []
         self._stays = False
 
-    def go_on(self, slice_start: datetime) -> list[Waiting]:
+    def go_on(self, slice_start: datetime) -> list[WaitingMail]:
         """Say which slice is read now; return who was alone in the one before."""
         if slice_start == self._slice:
             return []
@@ -171,7 +174,7 @@ class _Alone:
         self._stays = slice_start >= self._before
         return found
 
-    def see(self, each: Waiting) -> None:
+    def see(self, each: WaitingMail) -> None:
         """Take in a mail of this slice."""
         due_at = each.row.due_at
         is_idle = each.row.held or (due_at is not None and due_at > self._soon)
@@ -179,6 +182,6 @@ class _Alone:
         if not self._stays:
             self._found.append(each)
 
-    def end(self) -> list[Waiting]:
+    def end(self) -> list[WaitingMail]:
         """Return who was alone in the last slice."""
         return [] if self._stays else self._found

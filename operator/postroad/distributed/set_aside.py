@@ -1,7 +1,7 @@
 """What the view holds and this release cannot decode: set aside, alarmed, in the way of nothing.
 
 A row that is set aside still counts as live and keeps its slice; browsing and bulk operations leave
-it out. A turn whose ending is unknown is over, and keeps its slice too. Source: ADR 0017.
+it out. An entry whose ending is unknown is over, and keeps its slice too. Source: ADR 0017.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable
 
 from postroad.distributed.engine import Engine
 from postroad.domain.entries import Mark, UndecodableRow
-from postroad.domain.slices import TurnKey
+from postroad.domain.slices import EntryKey
 from postroad.telemetry import metrics
 
 MOST = 20
@@ -39,8 +39,8 @@ class SetAside:
             if self._keep is not None and mark is None:
                 await self._keep(row)
 
-    def mark(self, key: TurnKey) -> None:
-        """Take note of a mark whose ending is unknown, or whose change makes no turn."""
+    def mark(self, key: EntryKey) -> None:
+        """Take note of a mark whose ending is unknown, or whose change makes no entry."""
         self._note(MARK, key, "unknown ending")
 
     def end(self) -> None:
@@ -58,7 +58,7 @@ class SetAside:
         for what in (ROW, MARK):
             metrics.UNDECODABLE.labels(self._engine.label, what).set(self._counts[what])
 
-    def _note(self, what: str, key: TurnKey, reason: str) -> None:
+    def _note(self, what: str, key: EntryKey, reason: str) -> None:
         self._counts[what] += 1
         if self._counts[what] <= MOST:
             self._engine.log.error(

@@ -4,8 +4,8 @@ What a purge has passed is not counted at all. A closed slice is counted once, a
 signs of its marks have changed.
 
 Rows less marks is wrong by one for each mark whose row is not there, and for each mail whose
-replacement stopped before its successor's row. Both are looked for where turns ended otherwise than
-by delivery, so that a process that ended between two steps leaves `size` right.
+replacement stopped before its successor's row. Both are looked for where entries ended otherwise
+than by delivery, so that a process that ended between two steps leaves `size` right.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from postroad.domain.entries import Traits
 from postroad.domain.slices import Partition
 from postroad.errors import ViewError
 from postroad.ports.mail_queue import Sizes
-from postroad.ports.marks import Counts, Signs
+from postroad.ports.marks import Counts, PartitionStamp
 from postroad.telemetry import metrics
 
 REMEMBERED = timedelta(hours=1)
@@ -34,7 +34,7 @@ is far off."""
 
 @dataclass(frozen=True, slots=True)
 class _Counted:
-    signs: Signs
+    stamp: PartitionStamp
     live: Counts
     until: timedelta
 
@@ -50,7 +50,7 @@ class SizeCache:
     async def get(self) -> Sizes:
         """Count the mails that wait. Raises: ViewError, ConfigurationStale."""
         engine, now = self._engine, self._engine.clock.now()
-        first = (await engine.bearings.refresh()).browse_start
+        first = (await engine.limits_cache.refresh()).browse_start
         if first is None:
             return Sizes(0, 0, 0, await self._dead_letters.get())
         self._forget_before(first)
@@ -83,34 +83,34 @@ class SizeCache:
         mark at any time; the mark shows.)"""
         engine = self._engine
         partition, is_closed = where
-        signs = await engine.view.signs(partition)
+        stamp = await engine.view.stamp(partition)
         known = self._closed.get(partition)
-        if known and known.signs == signs and engine.clock.elapsed() < known.until:
+        if known and known.stamp == stamp and engine.clock.elapsed() < known.until:
             return known.live
-        live, is_settled = await self._count(partition, signs, now)
+        live, is_settled = await self._count(partition, stamp, now)
         if (
             is_closed
             and is_settled
             and not live.delayed
-            and signs.settled(now - 3 * engine.timing.skew)
+            and stamp.settled(now - 3 * engine.timing.skew)
         ):
             until = engine.clock.elapsed() + REMEMBERED
-            self._closed[partition] = _Counted(signs, live, until)
+            self._closed[partition] = _Counted(stamp, live, until)
         return live
 
     async def _count(
-        self, partition: Partition, signs: Signs, now: datetime
+        self, partition: Partition, stamp: PartitionStamp, now: datetime
     ) -> tuple[Counts, bool]:
         """Count what waits, and say whether that can only change together with the signs: a
         replacement under way ends without a further one.
 
         Marks are counted first: every mark has its row by then, so no count is ever negative."""
         view = self._engine.view
-        marks = await view.count_marks(partition, now, signs.purged)
-        rows = await view.count_rows(partition, now, signs.purged)
+        marks = await view.count_marks(partition, now, stamp.purged)
+        rows = await view.count_rows(partition, now, stamp.purged)
         # Only rows that are older than their lifetime can be fewer than their marks, which are
         # younger.
-        missing, is_settled = await self._missing(partition, signs)
+        missing, is_settled = await self._missing(partition, stamp)
         more = Counts.of(missing, now)
         live = Counts(
             total=max(rows.total - marks.total + more.total, 0),
@@ -119,14 +119,16 @@ class SizeCache:
         )
         return live, is_settled
 
-    async def _missing(self, partition: Partition, signs: Signs) -> tuple[list[Traits], bool]:
+    async def _missing(
+        self, partition: Partition, stamp: PartitionStamp
+    ) -> tuple[list[Traits], bool]:
         """Return what rows less marks counts too little, and whether no replacement is under
         way."""
-        if signs.ended is None:
+        if stamp.ended is None:
             return [], True
         view, is_settled = self._engine.view, True
-        missing = [each async for each in view.withdrawn_without_rows(partition, signs.purged)]
-        async for mark, traits in view.unfinished(partition, signs.purged):
+        missing = [each async for each in view.withdrawn_without_rows(partition, stamp.purged)]
+        async for mark, traits in view.unfinished(partition, stamp.purged):
             if not mark.is_unfinished_replacement:
                 continue  # this release cannot decode it: nothing waits under it
             is_settled = False

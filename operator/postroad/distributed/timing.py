@@ -32,12 +32,12 @@ class Timing:
     lease: timedelta = LEASE
     """How long limits that were read may be used; cleanup waits this long after moving them."""
 
-    hop: timedelta = timedelta(seconds=8)
+    redelivery_delay: timedelta = timedelta(seconds=8)
     """The first delay of a redelivered reference."""
 
     keep_after: timedelta = timedelta(seconds=4)
     """Items leased for longer are claimed, so that others know that they are in somebody's hands.
-    Shorter than the hop."""
+    Shorter than the redelivery delay."""
 
     claim: timedelta = timedelta(minutes=2)
     """Lifetime of a claim; renewed while the item is leased."""
@@ -53,7 +53,7 @@ class Timing:
 
     patience: timedelta = timedelta(seconds=5)
     """How long a reference waits in a consumer's prefetch for a server while others are served;
-    then it goes through the ladder."""
+    then it goes through the delay queues."""
 
     hold: timedelta = timedelta(minutes=10)
     """The same, while none is served. Much shorter than RabbitMQ's consumer_timeout (30 minutes by
@@ -73,5 +73,5 @@ class Timing:
             raise InvalidSettings(
                 "the deadline, three times the skew and 5 s must be within the grace period"
             )
-        if self.keep_after >= self.hop:
+        if self.keep_after >= self.redelivery_delay:
             raise InvalidSettings("items must be claimed before a redelivered reference is tried")

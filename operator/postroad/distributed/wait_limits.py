@@ -3,8 +3,8 @@
 Where no server answers, no other reference would do better in the place, and the one that waits is
 there when the server is back. Where others are served meanwhile (one partition of the view has lost
 its replicas, one delay queue its quorum), the place is theirs after seconds: the reference is put
-off through the ladder. That also keeps short what a message that is held too long does to RabbitMQ:
-the log of its queue cannot be cut off behind it.
+off through the delay queues. That also keeps short what a message that is held too long does to
+RabbitMQ: the log of its queue cannot be cut off behind it.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from __future__ import annotations
 from datetime import timedelta
 
 from postroad.distributed.engine import Engine
-from postroad.domain.slices import Partition, TurnKey
+from postroad.domain.slices import EntryKey, Partition
 from postroad.errors import BrokerError, ServerError
 
 REMEMBERED = timedelta(minutes=1)
@@ -22,7 +22,7 @@ ASKED_AGAIN = timedelta(seconds=30)
 """How long a view that did not answer is not asked for the sake of putting references off."""
 
 
-class Patience:
+class WaitLimits:
     """One consumer's."""
 
     def __init__(self, engine: Engine) -> None:
@@ -35,7 +35,7 @@ class Patience:
         """Note that the servers did for one reference all that it needed."""
         self._served = self._engine.clock.elapsed()
 
-    async def is_over(self, since: timedelta, key: TurnKey | None, error: Exception) -> bool:
+    async def is_over(self, since: timedelta, key: EntryKey | None, error: Exception) -> bool:
         """Return whether a reference, which waits since then and has just met this error, is to be
         put off."""
         now, timing = self._engine.clock.elapsed(), self._engine.timing
@@ -44,14 +44,14 @@ class Patience:
         if now - since < timing.patience and not self._is_unreadable(key, now):
             return False
         if isinstance(error, BrokerError):
-            return True  # whether another queue of the ladder takes it shows when it is tried
+            return True  # whether another queue of the delay queues takes it shows when it is tried
         if not (self._was_served_after(since) or await self._view_answers()):
             return False
         if key is not None:
             self._unreadable[key.partition] = now
         return True
 
-    def _is_unreadable(self, key: TurnKey | None, now: timedelta) -> bool:
+    def _is_unreadable(self, key: EntryKey | None, now: timedelta) -> bool:
         for partition, found in list(self._unreadable.items()):
             if now - found > REMEMBERED:
                 del self._unreadable[partition]

@@ -22,7 +22,7 @@ SHORTEST_WINDOW = timedelta(seconds=1)
 
 @dataclass(frozen=True, slots=True)
 class ViewConfiguration:
-    """Where turns lie. `slice_window` is whole seconds, at least 1 s; `bucket_count` at least 1;
+    """Where entries lie. `slice_window` is whole seconds, at least 1 s; `bucket_count` at least 1;
     a browse start update is drawn once in `update_browse_start_pace` endings on average.
     The defaults are a new queue's; one that has a history keeps what that says. As many buckets as
     Cassandra has servers let a slice be written and read by all of them (Source: 000 Decision).

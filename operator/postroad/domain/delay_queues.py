@@ -1,4 +1,4 @@
-"""The ladder of delays: which step a mail that has to wait goes through next.
+"""The delay queues of delays: which step a mail that has to wait goes through next.
 
 A delay is served by the longest step that fits, again and again until the mail is due.
 """
@@ -7,27 +7,28 @@ from __future__ import annotations
 
 from datetime import datetime, timedelta
 
-LADDER_SECONDS: tuple[int, ...] = tuple(1 << step for step in range(15))
+DELAY_SECONDS: tuple[int, ...] = tuple(1 << step for step in range(15))
 """The steps: powers of two from 1 s to 16384 s (about 4.5 h)."""
 
 HIGHEST_DOUBLING = 6
-"""A hop after crashes is at most 2 ** 6 times the first hop."""
+"""A redelivery delay after crashes is at most 2 ** 6 times the first one."""
 
 
-def step_to(due_at: datetime | None, now: datetime) -> int:
-    """Return the longest ladder step that does not pass `due_at`, in seconds; 0 when it is due.
+def next_delay(due_at: datetime | None, now: datetime) -> int:
+    """Return the longest delay queues step that does not pass `due_at`, in seconds; 0 when it is
+    due.
 
     The last fraction of a second is waited for in a step of one second, so nothing is early.
     """
     if due_at is None or due_at <= now:
         return 0
     left = (due_at - now).total_seconds()
-    return max((step for step in LADDER_SECONDS if step <= left), default=LADDER_SECONDS[0])
+    return max((step for step in DELAY_SECONDS if step <= left), default=DELAY_SECONDS[0])
 
 
 def beside(step: int) -> int:
     """Return another step of about the same length, for a message that the queue of this one does
-    not take. From a hop on it is no shorter than a hop.
+    not take. From a redelivery delay on it is no shorter than a redelivery delay.
 
     >>> beside(1), beside(8), beside(16), beside(32)
     (2, 16, 32, 16)
@@ -35,12 +36,12 @@ def beside(step: int) -> int:
     return step // 2 if step > 16 else step * 2
 
 
-def hop_after(crashes: int, hop: timedelta, draw: float) -> int:
+def redelivery_delay_after(crashes: int, redelivery_delay: timedelta, draw: float) -> int:
     """Return the step that a reference waits after a redelivery, in seconds.
 
     The more crashes, the wider the steps are drawn, so that a mail that breaks consumers is soon
     alone and those that only were near it get through.
     """
     doubling = int(draw * (min(crashes, HIGHEST_DOUBLING) + 1))
-    wanted = hop.total_seconds() * (1 << doubling)
-    return max((step for step in LADDER_SECONDS if step <= wanted), default=LADDER_SECONDS[0])
+    wanted = redelivery_delay.total_seconds() * (1 << doubling)
+    return max((step for step in DELAY_SECONDS if step <= wanted), default=DELAY_SECONDS[0])

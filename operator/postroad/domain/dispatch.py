@@ -6,8 +6,8 @@
     2  its slice is before browse start                            Passed   (over, or late: ack)
     3  its replacement stopped half way                            Finish   (then ack)
     4  consumers broke down over it too often                      GiveUp   (dead letters)
-    5  it was handed out before, or something failed               Later    (one delay step)
-    6  it is not due yet                                           Later    (the next step)
+    5  it was handed out before, or something failed               Redeliver    (one delay step)
+    6  it is not due yet                                           Redeliver    (the next step)
     7  it repeats a message that needs no claim                    Replace  (then ack)
     8  another message about the same mail can exist               Claim    (then the marks again)
     9  none of these                                               Attempt
@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import Enum
 
-from postroad.domain.delay_queues import hop_after, step_to
+from postroad.domain.delay_queues import next_delay, redelivery_delay_after
 from postroad.domain.entries import EndingKind, Mark
 from postroad.domain.references import Reference
 
@@ -30,39 +30,41 @@ from postroad.domain.references import Reference
 class Verdict(Enum):
     """What to do when nothing needs to be published."""
 
-    SETTLE = "the turn is over"
+    SETTLE = "the entry is over"
     FINISH = "its replacement has to be finished"
-    PASSED = "the turn is over if its row is gone; else it came too late, and needs a new one"
+    PASSED = "the entry is over if its row is gone; else it came too late, and needs a new one"
     GIVE_UP = "it goes to the dead letters"
-    REPLACE = "it gets a new turn, so that the message it repeats meets a mark"
+    REPLACE = "it gets a new entry, so that the message it repeats meets a mark"
     CLAIM = "a claim has to be taken, then the marks have to be read again"
     ATTEMPT = "it is handed out"
 
 
 @dataclass(frozen=True, slots=True)
-class Later:
-    """Publish `reference` to this step of the ladder, then ack what arrived."""
+class Redeliver:
+    """Publish `reference` to this step of the delay queues, then ack what arrived."""
 
     reference: Reference
     delay_seconds: int
 
 
 @dataclass(frozen=True, slots=True)
-class Arrival:
-    """How a reference arrived. `draw` is a number in [0, 1); `hop` the first delay after a
-    redelivery; `limit` how many crashes are tolerated."""
+class ReferenceArrival:
+    """How a reference arrived. `draw` is a number in [0, 1); `redelivery_delay` the first delay
+    after a redelivery; `limit` how many crashes are tolerated."""
 
     now: datetime
     redelivered: bool
     failed_deliveries: int
     browse_start: datetime | None
-    hop: timedelta
+    redelivery_delay: timedelta
     limit: int
     draw: float
 
 
-def decide(reference: Reference, mark: Mark | None, arrival: Arrival) -> Verdict | Later:
-    """Return what is to be done with a reference whose turn has this mark."""
+def decide(
+    reference: Reference, mark: Mark | None, arrival: ReferenceArrival
+) -> Verdict | Redeliver:
+    """Return what is to be done with a reference whose entry has this mark."""
     over = _over(mark)
     passed = arrival.browse_start is not None and reference.key.slice_start < arrival.browse_start
     if passed and over is not Verdict.SETTLE:
@@ -73,10 +75,13 @@ def decide(reference: Reference, mark: Mark | None, arrival: Arrival) -> Verdict
         again = reference.again(crashes=arrival.failed_deliveries)
         if again.crashes > arrival.limit:
             return Verdict.GIVE_UP
-        due = step_to(again.due_at, arrival.now)
-        return Later(again, due or hop_after(again.crashes, arrival.hop, arrival.draw))
-    if (seconds := step_to(reference.due_at, arrival.now)) > 0:
-        return Later(reference.again(), seconds)
+        due = next_delay(again.due_at, arrival.now)
+        return Redeliver(
+            again,
+            due or redelivery_delay_after(again.crashes, arrival.redelivery_delay, arrival.draw),
+        )
+    if (seconds := next_delay(reference.due_at, arrival.now)) > 0:
+        return Redeliver(reference.again(), seconds)
     if reference.is_repetition:
         return Verdict.REPLACE
     return Verdict.CLAIM if reference.claim else Verdict.ATTEMPT
@@ -85,7 +90,7 @@ def decide(reference: Reference, mark: Mark | None, arrival: Arrival) -> Verdict
 def decide_claimed(mark: Mark | None, previous: Sequence[Mark | None]) -> Verdict:
     """Return what is to be done once the claims are ours and the marks were read after that.
 
-    A turn that administration replaced may have been in somebody's hands and delivered since.
+    An entry that administration replaced may have been in somebody's hands and delivered since.
     """
     if (over := _over(mark)) is not None:
         return over
@@ -103,11 +108,11 @@ def _over(mark: Mark | None) -> Verdict | None:
 
 
 def deletes_bytes(mark: Mark) -> bool:
-    """Return whether nobody needs the bytes of a mail whose turn has this final mark.
+    """Return whether nobody needs the bytes of a mail whose entry has this final mark.
 
     A dead letter keeps them, to be queued again. A successor shares them, also when another one
     was withdrawn in its favour; an enqueue that withdraws deletes its bytes itself. After an
-    unknown ending another turn may need them.
+    unknown ending another entry may need them.
     """
     if mark.is_unknown:
         return False

@@ -1,8 +1,8 @@
-"""Turns and their endings: the one idea that joins the seeds.
+"""Entries and their endings: the one idea that joins the seeds.
 
-Rows are never updated. Whatever changes a waiting mail replaces its turn: a new row under a new
-`enqueue_id`, and an ending on the old one. A mail keeps its `mail_id` through all its turns.
-The mark of a turn is one row with two independent parts: `delivered_at` (a plain write) and the
+Rows are never updated. Whatever changes a waiting mail replaces its entry: a new row under a new
+`enqueue_id`, and an ending on the old one. A mail keeps its `mail_id` through all its entries.
+The mark of an entry is one row with two independent parts: `delivered_at` (a plain write) and the
 ending (first wins). Source: 002 (rewriting at the head); ADR 0003.
 """
 
@@ -16,29 +16,29 @@ from uuid import UUID
 from postroad.domain.identifiers import moment_of
 from postroad.domain.mail import Envelope
 from postroad.domain.shapes import Shape
-from postroad.domain.slices import TurnKey
+from postroad.domain.slices import EntryKey
 
 LONG_CHAIN = 8
-"""How many turns replaced by administration a turn remembers without a look at which of them can
-still be in hand."""
+"""How many entries replaced by administration an entry remembers without a look at which of them
+can still be in hand."""
 
 
 @dataclass(frozen=True, slots=True)
-class Turn:
-    """One row of the view: a mail's turn in the queue.
+class EnqueuedMail:
+    """One row of the view: a mail's entry in the queue.
 
     `envelope.recipients` are those left. `due_at` is None when the mail was due at once.
-    `attempt` counts the attempts already made. `blob_key` names the one object that all turns of a
-    mail share.
+    `attempt` counts the attempts already made. `blob_key` names the one object that all entries of
+    a mail share.
 
-    `previous` are the turns that administration replaced on the way to this one since the mail was
-    last handed out by the rules, and successors that were given up for this one: each may still be
-    in some consumer's hands, so they are asked before this turn is attempted (invariant 10). Oldest
-    first. Where there are more than `LONG_CHAIN`, those that are shown to be in no consumer's hands
-    are left out (ADR 0018).
+    `previous` are the entries that administration replaced on the way to this one since the mail
+    was last handed out by the rules, and successors that were given up for this one: each may still
+    be in some consumer's hands, so they are asked before this entry is attempted (invariant 10).
+    Oldest first. Where there are more than `LONG_CHAIN`, those that are shown to be in no
+    consumer's hands are left out (ADR 0018).
     """
 
-    key: TurnKey
+    key: EntryKey
     mail_id: UUID
     envelope: Envelope
     blob_key: str
@@ -49,7 +49,7 @@ class Turn:
     held: bool = False
     attempt: int = 0
     last_error: str | None = None
-    previous: tuple[TurnKey, ...] = ()
+    previous: tuple[EntryKey, ...] = ()
     shape: Shape | None = None
     """What the content looks like; None where a release that did not look has stored it."""
 
@@ -62,11 +62,11 @@ class Turn:
 
     @property
     def traits(self) -> Traits:
-        """What the mark of this turn repeats of its row."""
+        """What the mark of this entry repeats of its row."""
         return Traits(self.envelope.domains, self.due_at, self.held)
 
-    def with_change(self, key: TurnKey, change: Change) -> Turn:
-        """Return the turn that replaces this one: the same from whoever computes it, so that
+    def with_change(self, key: EntryKey, change: Change) -> EnqueuedMail:
+        """Return the entry that replaces this one: the same from whoever computes it, so that
         inserting it twice is inserting it once."""
         return replace(
             self,
@@ -87,11 +87,11 @@ class UndecodableRow:
     """A row that this release cannot decode: another release wrote it, or a person. It is set aside
     (ADR 0017). `reason` names the error, and no value of the row; `mail_id` where it is there."""
 
-    key: TurnKey
+    key: EntryKey
     reason: str
     mail_id: UUID | None = None
     remaining: timedelta | None = field(default=None, compare=False)
-    """As `Turn.remaining`."""
+    """As `Entry.remaining`."""
 
     @property
     def enqueue_id(self) -> UUID:
@@ -116,24 +116,24 @@ class Change:
     held: bool
     attempt: int
     last_error: str | None
-    previous: tuple[TurnKey, ...] = ()
+    previous: tuple[EntryKey, ...] = ()
 
     @classmethod
-    def nothing(cls, turn: Turn) -> Change:
-        """The change of a roll-forward: the same turn, under a newer id. As every replacement by
-        administration it remembers the turn it replaces."""
+    def nothing(cls, entry: EnqueuedMail) -> Change:
+        """The change of a roll-forward: the same entry, under a newer id. As every replacement by
+        administration it remembers the entry it replaces."""
         return cls(
-            turn.envelope.recipients,
-            turn.due_at,
-            turn.held,
-            turn.attempt,
-            turn.last_error,
-            (*turn.previous, turn.key),
+            entry.envelope.recipients,
+            entry.due_at,
+            entry.held,
+            entry.attempt,
+            entry.last_error,
+            (*entry.previous, entry.key),
         )
 
 
 class EndingKind(StrEnum):
-    """How a turn ended other than by delivery."""
+    """How an entry ended other than by delivery."""
 
     REPLACED = "replaced"
     REMOVED = "removed"
@@ -141,8 +141,8 @@ class EndingKind(StrEnum):
     EXPIRED = "expired"
     WITHDRAWN = "withdrawn"
     UNKNOWN = "unknown"
-    """Read, never written: an ending that this release cannot decode. The turn is over, and nothing
-    else follows from it (ADR 0017)."""
+    """Read, never written: an ending that this release cannot decode. The entry is over, and
+    nothing else follows from it (ADR 0017)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,7 +151,7 @@ class Ending:
 
     kind: EndingKind
     at: datetime
-    successor: TurnKey | None = None
+    successor: EntryKey | None = None
     change: Change | None = None
 
     def __post_init__(self) -> None:
@@ -162,7 +162,7 @@ class Ending:
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """What is known of how a turn ended. `published` only means something for a replacement."""
+    """What is known of how an entry ended. `published` only means something for a replacement."""
 
     delivered_at: datetime | None = None
     ending: Ending | None = None
@@ -170,7 +170,7 @@ class Mark:
 
     @property
     def is_final(self) -> bool:
-        """Whether the turn needs nothing more: its slice may be drained, its message just acked.
+        """Whether the entry needs nothing more: its slice may be drained, its message just acked.
 
         A delivery does not finish a replacement: its successor has to learn of the delivery first.
         Of an unknown ending only the release that wrote it can say whether its slice is drained.
@@ -186,7 +186,7 @@ class Mark:
 
     @property
     def is_live(self) -> bool:
-        """Whether the mail waits under this turn, for all that is known here."""
+        """Whether the mail waits under this entry, for all that is known here."""
         return self.delivered_at is None and not self.is_final
 
     @property
@@ -196,15 +196,15 @@ class Mark:
 
 
 @dataclass(frozen=True, slots=True)
-class PurgeLine:
-    """What a purge draws through a partition: every turn up to `through` that had no mark when the
+class PurgeWatermark:
+    """What a purge draws through a partition: every entry up to `through` that had no mark when the
     line was drawn at `at` was removed, however many there are."""
 
     through: UUID
     at: datetime
 
     def mark_of(self, enqueue_id: UUID) -> Mark | None:
-        """Return what the line says of a turn that has no mark of its own."""
+        """Return what the line says of an entry that has no mark of its own."""
         if enqueue_id > self.through:
             return None
         return Mark(ending=Ending(EndingKind.REMOVED, self.at))

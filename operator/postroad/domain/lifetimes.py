@@ -51,10 +51,10 @@ def lifetimes_of(
     """Return what the tables need, for the queues that share them.
 
     `slice_windows` are the windows of all queues, past ones included while their rows live;
-    `longest_retry_step` is the longest time between two turns of any mail.
+    `longest_retry_step` is the longest time between two entries of any mail.
 
     Raises:
-        ConfigurationRefused: a row could expire before its mail's next turn: the lifetime is not
+        ConfigurationRefused: a row could expire before its mail's next entry: the lifetime is not
             longer than twice the longest retry step, or shorter than four slices.
     """
     longest_slice = max(slice_windows, default=_HOUR)
@@ -62,7 +62,7 @@ def lifetimes_of(
     if row_lifetime < shortest:
         raise ConfigurationRefused(
             f"rowLifetime {row_lifetime} is too short: rows would expire before their mails' next"
-            " turn",
+            " entry",
             hint=f"at least {shortest}: four slices, and more than twice the longest retry step",
         )
     return Lifetimes(

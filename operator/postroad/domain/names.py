@@ -69,7 +69,7 @@ class QueueName:
         return f"postroad.{self}.dead"
 
     def delay_queue(self, step_seconds: int) -> str:
-        """The queue of one step of the delay ladder."""
+        """The queue of one step of the delay queues."""
         return f"postroad.{self}.delay.{step_seconds}"
 
     def bucket(self, prefix: str) -> str:

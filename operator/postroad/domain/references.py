@@ -1,4 +1,4 @@
-"""What a message of the broker says: which turn it is about, and enough of the turn to serve it.
+"""What a message of the broker says: which entry it is about, and enough of the turn to serve it.
 
 A reference carries the whole envelope where that is small, so that a dequeue reads one mark and
 nothing else, and so that a lost view could be rebuilt from the broker.
@@ -10,25 +10,25 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from uuid import UUID
 
-from postroad.domain.entries import Turn
+from postroad.domain.entries import EnqueuedMail
 from postroad.domain.identifiers import moment_of
 from postroad.domain.mail import Envelope
 from postroad.domain.shapes import Shape
-from postroad.domain.slices import TurnKey
+from postroad.domain.slices import EntryKey
 
 
 @dataclass(frozen=True, slots=True)
 class Reference:
-    """A message about one turn.
+    """A message about one entry.
 
     `claim`: another message about the same mail can exist, so a consumer that wants to transmit
-    takes a claim first. A reference that names its own turn among `previous` is a repetition: the
+    takes a claim first. A reference that names its own entry among `previous` is a repetition: the
     message that it repeats can exist, and carries no claim. `crashes` counts how often a consumer
-    broke down while it had this turn. `envelope` is None when it was too large: the row has it, and
-    the shape with it.
+    broke down while it had this entry. `envelope` is None when it was too large: the row has it,
+    and the shape with it.
     """
 
-    key: TurnKey
+    key: EntryKey
     mail_id: UUID
     blob_key: str
     size_bytes: int
@@ -36,50 +36,50 @@ class Reference:
     due_at: datetime | None
     attempt: int
     last_error: str | None
-    previous: tuple[TurnKey, ...]
+    previous: tuple[EntryKey, ...]
     claim: bool
     crashes: int
     envelope: Envelope | None
     shape: Shape | None = None
 
     @classmethod
-    def to(cls, turn: Turn, *, claim: bool) -> Reference:
-        """Return a new reference to a turn."""
+    def to(cls, entry: EnqueuedMail, *, claim: bool) -> Reference:
+        """Return a new reference to an entry."""
         return cls(
-            key=turn.key,
-            mail_id=turn.mail_id,
-            blob_key=turn.blob_key,
-            size_bytes=turn.size_bytes,
-            accepted_at=turn.accepted_at,
-            due_at=turn.due_at,
-            attempt=turn.attempt,
-            last_error=turn.last_error,
-            previous=turn.previous,
+            key=entry.key,
+            mail_id=entry.mail_id,
+            blob_key=entry.blob_key,
+            size_bytes=entry.size_bytes,
+            accepted_at=entry.accepted_at,
+            due_at=entry.due_at,
+            attempt=entry.attempt,
+            last_error=entry.last_error,
+            previous=entry.previous,
             claim=claim,
             crashes=0,
-            envelope=turn.envelope,
-            shape=turn.shape,
+            envelope=entry.envelope,
+            shape=entry.shape,
         )
 
     @classmethod
-    def repeating(cls, turn: Turn) -> Reference:
+    def repeating(cls, entry: EnqueuedMail) -> Reference:
         """Return a reference to publish after a first one, without a claim, was not confirmed.
 
         A release that knows no repetitions reads it as any reference that needs a claim.
         """
-        return replace(cls.to(turn, claim=True), previous=(*turn.previous, turn.key))
+        return replace(cls.to(entry, claim=True), previous=(*entry.previous, entry.key))
 
     @property
     def is_repetition(self) -> bool:
-        """Whether a message without a claim about the same turn can exist."""
+        """Whether a message without a claim about the same entry can exist."""
         return self.key in self.previous
 
     @property
-    def turn(self) -> Turn | None:
-        """The turn as far as the message knows it: all of it, or None without an envelope."""
+    def entry(self) -> EnqueuedMail | None:
+        """The entry as far as the message knows it: all of it, or None without an envelope."""
         if self.envelope is None:
             return None
-        return Turn(
+        return EnqueuedMail(
             key=self.key,
             mail_id=self.mail_id,
             envelope=self.envelope,

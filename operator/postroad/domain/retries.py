@@ -78,10 +78,10 @@ def decide(
     age: timedelta,
     uniform: float,
 ) -> Ending:
-    """Return how a turn ends after an attempt.
+    """Return how an entry ends after an attempt.
 
-    `outcomes` are this attempt's, `failures` the texts of recipients that failed in earlier turns;
-    `attempt` counts the attempts before this one, `age` is the time since acceptance.
+    `outcomes` are this attempt's, `failures` the texts of recipients that failed in earlier
+    entries; `attempt` counts the attempts before this one, `age` is the time since acceptance.
     """
     deferred = {
         recipient: outcome.text

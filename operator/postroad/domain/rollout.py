@@ -65,7 +65,7 @@ class Watched:
 
 
 @dataclass(frozen=True, slots=True)
-class Patience:
+class RolloutTiming:
     """How long a step is watched before the next: the lease, and the grace period after a slice's
     end in which late rows may still arrive."""
 
@@ -90,7 +90,10 @@ def writing_and_reading(
 
 
 def next_step(
-    events: Sequence[ConfigurationEvent], rollout: Rollout, watched: Watched, patience: Patience
+    events: Sequence[ConfigurationEvent],
+    rollout: Rollout,
+    watched: Watched,
+    patience: RolloutTiming,
 ) -> Rollout | None:
     """Return the step that this process may record now; None when it is too early or none is left.
 

@@ -12,7 +12,7 @@ from postroad.errors import InvalidInput
 
 
 class Selectable(Protocol):
-    """What a selector looks at: a turn, or what another engine knows of one."""
+    """What a selector looks at: an entry, or what another engine knows of one."""
 
     @property
     def enqueue_id(self) -> UUID: ...
@@ -57,12 +57,12 @@ class Selector:
             raise InvalidInput("the selector is empty: name a field, or Selector.all() on purpose")
         return self
 
-    def matches(self, turn: Selectable, now: datetime) -> bool:
-        """Return whether a turn is selected at `now`. An empty selector matches nothing."""
-        envelope = turn.envelope
+    def matches(self, entry: Selectable, now: datetime) -> bool:
+        """Return whether an entry is selected at `now`. An empty selector matches nothing."""
+        envelope = entry.envelope
         return (
             not self.is_empty
-            and (self.enqueue_id is None or self.enqueue_id == turn.enqueue_id)
+            and (self.enqueue_id is None or self.enqueue_id == entry.enqueue_id)
             and (self.name is None or self.name == envelope.name)
             and (self.sender is None or self.sender == (envelope.sender or ""))
             and (self.recipient is None or self.recipient in envelope.recipients)
@@ -70,7 +70,7 @@ class Selector:
                 self.domain is None
                 or any(domain_of(each) == self.domain.lower() for each in envelope.recipients)
             )
-            and (self.older_than is None or now - turn.accepted_at > self.older_than)
+            and (self.older_than is None or now - entry.accepted_at > self.older_than)
             and (
                 self.attribute is None
                 or envelope.attributes.get(self.attribute[0]) == self.attribute[1]

@@ -28,7 +28,7 @@ FOLD = b"\r\n "
 
 ATTRIBUTE = "postroad.shape"
 """The attribute of a stored envelope that holds the shape: a release that does not know shapes
-reads it as any attribute, and keeps it when it replaces a turn."""
+reads it as any attribute, and keeps it when it replaces an entry."""
 
 _CRLF = b"\r\n"
 _BLANK_LINE = re.compile(rb"\r?\n\r?\n")

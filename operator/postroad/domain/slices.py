@@ -1,4 +1,4 @@
-"""Where a turn lies: the slice of time it was enqueued in, and a bucket of that slice.
+"""Where an entry lies: the slice of time it was enqueued in, and a bucket of that slice.
 
 Source: 000 Decision (sliceWindow, bucketCount).
 """
@@ -22,8 +22,8 @@ class Partition:
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class TurnKey:
-    """The place of one turn in the view; unique, and enough to find its row and its mark."""
+class EntryKey:
+    """The place of one entry in the view; unique, and enough to find its row and its mark."""
 
     slice_start: datetime
     bucket_id: int
@@ -61,7 +61,7 @@ def bucket_of(enqueue_id: UUID, bucket_count: int) -> int:
     return (enqueue_id.int & ((1 << 62) - 1)) % bucket_count
 
 
-def place(enqueue_id: UUID, window: timedelta, bucket_count: int) -> TurnKey:
-    """Return where the turn of this id lies under a configuration."""
+def place(enqueue_id: UUID, window: timedelta, bucket_count: int) -> EntryKey:
+    """Return where the entry of this id lies under a configuration."""
     slice_start = slice_of(moment_of(enqueue_id), window)
-    return TurnKey(slice_start, bucket_of(enqueue_id, bucket_count), enqueue_id)
+    return EntryKey(slice_start, bucket_of(enqueue_id, bucket_count), enqueue_id)

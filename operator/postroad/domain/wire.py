@@ -25,12 +25,12 @@ from types import MappingProxyType
 from typing import Any
 from uuid import UUID
 
-from postroad.domain.entries import Turn
+from postroad.domain.entries import EnqueuedMail
 from postroad.domain.identifiers import EPOCH
 from postroad.domain.mail import DsnOptions, Envelope, Origin, RecipientDsn
 from postroad.domain.references import Reference
 from postroad.domain.shapes import ATTRIBUTE, Shape, with_shape, without_shape
-from postroad.domain.slices import TurnKey
+from postroad.domain.slices import EntryKey
 from postroad.errors import InvalidMail, UnreadableReference
 
 VERSION = 1
@@ -52,10 +52,10 @@ def encode(reference: Reference) -> bytes:
     return body if len(body) <= LARGEST_BODY else _dump(reference, None)
 
 
-def size_of(turn: Turn) -> int:
-    """Return about how many octets a turn's row has: as many as its reference with the envelope,
+def size_of(entry: EnqueuedMail) -> int:
+    """Return about how many octets an entry's row has: as many as its reference with the envelope,
     however large, since both have the same fields."""
-    return len(_dump(Reference.to(turn, claim=False), turn.envelope))
+    return len(_dump(Reference.to(entry, claim=False), entry.envelope))
 
 
 def decode(body: bytes) -> Reference:
@@ -184,10 +184,10 @@ def _dsn(values: Any) -> DsnOptions:
     return DsnOptions(_optional(values["ret"]), _optional(values["envid"]), recipients)
 
 
-def _key(values: Any) -> TurnKey:
+def _key(values: Any) -> EntryKey:
     seconds, bucket_id, enqueue_id = _typed(values, list)
     slice_start = EPOCH + timedelta(seconds=_natural(seconds))
-    return TurnKey(slice_start, _natural(bucket_id), UUID(_typed(enqueue_id, str)))
+    return EntryKey(slice_start, _natural(bucket_id), UUID(_typed(enqueue_id, str)))
 
 
 def _seconds(moment: datetime) -> int:

@@ -1,7 +1,7 @@
 """What people do to mails that wait: look at them, remove them, hold, release, flush, requeue,
 discard.
 
-Every change is a record per mail and one sync for all. A mail that gets another turn meanwhile is
+Every change is a record per mail and one sync for all. A mail that gets another entry meanwhile is
 followed to it; one that a consumer has is removed or held as far as that is still possible.
 """
 
@@ -26,7 +26,7 @@ from postroad.embedded.records import Waiting
 from postroad.errors import PostroadError
 from postroad.ports.mail_queue import MailView
 
-BREATH = 200
+YIELD_EVERY = 200
 """Mails after which others on the event loop get their turn."""
 
 
@@ -46,13 +46,13 @@ Change = Callable[[Engine, Entry, Waiting], Written | Entry | None]
 async def select(
     engine: Engine, selector: Selector, *, dead: bool = False
 ) -> AsyncIterator[tuple[Entry, Waiting]]:
-    """Yield the turns that are selected, oldest first. Raises: StoreDamaged; if it is only that a
+    """Yield the entries that are selected, oldest first. Raises: StoreDamaged; if it is only that a
     mail's record cannot be read, when all others have been yielded."""
     await engine.indexed.wait()
     engine.check()
     now, unreadable = engine.clock.now(), None
     for count, entry in enumerate(engine.index.walk(dead=dead)):
-        if count % BREATH == BREATH - 1:
+        if count % YIELD_EVERY == YIELD_EVERY - 1:
             await asyncio.sleep(0)
         if not _may_match(selector, entry, now):
             continue
@@ -68,7 +68,7 @@ async def select(
 
 
 async def _read(engine: Engine, entry: Entry, dead: bool) -> tuple[Entry, Waiting] | None:
-    """Return a mail's turn as it is now: one that was replaced while it was read is followed. None
+    """Return a mail's entry as it is now: one that was replaced while it was read is followed. None
     when the mail has ended, or is among the dead letters (or no longer). Raises: StoreDamaged."""
     current = latest(entry)
     while current is not None and (current.segment.lane == DEAD) is dead:
@@ -84,7 +84,7 @@ async def _read(engine: Engine, entry: Entry, dead: bool) -> tuple[Entry, Waitin
 
 
 def _may_match(selector: Selector, entry: Entry, now: datetime) -> bool:
-    """Whether it is worth reading the turn's record."""
+    """Whether it is worth reading the entry's record."""
     wanted_id, age = selector.enqueue_id, selector.older_than
     return (wanted_id is None or wanted_id.bytes == entry.enqueue_id) and (
         age is None or now - instant(entry.accepted_us) > age
@@ -122,7 +122,7 @@ async def change(engine: Engine, selector: Selector, apply: Change, *, dead: boo
 async def _settle(
     engine: Engine, entry: Entry, waiting: Waiting, dead: bool
 ) -> tuple[Entry, Waiting] | None:
-    """Wait until a turn is durable, so that it can be changed (R1); the same for the one that
+    """Wait until an entry is durable, so that it can be changed (R1); the same for the one that
     replaces it meanwhile."""
     found: tuple[Entry, Waiting] | None = (entry, waiting)
     while found is not None:
@@ -141,11 +141,11 @@ def remove(engine: Engine, entry: Entry, waiting: Waiting) -> Written:
 def flush(engine: Engine, entry: Entry, waiting: Waiting) -> Entry | None:
     """Make a delayed mail due."""
     is_delayed = entry.state is State.DELAYED or (
-        entry.state is State.ASIDE and waiting.due_us > engine.now_us()
+        entry.state is State.PARKED and waiting.due_us > engine.now_us()
     )
     if not is_delayed:
         return None
-    return engine.put_in_place(entry, engine.new_turn(replace(waiting, due_us=0)))
+    return engine.replace_entry(entry, engine.new_entry(replace(waiting, due_us=0)))
 
 
 def hold(engine: Engine, entry: Entry, waiting: Waiting) -> Entry | Written | None:
@@ -153,23 +153,23 @@ def hold(engine: Engine, entry: Entry, waiting: Waiting) -> Entry | Written | No
     if entry.hold or entry.segment.lane == HELD:
         return None
     if entry in engine.working:
-        return leases.keep_back(engine, entry, waiting, hold=True)
-    return engine.put_in_place(entry, engine.new_turn(replace(waiting, held=True)))
+        return leases.set_held(engine, entry, waiting, hold=True)
+    return engine.replace_entry(entry, engine.new_entry(replace(waiting, held=True)))
 
 
 def release(engine: Engine, entry: Entry, waiting: Waiting) -> Entry | Written | None:
     """Let a held mail go on."""
     if entry.hold:
-        return leases.keep_back(engine, entry, waiting, hold=False)
+        return leases.set_held(engine, entry, waiting, hold=False)
     if entry.segment.lane != HELD:
         return None
-    return engine.put_in_place(entry, engine.new_turn(replace(waiting, held=False)))
+    return engine.replace_entry(entry, engine.new_entry(replace(waiting, held=False)))
 
 
 def requeue(engine: Engine, entry: Entry, waiting: Waiting) -> Entry:
-    """Give a dead letter a new turn; its failures are forgotten."""
+    """Give a dead letter a new entry; its failures are forgotten."""
     again = replace(waiting, dead=False, reason=None, failures={}, due_us=0)
-    return engine.put_in_place(entry, engine.new_turn(again))
+    return engine.replace_entry(entry, engine.new_entry(again))
 
 
 def view_of(engine: Engine, entry: Entry, waiting: Waiting) -> MailView:

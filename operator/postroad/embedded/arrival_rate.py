@@ -6,7 +6,7 @@ RECENT_SECONDS = 0.02
 """A mail that came so lately speaks for another one soon."""
 
 
-class Arrivals:
+class ArrivalRate:
     """Mails that are being received in this process, and those that others have stored in spool
     files and announced. Times are seconds of the event loop's clock."""
 

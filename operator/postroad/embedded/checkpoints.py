@@ -89,6 +89,6 @@ def write_checkpoint(file: File, checkpoint: Checkpoint) -> None:
     """Write a checkpoint to the slot of the older one. Durable when it returns."""
     data = checkpoint.encode()
     if len(data) > SLOT_BYTES:
-        raise StoreFailed("too many turns are being worked on for a checkpoint")
+        raise StoreFailed("too many entries are being worked on for a checkpoint")
     file.pwrite(checkpoint.number % 2 * SLOT_BYTES, data)
     file.sync()

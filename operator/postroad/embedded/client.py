@@ -22,17 +22,17 @@ from postroad.embedded.envelopes import envelope_from, envelope_json
 from postroad.embedded.spool_files import CHUNK
 from postroad.embedded.wire import Kind
 from postroad.errors import (
+    EntryEnded,
+    EntryLost,
     InvalidInput,
     InvalidMail,
     StoreUnavailable,
-    TurnEnded,
-    TurnLost,
 )
 from postroad.ports.mail_queue import NO_DELAY, MailView, Sizes
 
 
 class RemoteItem:
-    """`Item` whose turn another process holds for us."""
+    """`Item` whose entry another process holds for us."""
 
     def __init__(self, connection: Connection, value: Mapping[str, Any]) -> None:
         self._connection, self._value = connection, value
@@ -82,7 +82,7 @@ class RemoteItem:
         return self._content
 
     async def shape(self) -> Shape | None:
-        with self._turn():
+        with self._ending():
             try:
                 text = await self._connection.call("shape", None, item=self._value["item"])
             except InvalidInput:
@@ -90,7 +90,7 @@ class RemoteItem:
         return None if text is None else Shape.from_text(text)
 
     async def stream(self) -> AsyncIterator[bytes]:
-        with self._turn():
+        with self._ending():
             if self._content is not None:
                 yield self._content
                 return
@@ -124,21 +124,21 @@ class RemoteItem:
         self._has_ended = True
 
     @contextmanager
-    def _turn(self) -> Iterator[None]:
-        """Raises: TurnEnded; TurnLost when the owner went: no other owner knows of this lease."""
+    def _ending(self) -> Iterator[None]:
+        """Raises: EntryEnded; EntryLost when the owner went: no other owner knows of this lease."""
         if self._has_ended:
-            raise TurnEnded
+            raise EntryEnded
         try:
             if isinstance(self._connection.lost, StoreUnavailable):
                 raise self._connection.lost
             yield
         except StoreUnavailable as error:
-            raise TurnLost(
+            raise EntryLost(
                 "the owner of the store went away: what it did not end is handed out again"
             ) from error
 
     async def _call(self, operation: str, **arguments: object) -> None:
-        with self._turn():
+        with self._ending():
             await self._connection.call(operation, None, item=self._value["item"], **arguments)
 
 

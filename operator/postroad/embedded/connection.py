@@ -24,7 +24,7 @@ Enclosed = AsyncIterator[bytes] | bytes | None
 """What goes with a call: in pieces, whole (at most CHUNK), or nothing."""
 
 
-class NobodyServes(StoreUnavailable):
+class NoOwner(StoreUnavailable):
     """Nobody serves the store: there is no socket, or none that anybody listens at."""
 
 
@@ -50,11 +50,11 @@ class Connection:
 
     @classmethod
     async def open(cls, path: Path) -> Connection:
-        """Connect. Raises: NobodyServes, StoreUnavailable."""
+        """Connect. Raises: NoOwner, StoreUnavailable."""
         try:
             return cls(*await asyncio.open_unix_connection(sock=await _connected(path)))
         except (FileNotFoundError, ConnectionRefusedError) as error:
-            raise NobodyServes(f"nobody serves {path.parent} yet") from error
+            raise NoOwner(f"nobody serves {path.parent} yet") from error
         except OSError as error:
             raise StoreUnavailable(
                 f"cannot reach the process that serves {path.parent}: {error.strerror}"

@@ -15,14 +15,14 @@ MOST_BYTES = 16 * 1024 * 1024
 """Of content, of all new mails together."""
 
 
-class Fresh:
-    """Keeps new mails at their turns until these are handed out or dropped."""
+class ContentCache:
+    """Keeps new mails at their entries until these are handed out or dropped."""
 
     def __init__(self, most_bytes: int = MOST_BYTES) -> None:
         self.room = most_bytes
 
     def keep(self, entry: Entry, waiting: Waiting, content: bytes, shape: Shape | None) -> None:
-        """Keep a mail as long as its turn waits, if there is room."""
+        """Keep a mail as long as its entry waits, if there is room."""
         if len(content) <= min(self.room, SMALL):
             self.room -= len(content)
             entry.fresh = (waiting, (content, shape))

@@ -1,4 +1,4 @@
-"""The store at work: its lanes, the turns that live in them, and the end of it all (R6).
+"""The store at work: its lanes, the entries that live in them, and the end of it all (R6).
 
 What happens to a mail, record by record, is written over this: `receiving.py` takes it in,
 `leasing.py` hands it out, `bulk.py` changes it. There and here the order of the lines is the
@@ -16,24 +16,24 @@ from dataclasses import replace
 from datetime import timedelta
 
 from postroad.domain.identifiers import Identifiers
-from postroad.embedded.arrival_rate import Arrivals
-from postroad.embedded.content_cache import Fresh
-from postroad.embedded.envelope_reader import Reader
+from postroad.embedded.arrival_rate import ArrivalRate
+from postroad.embedded.content_cache import ContentCache
+from postroad.embedded.envelope_reader import EnvelopeReader
 from postroad.embedded.envelopes import domains_of
-from postroad.embedded.free_space import Headroom
+from postroad.embedded.free_space import FreeSpace
 from postroad.embedded.index import Entry, Index, State
 from postroad.embedded.instants import due_after, microseconds
 from postroad.embedded.lanes import LaneLog, Shape, Written
 from postroad.embedded.layout import DEAD, HELD, NEW, Lane, Layout, Options
 from postroad.embedded.limits import Limits
-from postroad.embedded.ready_queues import Runners
+from postroad.embedded.ready_queues import ReadyQueues
 from postroad.embedded.records import Record, Waiting, encode
 from postroad.embedded.segments import Segment
 from postroad.embedded.slots import Slots
-from postroad.embedded.spool_files import Contents
-from postroad.embedded.wakeups import Waking
+from postroad.embedded.spool_files import SpoolFiles
+from postroad.embedded.wakeups import Wakeups
 from postroad.errors import PostroadError, QueueClosed, StoreFailed
-from postroad.ports.clock import Chance, Clock
+from postroad.ports.clock import Clock, Randomness
 from postroad.ports.files import Files, Threads
 from postroad.telemetry.logs import logger
 
@@ -44,29 +44,29 @@ class Engine:
     """One open store. Everything but file calls happens on one event loop."""
 
     def __init__(
-        self, files: Files, layout: Layout, options: Options, clock: Clock, chance: Chance,
+        self, files: Files, layout: Layout, options: Options, clock: Clock, randomness: Randomness,
         log_threads: Threads, mail_threads: Threads,
     ) -> None:  # fmt: skip
         self.files, self.layout, self.options, self.clock = files, layout, options, clock
         self.log_threads, self.mail_threads = log_threads, mail_threads
-        self.identifiers = Identifiers(clock.now, chance.bits)
-        self.chance = chance
-        self.contents = Contents(files, layout)
+        self.identifiers = Identifiers(clock.now, randomness.bits)
+        self.randomness = randomness
+        self.contents = SpoolFiles(files, layout)
         self.lanes: dict[Lane, LaneLog] = {}
-        self.reader = Reader(self.lanes, log_threads)
-        self.limits = Limits(options, Headroom(files, layout, self.elapsed))
-        self.index, self.fresh = Index(self.segments), Fresh()
-        self.runners = Runners()
+        self.reader = EnvelopeReader(self.lanes, log_threads)
+        self.limits = Limits(options, FreeSpace(files, layout, self.elapsed))
+        self.index, self.content_cache = Index(self.segments), ContentCache()
+        self.ready_queues = ReadyQueues()
         self.slots = Slots(files, layout, options, mail_threads, self.contents, 0)
         self.sync_wait = options.sync_wait.total_seconds()
-        self.arrivals = Arrivals()
+        self.arrivals = ArrivalRate()
         self.working: dict[Entry, None] = {}
         self.orphans: dict[Entry, int] = {}
-        """Working turns whose mail was removed, and where its FINISH ends."""
+        """Working entries whose mail was removed, and where its FINISH ends."""
         self.deliverable, self.indexed = asyncio.Event(), asyncio.Event()
         self.failure: PostroadError | None = None
         self.stopped = asyncio.Event()
-        self.waking = Waking(clock)
+        self.wakeups = Wakeups(clock)
 
     # -- time ------------------------------------------------------------------------------------
 
@@ -81,7 +81,7 @@ class Engine:
         return due_after(self.clock.now(), delay)
 
     def due(self, due_us: int) -> float:
-        """Return when a turn is due on the clock that never steps: what is left of its delay now,
+        """Return when an entry is due on the clock that never steps: what is left of its delay now,
         so that a step of the wall clock moves nothing that already waits."""
         if not due_us:
             return 0.0
@@ -112,7 +112,7 @@ class Engine:
         return built
 
     def _salt(self) -> bytes:
-        return self.chance.bits(128).to_bytes(16, "big")
+        return self.randomness.bits(128).to_bytes(16, "big")
 
     def append(self, lane: Lane, record: Record) -> Written:
         """Append a record in memory. Raises: StoreFailed, QueueClosed."""
@@ -128,7 +128,7 @@ class Engine:
         self.stopped.set()
         self.deliverable.set()
         self.indexed.set()
-        self.waking.wake_all()
+        self.wakeups.wake_all()
 
     def check(self) -> None:
         """Raises: what stopped the store."""
@@ -139,12 +139,12 @@ class Engine:
         return self.lanes[entry.segment.lane].durable > entry.position
 
     async def settle(self, entry: Entry) -> None:
-        """Wait until a turn's ENVELOPE is durable, so that records may refer to it (R1)."""
+        """Wait until an entry's ENVELOPE is durable, so that records may refer to it (R1)."""
         if not self.is_durable(entry):
             await self.lanes[entry.segment.lane].commit(entry.position + 1)
 
     def lane_for(self, waiting: Waiting) -> Lane:
-        """Return the lane that a turn belongs to."""
+        """Return the lane that an entry belongs to."""
         if waiting.dead:
             return DEAD
         if waiting.held:
@@ -152,57 +152,62 @@ class Engine:
         delay = timedelta(microseconds=max(0, waiting.due_us - self.now_us()))
         return self.options.lane_for(delay) if waiting.due_us else NEW
 
-    # -- turns -----------------------------------------------------------------------------------
+    # -- entries -----------------------------------------------------------------------------------
 
     def write(self, waiting: Waiting) -> Written:
         """Append an ENVELOPE to the lane it belongs to."""
         return self.append(self.lane_for(waiting), waiting)
 
     def admit(self, waiting: Waiting, written: Written) -> Entry:
-        """Make a turn known to the index and to the runners."""
+        """Make an entry known to the index and to the runners."""
         entry = Entry(
             written.segment, written.offset, written.length, written.mark, waiting.enqueue_id,
             waiting.slot, waiting.accepted_us, domains_of(waiting.envelope),
-            self.due(waiting.due_us), State.ASIDE,
+            self.due(waiting.due_us), State.PARKED,
         )  # fmt: skip
-        self.enter(entry, is_aside=waiting.held or waiting.dead)
+        self.enter(entry, is_parked=waiting.held or waiting.dead)
         return entry
 
-    def enter(self, entry: Entry, *, is_aside: bool = False) -> None:
-        """Make a turn known; unless it is held or a dead letter, a runner will hand it out."""
+    def enter(self, entry: Entry, *, is_parked: bool = False) -> None:
+        """Make an entry known; unless it is held or a dead letter, a runner will hand it out."""
         self.index.add(entry)
-        if not is_aside:
+        if not is_parked:
             self.offer(entry)
 
     def offer(self, entry: Entry) -> None:
         """Let a runner hand a turn out when it is due."""
-        self.runners.add(entry, self.elapsed())
+        self.ready_queues.add(entry, self.elapsed())
         if entry.state is State.READY:
-            self.waking.wake_one()
+            self.wakeups.wake_one()
         else:
-            self.waking.wake_at(entry.due)
+            self.wakeups.wake_at(entry.due)
 
     def successor(self, waiting: Waiting, of: Entry) -> Waiting:
-        """Return `waiting` as the replacement of a turn: a new turn number, and the link back."""
-        return replace(waiting, turn=waiting.turn + 1, predecessor=(of.segment.lane, of.position))
+        """Return `waiting` as the replacement of an entry: a new entry number, and the link
+        back."""
+        return replace(
+            waiting,
+            entry_number=waiting.entry_number + 1,
+            predecessor=(of.segment.lane, of.position),
+        )
 
-    def new_turn(self, waiting: Waiting) -> Waiting:
+    def new_entry(self, waiting: Waiting) -> Waiting:
         """Return `waiting` under a new enqueue id, beginning now."""
         return replace(waiting, enqueue_id=self.identifiers.new().bytes, enqueued_us=self.now_us())
 
-    def take_out(self, entry: Entry) -> None:
-        """Drop a turn from memory; the record that ends it has been appended."""
-        self.runners.withdraw(entry)
+    def remove_entry(self, entry: Entry) -> None:
+        """Drop an entry from memory; the record that ends it has been appended."""
+        self.ready_queues.withdraw(entry)
         self.working.pop(entry, None)
         self.lanes[entry.segment.lane].forget(entry.position)
-        self.fresh.take(entry)
+        self.content_cache.take(entry)
         self.index.remove(entry)
 
-    def put_in_place(self, entry: Entry, waiting: Waiting) -> Entry:
-        """Replace a turn by `waiting`, in the log and in memory. Not durable."""
+    def replace_entry(self, entry: Entry, waiting: Waiting) -> Entry:
+        """Replace an entry by `waiting`, in the log and in memory. Not durable."""
         replacement = self.successor(waiting, entry)
         written = self.write(replacement)
-        self.take_out(entry)
+        self.remove_entry(entry)
         entry.successor = self.admit(replacement, written)
         return entry.successor
 
@@ -212,7 +217,7 @@ class Engine:
         """Let go of everything and write nothing more: to stop is to crash (LQ-1). What threads
         are at comes to its end first: behind us the store, slots and files, may be another's."""
         self.stop(QueueClosed())
-        self.waking.close()
+        self.wakeups.close()
         await asyncio.gather(self.log_threads.close(), self.mail_threads.close())
         await self.slots.close()
         self.contents.close()

@@ -1,7 +1,7 @@
 """Taking responsibility for a mail: its bytes, then its place in the log, then the answer.
 
 The order of the lines in here is the argument of FORMAT.md 8 for R2: nobody is answered, and no
-turn is known, before the ENVELOPE is durable, and it is written behind the mail's own sync.
+entry is known, before the ENVELOPE is durable, and it is written behind the mail's own sync.
 Source: SP-7..9, SP-13 (a slow sender has a file of its own); LQ-29; FORMAT.md 4.
 """
 
@@ -66,13 +66,13 @@ async def accept(engine: Engine, waiting: Waiting, content: Kept | None) -> None
     lane = engine.lanes[written.segment.lane]
     lane.when_durable(written.end, partial(_admit, engine, waiting, written, content))
     others = engine.arrivals.under_way - lane.waiting > 1  # whose ENVELOPEs come in a moment
-    await lane.landing(written.end, engine.sync_wait * others)
+    await lane.durable_at(written.end, engine.sync_wait * others)
 
 
 def _admit(engine: Engine, waiting: Waiting, written: Written, content: Kept | None) -> None:
     entry = engine.admit(waiting, written)
     if content is not None and not waiting.due_us:
-        engine.fresh.keep(entry, waiting, *content)
+        engine.content_cache.keep(entry, waiting, *content)
 
 
 def accept_stored(
@@ -97,7 +97,7 @@ def accept_stored(
     written = lane.append(ENVELOPE, record)
     lane.when_durable(written.end, partial(engine.admit, mail, written))
     is_crowded = engine.arrivals.announce(asyncio.get_running_loop().time(), engine.sync_wait)
-    return enqueue_id, lane.landing(written.end, engine.sync_wait * is_crowded)
+    return enqueue_id, lane.durable_at(written.end, engine.sync_wait * is_crowded)
 
 
 class _Spooling:

@@ -19,8 +19,8 @@ BLOCK = 64 * 1024
 BLOCKS_KEPT = 64
 
 
-class Reader:
-    """Reads the ENVELOPEs of live turns."""
+class EnvelopeReader:
+    """Reads the ENVELOPEs of live entries."""
 
     def __init__(self, lanes: dict[Lane, LaneLog], threads: Threads) -> None:
         self._lanes, self._threads = lanes, threads
@@ -28,7 +28,7 @@ class Reader:
         self.bytes_read = 0
 
     async def read(self, entry: Entry) -> Waiting:
-        """Return a turn's ENVELOPE. Raises: StoreDamaged."""
+        """Return an entry's ENVELOPE. Raises: StoreDamaged."""
         lane = self._lanes[entry.segment.lane]
         payload = lane.recall(entry.position)
         if payload is None:

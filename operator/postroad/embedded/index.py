@@ -1,6 +1,6 @@
 """What is known of every live mail without reading it: a few words each, so that a million fit.
 
-Turns hang at their segments (which is how a segment knows when it is garbage); this module counts
+Entries hang at their segments (which is how a segment knows when it is garbage); this module counts
 them, orders them, and draws the picture of ages. Everything else is read from the log on demand.
 """
 
@@ -21,18 +21,18 @@ from postroad.embedded.spool_files import Kept
 
 
 class State(IntEnum):
-    """Where a turn stands."""
+    """Where an entry stands."""
 
     DELAYED = 1
     READY = 2
     LEASED = 3
-    ASIDE = 4
+    PARKED = 4
     """Held, or a dead letter: no runner asks for it."""
     ENDED = 5
 
 
 class Entry:
-    """A live turn. `due` is on the clock that never steps; `hold` asks for a turn that is being
+    """A live entry. `due` is on the clock that never steps; `hold` asks for an entry that is being
     worked on to be held next; `successor` is set when it was replaced; `fresh` is a new mail that
     is still in memory (fresh.py)."""
 
@@ -64,7 +64,7 @@ class Entry:
 
 
 def latest(entry: Entry) -> Entry | None:
-    """Return the turn that a mail is in now; None when it has ended."""
+    """Return the entry that a mail is in now; None when it has ended."""
     found: Entry | None = entry
     while found is not None and found.state is State.ENDED:
         found = found.successor
@@ -72,14 +72,14 @@ def latest(entry: Entry) -> Entry | None:
 
 
 class Index:
-    """All live turns: how many of each kind, and the walk in the order of their turns."""
+    """All live entries: how many of each kind, and the walk in the order of their entries."""
 
     def __init__(self, segments: Callable[[], Iterable[Segment]]) -> None:
         self._segments = segments
         self.live = self.held = self.dead = 0
 
     def add(self, entry: Entry) -> None:
-        """Add a live turn."""
+        """Add a live entry."""
         entry.segment.live[entry.mark] = entry
         self._count(entry, 1)
 
@@ -91,7 +91,7 @@ class Index:
         self._count(entry, -1)
 
     def mark_held(self, entry: Entry, hold: bool) -> None:
-        """Note that a turn that is being worked on counts as held, or no longer does."""
+        """Note that an entry that is being worked on counts as held, or no longer does."""
         self.held += hold - entry.hold
         entry.hold = hold
 
@@ -104,9 +104,9 @@ class Index:
             self.held += by if lane == HELD or entry.hold else 0
 
     def walk(self, *, dead: bool = False) -> Iterator[Entry]:
-        """Yield turns in the order of their enqueue ids. Takes what is there now, a word of memory
-        each: a turn that was replaced meanwhile is followed, one that ended is left out, a later
-        one is not seen."""
+        """Yield entries in the order of their enqueue ids. Takes what is there now, a word of
+        memory each: an entry that was replaced meanwhile is followed, one that ended is left out, a
+        later one is not seen."""
         runs = [
             sorted(segment.live.values(), key=_BY_ID)
             for segment in self._segments()
@@ -118,7 +118,7 @@ class Index:
                 yield found
 
     def ages(self, now_us: int) -> Mapping[str, Mapping[timedelta, int]]:
-        """Count live turns by destination domain and age since acceptance."""
+        """Count live entries by destination domain and age since acceptance."""
         found: dict[str, dict[timedelta, int]] = {}
         bounds = [limit // timedelta(microseconds=1) for limit in AGES]
         for segment in self._segments():

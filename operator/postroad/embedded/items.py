@@ -1,4 +1,4 @@
-"""One leased turn in a consumer's hands, and its one ending."""
+"""One leased entry in a consumer's hands, and its one ending."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from postroad.embedded.instants import instant
 from postroad.embedded.records import Kind, Waiting, cut
 from postroad.embedded.recovery import Work, as_dead_letter, comes_again, with_recipients
 from postroad.embedded.spool_files import CHUNK, HEADER_BYTES, Kept
-from postroad.errors import BlobMissing, TurnEnded
+from postroad.errors import BlobMissing, EntryEnded
 from postroad.telemetry import metrics
 
 KINDS = {
@@ -38,7 +38,7 @@ class _Stage(Enum):
 
 
 class SpoolItem:
-    """`Item` over a turn of this store. `gone` is called once, when it ended."""
+    """`Item` over an entry of this store. `gone` is called once, when it ended."""
 
     def __init__(
         self, engine: Engine, entry: Entry, waiting: Waiting, kept: Kept | None, label: str,
@@ -175,7 +175,7 @@ class SpoolItem:
 
     @property
     def _is_over(self) -> bool:
-        """Whether somebody else ended the turn meanwhile."""
+        """Whether somebody else ended the entry meanwhile."""
         return self._entry.state is State.ENDED
 
     # Endings
@@ -216,7 +216,7 @@ class SpoolItem:
             failures=self._failures,
             held=self._entry.hold,
         )
-        engine.put_in_place(self._entry, engine.new_turn(again))
+        engine.replace_entry(self._entry, engine.new_entry(again))
 
     async def reject(self, reason: str) -> None:
         await self._end("reject", partial(self._reject, cut(reason).decode()))
@@ -228,11 +228,11 @@ class SpoolItem:
         if letter is None:
             await self._finish()
         else:
-            await engine.settle(engine.put_in_place(self._entry, letter))
+            await engine.settle(engine.replace_entry(self._entry, letter))
 
     async def _end(self, name: str, work: Callable[[], Awaitable[None]]) -> None:
         """Make sure that exactly one ending succeeds; one that failed may be tried again. When
-        somebody else ended the turn meanwhile, there is nothing to do."""
+        somebody else ended the entry meanwhile, there is nothing to do."""
         self._check_open()
         self._stage = _Stage.ENDING
         try:
@@ -252,10 +252,10 @@ class SpoolItem:
     def _check_open(self) -> None:
         self._engine.check()
         if self._stage is not _Stage.OPEN:
-            raise TurnEnded
+            raise EntryEnded
 
     def give_back(self) -> None:
-        """End the lease of an item whose consumer went away: the same turn comes again."""
+        """End the lease of an item whose consumer went away: the same entry comes again."""
         if self._stage is not _Stage.OPEN or self._engine.failure is not None:
             return
         if not self._is_over:
@@ -263,13 +263,13 @@ class SpoolItem:
             if again is None:
                 leases.end(self._engine, self._entry, self._waiting)
             else:
-                self._engine.put_in_place(self._entry, again)
+                self._engine.replace_entry(self._entry, again)
         self._leave()
 
     def _work(self) -> Work:
-        """What recovery would know of this turn, had the process died now."""
+        """What recovery would know of this entry, had the process died now."""
         failures = {number: text for number, (_, text) in self._failures.items()}
         entry = self._entry
         finished = set(self._addresses) - set(self._left)
         lane, where = entry.segment.lane, entry.position
-        return Work(self._waiting.turn, lane, where, finished, failures, entry.hold)
+        return Work(self._waiting.entry_number, lane, where, finished, failures, entry.hold)

@@ -22,7 +22,7 @@ from postroad.embedded.segments import Header, Segment
 from postroad.errors import PostroadError, QueueClosed
 from postroad.ports.files import Files, Threads
 
-LINGER_SECONDS = 0.2
+FLUSH_DELAY_SECONDS = 0.2
 """How long records that nobody waits for stay in memory before they are written."""
 
 FIRST_BYTES = MIB
@@ -85,9 +85,9 @@ class LaneLog:
         self._waiters: list[tuple[int, asyncio.Future[None]]] = []
         self._then: deque[tuple[int, Callable[[], object]]] = deque()
         self._wanted = 0
-        self._flight: asyncio.Task[None] | None = None
-        self._linger: asyncio.TimerHandle | None = None
-        self._patience: asyncio.TimerHandle | None = None
+        self._flush: asyncio.Task[None] | None = None
+        self._flush_timer: asyncio.TimerHandle | None = None
+        self._sync_timer: asyncio.TimerHandle | None = None
         self._failure: PostroadError | None = None
         self._recent: dict[int, bytes] = {}
 
@@ -117,9 +117,9 @@ class LaneLog:
         segment.end += len(frame)
         segment.next_mark += is_envelope
         self.end = segment.end_position
-        if self._linger is None:
+        if self._flush_timer is None:
             loop = asyncio.get_running_loop()
-            self._linger = loop.call_later(LINGER_SECONDS, self._lingered)
+            self._flush_timer = loop.call_later(FLUSH_DELAY_SECONDS, self._flush_unasked)
         written = Written(segment, offset, len(payload), mark, self.end)
         if is_envelope:
             self._remember(written.position, payload)
@@ -157,12 +157,12 @@ class LaneLog:
         """Drop a payload that nobody will read again."""
         self._recent.pop(where, None)
 
-    async def commit(self, position: int, patience: float = 0.0) -> None:
+    async def commit(self, position: int, max_wait: float = 0.0) -> None:
         """Return when the lane is durable up to `position`. Raises: StoreFailed, StoreFull (the
-        store has stopped then). See `landing`."""
-        await self.landing(position, patience)
+        store has stopped then). See `durable_at`."""
+        await self.durable_at(position, max_wait)
 
-    def landing(self, position: int, patience: float = 0.0) -> asyncio.Future[None]:
+    def durable_at(self, position: int, max_wait: float = 0.0) -> asyncio.Future[None]:
         """Return what is done when the lane is durable up to `position`.
 
         `patience`, in seconds: how long to wait for somebody else's sync before asking for one; who
@@ -176,10 +176,10 @@ class LaneLog:
             waiter.set_result(None)
         else:
             self._waiters.append((position, waiter))
-            if patience <= 0:
+            if max_wait <= 0:
                 self._want(position)
-            elif self._patience is None:
-                self._patience = loop.call_later(patience, self._want_all)
+            elif self._sync_timer is None:
+                self._sync_timer = loop.call_later(max_wait, self._want_all)
         return waiter
 
     @property
@@ -196,23 +196,23 @@ class LaneLog:
 
     def _want(self, position: int) -> None:
         self._wanted = max(self._wanted, position)
-        if self._flight is None and self._wanted > self.durable and self._failure is None:
-            self._take_off(sync=True)
+        if self._flush is None and self._wanted > self.durable and self._failure is None:
+            self._start_flush(sync=True)
 
     def _want_all(self) -> None:
-        self._patience = None
+        self._sync_timer = None
         if self._waiters:
             self._want(max(position for position, _ in self._waiters))
 
-    def _lingered(self) -> None:
-        self._linger = None
-        if self._flight is None and self._batches and self._failure is None:
-            self._take_off(sync=False)
+    def _flush_unasked(self) -> None:
+        self._flush_timer = None
+        if self._flush is None and self._batches and self._failure is None:
+            self._start_flush(sync=False)
 
-    def _take_off(self, *, sync: bool) -> None:
-        self._flight = asyncio.get_running_loop().create_task(self._fly(sync))
+    def _start_flush(self, *, sync: bool) -> None:
+        self._flush = asyncio.get_running_loop().create_task(self._run_flush(sync))
 
-    async def _fly(self, sync: bool) -> None:
+    async def _run_flush(self, sync: bool) -> None:
         self._in_flight, self._batches = self._batches, []
         if self._in_flight:
             self._last = self._in_flight[-1].segment
@@ -223,16 +223,16 @@ class LaneLog:
             self._stop(error)
             return
         finally:
-            self._flight = None
+            self._flush = None
         for batch in self._in_flight:
             batch.segment.written = batch.offset + sum(map(len, batch.parts))
         self._in_flight = []
         if sync:
-            self._landed(target)
+            self._note_durable(target)
         if self._wanted > self.durable:
-            self._take_off(sync=True)
+            self._start_flush(sync=True)
 
-    def _landed(self, durable: int) -> None:
+    def _note_durable(self, durable: int) -> None:
         self.durable = durable
         waiters, self._waiters = self._waiters, []
         for position, waiter in waiters:
@@ -251,7 +251,7 @@ class LaneLog:
                 waiter.set_exception(error)
         self._waiters.clear()
         self._then.clear()
-        for timer in (self._linger, self._patience):
+        for timer in (self._flush_timer, self._sync_timer):
             if timer is not None:
                 timer.cancel()
 
@@ -272,8 +272,8 @@ class LaneLog:
         """Release the files. Writes nothing: to stop is to crash. Waits for the flight under way,
         whose descriptors must not become somebody else's."""
         self.fail(QueueClosed())
-        if self._flight is not None:
-            await asyncio.wait({self._flight})
+        if self._flush is not None:
+            await asyncio.wait({self._flush})
         for segment in self.segments:
             if segment.file is not None:
                 segment.file.close()

@@ -126,7 +126,7 @@ class Options:
     largest_envelope: int = 4 * MIB
     """Bytes of one ENVELOPE; it must fit into a segment."""
 
-    carry_below: float = 0.25
+    compact_below: float = 0.25
     """A lane whose live share is less has its oldest live mail written again at its end."""
 
     def lane_for(self, delay: timedelta) -> Lane:

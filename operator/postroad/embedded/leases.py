@@ -1,4 +1,4 @@
-"""A turn in a consumer's hands, from its START to its end.
+"""An entry in a consumer's hands, from its START to its end.
 
 The order of the lines in here is the argument of FORMAT.md 8 for R1 and R3: what is durable before
 a record refers to it, which record is waited for and which is not, and behind which one a slot is
@@ -25,18 +25,20 @@ log = logger("embedded")
 
 
 async def lease(engine: Engine) -> tuple[Entry, Waiting, Kept | None]:
-    """Wait for the next turn that is due, and start it (LQ-11, step 1 and 2). The last is the
+    """Wait for the next entry that is due, and start it (LQ-11, step 1 and 2). The last is the
     content with its shape, where that is still in memory.
     Raises: QueueClosed, StoreFailed, StoreDamaged."""
     await engine.deliverable.wait()
     while True:
         engine.check()
-        entry = engine.runners.take(engine.elapsed())
+        entry = engine.ready_queues.take(engine.elapsed())
         if entry is None:
-            await engine.waking.wait(engine.runners.next_due())
+            await engine.wakeups.wait(engine.ready_queues.next_due())
             continue
         entry.state = State.LEASED
-        if (fresh := engine.fresh.take(entry)) is not None:  # durable, or it would not be here
+        if (
+            fresh := engine.content_cache.take(entry)
+        ) is not None:  # durable, or it would not be here
             start(engine, entry, fresh[0])
             return entry, *fresh
         try:
@@ -44,11 +46,11 @@ async def lease(engine: Engine) -> tuple[Entry, Waiting, Kept | None]:
             waiting = await engine.reader.read(entry)
         except asyncio.CancelledError:
             if entry.state is State.LEASED:
-                engine.runners.give_back(entry)
-                engine.waking.wake_one()
+                engine.ready_queues.give_back(entry)
+                engine.wakeups.wake_one()
             raise
         except Unreadable as error:
-            _put_aside(entry, error)
+            _park(entry, error)
             continue
         except PostroadError as error:
             engine.stop(error)
@@ -58,19 +60,19 @@ async def lease(engine: Engine) -> tuple[Entry, Waiting, Kept | None]:
             return entry, waiting, None
 
 
-def _put_aside(entry: Entry, error: Unreadable) -> None:
+def _park(entry: Entry, error: Unreadable) -> None:
     """Attempt a mail no more whose record cannot be read. It stays in the queue, and others go on:
     a store that stopped here would forget what those on the wire have come to."""
     if entry.state is State.LEASED:
-        entry.state = State.ASIDE
+        entry.state = State.PARKED
     log.error("a mail cannot be attempted", error=error.explain())
 
 
 def start(engine: Engine, entry: Entry, waiting: Waiting) -> None:
-    """Append the START of a turn, whose ENVELOPE is durable (R1).
+    """Append the START of an entry, whose ENVELOPE is durable (R1).
     Raises: QueueClosed, StoreFailed."""
     lane = entry.segment.lane
-    record = Start(waiting.mail_id, waiting.turn, lane, entry.position)
+    record = Start(waiting.mail_id, waiting.entry_number, lane, entry.position)
     entry.start = engine.append(NEW, record).position
     entry.segment.garbage.add(entry.mark)
     engine.working[entry] = None
@@ -81,19 +83,19 @@ async def deliver(
 ) -> None:
     """Record what became of recipients. Durable when it returns, unless they were deferred.
     Raises: QueueClosed, StoreFailed, StoreFull."""
-    delivery = Delivery(waiting.mail_id, waiting.turn, kind, numbers, text)
+    delivery = Delivery(waiting.mail_id, waiting.entry_number, kind, numbers, text)
     written = engine.append(NEW, delivery)
     if kind is not Kind.DEFERRED:
         await _commit_delivery(engine, written.end)
 
 
 async def finish(engine: Engine, entry: Entry, waiting: Waiting, left: tuple[int, ...]) -> None:
-    """End a turn whose last recipients were delivered. With nobody left to record, no sync is
+    """End an entry whose last recipients were delivered. With nobody left to record, no sync is
     waited for: the DELIVERYs say the same as the FINISH (LQ-28).
     Raises: QueueClosed, StoreFailed, StoreFull."""
     if not left:
         return end(engine, entry, waiting)
-    record = Delivery(waiting.mail_id, waiting.turn, Kind.DELIVERED, left, "")
+    record = Delivery(waiting.mail_id, waiting.entry_number, Kind.DELIVERED, left, "")
     written = engine.append(NEW, record)
     end(engine, entry, waiting)
     await _commit_delivery(engine, written.end)
@@ -108,17 +110,17 @@ async def _commit_delivery(engine: Engine, where: int) -> None:
 
 
 def end(engine: Engine, entry: Entry, waiting: Waiting) -> None:
-    """End a turn whose recipients all have DELIVERYs. Not durable. The slot waits for the FINISH:
+    """End an entry whose recipients all have DELIVERYs. Not durable. The slot waits for the FINISH:
     without it, recovery makes a dead letter of a mail that failed for somebody.
     Raises: QueueClosed, StoreFailed."""
     written = _append_finish(engine, entry, waiting, Finished.DONE)
-    engine.take_out(entry)
+    engine.remove_entry(entry)
     _release_behind(engine, written.end, entry.slot)
 
 
 def _append_finish(engine: Engine, entry: Entry, waiting: Waiting, kind: Finished) -> Written:
     lane, position = entry.segment.lane, entry.position
-    return engine.append(NEW, Finish(waiting.mail_id, waiting.turn, lane, position, kind))
+    return engine.append(NEW, Finish(waiting.mail_id, waiting.entry_number, lane, position, kind))
 
 
 def _release_behind(engine: Engine, where: int, slot: int) -> None:
@@ -127,7 +129,7 @@ def _release_behind(engine: Engine, where: int, slot: int) -> None:
 
 
 def remove(engine: Engine, entry: Entry, waiting: Waiting) -> Written:
-    """Append the end of a mail that somebody removed, and drop its turn. Its ENVELOPE must be
+    """Append the end of a mail that somebody removed, and drop its entry. Its ENVELOPE must be
     durable (R1). Not durable; the slot stays with whoever is working on the mail.
     Raises: QueueClosed, StoreFailed."""
     written = _append_finish(engine, entry, waiting, Finished.REMOVED)
@@ -135,7 +137,7 @@ def remove(engine: Engine, entry: Entry, waiting: Waiting) -> Written:
         engine.orphans[entry] = written.end
     else:
         _release_behind(engine, written.end, entry.slot)
-    engine.take_out(entry)
+    engine.remove_entry(entry)
     return written
 
 
@@ -145,8 +147,8 @@ def let_go(engine: Engine, entry: Entry) -> None:
         _release_behind(engine, where, entry.slot)
 
 
-def keep_back(engine: Engine, entry: Entry, waiting: Waiting, hold: bool) -> Written:
-    """Ask for a turn that is being worked on to be held, or not, when it comes back.
+def set_held(engine: Engine, entry: Entry, waiting: Waiting, hold: bool) -> Written:
+    """Ask for an entry that is being worked on to be held, or not, when it comes back.
     Raises: QueueClosed, StoreFailed."""
     engine.index.mark_held(entry, hold)
-    return engine.append(NEW, Hold(waiting.mail_id, waiting.turn, hold))
+    return engine.append(NEW, Hold(waiting.mail_id, waiting.entry_number, hold))

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from postroad.embedded.free_space import Headroom
+from postroad.embedded.free_space import FreeSpace
 from postroad.embedded.layout import Options
 from postroad.errors import InvalidMail, MailTooLarge, StoreFailed, StoreFull
-from postroad.ports.files import Room
+from postroad.ports.files import DiskSpace
 
 
 class Limits:
     """How large a mail may be, and how much must stay free."""
 
-    def __init__(self, options: Options, headroom: Headroom) -> None:
-        self._options, self._headroom = options, headroom
+    def __init__(self, options: Options, free_space: FreeSpace) -> None:
+        self._options, self._free_space = options, free_space
 
     def check(self, envelope: bytes, size: int) -> None:
         """Check a mail by its envelope as it will be written, and the size of what is known of its
@@ -30,19 +30,19 @@ class Limits:
 
     def check_room(self, size: int) -> None:
         """Check that enough stays free when `size` more octets are written. Raises: StoreFull."""
-        self._compare(self._headroom.after(size))
+        self._compare(self._free_space.after(size))
 
     def has_room(self, size: int) -> bool:
         """Whether `check_room` would pass now. Nothing is counted as used."""
         try:
-            self._compare(self._headroom.if_stored(size))
+            self._compare(self._free_space.if_stored(size))
         except StoreFull:
             return False
         except StoreFailed:
             pass  # what fails is for the mail itself to meet
         return True
 
-    def _compare(self, room: Room) -> None:
+    def _compare(self, room: DiskSpace) -> None:
         options = self._options
         if room.bytes < options.least_free_bytes:
             raise StoreFull(f"less than {options.least_free_bytes} octets would be free")

@@ -34,16 +34,16 @@ PAGE = 4096
 """Bytes that a failing disk may refuse alone."""
 
 NEVER = -1
-"""Before every turn."""
+"""Before every entry."""
 
 SPOOL_FILE = "mail-"
 """What the name of a spool file in `quarantine/` begins with; its slot follows."""
 
 
 @dataclass(slots=True)
-class Memory:
+class MailHistory:
     """What the log says of one mail. `is_marked` and `started` tell together whether its last
-    ENVELOPE was garbage without being worked on; `hold` is the last HOLD and its turn."""
+    ENVELOPE was garbage without being worked on; `hold` is the last HOLD and its entry."""
 
     last: Waiting | None = None
     is_marked: bool = False
@@ -55,8 +55,8 @@ class Memory:
     @property
     def since(self) -> list[Delivery]:
         """The deliveries that the last ENVELOPE does not know of yet."""
-        first = NEVER if self.last is None else self.last.turn
-        return [each for each in self.deliveries if each.turn >= first]
+        first = NEVER if self.last is None else self.last.entry_number
+        return [each for each in self.deliveries if each.entry_number >= first]
 
     @property
     def finished(self) -> set[int]:
@@ -69,8 +69,10 @@ class Memory:
 
     @property
     def held(self) -> bool:
-        turn, held = self.hold
-        return held if self.last is None or turn >= self.last.turn else self.last.held
+        entry_number, held = self.hold
+        return (
+            held if self.last is None or entry_number >= self.last.entry_number else self.last.held
+        )
 
     @property
     def is_over(self) -> bool:
@@ -85,24 +87,24 @@ class Memory:
     def seems_over(self) -> bool:
         """Whether the mail has ended unless a record is missing: the mark of its last ENVELOPE was
         written, and nobody had begun to work on it."""
-        return self.last is not None and self.is_marked and self.started < self.last.turn
+        return self.last is not None and self.is_marked and self.started < self.last.entry_number
 
 
 @dataclass(slots=True)
-class OldLog:
+class SalvagedLog:
     """What is remembered, by mail. `moved` are the slots whose files were put aside before;
     `unreadable_parts` are pages and files that the disk did not give."""
 
-    memories: dict[bytes, Memory] = field(default_factory=dict)
+    memories: dict[bytes, MailHistory] = field(default_factory=dict)
     moved: set[int] = field(default_factory=set)
     unreadable_records: int = 0
     unreadable_parts: int = 0
 
 
-def read_old_log(files: Files, directories: Iterable[PurePath]) -> OldLog:
+def salvage_log(files: Files, directories: Iterable[PurePath]) -> SalvagedLog:
     """Read the logs that were put aside in these directories, oldest first. Blocking.
     Raises: StoreFailed when a directory cannot be listed."""
-    old = OldLog()
+    old = SalvagedLog()
     for directory in directories:
         for name in sorted(files.names(directory)):
             if segment_of(name) is not None:
@@ -112,7 +114,7 @@ def read_old_log(files: Files, directories: Iterable[PurePath]) -> OldLog:
     return old
 
 
-def _read_segment(files: Files, path: PurePath, old: OldLog) -> None:
+def _read_segment(files: Files, path: PurePath, old: SalvagedLog) -> None:
     data = _contents_of(files, path, old)
     header = segments.read_header(data[: segments.HEADER_BLOCK])
     if header is None:
@@ -127,7 +129,7 @@ def _read_segment(files: Files, path: PurePath, old: OldLog) -> None:
             _keep_back(old.memories, frame)
 
 
-def _contents_of(files: Files, path: PurePath, old: OldLog) -> bytes:
+def _contents_of(files: Files, path: PurePath, old: SalvagedLog) -> bytes:
     """Return a file's bytes, with zeros for those that the disk does not give."""
     try:
         file = files.open(path)
@@ -143,7 +145,7 @@ def _contents_of(files: Files, path: PurePath, old: OldLog) -> bytes:
         file.close()
 
 
-def _pieces(file: File, offset: int, length: int, old: OldLog) -> Iterator[bytes]:
+def _pieces(file: File, offset: int, length: int, old: SalvagedLog) -> Iterator[bytes]:
     """Yield bytes in pieces as large as can be read: what fails is halved, down to a page."""
     try:
         yield file.pread(offset, length)
@@ -157,32 +159,32 @@ def _pieces(file: File, offset: int, length: int, old: OldLog) -> Iterator[bytes
         yield from _pieces(file, offset + half, length - half, old)
 
 
-def _keep_back(memories: dict[bytes, Memory], frame: Frame) -> None:
+def _keep_back(memories: dict[bytes, MailHistory], frame: Frame) -> None:
     """Let a mail be held whose ENVELOPE cannot be read, if its fixed part still says that it was
     held or a dead letter: people shall decide again."""
     if frame.type == ENVELOPE and len(frame.payload) >= ENVELOPE_BYTES:
         head = read_head(frame.payload)
         if head.held or head.dead:
-            memories.setdefault(head.mail_id, Memory()).hold = (head.turn, True)
+            memories.setdefault(head.mail_id, MailHistory()).hold = (head.entry_number, True)
 
 
-def _learn(memories: dict[bytes, Memory], frame: Frame, *, is_marked: bool) -> None:
+def _learn(memories: dict[bytes, MailHistory], frame: Frame, *, is_marked: bool) -> None:
     """Take in one record. Raises: Unreadable."""
     record = decode(frame.type, frame.payload)
     if record is None:
         return
-    memory = memories.setdefault(record.mail_id, Memory())
+    memory = memories.setdefault(record.mail_id, MailHistory())
     match record:
         case Waiting():
-            if memory.last is None or record.turn >= memory.last.turn:
+            if memory.last is None or record.entry_number >= memory.last.entry_number:
                 memory.last, memory.is_marked = record, is_marked
         case Start():
-            memory.started = max(memory.started, record.turn)
+            memory.started = max(memory.started, record.entry_number)
         case Delivery() if record.kind is not Kind.DEFERRED:
             memory.deliveries.append(record)
         case Finish():
             memory.has_ended = True
-        case Hold() if record.turn >= memory.hold[0]:
-            memory.hold = (record.turn, record.held)
+        case Hold() if record.entry_number >= memory.hold[0]:
+            memory.hold = (record.entry_number, record.held)
         case _:
             pass

@@ -17,12 +17,12 @@ from uuid import UUID
 from postroad.domain.mail import Mail
 from postroad.domain.selection import Selector
 from postroad.embedded.client import RemoteQueue
-from postroad.embedded.connection import NobodyServes
+from postroad.embedded.connection import NoOwner
 from postroad.embedded.engine import Engine
 from postroad.embedded.layout import Layout
-from postroad.embedded.maintenance import Keeper
+from postroad.embedded.maintenance import Maintenance
 from postroad.embedded.owner import OwnedQueue
-from postroad.embedded.receiver import Filler
+from postroad.embedded.receiver import SpoolReceiver
 from postroad.embedded.server import Server
 from postroad.errors import QueueClosed, StoreUnavailable
 from postroad.ports.clock import Clock
@@ -61,7 +61,7 @@ class _Owner:
 Role = _Owner | RemoteQueue
 
 
-class SpoolQueue:
+class EmbeddedQueue:
     """`MailQueue` over a store. `open_engine` recovers the store, once the lock is held.
 
     `filler`: this process inherited the lock from the owner and stores mails itself. It never
@@ -70,7 +70,8 @@ class SpoolQueue:
 
     def __init__(
         self, name: str, files: Files, layout: Layout, clock: Clock,
-        open_engine: Callable[[], Awaitable[tuple[Engine, Keeper]]], filler: Filler | None = None,
+        open_engine: Callable[[], Awaitable[tuple[Engine, Maintenance]]],
+        filler: SpoolReceiver | None = None,
     ) -> None:  # fmt: skip
         self._name, self._files, self._layout, self._clock = name, files, layout, clock
         self._open_engine, self._filler = open_engine, filler
@@ -82,7 +83,7 @@ class SpoolQueue:
     def name(self) -> str:
         return self._name
 
-    async def open(self) -> SpoolQueue:
+    async def open(self) -> EmbeddedQueue:
         """Take up a role. Raises: StoreDamaged, StoreFailed, StoreUnavailable."""
         await self._queue()
         return self
@@ -119,22 +120,22 @@ class SpoolQueue:
                 if self._clock.elapsed() > until:
                     raise StoreUnavailable(
                         f"the lock on {self._name} is held: {error}",
-                        hint=LEFT_BEHIND if isinstance(error, NobodyServes) else error.hint,
+                        hint=LEFT_BEHIND if isinstance(error, NoOwner) else error.hint,
                     ) from error
             await self._clock.sleep(PAUSE)
 
     async def _own(self, lock: Lock) -> _Owner:
         try:
-            engine, keeper = await self._open_engine()
+            engine, maintenance = await self._open_engine()
         except BaseException:
             lock.release()
             raise
-        queue = OwnedQueue(self._name, engine, keeper)
+        queue = OwnedQueue(self._name, engine, maintenance)
         server = Server(queue)
         owner = _Owner(queue, server, lock)
         try:
             # Damage that is found at once is told at once; a long recovery goes on beside us.
-            await asyncio.wait({keeper.recovering}, timeout=SOON.total_seconds())
+            await asyncio.wait({maintenance.recovering}, timeout=SOON.total_seconds())
             engine.check()
             await server.listen(Path(self._layout.socket))
         except BaseException:

@@ -20,19 +20,19 @@ from postroad.embedded.segments import Segment, sequence_of
 from postroad.errors import QueueClosed
 from postroad.ports.files import File
 
-CARRIED_AT_ONCE = 2000
-"""Turns written again in one round, so that upkeep never holds up deliveries."""
+COMPACTED_AT_ONCE = 2000
+"""Entries written again in one round, so that maintenance never holds up deliveries."""
 
 
 @dataclass(frozen=True, slots=True)
-class Moment:
+class CheckpointState:
     """The state of the store at one instant: what a checkpoint will say, and what it rests on."""
 
     checkpoint: Checkpoint
     marks: dict[Segment, list[int]]
 
 
-class Keeper:
+class Maintenance:
     """Keeps one store: a checkpoint now and then, and what may happen only behind it."""
 
     def __init__(
@@ -64,7 +64,7 @@ class Keeper:
             self._engine.stop(error)
 
     async def round(self) -> None:
-        """One round of upkeep. Raises: what stopped the store."""
+        """One round of maintenance. Raises: what stopped the store."""
         await self._to_its_end(self._round())
 
     async def checkpoint(self) -> None:
@@ -83,7 +83,7 @@ class Keeper:
 
     async def _round(self) -> None:
         await self._checkpoint()
-        await self._carry()
+        await self._compact()
         await self._engine.slots.shrink()
 
     async def _checkpoint(self) -> None:
@@ -97,7 +97,7 @@ class Keeper:
             self._last = moment.checkpoint
             await self._remove_garbage(moment.checkpoint)
 
-    def _moment(self) -> Moment | None:
+    def _moment(self) -> CheckpointState | None:
         """Note everything at one instant (FORMAT.md 7, step 1); None when nothing changed."""
         engine = self._engine
         end = engine.lane(NEW).end
@@ -117,7 +117,7 @@ class Keeper:
             if segment.garbage and segment.sequence >= lanes[segment.lane].first_sequence:
                 marks[segment] = sorted(segment.garbage)
             segment.garbage = set()
-        return Moment(checkpoint, marks)
+        return CheckpointState(checkpoint, marks)
 
     def _is_unchanged(self, checkpoint: Checkpoint) -> bool:
         last = self._last
@@ -127,7 +127,7 @@ class Keeper:
             checkpoint.end,
         )
 
-    def _write(self, moment: Moment) -> None:
+    def _write(self, moment: CheckpointState) -> None:
         """Marks, then the checkpoint that vouches for what they rest on. In a thread."""
         for segment, numbers in moment.marks.items():
             segment.write_marks(numbers)
@@ -152,26 +152,26 @@ class Keeper:
             engine.files.unlink(engine.layout.segment(segment.lane, segment.sequence))
         engine.files.sync_directory(engine.layout.log)
 
-    async def _carry(self) -> None:
-        """Write the last live turns of old segments again at the end of their lanes, where these
-        keep much garbage behind them: the same turns, under the same enqueue ids."""
+    async def _compact(self) -> None:
+        """Write the last live entries of old segments again at the end of their lanes, where these
+        keep much garbage behind them: the same entries, under the same enqueue ids."""
         for lane in list(self._engine.lanes.values()):
-            oldest = self._worth_carrying(lane)
+            oldest = self._should_compact(lane)
             if oldest is not None:
-                await self._carry_forward(oldest)
+                await self._rewrite_oldest(oldest)
 
-    def _worth_carrying(self, lane: LaneLog) -> Segment | None:
+    def _should_compact(self, lane: LaneLog) -> Segment | None:
         if len(lane.segments) < 3:
             return None
         oldest, total = lane.segments[0], sum(each.next_mark for each in lane.segments)
         live = sum(len(each.live) for each in lane.segments)
-        share = self._engine.options.carry_below
+        share = self._engine.options.compact_below
         is_sparse = len(oldest.live) <= share * max(1, oldest.next_mark)
         return oldest if oldest.live and is_sparse and live <= 0.5 * total else None
 
-    async def _carry_forward(self, segment: Segment) -> None:
+    async def _rewrite_oldest(self, segment: Segment) -> None:
         idle = [each for each in segment.live.values() if each.state is not State.LEASED]
-        for entry in idle[:CARRIED_AT_ONCE]:
+        for entry in idle[:COMPACTED_AT_ONCE]:
             await self._rewrite(entry)
 
     async def _rewrite(self, entry: Entry) -> None:
@@ -181,8 +181,8 @@ class Keeper:
             waiting = await engine.reader.read(entry)
         except Unreadable:
             return  # it stays where it is, and says so when it is looked at
-        if entry.state in (State.DELAYED, State.READY, State.ASIDE):
-            engine.put_in_place(entry, waiting)
+        if entry.state in (State.DELAYED, State.READY, State.PARKED):
+            engine.replace_entry(entry, waiting)
 
     async def close(self) -> None:
         """Stop; take no last checkpoint. Waits for the thread of one that has begun, whose
@@ -198,8 +198,8 @@ class Keeper:
 
 
 def _first_needed(lane: LaneLog, scan_from: int | None) -> int:
-    """Return the number of the first segment that must stay: the first with a live turn, or with
-    the start of the working suffix, or that may hold a turn which the index does not know yet, as
+    """Return the number of the first segment that must stay: the first with a live entry, or with
+    the start of the working suffix, or that may hold an entry which the index does not know yet, as
     it is not durable, or the one that this process appends to; when there is none, the one that
     comes next, as no number is used twice."""
     for segment in lane.segments:

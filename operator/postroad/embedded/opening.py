@@ -1,6 +1,6 @@
 """Opening a store, and the recovery that every opening is. FORMAT.md 3 and 9.
 
-`open_store` returns as soon as mail can be received; `recover` goes on beside it: first the turns
+`open_store` returns as soon as mail can be received; `recover` goes on beside it: first the entries
 that were being worked on, then deliveries begin, then the index fills from the oldest mail on.
 """
 
@@ -21,7 +21,7 @@ from postroad.embedded.envelopes import Unreadable
 from postroad.embedded.frames import Frame
 from postroad.embedded.index import Entry, State
 from postroad.embedded.layout import DEAD, FORMAT, HELD, NEW, Lane, Layout, Options
-from postroad.embedded.maintenance import Keeper
+from postroad.embedded.maintenance import Maintenance
 from postroad.embedded.records import (
     ENVELOPE,
     Finish,
@@ -141,7 +141,7 @@ def find_store(files: Files, layout: Layout) -> Found:
         raise StoreDamaged(f"{error.filename or error} is missing") from error
 
 
-async def open_store(engine: Engine) -> Keeper:
+async def open_store(engine: Engine) -> Maintenance:
     """Open a store for receiving, and begin to recover it. Raises: StoreDamaged, StoreFailed."""
     found = await engine.log_threads.run(find_store, engine.files, engine.layout)
     for lane, segments in found.lanes.items():
@@ -151,7 +151,9 @@ async def open_store(engine: Engine) -> Keeper:
         engine.files, engine.layout, engine.options, engine.mail_threads, engine.contents,
         found.first_directory,
     )  # fmt: skip
-    return Keeper(engine, found.checkpoint_file, found.checkpoint, partial(recover, engine, found))
+    return Maintenance(
+        engine, found.checkpoint_file, found.checkpoint, partial(recover, engine, found)
+    )
 
 
 async def recover(engine: Engine, found: Found) -> None:
@@ -192,7 +194,7 @@ async def _frames(engine: Engine, segment: Segment, offset: int) -> AsyncIterato
 
 
 async def _resume_work(engine: Engine, found: Found, replay: Replay) -> set[int]:
-    """Give every turn that was being worked on its place in the queue again (LQ-23). Returns the
+    """Give every entry that was being worked on its place in the queue again (LQ-23). Returns the
     slots of those that go on."""
     last: dict[Lane, int] = {}
     used: set[int] = set()
@@ -200,7 +202,9 @@ async def _resume_work(engine: Engine, found: Found, replay: Replay) -> set[int]
         waiting = await _read_envelope(engine, found, work.lane, work.position)
         again = recovery.comes_again(waiting, work)
         if again is None:
-            finish = Finish(waiting.mail_id, work.turn, work.lane, work.position, Finished.DONE)
+            finish = Finish(
+                waiting.mail_id, work.entry_number, work.lane, work.position, Finished.DONE
+            )
             last[NEW] = engine.append(NEW, finish).end
             continue
         written = engine.write(again)
@@ -220,13 +224,13 @@ async def _read_envelope(engine: Engine, found: Found, lane: Lane, where: int) -
             frames, _ = await engine.log_threads.run(recovery.read_frames, segment, offset, 4096)
             if frames and frames[0].type == ENVELOPE:
                 return waiting_at(segment, offset, frames[0].payload)
-    raise StoreDamaged(f"the log has no envelope at {place(lane, where)}, where a turn began")
+    raise StoreDamaged(f"the log has no envelope at {place(lane, where)}, where an entry began")
 
 
 async def _index_lane(
     engine: Engine, segments: list[Segment], replay: Replay, used: set[int]
 ) -> None:
-    """Make the live turns of one lane known, oldest first, and their slots. Raises:
+    """Make the live entries of one lane known, oldest first, and their slots. Raises:
     StoreDamaged."""
     for segment in segments:
         marks = await engine.log_threads.run(segment.marks)
@@ -250,7 +254,7 @@ def _index(engine: Engine, segment: Segment, frame: Frame) -> int:
     head = read_head(frame.payload)
     entry = Entry(
         segment, frame.offset, len(frame.payload), frame.mark, head.enqueue_id, head.slot,
-        head.accepted_us, domains_in(frame.payload, head), engine.due(head.due_us), State.ASIDE,
+        head.accepted_us, domains_in(frame.payload, head), engine.due(head.due_us), State.PARKED,
     )  # fmt: skip
     engine.index.add(entry)
     if segment.lane not in (HELD, DEAD):

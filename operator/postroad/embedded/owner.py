@@ -15,7 +15,7 @@ from postroad.embedded.engine import Engine
 from postroad.embedded.enqueue import accept_stored, receive
 from postroad.embedded.items import SpoolItem
 from postroad.embedded.limits import reason_of
-from postroad.embedded.maintenance import Keeper
+from postroad.embedded.maintenance import Maintenance
 from postroad.errors import PostroadError
 from postroad.ports.mail_queue import NO_DELAY, MailView, Sizes
 from postroad.telemetry import metrics
@@ -59,8 +59,8 @@ class Consumer:
 class OwnedQueue:
     """The port over an engine. `name` is what the queue is called in metrics and to people."""
 
-    def __init__(self, name: str, engine: Engine, keeper: Keeper) -> None:
-        self._name, self.engine, self.keeper = name, engine, keeper
+    def __init__(self, name: str, engine: Engine, maintenance: Maintenance) -> None:
+        self._name, self.engine, self.maintenance = name, engine, maintenance
         self._enqueued = metrics.ENQUEUED.labels(name)
         self._enqueue_seconds = metrics.ENQUEUE_SECONDS.labels(name)
         self._ages: tuple[timedelta, Mapping[str, Mapping[timedelta, int]]] | None = None
@@ -136,9 +136,9 @@ class OwnedQueue:
         engine = self.engine
         await engine.indexed.wait()
         engine.check()
-        engine.runners.promote(engine.elapsed())
+        engine.ready_queues.promote(engine.elapsed())
         index = engine.index
-        return Sizes(index.live, engine.runners.delayed, index.held, index.dead)
+        return Sizes(index.live, engine.ready_queues.delayed, index.held, index.dead)
 
     async def ages(self) -> Mapping[str, Mapping[timedelta, int]]:
         engine = self.engine
@@ -164,8 +164,8 @@ class OwnedQueue:
 
     async def maintain(self) -> None:
         await self.engine.indexed.wait()
-        await self.keeper.round()
+        await self.maintenance.round()
 
     async def close(self) -> None:
         await self.engine.close()  # first: the keeper's file may be in a thread's hands
-        await self.keeper.close()
+        await self.maintenance.close()

@@ -1,7 +1,7 @@
-"""Whose turn it is: one runner for new mail, one for each retry lane, asked in fair alternation.
+"""Whose entry it is: one runner for new mail, one for each retry lane, asked in fair alternation.
 
 Pure but for its own memory; the clock is passed in. Nothing polls: `next_due` says when to ask
-again. A turn that ends while it waits here stays in place and is skipped when its time comes.
+again. An entry that ends while it waits here stays in place and is skipped when its time comes.
 Source: LQ-9, LQ-10, LQ-34 (incoming, active, deferred), LQ-35; SP-19.
 """
 
@@ -15,8 +15,8 @@ from postroad.embedded.index import Entry, State
 from postroad.embedded.layout import NEW, Lane
 
 
-class Runner:
-    """The turns of one lane: those that are due, in order, and those that are not yet."""
+class ReadyQueue:
+    """The entries of one lane: those that are due, in order, and those that are not yet."""
 
     def __init__(self) -> None:
         self._ready: deque[Entry] = deque()
@@ -24,7 +24,7 @@ class Runner:
         self._order = count()
 
     def add(self, entry: Entry, now: float) -> None:
-        """Take in a turn, by its due time."""
+        """Take in an entry, by its due time."""
         if entry.due <= now:
             entry.state = State.READY
             self._ready.append(entry)
@@ -46,7 +46,7 @@ class Runner:
         return promoted
 
     def take(self) -> Entry | None:
-        """Return the next turn that is due, and drop it from here."""
+        """Return the next entry that is due, and drop it from here."""
         while self._ready:
             entry = self._ready.popleft()
             if entry.state is State.READY:
@@ -54,41 +54,42 @@ class Runner:
         return None
 
     def give_back(self, entry: Entry) -> None:
-        """Put a turn that was taken back to the front."""
+        """Put an entry that was taken back to the front."""
         entry.state = State.READY
         self._ready.appendleft(entry)
 
     @property
     def next_due(self) -> float | None:
-        """When the next delayed turn becomes due."""
+        """When the next delayed entry becomes due."""
         return self._delayed[0][0] if self._delayed else None
 
 
-class Runners:
-    """All runners. `delayed` counts the turns that are not due yet."""
+class ReadyQueues:
+    """All runners. `delayed` counts the entries that are not due yet."""
 
     def __init__(self) -> None:
-        self._new = Runner()
-        self._lanes: dict[Lane, Runner] = {}
+        self._new = ReadyQueue()
+        self._lanes: dict[Lane, ReadyQueue] = {}
         self._round: deque[Lane] = deque()
         self._new_is_next = True
         self.delayed = 0
 
     def add(self, entry: Entry, now: float) -> None:
-        """Take in a turn that no consumer has."""
+        """Take in an entry that no consumer has."""
         self._runner(entry.segment.lane).add(entry, now)
         self.delayed += entry.state is State.DELAYED
 
-    def _runner(self, lane: Lane) -> Runner:
+    def _runner(self, lane: Lane) -> ReadyQueue:
         if lane == NEW:
             return self._new
         if lane not in self._lanes:
-            self._lanes[lane] = Runner()
+            self._lanes[lane] = ReadyQueue()
             self._round.append(lane)
         return self._lanes[lane]
 
     def withdraw(self, entry: Entry) -> None:
-        """Forget a turn that ends or is set aside while it waits. Call before its state changes."""
+        """Forget an entry that ends or is set aside while it waits. Call before its state
+        changes."""
         self.delayed -= entry.state is State.DELAYED
 
     def promote(self, now: float) -> None:
@@ -97,7 +98,7 @@ class Runners:
             self.delayed -= runner.promote(now)
 
     def take(self, now: float) -> Entry | None:
-        """Return the next turn that is due: new mail and the retry lanes alternate, and the retry
+        """Return the next entry that is due: new mail and the retry lanes alternate, and the retry
         lanes among themselves, as long as both have something (LQ-35)."""
         self.promote(now)
         first, second = self._take_new, self._take_retried
@@ -120,10 +121,10 @@ class Runners:
         return None
 
     def give_back(self, entry: Entry) -> None:
-        """Put back a turn that `take` returned and nobody wants after all."""
+        """Put back an entry that `take` returned and nobody wants after all."""
         self._runner(entry.segment.lane).give_back(entry)
 
     def next_due(self) -> float | None:
-        """Return when the next delayed turn becomes due; None when there is none."""
+        """Return when the next delayed entry becomes due; None when there is none."""
         times = [runner.next_due for runner in (self._new, *self._lanes.values())]
         return min((time for time in times if time is not None), default=None)

@@ -15,8 +15,8 @@ from pathlib import PurePath
 from postroad.embedded.checkpoints import Checkpoint, write_checkpoint
 from postroad.embedded.engine import Engine
 from postroad.embedded.layout import Layout
-from postroad.embedded.log_salvage import read_old_log
-from postroad.embedded.spool_scan import Survey
+from postroad.embedded.log_salvage import salvage_log
+from postroad.embedded.spool_scan import SpoolScan
 from postroad.ports.files import Files
 
 AT_ONCE = 500
@@ -50,12 +50,12 @@ async def rebuild(engine: Engine) -> Rebuilt:
     not give of the old log or of a spool file is told, and ends nothing.
     Raises: StoreFull, StoreFailed."""
     files, layout = engine.files, engine.layout
-    quarantine = await engine.log_threads.run(_put_aside, files, layout)
+    quarantine = await engine.log_threads.run(_park, files, layout)
     directories = await engine.log_threads.run(_interrupted, files, layout)
-    old = await engine.log_threads.run(read_old_log, files, directories)
-    survey = Survey(files, layout, old, quarantine)
+    old = await engine.log_threads.run(salvage_log, files, directories)
+    scan = SpoolScan(files, layout, old, quarantine)
     mails = 0
-    for waiting in survey.waiting():
+    for waiting in scan.waiting():
         engine.write(waiting)
         mails += 1
         if mails % AT_ONCE == 0:
@@ -63,8 +63,8 @@ async def rebuild(engine: Engine) -> Rebuilt:
     await _sync(engine)
     await engine.log_threads.run(_begin_anew, files, layout, quarantine)
     return Rebuilt(
-        mails, survey.finished, survey.unfinished_files, old.unreadable_records,
-        old.unreadable_parts, survey.lost, quarantine,
+        mails, scan.finished, scan.unfinished_files, old.unreadable_records,
+        old.unreadable_parts, scan.lost, quarantine,
     )  # fmt: skip
 
 
@@ -73,7 +73,7 @@ async def _sync(engine: Engine) -> None:
         await lane.commit(lane.end)
 
 
-def _put_aside(files: Files, layout: Layout) -> PurePath:
+def _park(files: Files, layout: Layout) -> PurePath:
     """Move checkpoint and log into a new directory of `quarantine/`, the checkpoint first."""
     files.make_directory(layout.quarantine)
     _take_back(files, layout)

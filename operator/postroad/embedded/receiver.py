@@ -23,9 +23,9 @@ from postroad.embedded.envelopes import domains_of, envelope_json, to_json
 from postroad.embedded.instants import microseconds
 from postroad.embedded.limits import Limits, reason_of
 from postroad.embedded.records import encode_new
-from postroad.embedded.spool_files import SMALL, Contents
+from postroad.embedded.spool_files import SMALL, SpoolFiles
 from postroad.errors import PostroadError, StoreFull
-from postroad.ports.clock import Chance, Clock
+from postroad.ports.clock import Clock, Randomness
 from postroad.ports.files import Threads
 
 FEW = 8
@@ -42,14 +42,19 @@ LATELY = 8
 """Mails whose storing is looked at."""
 
 
-class Filler:
+class SpoolReceiver:
     """Stores mails for the owner at the other end of a connection."""
 
     def __init__(
-        self, contents: Contents, limits: Limits, clock: Clock, chance: Chance, threads: Threads
+        self,
+        contents: SpoolFiles,
+        limits: Limits,
+        clock: Clock,
+        randomness: Randomness,
+        threads: Threads,
     ) -> None:
         self._contents, self._limits, self._clock, self._threads = contents, limits, clock, threads
-        self._identifiers = Identifiers(clock.now, chance.bits)
+        self._identifiers = Identifiers(clock.now, randomness.bits)
         self._loan: Loan | None = None
         self._seconds = deque([0.0], maxlen=LATELY)
         """What storing a mail took lately. The least of it tells how fast the disk is: the rest is

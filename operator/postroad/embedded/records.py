@@ -68,7 +68,7 @@ class EnvelopeHead(NamedTuple):
     mail_id: bytes
     enqueue_id: bytes
     slot: int
-    turn: int
+    entry_number: int
     attempt: int
     accepted_us: int
     enqueued_us: int
@@ -97,7 +97,7 @@ class Waiting:
     mail_id: bytes
     enqueue_id: bytes
     slot: int
-    turn: int
+    entry_number: int
     envelope: Envelope
     numbers: tuple[int, ...]
     accepted_us: int
@@ -114,10 +114,10 @@ class Waiting:
 
 
 class Start(NamedTuple):
-    """A consumer has the turn whose ENVELOPE lies there."""
+    """A consumer has the entry whose ENVELOPE lies there."""
 
     mail_id: bytes
-    turn: int
+    entry_number: int
     lane: Lane
     position: int
 
@@ -126,7 +126,7 @@ class Delivery(NamedTuple):
     """What became of some recipients, by number."""
 
     mail_id: bytes
-    turn: int
+    entry_number: int
     kind: Kind
     numbers: tuple[int, ...]
     text: str
@@ -136,17 +136,17 @@ class Finish(NamedTuple):
     """Nobody is left of the mail whose last ENVELOPE lies there."""
 
     mail_id: bytes
-    turn: int
+    entry_number: int
     lane: Lane
     position: int
     kind: Finished
 
 
 class Hold(NamedTuple):
-    """A working turn is to be held, or not, when it comes back."""
+    """A working entry is to be held, or not, when it comes back."""
 
     mail_id: bytes
-    turn: int
+    entry_number: int
     held: bool
 
 
@@ -160,9 +160,9 @@ def encode(record: Record) -> tuple[int, bytes]:
             return ENVELOPE, _encode_waiting(record)
         case Start():
             return START, _START.pack(*record)
-        case Delivery(mail_id, turn, kind, numbers, text):
+        case Delivery(mail_id, entry_number, kind, numbers, text):
             words = cut(text)
-            head = _DELIVERY.pack(mail_id, turn, kind, 0, len(words), len(numbers))
+            head = _DELIVERY.pack(mail_id, entry_number, kind, 0, len(words), len(numbers))
             return DELIVERY, head + Struct(f"<{len(numbers)}I").pack(*numbers) + words
         case Finish():
             return FINISH, _FINISH.pack(*record)
@@ -184,20 +184,20 @@ def _decode_start(payload: bytes) -> Start:
 
 
 def _decode_delivery(payload: bytes) -> Delivery:
-    mail_id, turn, kind, _, _, count = _DELIVERY.unpack_from(payload)
+    mail_id, entry_number, kind, _, _, count = _DELIVERY.unpack_from(payload)
     numbers = Struct(f"<{count}I").unpack_from(payload, _DELIVERY.size)
     text = payload[_DELIVERY.size + 4 * count :].decode(errors="replace")
-    return Delivery(mail_id, turn, Kind(kind), numbers, text)
+    return Delivery(mail_id, entry_number, Kind(kind), numbers, text)
 
 
 def _decode_finish(payload: bytes) -> Finish:
-    mail_id, turn, lane, position, finished = _FINISH.unpack(payload)
-    return Finish(mail_id, turn, lane, position, Finished(finished))
+    mail_id, entry_number, lane, position, finished = _FINISH.unpack(payload)
+    return Finish(mail_id, entry_number, lane, position, Finished(finished))
 
 
 def _decode_hold(payload: bytes) -> Hold:
-    mail_id, turn, held = _HOLD.unpack(payload)
-    return Hold(mail_id, turn, bool(held))
+    mail_id, entry_number, held = _HOLD.unpack(payload)
+    return Hold(mail_id, entry_number, bool(held))
 
 
 def read_head(payload: bytes) -> EnvelopeHead:
@@ -268,7 +268,7 @@ def _decode_waiting(payload: bytes) -> Waiting:
         mail_id=head.mail_id,
         enqueue_id=head.enqueue_id,
         slot=head.slot,
-        turn=head.turn,
+        entry_number=head.entry_number,
         envelope=envelope,
         numbers=numbers_in(rest, len(envelope.recipients)),
         accepted_us=head.accepted_us,
@@ -300,7 +300,7 @@ def _encode_waiting(record: Waiting) -> bytes:
         record.mail_id,
         record.enqueue_id,
         record.slot,
-        record.turn,
+        record.entry_number,
         record.attempt,
         record.accepted_us,
         record.enqueued_us,

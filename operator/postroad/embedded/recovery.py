@@ -1,7 +1,7 @@
 """From a directory that crashed to a queue that knows where it stands. FORMAT.md 5.1 and 9.
 
 `find_lanes` does what receiving waits for: it opens the segments and cuts torn tails. `Replay` then
-adds up, record by record, which turns were being worked on. Both change nothing that a second
+adds up, record by record, which entries were being worked on. Both change nothing that a second
 recovery would read differently.
 Source: LQ-13, LQ-19..23, LQ-33; AMB-7, AMB-12, AMB-13.
 """
@@ -167,9 +167,9 @@ def stretches(segments: list[Segment], start: int) -> Iterator[tuple[Segment, in
 
 @dataclass(slots=True)
 class Work:
-    """A turn that a consumer had: where its ENVELOPE lies and what is known of its recipients."""
+    """An entry that a consumer had: where its ENVELOPE lies and what is known of its recipients."""
 
-    turn: int
+    entry_number: int
     lane: Lane
     position: int
     finished: set[int] = field(default_factory=set)
@@ -201,10 +201,10 @@ class Replay:
         self.records += 1
         is_old = lane == NEW and where < self.checkpoint.end
         match record:
-            case Start(mail_id, turn, of_lane, of_position):
+            case Start(mail_id, entry_number, of_lane, of_position):
                 if not is_old or where in self.checkpoint.working:
                     self.garbage.add((of_lane, of_position))
-                    self.working[mail_id] = Work(turn, of_lane, of_position)
+                    self.working[mail_id] = Work(entry_number, of_lane, of_position)
             case Delivery():
                 if (work := self.working.get(record.mail_id)) is not None:
                     _deliver(work, record)
@@ -213,10 +213,10 @@ class Replay:
                     work.hold = held
             case Finish() if not is_old:
                 self.garbage.add((record.lane, record.position))
-                self._end(record.mail_id, record.turn)
+                self._end(record.mail_id, record.entry_number)
             case EnvelopeHead() if not is_old:
                 self.garbage.add((record.predecessor_lane, record.predecessor))
-                self._end(record.mail_id, record.turn - 1)
+                self._end(record.mail_id, record.entry_number - 1)
 
     def feed_frame(self, segment: Segment, frame: Frame) -> None:
         """Take in the record of a frame. Raises: StoreDamaged."""
@@ -229,10 +229,10 @@ class Replay:
         except Unreadable as error:
             raise segment.unreadable(frame.offset, error) from error
 
-    def _end(self, mail_id: bytes, turn: int) -> None:
-        """A turn up to this one is over."""
+    def _end(self, mail_id: bytes, entry_number: int) -> None:
+        """An entry up to this one is over."""
         work = self.working.get(mail_id)
-        if work is not None and work.turn <= turn:
+        if work is not None and work.entry_number <= entry_number:
             del self.working[mail_id]
 
 
@@ -245,7 +245,8 @@ def _deliver(work: Work, record: Delivery) -> None:
 
 
 def comes_again(waiting: Waiting, work: Work) -> Waiting | None:
-    """Return the ENVELOPE that a turn which was being worked on gets, or None when nobody is left.
+    """Return the ENVELOPE that an entry which was being worked on gets, or None when nobody is
+    left.
 
     The same turn to everybody outside (same enqueue id, same attempts), due at once. When all are
     finished but some have failed, it is a dead letter: nobody's failure goes unseen.
@@ -258,7 +259,7 @@ def comes_again(waiting: Waiting, work: Work) -> Waiting | None:
     left = {number: to for number, to in addresses.items() if number not in work.finished}
     again = replace(
         waiting,
-        turn=work.turn + 1,
+        entry_number=work.entry_number + 1,
         due_us=0,
         held=waiting.held if work.hold is None else work.hold,
         predecessor=(work.lane, work.position),

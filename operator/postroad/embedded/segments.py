@@ -1,8 +1,8 @@
 """One file of the log: its header, its marks, where it ends. FORMAT.md 5.
 
 A segment is first planned in memory, so that records can be appended while its file is being made,
-and then written by the lane's thread. The index hangs its live turns here, for their number decides
-when the file goes.
+and then written by the lane's thread. The index hangs its live entries here, for their number
+decides when the file goes.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ class Segment:
     """A segment of this store. The next frame goes to `end`; `written` is how far the file has
     them; `file` is None until it is made.
 
-    `live` maps the number of an ENVELOPE to its turn; `garbage` holds the numbers whose marks are
+    `live` maps the number of an ENVELOPE to its entry; `garbage` holds the numbers whose marks are
     not written yet.
     """
 

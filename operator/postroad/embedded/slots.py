@@ -12,7 +12,7 @@ import asyncio
 from collections import deque
 
 from postroad.embedded.layout import SLOTS_PER_DIRECTORY, Layout, Options
-from postroad.embedded.spool_files import Contents
+from postroad.embedded.spool_files import SpoolFiles
 from postroad.errors import PostroadError
 from postroad.ports.files import Files, Threads
 
@@ -38,7 +38,7 @@ class Slots:
         layout: Layout,
         options: Options,
         threads: Threads,
-        contents: Contents,
+        contents: SpoolFiles,
         first_directory: int,
     ) -> None:
         self._files, self._layout, self._options = files, layout, options

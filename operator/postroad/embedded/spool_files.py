@@ -140,7 +140,7 @@ class Filling:
         self.file.close()
 
 
-class Contents:
+class SpoolFiles:
     """The spool files of a store, by slot."""
 
     def __init__(self, files: Files, layout: Layout) -> None:

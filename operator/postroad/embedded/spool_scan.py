@@ -17,11 +17,11 @@ from uuid import UUID
 from postroad.domain.mail import Envelope
 from postroad.embedded.envelopes import envelope_from
 from postroad.embedded.layout import NEW, Layout
-from postroad.embedded.log_salvage import SPOOL_FILE, Memory, OldLog
+from postroad.embedded.log_salvage import SPOOL_FILE, MailHistory, SalvagedLog
 from postroad.embedded.records import Waiting
 from postroad.embedded.recovery import ALL_FINISHED, as_dead_letter, with_recipients
 from postroad.embedded.slots import slots_on_disk
-from postroad.embedded.spool_files import FREE, Contents, SpoolHeader
+from postroad.embedded.spool_files import FREE, SpoolFiles, SpoolHeader
 from postroad.errors import StoreDamaged, StoreFailed
 from postroad.ports.files import Files
 
@@ -29,17 +29,19 @@ EVERYWHERE = 1 << 40
 """More spool directories than there are."""
 
 
-class Survey:
+class SpoolScan:
     """All spool files, read once. `lost` names mails whose files are damaged or missing, and files
     that may be such mails."""
 
-    def __init__(self, files: Files, layout: Layout, old: OldLog, quarantine: PurePath) -> None:
+    def __init__(
+        self, files: Files, layout: Layout, old: SalvagedLog, quarantine: PurePath
+    ) -> None:
         self._files, self._layout, self._old = files, layout, old
         self._quarantine = quarantine
-        self._contents = Contents(files, layout)
+        self._contents = SpoolFiles(files, layout)
         self._whole: set[bytes] = set()
         self._holders: dict[int, bytes | None] = {}
-        """Who has each slot that has a file: see `Contents.holder`."""
+        """Who has each slot that has a file: see `SpoolFiles.holder`."""
         self._trouble: dict[int, str] = {}
         """Why files cannot be read that may be mails."""
         self.finished = self.unfinished_files = 0
@@ -53,7 +55,7 @@ class Survey:
             if found is None:
                 continue
             header, envelope = found
-            memory = self._old.memories.get(header.mail_id, Memory())
+            memory = self._old.memories.get(header.mail_id, MailHistory())
             waiting = _again(slot, header, envelope_from(envelope), memory)
             if waiting is None:
                 self._free(slot)
@@ -62,7 +64,7 @@ class Survey:
         lost = set(self._lost_mails())
         lost |= set(self._lost_files(lost))
         for slot in sorted(lost & self._holders.keys()):
-            self._put_aside(slot)
+            self._park(slot)
         self._contents.close()
 
     def _read(self, slot: int) -> tuple[SpoolHeader, dict[str, Any]] | None:
@@ -101,7 +103,7 @@ class Survey:
                 self.lost.append(f"{name} in spool file {last.slot}{missing}")
                 yield last.slot
 
-    def _has_ended(self, mail_id: bytes, slot: int, memory: Memory) -> bool:
+    def _has_ended(self, mail_id: bytes, slot: int, memory: MailHistory) -> bool:
         """Whether a mail without a whole file has ended, though its FINISH is gone: its slot is
         another mail's or free, or its file was removed."""
         if slot in self._holders:
@@ -115,14 +117,14 @@ class Survey:
             holder = self._holders[slot]
             if slot in named or holder == FREE:
                 continue
-            if holder is not None and self._old.memories.get(holder, Memory()).is_over:
+            if holder is not None and self._old.memories.get(holder, MailHistory()).is_over:
                 self.finished += 1
                 continue
             name = "a file" if holder is None else f"mail {UUID(bytes=holder)}"
             self.lost.append(f"{name} in spool file {slot} ({trouble})")
             yield slot
 
-    def _put_aside(self, slot: int) -> None:
+    def _park(self, slot: int) -> None:
         """Take a file out of use, for people to look at: into quarantine or, if that is on other
         disks, beside where it was. Where the disk refuses both, it stays."""
         source = self._layout.spool_file(slot)
@@ -137,7 +139,7 @@ class Survey:
             return
 
 
-def _again(slot: int, header: SpoolHeader, whole: Envelope, memory: Memory) -> Waiting | None:
+def _again(slot: int, header: SpoolHeader, whole: Envelope, memory: MailHistory) -> Waiting | None:
     """Return the ENVELOPE of a mail from its spool file and what is remembered; None when it is
     known that nobody is left."""
     if memory.is_over:
@@ -146,7 +148,7 @@ def _again(slot: int, header: SpoolHeader, whole: Envelope, memory: Memory) -> W
         mail_id=header.mail_id,
         enqueue_id=header.mail_id,
         slot=slot,
-        turn=0,
+        entry_number=0,
         envelope=whole,
         numbers=tuple(range(len(whole.recipients))),
         accepted_us=header.accepted_us,
@@ -158,7 +160,7 @@ def _again(slot: int, header: SpoolHeader, whole: Envelope, memory: Memory) -> W
     waiting = replace(
         waiting,
         slot=slot,
-        turn=waiting.turn + 1,
+        entry_number=waiting.entry_number + 1,
         predecessor=(NEW, 0),
         held=memory.held,
         failures={**waiting.failures, **failed},

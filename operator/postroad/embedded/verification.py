@@ -28,7 +28,7 @@ from postroad.embedded.records import (
     decode,
 )
 from postroad.embedded.segments import Segment, place, position, record_at, waiting_at
-from postroad.embedded.spool_files import Contents
+from postroad.embedded.spool_files import SpoolFiles
 from postroad.errors import PostroadError, StoreDamaged
 from postroad.ports.files import Files
 
@@ -83,7 +83,7 @@ def verify(files: Files, layout: Layout) -> Report:
     if not report.is_told:
         report.damage.append("what waits cannot be told without a record that cannot be read")
         return report
-    contents = Contents(files, layout)
+    contents = SpoolFiles(files, layout)
     used: dict[int, bytes] = {}
     for waiting in live:
         report.dead_letters += waiting.dead
@@ -94,7 +94,7 @@ def verify(files: Files, layout: Layout) -> Report:
     return report
 
 
-def _check_content(contents: Contents, waiting: Waiting, report: Report) -> None:
+def _check_content(contents: SpoolFiles, waiting: Waiting, report: Report) -> None:
     try:
         found = contents.verify(waiting.slot)
     except (PostroadError, FileNotFoundError) as error:
@@ -179,7 +179,10 @@ def _described(frame: Frame, marks: bytes) -> dict[str, Any]:
         return {"record": f"unreadable: {error}"}
     if record is None:
         return {"record": f"unknown type {frame.type}"}
-    found: dict[str, Any] = {"mail_id": str(UUID(bytes=record.mail_id)), "turn": record.turn}
+    found: dict[str, Any] = {
+        "mail_id": str(UUID(bytes=record.mail_id)),
+        "entry": record.entry_number,
+    }
     match record:
         case Waiting():
             found |= {

@@ -1,4 +1,4 @@
-"""Consumers that wait for a turn: woken one by one, or all when the next turn becomes due.
+"""Consumers that wait for an entry: woken one by one, or all when the next entry becomes due.
 
 Nothing polls: one alarm stands at the earliest due time that anybody named.
 """
@@ -14,7 +14,7 @@ from postroad.ports.clock import Clock
 NEVER = float("inf")
 
 
-class Waking:
+class Wakeups:
     """Who waits, and when to wake them. Times are seconds on the clock that never steps."""
 
     def __init__(self, clock: Clock) -> None:
@@ -24,7 +24,7 @@ class Waking:
         self._alarm_at = NEVER
 
     async def wait(self, due: float | None) -> None:
-        """Wait until a turn may be ready; `due` is when the next one is, None when there is none.
+        """Wait until an entry may be ready; `due` is when the next one is, None when there is none.
         To cancel is safe: who was woken in vain wakes the next."""
         waiter = asyncio.get_running_loop().create_future()
         self._waiters.append(waiter)

@@ -29,7 +29,7 @@ SPILLED_BYTES = 64 * 1024
 """Octets that are gathered for one write behind them."""
 
 
-class Incoming:
+class MessageBuffer:
     """Collects content behind `first`, which does not count. `discard` it in any case."""
 
     def __init__(

@@ -134,7 +134,7 @@ class SmtpServer:
         stalled = [session for _, session in self._sessions.values() if session.is_stalled]
         for each in stalled:
             each.make_room()
-        latest = loop.time() - self._receiver.patience.stalled.total_seconds()
+        latest = loop.time() - self._receiver.timeouts.stalled.total_seconds()
         late = [session for session, since in self._handshakes.items() if since <= latest]
         for session in late:
             session.cancel()
@@ -196,7 +196,7 @@ class SmtpServer:
         assert session is not None
         self._handshakes[session] = asyncio.get_running_loop().time()
         try:
-            await accept_tls(connection, wire, receiver.tls(), receiver.patience.tls)
+            await accept_tls(connection, wire, receiver.tls(), receiver.timeouts.tls)
         finally:
             del self._handshakes[session]
 

@@ -13,7 +13,7 @@ from datetime import timedelta
 
 from prometheus_client import Counter
 
-from postroad.adapters.network.serving import ServingWire, Turn
+from postroad.adapters.network.serving import Progress, ServingWire
 from postroad.adapters.network.wire import (
     ConnectionLost,
     HandshakeFailed,
@@ -27,12 +27,12 @@ from postroad.errors import PostroadError
 from postroad.intake import reply_texts
 from postroad.intake.commands import LONGEST_LINE
 from postroad.intake.dialogue import Admission, Dialogue, Offer, Step
-from postroad.intake.message_buffer import Incoming
+from postroad.intake.message_buffer import MessageBuffer
 from postroad.intake.refusals import reason_of
 from postroad.intake.rights import Rights, Rules
-from postroad.intake.timeouts import Deadlines, Patience
+from postroad.intake.timeouts import ClientTimeouts, Deadlines
 from postroad.intake.trace_field import trace_field
-from postroad.ports.clock import Chance, Clock
+from postroad.ports.clock import Clock, Randomness
 from postroad.ports.mail_queue import MailQueue
 from postroad.telemetry.logs import logger
 from postroad.telemetry.metrics import FAILED_HANDSHAKES, RECEIVED, REFUSED_CLIENTS
@@ -60,11 +60,11 @@ class Receiver:
     queue: MailQueue
     offer: Offer
     clock: Clock
-    chance: Chance
+    randomness: Randomness
     tls: Callable[[], ssl.SSLContext] | None = None
     """Gives the TLS of a session that begins; None: STARTTLS is not offered."""
 
-    patience: Patience = field(default_factory=Patience)
+    timeouts: ClientTimeouts = field(default_factory=ClientTimeouts)
     rules: Rules = field(default_factory=Rules)
     takes_long_lines: bool = False
     """Whether a mail with a line of more than 998 octets is accepted; else it is refused."""
@@ -112,15 +112,15 @@ class Session:
     ) -> None:
         self._wire = wire
         self._receiver = receiver
-        self._patience = receiver.patience
-        self._deadlines = Deadlines(receiver.patience, wire.now)
+        self._timeouts = receiver.timeouts
+        self._deadlines = Deadlines(receiver.timeouts, wire.now)
         self._dialogue = Dialogue(receiver.offer, rights, admission)
         self._go_ahead = Reply(220)
         """The reply to STARTTLS. The task sends it, in one go with the start: a client that had it
         earlier would begin with TLS before this side does."""
 
         self._name, self._origin = "", Origin()
-        self._incoming: Incoming | None = None
+        self._incoming: MessageBuffer | None = None
         """The mail that is being received: what arrives belongs to it."""
 
         self._next: Callable[[Session], Awaitable[None]] = Session._leave
@@ -136,7 +136,7 @@ class Session:
         if self._wire.is_secured:
             self._dialogue.secured()
         try:
-            await self._wire.write(self._dialogue.greeting().encode(), self._patience.command)
+            await self._wire.write(self._dialogue.greeting().encode(), self._timeouts.command)
             while not self._is_over:
                 await self._wire.serve(self._take, *self._time())
                 await self._next(self)
@@ -166,26 +166,26 @@ class Session:
     def _time(self) -> tuple[timedelta, float]:
         """How long the client may be silent, and until when it may go on in any case."""
         if self._incoming is None:
-            return self._patience.command, self._deadlines.session_ends
-        return self._patience.data_block, self._deadlines.of_mail(self._incoming.size_bytes)
+            return self._timeouts.command, self._deadlines.session_ends
+        return self._timeouts.data_block, self._deadlines.of_mail(self._incoming.size_bytes)
 
     # What is done within the call that brings it.
 
-    def _take(self) -> Turn:
+    def _take(self) -> Progress:
         return self._take_commands() if self._incoming is None else self._take_content()
 
-    def _take_commands(self) -> Turn:
+    def _take_commands(self) -> Progress:
         """Answer the commands that have arrived, many of them with one write."""
         wire = self._wire
         if wire.is_interrupted:
             raise _Interrupted
         replies: list[bytes] = []
-        turn = Turn.AGAIN
+        progress = Progress.AGAIN
         for _ in range(BURST):
             try:
                 line = wire.next_line(LONGEST_LINE)
                 if line is None:
-                    turn = Turn.WAIT
+                    progress = Progress.WAIT
                     break
                 reply, step = self._dialogue.answer(line, is_followed=wire.has_more)
                 if (verb := line[:4].upper()) in _OF_A_MAIL:
@@ -199,7 +199,7 @@ class Session:
             if step is Step.NEXT_COMMAND:
                 replies.append(reply.encode())
                 continue
-            turn = self._begin(step)  # what follows is no command
+            progress = self._begin(step)  # what follows is no command
             if step is Step.START_TLS:
                 self._go_ahead = reply
             else:
@@ -208,21 +208,21 @@ class Session:
         if replies:
             wire.send(b"".join(replies))
             wire.expect(*self._time())
-        return turn
+        return progress
 
-    def _begin(self, step: Step) -> Turn:
+    def _begin(self, step: Step) -> Progress:
         if step is Step.READ_MAIL:
             self._begin_mail()
-            return Turn.AGAIN if self._wire.has_more else Turn.WAIT
+            return Progress.AGAIN if self._wire.has_more else Progress.WAIT
         self._next = Session._secure if step is Step.START_TLS else Session._leave
-        return Turn.DONE
+        return Progress.DONE
 
     def _begin_mail(self) -> None:
         receiver, dialogue = self._receiver, self._dialogue
-        self._name = f"{receiver.chance.bits(64):016x}"
+        self._name = f"{receiver.randomness.bits(64):016x}"
         self._origin = Origin(dialogue.client_name, self._wire.peer_address, dialogue.protocol)
         trace = trace_field(self._origin, receiver.offer.hostname, self._name, receiver.clock.now())
-        self._incoming = Incoming(
+        self._incoming = MessageBuffer(
             receiver.offer.max_size_bytes,
             trace,
             normalises_line_ends=dialogue.rights.normalises_line_ends,
@@ -230,11 +230,11 @@ class Session:
         )
         self._deadlines.begin_mail(self._wire.now)
 
-    def _take_content(self) -> Turn:
+    def _take_content(self) -> Progress:
         wire, incoming = self._wire, self._incoming
         assert incoming is not None
         if not wire.has_more:
-            return Turn.WAIT
+            return Progress.WAIT
         rest = incoming.feed(wire.next_chunk())
         wire.expect(*self._time())
         if rest is not None:
@@ -245,16 +245,16 @@ class Session:
         elif incoming.must_spill:
             self._next = Session._spill
         else:
-            return Turn.AGAIN if wire.has_more else Turn.WAIT
-        return Turn.DONE
+            return Progress.AGAIN if wire.has_more else Progress.WAIT
+        return Progress.DONE
 
     # What the task does.
 
     async def _secure(self) -> None:
         assert self._receiver.tls is not None
-        await self._wire.write(self._go_ahead.encode(), self._patience.command)
+        await self._wire.write(self._go_ahead.encode(), self._timeouts.command)
         try:
-            await self._wire.start_tls(self._receiver.tls(), self._patience.tls)
+            await self._wire.start_tls(self._receiver.tls(), self._timeouts.tls)
         except HandshakeFailed as error:
             self._receiver.handshake_failed(error)
             raise
@@ -262,16 +262,16 @@ class Session:
 
     async def _leave(self) -> None:
         self._is_over = True
-        await self._wire.flush(self._patience.command)
+        await self._wire.flush(self._timeouts.command)
         await self._wire.linger(LINGER)
-        await self._wire.close(self._patience.goodbye)
+        await self._wire.close(self._timeouts.goodbye)
 
     async def _farewell(self, reply: Reply) -> None:
         self._note(reply)
         try:
-            await self._wire.write(reply.encode(), self._patience.goodbye)
+            await self._wire.write(reply.encode(), self._timeouts.goodbye)
             await self._wire.linger(LINGER)
-            await self._wire.close(self._patience.goodbye)
+            await self._wire.close(self._timeouts.goodbye)
         except WireError:
             pass  # it left first, or does not read
 
@@ -294,7 +294,7 @@ class Session:
         if reply.is_positive:
             self._dialogue.accepted()
             self._deadlines.progressed(self._wire.now)
-        await self._wire.write(reply.encode(), self._patience.command)
+        await self._wire.write(reply.encode(), self._timeouts.command)
         if self._wire.now >= self._deadlines.session_ends:
             self._is_over = True
             await self._farewell(reply_texts.TOO_LONG)
@@ -305,7 +305,7 @@ class Session:
             self._incoming = None
             self._dialogue.finish()
 
-    async def _queue(self, incoming: Incoming) -> Reply:
+    async def _queue(self, incoming: MessageBuffer) -> Reply:
         await incoming.complete()
         if (refusal := incoming.verdict()) is not None:
             return self._refused(refusal, incoming.problem)
@@ -328,7 +328,7 @@ class Session:
         )
         return reply_texts.accepted(enqueue_id)
 
-    def _mail(self, incoming: Incoming) -> Mail:
+    def _mail(self, incoming: MessageBuffer) -> Mail:
         transaction = self._dialogue.transaction
         assert transaction is not None
         return Mail(

@@ -13,7 +13,7 @@ from postroad.intake import reply_texts
 
 
 @dataclass(frozen=True, slots=True)
-class Patience:
+class ClientTimeouts:
     """How long a client may take. Source: RFC 5321 4.5.3.2.7 (5 minutes for a command), 4.5.3.2.5
     (3 minutes for a block of data)."""
 
@@ -43,13 +43,13 @@ class Deadlines:
 
     __slots__ = ("_grace", "_mail_ends", "_progress", "_rate", "_stalled", "session_ends")
 
-    def __init__(self, patience: Patience, now: float) -> None:
-        self._grace = patience.grace.total_seconds()
-        self._rate = patience.least_bytes_per_second
+    def __init__(self, timeouts: ClientTimeouts, now: float) -> None:
+        self._grace = timeouts.grace.total_seconds()
+        self._rate = timeouts.least_bytes_per_second
         self._mail_ends = 0.0
-        self._stalled = patience.stalled.total_seconds()
+        self._stalled = timeouts.stalled.total_seconds()
         self._progress = now
-        self.session_ends = now + patience.session.total_seconds()
+        self.session_ends = now + timeouts.session.total_seconds()
 
     def begin_mail(self, now: float) -> None:
         """A mail begins to arrive."""

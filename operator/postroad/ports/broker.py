@@ -1,4 +1,4 @@
-"""The broker carries references to turns; it never carries mail.
+"""The broker carries references to entries; it never carries mail.
 
 One `Broker` serves one queue. Everything published is durable, confirmed and mandatory.
 """
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Protocol
 from uuid import UUID
 
-from postroad.domain.delay_queues import LADDER_SECONDS as LADDER_SECONDS
+from postroad.domain.delay_queues import DELAY_SECONDS as DELAY_SECONDS
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,8 +69,8 @@ class Broker(Protocol):
     """The messages of one queue. Safe to use concurrently from one event loop."""
 
     async def publish(self, message_id: UUID, body: bytes, delay_seconds: int = 0) -> None:
-        """Publish to the work queue, or to the ladder step of exactly `delay_seconds` (one of
-        `LADDER_SECONDS`), from where it comes to the work queue by itself.
+        """Publish to the work queue, or to the delay of exactly `delay_seconds` (one of
+        `DELAY_SECONDS`), from where it comes to the work queue by itself.
 
         Returns when a quorum has it on disk. Many publishes may be in flight; they share confirms.
         Not idempotent: an error leaves open whether the message exists. But one that is published

@@ -24,7 +24,7 @@ class Clock(Protocol):
         ...
 
 
-class Chance(Protocol):
+class Randomness(Protocol):
     """Randomness that decides load, never secrets."""
 
     def uniform(self) -> float:

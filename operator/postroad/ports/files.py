@@ -19,7 +19,7 @@ Result = TypeVar("Result")
 
 
 @dataclass(frozen=True, slots=True)
-class Room:
+class DiskSpace:
     """What is free on a file system. `inodes` is None where it does not count them."""
 
     bytes: int
@@ -109,7 +109,7 @@ class Files(Protocol):
         """Make durable which names a directory holds."""
         ...
 
-    def room(self, path: PurePath) -> Room:
+    def room(self, path: PurePath) -> DiskSpace:
         """Return what is free where `path` lies."""
         ...
 

@@ -23,7 +23,7 @@ NO_DELAY = timedelta(0)
 @dataclass(frozen=True, slots=True)
 class MailView:
     """A waiting mail as people see it. `due_at` is None when it is due; `reason` is a dead
-    letter's. `accepted_at` is when the mail entered the queue, `enqueued_at` when this turn began.
+    letter's. `accepted_at` is when the mail entered the queue, `enqueued_at` when this entry began.
     """
 
     enqueue_id: UUID
@@ -51,11 +51,11 @@ class Sizes:
 
 
 class Item(Protocol):
-    """One leased turn of a mail. Exactly one of `done`, `retry`, `reject` ends it.
+    """One leased entry of a mail. Exactly one of `done`, `retry`, `reject` ends it.
 
-    A second ending raises TurnEnded. When the turn was ended by somebody else meanwhile (an
+    A second ending raises EntryEnded. When the entry was ended by somebody else meanwhile (an
     administrator removed it), the ending changes nothing and returns normally: the mail is gone.
-    TurnLost says that nobody knows whether it was ended; if it was not, the mail comes again.
+    EntryLost says that nobody knows whether it was ended; if it was not, the mail comes again.
     """
 
     @property
@@ -66,7 +66,7 @@ class Item(Protocol):
 
     @property
     def mail(self) -> Envelope:
-        """The envelope with the recipients left for this turn, less those already recorded."""
+        """The envelope with the recipients left for this entry, less those already recorded."""
         ...
 
     @property
@@ -85,7 +85,7 @@ class Item(Protocol):
 
     @property
     def failures(self) -> Mapping[str, str]:
-        """The recipients recorded as failed, in this turn or an earlier one, with the outcomes'
+        """The recipients recorded as failed, in this entry or an earlier one, with the outcomes'
         texts. A mail that has some when its last recipient is finished ends by `reject`, not by
         `done`, so that nobody's failure goes unseen. `requeue` forgets them."""
         ...
@@ -126,7 +126,7 @@ class Item(Protocol):
         remaining: tuple[str, ...] | None = None,
         error: str | None = None,
     ) -> None:
-        """Give the mail another turn after `delay`, for `remaining` (default: all not recorded as
+        """Give the mail another entry after `delay`, for `remaining` (default: all not recorded as
         delivered or failed). With nobody remaining this is `done`.
         Raises: InvalidInput when one of `remaining` is not among those; the item is as before.
 
@@ -168,7 +168,7 @@ class MailQueue(Protocol):
         ...
 
     def dequeue(self, prefetch: int = 10) -> AsyncIterator[Item]:
-        """Yield items as they become due, for ever; roughly in order of their turns.
+        """Yield items as they become due, for ever; roughly in order of their entries.
 
         At most `prefetch` items are leased and not ended at a time. Leaving the loop (or `aclose`)
         stops new leases; items handed out stay leased until they end or the queue is closed.
@@ -178,7 +178,7 @@ class MailQueue(Protocol):
         ...
 
     def browse(self, selector: Selector | None = None) -> AsyncIterator[MailView]:
-        """Yield waiting mails, oldest turn first; delayed, held and leased ones included.
+        """Yield waiting mails, oldest entry first; delayed, held and leased ones included.
 
         Changes meanwhile may or may not be seen; a mail that stays is seen. Bounded memory.
         """
@@ -222,7 +222,7 @@ class MailQueue(Protocol):
         ...
 
     async def requeue(self, selector: Selector) -> int:
-        """Give dead letters a new turn for their recipients, failed ones included; due at once,
+        """Give dead letters a new entry for their recipients, failed ones included; due at once,
         attempts kept."""
         ...
 
@@ -233,11 +233,11 @@ class MailQueue(Protocol):
 
     async def republish(self, older_than: timedelta) -> int:
         """Give back to the broker what the view holds and the broker may have lost: due mails
-        whose turn began longer ago than `older_than`. Harmless for mails that are still there."""
+        whose entry began longer ago than `older_than`. Harmless for mails that are still there."""
         ...
 
     async def maintain(self) -> None:
-        """Do one round of upkeep: limits, cleanup, roll-forward, dead letters. Idempotent."""
+        """Do one round of maintenance: limits, cleanup, roll-forward, dead letters. Idempotent."""
         ...
 
     async def close(self) -> None:

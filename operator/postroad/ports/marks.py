@@ -1,4 +1,4 @@
-"""Marks: the half of `View` that says how turns ended, and who ended them first.
+"""Marks: the half of `View` that says how entries ended, and who ended them first.
 
 What `ports.view` says of all its methods holds here too.
 """
@@ -11,8 +11,8 @@ from datetime import datetime
 from typing import Protocol
 from uuid import UUID
 
-from postroad.domain.entries import Ending, Mark, PurgeLine, Traits
-from postroad.domain.slices import Partition, TurnKey
+from postroad.domain.entries import Ending, Mark, PurgeWatermark, Traits
+from postroad.domain.slices import EntryKey, Partition
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +37,7 @@ class Counts:
 
 
 @dataclass(frozen=True, slots=True)
-class Signs:
+class PartitionStamp:
     """What shows, without reading them, whether a partition got marks: the line of the last purge
     and up to where it was swept, and when a delivery and another ending were last written, by the
     view's clock.
@@ -46,20 +46,23 @@ class Signs:
     one and no writer's clock was further off than clocks may be.
     """
 
-    line: PurgeLine | None = None
-    swept: UUID | None = None
+    watermark: PurgeWatermark | None = None
+    blobs_deleted_through: UUID | None = None
     delivered: datetime | None = None
     ended: datetime | None = None
 
     @property
     def purged(self) -> UUID | None:
-        """Up to which id all turns are over; None: none is by a purge."""
-        return None if self.line is None else self.line.through
+        """Up to which id all entries are over; None: none is by a purge."""
+        return None if self.watermark is None else self.watermark.through
 
     @property
-    def is_swept(self) -> bool:
+    def are_blobs_deleted(self) -> bool:
         """Return whether no bytes are left of what a line ended."""
-        return self.line is None or (self.swept is not None and self.swept >= self.line.through)
+        return self.watermark is None or (
+            self.blobs_deleted_through is not None
+            and self.blobs_deleted_through >= self.watermark.through
+        )
 
     def settled(self, before: datetime) -> bool:
         """Return whether all marks were written before a moment."""
@@ -69,8 +72,8 @@ class Signs:
 class Marks(Protocol):
     """The marks of one queue."""
 
-    async def mark(self, key: TurnKey) -> Mark | None:
-        """Return the mark of a turn, its own or else what the line of a purge says, or None. An
+    async def mark(self, key: EntryKey) -> Mark | None:
+        """Return the mark of an entry, its own or else what the line of a purge says, or None. An
         ending that cannot be decoded is of the kind `UNKNOWN`.
         Linearizable with `end` on the same key only for what `end` itself returned; otherwise a
         quorum read."""
@@ -97,8 +100,8 @@ class Marks(Protocol):
     def withdrawn_without_rows(
         self, partition: Partition, after: UUID | None = None
     ) -> AsyncIterator[Traits]:
-        """Yield what the marks of withdrawn turns repeat of rows that are not there, page by page:
-        such a mark is written before its row, and `count_marks` counts it all the same."""
+        """Yield what the marks of withdrawn entries repeat of rows that are not there, page by
+        page: such a mark is written before its row, and `count_marks` counts it all the same."""
         ...
 
     def unfinished(
@@ -108,16 +111,16 @@ class Marks(Protocol):
         page."""
         ...
 
-    async def signs(self, partition: Partition) -> Signs:
+    async def stamp(self, partition: Partition) -> PartitionStamp:
         """Return what tells whether marks were written: one small read."""
         ...
 
-    async def mark_delivered(self, key: TurnKey, at: datetime, traits: Traits) -> None:
+    async def mark_delivered(self, key: EntryKey, at: datetime, traits: Traits) -> None:
         """Write `delivered_at`: plain, cheap, durable, idempotent; never refused."""
         ...
 
-    async def end(self, key: TurnKey, ending: Ending, traits: Traits) -> Mark | None:
-        """Write an ending if the turn has no mark at all. Durable.
+    async def end(self, key: EntryKey, ending: Ending, traits: Traits) -> Mark | None:
+        """Write an ending if the entry has no mark at all. Durable.
 
         Returns None when it was written, else the mark that stood there first (nothing changed).
         A caller unsure after ViewUnavailable calls again, which settles what was under way: an
@@ -125,29 +128,31 @@ class Marks(Protocol):
         """
         ...
 
-    async def end_together(self, ended: Sequence[tuple[TurnKey, Ending, Traits]]) -> bool:
-        """Write the endings of different turns of one partition if none of them has a mark: all
+    async def end_together(self, ended: Sequence[tuple[EntryKey, Ending, Traits]]) -> bool:
+        """Write the endings of different entries of one partition if none of them has a mark: all
         of them or, returning False, none. Durable. Unsure after ViewUnavailable, as `end`."""
         ...
 
-    async def draw_line(self, partition: Partition, line: PurgeLine) -> PurgeLine | None:
-        """Remove every turn up to `line.through` that has no mark, all at once, as if `end` had
+    async def set_watermark(
+        self, partition: Partition, watermark: PurgeWatermark
+    ) -> PurgeWatermark | None:
+        """Remove every entry up to `line.through` that has no mark, all at once, as if `end` had
         been called for each. No row may be inserted there later but such as replacements repeat.
         Durable, idempotent; one that is not further on than the present line changes nothing.
         Returns the line that was there before."""
         ...
 
-    async def mark_swept(self, partition: Partition, through: UUID) -> None:
+    async def mark_blobs_deleted(self, partition: Partition, through: UUID) -> None:
         """Say that the bytes of all that a line ended up to an id are deleted. Idempotent."""
         ...
 
-    async def mark_published(self, key: TurnKey, successor: UUID) -> bool:
+    async def mark_published(self, key: EntryKey, successor: UUID) -> bool:
         """Say that the successor's message is confirmed, if the mark still names this successor.
         Idempotent. Returns whether it does."""
         ...
 
     async def change_successor(
-        self, key: TurnKey, old: UUID, new: TurnKey, previous: tuple[TurnKey, ...]
+        self, key: EntryKey, old: UUID, new: EntryKey, previous: tuple[EntryKey, ...]
     ) -> bool:
         """Give an unfinished replacement another successor, and its change other predecessors, if
         it still names `old` and is not published. Returns whether it did."""

@@ -18,10 +18,10 @@ from typing import Protocol
 from uuid import UUID
 
 from postroad.domain.clocks import Readings
-from postroad.domain.entries import Turn, UndecodableRow
+from postroad.domain.entries import EnqueuedMail, UndecodableRow
 from postroad.domain.mail import Outcome
 from postroad.domain.ownership import Identity
-from postroad.domain.slices import Partition, TurnKey
+from postroad.domain.slices import EntryKey, Partition
 from postroad.ports.marks import Counts, Marks
 
 NOT_READ = "a dead letter can be written anew only as `letter` returned it"
@@ -47,19 +47,19 @@ class Limits:
 @dataclass(frozen=True, slots=True)
 class DeadLetter:
     """A mail that was given up, complete enough to be queued again. `body` holds the raw message
-    when it could not be read as a reference; `turn` is None then. `requeued_as` is written before
-    the new turn of a requeue, so that a requeue that stopped half way goes on with the same one;
-    `body` then holds the new turn's message, once its row came in time.
-    One that cannot be decoded has neither turn nor body, and is not `is_decoded`: it is listed, and
-    stays as it is. `written` is which of its writings `View.letter` read."""
+    when it could not be read as a reference; `entry` is None then. `requeued_as` is written before
+    the new entry of a requeue, so that a requeue that stopped half way goes on with the same one;
+    `body` then holds the new entry's message, once its row came in time.
+    One that cannot be decoded has neither entry nor body, and is not `is_decoded`: it is listed,
+    and stays as it is. `written` is which of its writings `View.letter` read."""
 
     enqueue_id: UUID
     month: str
     died_at: datetime
     reason: str
-    turn: Turn | None
+    entry: EnqueuedMail | None
     body: bytes | None = None
-    requeued_as: TurnKey | None = None
+    requeued_as: EntryKey | None = None
     is_decoded: bool = True
     written: int | None = field(default=None, compare=False)
 
@@ -91,22 +91,22 @@ class View(Marks, Protocol):
 
     # Rows
 
-    async def insert(self, turn: Turn) -> None:
+    async def insert(self, entry: EnqueuedMail) -> None:
         """Insert a row. Durable. Idempotent: the same row again changes nothing."""
         ...
 
-    async def row(self, key: TurnKey) -> Turn | UndecodableRow | None:
+    async def row(self, key: EntryKey) -> EnqueuedMail | UndecodableRow | None:
         """Return one row; None when there is none."""
         ...
 
     def rows(
         self, partition: Partition, after: UUID | None = None
-    ) -> AsyncIterator[Turn | UndecodableRow]:
+    ) -> AsyncIterator[EnqueuedMail | UndecodableRow]:
         """Yield a partition's rows in the order of their ids, page by page. Each says how long it
-        still lives (`Turn.remaining`)."""
+        still lives (`Entry.remaining`)."""
         ...
 
-    async def renew_row(self, key: TurnKey) -> None:
+    async def renew_row(self, key: EntryKey) -> None:
         """Write a row again as it is stored, without decoding it, so that its lifetime begins anew.
         Idempotent; a row that is not there stays away, but one that is deleted meanwhile may come
         back."""
@@ -133,7 +133,7 @@ class View(Marks, Protocol):
     # Claims and delivery records
 
     async def claim(self, enqueue_id: UUID, owner: UUID, lifetime: timedelta) -> bool:
-        """Take the right to transmit this turn for `lifetime` from now. Returns whether this owner
+        """Take the right to transmit this entry for `lifetime` from now. Returns whether this owner
         has it; an owner that already had it has it longer."""
         ...
 
@@ -223,7 +223,7 @@ class View(Marks, Protocol):
         ...
 
     async def unbury(self, letter: DeadLetter) -> None:
-        """Delete a dead letter; one that has a turn, for good: `letter` does not return it for
+        """Delete a dead letter; one that has an entry, for good: `letter` does not return it for
         `DEAD_LETTER_MEMORY`, even if it is there again. Idempotent."""
         ...
 

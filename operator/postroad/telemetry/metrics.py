@@ -30,7 +30,7 @@ SKIPPED = Counter(
     "postroad_skipped_references_total",
     "References that were not handed out.",
     ["queue", "reason"],
-    # reason: marked, finished, late, hop, claimed, repetition, unreadable, put off
+    # reason: marked, finished, late, redelivery delay, claimed, repetition, unreadable, put off
 )
 VANISHED = Gauge(
     "postroad_vanished_rows",
@@ -43,37 +43,37 @@ WRONG_CLOCKS = Gauge(
 )
 UNDELETED = Counter(
     "postroad_undeleted_purges_total",
-    "Purged partitions of which the object store kept bytes until upkeep gave up deleting them.",
+    "Purged partitions of which the object store kept bytes until maintenance gave up on them.",
     ["queue"],
 )
 ROLLED_FORWARD = Counter(
     "postroad_rolled_forward_mails_total",
-    "Mails given a new turn before theirs expired.",
+    "Mails given a new entry before theirs expired.",
     ["queue"],
 )
 LATE = Counter(
     "postroad_late_mails_total",
-    "Mails whose rows came into slices that were passed; each was given a new turn.",
+    "Mails whose rows came into slices that were passed; each was given a new entry.",
     ["queue"],
 )
 REPUBLISHED = Counter(
     "postroad_republished_mails_total",
-    "Mails given a new message by upkeep, as the broker had fewer messages than mails waited.",
+    "Mails given a new message by maintenance, as the broker had fewer messages than mails waited.",
     ["queue"],
 )
 TROUBLES = Counter(
     "postroad_upkeep_troubles_total",
-    "Mails that a round of upkeep could not tend; it went on with the others.",
+    "Mails that a round of maintenance could not tend; it went on with the others.",
     ["queue"],
 )
 UNDECODABLE = Gauge(
     "postroad_undecodable",
-    "What the last round of upkeep found in the view and this release cannot decode: set aside.",
+    "What the last maintenance found in the view and this release cannot decode: set aside.",
     ["queue", "what"],  # what: row, mark, letter
 )
 EXPIRED = Counter(
     "postroad_expired_dead_letters_total",
-    "Dead letters that upkeep discarded as they were older than their lifetime.",
+    "Dead letters that maintenance discarded as they were older than their lifetime.",
     ["queue"],
 )
 UNCOUNTED = Counter(

@@ -17,8 +17,8 @@ from typing import cast
 
 from postroad.domain.mail import Outcome, OutcomeKind
 from postroad.domain.retries import Done, Ending, Reject, Retry, RetryPlan, decide
-from postroad.errors import BlobMissing, PostroadError, QueueClosed, TurnEnded, TurnLost
-from postroad.ports.clock import Chance, Clock
+from postroad.errors import BlobMissing, EntryEnded, EntryLost, PostroadError, QueueClosed
+from postroad.ports.clock import Clock, Randomness
 from postroad.ports.mail_queue import Item
 from postroad.ports.transport import Transport
 from postroad.telemetry.logs import logger
@@ -48,7 +48,7 @@ class Deliverer:
     transport: Transport
     plan: RetryPlan
     clock: Clock
-    chance: Chance
+    randomness: Randomness
 
     async def deliver(self, item: Item) -> None:
         """Do all that is to be done with one item. Raises: QueueClosed."""
@@ -57,9 +57,9 @@ class Deliverer:
             await self._deliver(item, outcomes)
         except BlobMissing:
             _log.info("mail without its bytes", **_ids(self.queue, item))  # ended by the queue
-        except TurnLost as error:
+        except EntryLost as error:
             _log.warning(
-                "turn lost", **_ids(self.queue, item), **_counts(outcomes), error=str(error)
+                "entry lost", **_ids(self.queue, item), **_counts(outcomes), error=str(error)
             )
 
     async def _deliver(self, item: Item, outcomes: dict[str, Outcome]) -> None:
@@ -88,7 +88,7 @@ class Deliverer:
             failures,
             attempt=item.attempt,
             age=self.clock.now() - item.accepted_at,
-            uniform=self.chance.uniform(),
+            uniform=self.randomness.uniform(),
         )
 
     async def _transmit(
@@ -112,7 +112,7 @@ class Deliverer:
                     )
             finally:
                 await content.aclose()  # a transport that stops early must not keep a download open
-        except (QueueClosed, BlobMissing, TurnLost):
+        except (QueueClosed, BlobMissing, EntryLost):
             raise
         except PostroadError as error:
             deferred = Outcome.deferred(f"451 4.3.0 {type(error).__name__}")
@@ -156,15 +156,15 @@ class Deliverer:
         """Do it until it is done: what happened to the mail must not be forgotten.
 
         The lease is kept meanwhile, so a queue that is away stops this worker from taking more.
-        Raises: QueueClosed, TurnLost.
+        Raises: QueueClosed, EntryLost.
         """
         pause = FIRST_PAUSE
         while True:
             try:
                 return await operation()
-            except (QueueClosed, TurnLost):
+            except (QueueClosed, EntryLost):
                 raise
-            except TurnEnded:
+            except EntryEnded:
                 return None  # an attempt before this one got through
             except Exception as error:  # nothing may lose the outcome
                 _log.warning(

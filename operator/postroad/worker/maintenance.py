@@ -1,4 +1,4 @@
-"""Upkeep of the queue beside deliveries: limits, cleanup, rows about to expire, dead letters.
+"""Maintenance of the queue beside deliveries: limits, cleanup, rows about to expire, dead letters.
 
 Every worker does it, so that a queue needs no process more; every intake too, more seldom, since a
 queue may have nobody who delivers. Rounds of several are harmless to one another, and jitter keeps
@@ -10,7 +10,7 @@ from __future__ import annotations
 from datetime import timedelta
 
 from postroad.errors import PostroadError
-from postroad.ports.clock import Chance, Clock
+from postroad.ports.clock import Clock, Randomness
 from postroad.ports.mail_queue import MailQueue
 from postroad.telemetry.logs import logger
 
@@ -21,14 +21,16 @@ to do costs a few reads; every ten minutes, one goes over all that waits."""
 _log = logger("worker")
 
 
-async def keep_up(queue: MailQueue, clock: Clock, chance: Chance, every: timedelta = EVERY) -> None:
-    """Do rounds of upkeep for ever, half to one and a half of `every` apart. Never raises: what
-    failed is logged and tried again in the next round."""
+async def run_maintenance(
+    queue: MailQueue, clock: Clock, randomness: Randomness, every: timedelta = EVERY
+) -> None:
+    """Do rounds of maintenance for ever, half to one and a half of `every` apart. Never raises:
+    what failed is logged and tried again in the next round."""
     while True:
-        await clock.sleep(every * (0.5 + chance.uniform()))
+        await clock.sleep(every * (0.5 + randomness.uniform()))
         try:
             await queue.maintain()
         except PostroadError as error:
-            _log.warning("a round of upkeep failed", queue=queue.name, error=error.explain())
+            _log.warning("a round of maintenance failed", queue=queue.name, error=error.explain())
         except Exception:
-            _log.exception("a round of upkeep failed", queue=queue.name)
+            _log.exception("a round of maintenance failed", queue=queue.name)

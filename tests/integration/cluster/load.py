@@ -20,7 +20,7 @@ from stack.clusters import Cluster
 
 SENDERS, PAUSE_SECONDS = 4, 0.2
 DRAIN_SECONDS = 600
-"""Patience, not expectation: the machine may be busy with other work."""
+"""ClientTimeouts, not expectation: the machine may be busy with other work."""
 
 
 Answer = TypeVar("Answer")

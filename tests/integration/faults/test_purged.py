@@ -15,7 +15,7 @@ import servers as names
 from contract.queue_harness import Consumer, RealTime, letter
 from postroad.distributed.mail_queue import DistributedQueue
 from postroad.distributed.timing import Timing
-from postroad.domain.entries import PurgeLine
+from postroad.domain.entries import PurgeWatermark
 from postroad.domain.names import QueueName, key_of_owner
 from postroad.domain.slices import Partition, slices_between
 from postroad.errors import ServerError
@@ -64,12 +64,12 @@ async def enqueue_many(queue: DistributedQueue, count: int) -> int:
     return refused
 
 
-async def lines_of(place: RealQueue, view: View, until: datetime) -> list[PurgeLine]:
+async def lines_of(place: RealQueue, view: View, until: datetime) -> list[PurgeWatermark]:
     """Return the lines through the partitions of the last minutes."""
     starts = slices_between(until - timedelta(minutes=10), until, WINDOW)
     partitions = [Partition(start, bucket) for start in starts for bucket in range(place.buckets)]
-    signs = await asyncio.gather(*(view.signs(each) for each in partitions))
-    return [each.line for each in signs if each.line is not None]
+    stamp = await asyncio.gather(*(view.stamp(each) for each in partitions))
+    return [each.watermark for each in stamp if each.watermark is not None]
 
 
 async def clean_until(place: RealQueue, queue: DistributedQueue, moment: datetime) -> None:
@@ -98,7 +98,7 @@ async def test_purged_mail_that_is_still_with_the_broker_is_not_delivered_after_
     purged = await queue.purge()
     last = datetime.now(UTC)
     servers = place.servers()
-    lines = await lines_of(place, place.view(servers), last)
+    watermarks = await lines_of(place, place.view(servers), last)
     await clean_until(place, queue, last)
 
     broker = place.broker(servers)
@@ -112,7 +112,7 @@ async def test_purged_mail_that_is_still_with_the_broker_is_not_delivered_after_
     print(f"{MANY} acknowledged, {refused} refused, {purged} purged, {before.work} still with the")
     print(f"broker after cleanup, 0 delivered, {left.dead} dead")
     assert (enqueued.size, purged) == (MANY, MANY)
-    assert lines
+    assert watermarks
     assert before.work >= MANY
     assert left.dead == 0
     assert [each async for each in queue.dead_letters()] == []

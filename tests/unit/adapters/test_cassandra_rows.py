@@ -1,4 +1,4 @@
-"""Turns, marks and dead letters survive the way into columns and back."""
+"""Entries, marks and dead letters survive the way into columns and back."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 
 from postroad.adapters.cassandra import mark_statements, rows, statements
 from postroad.adapters.cassandra.session import UNSET
-from postroad.domain.entries import Change, Ending, EndingKind, Mark, Turn
+from postroad.domain.entries import Change, Ending, EndingKind, EnqueuedMail, Mark
 from postroad.domain.mail import DsnOptions, Envelope, Origin, RecipientDsn
 from postroad.domain.shapes import ATTRIBUTE, Shape
-from postroad.domain.slices import TurnKey
+from postroad.domain.slices import EntryKey
 from postroad.ports.view import DeadLetter
 
 texts = st.text(st.characters(codec="utf-8", exclude_characters="\x00"), max_size=20)
@@ -24,7 +24,7 @@ NOW = datetime(2026, 1, 1, 10, tzinfo=UTC)
 instants = st.integers(0, 80 * 365 * 86_400_000).map(
     lambda milliseconds: START + timedelta(milliseconds=milliseconds)
 )
-keys = st.builds(TurnKey, instants, st.integers(0, 99), st.uuids())
+keys = st.builds(EntryKey, instants, st.integers(0, 99), st.uuids())
 chains = st.lists(keys, max_size=3).map(tuple)
 notify = st.lists(st.sampled_from(["NEVER", "SUCCESS", "FAILURE", "DELAY"]), max_size=2).map(tuple)
 printable = st.text(st.characters(min_codepoint=32, max_codepoint=126), max_size=20)
@@ -50,8 +50,8 @@ envelopes = st.builds(
     origin=st.none() | origins,
     dsn=st.none() | dsn,
 )
-turns = st.builds(
-    Turn,
+entries = st.builds(
+    EnqueuedMail,
     key=keys,
     mail_id=st.uuids(),
     envelope=envelopes,
@@ -101,21 +101,21 @@ def stored(columns: Sequence[str], values: Sequence[object]) -> dict[str, object
     return dict(zip(columns, map(read, values), strict=True))
 
 
-@given(turns)
-def test_a_turn_survives(turn: Turn) -> None:
-    row = stored(statements.ROW_COLUMNS, rows.turn_values(turn))
+@given(entries)
+def test_an_entry_survives(entry: EnqueuedMail) -> None:
+    row = stored(statements.ROW_COLUMNS, rows.entry_values(entry))
 
-    assert rows.turn_of(row) == turn
+    assert rows.entry_of(row) == entry
 
 
-@given(turns, st.none() | st.integers(0, 2**20))
+@given(entries, st.none() | st.integers(0, 2**20))
 def test_earlier_releases_get_the_size_of_a_header_that_this_one_does_not_read(
-    turn: Turn, header_size: int | None
+    entry: EnqueuedMail, header_size: int | None
 ) -> None:
-    row = stored(statements.ROW_COLUMNS, rows.turn_values(turn))
+    row = stored(statements.ROW_COLUMNS, rows.entry_values(entry))
 
     assert row["header_size"] is not None
-    assert rows.turn_of(row | {"header_size": header_size}) == turn
+    assert rows.entry_of(row | {"header_size": header_size}) == entry
 
 
 @given(endings)
@@ -125,9 +125,9 @@ def test_an_ending_survives(ending: Ending) -> None:
     assert rows.mark_of(row) == Mark(ending=ending)
 
 
-@given(turns, st.none() | keys)
-def test_a_dead_letter_survives(turn: Turn, requeued_as: TurnKey | None) -> None:
-    letter = DeadLetter(turn.enqueue_id, "2026-01", NOW, "no", turn, None, requeued_as)
+@given(entries, st.none() | keys)
+def test_a_dead_letter_survives(entry: EnqueuedMail, requeued_as: EntryKey | None) -> None:
+    letter = DeadLetter(entry.enqueue_id, "2026-01", NOW, "no", entry, None, requeued_as)
 
     row = stored(statements.LETTER_COLUMNS, rows.letter_values("mail.out", letter))
 
@@ -157,4 +157,4 @@ def test_a_dead_letter_without_a_reason_is_set_aside() -> None:
 
     found = rows.letter_of(row | {"reason": None})
 
-    assert (found.is_decoded, found.reason, found.turn) == (False, "", None)
+    assert (found.is_decoded, found.reason, found.entry) == (False, "", None)

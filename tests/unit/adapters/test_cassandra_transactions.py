@@ -13,7 +13,7 @@ import pytest
 from postroad.adapters.cassandra.session import Session, Statement
 from postroad.adapters.cassandra.transactions import NOTHING, Transactions, Write
 from postroad.domain.entries import Ending, EndingKind, Mark
-from postroad.domain.slices import Partition, TurnKey
+from postroad.domain.slices import EntryKey, Partition
 from postroad.errors import ViewUnavailable
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
@@ -25,7 +25,8 @@ END, PUBLISH = Statement("END"), Statement("PUBLISH")
 @dataclass
 class Server:
     """A partition as Cassandra keeps it: a batch is carried out wholly or not at all. `batches` are
-    the turns of each; `line` is a purge's; `unseen` marks no plain read shows for so many reads."""
+    the entries of each; `line` is a purge's; `unseen` marks no plain read shows for so many
+    reads."""
 
     marks: dict[UUID, Mark] = field(default_factory=dict)
     line: UUID | None = None
@@ -64,12 +65,12 @@ class Server:
 
 
 def end(number: int) -> Write:
-    key = TurnKey(NOW, 0, UUID(int=number))
-    return Write(key, END, (key.enqueue_id,), lambda mark: mark is None, wants_line=True)
+    key = EntryKey(NOW, 0, UUID(int=number))
+    return Write(key, END, (key.enqueue_id,), lambda mark: mark is None, wants_watermark=True)
 
 
 def publish(number: int) -> Write:
-    key = TurnKey(NOW, 0, UUID(int=number))
+    key = EntryKey(NOW, 0, UUID(int=number))
     return Write(key, PUBLISH, (key.enqueue_id,), lambda mark: mark is not None)
 
 
@@ -78,7 +79,7 @@ async def together(server: Server, *writes: Write) -> list[Mark | None]:
     return await transactions.together(PARTITION, writes)
 
 
-async def test_writes_on_different_turns_are_one_transaction() -> None:
+async def test_writes_on_different_entries_are_one_transaction() -> None:
     server = Server({UUID(int=9): ENDED})
 
     assert await together(server, end(1), end(2), publish(9)) == [None, None, None]
@@ -94,7 +95,7 @@ async def test_write_that_is_refused_keeps_no_other_from_being_carried_out() -> 
     assert server.batches == [[1, 2, 3, 4], [1, 4]]
 
 
-async def test_two_writes_on_one_turn_are_never_judged_by_what_stood_before_both() -> None:
+async def test_two_writes_on_one_entry_are_never_judged_by_what_stood_before_both() -> None:
     server = Server()
 
     assert await together(server, end(1), publish(1), end(1), end(2)) == [None, None, ENDED, None]

@@ -11,8 +11,8 @@ import pytest
 
 from postroad.adapters.memory.broker import MemoryBroker, MemoryDelivery
 from postroad.adapters.memory.clock import ManualClock
-from postroad.adapters.memory.fault_injection import Fault, Gate, Stopped, at, away
-from postroad.adapters.memory.servers import MemoryServers, World
+from postroad.adapters.memory.fault_injection import Fault, FaultInjector, Stopped, at, away
+from postroad.adapters.memory.servers import MemoryServers, MemoryWorld
 from postroad.domain.names import QueueName
 from postroad.errors import BrokerUnavailable, ViewUnavailable
 from postroad.ports.broker import Depths
@@ -27,13 +27,13 @@ def clock() -> ManualClock:
 
 
 @pytest.fixture
-def world(clock: ManualClock) -> World:
-    world = World(clock)
+def world(clock: ManualClock) -> MemoryWorld:
+    world = MemoryWorld(clock)
     world.queues(str(QUEUE)).declared = True
     return world
 
 
-def broker(world: World, limit: int = 20) -> MemoryBroker:
+def broker(world: MemoryWorld, limit: int = 20) -> MemoryBroker:
     return MemoryServers(world).broker(QUEUE, delivery_limit=limit)
 
 
@@ -57,7 +57,7 @@ async def test_manual_clock_wakes_sleepers_in_order_at_their_own_times(clock: Ma
 
 
 async def test_broker_holds_a_delayed_message_until_its_step_is_over(
-    world: World, clock: ManualClock
+    world: MemoryWorld, clock: ManualClock
 ) -> None:
     ours = broker(world)
     await ours.publish(UUID(int=1), b"later", 4)
@@ -73,7 +73,7 @@ async def test_broker_holds_a_delayed_message_until_its_step_is_over(
     assert (await waiting).body == b"later"
 
 
-async def test_broker_gives_no_more_than_the_prefetch(world: World) -> None:
+async def test_broker_gives_no_more_than_the_prefetch(world: MemoryWorld) -> None:
     ours = broker(world)
     for number in range(3):
         await ours.publish(UUID(int=number), b"%d" % number)
@@ -89,7 +89,7 @@ async def test_broker_gives_no_more_than_the_prefetch(world: World) -> None:
     await second.ack()
 
 
-async def test_broker_redelivers_in_order_what_a_dead_process_held(world: World) -> None:
+async def test_broker_redelivers_in_order_what_a_dead_process_held(world: MemoryWorld) -> None:
     theirs, ours = broker(world), broker(world)
     for number in range(2):
         await theirs.publish(UUID(int=number), b"%d" % number)
@@ -106,7 +106,7 @@ async def test_broker_redelivers_in_order_what_a_dead_process_held(world: World)
         await held[0].ack()
 
 
-async def test_broker_dead_letters_what_was_handed_out_too_often(world: World) -> None:
+async def test_broker_dead_letters_what_was_handed_out_too_often(world: MemoryWorld) -> None:
     await broker(world).publish(UUID(int=1), b"poison")
     for _ in range(3):
         victim = broker(world, limit=2)
@@ -119,7 +119,7 @@ async def test_broker_dead_letters_what_was_handed_out_too_often(world: World) -
     assert [each.body async for each in ours.consume_dead(5)] == [b"poison"]
 
 
-async def test_delivery_of_a_broken_connection_cannot_be_ended(world: World) -> None:
+async def test_delivery_of_a_broken_connection_cannot_be_ended(world: MemoryWorld) -> None:
     ours = broker(world)
     await ours.publish(UUID(int=1), b"x")
     delivery = await take(ours.consume(1))
@@ -140,9 +140,9 @@ async def test_delivery_of_a_broken_connection_cannot_be_ended(world: World) -> 
     ],
 )
 async def test_a_step_goes_wrong_as_planned(
-    world: World, fault: Fault, error: type[BaseException], published: int
+    world: MemoryWorld, fault: Fault, error: type[BaseException], published: int
 ) -> None:
-    servers = MemoryServers(world, Gate(at(0, fault)))
+    servers = MemoryServers(world, FaultInjector(at(0, fault)))
 
     with pytest.raises(error):
         await servers.broker(QUEUE).publish(UUID(int=1), b"x")
@@ -150,8 +150,8 @@ async def test_a_step_goes_wrong_as_planned(
     assert (await broker(world).depths()).work == published
 
 
-async def test_a_server_that_is_away_does_not_answer_while_others_do(world: World) -> None:
-    servers = MemoryServers(world, Gate(away("view")))
+async def test_a_server_that_is_away_does_not_answer_while_others_do(world: MemoryWorld) -> None:
+    servers = MemoryServers(world, FaultInjector(away("view")))
 
     with pytest.raises(ViewUnavailable):
         await servers.views().view(str(QUEUE)).limits()

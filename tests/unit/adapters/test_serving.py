@@ -19,9 +19,9 @@ from postroad.adapters.network.serving import (
     FEW_TURNS,
     PASS_SECONDS,
     REPLIES,
+    Progress,
     RunQueue,
     ServingWire,
-    Turn,
     accept,
 )
 from postroad.adapters.network.wire import (
@@ -40,36 +40,36 @@ LIMIT = 100
 
 
 class Echo:
-    """Serves a wire: repeats every line until one says `done`; `most` lines a turn."""
+    """Serves a wire: repeats every line until one says `done`; `most` lines an entry."""
 
     def __init__(
-        self, most: int = 1000, *, patience: timedelta = LONG, run_queue: RunQueue | None = None
+        self, most: int = 1000, *, timeout: timedelta = LONG, run_queue: RunQueue | None = None
     ) -> None:
         self.transport = FakeTransport()
         self.wire = ServingWire(run_queue)
         self.wire.connection_made(self.transport)
-        self.most, self.patience = most, patience
-        self.turns = 0
+        self.most, self.timeout = most, timeout
+        self.entries = 0
 
-    def take(self) -> Turn:
-        self.turns += 1
+    def take(self) -> Progress:
+        self.entries += 1
         for _ in range(self.most):
             try:
                 line = self.wire.next_line(LIMIT)
             except LineTooLong:
                 line = b"too long"
             if line is None:
-                return Turn.WAIT
+                return Progress.WAIT
             if line == b"bug":
                 raise ZeroDivisionError
             self.wire.send(line)
-            self.wire.expect(self.patience)
+            self.wire.expect(self.timeout)
             if line == b"done":
-                return Turn.DONE
-        return Turn.AGAIN
+                return Progress.DONE
+        return Progress.AGAIN
 
-    async def serving(self, take: Callable[[], Turn] | None = None) -> asyncio.Task[None]:
-        task = asyncio.create_task(self.wire.serve(take or self.take, self.patience))
+    async def serving(self, take: Callable[[], Progress] | None = None) -> asyncio.Task[None]:
+        task = asyncio.create_task(self.wire.serve(take or self.take, self.timeout))
         await asyncio.sleep(0)
         return task
 
@@ -140,7 +140,7 @@ async def test_a_client_that_does_not_read_its_answers_is_not_listened_to() -> N
 
 
 async def test_a_client_that_never_reads_its_answers_is_too_slow() -> None:
-    echo = Echo(patience=SHORT)
+    echo = Echo(timeout=SHORT)
     task = await echo.serving()
     echo.wire.pause_writing()
     echo.wire.data_received(b"one\r\n")
@@ -150,7 +150,7 @@ async def test_a_client_that_never_reads_its_answers_is_too_slow() -> None:
 
 
 async def test_a_line_in_small_pieces_gains_no_time() -> None:
-    echo = Echo(patience=SHORT)
+    echo = Echo(timeout=SHORT)
     task = await echo.serving()
 
     while not task.done():
@@ -219,7 +219,7 @@ async def test_a_connection_that_is_lost_ends_serving(most: int, *, is_paused: b
 
 async def test_an_interruption_is_looked_at_though_nothing_has_arrived() -> None:
     echo = Echo()
-    task = await echo.serving(lambda: Turn.DONE)
+    task = await echo.serving(lambda: Progress.DONE)
     assert not task.done()
 
     echo.wire.interrupt()
@@ -255,15 +255,15 @@ async def test_an_address_that_only_looks_mapped_stays_an_address(address: str) 
     assert address_of((address, 4711, 0, 0)) == address
 
 
-async def test_turns_that_take_long_are_spread_over_passes_first_come_first_served() -> None:
+async def test_entries_that_take_long_are_spread_over_passes_first_come_first_served() -> None:
     queue, served = RunQueue(), list[int]()
 
-    def turn(number: int) -> None:
+    def progress(number: int) -> None:
         served.append(number)
         time.sleep(2 * PASS_SECONDS)
 
     for number in range(3):
-        queue.append(partial(turn, number))
+        queue.append(partial(progress, number))
 
     seen = []
     while len(served) < 3:
@@ -281,19 +281,19 @@ async def test_a_client_with_few_commands_is_served_in_the_next_pass_however_man
     tasks = [await each.serving() for each in busy]
     for each in busy:
         each.wire.data_received(b"x\r\n" * 100)
-    while min(each.turns for each in busy) <= FEW_TURNS:
+    while min(each.entries for each in busy) <= FEW_TURNS:
         await asyncio.sleep(0)
     few = Echo(most=1, run_queue=run_queue)
     tasks.append(await few.serving())
 
-    before = sum(each.turns for each in busy)
+    before = sum(each.entries for each in busy)
     few.wire.data_received(b"one\r\ntwo\r\n")
-    while few.turns < 2:
+    while few.entries < 2:
         await asyncio.sleep(0)
 
-    assert sum(each.turns for each in busy) <= before + 1
+    assert sum(each.entries for each in busy) <= before + 1
     assert {each.transport.written[-1] for each in busy} == {b"x"}
-    while min(each.turns for each in busy) < 100:
+    while min(each.entries for each in busy) < 100:
         await asyncio.sleep(0)  # none of them is forgotten
     for task in tasks:
         task.cancel()
@@ -306,7 +306,7 @@ async def test_a_session_that_has_to_wait_for_others_does_not_wait_for_its_clien
     found = [echo.wire.waits_for_peer]
 
     echo.wire.data_received(b"one\r\ntwo\r\n")
-    while echo.turns < 2:
+    while echo.entries < 2:
         found.append(echo.wire.waits_for_peer)
         await asyncio.sleep(0)
     await asyncio.sleep(0)
@@ -326,14 +326,14 @@ def test_of_a_client_that_does_not_read_its_replies_few_commands_are_executed() 
         executed = 0
         wire = ServingWire()
 
-        def take() -> Turn:
+        def take() -> Progress:
             nonlocal executed
             for _ in range(20):
                 if wire.next_line(LIMIT) is None:
-                    return Turn.WAIT
+                    return Progress.WAIT
                 wire.send(reply)
                 executed += 1
-            return Turn.AGAIN
+            return Progress.AGAIN
 
         with socket.create_server(("127.0.0.1", 0)) as listening, socket.socket() as client:
             client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, REPLIES)

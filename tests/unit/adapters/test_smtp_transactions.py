@@ -93,10 +93,10 @@ class OneAddress:
     """Leads to a scripted hop."""
 
     def __init__(self, hop: ScriptedHop) -> None:
-        self._hop = hop
+        self._redeliver = hop
 
     async def connect(self, timeout: timedelta) -> Wire:
-        return self._hop.wire
+        return self._redeliver.wire
 
 
 async def body() -> AsyncIterator[bytes]:

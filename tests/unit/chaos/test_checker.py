@@ -65,7 +65,7 @@ class Written:
         op: str = "done",
         ended: float | None = None,
         phase: Phase = Phase.OK,
-        turn: str = "t1",
+        entry: str = "t1",
         **more: Any,
     ) -> None:
         """An attempt that transmits, and whose ending is acknowledged at `ended`."""
@@ -76,7 +76,7 @@ class Written:
             "lease",
             attempt=attempt,
             mail=mail,
-            turn=turn,
+            entry=entry,
             looked=looked,
             recipients=ONE,
         )
@@ -258,7 +258,7 @@ def test_a_wide_removal_does_not_meet_dead_letters(written: Written) -> None:
 def test_a_second_transmission_by_nothing_is_found(written: Written) -> None:
     written.enqueue()
     written.attempt(2, 3, ended=6)
-    written.attempt(2.5, 4, by="worker-2#1", turn="t1", ended=5)
+    written.attempt(2.5, 4, by="worker-2#1", entry="t1", ended=5)
 
     assert written.kinds() == [Kind.DUPLICATE]
 
@@ -304,16 +304,16 @@ def test_a_suspension_at_another_time_explains_nothing(written: Written) -> None
 def test_a_redelivery_in_flight_explains_a_second_copy(written: Written) -> None:
     written.enqueue()
     written.attempt(2, 12, ended=13)
-    written.note(5, "worker-2#1", "redelivery", turn="t1")
+    written.note(5, "worker-2#1", "redelivery", entry="t1")
     written.attempt(9, 10, by="worker-2#1", ended=11)
 
     assert written.kinds() == []
 
 
-def test_a_redelivery_of_another_turn_explains_nothing(written: Written) -> None:
+def test_a_redelivery_of_another_entry_explains_nothing(written: Written) -> None:
     written.enqueue()
     written.attempt(2, 12, ended=13)
-    written.note(5, "worker-2#1", "redelivery", turn="t7")
+    written.note(5, "worker-2#1", "redelivery", entry="t7")
     written.attempt(9, 10, by="worker-2#1", ended=11)
 
     assert written.kinds() == [Kind.DUPLICATE]
@@ -330,7 +330,7 @@ def test_a_record_that_failed_explains_a_second_copy(written: Written) -> None:
 def test_nothing_explains_a_copy_after_the_record(written: Written) -> None:
     written.enqueue()
     written.attempt(2, 3, ended=4)
-    written.note(4.5, "worker-2#1", "redelivery", turn="t1")
+    written.note(4.5, "worker-2#1", "redelivery", entry="t1")
     written.attempt(5, 6, by="worker-2#1", ended=7)
 
     assert written.kinds() == [Kind.DUPLICATE]
@@ -339,7 +339,7 @@ def test_nothing_explains_a_copy_after_the_record(written: Written) -> None:
 def test_a_retry_leaves_its_recipients_open(written: Written) -> None:
     written.enqueue()
     written.attempt(2, op="retry", ended=3)
-    written.attempt(9, 10, by="worker-2#1", turn="t2", ended=11)
+    written.attempt(9, 10, by="worker-2#1", entry="t2", ended=11)
 
     assert written.kinds() == []
 
@@ -351,8 +351,8 @@ def test_a_failed_enqueue_is_delivered_only_when_it_was_counted(written: Written
     written.enqueue("m", phase=Phase.FAIL, error="BrokerUnavailable")
     written.attempt(2, 3, ended=4)
     written.enqueue("n", phase=Phase.FAIL, error="BrokerUnavailable")
-    written.attempt(2, 3, mail="n", by="worker-2#1", ended=4, turn="t2")
-    written.note(9, "producer#1", "unwithdrawn", turn="t2")
+    written.attempt(2, 3, mail="n", by="worker-2#1", ended=4, entry="t2")
+    written.note(9, "producer#1", "unwithdrawn", entry="t2")
 
     assert written.kinds() == [Kind.UNCOUNTED]
 

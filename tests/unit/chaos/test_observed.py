@@ -16,40 +16,40 @@ from postroad.adapters.memory.fault_injection import Fault
 from postroad.distributed.engine import Engine
 from postroad.domain.identifiers import id_at, moment_of
 from postroad.errors import BrokerUnavailable
-from support.in_memory_cluster import Before, Post
+from support.in_memory_cluster import Before, InMemoryCluster
 
 
 @pytest.fixture
-async def post() -> AsyncIterator[Post]:
-    made = Post()
+async def cluster() -> AsyncIterator[InMemoryCluster]:
+    made = InMemoryCluster()
     yield made
     await made.close()
 
 
-async def test_a_failed_enqueue_that_is_counted_a_hop_later_is_noted_by_its_turn(
-    post: Post,
+async def test_a_failed_enqueue_that_is_counted_a_redelivery_delay_later_is_noted_by_its_turn(
+    cluster: InMemoryCluster,
 ) -> None:
-    producer, worker = await post.start(), await post.start()
+    producer, worker = await cluster.start(), await cluster.start()
     events: list[Event] = []
     engine: Engine = producer.queue._engine
     engine.log = ObservedLog(engine.log, ListRecorder(events, "producer", lambda: 0.0))  # type: ignore[assignment]
     producer.gate.plan = lambda step: Fault.ANSWER_LOST if step.operation == "publish" else None
-    consumer = Consumer(post, worker.queue)
+    consumer = Consumer(cluster, worker.queue)
 
     async def take() -> None:
         assert not await consumer.nothing()
 
     producer.gate.before = Before("end", take)
     work = asyncio.ensure_future(producer.queue.enqueue(letter("mail")))
-    await post.outcome(work, timedelta(minutes=2))
+    await cluster.outcome(work, timedelta(minutes=2))
     item = await consumer.next()
 
     with pytest.raises(BrokerUnavailable):
         work.result()
     assert events == []
-    await post.pass_time(timedelta(minutes=1))
+    await cluster.pass_time(timedelta(minutes=1))
     assert [(each.op, each.data) for each in events] == [
-        ("unwithdrawn", {"turn": str(item.enqueue_id)})
+        ("unwithdrawn", {"entry": str(item.enqueue_id)})
     ]
 
 

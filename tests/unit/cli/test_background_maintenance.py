@@ -20,14 +20,14 @@ def kept(monkeypatch: pytest.MonkeyPatch) -> asyncio.Queue[str]:
     """The names of queues that are being kept up."""
     kept: asyncio.Queue[str] = asyncio.Queue()
 
-    async def keep_up(queue: MailQueue, *_: object) -> None:
+    async def run_maintenance(queue: MailQueue, *_: object) -> None:
         await kept.put(queue.name)
         try:
             await asyncio.Event().wait()
         finally:
             kept.put_nowait("ended")
 
-    monkeypatch.setattr(background_maintenance, "keep_up", keep_up)
+    monkeypatch.setattr(background_maintenance, "run_maintenance", run_maintenance)
     return kept
 
 
@@ -45,7 +45,7 @@ async def test_an_intake_keeps_its_queue_up_since_there_may_be_no_worker(
     await asyncio.wait([running])
 
 
-async def test_a_receiver_leaves_the_upkeep_to_the_process_that_it_receives_for(
+async def test_a_receiver_leaves_the_maintenance_to_the_process_that_it_receives_for(
     kept: asyncio.Queue[str],
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
@@ -70,7 +70,7 @@ async def test_a_receiver_leaves_the_upkeep_to_the_process_that_it_receives_for(
 async def test_no_round_begins_once_the_process_is_to_end(kept: asyncio.Queue[str]) -> None:
     async with long_running.process(SETTINGS, "memory://q", create=True) as this:
         assert this is not None
-        async with background_maintenance.upkeep(this):
+        async with background_maintenance.background_maintenance(this):
             await kept.get()
             this.stop.set()
             assert await asyncio.wait_for(kept.get(), 5) == "ended"

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
-from contract.view_contract import turn
+from contract.view_contract import entry
 from postroad import open_queue
 from postroad.adapters.memory.view import MemoryView
 from postroad.bootstrap.configuration_histories import open_history
@@ -149,7 +149,7 @@ def close_slices(url: str, *rows: int, mails: int = 0) -> None:
                 closed = ClosedSlice(NOON + number * timedelta(hours=1), HOUR.slice_window, counts)
                 await opened.view.close_slice(closed)
             for number in range(mails):
-                await opened.view.insert(turn(number, Partition(NOON, 0)))
+                await opened.view.insert(entry(number, Partition(NOON, 0)))
 
     asyncio.run(close())
 

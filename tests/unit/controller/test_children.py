@@ -14,7 +14,7 @@ from postroad.controller.children import wanted_children
 from postroad.controller.cluster_spec import AllowedNamespaces, QueueClusterSpec
 from postroad.controller.drift import is_current, with_hash
 from postroad.controller.namespaces import allows
-from postroad.controller.resource import Queue, Surroundings
+from postroad.controller.resource import PodContext, Queue
 from postroad.controller.strategic_merge import merged
 from postroad.controller.workloads import workload_finding
 from postroad.domain.networks import Networks
@@ -44,7 +44,7 @@ def queue(**spec: Any) -> Queue:
 def children(
     wanted: Queue, *, scaled: frozenset[str] = frozenset(), **around: Any
 ) -> dict[tuple[str, str], dict[str, Any]]:
-    surroundings = Surroundings(CLUSTER, "postroad:1", **around)
+    surroundings = PodContext(CLUSTER, "postroad:1", **around)
     built = wanted_children(wanted, surroundings, scaled_elsewhere=scaled)
     return {(kind.name, child["metadata"]["name"]): child for kind, child in built}
 

@@ -8,7 +8,7 @@ import pytest
 
 from postroad.adapters.cassandra.schema import copies
 from postroad.adapters.machine.clocks import MachineClock
-from postroad.adapters.memory.servers import MemoryServers, World
+from postroad.adapters.memory.servers import MemoryServers, MemoryWorld
 from postroad.bootstrap.cluster import too_few_copies, too_few_nodes
 from postroad.controller.cluster_health import durability
 from postroad.controller.cluster_spec import QueueClusterSpec
@@ -26,7 +26,7 @@ def cluster(factor: int = 3) -> Cluster:
     spec: dict[str, Any] = {"rabbitmq": spec_cases.RABBITMQ, "cassandra": cassandra, "s3": {}}
     return Cluster(
         *("uid", "mail", "main", QueueClusterSpec.model_validate(spec), NO_CREDENTIALS),
-        MemoryServers(World(MachineClock())),
+        MemoryServers(MemoryWorld(MachineClock())),
     )
 
 

@@ -12,7 +12,7 @@ from postroad.controller.workqueue import Workqueue
 
 
 class Middling:
-    """Chance without any."""
+    """Randomness without any."""
 
     def uniform(self) -> float:
         return 0.5

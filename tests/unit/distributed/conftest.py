@@ -6,16 +6,16 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from support.in_memory_cluster import Post, Process
+from support.in_memory_cluster import InMemoryCluster, Process
 
 
 @pytest.fixture
-async def post() -> AsyncIterator[Post]:
-    post = Post()
-    yield post
-    await post.close()
+async def cluster() -> AsyncIterator[InMemoryCluster]:
+    cluster = InMemoryCluster()
+    yield cluster
+    await cluster.close()
 
 
 @pytest.fixture
-async def process(post: Post) -> Process:
-    return await post.start()
+async def process(cluster: InMemoryCluster) -> Process:
+    return await cluster.start()

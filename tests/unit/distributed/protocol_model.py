@@ -5,10 +5,11 @@ consumer decides is decided by the functions that the engine itself uses (`domai
 `Mark`). Between any two steps any other process may go on, or the process may crash.
 
 Three assumptions about time are built in, as the engine's timing guarantees them: a consumer that
-has a turn in hand without a claim when a message about it begins a hop has ended it or claimed it
-by the end of the hop (`keep_after` < `hop`; of consumers that get the turn later a hop says
-nothing), a claim lapses only when its owner is dead (it is renewed in time), and nothing is cleaned
-while a consumer decides by limits that it read before (cleanup waits a lease).
+has an entry in hand without a claim when a message about it begins a redelivery delay has ended it
+or claimed it by the end of the redelivery delay (`keep_after` < `hop`; of consumers that get the
+entry later a redelivery delay says nothing), a claim lapses only when its owner is dead (it is
+renewed in time), and nothing is cleaned while a consumer decides by limits that it read before
+(cleanup waits a lease).
 """
 
 from __future__ import annotations
@@ -18,32 +19,32 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from uuid import UUID
 
-from postroad.domain.dispatch import Arrival, Later, Verdict, decide, decide_claimed
-from postroad.domain.entries import Change, Ending, EndingKind, Mark, Turn
+from postroad.domain.dispatch import Redeliver, ReferenceArrival, Verdict, decide, decide_claimed
+from postroad.domain.entries import Change, Ending, EndingKind, EnqueuedMail, Mark
 from postroad.domain.mail import Envelope
 from postroad.domain.references import Reference
-from postroad.domain.slices import TurnKey
+from postroad.domain.slices import EntryKey
 
 NOW = datetime(2026, 1, 1, 10, 0, tzinfo=UTC)
 WHO = ("b@example.net",)
 IN_HAND = {"transmit", "record", "act"}
-ARRIVAL = Arrival(NOW, False, 0, None, timedelta(seconds=8), limit=100, draw=0.0)
+ARRIVAL = ReferenceArrival(NOW, False, 0, None, timedelta(seconds=8), limit=100, draw=0.0)
 
 
-def key(turn: int) -> TurnKey:
-    return TurnKey(NOW, 0, UUID(int=turn))
+def key(entry: int) -> EntryKey:
+    return EntryKey(NOW, 0, UUID(int=entry))
 
 
-def number(turn: TurnKey) -> int:
-    return turn.enqueue_id.int
+def number(entry: EntryKey) -> int:
+    return entry.enqueue_id.int
 
 
 @dataclass(frozen=True)
 class Message:
-    """A message about a turn. `repeats`: it is the repetition of a message without a claim.
-    `waits_for`: the consumers that the hop outlasts."""
+    """A message about an entry. `repeats`: it is the repetition of a message without a claim.
+    `waits_for`: the consumers that the redelivery delay outlasts."""
 
-    turn: int
+    entry: int
     claim: bool = False
     redelivered: bool = False
     repeats: bool = False
@@ -52,12 +53,12 @@ class Message:
 
 @dataclass(frozen=True)
 class Process:
-    """A process at a step. `turn` is what it works on, `message` what it holds; `checked`: it
+    """A process at a step. `entry` is what it works on, `message` what it holds; `checked`: it
     looked at the marks after the removal had been answered."""
 
     kind: str
     at: str = "start"
-    turn: int = 0
+    entry: int = 0
     message: Message | None = None
     taken: int = 0
     checked: bool = False
@@ -66,7 +67,7 @@ class Process:
 
 @dataclass(frozen=True)
 class State:
-    """All there is. `rows`: turn → (held, previous). `cleaned`: turns before browse start, whose
+    """All there is. `rows`: entry → (held, previous). `cleaned`: entries before browse start, whose
     marks were deleted."""
 
     processes: tuple[Process, ...]
@@ -75,7 +76,7 @@ class State:
     messages: tuple[Message, ...] = ()
     claims: tuple[tuple[int, int], ...] = ()
     cleaned: tuple[int, ...] = ()
-    turns: int = 1
+    entries: int = 1
     transmitted: int = 0
     interrupted: int = 0
     crashes: int = 0
@@ -83,18 +84,18 @@ class State:
     removed: bool = False
     resurrected: bool = False
 
-    def mark(self, turn: int) -> Mark | None:
-        return dict(self.marks).get(turn)
+    def mark(self, entry: int) -> Mark | None:
+        return dict(self.marks).get(entry)
 
-    def row(self, turn: int) -> tuple[bool, tuple[int, ...]]:
-        return dict(self.rows)[turn]
+    def row(self, entry: int) -> tuple[bool, tuple[int, ...]]:
+        return dict(self.rows)[entry]
 
     def live(self) -> list[int]:
-        return [turn for turn in self.present() if (self.mark(turn) or Mark()).is_live]
+        return [entry for entry in self.present() if (self.mark(entry) or Mark()).is_live]
 
     def present(self) -> list[int]:
-        """The turns that are not cleaned, in order."""
-        return [turn for turn, _ in self.rows if turn not in self.cleaned]
+        """The entries that are not cleaned, in order."""
+        return [entry for entry, _ in self.rows if entry not in self.cleaned]
 
 
 @dataclass
@@ -118,9 +119,11 @@ class Model:
                 yield _Edit(state, index).crash()
             if state.losses < self.losses and process.at in IN_HAND and process.message:
                 yield _Edit(state, index).disconnect()
-        for turn, owner in state.claims:
+        for entry, owner in state.claims:
             if state.processes[owner].crashed or state.processes[owner].at == "start":
-                yield replace(state, claims=tuple(each for each in state.claims if each[0] != turn))
+                yield replace(
+                    state, claims=tuple(each for each in state.claims if each[0] != entry)
+                )
 
     def first_step(self, state: State, index: int) -> State | None:
         """Return what one process does next when left alone; None when it can do nothing."""
@@ -137,7 +140,7 @@ class Model:
         elif process.at == "start":
             live = edit.state.live()
             if live and (process.kind != "release" or edit.state.row(live[0])[0]):
-                yield edit.go("act", turn=live[0])
+                yield edit.go("act", entry=live[0])
             elif not live:
                 yield edit.go("end")
         else:
@@ -156,7 +159,7 @@ class Model:
             yield step[process.at](edit)
         elif process.at in {"transmit", "record"}:
             yield from self._in_hand(edit)
-        elif process.at == "act" and self._is_over(state, process.turn):
+        elif process.at == "act" and self._is_over(state, process.entry):
             yield edit.go("ack")
         elif process.at == "act":
             yield edit.replaced(held=False, previous=())
@@ -171,31 +174,31 @@ class Model:
         process, state = edit.process, edit.state
         if process.at == "transmit":
             yield replace(edit.go("record"), transmitted=state.transmitted + 1)
-            if state.turns <= self.retries:
+            if state.entries <= self.retries:
                 yield edit.go("act")
         elif self.mistake == "ack before mark":
             yield edit.ended()
         else:
-            yield edit.delivered(process.turn).go("ack")
-        if process.turn not in dict(state.claims):
-            yield edit.claim(process.turn).state  # the keeper claims what is in hand for long
+            yield edit.delivered(process.entry).go("ack")
+        if process.entry not in dict(state.claims):
+            yield edit.claim(process.entry).state  # the keeper claims what is in hand for long
 
     def _decided(self, edit: _Edit) -> State:
         message, state = edit.process.message, edit.state
         assert message is not None
-        held, previous = state.row(message.turn)
-        turn = _turn(message.turn, held, previous)
-        reference = Reference.to(turn, claim=message.claim)
+        held, previous = state.row(message.entry)
+        entry = _entry(message.entry, held, previous)
+        reference = Reference.to(entry, claim=message.claim)
         if message.repeats and self.mistake != "repetition as any claim":
-            reference = Reference.repeating(turn)
+            reference = Reference.repeating(entry)
         arrival = replace(ARRIVAL, redelivered=message.redelivered)
-        if message.turn in state.cleaned:
+        if message.entry in state.cleaned:
             return edit.go("ack")
-        decision = decide(reference, state.mark(message.turn), arrival)
+        decision = decide(reference, state.mark(message.entry), arrival)
         edit = edit.keep(checked=state.removed)
-        if isinstance(decision, Later):
+        if isinstance(decision, Redeliver):
             again = replace(message, claim=True, redelivered=False)
-            return edit.publish(again, hop=True).go("ack")
+            return edit.publish(again, redelivery_delay=True).go("ack")
         at = {Verdict.SETTLE: "ack", Verdict.FINISH: "finish", Verdict.CLAIM: "claim"}
         at[Verdict.REPLACE] = "replace"
         return edit.go(at.get(decision, "transmit"))
@@ -204,23 +207,23 @@ class Model:
         process, state = edit.process, edit.state
         if self.mistake == "no claims":
             return edit.go("recheck")
-        wanted = (*state.row(process.turn)[1], process.turn)[process.taken]
+        wanted = (*state.row(process.entry)[1], process.entry)[process.taken]
         if dict(state.claims).get(wanted, edit.index) != edit.index:
-            again = Message(process.turn, claim=True)
-            return edit.release().publish(again, hop=True).go("ack")
+            again = Message(process.entry, claim=True)
+            return edit.release().publish(again, redelivery_delay=True).go("ack")
         edit = edit.claim(wanted)
-        last = process.taken == len(state.row(process.turn)[1])
+        last = process.taken == len(state.row(process.entry)[1])
         return edit.keep(taken=process.taken + 1).go("recheck" if last else "claim")
 
     def _rechecked(self, edit: _Edit) -> State:
         process, state = edit.process, edit.state
-        previous = [state.mark(each) for each in state.row(process.turn)[1]]
+        previous = [state.mark(each) for each in state.row(process.entry)[1]]
         if self.mistake == "predecessors forgotten":
             previous = []
-        verdict = decide_claimed(state.mark(process.turn), previous)
+        verdict = decide_claimed(state.mark(process.entry), previous)
         edit = edit.keep(checked=state.removed)
-        if verdict is Verdict.SETTLE and state.mark(process.turn) is None:
-            edit = edit.delivered(process.turn)
+        if verdict is Verdict.SETTLE and state.mark(process.entry) is None:
+            edit = edit.delivered(process.entry)
         at = {Verdict.SETTLE: "ack", Verdict.FINISH: "finish"}
         return edit.go(at.get(verdict, "transmit"))
 
@@ -228,7 +231,7 @@ class Model:
 
     def _finishing(self, edit: _Edit, then: str) -> Iterator[State]:
         process, state = edit.process, edit.state
-        mark = state.mark(process.turn) or Mark()
+        mark = state.mark(process.entry) or Mark()
         if not mark.is_unfinished_replacement:
             yield edit.go(then)
             return
@@ -245,11 +248,11 @@ class Model:
                 elif change.held:
                     yield edit.go("published")
                 else:
-                    hop = bool(change.previous) and self.mistake != "no hop"
+                    redelivery_delay = bool(change.previous) and self.mistake != "no hop"
                     message = Message(successor, claim=True)
-                    yield edit.publish(message, hop=hop).go("published")
+                    yield edit.publish(message, redelivery_delay=redelivery_delay).go("published")
             case "published":
-                yield edit.published(process.turn).go(then)
+                yield edit.published(process.entry).go(then)
 
     # Administrators
 
@@ -257,20 +260,20 @@ class Model:
         process, state = edit.process, edit.state
         if process.at != "act":
             yield from self._finishing(edit, then="end")
-        elif self._is_over(state, process.turn):
+        elif self._is_over(state, process.entry):
             yield edit.go("end")
         elif process.kind == "remove":
             yield self._removed(edit)
         else:
             yield edit.replaced(held=process.kind == "hold", previous=edit.chain)
 
-    def _is_over(self, state: State, turn: int) -> bool:
-        return turn in state.cleaned and self.mistake != "browse start not asked"
+    def _is_over(self, state: State, entry: int) -> bool:
+        return entry in state.cleaned and self.mistake != "browse start not asked"
 
     # Maintenance
 
     def _cleaner(self, edit: _Edit) -> Iterator[State]:
-        """Clean the oldest turn, if it is over and nobody is deciding."""
+        """Clean the oldest entry, if it is over and nobody is deciding."""
         state, (oldest, *others) = edit.state, edit.state.present()
         mark = state.mark(oldest)
         deciding = {"decide", "claim", "recheck", "replace"}
@@ -285,15 +288,15 @@ class Model:
 
     def _removed(self, edit: _Edit) -> State:
         process, state = edit.process, edit.state
-        mark = state.mark(process.turn)
+        mark = state.mark(process.entry)
         if mark is None:
             ending = Ending(EndingKind.REMOVED, NOW)
-            return replace(edit.put(process.turn, Mark(ending=ending)).go("end"), removed=True)
+            return replace(edit.put(process.entry, Mark(ending=ending)).go("end"), removed=True)
         if mark.ending is None or mark.ending.successor is None or mark.delivered_at is not None:
             return edit.go("end")
         assert mark.ending.change is not None
         successor = number(mark.ending.successor)
-        return edit.insert(successor, mark.ending.change).go("act", turn=successor)
+        return edit.insert(successor, mark.ending.change).go("act", entry=successor)
 
 
 class _Edit:
@@ -324,15 +327,17 @@ class _Edit:
         left = list(self.state.messages)
         left.remove(message)
         edit = _Edit(replace(self.state, messages=tuple(left)), self.index)
-        return edit.go("decide", message=message, turn=message.turn, taken=0, checked=False)
+        return edit.go("decide", message=message, entry=message.entry, taken=0, checked=False)
 
     @property
     def chain(self) -> tuple[int, ...]:
-        """The turns that a successor by administration has to ask."""
-        return (*self.state.row(self.process.turn)[1], self.process.turn)
+        """The entries that a successor by administration has to ask."""
+        return (*self.state.row(self.process.entry)[1], self.process.entry)
 
-    def publish(self, message: Message, *, hop: bool = False) -> _Edit:
-        message = replace(message, waits_for=_unclaimed(self.state, message.turn) if hop else ())
+    def publish(self, message: Message, *, redelivery_delay: bool = False) -> _Edit:
+        message = replace(
+            message, waits_for=_unclaimed(self.state, message.entry) if redelivery_delay else ()
+        )
         return self.messages(*self.state.messages, message)
 
     def messages(self, *messages: Message) -> _Edit:
@@ -347,47 +352,47 @@ class _Edit:
             )
         )
 
-    def put(self, turn: int, mark: Mark) -> _Edit:
-        marks = tuple(sorted({**dict(self.state.marks), turn: mark}.items(), key=lambda m: m[0]))
+    def put(self, entry: int, mark: Mark) -> _Edit:
+        marks = tuple(sorted({**dict(self.state.marks), entry: mark}.items(), key=lambda m: m[0]))
         return _Edit(replace(self.state, marks=marks), self.index)
 
-    def clean(self, turn: int) -> State:
-        marks = tuple(each for each in self.state.marks if each[0] != turn)
-        return replace(self.state, marks=marks, cleaned=(*self.state.cleaned, turn))
+    def clean(self, entry: int) -> State:
+        marks = tuple(each for each in self.state.marks if each[0] != entry)
+        return replace(self.state, marks=marks, cleaned=(*self.state.cleaned, entry))
 
-    def delivered(self, turn: int) -> _Edit:
-        return self.put(turn, replace(self.state.mark(turn) or Mark(), delivered_at=NOW))
+    def delivered(self, entry: int) -> _Edit:
+        return self.put(entry, replace(self.state.mark(entry) or Mark(), delivered_at=NOW))
 
-    def published(self, turn: int) -> _Edit:
-        mark = self.state.mark(turn)
+    def published(self, entry: int) -> _Edit:
+        mark = self.state.mark(entry)
         assert mark is not None
-        return self.put(turn, replace(mark, published=True))
+        return self.put(entry, replace(mark, published=True))
 
-    def insert(self, turn: int, change: Change) -> _Edit:
+    def insert(self, entry: int, change: Change) -> _Edit:
         previous = tuple(number(each) for each in change.previous)
-        rows = tuple(sorted({**dict(self.state.rows), turn: (change.held, previous)}.items()))
+        rows = tuple(sorted({**dict(self.state.rows), entry: (change.held, previous)}.items()))
         return _Edit(replace(self.state, rows=rows), self.index)
 
     def replaced(self, *, held: bool, previous: tuple[int, ...]) -> State:
-        turn = self.process.turn
-        if self.state.mark(turn) is not None:
+        entry = self.process.entry
+        if self.state.mark(entry) is not None:
             return self.go("finish")
         change = Change(WHO, None, held, 0, None, tuple(key(each) for each in previous))
-        ending = Ending(EndingKind.REPLACED, NOW, key(self.state.turns), change)
-        edit = self.put(turn, Mark(ending=ending))
-        return replace(edit.go("finish"), turns=self.state.turns + 1)
+        ending = Ending(EndingKind.REPLACED, NOW, key(self.state.entries), change)
+        edit = self.put(entry, Mark(ending=ending))
+        return replace(edit.go("finish"), entries=self.state.entries + 1)
 
-    def claim(self, turn: int) -> _Edit:
-        claims = tuple(sorted({**dict(self.state.claims), turn: self.index}.items()))
+    def claim(self, entry: int) -> _Edit:
+        claims = tuple(sorted({**dict(self.state.claims), entry: self.index}.items()))
         edit = _Edit(replace(self.state, claims=claims), self.index)
-        return edit.outlasted() if turn == self.process.turn else edit
+        return edit.outlasted() if entry == self.process.entry else edit
 
     def release(self) -> _Edit:
         mine = tuple(each for each in self.state.claims if each[1] != self.index)
         return _Edit(replace(self.state, claims=mine), self.index)
 
     def ended(self) -> State:
-        return self.release().go("start", message=None, turn=0)
+        return self.release().go("start", message=None, entry=0)
 
     def disconnect(self) -> State:
         """The broker gives the message to another consumer; this one keeps the mail in hand."""
@@ -406,15 +411,17 @@ class _Edit:
         )
 
 
-def _turn(turn: int, held: bool, previous: tuple[int, ...]) -> Turn:
+def _entry(entry: int, held: bool, previous: tuple[int, ...]) -> EnqueuedMail:
     chain = tuple(key(each) for each in previous)
     envelope = Envelope(None, WHO)
-    return Turn(key(turn), UUID(int=0), envelope, "b", 1, NOW, NOW, None, held, 0, None, chain)
+    return EnqueuedMail(
+        key(entry), UUID(int=0), envelope, "b", 1, NOW, NOW, None, held, 0, None, chain
+    )
 
 
-def _unclaimed(state: State, turn: int) -> tuple[int, ...]:
+def _unclaimed(state: State, entry: int) -> tuple[int, ...]:
     """Return the consumers that have a turn in hand, or one that it follows, without a claim."""
-    speaks_of = {turn, *dict(state.rows).get(turn, (False, ()))[1]}
+    speaks_of = {entry, *dict(state.rows).get(entry, (False, ()))[1]}
     claimed = dict(state.claims)
     return tuple(
         index
@@ -422,6 +429,6 @@ def _unclaimed(state: State, turn: int) -> tuple[int, ...]:
         if process.at in IN_HAND
         and process.kind == "consumer"
         and not process.crashed
-        and process.turn in speaks_of
-        and process.turn not in claimed
+        and process.entry in speaks_of
+        and process.entry not in claimed
     )

@@ -25,7 +25,7 @@ from postroad.domain.names import key_of_bytes
 from postroad.domain.selection import Selector
 from postroad.errors import BlobsUnavailable, DeadlineExceeded, PostroadError
 from postroad.ports.view import FOREVER, DeadLetter
-from support.in_memory_cluster import NAME, WINDOW, Before, Post, Process
+from support.in_memory_cluster import NAME, WINDOW, Before, InMemoryCluster, Process
 
 ALL = Selector.all()
 SECOND = timedelta(seconds=1)
@@ -37,32 +37,32 @@ def fails(operation: str, fault: Fault) -> Plan:
     return lambda step: fault if step.operation == operation else None
 
 
-async def day(post: Post, process: Process) -> None:
-    """Let a day pass, with upkeep and deliveries."""
+async def day(cluster: InMemoryCluster, process: Process) -> None:
+    """Let a day pass, with maintenance and deliveries."""
     for _ in range(24 * 6):
-        await post.pass_time(10 * MINUTE)
+        await cluster.pass_time(10 * MINUTE)
         await process.queue.maintain()
-        await post.deliver(process, SECOND)
+        await cluster.deliver(process, SECOND)
 
 
-def orphaned(post: Post, number: int) -> str:
+def orphaned(cluster: InMemoryCluster, number: int) -> str:
     """Store an object that no mail ever had; return its key."""
-    now = post.clock.now()
+    now = cluster.clock.now()
     key = key_of_bytes(NAME, now, id_at(now, 0, number))
-    post.blobs[key] = b"bytes"
+    cluster.blobs[key] = b"bytes"
     return key
 
 
-async def held(post: Post, process: Process) -> None:
+async def held(cluster: InMemoryCluster, process: Process) -> None:
     """Wait without a message."""
-    await post.enqueue(process, "mail")
+    await cluster.enqueue(process, "mail")
     await process.queue.hold(ALL)
-    await post.deliver(process, MINUTE)
+    await cluster.deliver(process, MINUTE)
 
 
-async def delayed(post: Post, process: Process) -> None:
+async def delayed(cluster: InMemoryCluster, process: Process) -> None:
     """Wait for a message that comes after the slice is cleaned."""
-    await post.enqueue(process, "mail", delay=4 * 3600)
+    await cluster.enqueue(process, "mail", delay=4 * 3600)
 
 
 # What endings leave
@@ -71,40 +71,40 @@ async def delayed(post: Post, process: Process) -> None:
 @pytest.mark.parametrize("plan", [away("blobs"), fails("delete", Fault.STOP_BEFORE)])
 @pytest.mark.parametrize("prepare", [held, delayed])
 async def test_bytes_of_removed_mail_go_whether_it_has_a_message_or_not(
-    post: Post, process: Process, prepare: Callable[..., object], plan: Plan
+    cluster: InMemoryCluster, process: Process, prepare: Callable[..., object], plan: Plan
 ) -> None:
-    await prepare(post, process)  # type: ignore[misc]
-    victim = await post.start()
+    await prepare(cluster, process)  # type: ignore[misc]
+    victim = await cluster.start()
     victim.gate.plan = plan
     with suppress(Stopped):
         await victim.queue.remove(ALL)
-    assert len(post.blobs) == 1
+    assert len(cluster.blobs) == 1
 
-    await day(post, await post.start())
+    await day(cluster, await cluster.start())
 
-    assert post.transmitted.total() == 0
-    post.check_nothing_is_left()
+    assert cluster.transmitted.total() == 0
+    cluster.check_nothing_is_left()
 
 
 async def test_bytes_go_when_deletions_failed_until_the_slice_was_cleaned(
-    post: Post, process: Process
+    cluster: InMemoryCluster, process: Process
 ) -> None:
-    await post.enqueue(process, "mail")
+    await cluster.enqueue(process, "mail")
     process.gate.plan = fails("delete", Fault.AWAY)
-    consumer = Consumer(post, process.queue)
+    consumer = Consumer(cluster, process.queue)
     item = await consumer.next()
     await item.done()
     for _ in range(6):
-        await post.pass_time(10 * MINUTE)
+        await cluster.pass_time(10 * MINUTE)
         await process.queue.maintain()
         assert await consumer.nothing(MINUTE)
-    assert post.tables.marks == {}
+    assert cluster.tables.marks == {}
     process.gate.plan = no_fault
     await consumer.close()
 
-    await day(post, process)
+    await day(cluster, process)
 
-    post.check_nothing_is_left()
+    cluster.check_nothing_is_left()
 
 
 # What uploads leave
@@ -112,7 +112,7 @@ async def test_bytes_go_when_deletions_failed_until_the_slice_was_cleaned(
 
 @pytest.mark.parametrize("fault", [Fault.ANSWER_LOST, Fault.AWAY])
 async def test_upload_whose_answer_was_lost_is_deleted(
-    post: Post, process: Process, fault: Fault
+    cluster: InMemoryCluster, process: Process, fault: Fault
 ) -> None:
     process.gate.plan = fails("put", fault)
 
@@ -120,17 +120,19 @@ async def test_upload_whose_answer_was_lost_is_deleted(
         await process.queue.enqueue(letter("mail"))
 
     await process.queue._engine.finish_background()
-    assert post.blobs == {}
+    assert cluster.blobs == {}
 
 
-async def test_upload_whose_caller_went_away_is_deleted(post: Post, process: Process) -> None:
+async def test_upload_whose_caller_went_away_is_deleted(
+    cluster: InMemoryCluster, process: Process
+) -> None:
     """The request goes on in the store after its sender was cancelled."""
     entered = asyncio.Event()
 
     async def hang(step: Step) -> None:
         if step.operation == "put":
             entered.set()
-            post.blobs[f"{NAME}/carried out all the same"] = b""
+            cluster.blobs[f"{NAME}/carried out all the same"] = b""
             await asyncio.Event().wait()
 
     process.gate.before = hang
@@ -143,10 +145,12 @@ async def test_upload_whose_caller_went_away_is_deleted(post: Post, process: Pro
     assert [each.operation for each in process.gate.steps][-1] == "delete"
 
 
-async def test_upload_slower_than_the_audit_waits_is_refused(post: Post, process: Process) -> None:
+async def test_upload_slower_than_the_audit_waits_is_refused(
+    cluster: InMemoryCluster, process: Process
+) -> None:
     async def slow(step: Step) -> None:
         if step.operation == "put":
-            await post.pass_time(6 * HOUR + SECOND)
+            await cluster.pass_time(6 * HOUR + SECOND)
 
     process.gate.before = slow
 
@@ -154,141 +158,149 @@ async def test_upload_slower_than_the_audit_waits_is_refused(post: Post, process
         await process.queue.enqueue(letter("mail"))
 
     await process.queue._engine.finish_background()
-    assert post.blobs == {}
+    assert cluster.blobs == {}
 
 
-async def test_upload_of_a_killed_process_is_found_by_upkeep_once_no_row_can_come(
-    post: Post, process: Process
+async def test_upload_of_a_killed_process_is_found_by_maintenance_once_no_row_can_come(
+    cluster: InMemoryCluster, process: Process
 ) -> None:
-    victim = await post.start()
+    victim = await cluster.start()
     victim.gate.plan = fails("put", Fault.STOP_AFTER)
     with pytest.raises(Stopped):
         await victim.queue.enqueue(letter("mail"))
-    await post.pass_time(5 * HOUR + 50 * MINUTE)
+    await cluster.pass_time(5 * HOUR + 50 * MINUTE)
     await process.queue.maintain()
-    assert len(post.blobs) == 1
+    assert len(cluster.blobs) == 1
 
-    await day(post, process)
+    await day(cluster, process)
 
-    assert post.blobs == {}
+    assert cluster.blobs == {}
 
 
-async def test_dry_run_lists_and_deletes_nothing(post: Post, process: Process) -> None:
-    await post.enqueue(process, "mail")
-    key = orphaned(post, 0)
-    await post.pass_time(7 * HOUR)
+async def test_dry_run_lists_and_deletes_nothing(
+    cluster: InMemoryCluster, process: Process
+) -> None:
+    await cluster.enqueue(process, "mail")
+    key = orphaned(cluster, 0)
+    await cluster.pass_time(7 * HOUR)
 
     found = [each async for each in process.queue.audit()]
 
     assert [(each.blob_key, each.deleted) for each in found] == [(key, False)]
-    assert key in post.blobs
-    assert len(post.blobs) == 2
+    assert key in cluster.blobs
+    assert len(cluster.blobs) == 2
 
 
-async def test_what_no_mail_is_called_is_left_alone(post: Post, process: Process) -> None:
+async def test_what_no_mail_is_called_is_left_alone(
+    cluster: InMemoryCluster, process: Process
+) -> None:
     theirs = [
         f"{NAME}/readme",
         f"{NAME}/2024/06/09/{UUID(int=7)}",
         f"{NAME}2/2024/06/09/01900000-0000-7000-8000-000000000000",
     ]
-    post.blobs.update(dict.fromkeys(theirs, b"x"))
+    cluster.blobs.update(dict.fromkeys(theirs, b"x"))
 
-    assert await post.audit() == []
-    assert sorted(post.blobs) == sorted(theirs)
+    assert await cluster.audit() == []
+    assert sorted(cluster.blobs) == sorted(theirs)
 
 
 # What an audit leaves alone
 
 
-async def test_bytes_of_every_mail_that_lives_stay(post: Post, process: Process) -> None:
-    await post.enqueue(process, "held", "dead", "in hand", "plain")
-    await post.enqueue(process, "delayed", delay=10**6)
+async def test_bytes_of_every_mail_that_lives_stay(
+    cluster: InMemoryCluster, process: Process
+) -> None:
+    await cluster.enqueue(process, "held", "dead", "in hand", "plain")
+    await cluster.enqueue(process, "delayed", delay=10**6)
     await process.queue.hold(Selector(name="held"))
-    consumer = Consumer(post, process.queue)
+    consumer = Consumer(cluster, process.queue)
     for _ in range(3):
         item = await consumer.next()
         if item.mail.name == "dead":
             await item.reject("no")
-    keys = set(post.blobs)
+    keys = set(cluster.blobs)
 
-    assert await post.audit() == []
+    assert await cluster.audit() == []
 
-    assert set(post.blobs) == keys
+    assert set(cluster.blobs) == keys
     assert len(keys) == 5
     await consumer.close()
 
 
-async def test_bytes_of_a_message_that_could_not_be_read_stay(post: Post, process: Process) -> None:
+async def test_bytes_of_a_message_that_could_not_be_read_stay(
+    cluster: InMemoryCluster, process: Process
+) -> None:
     """`requeue` hands it back as soon as it can be read; its row may have expired by then."""
-    await post.enqueue(process, "mail")
-    (message,) = post.broker.ready
-    post.tables.rows.clear()
+    await cluster.enqueue(process, "mail")
+    (message,) = cluster.broker.ready
+    cluster.tables.rows.clear()
     letter_id = UUID("01900000-0000-7000-8000-000000000001")
     now = process.clock.now()
     unreadable = DeadLetter(letter_id, month_of(letter_id), now, "no", None, message.body)
     await process.queue._engine.view.bury(unreadable)
 
-    assert await post.audit() == []
+    assert await cluster.audit() == []
 
 
 @pytest.mark.parametrize("after", ["end", "insert", "mark_published"])
 async def test_bytes_of_a_replacement_that_stopped_half_way_stay(
-    post: Post, process: Process, after: str
+    cluster: InMemoryCluster, process: Process, after: str
 ) -> None:
-    await post.enqueue(process, "mail", delay=10**6)
-    victim = await post.start()
+    await cluster.enqueue(process, "mail", delay=10**6)
+    victim = await cluster.start()
     victim.gate.plan = fails(after, Fault.STOP_AFTER)
     with pytest.raises(Stopped):
         await victim.queue.hold(ALL)
 
-    assert await post.audit() == []
-    assert len(post.blobs) == 1
+    assert await cluster.audit() == []
+    assert len(cluster.blobs) == 1
 
 
 @pytest.mark.parametrize("row_lifetime", [timedelta(days=14), FOREVER])
 async def test_bytes_of_late_mail_before_browse_start_stay(
-    post: Post, process: Process, row_lifetime: timedelta
+    cluster: InMemoryCluster, process: Process, row_lifetime: timedelta
 ) -> None:
     """Its row is the only witness: it came after its slice was passed."""
-    post.tables.row_lifetime = row_lifetime
-    await post.enqueue(process, "late", delay=10**6)
-    await post.pass_time(2 * HOUR)
+    cluster.tables.row_lifetime = row_lifetime
+    await cluster.enqueue(process, "late", delay=10**6)
+    await cluster.pass_time(2 * HOUR)
     await process.queue._engine.view.advance(
         browse_start=process.clock.now() - HOUR, content_start=process.clock.now() - HOUR
     )
 
-    assert await post.audit() == []
-    assert len(post.blobs) == 1
+    assert await cluster.audit() == []
+    assert len(cluster.blobs) == 1
 
 
 async def test_bytes_stay_while_rows_of_their_time_have_vanished(
-    post: Post, process: Process
+    cluster: InMemoryCluster, process: Process
 ) -> None:
     """The mail's message still comes."""
-    await post.enqueue(process, "vanished", "kept", delay=12 * 3600)
-    await post.pass_time(20 * MINUTE)
+    await cluster.enqueue(process, "vanished", "kept", delay=12 * 3600)
+    await cluster.pass_time(20 * MINUTE)
     await process.queue.maintain()
-    assert post.tables.slices
-    key = min(post.tables.rows)
-    del post.tables.rows[key]
+    assert cluster.tables.slices
+    key = min(cluster.tables.rows)
+    del cluster.tables.rows[key]
 
-    assert await post.audit() == []
-    names = await post.deliver(process, 13 * HOUR)
+    assert await cluster.audit() == []
+    names = await cluster.deliver(process, 13 * HOUR)
 
     assert sorted(names) == ["kept", "vanished"]
 
 
 @pytest.mark.parametrize("names_bytes", [True, False])
 async def test_bytes_of_an_undecodable_row_stay_even_if_it_names_none(
-    post: Post, process: Process, monkeypatch: pytest.MonkeyPatch, names_bytes: bool
+    cluster: InMemoryCluster, process: Process, monkeypatch: pytest.MonkeyPatch, names_bytes: bool
 ) -> None:
-    await post.enqueue(process, "mail", delay=10**6)
-    (turn,) = post.tables.live()
-    post.tables.undecodable.add(turn.key)
-    orphaned(post, 0)
-    await post.pass_time(MINUTE)
-    younger = orphaned(post, 1)
-    auditor = await post.start()
+    await cluster.enqueue(process, "mail", delay=10**6)
+    (entry,) = cluster.tables.live()
+    cluster.tables.undecodable.add(entry.key)
+    orphaned(cluster, 0)
+    await cluster.pass_time(MINUTE)
+    younger = orphaned(cluster, 1)
+    auditor = await cluster.start()
     view = auditor.queue._engine.view
     blob_keys = view.blob_keys
 
@@ -298,48 +310,48 @@ async def test_bytes_of_an_undecodable_row_stay_even_if_it_names_none(
 
     if not names_bytes:
         monkeypatch.setattr(view, "blob_keys", nameless)
-    await post.pass_time(7 * HOUR)
+    await cluster.pass_time(7 * HOUR)
     found = [each.blob_key async for each in auditor.queue.audit(repair=True)]
 
     assert younger in found
     assert len(found) == (2 if names_bytes else 1)
-    assert turn.blob_key in post.blobs
+    assert entry.blob_key in cluster.blobs
 
 
 async def test_bytes_of_a_letter_or_an_ending_that_cannot_be_decoded_stay(
-    post: Post, process: Process
+    cluster: InMemoryCluster, process: Process
 ) -> None:
-    await post.enqueue(process, "ended")
-    (turn,) = post.tables.live()
-    unknown = Ending(EndingKind.UNKNOWN, post.clock.now())
-    post.tables.marks[turn.key] = Mark(ending=unknown)
-    await post.pass_time(MINUTE)
-    orphaned(post, 0)
-    await post.pass_time(MINUTE)
-    now = post.clock.now()
+    await cluster.enqueue(process, "ended")
+    (entry,) = cluster.tables.live()
+    unknown = Ending(EndingKind.UNKNOWN, cluster.clock.now())
+    cluster.tables.marks[entry.key] = Mark(ending=unknown)
+    await cluster.pass_time(MINUTE)
+    orphaned(cluster, 0)
+    await cluster.pass_time(MINUTE)
+    now = cluster.clock.now()
     letter_id = id_at(now, 0, 0)
     unread = DeadLetter(letter_id, month_of(letter_id), now, "no", None, is_decoded=False)
     await process.queue._engine.view.bury(unread)
-    await post.pass_time(MINUTE)
-    younger = orphaned(post, 1)
+    await cluster.pass_time(MINUTE)
+    younger = orphaned(cluster, 1)
 
-    assert await post.audit() == [younger]
+    assert await cluster.audit() == [younger]
 
 
 @pytest.mark.parametrize("operation", ["buried", "occupied", "blob_keys", "marks", "limits"])
 @pytest.mark.parametrize("number", range(8))
 async def test_mail_that_moves_while_it_is_audited_keeps_its_bytes(
-    post: Post, process: Process, operation: str, number: int
+    cluster: InMemoryCluster, process: Process, operation: str, number: int
 ) -> None:
     """Between any two reads: from the letters to the rows, back, and on to another row."""
-    await post.enqueue(process, "dead", "waits", delay=0)
+    await cluster.enqueue(process, "dead", "waits", delay=0)
     await process.queue.hold(Selector(name="waits"))
-    consumer = Consumer(post, process.queue)
+    consumer = Consumer(cluster, process.queue)
     await (await consumer.next()).reject("no")
     await consumer.close()
-    mover = await post.start()
-    await post.pass_time(7 * HOUR)
-    auditor = await post.start()
+    mover = await cluster.start()
+    await cluster.pass_time(7 * HOUR)
+    auditor = await cluster.start()
     count = 0
 
     async def move(step: Step) -> None:
@@ -350,9 +362,9 @@ async def test_mail_that_moves_while_it_is_audited_keeps_its_bytes(
         if count == number + 1:
             await mover.queue.requeue(ALL)
             await mover.queue.release(ALL)
-            await post.clock.advance(timedelta(0))
+            await cluster.clock.advance(timedelta(0))
         elif count == number + 2:
-            moved = Consumer(post, mover.queue)
+            moved = Consumer(cluster, mover.queue)
             await (await moved.next()).reject("no")
             await moved.close()
 
@@ -360,52 +372,52 @@ async def test_mail_that_moves_while_it_is_audited_keeps_its_bytes(
     found = [each async for each in auditor.queue.audit(repair=True)]
 
     assert found == []
-    assert len(post.blobs) == 2
+    assert len(cluster.blobs) == 2
 
 
 async def test_nothing_is_deleted_when_rows_were_cleaned_while_they_were_read(
-    post: Post, process: Process
+    cluster: InMemoryCluster, process: Process
 ) -> None:
     """What was made and ended since the audit began cannot be seen any more."""
-    victim = await post.start()
+    victim = await cluster.start()
     victim.gate.plan = fails("put", Fault.STOP_AFTER)
     with pytest.raises(Stopped):
         await victim.queue.enqueue(letter("orphan"))
-    await post.pass_time(7 * HOUR)
-    auditor = await post.start()
+    await cluster.pass_time(7 * HOUR)
+    auditor = await cluster.start()
     view = process.queue._engine.view
-    later = post.clock.now() + 2 * WINDOW
+    later = cluster.clock.now() + 2 * WINDOW
     auditor.gate.before = Before("occupied", lambda: view.advance(content_start=later))
 
     assert [each async for each in auditor.queue.audit(repair=True)] == []
-    assert len(post.blobs) == 1
+    assert len(cluster.blobs) == 1
 
 
 # Portions and processes
 
 
 async def test_portions_find_what_one_look_finds(
-    post: Post, process: Process, monkeypatch: pytest.MonkeyPatch
+    cluster: InMemoryCluster, process: Process, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(audits, "PORTION", 2)
-    await post.enqueue(process, *(f"mail {number}" for number in range(7)), delay=10**6)
-    orphans = [orphaned(post, number) for number in range(5)]
+    await cluster.enqueue(process, *(f"mail {number}" for number in range(7)), delay=10**6)
+    orphans = [orphaned(cluster, number) for number in range(5)]
 
-    assert await post.audit() == orphans
-    assert len(post.blobs) == 7
+    assert await cluster.audit() == orphans
+    assert len(cluster.blobs) == 7
 
 
 async def test_one_process_of_several_audits_and_goes_on_where_it_was(
-    post: Post, monkeypatch: pytest.MonkeyPatch
+    cluster: InMemoryCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(audits, "PORTION", 1)
-    several = [await post.start() for _ in range(3)]
-    await post.enqueue(several[0], "one", "two", "three", delay=10**6)
-    await post.pass_time(7 * HOUR)
+    several = [await cluster.start() for _ in range(3)]
+    await cluster.enqueue(several[0], "one", "two", "three", delay=10**6)
+    await cluster.pass_time(7 * HOUR)
     before = [len(each.gate.steps) for each in several]
 
     for _ in range(8):
-        await post.pass_time(10 * MINUTE)
+        await cluster.pass_time(10 * MINUTE)
         for each in several:
             await each.queue.maintain()
 
@@ -418,53 +430,58 @@ async def test_one_process_of_several_audits_and_goes_on_where_it_was(
     assert max(listed) <= 8
 
 
-async def test_another_process_audits_when_the_first_died(post: Post) -> None:
-    first, second = await post.start(), await post.start()
-    await post.pass_time(10 * MINUTE)
+async def test_another_process_audits_when_the_first_died(cluster: InMemoryCluster) -> None:
+    first, second = await cluster.start(), await cluster.start()
+    await cluster.pass_time(10 * MINUTE)
     await first.queue.maintain()
     first.gate.stop()
-    orphaned(post, 0)
+    orphaned(cluster, 0)
 
     for _ in range(80):
-        await post.pass_time(10 * MINUTE)
+        await cluster.pass_time(10 * MINUTE)
         await second.queue.maintain()
 
-    assert post.blobs == {}
+    assert cluster.blobs == {}
 
 
-async def test_upkeep_leaves_most_of_the_bytes_to_a_person(
-    post: Post, process: Process, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+async def test_maintenance_leaves_most_of_the_bytes_to_a_person(
+    cluster: InMemoryCluster,
+    process: Process,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     """The view may have been restored from a backup, or the bucket may be another queue's too."""
     monkeypatch.setattr(audits, "MOST_UNASKED", 2)
-    await post.enqueue(process, "mail", delay=10**6)
+    await cluster.enqueue(process, "mail", delay=10**6)
     for number in range(5):
-        orphaned(post, number)
+        orphaned(cluster, number)
 
     with caplog.at_level(logging.ERROR):
-        await day(post, process)
+        await day(cluster, process)
 
-    assert len(post.blobs) == 6
+    assert len(cluster.blobs) == 6
     assert any("most bytes have no mail" in each.message for each in caplog.records)
     assert len([each async for each in process.queue.audit(repair=True)]) == 5
-    assert len(post.blobs) == 1
+    assert len(cluster.blobs) == 1
 
 
-async def test_audit_stopped_at_any_step_takes_no_mails_bytes(post: Post, process: Process) -> None:
-    await post.enqueue(process, "kept", delay=10**6)
-    (kept,) = post.blobs
-    await post.pass_time(7 * HOUR)
+async def test_audit_stopped_at_any_step_takes_no_mails_bytes(
+    cluster: InMemoryCluster, process: Process
+) -> None:
+    await cluster.enqueue(process, "kept", delay=10**6)
+    (kept,) = cluster.blobs
+    await cluster.pass_time(7 * HOUR)
     for number in range(60):
         for fault in (Fault.STOP_AFTER, Fault.AWAY, Fault.ANSWER_LOST):
-            orphaned(post, number)
-            victim = await post.start()
+            orphaned(cluster, number)
+            victim = await cluster.start()
             victim.fail(at(number, fault))
             with suppress(Stopped, PostroadError):
                 async for _ in victim.queue.audit(repair=True):
                     pass
-            assert kept in post.blobs
-    await post.audit()
-    assert list(post.blobs) == [kept]
+            assert kept in cluster.blobs
+    await cluster.audit()
+    assert list(cluster.blobs) == [kept]
 
 
 # Any story
@@ -486,39 +503,39 @@ def test_after_an_audit_every_mail_has_its_bytes_and_no_orphan_is_left(
 
 async def _tell(story: list[tuple[str, int]]) -> None:
     """Each action runs in a process that may be killed or lose a server at one of its steps."""
-    post = Post()
-    await post.start()
+    cluster = InMemoryCluster()
+    await cluster.start()
     for number, (action, detail) in enumerate(story):
-        victim = await post.start()
+        victim = await cluster.start()
         fault = (Fault.STOP_AFTER, Fault.AWAY, Fault.ANSWER_LOST)[detail % 3]
         victim.fail(at(detail, fault))
-        work = asyncio.ensure_future(_act(post, victim, action, f"mail {number % 4}"))
-        if not await post.outcome(work, 3 * MINUTE):
+        work = asyncio.ensure_future(_act(cluster, victim, action, f"mail {number % 4}"))
+        if not await cluster.outcome(work, 3 * MINUTE):
             work.cancel()
         with suppress(Stopped, PostroadError, asyncio.CancelledError, StopAsyncIteration):
             await work
         victim.gate.stop()
-    keeper = await post.start()
+    keeper = await cluster.start()
     for _ in range(3):
-        await post.pass_time(10 * MINUTE)
+        await cluster.pass_time(10 * MINUTE)
         await keeper.queue.maintain()
-    await post.audit()
+    await cluster.audit()
 
-    live = [turn.blob_key for turn in post.tables.live()]
-    letters = [each.turn.blob_key for each in post.tables.letters.values() if each.turn]
-    assert set(post.blobs) >= set(live) | set(letters)
-    # An ended turn's row keeps its bytes only until it is cleaned.
+    live = [entry.blob_key for entry in cluster.tables.live()]
+    letters = [each.entry.blob_key for each in cluster.tables.letters.values() if each.entry]
+    assert set(cluster.blobs) >= set(live) | set(letters)
+    # An ended entry's row keeps its bytes only until it is cleaned.
     for _ in range(6):
-        await post.pass_time(10 * MINUTE)
+        await cluster.pass_time(10 * MINUTE)
         await keeper.queue.maintain()
-    await post.audit()
-    held_back = [turn.blob_key for turn in post.tables.live()]
-    letters = [each.turn.blob_key for each in post.tables.letters.values() if each.turn]
-    assert set(post.blobs) == set(held_back) | set(letters)
-    await post.close()
+    await cluster.audit()
+    held_back = [entry.blob_key for entry in cluster.tables.live()]
+    letters = [each.entry.blob_key for each in cluster.tables.letters.values() if each.entry]
+    assert set(cluster.blobs) == set(held_back) | set(letters)
+    await cluster.close()
 
 
-async def _act(post: Post, process: Process, action: str, name: str) -> None:
+async def _act(cluster: InMemoryCluster, process: Process, action: str, name: str) -> None:
     queue = process.queue
     if action in {"enqueue", "delayed"}:
         await queue.enqueue(letter(name), timedelta(hours=20 if action == "delayed" else 0))
@@ -534,9 +551,9 @@ async def _act(post: Post, process: Process, action: str, name: str) -> None:
     elif action == "maintain":
         await queue.maintain()
     elif action == "wait":
-        await post.pass_time(10 * MINUTE)
+        await cluster.pass_time(10 * MINUTE)
     else:
-        consumer = Consumer(post, queue, prefetch=1)
+        consumer = Consumer(cluster, queue, prefetch=1)
         if not await consumer.nothing(12 * SECOND):
             item = await consumer.next()
             ending = {"retry": lambda: item.retry(MINUTE), "reject": lambda: item.reject("no")}

@@ -10,17 +10,17 @@ import pytest
 from postroad.distributed.timing import Timing
 from postroad.domain.selection import Selector
 from postroad.ports.mail_queue import Sizes
-from support.in_memory_cluster import WINDOW, Before, Post, Process
+from support.in_memory_cluster import WINDOW, Before, InMemoryCluster, Process
 
 SECOND = timedelta(seconds=1)
 MINUTE = timedelta(minutes=1)
 
 
 @pytest.fixture
-async def post() -> AsyncIterator[Post]:
-    post = Post(timing=Timing(ages=timedelta(0)))
-    yield post
-    await post.close()
+async def cluster() -> AsyncIterator[InMemoryCluster]:
+    cluster = InMemoryCluster(timing=Timing(ages=timedelta(0)))
+    yield cluster
+    await cluster.close()
 
 
 def count(process: Process, since: int, operation: str) -> int:
@@ -31,27 +31,29 @@ def names(numbers: range) -> list[str]:
     return [f"mail {number}" for number in numbers]
 
 
-async def test_a_purge_ends_the_mails_of_a_partition_together(post: Post, process: Process) -> None:
-    await post.enqueue(process, *names(range(60)))
+async def test_a_purge_ends_the_mails_of_a_partition_together(
+    cluster: InMemoryCluster, process: Process
+) -> None:
+    await cluster.enqueue(process, *names(range(60)))
     began = len(process.gate.steps)
 
     assert await process.queue.purge() == 60
 
     assert count(process, began, "end") == 2  # one for each bucket
-    assert post.blobs == {}
-    assert await post.deliver(process) == []
-    post.check_nothing_is_left()
+    assert cluster.blobs == {}
+    assert await cluster.deliver(process) == []
+    cluster.check_nothing_is_left()
 
 
 async def test_mails_that_ended_under_a_purge_are_not_counted_and_keep_no_others(
-    post: Post, process: Process
+    cluster: InMemoryCluster, process: Process
 ) -> None:
-    await post.enqueue(process, *names(range(40)))
-    other = await post.start()
-    consumer, item = await post.take(other)
+    await cluster.enqueue(process, *names(range(40)))
+    other = await cluster.start()
+    consumer, item = await cluster.take(other)
 
     async def deliver() -> None:
-        post.transmit(item)
+        cluster.transmit(item)
         await item.done()
 
     process.gate.before = before = Before("end", deliver)
@@ -61,33 +63,33 @@ async def test_mails_that_ended_under_a_purge_are_not_counted_and_keep_no_others
     assert before.happened
     await consumer.close()
     assert (await process.queue.size()) == Sizes(0, 0, 0, 0)
-    await post.deliver(process)
-    post.check_nothing_is_left()
-    assert sum(post.transmitted.values()) == 1
+    await cluster.deliver(process)
+    cluster.check_nothing_is_left()
+    assert sum(cluster.transmitted.values()) == 1
 
 
 async def test_a_purge_takes_what_a_removal_left_in_all_slices(
-    post: Post, process: Process
+    cluster: InMemoryCluster, process: Process
 ) -> None:
-    await post.enqueue(process, *names(range(30)))
-    await post.pass_time(WINDOW)
-    await post.enqueue(process, *names(range(30, 45)))
+    await cluster.enqueue(process, *names(range(30)))
+    await cluster.pass_time(WINDOW)
+    await cluster.enqueue(process, *names(range(30, 45)))
 
     removed = await process.queue.remove(Selector(name="mail 3"))
     removed += await process.queue.purge()
 
     assert removed == 45
     assert await process.queue.purge() == 0
-    assert await post.deliver(process) == []
+    assert await cluster.deliver(process) == []
 
 
-async def closed_slices(post: Post, process: Process) -> None:
+async def closed_slices(cluster: InMemoryCluster, process: Process) -> None:
     """Three slices with eight mails each, the first two of them closed."""
     for start in (0, 8, 16):
         if start:
-            await post.pass_time(WINDOW)
-        await post.enqueue(process, *names(range(start, start + 8)))
-    await post.pass_time(WINDOW + 2 * MINUTE)
+            await cluster.pass_time(WINDOW)
+        await cluster.enqueue(process, *names(range(start, start + 8)))
+    await cluster.pass_time(WINDOW + 2 * MINUTE)
     await process.queue.maintain()
 
 
@@ -96,32 +98,32 @@ async def total(process: Process) -> int:
 
 
 async def test_ages_read_a_closed_slice_once_and_again_when_a_mail_of_it_ended(
-    post: Post, process: Process
+    cluster: InMemoryCluster, process: Process
 ) -> None:
-    await closed_slices(post, process)
-    assert len(post.tables.slices) >= 2
+    await closed_slices(cluster, process)
+    assert len(cluster.tables.slices) >= 2
     assert await total(process) == 24
     began = len(process.gate.steps)
 
-    await post.pass_time(SECOND)
+    await cluster.pass_time(SECOND)
     assert await total(process) == 24
     again = count(process, began, "rows")
     assert await process.queue.remove(Selector(name="mail 2")) == 1
     began = len(process.gate.steps)
-    await post.pass_time(SECOND)
+    await cluster.pass_time(SECOND)
     assert await total(process) == 23
 
-    partitions = 2 * len(post.tables.slices)
+    partitions = 2 * len(cluster.tables.slices)
     assert again < count(process, began, "rows")
     assert count(process, began, "rows") < again + 8 + partitions
 
 
-async def test_ages_of_remembered_mails_go_on(post: Post, process: Process) -> None:
-    await closed_slices(post, process)
+async def test_ages_of_remembered_mails_go_on(cluster: InMemoryCluster, process: Process) -> None:
+    await closed_slices(cluster, process)
     await total(process)
     old = timedelta(minutes=1280)
 
-    await post.pass_time(old)
+    await cluster.pass_time(old)
     ages = await process.queue.ages()
 
     assert {limit for each in ages.values() for limit, mails in each.items() if mails} == {
@@ -130,12 +132,14 @@ async def test_ages_of_remembered_mails_go_on(post: Post, process: Process) -> N
     assert await total(process) == 24
 
 
-async def test_an_age_of_a_limit_is_not_below_it(post: Post, process: Process) -> None:
-    await post.enqueue(process, "mail")
+async def test_an_age_of_a_limit_is_not_below_it(
+    cluster: InMemoryCluster, process: Process
+) -> None:
+    await cluster.enqueue(process, "mail")
 
-    await post.pass_time(5 * MINUTE - timedelta(milliseconds=1))
+    await cluster.pass_time(5 * MINUTE - timedelta(milliseconds=1))
     (younger,) = (await process.queue.ages()).values()
-    await post.pass_time(timedelta(milliseconds=1))
+    await cluster.pass_time(timedelta(milliseconds=1))
     (older,) = (await process.queue.ages()).values()
 
     assert younger[5 * MINUTE] == 1

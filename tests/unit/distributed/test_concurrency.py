@@ -11,53 +11,55 @@ from postroad.adapters.memory.fault_injection import Fault, Step
 from postroad.distributed.concurrency import TRIES
 from postroad.domain.selection import Selector
 from postroad.errors import ViewUnavailable
-from support.in_memory_cluster import LONG, Post, Process, every_other
+from support.in_memory_cluster import LONG, InMemoryCluster, Process, every_other
 
 ALL = Selector.all()
 MAILS = ("a", "b", "c", "d")
 
 
-async def hold(post: Post, process: Process) -> int:
+async def hold(cluster: InMemoryCluster, process: Process) -> int:
     work = asyncio.ensure_future(process.queue.hold(ALL))
-    assert await post.outcome(work, LONG)
+    assert await cluster.outcome(work, LONG)
     return work.result()
 
 
 @pytest.mark.parametrize("operation", ["end", "insert", "mark_published"])
 @pytest.mark.parametrize("fault", [Fault.AWAY, Fault.ANSWER_LOST])
 async def test_step_that_times_out_is_tried_again_and_its_mail_counted_once(
-    post: Post, process: Process, operation: str, fault: Fault
+    cluster: InMemoryCluster, process: Process, operation: str, fault: Fault
 ) -> None:
-    await post.enqueue(process, *MAILS)
+    await cluster.enqueue(process, *MAILS)
     process.gate.plan = every_other(operation, fault)
 
-    assert await hold(post, process) == len(MAILS)
+    assert await hold(cluster, process) == len(MAILS)
 
-    live = post.tables.live()
-    assert sorted(turn.envelope.name or "" for turn in live) == sorted(MAILS)
-    assert all(turn.held for turn in live)
+    live = cluster.tables.live()
+    assert sorted(entry.envelope.name or "" for entry in live) == sorted(MAILS)
+    assert all(entry.held for entry in live)
 
 
 @pytest.mark.parametrize("mails", [MAILS[:1], MAILS], ids=["alone", "together"])
 @pytest.mark.parametrize("fault", [Fault.AWAY, Fault.ANSWER_LOST])
 async def test_removal_that_times_out_is_tried_again_and_counts_each_mail_once(
-    post: Post, process: Process, mails: tuple[str, ...], fault: Fault
+    cluster: InMemoryCluster, process: Process, mails: tuple[str, ...], fault: Fault
 ) -> None:
-    await post.enqueue(process, *mails)
+    await cluster.enqueue(process, *mails)
     process.gate.plan = every_other("end", fault)
 
     work = asyncio.ensure_future(process.queue.remove(ALL))
-    assert await post.outcome(work, LONG)
+    assert await cluster.outcome(work, LONG)
 
     assert work.result() == len(mails)
-    assert post.tables.live() == []
-    assert post.blobs == {}
+    assert cluster.tables.live() == []
+    assert cluster.blobs == {}
 
 
-async def test_mail_that_ended_meanwhile_is_not_counted(post: Post, process: Process) -> None:
+async def test_mail_that_ended_meanwhile_is_not_counted(
+    cluster: InMemoryCluster, process: Process
+) -> None:
     """The ending whose answer was lost was not carried out, and another one was first."""
-    await post.enqueue(process, "a")
-    other = await post.start()
+    await cluster.enqueue(process, "a")
+    other = await cluster.start()
     asked = [0]
 
     async def before(step: Step) -> None:
@@ -68,14 +70,16 @@ async def test_mail_that_ended_meanwhile_is_not_counted(post: Post, process: Pro
     process.gate.before = before
     process.gate.plan = every_other("end", Fault.AWAY)
 
-    assert await hold(post, process) == 0
-    assert post.tables.live() == []
+    assert await hold(cluster, process) == 0
+    assert cluster.tables.live() == []
 
 
-async def test_removal_of_another_process_is_not_counted(post: Post, process: Process) -> None:
+async def test_removal_of_another_process_is_not_counted(
+    cluster: InMemoryCluster, process: Process
+) -> None:
     """The transaction whose answer was lost was not carried out, and another process was first."""
-    await post.enqueue(process, "a", "b")
-    other = await post.start(skew=timedelta(milliseconds=1))
+    await cluster.enqueue(process, "a", "b")
+    other = await cluster.start(skew=timedelta(milliseconds=1))
     asked = [0]
 
     async def before(step: Step) -> None:
@@ -87,18 +91,20 @@ async def test_removal_of_another_process_is_not_counted(post: Post, process: Pr
     process.gate.plan = every_other("end", Fault.AWAY)
 
     work = asyncio.ensure_future(process.queue.remove(ALL))
-    assert await post.outcome(work, LONG)
+    assert await cluster.outcome(work, LONG)
     assert work.result() == 1
-    assert post.tables.live() == []
+    assert cluster.tables.live() == []
 
 
-async def test_server_that_stays_away_ends_it_within_bounds(post: Post, process: Process) -> None:
-    await post.enqueue(process, "a")
+async def test_server_that_stays_away_ends_it_within_bounds(
+    cluster: InMemoryCluster, process: Process
+) -> None:
+    await cluster.enqueue(process, "a")
     process.gate.plan = lambda step: Fault.AWAY if step.operation == "end" else None
-    first, began = len(process.gate.steps), post.clock.elapsed()
+    first, began = len(process.gate.steps), cluster.clock.elapsed()
 
     with pytest.raises(ViewUnavailable):
-        await hold(post, process)
+        await hold(cluster, process)
 
     assert [each.operation for each in process.gate.steps[first:]].count("end") == TRIES
-    assert post.clock.elapsed() - began < timedelta(minutes=1)
+    assert cluster.clock.elapsed() - began < timedelta(minutes=1)

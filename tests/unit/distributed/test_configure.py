@@ -9,8 +9,8 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from postroad.adapters.memory.clock import ManualClock, SeededChance
-from postroad.adapters.memory.fault_injection import Fault, Gate, Step, Stopped, at
+from postroad.adapters.memory.clock import ManualClock, SeededRandomness
+from postroad.adapters.memory.fault_injection import Fault, FaultInjector, Step, Stopped, at
 from postroad.adapters.memory.history import MemoryHistory, Records
 from postroad.distributed.configuration import LeasedConfiguration
 from postroad.distributed.configure import Settled, adopt, settle
@@ -164,8 +164,8 @@ class Process:
     """A process that reconciles a resource: history, then effects, then status. `gate` counts its
     writes, of all three kinds, and kills it at one of them."""
 
-    def __init__(self, records: Records, gate: Gate | None = None) -> None:
-        self.gate = gate or Gate()
+    def __init__(self, records: Records, gate: FaultInjector | None = None) -> None:
+        self.gate = gate or FaultInjector()
         self.history = MemoryHistory(records, self.gate)
 
     async def reconcile(self, resource: Resource, wanted: ViewConfiguration) -> None:
@@ -188,7 +188,7 @@ class Resource:
         self.status = status
 
 
-async def transition(gate: Gate, wanted: ViewConfiguration) -> tuple[Records, Resource]:
+async def transition(gate: FaultInjector, wanted: ViewConfiguration) -> tuple[Records, Resource]:
     """Accept an hour, then let a process with this gate want something else."""
     records, resource = Records(), Resource()
     await Process(records).reconcile(resource, HOUR)
@@ -203,7 +203,7 @@ async def transition(gate: Gate, wanted: ViewConfiguration) -> tuple[Records, Re
 async def test_a_kill_at_any_step_of_a_transition_leaves_a_complete_history(
     wanted: ViewConfiguration,
 ) -> None:
-    undisturbed = Gate()
+    undisturbed = FaultInjector()
     await transition(undisturbed, wanted)
     assert [each.operation for each in undisturbed.steps] == [
         *("load", "append"),
@@ -213,7 +213,7 @@ async def test_a_kill_at_any_step_of_a_transition_leaves_a_complete_history(
 
     for number in range(len(undisturbed.steps)):
         for fault in (Fault.STOP_BEFORE, Fault.STOP_AFTER):
-            records, resource = await transition(Gate(at(number, fault)), wanted)
+            records, resource = await transition(FaultInjector(at(number, fault)), wanted)
             await Process(records).reconcile(resource, wanted)
 
             events = records.recorded.events
@@ -225,19 +225,19 @@ async def test_a_kill_at_any_step_of_a_transition_leaves_a_complete_history(
 async def test_the_history_is_written_before_anything_that_follows_from_it() -> None:
     """Whoever finds an effect or a status finds the event in the history."""
     for number in range(4):
-        records, resource = await transition(Gate(at(number, Fault.STOP_AFTER)), HALF)
+        records, resource = await transition(FaultInjector(at(number, Fault.STOP_AFTER)), HALF)
 
         assert len(resource.status) <= len(records.recorded.events)
         assert max(resource.applied) <= len(records.recorded.events)
 
 
-def hostile(seed: int) -> Gate:
+def hostile(seed: int) -> FaultInjector:
     """Lets others go on at every step, and loses a seventh of the answers."""
-    chance = random.Random(seed)
-    gate = Gate(lambda step: Fault.ANSWER_LOST if chance.random() < 1 / 7 else None)
+    randomness = random.Random(seed)
+    gate = FaultInjector(lambda step: Fault.ANSWER_LOST if randomness.random() < 1 / 7 else None)
 
     async def let_others_go_on(step: Step) -> None:
-        for _ in range(chance.randrange(3)):
+        for _ in range(randomness.randrange(3)):
             await asyncio.sleep(0)
 
     gate.before = let_others_go_on
@@ -314,7 +314,7 @@ async def test_an_adoption_that_is_killed_at_any_step_is_never_written_under_an_
 
     for number in range(5):
         records = Records()
-        gate = Gate(at(number, Fault.STOP_AFTER))
+        gate = FaultInjector(at(number, Fault.STOP_AFTER))
         try:
             await adopt(
                 MemoryHistory(records, gate), None, at=NOON, by="test", reason="", status=status
@@ -322,7 +322,7 @@ async def test_an_adoption_that_is_killed_at_any_step_is_never_written_under_an_
         except Stopped:
             pass
         source = LeasedConfiguration(
-            MemoryHistory(records), ManualClock(), SeededChance(0), grace=timedelta(seconds=60)
+            MemoryHistory(records), ManualClock(), SeededRandomness(0), grace=timedelta(seconds=60)
         )
         try:
             await source.refresh()

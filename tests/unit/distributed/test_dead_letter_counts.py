@@ -9,21 +9,21 @@ from postroad.adapters.memory.fault_injection import Fault
 from postroad.domain.selection import Selector
 from postroad.ports.mail_queue import Sizes
 from postroad.telemetry import metrics
-from support.in_memory_cluster import Before, Post, Process
+from support.in_memory_cluster import Before, InMemoryCluster, Process
 
 
-async def bury_and_enqueue(post: Post, process: Process) -> None:
-    await post.enqueue(process, "dead")
-    consumer = Consumer(post, process.queue)
+async def bury_and_enqueue(cluster: InMemoryCluster, process: Process) -> None:
+    await cluster.enqueue(process, "dead")
+    consumer = Consumer(cluster, process.queue)
     await (await consumer.next()).reject("no")
     await consumer.close()
-    await post.enqueue(process, "waits")
+    await cluster.enqueue(process, "waits")
 
 
 async def test_size_without_a_count_of_dead_letters_says_what_waits(
-    post: Post, process: Process
+    cluster: InMemoryCluster, process: Process
 ) -> None:
-    await bury_and_enqueue(post, process)
+    await bury_and_enqueue(cluster, process)
     uncounted = metrics.UNCOUNTED.labels("mail.outgoing")._value.get()
     process.gate.plan = lambda step: Fault.AWAY if step.operation == "count_buried" else None
 
@@ -35,18 +35,18 @@ async def test_size_without_a_count_of_dead_letters_says_what_waits(
 
 
 async def test_count_that_took_long_is_used_for_ten_times_as_long(
-    post: Post, process: Process
+    cluster: InMemoryCluster, process: Process
 ) -> None:
-    await bury_and_enqueue(post, process)
+    await bury_and_enqueue(cluster, process)
 
     async def slow() -> None:
-        await post.pass_time(timedelta(seconds=3))
+        await cluster.pass_time(timedelta(seconds=3))
 
     process.gate.before = Before("count_buried", slow)
     assert (await process.queue.size()).dead_letters == 1
     assert await process.queue.requeue(Selector.all()) == 1
 
-    await post.pass_time(timedelta(seconds=25))
+    await cluster.pass_time(timedelta(seconds=25))
     assert (await process.queue.size()).dead_letters == 1
-    await post.pass_time(timedelta(seconds=10))
+    await cluster.pass_time(timedelta(seconds=10))
     assert await process.queue.size() == Sizes(2, 0, 0, 0)

@@ -1,4 +1,5 @@
-"""Dead letters in upkeep: discarded after their lifetime, gone over by one process at a time."""
+"""Dead letters in maintenance: discarded after their lifetime, gone over by one process at a
+time."""
 
 from __future__ import annotations
 
@@ -13,102 +14,104 @@ from postroad.adapters.memory.fault_injection import Fault, Stopped, at
 from postroad.distributed.letter_maintenance import EVERY
 from postroad.domain.selection import Selector
 from postroad.errors import ClockSkew, PostroadError
-from support.in_memory_cluster import Before, Post, Process
+from support.in_memory_cluster import Before, InMemoryCluster, Process
 
 DAY = timedelta(days=1)
 MINUTE = timedelta(minutes=1)
 
 
-async def bury(post: Post, process: Process, *names: str) -> None:
-    await post.enqueue(process, *names)
-    consumer = Consumer(post, process.queue)
+async def bury(cluster: InMemoryCluster, process: Process, *names: str) -> None:
+    await cluster.enqueue(process, *names)
+    consumer = Consumer(cluster, process.queue)
     for _ in names:
         await (await consumer.next()).reject("no")
     await consumer.close()
 
 
-async def upkeep(post: Post, process: Process, rounds: int) -> None:
+async def maintenance(cluster: InMemoryCluster, process: Process, rounds: int) -> None:
     for _ in range(rounds):
         await process.queue.maintain()
-        await post.pass_time(EVERY)
+        await cluster.pass_time(EVERY)
 
 
 async def test_letter_is_discarded_with_its_bytes_after_its_lifetime(
-    post: Post, process: Process
+    cluster: InMemoryCluster, process: Process
 ) -> None:
-    await bury(post, process, "old")
-    await post.pass_time(29 * DAY)
-    await bury(post, process, "young")
-    await upkeep(post, process, 2)
-    post.check_nothing_is_left(["old", "young"])
+    await bury(cluster, process, "old")
+    await cluster.pass_time(29 * DAY)
+    await bury(cluster, process, "young")
+    await maintenance(cluster, process, 2)
+    cluster.check_nothing_is_left(["old", "young"])
 
-    await post.pass_time(DAY)
-    await upkeep(post, process, 2)
+    await cluster.pass_time(DAY)
+    await maintenance(cluster, process, 2)
 
-    post.check_nothing_is_left(["young"])
+    cluster.check_nothing_is_left(["young"])
 
 
 @pytest.mark.parametrize("fault", [Fault.STOP_AFTER, Fault.AWAY, Fault.ANSWER_LOST])
 async def test_expiry_that_stops_at_any_step_is_finished_by_another_process(fault: Fault) -> None:
     for number in range(16):
-        post = Post()
-        process, victim = await post.start(), await post.start()
-        await bury(post, process, "mail")
-        await post.pass_time(31 * DAY)
+        cluster = InMemoryCluster()
+        process, victim = await cluster.start(), await cluster.start()
+        await bury(cluster, process, "mail")
+        await cluster.pass_time(31 * DAY)
         victim.fail(at(number, fault))
         with suppress(Stopped, PostroadError):
             await victim.queue.maintain()
-        await post.pass_time(EVERY)
+        await cluster.pass_time(EVERY)
 
-        await upkeep(post, process, 4)
-        await post.audit()
+        await maintenance(cluster, process, 4)
+        await cluster.audit()
 
-        assert await post.recover() == []
-        post.check_nothing_is_left()
-        await post.close()
+        assert await cluster.recover() == []
+        cluster.check_nothing_is_left()
+        await cluster.close()
 
 
 async def test_letter_dated_by_a_wrong_clock_lives_as_long_as_others(
-    post: Post, process: Process
+    cluster: InMemoryCluster, process: Process
 ) -> None:
-    await bury(post, process, "mail")
-    [(key, letter)] = post.tables.letters.items()
-    post.tables.letters[key] = replace(letter, died_at=letter.died_at - 365 * DAY)
-    await upkeep(post, process, 2)
-    post.check_nothing_is_left(["mail"])
+    await bury(cluster, process, "mail")
+    [(key, letter)] = cluster.tables.letters.items()
+    cluster.tables.letters[key] = replace(letter, died_at=letter.died_at - 365 * DAY)
+    await maintenance(cluster, process, 2)
+    cluster.check_nothing_is_left(["mail"])
 
-    await post.pass_time(31 * DAY)
-    await upkeep(post, process, 2)
+    await cluster.pass_time(31 * DAY)
+    await maintenance(cluster, process, 2)
 
-    post.check_nothing_is_left()
+    cluster.check_nothing_is_left()
 
 
-async def test_process_with_a_wrong_clock_discards_nothing(post: Post, process: Process) -> None:
-    await bury(post, process, "mail")
-    await post.pass_time(DAY)
-    ahead = await post.start(skew=40 * DAY)
+async def test_process_with_a_wrong_clock_discards_nothing(
+    cluster: InMemoryCluster, process: Process
+) -> None:
+    await bury(cluster, process, "mail")
+    await cluster.pass_time(DAY)
+    ahead = await cluster.start(skew=40 * DAY)
 
     with suppress(ClockSkew):
         await ahead.queue.maintain()
 
-    post.check_nothing_is_left(["mail"])
+    cluster.check_nothing_is_left(["mail"])
 
 
 @pytest.mark.parametrize("operation", ["rebury", "insert", "publish"])
 async def test_letter_whose_requeue_stopped_half_way_is_requeued_not_discarded(
-    post: Post, process: Process, operation: str
+    cluster: InMemoryCluster, process: Process, operation: str
 ) -> None:
-    await bury(post, process, "mail")
-    await post.pass_time(31 * DAY)
-    victim = await post.start()
+    await bury(cluster, process, "mail")
+    await cluster.pass_time(31 * DAY)
+    victim = await cluster.start()
     victim.gate.plan = lambda step: Fault.STOP_AFTER if step.operation == operation else None
     with pytest.raises(Stopped):
         await victim.queue.requeue(Selector.all())
-    await post.pass_time(3 * MINUTE)
+    await cluster.pass_time(3 * MINUTE)
 
-    await upkeep(post, process, 2)
+    await maintenance(cluster, process, 2)
 
-    assert await post.recover() == ["mail"]
+    assert await cluster.recover() == ["mail"]
 
 
 def passes(*processes: Process) -> list[int]:
@@ -123,44 +126,44 @@ def without_audits(*processes: Process) -> None:
         return 0
 
     for each in processes:
-        each.queue._upkeep._auditing._due = timedelta.max
-        each.queue._upkeep._cleaning.run = nothing  # type: ignore[method-assign]
+        each.queue._maintenance._auditing._due = timedelta.max
+        each.queue._maintenance._cleaning.run = nothing  # type: ignore[method-assign]
 
 
 async def test_one_process_goes_over_the_letters_and_another_when_it_is_gone(
-    post: Post, process: Process
+    cluster: InMemoryCluster, process: Process
 ) -> None:
-    other = await post.start()
+    other = await cluster.start()
     processes = (process, other)
     without_audits(*processes)
     for _ in range(12):
         for each in processes:
             await each.queue.maintain()
-        await post.pass_time(MINUTE)
+        await cluster.pass_time(MINUTE)
     assert passes(*processes) == [2, 0]
 
-    await post.pass_time(EVERY)
+    await cluster.pass_time(EVERY)
     await other.queue.maintain()
 
     assert passes(other) == [1]
 
 
 async def test_pass_that_took_long_is_repeated_after_ten_times_as_long(
-    post: Post, process: Process
+    cluster: InMemoryCluster, process: Process
 ) -> None:
     async def slow() -> None:
-        await post.pass_time(5 * MINUTE)
+        await cluster.pass_time(5 * MINUTE)
 
     process.gate.before = Before("buried", slow)
-    other = await post.start()
+    other = await cluster.start()
     without_audits(process, other)
     await process.queue.maintain()
-    await post.pass_time(40 * MINUTE)
+    await cluster.pass_time(40 * MINUTE)
     for each in (process, other):
         await each.queue.maintain()
     assert passes(process, other) == [1, 0]
 
-    await post.pass_time(15 * MINUTE)
+    await cluster.pass_time(15 * MINUTE)
     await process.queue.maintain()
 
     assert passes(process) == [2]

@@ -14,74 +14,76 @@ from postroad.domain.entries import Ending, EndingKind, Mark
 from postroad.domain.selection import Selector
 from postroad.errors import PostroadError
 from postroad.ports.view import DeadLetter
-from support.in_memory_cluster import Before, Post, Process
+from support.in_memory_cluster import Before, InMemoryCluster, Process
 
 ALL = Selector.all()
 MINUTE = timedelta(minutes=1)
 
 
-async def bury(post: Post, process: Process, *names: str) -> None:
-    await post.enqueue(process, *names)
-    consumer = Consumer(post, process.queue)
+async def bury(cluster: InMemoryCluster, process: Process, *names: str) -> None:
+    await cluster.enqueue(process, *names)
+    consumer = Consumer(cluster, process.queue)
     for _ in names:
         await (await consumer.next()).reject("no")
     await consumer.close()
 
 
-async def test_discard_takes_letter_and_bytes_at_once(post: Post, process: Process) -> None:
-    await bury(post, process, "one", "two")
+async def test_discard_takes_letter_and_bytes_at_once(
+    cluster: InMemoryCluster, process: Process
+) -> None:
+    await bury(cluster, process, "one", "two")
 
     assert await process.queue.discard(Selector(name="one")) == 1
 
-    post.check_nothing_is_left(["two"])
+    cluster.check_nothing_is_left(["two"])
 
 
 @pytest.mark.parametrize(
     ("kind", "letters_left"), [(EndingKind.REMOVED, 0), (EndingKind.UNKNOWN, 1)]
 )
 async def test_discard_of_a_letter_whose_mail_ended_otherwise_takes_the_letter_alone(
-    post: Post, process: Process, kind: EndingKind, letters_left: int
+    cluster: InMemoryCluster, process: Process, kind: EndingKind, letters_left: int
 ) -> None:
     """One whose mail ended in a way that this release cannot decode stays."""
-    await bury(post, process, "mail")
-    (letter,) = post.tables.letters.values()
-    assert letter.turn is not None
-    post.tables.marks[letter.turn.key] = Mark(ending=Ending(kind, post.clock.now()))
+    await bury(cluster, process, "mail")
+    (letter,) = cluster.tables.letters.values()
+    assert letter.entry is not None
+    cluster.tables.marks[letter.entry.key] = Mark(ending=Ending(kind, cluster.clock.now()))
 
     assert await process.queue.discard(ALL) == 0
 
-    assert len(post.tables.letters) == letters_left
-    assert len(post.blobs) == 1
+    assert len(cluster.tables.letters) == letters_left
+    assert len(cluster.blobs) == 1
 
 
 @pytest.mark.parametrize("fault", [Fault.STOP_AFTER, Fault.AWAY, Fault.ANSWER_LOST])
 async def test_discard_that_stops_at_any_step_is_finished_by_repeating_it(fault: Fault) -> None:
     for number in range(12):
-        post = Post()
-        process, victim = await post.start(), await post.start()
-        await bury(post, process, "mail")
+        cluster = InMemoryCluster()
+        process, victim = await cluster.start(), await cluster.start()
+        await bury(cluster, process, "mail")
         victim.fail(at(number, fault))
         with suppress(Stopped, PostroadError):
             await victim.queue.discard(ALL)
-        await post.pass_time(3 * MINUTE)
+        await cluster.pass_time(3 * MINUTE)
 
         await process.queue.discard(ALL)
-        for _ in range(4):  # until the rejected turn is cleaned
+        for _ in range(4):  # until the rejected entry is cleaned
             await process.queue.maintain()
-            await post.pass_time(10 * MINUTE)
-        await post.audit()
+            await cluster.pass_time(10 * MINUTE)
+        await cluster.audit()
 
-        assert await post.recover() == []
-        post.check_nothing_is_left()
-        await post.close()
+        assert await cluster.recover() == []
+        cluster.check_nothing_is_left()
+        await cluster.close()
 
 
 @pytest.mark.parametrize("operation", ["claim", "letter", "limits", "end", "unbury", "delete"])
 async def test_discard_and_requeue_at_once_leave_a_whole_mail_or_none(
-    post: Post, process: Process, operation: str
+    cluster: InMemoryCluster, process: Process, operation: str
 ) -> None:
-    await bury(post, process, "mail")
-    other = await post.start()
+    await bury(cluster, process, "mail")
+    other = await cluster.start()
     counts: list[int] = []
 
     async def requeue() -> None:
@@ -90,120 +92,122 @@ async def test_discard_and_requeue_at_once_leave_a_whole_mail_or_none(
     process.gate.before = Before(operation, requeue)
     counts.append(await process.queue.discard(ALL))
     process.gate.before = None
-    delivered = await post.recover()
+    delivered = await cluster.recover()
 
     assert sum(counts) == 1
     assert delivered == (["mail"] if counts[0] else [])
-    post.check_nothing_is_left()
+    cluster.check_nothing_is_left()
 
 
 async def test_suspended_discard_takes_no_bytes_of_a_mail_requeued_meanwhile(
-    post: Post, process: Process
+    cluster: InMemoryCluster, process: Process
 ) -> None:
-    await bury(post, process, "mail")
-    other = await post.start()
+    await bury(cluster, process, "mail")
+    other = await cluster.start()
 
     async def sleep() -> None:
-        await post.pass_time(3 * MINUTE)
+        await cluster.pass_time(3 * MINUTE)
         assert await other.queue.requeue(ALL) == 1
 
     process.gate.before = Before("unbury", sleep)
     await process.queue.discard(ALL)
 
-    assert await post.recover() == ["mail"]
+    assert await cluster.recover() == ["mail"]
 
 
-async def with_a_letter_that_came_back(post: Post, process: Process) -> None:
+async def with_a_letter_that_came_back(cluster: InMemoryCluster, process: Process) -> None:
     """A mail waits that was requeued, and its letter is there again, as a Cassandra node brings it
     back that was away for longer than the others keep the deletion. A mail that is held for longer
-    keeps browse start, so that the mark of the letter's turn is there too."""
-    await post.enqueue(process, "held")
+    keeps browse start, so that the mark of the letter's entry is there too."""
+    await cluster.enqueue(process, "held")
     await process.queue.hold(ALL)
-    await bury(post, process, "mail")
-    [letter] = post.tables.letters.values()
+    await bury(cluster, process, "mail")
+    [letter] = cluster.tables.letters.values()
     assert await process.queue.requeue(ALL) == 1
-    post.tables.bury(letter)
+    cluster.tables.bury(letter)
 
 
 @pytest.mark.parametrize("days", [0, 5])
 async def test_letter_that_came_back_is_discarded_without_the_bytes_of_the_requeued_mail(
-    post: Post, process: Process, days: int
+    cluster: InMemoryCluster, process: Process, days: int
 ) -> None:
-    await with_a_letter_that_came_back(post, process)
-    await post.pass_time(timedelta(days=days))
+    await with_a_letter_that_came_back(cluster, process)
+    await cluster.pass_time(timedelta(days=days))
 
     assert await process.queue.discard(ALL) == 0
 
-    assert post.tables.letters == {}
-    assert "mail" in await post.recover()
-    assert post.copies("mail") == 1
+    assert cluster.tables.letters == {}
+    assert "mail" in await cluster.recover()
+    assert cluster.copies("mail") == 1
 
 
-async def test_letter_that_came_back_is_not_requeued_again(post: Post, process: Process) -> None:
-    await with_a_letter_that_came_back(post, process)
+async def test_letter_that_came_back_is_not_requeued_again(
+    cluster: InMemoryCluster, process: Process
+) -> None:
+    await with_a_letter_that_came_back(cluster, process)
 
     assert await process.queue.requeue(ALL) == 0
 
-    assert post.tables.letters == {}
-    assert await post.recover() == ["mail"]
-    assert post.copies("mail") == 1
+    assert cluster.tables.letters == {}
+    assert await cluster.recover() == ["mail"]
+    assert cluster.copies("mail") == 1
 
 
 async def test_letter_that_came_back_half_requeued_is_not_gone_on_with(
-    post: Post, process: Process
+    cluster: InMemoryCluster, process: Process
 ) -> None:
     """The node had seen the requeue begin."""
-    await bury(post, process, "mail")
+    await bury(cluster, process, "mail")
     seen: list[DeadLetter] = []
 
     async def see() -> None:
-        seen.extend(post.tables.letters.values())
+        seen.extend(cluster.tables.letters.values())
 
     process.gate.before = Before("publish", see)
     assert await process.queue.requeue(ALL) == 1
-    assert await post.deliver(process) == ["mail"]
-    post.tables.bury(seen[0])
+    assert await cluster.deliver(process) == ["mail"]
+    cluster.tables.bury(seen[0])
 
-    await post.pass_time(20 * MINUTE)
-    assert await post.recover() == []
+    await cluster.pass_time(20 * MINUTE)
+    assert await cluster.recover() == []
 
-    assert post.tables.letters == {}
-    assert post.copies("mail") == 1
+    assert cluster.tables.letters == {}
+    assert cluster.copies("mail") == 1
 
 
 async def test_letter_of_a_release_without_notes_that_came_back_leaves_bytes_to_the_audit(
-    post: Post, process: Process
+    cluster: InMemoryCluster, process: Process
 ) -> None:
     """Nothing tells that it was requeued but its age."""
-    await with_a_letter_that_came_back(post, process)
-    post.tables.gone.clear()
+    await with_a_letter_that_came_back(cluster, process)
+    cluster.tables.gone.clear()
     for _ in range(10 * 24):
-        await post.pass_time(60 * MINUTE)
-    [letter] = post.tables.letters.values()
-    assert letter.turn is not None
-    assert not (await process.queue._engine.bearings.limits()).have_passed(
-        letter.turn.key.slice_start
+        await cluster.pass_time(60 * MINUTE)
+    [letter] = cluster.tables.letters.values()
+    assert letter.entry is not None
+    assert not (await process.queue._engine.limits_cache.limits()).have_passed(
+        letter.entry.key.slice_start
     )
 
     assert await process.queue.discard(ALL) == 1
 
-    assert letter.turn.blob_key in post.blobs
+    assert letter.entry.blob_key in cluster.blobs
 
 
 async def test_letter_that_a_suspended_consumer_buries_again_takes_nothing_of_the_requeued_mail(
-    post: Post, process: Process
+    cluster: InMemoryCluster, process: Process
 ) -> None:
-    await post.enqueue(process, "held")
+    await cluster.enqueue(process, "held")
     await process.queue.hold(ALL)
-    await post.enqueue(process, "mail")
-    victim, other = await post.start(), await post.start()
-    consumer, item = await post.take(victim)
+    await cluster.enqueue(process, "mail")
+    victim, other = await cluster.start(), await cluster.start()
+    consumer, item = await cluster.take(victim)
     victim.gate.plan = lambda step: Fault.AWAY if step.operation == "claim" else None
 
     async def sleep() -> None:
-        turn = post.tables.live()[-1]
-        await dead_letters.bury(other.queue._engine, turn, turn.envelope, "too often")
-        await post.pass_time(3 * MINUTE)
+        entry = cluster.tables.live()[-1]
+        await dead_letters.bury(other.queue._engine, entry, entry.envelope, "too often")
+        await cluster.pass_time(3 * MINUTE)
         assert await other.queue.requeue(ALL) == 1
 
     victim.gate.before = Before("bury", sleep)
@@ -211,29 +215,29 @@ async def test_letter_that_a_suspended_consumer_buries_again_takes_nothing_of_th
     await consumer.close()
 
     assert await process.queue.discard(ALL) == 0
-    assert await post.recover() == ["mail"]
+    assert await cluster.recover() == ["mail"]
 
 
 async def test_letter_that_a_requeue_left_half_way_is_not_discarded(
-    post: Post, process: Process
+    cluster: InMemoryCluster, process: Process
 ) -> None:
-    await bury(post, process, "mail")
-    victim = await post.start()
+    await bury(cluster, process, "mail")
+    victim = await cluster.start()
     victim.gate.plan = lambda step: Fault.STOP_AFTER if step.operation == "publish" else None
     with pytest.raises(Stopped):
         await victim.queue.requeue(ALL)
-    await post.pass_time(3 * MINUTE)
+    await cluster.pass_time(3 * MINUTE)
 
     assert await process.queue.discard(ALL) == 0
 
-    assert await post.recover() == ["mail"]
+    assert await cluster.recover() == ["mail"]
 
 
-async def test_mail_rejected_in_a_claimed_turn_can_be_requeued_and_discarded_at_once(
-    post: Post, process: Process
+async def test_mail_rejected_in_a_claimed_entry_can_be_requeued_and_discarded_at_once(
+    cluster: InMemoryCluster, process: Process
 ) -> None:
-    await post.enqueue(process, "mail", "other")
-    consumer = Consumer(post, process.queue)
+    await cluster.enqueue(process, "mail", "other")
+    consumer = Consumer(cluster, process.queue)
     for _ in range(2):
         await (await consumer.next()).retry(timedelta(0))
     for _ in range(2):
@@ -245,10 +249,10 @@ async def test_mail_rejected_in_a_claimed_turn_can_be_requeued_and_discarded_at_
 
 
 async def test_claim_renewed_while_a_slow_item_is_rejected_is_given_back_too(
-    post: Post, process: Process
+    cluster: InMemoryCluster, process: Process
 ) -> None:
-    await post.enqueue(process, "slow")
-    consumer = Consumer(post, process.queue)
+    await cluster.enqueue(process, "slow")
+    consumer = Consumer(cluster, process.queue)
     item = await consumer.next()
 
     async def reject(step: Step) -> None:
@@ -257,7 +261,7 @@ async def test_claim_renewed_while_a_slow_item_is_rejected_is_given_back_too(
             await item.reject("no")
 
     process.gate.before = reject
-    await post.pass_time(10 * timedelta(seconds=1))
+    await cluster.pass_time(10 * timedelta(seconds=1))
 
     assert await process.queue.requeue(ALL) == 1
     await consumer.close()

@@ -13,7 +13,7 @@ from postroad.adapters.memory.fault_injection import Fault, Plan, Step, away, no
 from postroad.domain.mail import Outcome
 from postroad.domain.selection import Selector
 from postroad.errors import CredentialsRefused
-from support.in_memory_cluster import Post, Process
+from support.in_memory_cluster import InMemoryCluster, Process
 
 ALL = Selector.all()
 MINUTE = timedelta(minutes=1)
@@ -42,23 +42,25 @@ def nth(operation: str, number: int, fault: Fault) -> Plan:
 
 
 async def test_unforeseen_error_puts_one_reference_aside_and_the_consumer_goes_on(
-    post: Post, process: Process
+    cluster: InMemoryCluster, process: Process
 ) -> None:
-    await post.enqueue(process, "unlucky", "next")
+    await cluster.enqueue(process, "unlucky", "next")
     raise_at(process, "mark", RuntimeError("a bug"), times=1)
 
-    assert await post.deliver(process, MINUTE) == ["next"]
-    assert len(post.broker.dead) == 1
+    assert await cluster.deliver(process, MINUTE) == ["next"]
+    assert len(cluster.broker.dead) == 1
 
-    assert await post.recover() == ["unlucky"]
-    post.check_nothing_is_left()
+    assert await cluster.recover() == ["unlucky"]
+    cluster.check_nothing_is_left()
 
 
-async def test_server_that_refuses_is_waited_for(post: Post, process: Process) -> None:
+async def test_server_that_refuses_is_waited_for(
+    cluster: InMemoryCluster, process: Process
+) -> None:
     """Credentials that were changed are mended by somebody."""
-    await post.enqueue(process, "mail")
+    await cluster.enqueue(process, "mail")
     raise_at(process, "mark", CredentialsRefused("no"), times=30)
-    consumer = Consumer(post, process.queue)
+    consumer = Consumer(cluster, process.queue)
     first = len(process.gate.steps)
 
     assert await consumer.nothing(MINUTE)
@@ -71,13 +73,13 @@ async def test_server_that_refuses_is_waited_for(post: Post, process: Process) -
 @pytest.mark.parametrize("fault", [Fault.AWAY, Fault.ANSWER_LOST])
 @pytest.mark.parametrize("number", [1, 2, 3])
 async def test_claims_that_were_taken_in_part_do_not_stand_in_ones_own_way(
-    post: Post, process: Process, number: int, fault: Fault
+    cluster: InMemoryCluster, process: Process, number: int, fault: Fault
 ) -> None:
-    await post.enqueue(process, "mail")
+    await cluster.enqueue(process, "mail")
     await process.queue.hold(ALL)
     await process.queue.release(ALL)
     process.gate.plan = nth("claim", number, fault)
-    consumer = Consumer(post, process.queue)
+    consumer = Consumer(cluster, process.queue)
 
     item = await consumer.next(timedelta(seconds=20))
 
@@ -85,9 +87,9 @@ async def test_claims_that_were_taken_in_part_do_not_stand_in_ones_own_way(
 
 
 async def test_marks_that_could_not_be_read_again_do_not_lose_the_claims(
-    post: Post, process: Process
+    cluster: InMemoryCluster, process: Process
 ) -> None:
-    await post.enqueue(process, "mail")
+    await cluster.enqueue(process, "mail")
     await process.queue.hold(ALL)
     await process.queue.release(ALL)
     process.gate.plan = lambda step: (
@@ -95,7 +97,7 @@ async def test_marks_that_could_not_be_read_again_do_not_lose_the_claims(
         if step.operation == "mark" and process.gate.steps[-2].operation == "records"
         else None
     )
-    consumer = Consumer(post, process.queue)
+    consumer = Consumer(cluster, process.queue)
     assert await consumer.nothing(timedelta(seconds=15))
     process.gate.plan = no_fault
 
@@ -103,59 +105,59 @@ async def test_marks_that_could_not_be_read_again_do_not_lose_the_claims(
 
 
 async def test_ending_that_was_lost_is_repeated_although_it_fails_once_more(
-    post: Post, process: Process
+    cluster: InMemoryCluster, process: Process
 ) -> None:
     """Everybody is finished, so nothing is handed out: the item of the first try is let go."""
     who = ("one@example.net", "two@example.net")
     await process.queue.enqueue(letter("mail", recipients=who))
-    _, item = await post.take(process)
+    _, item = await cluster.take(process)
     await item.record(who[:1], Outcome.delivered("250"))
     await item.record(who[1:], Outcome.failed("550"))
     process.gate.stop()
-    other = await post.start()
+    other = await cluster.start()
     other.gate.plan = nth("bury", 1, Fault.AWAY)
-    consumer = Consumer(post, other.queue)
+    consumer = Consumer(cluster, other.queue)
 
     assert await consumer.nothing(timedelta(minutes=5))
 
-    (dead,) = post.tables.letters.values()
-    assert dead.turn is not None
-    assert dead.turn.envelope.recipients == who[1:]
+    (dead,) = cluster.tables.letters.values()
+    assert dead.entry is not None
+    assert dead.entry.envelope.recipients == who[1:]
     assert other.queue._engine.in_hand == set()
-    assert (len(post.broker.ready), post.broker.delayed) == (0, 0)
+    assert (len(cluster.broker.ready), cluster.broker.delayed) == (0, 0)
 
 
 async def test_reference_whose_channel_is_gone_is_left_to_whom_the_broker_gave_it(
-    post: Post, process: Process
+    cluster: InMemoryCluster, process: Process
 ) -> None:
     """Each of those who wait for a server would put off a message that is not theirs any more, so
     that it would be there several times."""
-    await post.enqueue(process, "mail")
+    await cluster.enqueue(process, "mail")
     process.gate.plan = away("view")
-    consumer = Consumer(post, process.queue)
+    consumer = Consumer(cluster, process.queue)
     assert await consumer.nothing(MINUTE)
     broker = process.queue._engine.broker
     assert isinstance(broker, MemoryBroker)
     for _ in range(3):
         broker.disconnect()
-        await post.pass_time(MINUTE)
+        await cluster.pass_time(MINUTE)
 
-    await post.pass_time(process.queue._engine.timing.hold)
+    await cluster.pass_time(process.queue._engine.timing.hold)
 
-    assert len(post.broker.ready) + post.broker.unacked + post.broker.delayed == 1
+    assert len(cluster.broker.ready) + cluster.broker.unacked + cluster.broker.delayed == 1
 
 
 async def test_items_that_nobody_took_are_free_for_others_at_once(
-    post: Post, process: Process
+    cluster: InMemoryCluster, process: Process
 ) -> None:
-    await post.enqueue(process, "first", "second")
+    await cluster.enqueue(process, "first", "second")
     await process.queue.hold(ALL)
     await process.queue.release(ALL)
-    consumer = Consumer(post, process.queue)
+    consumer = Consumer(cluster, process.queue)
     mine = await consumer.next()  # the other one is claimed by now, and waits to be handed out
-    await post.pass_time(MINUTE)
+    await cluster.pass_time(MINUTE)
     await consumer.close()
-    other = Consumer(post, (await post.start()).queue)
+    other = Consumer(cluster, (await cluster.start()).queue)
 
     theirs = await other.next(timedelta(seconds=20))
     assert {mine.mail.name, theirs.mail.name} == {"first", "second"}

@@ -1,5 +1,6 @@
-"""A mail in a worker's hands whose turn was replaced meanwhile, passed by browse start and cleaned:
-nothing tells the worker any more that somebody was first, but for the limits (invariant 4)."""
+"""A mail in a worker's hands whose entry was replaced meanwhile, passed by browse start and
+cleaned: nothing tells the worker any more that somebody was first, but for the limits
+(invariant 4)."""
 
 from __future__ import annotations
 
@@ -14,7 +15,7 @@ from postroad.domain.mail import Outcome
 from postroad.domain.selection import Selector
 from postroad.errors import ViewUnavailable
 from postroad.ports.mail_queue import Item
-from support.in_memory_cluster import WINDOW, Before, Post, Process
+from support.in_memory_cluster import WINDOW, Before, InMemoryCluster, Process
 
 ALL = Selector.all()
 SECOND = timedelta(seconds=1)
@@ -28,21 +29,21 @@ LATE: dict[str, Callable[[Item], Awaitable[None]]] = {
 }
 
 
-async def taken_and_held(post: Post, worker: Process, person: Process) -> Item:
-    """Return an item whose mail is held under a new turn, in a later slice."""
-    await post.enqueue(worker, "mail")
-    _, item = await post.take(worker)
-    await post.pass_time(2 * ROUND)
+async def taken_and_held(cluster: InMemoryCluster, worker: Process, person: Process) -> Item:
+    """Return an item whose mail is held under a new entry, in a later slice."""
+    await cluster.enqueue(worker, "mail")
+    _, item = await cluster.take(worker)
+    await cluster.pass_time(2 * ROUND)
     assert await person.queue.hold(ALL) == 1
     return item
 
 
-async def clean(post: Post, person: Process, item: Item) -> None:
-    """Let maintenance pass and clean the slice of an item's turn."""
+async def clean(cluster: InMemoryCluster, person: Process, item: Item) -> None:
+    """Let maintenance pass and clean the slice of an item's entry."""
     for _ in range(4):
-        await post.pass_time(ROUND)
+        await cluster.pass_time(ROUND)
         await person.queue.maintain()
-    held = [key for key in post.tables.rows if key.enqueue_id == item.enqueue_id]
+    held = [key for key in cluster.tables.rows if key.enqueue_id == item.enqueue_id]
     assert held == []
 
 
@@ -51,34 +52,34 @@ def limits_are_away(step: Step) -> Fault | None:
 
 
 @pytest.mark.parametrize("late", LATE)
-async def test_ending_of_a_turn_that_was_replaced_and_cleaned_changes_nothing(
-    post: Post, late: str
+async def test_ending_of_an_entry_that_was_replaced_and_cleaned_changes_nothing(
+    cluster: InMemoryCluster, late: str
 ) -> None:
-    worker, person = await post.start(), await post.start()
-    item = await taken_and_held(post, worker, person)
-    await clean(post, person, item)
+    worker, person = await cluster.start(), await cluster.start()
+    item = await taken_and_held(cluster, worker, person)
+    await clean(cluster, person, item)
 
     await LATE[late](item)
 
-    (live,) = post.tables.live()
+    (live,) = cluster.tables.live()
     assert live.held
-    assert post.tables.letters == {}
-    assert await post.recover() == []
+    assert cluster.tables.letters == {}
+    assert await cluster.recover() == []
     await person.queue.release(ALL)
-    assert await post.recover() == ["mail"]
-    post.check_nothing_is_left()
-    post.check_marks_have_rows()
+    assert await cluster.recover() == ["mail"]
+    cluster.check_nothing_is_left()
+    cluster.check_marks_have_rows()
 
 
 @pytest.mark.parametrize("limits_away", [False, True])
-async def test_suspended_between_the_limits_and_the_ending_a_retry_makes_no_second_turn(
-    post: Post, limits_away: bool
+async def test_suspended_between_the_limits_and_the_ending_a_retry_makes_no_second_entry(
+    cluster: InMemoryCluster, limits_away: bool
 ) -> None:
-    worker, person = await post.start(), await post.start()
-    item = await taken_and_held(post, worker, person)
+    worker, person = await cluster.start(), await cluster.start()
+    item = await taken_and_held(cluster, worker, person)
 
     async def suspend() -> None:
-        await clean(post, person, item)
+        await clean(cluster, person, item)
         if limits_away:
             worker.gate.plan = limits_are_away
 
@@ -90,185 +91,194 @@ async def test_suspended_between_the_limits_and_the_ending_a_retry_makes_no_seco
     await item.retry(timedelta(0))
     assert before.happened
 
-    (live,) = post.tables.live()
+    (live,) = cluster.tables.live()
     assert live.held
-    assert await post.recover() == []
+    assert await cluster.recover() == []
 
 
-async def test_administrator_who_was_suspended_makes_no_second_turn(post: Post) -> None:
-    worker, person = await post.start(), await post.start()
-    await post.enqueue(worker, "mail")
-    _, item = await post.take(worker)
-    await post.pass_time(ROUND)
+async def test_administrator_who_was_suspended_makes_no_second_entry(
+    cluster: InMemoryCluster,
+) -> None:
+    worker, person = await cluster.start(), await cluster.start()
+    await cluster.enqueue(worker, "mail")
+    _, item = await cluster.take(worker)
+    await cluster.pass_time(ROUND)
 
     async def suspend(step: Step) -> None:
         if step.operation == "end":
             person.gate.before = None
-            post.transmit(item)
+            cluster.transmit(item)
             await item.done()
-            await clean(post, worker, item)
+            await clean(cluster, worker, item)
 
     person.gate.before = suspend
     await person.queue.hold(ALL)
 
-    assert post.tables.live() == []
-    assert await post.recover() == []
-    assert post.copies("mail") == 1
+    assert cluster.tables.live() == []
+    assert await cluster.recover() == []
+    assert cluster.copies("mail") == 1
 
 
 async def test_what_a_late_retry_had_delivered_is_not_delivered_by_the_successor(
-    post: Post,
+    cluster: InMemoryCluster,
 ) -> None:
-    worker, person = await post.start(), await post.start()
+    worker, person = await cluster.start(), await cluster.start()
     both = ("one@example.net", "two@example.net")
     await worker.queue.enqueue(letter("mail", recipients=both))
-    consumer, item = await post.take(worker)
-    await post.pass_time(ROUND)
+    consumer, item = await cluster.take(worker)
+    await cluster.pass_time(ROUND)
     await person.queue.hold(ALL)
-    await clean(post, person, item)
+    await clean(cluster, person, item)
 
     await item.retry(timedelta(0), remaining=both[1:])
     await consumer.close()
-    await post.pass_time(3 * MINUTE)  # the claim on what was in hand lapses
+    await cluster.pass_time(3 * MINUTE)  # the claim on what was in hand lapses
 
     await person.queue.release(ALL)
-    _, again = await post.take(person)
+    _, again = await cluster.take(person)
     assert again.mail.recipients == both[1:]
 
 
 @pytest.mark.parametrize("how", ["done", "record"])
-async def test_delivery_of_a_held_mail_reaches_its_successor(post: Post, how: str) -> None:
+async def test_delivery_of_a_held_mail_reaches_its_successor(
+    cluster: InMemoryCluster, how: str
+) -> None:
     """At the close of its slice, before browse start passes, before cleanup, and after it."""
     for rounds in range(5):
-        post = Post()
-        worker, person = await post.start(), await post.start()
-        item = await taken_and_held(post, worker, person)
+        cluster = InMemoryCluster()
+        worker, person = await cluster.start(), await cluster.start()
+        item = await taken_and_held(cluster, worker, person)
         for _ in range(rounds):
-            await post.pass_time(ROUND)
+            await cluster.pass_time(ROUND)
             await person.queue.maintain()
 
-        post.transmit(item)
+        cluster.transmit(item)
         if how == "record":
             await item.record(item.mail.recipients, Outcome.delivered("250"))
         await item.done()
         for _ in range(4):
-            await post.pass_time(ROUND)
+            await cluster.pass_time(ROUND)
             await person.queue.maintain()
 
         await person.queue.release(ALL)
-        await post.recover()
+        await cluster.recover()
         where = f"after {rounds} rounds"
-        assert (post.copies("mail"), post.tables.letters) == (1, {}), where
-        post.check_nothing_is_left()
-        await post.close()
+        assert (cluster.copies("mail"), cluster.tables.letters) == (1, {}), where
+        cluster.check_nothing_is_left()
+        await cluster.close()
 
 
-async def test_delivered_mail_is_not_shown_held_once_its_slice_was_examined(post: Post) -> None:
-    worker, person = await post.start(), await post.start()
-    item = await taken_and_held(post, worker, person)
-    post.transmit(item)
+async def test_delivered_mail_is_not_shown_held_once_its_slice_was_examined(
+    cluster: InMemoryCluster,
+) -> None:
+    worker, person = await cluster.start(), await cluster.start()
+    item = await taken_and_held(cluster, worker, person)
+    cluster.transmit(item)
     await item.done()
-    assert len(post.tables.live()) == 1
+    assert len(cluster.tables.live()) == 1
 
     await person.queue.maintain()
 
-    assert post.tables.live() == []
+    assert cluster.tables.live() == []
     assert (await person.queue.size()).held == 0
 
 
 @pytest.mark.parametrize("before", ["marks", "delete_rows", "delete_marks", "forget_slice"])
 async def test_delivery_during_the_cleanup_of_its_slice_reaches_the_successor(
-    post: Post, before: str
+    cluster: InMemoryCluster, before: str
 ) -> None:
-    worker, person = await post.start(), await post.start()
-    item = await taken_and_held(post, worker, person)
+    worker, person = await cluster.start(), await cluster.start()
+    item = await taken_and_held(cluster, worker, person)
 
     async def deliver(step: Step) -> None:
-        if step.operation == before and post.tables.limits.have_passed(item_slice):
+        if step.operation == before and cluster.tables.limits.have_passed(item_slice):
             person.gate.before = None
-            post.transmit(item)
+            cluster.transmit(item)
             await item.done()
 
-    (item_slice,) = {key.slice_start for key in post.tables.marks}
+    (item_slice,) = {key.slice_start for key in cluster.tables.marks}
     person.gate.before = deliver
-    await clean(post, person, item)
+    await clean(cluster, person, item)
 
-    assert post.copies("mail") == 1
+    assert cluster.copies("mail") == 1
     await person.queue.release(ALL)
-    await post.recover()
-    assert (post.copies("mail"), post.tables.letters) == (1, {})
-    post.check_nothing_is_left()
+    await cluster.recover()
+    assert (cluster.copies("mail"), cluster.tables.letters) == (1, {})
+    cluster.check_nothing_is_left()
 
 
 async def test_delivery_by_who_did_not_know_that_browse_start_had_passed_reaches_the_successor(
-    post: Post,
+    cluster: InMemoryCluster,
 ) -> None:
-    worker, person = await post.start(), await post.start()
-    item = await taken_and_held(post, worker, person)
+    worker, person = await cluster.start(), await cluster.start()
+    item = await taken_and_held(cluster, worker, person)
 
     async def pass_meanwhile() -> None:
         await person.queue.maintain()
-        assert post.tables.limits.have_passed(item_slice)
+        assert cluster.tables.limits.have_passed(item_slice)
 
-    (item_slice,) = {key.slice_start for key in post.tables.marks}
+    (item_slice,) = {key.slice_start for key in cluster.tables.marks}
     worker.gate.before = before = Before("mark_delivered", pass_meanwhile)
-    post.transmit(item)
+    cluster.transmit(item)
     await item.done()
     assert before.happened
-    await clean(post, person, item)
+    await clean(cluster, person, item)
 
     await person.queue.release(ALL)
-    await post.recover()
-    assert (post.copies("mail"), post.tables.letters) == (1, {})
-    post.check_nothing_is_left()
+    await cluster.recover()
+    assert (cluster.copies("mail"), cluster.tables.letters) == (1, {})
+    cluster.check_nothing_is_left()
 
 
-async def test_administrator_who_was_suspended_removes_no_bytes_of_a_successor(post: Post) -> None:
+async def test_administrator_who_was_suspended_removes_no_bytes_of_a_successor(
+    cluster: InMemoryCluster,
+) -> None:
     """They were retried, their slice was passed and cleaned; then their marks are written."""
-    worker, person = await post.start(), await post.start()
-    await post.enqueue(worker, *(f"mail{number}" for number in range(6)))
-    consumer = Consumer(post, worker.queue)
+    worker, person = await cluster.start(), await cluster.start()
+    await cluster.enqueue(worker, *(f"mail{number}" for number in range(6)))
+    consumer = Consumer(cluster, worker.queue)
     items = [await consumer.next() for _ in range(6)]
-    await post.pass_time(2 * ROUND)
+    await cluster.pass_time(2 * ROUND)
 
     async def suspend(step: Step) -> None:
         if step.operation == "marks":
             person.gate.before = None
-            await post.pass_time(ROUND)  # the successors are none of those that wait now
+            await cluster.pass_time(ROUND)  # the successors are none of those that wait now
             for item in items:
                 await item.retry(timedelta(hours=9))
-            await clean(post, worker, items[0])
+            await clean(cluster, worker, items[0])
 
     person.gate.before = suspend
     await person.queue.remove(ALL)
 
-    assert len(post.tables.live()) == 6
-    assert set(post.blobs) == {turn.blob_key for turn in post.tables.live()}
+    assert len(cluster.tables.live()) == 6
+    assert set(cluster.blobs) == {entry.blob_key for entry in cluster.tables.live()}
     await consumer.close()
 
 
 @pytest.mark.parametrize("step", ["mark_delivered", "insert"])
 async def test_delivery_that_is_handed_down_half_way_leaves_no_mail_that_waits(
-    post: Post, process: Process, step: str
+    cluster: InMemoryCluster, process: Process, step: str
 ) -> None:
-    """It was delivered while a hold stopped half way; upkeep stops where it finishes the hold."""
-    await post.enqueue(process, "mail")
-    consumer, item = await post.take(process)
-    dying = await post.start()
+    """It was delivered while a hold stopped half way; maintenance stops where it finishes the
+    hold."""
+    await cluster.enqueue(process, "mail")
+    consumer, item = await cluster.take(process)
+    dying = await cluster.start()
     dying.fail(lambda at: Fault.STOP_AFTER if at.operation == "end" else None)
     with pytest.raises(Stopped):
         await dying.queue.hold(ALL)
-    post.transmit(item)
+    cluster.transmit(item)
     await item.done()
     await consumer.close()
-    await post.pass_time(2 * WINDOW)
-    upkeep = await post.start()
-    upkeep.fail(lambda at: Fault.STOP_AFTER if at.operation == step else None)
+    await cluster.pass_time(2 * WINDOW)
+    maintenance = await cluster.start()
+    maintenance.fail(lambda at: Fault.STOP_AFTER if at.operation == step else None)
 
     with pytest.raises(Stopped):
-        await upkeep.queue.maintain()
+        await maintenance.queue.maintain()
 
-    assert post.tables.live() == []
-    await post.recover()
-    assert post.copies("mail") == 1
-    post.check_nothing_is_left()
+    assert cluster.tables.live() == []
+    await cluster.recover()
+    assert cluster.copies("mail") == 1
+    cluster.check_nothing_is_left()

@@ -10,7 +10,7 @@ import pytest
 from contract.queue_harness import letter
 from postroad.adapters.memory.fault_injection import Fault, Step
 from postroad.errors import BrokerUnavailable, ClockSkew, QueueClosed
-from support.in_memory_cluster import Post, Process
+from support.in_memory_cluster import InMemoryCluster, Process
 
 
 class DriverBug(Exception):
@@ -28,38 +28,38 @@ def broken_at(process: Process, operation: str) -> None:
 
 @pytest.mark.parametrize("operation", ["insert", "publish"])
 async def test_enqueue_is_withdrawn_whatever_the_error(
-    post: Post, process: Process, operation: str
+    cluster: InMemoryCluster, process: Process, operation: str
 ) -> None:
     broken_at(process, operation)
 
     work = asyncio.ensure_future(process.queue.enqueue(letter("mail")))
-    await post.outcome(work, timedelta(minutes=1))
+    await cluster.outcome(work, timedelta(minutes=1))
 
     with pytest.raises(DriverBug):
         work.result()
-    assert post.tables.live() == []
-    assert await post.recover() == []
-    post.check_nothing_is_left()
+    assert cluster.tables.live() == []
+    assert await cluster.recover() == []
+    cluster.check_nothing_is_left()
 
 
 async def test_enqueue_whose_withdrawal_is_broken_too_is_withdrawn_later(
-    post: Post, process: Process
+    cluster: InMemoryCluster, process: Process
 ) -> None:
     process.gate.plan = lambda step: Fault.AWAY if step.operation == "publish" else None
     broken_at(process, "end")
 
     work = asyncio.ensure_future(process.queue.enqueue(letter("mail")))
-    await post.outcome(work, timedelta(minutes=2))
+    await cluster.outcome(work, timedelta(minutes=2))
 
     with pytest.raises(BrokerUnavailable):
         work.result()
-    await post.pass_time(timedelta(minutes=1))
-    assert post.tables.live() == []
+    await cluster.pass_time(timedelta(minutes=1))
+    assert cluster.tables.live() == []
 
 
 @pytest.mark.parametrize("operation", ["insert", "publish"])
 async def test_enqueue_that_the_closing_loop_cancels_is_withdrawn(
-    post: Post, process: Process, operation: str
+    cluster: InMemoryCluster, process: Process, operation: str
 ) -> None:
     """As `asyncio.run` does with all tasks at its end."""
     entered = asyncio.Event()
@@ -79,12 +79,12 @@ async def test_enqueue_that_the_closing_loop_cancels_is_withdrawn(
     await asyncio.gather(*process.queue._engine._background, return_exceptions=True)
 
     assert caller.cancelled()
-    assert await post.recover() == []
-    post.check_nothing_is_left()
+    assert await cluster.recover() == []
+    cluster.check_nothing_is_left()
 
 
 async def test_cancelled_enqueue_does_not_hold_up_the_loop_for_a_view_that_is_away(
-    post: Post, process: Process
+    cluster: InMemoryCluster, process: Process
 ) -> None:
     entered = asyncio.Event()
 
@@ -107,12 +107,12 @@ async def test_cancelled_enqueue_does_not_hold_up_the_loop_for_a_view_that_is_aw
 
 
 async def test_bytes_are_deleted_when_no_id_can_be_made_after_the_upload(
-    post: Post, process: Process
+    cluster: InMemoryCluster, process: Process
 ) -> None:
     async def step_back(step: Step) -> None:
         if step.operation == "put":
             process.gate.before = None
-            post.clock.jump(process.queue._engine.timing.lease)
+            cluster.clock.jump(process.queue._engine.timing.lease)
             process.gate.plan = skewed
 
     def skewed(step: Step) -> Fault | None:
@@ -124,11 +124,11 @@ async def test_bytes_are_deleted_when_no_id_can_be_made_after_the_upload(
     with pytest.raises(ClockSkew):
         await process.queue.enqueue(letter("mail"))
 
-    assert post.blobs == {}
+    assert cluster.blobs == {}
 
 
 async def test_enqueue_whose_queue_is_closed_during_the_upload_is_refused(
-    post: Post, process: Process
+    cluster: InMemoryCluster, process: Process
 ) -> None:
     async def close(step: Step) -> None:
         if step.operation == "put":
@@ -139,5 +139,5 @@ async def test_enqueue_whose_queue_is_closed_during_the_upload_is_refused(
     with pytest.raises(QueueClosed):
         await process.queue.enqueue(letter("mail"))
 
-    assert post.tables.live() == []
-    assert post.blobs == {}
+    assert cluster.tables.live() == []
+    assert cluster.blobs == {}

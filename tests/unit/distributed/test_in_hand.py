@@ -14,7 +14,7 @@ from postroad.adapters.memory.fault_injection import Step
 from postroad.distributed.leases import AT_ONCE
 from postroad.domain.entries import LONG_CHAIN
 from postroad.domain.selection import Selector
-from support.in_memory_cluster import Post, Process
+from support.in_memory_cluster import InMemoryCluster, Process
 
 ALL = Selector.all()
 SECOND = timedelta(seconds=1)
@@ -23,14 +23,14 @@ MINUTE = timedelta(minutes=1)
 
 @pytest.mark.parametrize("change", ["republish", "hold and release", "flush"])
 async def test_successor_of_a_mail_that_was_just_handed_out_waits_for_its_claim(
-    post: Post, process: Process, change: str
+    cluster: InMemoryCluster, process: Process, change: str
 ) -> None:
     """For the first seconds no claim tells that it is in hand."""
-    await post.enqueue(process, "mail", delay=1 if change == "flush" else 0)
-    consumer, item = await post.take(process)
-    other = await post.start()
-    elsewhere = Consumer(post, other.queue)
-    await post.pass_time(SECOND)
+    await cluster.enqueue(process, "mail", delay=1 if change == "flush" else 0)
+    consumer, item = await cluster.take(process)
+    other = await cluster.start()
+    elsewhere = Consumer(cluster, other.queue)
+    await cluster.pass_time(SECOND)
     if change == "hold and release":
         await other.queue.hold(ALL)
         await other.queue.release(ALL)
@@ -38,19 +38,19 @@ async def test_successor_of_a_mail_that_was_just_handed_out_waits_for_its_claim(
         await other.queue.republish(timedelta(0))
 
     assert await elsewhere.nothing(5 * MINUTE)
-    post.transmit(item)
+    cluster.transmit(item)
     await item.done()
     assert await elsewhere.nothing(5 * MINUTE)
-    post.check_nothing_is_left()
+    cluster.check_nothing_is_left()
     await consumer.close()
 
 
-async def test_many_items_in_hand_are_claimed_some_at_a_time_and_within_a_hop(
-    post: Post, process: Process
+async def test_many_items_in_hand_are_claimed_some_at_a_time_and_within_a_redelivery_delay(
+    cluster: InMemoryCluster, process: Process
 ) -> None:
     count = 3 * AT_ONCE
-    await post.enqueue(process, *(f"mail{number}" for number in range(count)))
-    consumer = Consumer(post, process.queue, prefetch=count)
+    await cluster.enqueue(process, *(f"mail{number}" for number in range(count)))
+    consumer = Consumer(cluster, process.queue, prefetch=count)
     items = [await consumer.next() for _ in range(count)]
     asking, most = 0, 0
 
@@ -63,96 +63,96 @@ async def test_many_items_in_hand_are_claimed_some_at_a_time_and_within_a_hop(
             asking -= 1
 
     process.gate.before = before
-    await post.pass_time(process.queue._engine.timing.hop)
+    await cluster.pass_time(process.queue._engine.timing.redelivery_delay)
 
     assert 1 < most <= AT_ONCE
-    assert set(post.tables.claims) == {item.enqueue_id for item in items}
+    assert set(cluster.tables.claims) == {item.enqueue_id for item in items}
     await consumer.close()
 
 
 async def test_connections_lost_with_a_mail_in_hand_are_no_crashes_of_its_consumer(
-    post: Post, process: Process
+    cluster: InMemoryCluster, process: Process
 ) -> None:
     """Its message comes back to the process that has it, counted by the broker more often than the
     delivery limit allows."""
-    await post.enqueue(process, "slow")
-    consumer, item = await post.take(process)
+    await cluster.enqueue(process, "slow")
+    consumer, item = await cluster.take(process)
     (delivery,) = process.queue._engine.broker.leased  # type: ignore[attr-defined]
     times = process.queue._engine.delivery_limit + 1
-    post.broker.put(Message(item.enqueue_id, delivery.body, times, redelivered=True), 0)
+    cluster.broker.put(Message(item.enqueue_id, delivery.body, times, redelivered=True), 0)
 
     assert await consumer.nothing(5 * MINUTE)
-    assert post.tables.letters == {}
-    post.transmit(item)
+    assert cluster.tables.letters == {}
+    cluster.transmit(item)
     await item.done()
     await consumer.close()
-    assert await post.recover() == []
-    post.check_nothing_is_left()
+    assert await cluster.recover() == []
+    cluster.check_nothing_is_left()
 
 
 async def test_process_whose_claim_lapsed_does_not_hand_out_the_successor_too(
-    post: Post, process: Process
+    cluster: InMemoryCluster, process: Process
 ) -> None:
     """It was suspended for longer than a claim lives, and goes on with the successor before it
     claims anew: nothing in the view says then that it has the mail."""
-    await post.enqueue(process, "mail")
-    consumer, item = await post.take(process)
-    other = await post.start()
-    await post.pass_time(SECOND)
+    await cluster.enqueue(process, "mail")
+    consumer, item = await cluster.take(process)
+    other = await cluster.start()
+    await cluster.pass_time(SECOND)
     assert await other.queue.republish(timedelta(0)) == 1
 
     async def lapse(step: Step) -> None:
-        post.tables.claims.clear()
+        cluster.tables.claims.clear()
 
     process.gate.before = lapse
     assert await consumer.nothing(5 * MINUTE)
-    post.transmit(item)
+    cluster.transmit(item)
     await item.done()
     assert await consumer.nothing(5 * MINUTE)
-    assert post.copies("mail") == 1
+    assert cluster.copies("mail") == 1
     await consumer.close()
 
 
 @pytest.mark.parametrize("change", ["republish", "hold and release"])
 async def test_mail_in_hand_for_long_is_changed_any_number_of_times(
-    post: Post, process: Process, change: str
+    cluster: InMemoryCluster, process: Process, change: str
 ) -> None:
     """As by a job that republishes every minute beside a delivery that takes an hour; and at the
     end many times at once."""
-    await post.enqueue(process, "mail")
-    consumer, item = await post.take(process)
-    other = await post.start()
-    elsewhere = Consumer(post, other.queue)
+    await cluster.enqueue(process, "mail")
+    consumer, item = await cluster.take(process)
+    other = await cluster.start()
+    elsewhere = Consumer(cluster, other.queue)
 
     for number in range(24):
-        await post.pass_time(MINUTE if number < 12 else timedelta(milliseconds=100))
+        await cluster.pass_time(MINUTE if number < 12 else timedelta(milliseconds=100))
         if change == "republish":
             assert await other.queue.republish(timedelta(0)) == 1
         else:
             assert await other.queue.hold(ALL) == await other.queue.release(ALL) == 1
 
     assert await elsewhere.nothing(5 * MINUTE)
-    post.transmit(item)
+    cluster.transmit(item)
     await item.done()
     assert await elsewhere.nothing(10 * MINUTE)
-    assert post.copies("mail") == 1
+    assert cluster.copies("mail") == 1
     await consumer.close()
-    post.check_nothing_is_left()
+    cluster.check_nothing_is_left()
 
 
 async def test_mail_that_was_just_handed_out_is_changed_many_times_at_once(
-    post: Post, process: Process
+    cluster: InMemoryCluster, process: Process
 ) -> None:
     """It has no claim yet, and is not taken for one in no consumer's hands."""
-    await post.enqueue(process, "mail")
-    consumer, item = await post.take(process)
-    other = await post.start()
-    elsewhere = Consumer(post, other.queue)
+    await cluster.enqueue(process, "mail")
+    consumer, item = await cluster.take(process)
+    other = await cluster.start()
+    elsewhere = Consumer(cluster, other.queue)
 
     for _ in range(12):
-        await post.pass_time(timedelta(milliseconds=100))
+        await cluster.pass_time(timedelta(milliseconds=100))
         assert await other.queue.republish(timedelta(0)) == 1
-    (live,) = post.tables.live()
+    (live,) = cluster.tables.live()
 
     assert item.enqueue_id in {each.enqueue_id for each in live.previous}
     await item.done()
@@ -160,39 +160,39 @@ async def test_mail_that_was_just_handed_out_is_changed_many_times_at_once(
     await consumer.close()
 
 
-async def test_successor_in_hand_is_remembered_as_the_first_turn_is(
-    post: Post, process: Process
+async def test_successor_in_hand_is_remembered_as_the_first_entry_is(
+    cluster: InMemoryCluster, process: Process
 ) -> None:
-    """The turn in hand lies in the middle of the chain."""
-    await post.enqueue(process, "mail")
+    """The entry in hand lies in the middle of the chain."""
+    await cluster.enqueue(process, "mail")
     for _ in range(5):
-        await post.pass_time(SECOND)
+        await cluster.pass_time(SECOND)
         assert await process.queue.republish(timedelta(0)) == 1
-    consumer, item = await post.take(process)
-    other = await post.start()
-    elsewhere = Consumer(post, other.queue)
+    consumer, item = await cluster.take(process)
+    other = await cluster.start()
+    elsewhere = Consumer(cluster, other.queue)
 
     for _ in range(12):
         assert await elsewhere.nothing(MINUTE)
         assert await other.queue.republish(timedelta(0)) == 1
 
     assert await elsewhere.nothing(5 * MINUTE)
-    post.transmit(item)
+    cluster.transmit(item)
     await item.done()
     assert await elsewhere.nothing(5 * MINUTE)
-    assert post.copies("mail") == 1
+    assert cluster.copies("mail") == 1
     await consumer.close()
 
 
 async def test_chain_of_a_mail_that_was_changed_often_stays_short(
-    post: Post, process: Process
+    cluster: InMemoryCluster, process: Process
 ) -> None:
-    await post.enqueue(process, "mail")
+    await cluster.enqueue(process, "mail")
     for _ in range(12):
         await process.queue.hold(ALL)
-        await post.pass_time(MINUTE)
+        await cluster.pass_time(MINUTE)
         await process.queue.release(ALL)
 
-    (live,) = post.tables.live()
+    (live,) = cluster.tables.live()
     assert len(live.previous) <= LONG_CHAIN + 1
-    assert await post.recover() == ["mail"]
+    assert await cluster.recover() == ["mail"]

@@ -12,11 +12,11 @@ import pytest
 from contract.queue_harness import Consumer, letter
 from postroad.adapters.memory.broker import MemoryBroker, MemoryDelivery, Message
 from postroad.adapters.memory.fault_injection import Fault, Plan, Step, away, no_fault
-from postroad.distributed.limits_cache import Bearings
+from postroad.distributed.limits_cache import LimitsCache
 from postroad.distributed.timing import Timing
 from postroad.domain.entries import EndingKind, Mark
 from postroad.domain.selection import Selector
-from postroad.domain.slices import TurnKey
+from postroad.domain.slices import EntryKey
 from postroad.domain.wire import decode
 from postroad.errors import (
     BlobMissing,
@@ -27,7 +27,7 @@ from postroad.errors import (
     PostroadError,
     ViewUnavailable,
 )
-from support.in_memory_cluster import WINDOW, Post, Process
+from support.in_memory_cluster import WINDOW, InMemoryCluster, Process
 
 ALL = Selector.all()
 SECOND = timedelta(seconds=1)
@@ -38,61 +38,63 @@ def servers_of(steps: list[Step], *operations: str) -> list[str]:
     return [step.operation for step in steps if step.operation in operations]
 
 
-async def drained_rounds(post: Post, process: Process, rounds: int = 4) -> None:
+async def drained_rounds(cluster: InMemoryCluster, process: Process, rounds: int = 4) -> None:
     """Let slices close, and maintenance do what it waits between two rounds for."""
     for _ in range(rounds):
-        await post.pass_time(WINDOW + 3 * MINUTE)
+        await cluster.pass_time(WINDOW + 3 * MINUTE)
         await process.queue.maintain()
 
 
 # 1
 
 
-async def test_invariant_1_bytes_then_row_then_message(post: Post, process: Process) -> None:
+async def test_invariant_1_bytes_then_row_then_message(
+    cluster: InMemoryCluster, process: Process
+) -> None:
     first = len(process.gate.steps)
 
-    await post.enqueue(process, "mail")
+    await cluster.enqueue(process, "mail")
 
     order = servers_of(process.gate.steps[first:], "put", "insert", "publish")
     assert order == ["put", "insert", "publish"]
 
 
 async def test_invariant_1_unconfirmed_publish_is_repeated_with_the_same_id_and_a_claim(
-    post: Post, process: Process
+    cluster: InMemoryCluster, process: Process
 ) -> None:
     process.gate.plan = failing("publish", times=2, fault=Fault.ANSWER_LOST)
 
-    work = asyncio.ensure_future(post.enqueue(process, "mail"))
-    assert await post.outcome(work, 20 * SECOND)
+    work = asyncio.ensure_future(cluster.enqueue(process, "mail"))
+    assert await cluster.outcome(work, 20 * SECOND)
 
-    queues = post.broker
+    queues = cluster.broker
     bodies = [each.body for each in queues.ready] + [each[2].body for each in queues._delayed]
     references = [decode(body) for body in bodies]
     assert {each.key.enqueue_id for each in references} == set(work.result())
     assert [each.claim for each in references] == [False, True, True]
-    assert await post.recover() == ["mail"]
+    assert await cluster.recover() == ["mail"]
 
 
 async def test_invariant_1_enqueue_that_took_too_long_is_withdrawn(
-    post: Post, process: Process
+    cluster: InMemoryCluster, process: Process
 ) -> None:
     async def slow(step: Step) -> None:
         if step.operation == "publish":
-            post.clock.jump(21 * SECOND)
+            cluster.clock.jump(21 * SECOND)
 
     process.gate.before = slow
     work = asyncio.ensure_future(process.queue.enqueue(letter("mail")))
-    await post.outcome(work, MINUTE)
+    await cluster.outcome(work, MINUTE)
 
     with pytest.raises(DeadlineExceeded):
         work.result()
     process.gate.before = None
-    assert await post.recover() == []
-    post.check_nothing_is_left()
+    assert await cluster.recover() == []
+    cluster.check_nothing_is_left()
 
 
 async def test_invariant_1_what_could_not_be_withdrawn_in_time_is_withdrawn_once_the_view_is_back(
-    post: Post, process: Process
+    cluster: InMemoryCluster, process: Process
 ) -> None:
     inserted = False
 
@@ -104,53 +106,57 @@ async def test_invariant_1_what_could_not_be_withdrawn_in_time_is_withdrawn_once
         return Fault.AWAY if inserted and step.server == "view" else None
 
     process.gate.plan = view_lost_at_the_insert
-    work = asyncio.ensure_future(post.enqueue(process, "mail"))
-    assert await post.outcome(work, 2 * MINUTE)
+    work = asyncio.ensure_future(cluster.enqueue(process, "mail"))
+    assert await cluster.outcome(work, 2 * MINUTE)
     assert isinstance(work.exception(), ViewUnavailable)
-    other = await post.start()
+    other = await cluster.start()
     assert (await other.queue.size()).size == 1
 
     process.gate.plan = no_fault
-    await post.pass_time(MINUTE)
+    await cluster.pass_time(MINUTE)
 
     assert (await other.queue.size()).size == 0
-    assert await post.recover() == []
-    post.check_nothing_is_left()
+    assert await cluster.recover() == []
+    cluster.check_nothing_is_left()
 
 
 async def test_invariant_1_enqueue_succeeds_when_a_consumer_was_first(
-    post: Post, process: Process
+    cluster: InMemoryCluster, process: Process
 ) -> None:
     process.gate.plan = failing("publish", times=100, fault=Fault.ANSWER_LOST)
-    work = asyncio.ensure_future(post.enqueue(process, "mail"))
-    other = await post.start()
-    assert await post.deliver(other, SECOND) == ["mail"]
+    work = asyncio.ensure_future(cluster.enqueue(process, "mail"))
+    other = await cluster.start()
+    assert await cluster.deliver(other, SECOND) == ["mail"]
 
-    assert await post.outcome(work, 2 * MINUTE)
+    assert await cluster.outcome(work, 2 * MINUTE)
 
     assert len(work.result()) == 1
-    assert await post.recover() == []
-    post.check_nothing_is_left()
+    assert await cluster.recover() == []
+    cluster.check_nothing_is_left()
 
 
-async def test_invariant_1_failed_enqueue_leaves_nothing(post: Post, process: Process) -> None:
+async def test_invariant_1_failed_enqueue_leaves_nothing(
+    cluster: InMemoryCluster, process: Process
+) -> None:
     process.gate.plan = away("broker")
 
-    work = asyncio.ensure_future(post.enqueue(process, "mail"))
-    assert await post.outcome(work, 2 * MINUTE)
+    work = asyncio.ensure_future(cluster.enqueue(process, "mail"))
+    assert await cluster.outcome(work, 2 * MINUTE)
 
     with pytest.raises(BrokerUnavailable):
         work.result()
     process.gate.plan = no_fault
-    post.check_nothing_is_left()
+    cluster.check_nothing_is_left()
 
 
 # 2
 
 
-async def test_invariant_2_mark_then_bytes_then_ack(post: Post, process: Process) -> None:
-    await post.enqueue(process, "mail")
-    _, item = await post.take(process)
+async def test_invariant_2_mark_then_bytes_then_ack(
+    cluster: InMemoryCluster, process: Process
+) -> None:
+    await cluster.enqueue(process, "mail")
+    _, item = await cluster.take(process)
     first = len(process.gate.steps)
 
     await item.done()
@@ -160,31 +166,31 @@ async def test_invariant_2_mark_then_bytes_then_ack(post: Post, process: Process
 
 
 async def test_invariant_2_bytes_that_could_not_be_deleted_are_deleted_later(
-    post: Post, process: Process
+    cluster: InMemoryCluster, process: Process
 ) -> None:
-    await post.enqueue(process, "mail")
-    _, item = await post.take(process)
+    await cluster.enqueue(process, "mail")
+    _, item = await cluster.take(process)
     process.gate.plan = away("blobs")
 
     await item.done()
 
-    assert len(post.blobs) == 1
+    assert len(cluster.blobs) == 1
     process.gate.plan = no_fault
-    assert await post.recover() == []
-    assert post.blobs == {}
+    assert await cluster.recover() == []
+    assert cluster.blobs == {}
 
 
 # 3
 
 
 async def test_invariant_3_bytes_are_fetched_only_for_a_transmission(
-    post: Post, process: Process
+    cluster: InMemoryCluster, process: Process
 ) -> None:
-    await post.enqueue(process, "removed", "kept")
+    await cluster.enqueue(process, "removed", "kept")
     await process.queue.remove(Selector(name="removed"))
     first = len(process.gate.steps)
 
-    _, item = await post.take(process)
+    _, item = await cluster.take(process)
     assert servers_of(process.gate.steps[first:], "get") == []
     await item.content()
 
@@ -193,10 +199,10 @@ async def test_invariant_3_bytes_are_fetched_only_for_a_transmission(
 
 
 async def test_invariant_3_mark_is_checked_again_when_bytes_are_missing(
-    post: Post, process: Process
+    cluster: InMemoryCluster, process: Process
 ) -> None:
-    await post.enqueue(process, "mail")
-    _, item = await post.take(process)
+    await cluster.enqueue(process, "mail")
+    _, item = await cluster.take(process)
     await process.queue.remove(ALL)
     first = len(process.gate.steps)
 
@@ -207,58 +213,66 @@ async def test_invariant_3_mark_is_checked_again_when_bytes_are_missing(
     assert done[:2] == ["get", "mark"]
     assert "bury" not in done, "for a moment a removed mail was a dead letter"
     assert (await process.queue.size()).dead_letters == 0
-    post.check_nothing_is_left()
+    cluster.check_nothing_is_left()
 
 
 # 4
 
 
-async def test_invariant_4_purged_mail_is_not_delivered_after_cleanup_either(post: Post) -> None:
-    process = await post.start()
-    await post.enqueue(process, "purged")
+async def test_invariant_4_purged_mail_is_not_delivered_after_cleanup_either(
+    cluster: InMemoryCluster,
+) -> None:
+    process = await cluster.start()
+    await cluster.enqueue(process, "purged")
     await process.queue.purge()
-    stale = [Message(each.message_id, each.body) for each in post.broker.ready]
-    await post.deliver(process, SECOND)
+    stale = [Message(each.message_id, each.body) for each in cluster.broker.ready]
+    await cluster.deliver(process, SECOND)
 
-    await drained_rounds(post, process)
-    assert post.tables.rows == {}
-    assert post.tables.marks == {}
-    post.broker.ready.extend(stale)
+    await drained_rounds(cluster, process)
+    assert cluster.tables.rows == {}
+    assert cluster.tables.marks == {}
+    cluster.broker.ready.extend(stale)
 
-    assert await post.recover() == []
-    post.check_nothing_is_left()
+    assert await cluster.recover() == []
+    cluster.check_nothing_is_left()
 
 
 async def test_invariant_4_cleanup_waits_a_lease_and_deletes_rows_then_marks(
-    post: Post, process: Process
+    cluster: InMemoryCluster, process: Process
 ) -> None:
-    await post.enqueue(process, "mail")
-    await post.deliver(process, SECOND)
-    await post.pass_time(2 * WINDOW + 2 * MINUTE)
+    await cluster.enqueue(process, "mail")
+    await cluster.deliver(process, SECOND)
+    await cluster.pass_time(2 * WINDOW + 2 * MINUTE)
     first = len(process.gate.steps)
 
     await process.queue.maintain()
     await process.queue.maintain()
     assert servers_of(process.gate.steps[first:], "delete_rows") == []
-    await post.pass_time(61 * SECOND)
+    await cluster.pass_time(61 * SECOND)
     await process.queue.maintain()
-    await post.pass_time(61 * SECOND)
+    await cluster.pass_time(61 * SECOND)
     await process.queue.maintain()
 
     wanted = ("delete_rows", "delete_marks", "forget_slice")
     order = servers_of(process.gate.steps[first:], *wanted)
     assert list(dict.fromkeys(order)) == list(wanted)
-    assert post.tables.limits.content_start == post.tables.limits.browse_start
-    assert (len(post.tables.rows), len(post.tables.marks), len(post.tables.slices)) == (0, 0, 0)
+    assert cluster.tables.limits.content_start == cluster.tables.limits.browse_start
+    assert (len(cluster.tables.rows), len(cluster.tables.marks), len(cluster.tables.slices)) == (
+        0,
+        0,
+        0,
+    )
 
 
-async def test_invariant_4_stale_limits_are_not_used(post: Post, process: Process) -> None:
-    consumer = Consumer(post, process.queue)
+async def test_invariant_4_stale_limits_are_not_used(
+    cluster: InMemoryCluster, process: Process
+) -> None:
+    consumer = Consumer(cluster, process.queue)
     assert await consumer.nothing()
     process.gate.plan = failing("limits", times=10**6, fault=Fault.AWAY)
-    await post.pass_time(2 * MINUTE)
+    await cluster.pass_time(2 * MINUTE)
 
-    await post.enqueue(await post.start(), "mail")
+    await cluster.enqueue(await cluster.start(), "mail")
 
     assert await consumer.nothing(MINUTE)
     process.gate.plan = no_fault
@@ -269,93 +283,95 @@ async def test_invariant_4_stale_limits_are_not_used(post: Post, process: Proces
 
 
 async def test_invariant_5_browse_start_stays_behind_the_grace_period(
-    post: Post, process: Process
+    cluster: InMemoryCluster, process: Process
 ) -> None:
-    before = post.tables.limits.browse_start
+    before = cluster.tables.limits.browse_start
     assert before is not None
 
     for _ in range(40):
-        await post.pass_time(MINUTE)
+        await cluster.pass_time(MINUTE)
         await process.queue.maintain()
-        start = post.tables.limits.browse_start
+        start = cluster.tables.limits.browse_start
         assert start is not None
         assert start >= before
-        assert start <= post.clock.now() - WINDOW
+        assert start <= cluster.clock.now() - WINDOW
         before = start
 
-    assert before > post.clock.now() - 3 * WINDOW, "an idle queue keeps up"
+    assert before > cluster.clock.now() - 3 * WINDOW, "an idle queue keeps up"
 
 
-async def test_invariant_4_limits_are_read_at_their_first_use(post: Post, process: Process) -> None:
+async def test_invariant_4_limits_are_read_at_their_first_use(
+    cluster: InMemoryCluster, process: Process
+) -> None:
     """Also where no opening read them, as in an operator that was just started."""
     engine = process.queue._engine
 
-    limits = await Bearings(engine.view, post.clock, engine.timing).limits()
+    limits = await LimitsCache(engine.view, cluster.clock, engine.timing).limits()
 
-    assert limits == post.tables.limits
+    assert limits == cluster.tables.limits
 
 
 @pytest.mark.parametrize("ending", ["delivered", "removed"])
 async def test_invariant_5_browse_start_is_drawn_on_endings(ending: str) -> None:
-    post = Post(pace=1)
-    process = await post.start()
-    await post.enqueue(process, "old")
-    await post.deliver(process, SECOND)
-    await post.pass_time(4 * WINDOW)
-    before = post.tables.limits.browse_start
+    cluster = InMemoryCluster(pace=1)
+    process = await cluster.start()
+    await cluster.enqueue(process, "old")
+    await cluster.deliver(process, SECOND)
+    await cluster.pass_time(4 * WINDOW)
+    before = cluster.tables.limits.browse_start
     assert before is not None
 
-    await post.enqueue(process, "new")
+    await cluster.enqueue(process, "new")
     if ending == "delivered":
-        await post.deliver(process, SECOND)
+        await cluster.deliver(process, SECOND)
     else:
         assert await process.queue.remove(ALL) == 1
         await process.queue._engine.finish_background()
 
-    after = post.tables.limits.browse_start
+    after = cluster.tables.limits.browse_start
     assert after is not None
     assert after > before
-    await post.close()
+    await cluster.close()
 
 
 # 6
 
 
 async def test_invariant_6_one_waiting_mail_holds_browse_start_and_only_it(
-    post: Post, process: Process
+    cluster: InMemoryCluster, process: Process
 ) -> None:
-    await post.enqueue(process, "waits", delay=10**6)
-    await post.pass_time(WINDOW)
-    await post.enqueue(process, "goes")
-    await post.deliver(process, SECOND)
+    await cluster.enqueue(process, "waits", delay=10**6)
+    await cluster.pass_time(WINDOW)
+    await cluster.enqueue(process, "goes")
+    await cluster.deliver(process, SECOND)
 
-    await drained_rounds(post, process)
+    await drained_rounds(cluster, process)
 
-    (live,) = post.tables.live()
-    assert post.tables.limits.browse_start == live.key.slice_start
+    (live,) = cluster.tables.live()
+    assert cluster.tables.limits.browse_start == live.key.slice_start
     assert (await process.queue.size()).size == 1
 
 
-async def test_invariant_6_marks_of_other_turns_do_not_drain_a_slice(
-    post: Post, process: Process
+async def test_invariant_6_marks_of_other_entries_do_not_drain_a_slice(
+    cluster: InMemoryCluster, process: Process
 ) -> None:
     """As many marks as rows are not enough: they have to be theirs."""
-    await post.enqueue(process, "waits", delay=10**6)
-    (live,) = post.tables.live()
-    foreign = TurnKey(live.key.slice_start, live.key.bucket_id, UUID(int=7))
-    post.tables.marks[foreign] = Mark(delivered_at=post.clock.now())
+    await cluster.enqueue(process, "waits", delay=10**6)
+    (live,) = cluster.tables.live()
+    foreign = EntryKey(live.key.slice_start, live.key.bucket_id, UUID(int=7))
+    cluster.tables.marks[foreign] = Mark(delivered_at=cluster.clock.now())
 
-    await drained_rounds(post, process)
+    await drained_rounds(cluster, process)
 
-    assert post.tables.limits.browse_start == live.key.slice_start
+    assert cluster.tables.limits.browse_start == live.key.slice_start
 
 
 async def test_invariant_6_row_that_came_behind_the_join_keeps_its_slice(
-    post: Post, process: Process
+    cluster: InMemoryCluster, process: Process
 ) -> None:
-    await post.enqueue(process, "mail")
-    await post.deliver(process, SECOND)
-    (row,) = post.tables.rows.values()
+    await cluster.enqueue(process, "mail")
+    await cluster.deliver(process, SECOND)
+    (row,) = cluster.tables.rows.values()
     late = replace(row, key=replace(row.key, enqueue_id=UUID(int=row.enqueue_id.int - 1)))
 
     has_joined = False
@@ -365,31 +381,31 @@ async def test_invariant_6_row_that_came_behind_the_join_keeps_its_slice(
         nonlocal has_joined
         has_joined |= step.operation == "blob_keys"
         if has_joined and step.operation == "count_rows":
-            post.tables.rows[late.key] = late
+            cluster.tables.rows[late.key] = late
 
     process.gate.before = insert_late
-    await drained_rounds(post, process, rounds=1)
+    await drained_rounds(cluster, process, rounds=1)
 
-    assert late.key in post.tables.rows
+    assert late.key in cluster.tables.rows
     process.gate.before = None
-    await drained_rounds(post, process)
-    assert post.tables.rows.keys() == {row.key, late.key}
-    assert post.tables.limits.browse_start == row.key.slice_start
+    await drained_rounds(cluster, process)
+    assert cluster.tables.rows.keys() == {row.key, late.key}
+    assert cluster.tables.limits.browse_start == row.key.slice_start
 
 
 async def test_invariant_6_vanished_row_stops_browse_start_until_a_person_accepts(
-    post: Post, process: Process
+    cluster: InMemoryCluster, process: Process
 ) -> None:
-    await post.enqueue(process, "vanishes", delay=10**6)
-    (live,) = post.tables.live()
-    await drained_rounds(post, process, rounds=1)
-    del post.tables.rows[live.key]
+    await cluster.enqueue(process, "vanishes", delay=10**6)
+    (live,) = cluster.tables.live()
+    await drained_rounds(cluster, process, rounds=1)
+    del cluster.tables.rows[live.key]
 
-    await drained_rounds(post, process)
-    assert post.tables.limits.browse_start == live.key.slice_start
+    await drained_rounds(cluster, process)
+    assert cluster.tables.limits.browse_start == live.key.slice_start
 
     await process.queue.accept_loss(live.key.slice_start)
-    after = post.tables.limits.browse_start
+    after = cluster.tables.limits.browse_start
     assert after is not None
     assert after > live.key.slice_start
 
@@ -401,41 +417,43 @@ def test_invariant_7_timing_that_could_miss_a_slice_is_refused() -> None:
     with pytest.raises(InvalidSettings):
         Timing(deadline=50 * SECOND, skew=5 * SECOND, grace=60 * SECOND)
     with pytest.raises(InvalidSettings):
-        Timing(keep_after=8 * SECOND, hop=8 * SECOND)
+        Timing(keep_after=8 * SECOND, redelivery_delay=8 * SECOND)
 
 
 async def test_invariant_7_clock_that_is_too_far_from_the_views_makes_no_ids(
-    post: Post, process: Process
+    cluster: InMemoryCluster, process: Process
 ) -> None:
     process.clock.skew = 6 * SECOND
 
     with pytest.raises(ClockSkew):
-        await post.enqueue(process, "mail")
+        await cluster.enqueue(process, "mail")
 
-    assert post.tables.rows == {}
-    post.check_nothing_is_left()
+    assert cluster.tables.rows == {}
+    cluster.check_nothing_is_left()
 
 
 async def test_invariant_7_no_slice_is_closed_by_a_clock_that_is_too_far_ahead(
-    post: Post, process: Process
+    cluster: InMemoryCluster, process: Process
 ) -> None:
-    ahead = await post.start(skew=timedelta(hours=1))
-    await post.enqueue(process, "before")
-    await post.deliver(process, SECOND)
+    ahead = await cluster.start(skew=timedelta(hours=1))
+    await cluster.enqueue(process, "before")
+    await cluster.deliver(process, SECOND)
 
     with pytest.raises(ClockSkew):
         await ahead.queue.maintain()
-    await post.enqueue(process, "after")
+    await cluster.enqueue(process, "after")
 
-    assert post.tables.slices == {}
-    assert await post.recover() == ["after"]
+    assert cluster.tables.slices == {}
+    assert await cluster.recover() == ["after"]
 
 
-async def test_invariant_7_browse_reads_what_a_tolerated_clock_wrote_ahead(post: Post) -> None:
-    ahead, exact = await post.start(skew=4 * SECOND), await post.start()
-    await post.pass_time(WINDOW - 2 * SECOND)
+async def test_invariant_7_browse_reads_what_a_tolerated_clock_wrote_ahead(
+    cluster: InMemoryCluster,
+) -> None:
+    ahead, exact = await cluster.start(skew=4 * SECOND), await cluster.start()
+    await cluster.pass_time(WINDOW - 2 * SECOND)
 
-    await post.enqueue(ahead, "ahead")
+    await cluster.enqueue(ahead, "ahead")
 
     assert [view.mail.name async for view in exact.queue.browse()] == ["ahead"]
     assert (await exact.queue.size()).size == 1
@@ -445,25 +463,25 @@ async def test_invariant_7_browse_reads_what_a_tolerated_clock_wrote_ahead(post:
 
 
 async def test_invariant_8_unreadable_message_is_a_dead_letter_and_stops_nothing(
-    post: Post, process: Process
+    cluster: InMemoryCluster, process: Process
 ) -> None:
-    post.broker.ready.append(Message(UUID(int=1), b"garbage"))
-    await post.enqueue(process, "mail")
+    cluster.broker.ready.append(Message(UUID(int=1), b"garbage"))
+    await cluster.enqueue(process, "mail")
 
-    assert await post.recover() == ["mail"]
+    assert await cluster.recover() == ["mail"]
 
-    (letter_,) = post.tables.letters.values()
-    assert (letter_.body, letter_.turn) == (b"garbage", None)
-    (view,) = [each async for each in (await post.start()).queue.dead_letters()]
+    (letter_,) = cluster.tables.letters.values()
+    assert (letter_.body, letter_.entry) == (b"garbage", None)
+    (view,) = [each async for each in (await cluster.start()).queue.dead_letters()]
     assert view.reason == letter_.reason
 
 
 async def test_invariant_8_mail_without_bytes_is_a_dead_letter(
-    post: Post, process: Process
+    cluster: InMemoryCluster, process: Process
 ) -> None:
-    await post.enqueue(process, "mail")
-    post.blobs.clear()
-    _, item = await post.take(process)
+    await cluster.enqueue(process, "mail")
+    cluster.blobs.clear()
+    _, item = await cluster.take(process)
 
     with pytest.raises(BlobMissing):
         await item.content()
@@ -474,30 +492,30 @@ async def test_invariant_8_mail_without_bytes_is_a_dead_letter(
 
 
 async def test_invariant_8_mail_that_breaks_its_consumers_is_a_dead_letter_and_others_get_through(
-    post: Post,
+    cluster: InMemoryCluster,
 ) -> None:
-    healthy = await post.start()
-    await post.enqueue(healthy, "poison", *(f"mail{number}" for number in range(5)))
+    healthy = await cluster.start()
+    await cluster.enqueue(healthy, "poison", *(f"mail{number}" for number in range(5)))
 
     for _ in range(200):
-        victim = await post.start()
-        consumer = Consumer(post, victim.queue, prefetch=10)
+        victim = await cluster.start()
+        consumer = Consumer(cluster, victim.queue, prefetch=10)
         while not await consumer.nothing(10 * MINUTE):
             item = await consumer.next()
             if item.mail.name == "poison":
                 victim.gate.stop()
                 break
-            post.transmit(item)
+            cluster.transmit(item)
             await item.done()
         else:
             break
-    await post.recover()
+    await cluster.recover()
 
-    (letter_,) = post.tables.letters.values()
-    assert letter_.turn is not None
-    assert letter_.turn.envelope.name == "poison"
-    assert all(post.copies(f"mail{number}") == 1 for number in range(5))
-    post.check_nothing_is_left(["poison"])
+    (letter_,) = cluster.tables.letters.values()
+    assert letter_.entry is not None
+    assert letter_.entry.envelope.name == "poison"
+    assert all(cluster.copies(f"mail{number}") == 1 for number in range(5))
+    cluster.check_nothing_is_left(["poison"])
 
 
 # 9
@@ -505,33 +523,33 @@ async def test_invariant_8_mail_that_breaks_its_consumers_is_a_dead_letter_and_o
 
 @pytest.mark.parametrize("server", ["broker", "view", "blobs"])
 async def test_invariant_9_enqueue_fails_for_the_time_a_server_is_away(
-    post: Post, process: Process, server: str
+    cluster: InMemoryCluster, process: Process, server: str
 ) -> None:
     process.gate.plan = away(server)
-    work = asyncio.ensure_future(post.enqueue(process, "mail"))
-    assert await post.outcome(work, 5 * MINUTE)
+    work = asyncio.ensure_future(cluster.enqueue(process, "mail"))
+    assert await cluster.outcome(work, 5 * MINUTE)
 
     with pytest.raises(PostroadError) as caught:
         work.result()
     assert caught.value.transient
 
     process.gate.plan = no_fault
-    await post.enqueue(process, "later")
-    assert "later" in await post.recover()
+    await cluster.enqueue(process, "later")
+    assert "later" in await cluster.recover()
 
 
 async def test_invariant_9_consumer_waits_without_spinning_and_recovers(
-    post: Post, process: Process
+    cluster: InMemoryCluster, process: Process
 ) -> None:
-    await post.enqueue(process, "mail")
-    consumer = Consumer(post, process.queue)
-    await post.pass_time(MINUTE)
-    fresh = await post.start()
-    waiting = Consumer(post, fresh.queue)
+    await cluster.enqueue(process, "mail")
+    consumer = Consumer(cluster, process.queue)
+    await cluster.pass_time(MINUTE)
+    fresh = await cluster.start()
+    waiting = Consumer(cluster, fresh.queue)
     fresh.gate.plan = away("view")
     await consumer.close()
     first = len(fresh.gate.steps)
-    await post.enqueue(process, "second")
+    await cluster.enqueue(process, "second")
 
     assert await waiting.nothing(10 * MINUTE)
     assert len(fresh.gate.steps) - first < 200
@@ -541,14 +559,14 @@ async def test_invariant_9_consumer_waits_without_spinning_and_recovers(
 
 
 async def test_invariant_9_what_waits_for_the_view_is_never_held_as_long_as_the_broker_allows(
-    post: Post, process: Process
+    cluster: InMemoryCluster, process: Process
 ) -> None:
     """RabbitMQ counts what is held for half an hour as a failed delivery, and gives mails over
     their limit of those to the dead queue."""
     names = [f"mail{number}" for number in range(5)]
-    await post.enqueue(process, *names)
-    fresh = await post.start()
-    consumer = Consumer(post, fresh.queue, prefetch=3)
+    await cluster.enqueue(process, *names)
+    fresh = await cluster.start()
+    consumer = Consumer(cluster, fresh.queue, prefetch=3)
     broker = fresh.queue._engine.broker
     assert isinstance(broker, MemoryBroker)
     fresh.gate.plan = away("view")
@@ -557,11 +575,13 @@ async def test_invariant_9_what_waits_for_the_view_is_never_held_as_long_as_the_
 
     for _ in range(24 * 20):
         assert await consumer.nothing(3 * MINUTE)
-        now = post.clock.elapsed()
+        now = cluster.clock.elapsed()
         held_since = {each: held_since.get(each, now) for each in broker.leased}
         longest = max([longest, *(now - since for since in held_since.values())])
     fresh.gate.plan = no_fault
-    waiting = [decode(each.body) for each in [*post.broker.ready, *post.broker.delayed_messages]]
+    waiting = [
+        decode(each.body) for each in [*cluster.broker.ready, *cluster.broker.delayed_messages]
+    ]
     found = sorted([(await consumer.next()).mail.name or "" for _ in range(3)])
 
     assert 10 * MINUTE <= longest + 3 * MINUTE <= 20 * MINUTE
@@ -570,15 +590,15 @@ async def test_invariant_9_what_waits_for_the_view_is_never_held_as_long_as_the_
     assert len(found) == len({*found} & {*names}) == 3
     await consumer.close()
     await fresh.queue.close()
-    await post.recover()
-    assert not post.tables.letters
+    await cluster.recover()
+    assert not cluster.tables.letters
 
 
 async def test_invariant_9_those_who_wait_for_the_limits_share_one_failure(
-    post: Post, process: Process
+    cluster: InMemoryCluster, process: Process
 ) -> None:
-    bearings = process.queue._engine.bearings
-    await post.pass_time(MINUTE)
+    limits_cache = process.queue._engine.limits_cache
+    await cluster.pass_time(MINUTE)
     attempts = 0
 
     async def slowly(step: Step) -> None:
@@ -589,8 +609,8 @@ async def test_invariant_9_those_who_wait_for_the_limits_share_one_failure(
     process.gate.before = slowly
     process.gate.plan = away("view")
 
-    work = asyncio.gather(*(bearings.limits() for _ in range(100)), return_exceptions=True)
-    assert await post.outcome(work, MINUTE)
+    work = asyncio.gather(*(limits_cache.limits() for _ in range(100)), return_exceptions=True)
+    assert await cluster.outcome(work, MINUTE)
 
     assert {type(each) for each in work.result()} == {ViewUnavailable}
     assert attempts == 1
@@ -600,75 +620,77 @@ async def test_invariant_9_those_who_wait_for_the_limits_share_one_failure(
 
 
 async def test_invariant_10_mail_in_hand_for_long_is_not_given_to_another_by_administration(
-    post: Post, process: Process
+    cluster: InMemoryCluster, process: Process
 ) -> None:
-    await post.enqueue(process, "slow")
-    _, item = await post.take(process)
-    other = await post.start()
-    consumer = Consumer(post, other.queue)
-    await post.pass_time(MINUTE)
+    await cluster.enqueue(process, "slow")
+    _, item = await cluster.take(process)
+    other = await cluster.start()
+    consumer = Consumer(cluster, other.queue)
+    await cluster.pass_time(MINUTE)
 
     assert await other.queue.republish(SECOND) == 1
     assert await other.queue.hold(ALL) == 1
     assert await other.queue.release(ALL) == 1
 
     assert await consumer.nothing(15 * MINUTE)
-    post.transmit(item)
+    cluster.transmit(item)
     await item.done()
     assert await consumer.nothing(15 * MINUTE)
-    assert post.copies("slow") == 1
-    await post.recover()
-    post.check_nothing_is_left()
+    assert cluster.copies("slow") == 1
+    await cluster.recover()
+    cluster.check_nothing_is_left()
 
 
 async def test_invariant_10_lost_connection_repeats_nothing_that_its_worker_still_has(
-    post: Post, process: Process
+    cluster: InMemoryCluster, process: Process
 ) -> None:
-    await post.enqueue(process, "slow")
-    _, item = await post.take(process)
+    await cluster.enqueue(process, "slow")
+    _, item = await cluster.take(process)
 
     for delivery in list(process.queue._engine.broker.leased):  # type: ignore[attr-defined]
         process.queue._engine.broker.leased.discard(delivery)  # type: ignore[attr-defined]
         delivery.lost()
-    other = Consumer(post, (await post.start()).queue)
+    other = Consumer(cluster, (await cluster.start()).queue)
 
     assert await other.nothing(15 * MINUTE)
-    post.transmit(item)
+    cluster.transmit(item)
     await item.done()
     assert await other.nothing(15 * MINUTE)
-    assert post.copies("slow") == 1
+    assert cluster.copies("slow") == 1
 
 
-async def test_invariant_10_claim_of_a_dead_consumer_lapses(post: Post, process: Process) -> None:
-    await post.enqueue(process, "mail")
-    await post.take(process)
-    await post.pass_time(MINUTE)
+async def test_invariant_10_claim_of_a_dead_consumer_lapses(
+    cluster: InMemoryCluster, process: Process
+) -> None:
+    await cluster.enqueue(process, "mail")
+    await cluster.take(process)
+    await cluster.pass_time(MINUTE)
 
     process.gate.stop()
 
-    assert await post.recover() == ["mail"]
+    assert await cluster.recover() == ["mail"]
 
 
 # 11
 
 
 async def test_invariant_11_consumer_holds_no_more_than_its_prefetch(
-    post: Post, process: Process
+    cluster: InMemoryCluster, process: Process
 ) -> None:
-    await post.enqueue(process, *(f"mail{number}" for number in range(50)))
+    await cluster.enqueue(process, *(f"mail{number}" for number in range(50)))
 
-    consumer = Consumer(post, process.queue, prefetch=5)
+    consumer = Consumer(cluster, process.queue, prefetch=5)
     await consumer.next()
-    await post.pass_time(SECOND)
+    await cluster.pass_time(SECOND)
 
-    assert post.broker.unacked == 5
+    assert cluster.broker.unacked == 5
     await consumer.close()
 
 
 async def test_invariant_11_browse_reads_no_further_than_it_is_asked(
-    post: Post, process: Process
+    cluster: InMemoryCluster, process: Process
 ) -> None:
-    await post.enqueue(process, *(f"mail{number}" for number in range(100)))
+    await cluster.enqueue(process, *(f"mail{number}" for number in range(100)))
     first = len(process.gate.steps)
 
     async for _ in process.queue.browse():
@@ -680,19 +702,19 @@ async def test_invariant_11_browse_reads_no_further_than_it_is_asked(
 # The rest of the engine's promises
 
 
-async def test_rows_are_rolled_forward_at_half_their_lifetime(post: Post) -> None:
-    post.tables.row_lifetime = timedelta(hours=2)
-    process = await post.start()
-    await post.enqueue(process, "old", delay=10**6)
-    (before,) = post.tables.live()
+async def test_rows_are_rolled_forward_at_half_their_lifetime(cluster: InMemoryCluster) -> None:
+    cluster.tables.row_lifetime = timedelta(hours=2)
+    process = await cluster.start()
+    await cluster.enqueue(process, "old", delay=10**6)
+    (before,) = cluster.tables.live()
 
-    await post.pass_time(timedelta(minutes=61))
+    await cluster.pass_time(timedelta(minutes=61))
     await process.queue.maintain()
 
-    (after,) = post.tables.live()
+    (after,) = cluster.tables.live()
     assert after.mail_id == before.mail_id
     assert after.enqueued_at - before.enqueued_at > timedelta(hours=1)
-    mark = post.tables.marks[before.key]
+    mark = cluster.tables.marks[before.key]
     assert mark.ending is not None
     assert mark.ending.kind is EndingKind.REPLACED
 
@@ -700,60 +722,60 @@ async def test_rows_are_rolled_forward_at_half_their_lifetime(post: Post) -> Non
 @pytest.mark.parametrize("restarted", [False, True])
 @pytest.mark.parametrize("hours", [(14 * 24, 4), (4, 14 * 24)], ids=["shorter", "longer"])
 async def test_held_mail_outlives_every_change_of_the_lifetime(
-    post: Post, hours: tuple[int, int], restarted: bool
+    cluster: InMemoryCluster, hours: tuple[int, int], restarted: bool
 ) -> None:
     before, after = (timedelta(hours=each) for each in hours)
-    post.tables.row_lifetime = before
-    process = await post.start()
-    await post.enqueue(process, "first")
+    cluster.tables.row_lifetime = before
+    process = await cluster.start()
+    await cluster.enqueue(process, "first")
     await process.queue.hold(ALL)
 
-    post.tables.row_lifetime = after
-    await post.enqueue(process, "second")
+    cluster.tables.row_lifetime = after
+    await cluster.enqueue(process, "second")
     await process.queue.hold(ALL)
     if restarted:
-        process = await post.start()
+        process = await cluster.start()
     for _ in range(20):
-        await post.pass_time(timedelta(minutes=30))
+        await cluster.pass_time(timedelta(minutes=30))
         await process.queue.maintain()
 
-    assert len(post.tables.live()) == 2
+    assert len(cluster.tables.live()) == 2
     names = {view.mail.name async for view in process.queue.browse()}
     assert names == {"first", "second"}
 
 
 async def test_many_mails_are_changed_several_at_once_and_counted(
-    post: Post, process: Process
+    cluster: InMemoryCluster, process: Process
 ) -> None:
-    await post.enqueue(process, *(f"mail{number}" for number in range(50)), delay=3600)
+    await cluster.enqueue(process, *(f"mail{number}" for number in range(50)), delay=3600)
 
     assert await process.queue.flush(ALL) == 50
     names = [view.mail.name async for view in process.queue.browse()]
     assert names == [f"mail{number}" for number in range(50)]
     assert await process.queue.remove(ALL) == 50
 
-    assert post.tables.live() == []
+    assert cluster.tables.live() == []
 
 
 async def test_failure_in_the_middle_of_many_leaves_the_rest_as_they_were(
-    post: Post, process: Process
+    cluster: InMemoryCluster, process: Process
 ) -> None:
-    await post.enqueue(process, *(f"mail{number}" for number in range(50)), delay=60)
+    await cluster.enqueue(process, *(f"mail{number}" for number in range(50)), delay=60)
     process.gate.plan = failing("publish", times=1, fault=Fault.AWAY)
 
     with pytest.raises(BrokerUnavailable):
         await process.queue.flush(ALL)
 
-    assert len(await post.recover()) == 50
-    assert all(post.copies(f"mail{number}") == 1 for number in range(50))
+    assert len(await cluster.recover()) == 50
+    assert all(cluster.copies(f"mail{number}") == 1 for number in range(50))
 
 
 async def test_size_counts_a_closed_slice_once_and_again_when_a_mail_of_it_ended(
-    post: Post, process: Process
+    cluster: InMemoryCluster, process: Process
 ) -> None:
-    await post.enqueue(process, "held", "held, too")
+    await cluster.enqueue(process, "held", "held, too")
     await process.queue.hold(ALL)
-    await drained_rounds(post, process, rounds=1)
+    await drained_rounds(cluster, process, rounds=1)
     counted = []
     for expected in (2, 2, 1):
         if expected == 1:
@@ -769,10 +791,10 @@ async def test_size_counts_a_closed_slice_once_and_again_when_a_mail_of_it_ended
 
 
 async def test_browse_follows_a_mail_that_changes_its_turn_meanwhile(
-    post: Post, process: Process
+    cluster: InMemoryCluster, process: Process
 ) -> None:
-    await post.enqueue(process, *(f"mail{number}" for number in range(12)))
-    consumer = Consumer(post, process.queue, prefetch=50)
+    await cluster.enqueue(process, *(f"mail{number}" for number in range(12)))
+    consumer = Consumer(cluster, process.queue, prefetch=50)
     items = [await consumer.next() for _ in range(12)]
 
     found = []
@@ -786,12 +808,14 @@ async def test_browse_follows_a_mail_that_changes_its_turn_meanwhile(
     await consumer.close()
 
 
-async def test_delayed_mail_waits_for_weeks_step_by_step(post: Post, process: Process) -> None:
+async def test_delayed_mail_waits_for_weeks_step_by_step(
+    cluster: InMemoryCluster, process: Process
+) -> None:
     weeks = timedelta(days=30)
     await process.queue.enqueue(letter("patient"), weeks)
 
-    assert await post.deliver(process, weeks - timedelta(hours=1)) == []
-    assert await post.deliver(process, timedelta(hours=2)) == ["patient"]
+    assert await cluster.deliver(process, weeks - timedelta(hours=1)) == []
+    assert await cluster.deliver(process, timedelta(hours=2)) == ["patient"]
 
 
 def failing(operation: str, times: int, fault: Fault) -> Plan:

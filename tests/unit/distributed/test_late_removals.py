@@ -11,7 +11,7 @@ import pytest
 from contract.queue_harness import Consumer
 from postroad.adapters.memory.fault_injection import Fault, Step, Stopped
 from postroad.domain.selection import Selector
-from support.in_memory_cluster import WINDOW, Post, Process
+from support.in_memory_cluster import WINDOW, InMemoryCluster, Process
 
 ALL = Selector.all()
 SECOND = timedelta(seconds=1)
@@ -36,14 +36,14 @@ class Suspension:
         self._ended.set()
 
 
-async def begun(post: Post, suspension: Suspension) -> None:
-    await post.pass_time(SECOND)
+async def begun(cluster: InMemoryCluster, suspension: Suspension) -> None:
+    await cluster.pass_time(SECOND)
     assert suspension.began.is_set()
 
 
-async def upkeep(post: Post, process: Process, rounds: int) -> None:
+async def maintenance(cluster: InMemoryCluster, process: Process, rounds: int) -> None:
     for _ in range(rounds):
-        await post.pass_time(MINUTE)
+        await cluster.pass_time(MINUTE)
         await process.queue.maintain()
 
 
@@ -52,72 +52,74 @@ async def test_removal_of_late_mail_that_outlasts_the_slice_of_its_successor_los
     rescuer_dies: bool,
 ) -> None:
     """It either removes the mail and counts it, or the mail is delivered."""
-    post = Post(buckets=1)
-    process, paused, rescuer, admin = [await post.start() for _ in range(4)]
-    await post.enqueue(paused, "first", delay=600)
-    start = post.clock.elapsed()
-    await post.pass_time(ROUND)
+    cluster = InMemoryCluster(buckets=1)
+    process, paused, rescuer, admin = [await cluster.start() for _ in range(4)]
+    await cluster.enqueue(paused, "first", delay=600)
+    start = cluster.clock.elapsed()
+    await cluster.pass_time(ROUND)
     listing = Suspension(admin, "rows")
     removing = asyncio.ensure_future(admin.queue.remove(Selector(name="late")))
-    await begun(post, listing)
-    await post.pass_time(ROUND)
-    assert await post.deliver(process, MINUTE) == ["first"]
-    await upkeep(post, process, 2)
-    paused.clock.pause(post.clock.elapsed() - start)
-    await post.enqueue(paused, "late")
+    await begun(cluster, listing)
+    await cluster.pass_time(ROUND)
+    assert await cluster.deliver(process, MINUTE) == ["first"]
+    await maintenance(cluster, process, 2)
+    paused.clock.pause(cluster.clock.elapsed() - start)
+    await cluster.enqueue(paused, "late")
     rescue = Suspension(rescuer, "insert")
-    consumer = Consumer(post, rescuer.queue)
+    consumer = Consumer(cluster, rescuer.queue)
     assert await consumer.nothing(SECOND)
-    await begun(post, rescue)
+    await begun(cluster, rescue)
 
     insertion = Suspension(admin, "insert")
     listing.end()
-    await begun(post, insertion)
-    await upkeep(post, process, 20)
+    await begun(cluster, insertion)
+    await maintenance(cluster, process, 20)
     if rescuer_dies:
         rescuer.gate.stop()
     insertion.end()
     removed = await removing
     rescue.end()
     await consumer.close()
-    await post.pass_time(3 * MINUTE)
-    await post.recover()
+    await cluster.pass_time(3 * MINUTE)
+    await cluster.recover()
 
-    assert removed + post.copies("late") == 1
-    post.check_nothing_is_left()
+    assert removed + cluster.copies("late") == 1
+    cluster.check_nothing_is_left()
 
 
 async def test_successor_that_was_given_up_half_way_and_comes_late_makes_no_second_copy(
-    post: Post,
+    cluster: InMemoryCluster,
 ) -> None:
     """The process that chose another successor died before it withdrew the first one, whose row
     comes just as browse start passes its slice."""
-    sleeper, dying, other = [await post.start() for _ in range(3)]
-    await post.enqueue(other, "mail")
-    consumer, item = await post.take(sleeper)
+    sleeper, dying, other = [await cluster.start() for _ in range(3)]
+    await cluster.enqueue(other, "mail")
+    consumer, item = await cluster.take(sleeper)
     await consumer.close()
-    await post.pass_time(ROUND)
+    await cluster.pass_time(ROUND)
     insertion = Suspension(sleeper, "insert")
     retrying = asyncio.ensure_future(item.retry(timedelta(0)))
-    await begun(post, insertion)
-    (mark,) = post.tables.marks.values()
+    await begun(cluster, insertion)
+    (mark,) = cluster.tables.marks.values()
     assert mark.ending is not None
     assert mark.ending.successor is not None
     first = mark.ending.successor.slice_start
-    await post.pass_time(MINUTE)
+    await cluster.pass_time(MINUTE)
     dying.fail(lambda step: Fault.STOP_AFTER if step.operation == "change_successor" else None)
     with pytest.raises(Stopped):
         await dying.queue.release(ALL)  # meets the replacement, and finishes it
     await other.queue.release(ALL)
     broker = sleeper.queue._engine.broker
     broker.disconnect()  # type: ignore[attr-defined]
-    await upkeep(post, other, 6)
-    assert {key.slice_start for key in post.tables.marks} == {first}, "the first turn is cleaned"
-    assert await post.deliver(other, MINUTE) == ["mail"]
+    await maintenance(cluster, other, 6)
+    assert {key.slice_start for key in cluster.tables.marks} == {first}, (
+        "the first entry is cleaned"
+    )
+    assert await cluster.deliver(other, MINUTE) == ["mail"]
     publication: list[Suspension] = []
 
     async def let_its_row_come(step: Step) -> None:
-        slice_ = post.tables.slices.get(first)
+        slice_ = cluster.tables.slices.get(first)
         is_drained = slice_ is not None and slice_.drained
         if step.operation == "advance" and is_drained and not publication:
             publication.append(Suspension(sleeper, "publish"))
@@ -126,12 +128,12 @@ async def test_successor_that_was_given_up_half_way_and_comes_late_makes_no_seco
                 await asyncio.sleep(0)
 
     other.gate.before = let_its_row_come
-    while (post.tables.limits.browse_start or first) <= first:
-        await upkeep(post, other, 1)
+    while (cluster.tables.limits.browse_start or first) <= first:
+        await maintenance(cluster, other, 1)
     assert publication
     publication[0].end()
     await retrying
 
-    await post.recover()
-    assert post.copies("mail") == 1
-    post.check_nothing_is_left()
+    await cluster.recover()
+    assert cluster.copies("mail") == 1
+    cluster.check_nothing_is_left()

@@ -17,7 +17,7 @@ from postroad.distributed.replacement import replacement_of
 from postroad.distributed.row_maintenance import FEW
 from postroad.domain.entries import Mark
 from postroad.domain.selection import Selector
-from support.in_memory_cluster import Post, Process
+from support.in_memory_cluster import InMemoryCluster, Process
 
 ALL = Selector.all()
 SECOND = timedelta(seconds=1)
@@ -27,10 +27,10 @@ DAY = timedelta(days=1)
 
 
 @pytest.fixture
-async def post() -> AsyncIterator[Post]:
-    post = Post(window=MINUTE, buckets=3)
-    yield post
-    await post.close()
+async def cluster() -> AsyncIterator[InMemoryCluster]:
+    cluster = InMemoryCluster(window=MINUTE, buckets=3)
+    yield cluster
+    await cluster.close()
 
 
 async def names(process: Process) -> list[str]:
@@ -38,8 +38,9 @@ async def names(process: Process) -> list[str]:
 
 
 async def requests(process: Process) -> dict[str, int]:
-    """Return how many requests size, browse, the picture of ages and a round of upkeep cost."""
-    process.queue._upkeep._tending._due = timedelta(0)
+    """Return how many requests size, browse, the picture of ages and a round of maintenance
+    cost."""
+    process.queue._maintenance._rows._due = timedelta(0)
     counted = {}
     for what in ("size", "ages", "maintain"):
         first = len(process.gate.steps)
@@ -52,12 +53,12 @@ async def requests(process: Process) -> dict[str, int]:
 
 
 async def test_size_and_browse_of_an_idle_queue_ask_about_many_slices_at_once(
-    post: Post, process: Process
+    cluster: InMemoryCluster, process: Process
 ) -> None:
-    """No upkeep ran since the mail was held."""
-    await post.enqueue(process, "held")
+    """No maintenance ran since the mail was held."""
+    await cluster.enqueue(process, "held")
     await process.queue.hold(ALL)
-    await post.pass_time(3 * DAY)
+    await cluster.pass_time(3 * DAY)
 
     first = len(process.gate.steps)
     assert (await process.queue.size()).held == 1
@@ -68,11 +69,11 @@ async def test_size_and_browse_of_an_idle_queue_ask_about_many_slices_at_once(
 
 
 async def test_queue_that_was_left_alone_is_gone_over_in_bounded_memory(
-    post: Post, process: Process
+    cluster: InMemoryCluster, process: Process
 ) -> None:
     """Two weeks of slices of a second: a million of them."""
-    process.queue._engine.configuration = Post(window=SECOND)._configuration
-    await post.pass_time(14 * DAY)
+    process.queue._engine.configuration = InMemoryCluster(window=SECOND)._configuration
+    await cluster.pass_time(14 * DAY)
     asked = 0
 
     async def stop_soon(step: Step) -> None:
@@ -91,64 +92,70 @@ async def test_queue_that_was_left_alone_is_gone_over_in_bounded_memory(
     assert most < 10_000_000
 
 
-async def test_idle_queue_keeps_up_with_few_requests(post: Post, process: Process) -> None:
-    await post.pass_time(3 * DAY)
+async def test_idle_queue_keeps_up_with_few_requests(
+    cluster: InMemoryCluster, process: Process
+) -> None:
+    await cluster.pass_time(3 * DAY)
     first = len(process.gate.steps)
 
     await process.queue.maintain()
 
     assert len(process.gate.steps) - first < 500
-    start = post.tables.limits.browse_start
+    start = cluster.tables.limits.browse_start
     assert start is not None
-    assert start > post.clock.now() - 4 * MINUTE
+    assert start > cluster.clock.now() - 4 * MINUTE
 
 
-async def test_what_is_over_behind_a_waiting_mail_is_left_out(post: Post, process: Process) -> None:
-    """Too many wait in the old slice to be given new turns."""
+async def test_what_is_over_behind_a_waiting_mail_is_left_out(
+    cluster: InMemoryCluster, process: Process
+) -> None:
+    """Too many wait in the old slice to be given new entries."""
     waiting = [f"held {number}" for number in range(FEW + 1)]
-    await post.enqueue(process, *waiting)
+    await cluster.enqueue(process, *waiting)
     await process.queue.hold(ALL)
     for number in range(40):
-        await post.enqueue(process, f"goes {number}")
-        await post.deliver(process, SECOND)
-        await post.pass_time(MINUTE)
-    (old,) = {turn.key.slice_start for turn in post.tables.live()}
+        await cluster.enqueue(process, f"goes {number}")
+        await cluster.deliver(process, SECOND)
+        await cluster.pass_time(MINUTE)
+    (old,) = {entry.key.slice_start for entry in cluster.tables.live()}
     for _ in range(2):
-        await post.pass_time(BEYOND)
+        await cluster.pass_time(BEYOND)
         await process.queue.maintain()
 
     counted = await requests(process)
 
-    assert post.tables.limits.browse_start == old
+    assert cluster.tables.limits.browse_start == old
     assert await names(process) == sorted(waiting)
     assert (await process.queue.size()).size == len(waiting)
-    drained = [each.drained for each in post.tables.slices.values()]
+    drained = [each.drained for each in cluster.tables.slices.values()]
     assert (drained.count(False), drained.count(True)) == (1, 39)
     assert max(counted.values()) < 60, counted
 
 
 async def test_successor_that_comes_late_into_a_slice_behind_a_waiting_mail_is_not_left_out(
-    post: Post, process: Process
+    cluster: InMemoryCluster, process: Process
 ) -> None:
     """Its row was kept somewhere on the way to the view while the slice was judged."""
-    await post.enqueue(process, "waits", *(f"waits {number}" for number in range(FEW)), delay=10**6)
-    await post.enqueue(process, "retried")
-    victim = await post.start()
-    _, item = await post.take(victim)
-    await post.pass_time(2 * MINUTE)
+    await cluster.enqueue(
+        process, "waits", *(f"waits {number}" for number in range(FEW)), delay=10**6
+    )
+    await cluster.enqueue(process, "retried")
+    victim = await cluster.start()
+    _, item = await cluster.take(victim)
+    await cluster.pass_time(2 * MINUTE)
     victim.fail(lambda step: Fault.STOP_BEFORE if step.operation == "insert" else None)
     with pytest.raises(Stopped):
         await item.retry(timedelta(0))
-    (predecessor, mark), *_ = post.tables.marks.items()
+    (predecessor, mark), *_ = cluster.tables.marks.items()
     successor, change = replacement_of(mark)
     beside = replace(
-        post.tables.rows[predecessor].with_change(successor, change),
+        cluster.tables.rows[predecessor].with_change(successor, change),
         key=replace(successor, enqueue_id=UUID(int=successor.enqueue_id.int + 1)),
     )
-    post.tables.insert(beside)  # what is over makes a slice of it that is closed, and judged
-    post.tables.marks[beside.key] = Mark(delivered_at=post.clock.now())
-    await post.pass_time(5 * MINUTE)
-    late = post.tables.rows[predecessor].with_change(successor, change)
+    cluster.tables.insert(beside)  # what is over makes a slice of it that is closed, and judged
+    cluster.tables.marks[beside.key] = Mark(delivered_at=cluster.clock.now())
+    await cluster.pass_time(5 * MINUTE)
+    late = cluster.tables.rows[predecessor].with_change(successor, change)
 
     async def cannot_be_finished(step: Step) -> None:
         if step.operation == "change_successor":
@@ -156,63 +163,65 @@ async def test_successor_that_comes_late_into_a_slice_behind_a_waiting_mail_is_n
 
     process.gate.before = cannot_be_finished
     await process.queue.maintain()
-    assert not post.tables.slices[successor.slice_start].drained
+    assert not cluster.tables.slices[successor.slice_start].drained
 
-    post.tables.insert(late)
+    cluster.tables.insert(late)
     process.gate.before = None
-    await post.pass_time(BEYOND)
+    await cluster.pass_time(BEYOND)
     await process.queue.maintain()
 
     assert "retried" in await names(process)
-    assert await post.deliver(process, MINUTE) == ["retried"]
+    assert await cluster.deliver(process, MINUTE) == ["retried"]
 
 
 @pytest.mark.parametrize("waits", ["held", "delayed"])
 async def test_mail_that_waits_alone_for_long_costs_as_much_as_a_new_one(
-    post: Post, process: Process, waits: str
+    cluster: InMemoryCluster, process: Process, waits: str
 ) -> None:
-    await post.enqueue(process, "waits", delay=4 * 86400 if waits == "delayed" else 0)
+    await cluster.enqueue(process, "waits", delay=4 * 86400 if waits == "delayed" else 0)
     if waits == "held":
         await process.queue.hold(ALL)
     for _ in range(30):
-        await post.pass_time(HOUR / 10)
+        await cluster.pass_time(HOUR / 10)
         await process.queue.maintain()
-    await post.pass_time(BEYOND)
+    await cluster.pass_time(BEYOND)
     young = await requests(process)
 
-    await post.pass_time(3 * DAY)
+    await cluster.pass_time(3 * DAY)
     for _ in range(3):
         await process.queue.maintain()
-        await post.pass_time(BEYOND)
+        await cluster.pass_time(BEYOND)
     old = await requests(process)
 
     assert await names(process) == ["waits"]
     assert max(old.values()) < 40, old
     assert all(old[what] <= young[what] + 10 for what in old), (young, old)
     if waits == "delayed":
-        assert await post.deliver(process, 2 * DAY) == ["waits"]
-        assert post.copies("waits") == 1
+        assert await cluster.deliver(process, 2 * DAY) == ["waits"]
+        assert cluster.copies("waits") == 1
 
 
-async def test_mail_that_may_be_in_hand_is_not_given_a_new_turn_for_waiting_alone(
-    post: Post, process: Process
+async def test_mail_that_may_be_in_hand_is_not_given_a_new_entry_for_waiting_alone(
+    cluster: InMemoryCluster, process: Process
 ) -> None:
-    await post.enqueue(process, "in hand")
-    _, item = await post.take(process)
-    (before,) = post.tables.live()
+    await cluster.enqueue(process, "in hand")
+    _, item = await cluster.take(process)
+    (before,) = cluster.tables.live()
 
-    await post.pass_time(6 * HOUR)
+    await cluster.pass_time(6 * HOUR)
     await process.queue.maintain()
 
-    assert [turn.key for turn in post.tables.live()] == [before.key]
+    assert [entry.key for entry in cluster.tables.live()] == [before.key]
     await item.done()
 
 
-async def test_many_mails_of_an_old_slice_keep_their_turns(post: Post, process: Process) -> None:
-    await post.enqueue(process, *(f"mail {number}" for number in range(FEW + 1)), delay=10**6)
-    before = {turn.key for turn in post.tables.live()}
+async def test_many_mails_of_an_old_slice_keep_their_turns(
+    cluster: InMemoryCluster, process: Process
+) -> None:
+    await cluster.enqueue(process, *(f"mail {number}" for number in range(FEW + 1)), delay=10**6)
+    before = {entry.key for entry in cluster.tables.live()}
 
-    await post.pass_time(6 * HOUR)
+    await cluster.pass_time(6 * HOUR)
     await process.queue.maintain()
 
-    assert {turn.key for turn in post.tables.live()} == before
+    assert {entry.key for entry in cluster.tables.live()} == before

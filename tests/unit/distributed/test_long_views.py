@@ -13,28 +13,28 @@ from postroad.adapters.memory.fault_injection import Fault, Step, Stopped
 from postroad.distributed import browse
 from postroad.domain.selection import Selector
 from postroad.ports.mail_queue import Sizes
-from support.in_memory_cluster import WINDOW, Post, Process
+from support.in_memory_cluster import WINDOW, InMemoryCluster, Process
 
 ALL = Selector.all()
 MINUTE = timedelta(minutes=1)
 
 
 async def test_size_is_right_when_a_closed_slice_gets_a_row_that_is_withdrawn(
-    post: Post, process: Process
+    cluster: InMemoryCluster, process: Process
 ) -> None:
     """The successor of a retry that died was given up for another one, long after its slice was
     closed and counted."""
-    victim = await post.start()
-    await post.enqueue(process, "mail")
-    _, item = await post.take(victim)
-    await post.pass_time(WINDOW)
-    await post.enqueue(process, "in the successor's slice")
+    victim = await cluster.start()
+    await cluster.enqueue(process, "mail")
+    _, item = await cluster.take(victim)
+    await cluster.pass_time(WINDOW)
+    await cluster.enqueue(process, "in the successor's slice")
     await process.queue.hold(Selector(name="in the successor's slice"))
     victim.fail(lambda step: Fault.STOP_AFTER if step.operation == "end" else None)
     with pytest.raises(Stopped):
         await item.retry(timedelta(0))
-    await post.pass_time(3 * WINDOW)
-    asker, sizes = await post.start(), []
+    await cluster.pass_time(3 * WINDOW)
+    asker, sizes = await cluster.start(), []
 
     async def ask(step: Step) -> None:
         if step.operation in {"change_successor", "mark_published"}:
@@ -49,12 +49,12 @@ async def test_size_is_right_when_a_closed_slice_gets_a_row_that_is_withdrawn(
 
 
 async def test_size_is_never_negative_when_rows_expired_before_their_marks(
-    post: Post, process: Process
+    cluster: InMemoryCluster, process: Process
 ) -> None:
     """Browse start stood for a row's lifetime: the rows are gone, their marks are younger."""
-    await post.enqueue(process, "one", "two")
+    await cluster.enqueue(process, "one", "two")
     await process.queue.remove(ALL)
-    post.tables.rows.clear()
+    cluster.tables.rows.clear()
 
     sizes = await process.queue.size()
 
@@ -62,7 +62,7 @@ async def test_size_is_never_negative_when_rows_expired_before_their_marks(
 
 
 async def test_browse_remembers_no_more_than_it_can_meet_again(
-    post: Post, process: Process, monkeypatch: pytest.MonkeyPatch
+    cluster: InMemoryCluster, process: Process, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Mails are retried behind and before a slow browse for many slices."""
     seen: list[browse._Ahead] = []
@@ -74,9 +74,9 @@ async def test_browse_remembers_no_more_than_it_can_meet_again(
 
     monkeypatch.setattr(browse, "_Ahead", Watched)
     for number in range(40):
-        await post.enqueue(process, f"mail{number}")
-        await post.pass_time(MINUTE)
-    consumer = Consumer(post, process.queue, prefetch=50)
+        await cluster.enqueue(process, f"mail{number}")
+        await cluster.pass_time(MINUTE)
+    consumer = Consumer(cluster, process.queue, prefetch=50)
     items = [await consumer.next() for _ in range(40)]
     found, most = [], 0
 
@@ -86,7 +86,7 @@ async def test_browse_remembers_no_more_than_it_can_meet_again(
             await items.pop().retry(timedelta(hours=5))
             await items.pop(0).retry(timedelta(hours=5))
         most = max(most, len(seen[0]))
-        await post.pass_time(MINUTE)
+        await cluster.pass_time(MINUTE)
 
     assert {f"mail{number}" for number in range(40)} == set(found)
     assert most < 8
@@ -94,11 +94,13 @@ async def test_browse_remembers_no_more_than_it_can_meet_again(
     await consumer.close()
 
 
-async def test_browse_yields_a_mail_that_it_followed_once(post: Post, process: Process) -> None:
-    await post.enqueue(process, "before")
-    await post.pass_time(WINDOW)
-    await post.enqueue(process, *(f"mail{number}" for number in range(12)))
-    consumer = Consumer(post, process.queue, prefetch=50)
+async def test_browse_yields_a_mail_that_it_followed_once(
+    cluster: InMemoryCluster, process: Process
+) -> None:
+    await cluster.enqueue(process, "before")
+    await cluster.pass_time(WINDOW)
+    await cluster.enqueue(process, *(f"mail{number}" for number in range(12)))
+    consumer = Consumer(cluster, process.queue, prefetch=50)
     _, *items = [await consumer.next() for _ in range(13)]
 
     found = []
@@ -112,37 +114,39 @@ async def test_browse_yields_a_mail_that_it_followed_once(post: Post, process: P
     await consumer.close()
 
 
-async def test_nothing_new_begins_while_a_queue_closes(post: Post, process: Process) -> None:
+async def test_nothing_new_begins_while_a_queue_closes(
+    cluster: InMemoryCluster, process: Process
+) -> None:
     """It waits for what is under way, which may take as long as a server is away."""
     process.gate.plan = lambda step: Fault.AWAY if step.operation == "publish" else None
-    under_way = asyncio.ensure_future(post.enqueue(process, "under way"))
-    await post.pass_time(timedelta(seconds=1))
+    under_way = asyncio.ensure_future(cluster.enqueue(process, "under way"))
+    await cluster.pass_time(timedelta(seconds=1))
     closing = asyncio.ensure_future(process.queue.close())
-    await post.pass_time(timedelta(seconds=1))
+    await cluster.pass_time(timedelta(seconds=1))
     assert not closing.done()
-    rows = len(post.tables.rows)
+    rows = len(cluster.tables.rows)
 
-    late = asyncio.ensure_future(post.enqueue(process, "late"))
-    assert await post.outcome(asyncio.gather(late, return_exceptions=True), MINUTE)
-    assert await post.outcome(closing, MINUTE)
+    late = asyncio.ensure_future(cluster.enqueue(process, "late"))
+    assert await cluster.outcome(asyncio.gather(late, return_exceptions=True), MINUTE)
+    assert await cluster.outcome(closing, MINUTE)
 
     assert type(late.exception()).__name__ == "QueueClosed"
-    assert len(post.tables.rows) == rows
+    assert len(cluster.tables.rows) == rows
     assert under_way.exception() is not None
     assert process.queue._engine._until_closed == set()
     assert process.queue._engine._background == set()
 
 
 async def test_withdrawal_that_a_closing_queue_leaves_over_does_not_outlive_it(
-    post: Post, process: Process
+    cluster: InMemoryCluster, process: Process
 ) -> None:
-    process.gate.plan = lambda step: Fault.AWAY if post.tables.rows else None
-    under_way = asyncio.ensure_future(post.enqueue(process, "under way"))
-    await post.pass_time(timedelta(seconds=1))
+    process.gate.plan = lambda step: Fault.AWAY if cluster.tables.rows else None
+    under_way = asyncio.ensure_future(cluster.enqueue(process, "under way"))
+    await cluster.pass_time(timedelta(seconds=1))
     closing = asyncio.ensure_future(process.queue.close())
 
-    assert await post.outcome(closing, 5 * MINUTE)
+    assert await cluster.outcome(closing, 5 * MINUTE)
 
     assert under_way.exception() is not None
     assert all(task.done() for task in process.queue._engine._until_closed)
-    assert await post.recover() == []
+    assert await cluster.recover() == []

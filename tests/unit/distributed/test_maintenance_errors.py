@@ -1,5 +1,5 @@
-"""What goes wrong with one mail in a round of upkeep stays with that mail; what goes wrong with a
-server ends the part of the round, and nothing is held on to."""
+"""What goes wrong with one mail in a round of maintenance stays with that mail; what goes wrong
+with a server ends the part of the round, and nothing is held on to."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from postroad.domain.mail import Outcome
 from postroad.domain.selection import Selector
 from postroad.errors import BrokerUnavailable, ViewRefused, ViewUnavailable
 from postroad.telemetry import metrics
-from support.in_memory_cluster import NAME, WINDOW, Post, Process
+from support.in_memory_cluster import NAME, WINDOW, InMemoryCluster, Process
 
 ALL = Selector.all()
 MINUTE = timedelta(minutes=1)
@@ -33,11 +33,11 @@ class DriverBug(Exception):
 
 
 @pytest.fixture
-async def post() -> AsyncIterator[Post]:
-    post = Post()
-    post.tables.row_lifetime = LIFETIME
-    yield post
-    await post.close()
+async def cluster() -> AsyncIterator[InMemoryCluster]:
+    cluster = InMemoryCluster()
+    cluster.tables.row_lifetime = LIFETIME
+    yield cluster
+    await cluster.close()
 
 
 def break_at(process: Process, operation: str, times: int = 1) -> None:
@@ -52,52 +52,56 @@ def break_at(process: Process, operation: str, times: int = 1) -> None:
     process.gate.before = before
 
 
-def troubles() -> float:
+def errors() -> float:
     return float(metrics.TROUBLES.labels(str(NAME))._value.get())
 
 
-async def wait_half_a_lifetime(post: Post) -> None:
-    await post.pass_time(LIFETIME / 2 + MINUTE)
+async def wait_half_a_lifetime(cluster: InMemoryCluster) -> None:
+    await cluster.pass_time(LIFETIME / 2 + MINUTE)
 
 
 async def test_mail_that_cannot_be_rolled_forward_keeps_no_other_from_it(
-    post: Post, process: Process
+    cluster: InMemoryCluster, process: Process
 ) -> None:
-    await post.enqueue(process, "bad", "good", "better", delay=10**6)
-    await wait_half_a_lifetime(post)
+    await cluster.enqueue(process, "bad", "good", "better", delay=10**6)
+    await wait_half_a_lifetime(cluster)
     break_at(process, "end")
-    before = troubles()
+    before = errors()
 
     await process.queue.maintain()
 
-    old = [turn for turn in post.tables.live() if turn.accepted_at == turn.enqueued_at]
-    assert [turn.envelope.name for turn in old] == ["bad"]
-    assert troubles() == before + 1
+    old = [entry for entry in cluster.tables.live() if entry.accepted_at == entry.enqueued_at]
+    assert [entry.envelope.name for entry in old] == ["bad"]
+    assert errors() == before + 1
 
 
-async def test_trouble_with_very_many_mails_keeps_no_other_from_being_tended_and_is_raised(
-    post: Post, process: Process
+async def test_trouble_with_very_many_mails_keeps_no_other_from_maintenance_and_is_raised(
+    cluster: InMemoryCluster, process: Process
 ) -> None:
     """What is never rolled forward is lost when its row expires."""
     bad = [f"bad{number}" for number in range(MOST + 1)]
-    await post.enqueue(process, *bad, "good", "better", delay=10**6)
-    await wait_half_a_lifetime(post)
-    order = [turn.envelope.name for turn in sorted(post.tables.live(), key=lambda t: t.enqueue_id)]
+    await cluster.enqueue(process, *bad, "good", "better", delay=10**6)
+    await wait_half_a_lifetime(cluster)
+    order = [
+        entry.envelope.name for entry in sorted(cluster.tables.live(), key=lambda t: t.enqueue_id)
+    ]
     assert order[-2:] == ["good", "better"]
     break_at(process, "end", times=len(bad))
-    before = troubles()
+    before = errors()
 
     with pytest.raises(DriverBug):
         await process.queue.maintain()
 
-    old = [turn for turn in post.tables.live() if turn.accepted_at == turn.enqueued_at]
-    assert sorted(turn.envelope.name or "" for turn in old) == sorted(bad)
-    assert troubles() == before + len(bad)
+    old = [entry for entry in cluster.tables.live() if entry.accepted_at == entry.enqueued_at]
+    assert sorted(entry.envelope.name or "" for entry in old) == sorted(bad)
+    assert errors() == before + len(bad)
 
 
-async def test_server_that_is_away_ends_the_round_at_once(post: Post, process: Process) -> None:
-    await post.enqueue(process, *(f"mail{number}" for number in range(100)), delay=10**6)
-    await wait_half_a_lifetime(post)
+async def test_server_that_is_away_ends_the_round_at_once(
+    cluster: InMemoryCluster, process: Process
+) -> None:
+    await cluster.enqueue(process, *(f"mail{number}" for number in range(100)), delay=10**6)
+    await wait_half_a_lifetime(cluster)
     process.gate.plan = lambda step: Fault.AWAY if step.operation == "end" else None
     first = len(process.gate.steps)
 
@@ -108,33 +112,33 @@ async def test_server_that_is_away_ends_the_round_at_once(post: Post, process: P
     assert tried < IN_A_ROW + AT_ONCE
     process.gate.plan = no_fault
     await process.queue.maintain()
-    assert not [turn for turn in post.tables.live() if turn.accepted_at == turn.enqueued_at]
+    assert not [entry for entry in cluster.tables.live() if entry.accepted_at == entry.enqueued_at]
 
 
 @pytest.mark.parametrize("mails", [1, 50])
 async def test_server_that_failed_for_every_mail_is_asked_again_in_the_next_round(
-    post: Post, process: Process, mails: int
+    cluster: InMemoryCluster, process: Process, mails: int
 ) -> None:
-    await post.enqueue(process, *(f"mail{number}" for number in range(mails)), delay=10**6)
-    await wait_half_a_lifetime(post)
+    await cluster.enqueue(process, *(f"mail{number}" for number in range(mails)), delay=10**6)
+    await wait_half_a_lifetime(cluster)
     process.gate.plan = away("broker")
     with pytest.raises(BrokerUnavailable):
         await process.queue.maintain()
     process.gate.plan = no_fault
 
-    await post.pass_time(2 * MINUTE)
+    await cluster.pass_time(2 * MINUTE)
     await process.queue.maintain()
 
-    assert not [turn for turn in post.tables.live() if turn.accepted_at == turn.enqueued_at]
-    assert all(mark.is_final for mark in post.tables.marks.values())
+    assert not [entry for entry in cluster.tables.live() if entry.accepted_at == entry.enqueued_at]
+    assert all(mark.is_final for mark in cluster.tables.marks.values())
 
 
-async def test_server_error_of_one_mail_keeps_no_other_from_being_tended(
-    post: Post, process: Process
+async def test_server_error_of_one_mail_keeps_no_other_from_maintenance(
+    cluster: InMemoryCluster, process: Process
 ) -> None:
-    """As when one delay queue of the ladder is missing."""
-    await post.enqueue(process, "bad", "good", "better", delay=10**6)
-    await wait_half_a_lifetime(post)
+    """As when one delay queue of the delay queues is missing."""
+    await cluster.enqueue(process, "bad", "good", "better", delay=10**6)
+    await wait_half_a_lifetime(cluster)
     left = [1]
 
     def no_route(step: Step) -> Fault | None:
@@ -142,20 +146,20 @@ async def test_server_error_of_one_mail_keeps_no_other_from_being_tended(
         return Fault.AWAY if step.operation == "publish" and left[0] == 0 else None
 
     process.gate.plan = no_route
-    before = troubles()
+    before = errors()
 
     await process.queue.maintain()
 
-    names = sorted(post.tables.rows[key].envelope.name or "" for key in post.tables.marks)
+    names = sorted(cluster.tables.rows[key].envelope.name or "" for key in cluster.tables.marks)
     assert names == ["bad", "better", "good"]
-    assert troubles() == before + 1
+    assert errors() == before + 1
 
 
 async def test_old_mails_are_rolled_forward_several_at_once(
-    post: Post, process: Process, monkeypatch: pytest.MonkeyPatch
+    cluster: InMemoryCluster, process: Process, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    await post.enqueue(process, *(f"mail{number}" for number in range(50)), delay=10**6)
-    await wait_half_a_lifetime(post)
+    await cluster.enqueue(process, *(f"mail{number}" for number in range(50)), delay=10**6)
+    await wait_half_a_lifetime(cluster)
     running, most = 0, 0
     end = process.queue._engine.view.end
 
@@ -172,58 +176,58 @@ async def test_old_mails_are_rolled_forward_several_at_once(
     await process.queue.maintain()
 
     assert most == AT_ONCE
-    assert not [turn for turn in post.tables.live() if turn.accepted_at == turn.enqueued_at]
+    assert not [entry for entry in cluster.tables.live() if entry.accepted_at == entry.enqueued_at]
 
 
-async def test_letter_that_cannot_be_tended_keeps_no_other_from_it(
-    post: Post, process: Process
+async def test_letter_that_cannot_be_maintained_keeps_no_other_from_it(
+    cluster: InMemoryCluster, process: Process
 ) -> None:
     """Both burials stopped between letter and mark."""
-    await post.enqueue(process, "bad", "good")
-    consumer = Consumer(post, process.queue)
+    await cluster.enqueue(process, "bad", "good")
+    consumer = Consumer(cluster, process.queue)
     for item in [await consumer.next(), await consumer.next()]:
         await item.reject("no")
-    post.tables.marks.clear()
+    cluster.tables.marks.clear()
     break_at(process, "letter")
 
     await process.queue.maintain()
 
-    marked = {post.tables.rows[key].envelope.name for key in post.tables.marks}
+    marked = {cluster.tables.rows[key].envelope.name for key in cluster.tables.marks}
     assert marked == {"good"}
     await consumer.close()
 
 
 async def test_mail_that_cannot_be_settled_keeps_its_slice_and_nothing_else(
-    post: Post, process: Process
+    cluster: InMemoryCluster, process: Process
 ) -> None:
-    await post.enqueue(process, "mail")
-    _, item = await post.take(process)
+    await cluster.enqueue(process, "mail")
+    _, item = await cluster.take(process)
     break_at(process, "insert")
     with pytest.raises(DriverBug):
         await item.retry(timedelta(0))
-    start = post.tables.limits.browse_start
-    await post.pass_time(4 * WINDOW)
-    process.queue._upkeep._tending._due = timedelta(days=1)
+    start = cluster.tables.limits.browse_start
+    await cluster.pass_time(4 * WINDOW)
+    process.queue._maintenance._rows._due = timedelta(days=1)
     break_at(process, "change_successor")
 
     await process.queue.maintain()
-    ((held_back, *_), before) = sorted({key.slice_start for key in post.tables.rows}), start
-    assert post.tables.limits.browse_start is not None
+    ((held_back, *_), before) = sorted({key.slice_start for key in cluster.tables.rows}), start
+    assert cluster.tables.limits.browse_start is not None
     assert before is not None
-    assert before < post.tables.limits.browse_start <= held_back
+    assert before < cluster.tables.limits.browse_start <= held_back
 
     for _ in range(3):
-        await post.pass_time(WINDOW)
+        await cluster.pass_time(WINDOW)
         await process.queue.maintain()
-    assert post.tables.limits.have_passed(held_back)
+    assert cluster.tables.limits.have_passed(held_back)
 
 
 async def test_message_that_breaks_its_handling_is_a_dead_letter_and_blocks_no_other(
-    post: Post, process: Process
+    cluster: InMemoryCluster, process: Process
 ) -> None:
-    await post.enqueue(process, "bad", "good")
-    post.broker.dead.extend(post.broker.ready)
-    post.broker.ready.clear()
+    await cluster.enqueue(process, "bad", "good")
+    cluster.broker.dead.extend(cluster.broker.ready)
+    cluster.broker.ready.clear()
     break_at(process, "mark")
 
     await process.queue.maintain()
@@ -231,19 +235,19 @@ async def test_message_that_breaks_its_handling_is_a_dead_letter_and_blocks_no_o
     (view,) = [each async for each in process.queue.dead_letters()]
     assert view.reason is not None
     assert "DriverBug" in view.reason
-    assert await post.deliver(process, MINUTE) == ["good"]
+    assert await cluster.deliver(process, MINUTE) == ["good"]
     assert await process.queue.requeue(ALL) == 1
-    assert await post.deliver(process, MINUTE) == ["bad"]
-    post.check_nothing_is_left()
+    assert await cluster.deliver(process, MINUTE) == ["bad"]
+    cluster.check_nothing_is_left()
 
 
 async def test_message_that_the_view_cannot_keep_whole_is_cut_and_blocks_no_other(
-    post: Post, process: Process
+    cluster: InMemoryCluster, process: Process
 ) -> None:
     """Cassandra refuses what is larger than half a commit log segment."""
     garbage = b"x" * (KEPT_BYTES + 1)
-    post.broker.dead.append(Message(UUID(int=1), garbage))
-    post.broker.dead.append(Message(UUID(int=2), b"small"))
+    cluster.broker.dead.append(Message(UUID(int=1), garbage))
+    cluster.broker.dead.append(Message(UUID(int=2), b"small"))
     left = [1]
 
     async def refuse_first(step: Step) -> None:
@@ -255,53 +259,53 @@ async def test_message_that_the_view_cannot_keep_whole_is_cut_and_blocks_no_othe
 
     await process.queue.maintain()
 
-    cut, small = sorted(post.tables.letters.values(), key=lambda each: -len(each.body or b""))
+    cut, small = sorted(cluster.tables.letters.values(), key=lambda each: -len(each.body or b""))
     assert cut.body == garbage[:KEPT_BYTES]
     assert str(len(garbage)) in cut.reason
     assert small.body == b"small"
-    assert len(post.broker.dead) == post.broker.unacked_dead == 0
+    assert len(cluster.broker.dead) == cluster.broker.unacked_dead == 0
 
 
 async def test_messages_of_the_dead_queue_are_given_back_when_a_round_ends_early(
-    post: Post, process: Process
+    cluster: InMemoryCluster, process: Process
 ) -> None:
-    post.broker.dead.append(Message(UUID(int=1), b"garbage"))
+    cluster.broker.dead.append(Message(UUID(int=1), b"garbage"))
     process.gate.plan = away("view")
     with pytest.raises(ViewUnavailable):
         await process.queue.maintain()
 
-    assert (len(post.broker.dead), post.broker.unacked_dead) == (1, 0)
+    assert (len(cluster.broker.dead), cluster.broker.unacked_dead) == (1, 0)
     process.gate.plan = no_fault
     await process.queue.maintain()
-    assert len(post.tables.letters) == 1
+    assert len(cluster.tables.letters) == 1
 
 
 async def test_delivery_records_live_as_long_as_the_mail_that_needs_them(
-    post: Post, process: Process
+    cluster: InMemoryCluster, process: Process
 ) -> None:
     """Cassandra forgets a record a row's lifetime after it was written; a held mail is kept."""
     both = ("one@example.net", "two@example.net")
     await process.queue.enqueue(letter("mail", recipients=both))
-    consumer, item = await post.take(process)
+    consumer, item = await cluster.take(process)
     assert await process.queue.hold(ALL) == 1
     await item.record(both[:1], Outcome.delivered("250"))
     await item.retry(timedelta(0))
     await consumer.close()
 
-    written = post.clock.now()
+    written = cluster.clock.now()
 
     async def note_writing(step: Step) -> None:
         nonlocal written
         if step.operation == "record":
-            written = post.clock.now()
+            written = cluster.clock.now()
 
     process.gate.before = note_writing
     for _ in range(5):
-        await wait_half_a_lifetime(post)
+        await wait_half_a_lifetime(cluster)
         await process.queue.maintain()
-        if post.clock.now() - written >= LIFETIME:
-            post.tables.records.clear()
+        if cluster.clock.now() - written >= LIFETIME:
+            cluster.tables.records.clear()
 
     await process.queue.release(ALL)
-    _, again = await post.take(process)
+    _, again = await cluster.take(process)
     assert again.mail.recipients == both[1:]

@@ -12,7 +12,7 @@ import pytest
 from postroad.adapters.memory.fault_injection import Step
 from postroad.domain.selection import Selector
 from postroad.ports.mail_queue import Item
-from support.in_memory_cluster import Post, Process
+from support.in_memory_cluster import InMemoryCluster, Process
 
 ALL = Selector.all()
 ORDERS = 8
@@ -32,10 +32,10 @@ ADMINISTRATION: dict[str, Callable[[Process], Awaitable[object]]] = {
 
 def interleave(seed: int, *processes: Process) -> None:
     """Let the processes go on in an order of its own at every step."""
-    chance = random.Random(seed)
+    randomness = random.Random(seed)
 
     async def before(step: Step) -> None:
-        for _ in range(chance.randrange(6)):
+        for _ in range(randomness.randrange(6)):
             await asyncio.sleep(0)
 
     for process in processes:
@@ -46,33 +46,33 @@ def interleave(seed: int, *processes: Process) -> None:
 @pytest.mark.parametrize("ending", ITEM)
 async def test_ending_meets_administration(ending: str, administration: str) -> None:
     for order in range(ORDERS):
-        post = Post(seed=order)
-        worker, person = await post.start(), await post.start()
-        await post.enqueue(worker, "mail")
-        await post.pass_time(timedelta(seconds=1))
-        _, item = await post.take(worker)
+        cluster = InMemoryCluster(seed=order)
+        worker, person = await cluster.start(), await cluster.start()
+        await cluster.enqueue(worker, "mail")
+        await cluster.pass_time(timedelta(seconds=1))
+        _, item = await cluster.take(worker)
         if ending == "done":
-            post.transmit(item)
+            cluster.transmit(item)
         interleave(order, worker, person)
 
         meeting = asyncio.gather(ITEM[ending](item), ADMINISTRATION[administration](person))
-        assert await post.outcome(meeting, timedelta(minutes=1))
+        assert await cluster.outcome(meeting, timedelta(minutes=1))
         removed = administration == "remove" and meeting.result()[1] == 1
 
         worker.gate.before = person.gate.before = None
         await person.queue.release(ALL)
         await worker.queue.close()
-        await post.recover()
-        dead = len(post.tables.letters)
+        await cluster.recover()
+        dead = len(cluster.tables.letters)
         where = f"{ending} meets {administration}, order {order}"
         assert dead <= (ending == "reject"), where
         if ending == "done":
-            assert (post.copies("mail"), dead) == (1, 0), where
+            assert (cluster.copies("mail"), dead) == (1, 0), where
         else:
-            assert post.copies("mail") + dead == (0 if removed else 1), where
-        post.check_marks_have_rows()
-        post.check_nothing_is_left(["mail"] * dead)
-        await post.close()
+            assert cluster.copies("mail") + dead == (0 if removed else 1), where
+        cluster.check_marks_have_rows()
+        cluster.check_nothing_is_left(["mail"] * dead)
+        await cluster.close()
 
 
 @pytest.mark.parametrize("other", ["flush", "release", *ADMINISTRATION])
@@ -83,24 +83,24 @@ async def test_administration_meets_administration(one: str, other: str) -> None
         "release": lambda process: process.queue.release(ALL),
     }
     for order in range(ORDERS):
-        post = Post(seed=order)
-        first, second = await post.start(), await post.start()
-        await post.enqueue(first, "mail", delay=300)
+        cluster = InMemoryCluster(seed=order)
+        first, second = await cluster.start(), await cluster.start()
+        await cluster.enqueue(first, "mail", delay=300)
         interleave(order, first, second)
 
         meeting = asyncio.gather(operations[one](first), operations[other](second))
-        assert await post.outcome(meeting, timedelta(minutes=1))
+        assert await cluster.outcome(meeting, timedelta(minutes=1))
         counts = meeting.result()
 
         first.gate.before = second.gate.before = None
         where = f"{one} meets {other}, order {order}: {counts}"
-        assert len(post.tables.live()) <= 1, where
+        assert len(cluster.tables.live()) <= 1, where
         await first.queue.release(ALL)
         await first.queue.flush(ALL)
-        await post.recover()
+        await cluster.recover()
         removed = "remove" in (one, other)
-        assert post.copies("mail") == (0 if removed else 1), where
+        assert cluster.copies("mail") == (0 if removed else 1), where
         if one == other == "remove":
             assert sorted(str(count) for count in counts) == ["0", "1"], where
-        post.check_nothing_is_left()
-        await post.close()
+        cluster.check_nothing_is_left()
+        await cluster.close()

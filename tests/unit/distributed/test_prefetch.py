@@ -11,11 +11,11 @@ from contract.queue_harness import Consumer
 from postroad.adapters.memory.broker import Message
 from postroad.adapters.memory.fault_injection import Step, away, no_fault
 from postroad.adapters.memory.view import MemoryView
-from postroad.domain.delay_queues import LADDER_SECONDS
+from postroad.domain.delay_queues import DELAY_SECONDS
 from postroad.domain.entries import Mark
-from postroad.domain.slices import Partition, TurnKey
+from postroad.domain.slices import EntryKey, Partition
 from postroad.errors import ViewUnavailable
-from support.in_memory_cluster import Post, Process
+from support.in_memory_cluster import InMemoryCluster, Process
 
 SECOND, MINUTE = timedelta(seconds=1), timedelta(minutes=1)
 HOP = 8
@@ -25,7 +25,7 @@ def unreadable(monkeypatch: pytest.MonkeyPatch, partitions: set[Partition]) -> N
     """Let the replicas of these partitions be away, as long as the set has them."""
     mark = MemoryView.mark
 
-    async def or_unavailable(view: MemoryView, key: TurnKey) -> Mark | None:
+    async def or_unavailable(view: MemoryView, key: EntryKey) -> Mark | None:
         if key.partition in partitions:
             raise ViewUnavailable("the replicas of this token range are away")
         return await mark(view, key)
@@ -33,21 +33,21 @@ def unreadable(monkeypatch: pytest.MonkeyPatch, partitions: set[Partition]) -> N
     monkeypatch.setattr(MemoryView, "mark", or_unavailable)
 
 
-def names(post: Post, partitions: set[Partition]) -> set[str]:
-    rows = post.tables.rows.values()
-    return {turn.envelope.name or "" for turn in rows if turn.key.partition in partitions}
+def names(cluster: InMemoryCluster, partitions: set[Partition]) -> set[str]:
+    rows = cluster.tables.rows.values()
+    return {entry.envelope.name or "" for entry in rows if entry.key.partition in partitions}
 
 
 async def test_unreadable_partition_holds_up_no_mail_of_another(
-    post: Post, process: Process, monkeypatch: pytest.MonkeyPatch
+    cluster: InMemoryCluster, process: Process, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    await post.enqueue(process, *(f"mail{number}" for number in range(40)))
-    oldest = min(post.tables.rows, key=lambda key: key.enqueue_id)
+    await cluster.enqueue(process, *(f"mail{number}" for number in range(40)))
+    oldest = min(cluster.tables.rows, key=lambda key: key.enqueue_id)
     sick = {oldest.partition}
-    waiting = names(post, sick)
-    healthy = names(post, {key.partition for key in post.tables.rows} - sick)
+    waiting = names(cluster, sick)
+    healthy = names(cluster, {key.partition for key in cluster.tables.rows} - sick)
     unreadable(monkeypatch, sick)
-    consumer = Consumer(post, process.queue, prefetch=4)
+    consumer = Consumer(cluster, process.queue, prefetch=4)
 
     delivered = set()
     for _ in healthy:
@@ -65,50 +65,51 @@ async def test_unreadable_partition_holds_up_no_mail_of_another(
 
 
 async def test_references_of_an_unreadable_partition_alone_give_up_their_places_too(
-    post: Post, process: Process, monkeypatch: pytest.MonkeyPatch
+    cluster: InMemoryCluster, process: Process, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An hour's mail of one bucket fills the prefetch, and no other reference is there yet."""
-    await post.enqueue(process, *(f"mail{number}" for number in range(20)))
-    sick = {key.partition for key in post.tables.rows}
+    await cluster.enqueue(process, *(f"mail{number}" for number in range(20)))
+    sick = {key.partition for key in cluster.tables.rows}
     unreadable(monkeypatch, sick)
-    consumer = Consumer(post, process.queue, prefetch=5)
+    consumer = Consumer(cluster, process.queue, prefetch=5)
     assert await consumer.nothing(MINUTE)
 
-    await post.pass_time(timedelta(minutes=5))
-    await post.enqueue(process, "of another hour")
+    await cluster.pass_time(timedelta(minutes=5))
+    await cluster.enqueue(process, "of another hour")
 
     assert (await consumer.next(MINUTE)).mail.name == "of another hour"
 
 
 async def test_references_keep_their_places_while_the_whole_view_is_away(
-    post: Post, process: Process
+    cluster: InMemoryCluster, process: Process
 ) -> None:
-    await post.enqueue(process, *(f"mail{number}" for number in range(5)))
-    worker = await post.start()
-    consumer = Consumer(post, worker.queue)
+    await cluster.enqueue(process, *(f"mail{number}" for number in range(5)))
+    worker = await cluster.start()
+    consumer = Consumer(cluster, worker.queue)
     worker.gate.plan = away("view")
 
     assert await consumer.nothing(5 * MINUTE)
 
-    assert post.broker.delayed == 0
+    assert cluster.broker.delayed == 0
     worker.gate.plan = no_fault
     for _ in range(5):
         assert await consumer.next(15 * SECOND)
 
 
 async def test_delay_queue_that_is_missing_holds_up_no_new_mail(
-    post: Post, process: Process
+    cluster: InMemoryCluster, process: Process
 ) -> None:
-    """All that a crashed worker had in hand comes redelivered, and has to wait for a hop."""
-    await post.enqueue(process, *(f"redelivered{number}" for number in range(5)))
-    victim = await post.start()
-    held = Consumer(post, victim.queue, prefetch=5)
+    """All that a crashed worker had in hand comes redelivered, and has to wait for a redelivery
+    delay."""
+    await cluster.enqueue(process, *(f"redelivered{number}" for number in range(5)))
+    victim = await cluster.start()
+    held = Consumer(cluster, victim.queue, prefetch=5)
     for _ in range(5):
         await held.next()
     victim.gate.stop()
-    post.broker.missing.add(HOP)
-    await post.enqueue(process, "new")
-    consumer = Consumer(post, process.queue, prefetch=5)
+    cluster.broker.missing.add(HOP)
+    await cluster.enqueue(process, "new")
+    consumer = Consumer(cluster, process.queue, prefetch=5)
 
     names = []
     for _ in range(6):
@@ -121,10 +122,10 @@ async def test_delay_queue_that_is_missing_holds_up_no_new_mail(
 
 
 async def test_claims_of_a_reference_that_is_put_off_are_given_back(
-    post: Post, process: Process
+    cluster: InMemoryCluster, process: Process
 ) -> None:
-    await post.enqueue(process, "mail", delay=HOP + 1)
-    consumer = Consumer(post, process.queue)
+    await cluster.enqueue(process, "mail", delay=HOP + 1)
+    consumer = Consumer(cluster, process.queue)
 
     def records_are_unreadable(step: Step) -> None:
         if step.operation == "records":
@@ -141,11 +142,11 @@ async def test_claims_of_a_reference_that_is_put_off_are_given_back(
 
 
 async def test_lost_connections_put_no_more_than_the_prefetch_in_hand(
-    post: Post, process: Process
+    cluster: InMemoryCluster, process: Process
 ) -> None:
-    await post.enqueue(process, *(f"mail{number}" for number in range(30)))
-    worker = await post.start()
-    consumer = Consumer(post, worker.queue, prefetch=5)
+    await cluster.enqueue(process, *(f"mail{number}" for number in range(30)))
+    worker = await cluster.start()
+    consumer = Consumer(cluster, worker.queue, prefetch=5)
     items = [await consumer.next() for _ in range(5)]
 
     for _ in range(3):
@@ -158,61 +159,61 @@ async def test_lost_connections_put_no_more_than_the_prefetch_in_hand(
 
 
 async def test_queue_without_a_quorum_gets_each_reference_once(
-    post: Post, process: Process
+    cluster: InMemoryCluster, process: Process
 ) -> None:
     """However long it lasts: the broker keeps all that it cannot confirm, and carries it out."""
-    await post.enqueue(process, *(f"mail{number}" for number in range(5)), delay=1000)
-    worker = await post.start()
-    consumer = Consumer(post, worker.queue)
-    post.broker.without_quorum.update({0, *LADDER_SECONDS})
+    await cluster.enqueue(process, *(f"mail{number}" for number in range(5)), delay=1000)
+    worker = await cluster.start()
+    consumer = Consumer(cluster, worker.queue)
+    cluster.broker.without_quorum.update({0, *DELAY_SECONDS})
 
     assert await consumer.nothing(timedelta(minutes=15))
-    assert 5 <= len(post.broker.unconfirmed) <= 5 * 3
-    post.broker.regain_quorum()
+    assert 5 <= len(cluster.broker.unconfirmed) <= 5 * 3
+    cluster.broker.regain_quorum()
 
     for _ in range(5):
         item = await consumer.next(timedelta(minutes=10))
-        post.transmit(item)
+        cluster.transmit(item)
         await item.done()
     assert await consumer.nothing(timedelta(minutes=10))
-    assert all(post.copies(f"mail{number}") == 1 for number in range(5))
+    assert all(cluster.copies(f"mail{number}") == 1 for number in range(5))
 
 
 async def test_delay_queue_without_a_quorum_holds_up_no_new_mail(
-    post: Post, process: Process
+    cluster: InMemoryCluster, process: Process
 ) -> None:
-    await post.enqueue(process, *(f"redelivered{number}" for number in range(5)))
-    victim = await post.start()
-    held = Consumer(post, victim.queue, prefetch=5)
+    await cluster.enqueue(process, *(f"redelivered{number}" for number in range(5)))
+    victim = await cluster.start()
+    held = Consumer(cluster, victim.queue, prefetch=5)
     for _ in range(5):
         await held.next()
     victim.gate.stop()
-    post.broker.without_quorum.add(HOP)
-    await post.enqueue(process, "new")
-    consumer = Consumer(post, process.queue, prefetch=5)
+    cluster.broker.without_quorum.add(HOP)
+    await cluster.enqueue(process, "new")
+    consumer = Consumer(cluster, process.queue, prefetch=5)
 
     names = []
     for _ in range(6):
         item = await consumer.next(2 * MINUTE)
-        post.transmit(item)
+        cluster.transmit(item)
         names.append(item.mail.name or "")
         await item.done()
 
     assert names[0] == "new"
-    post.broker.regain_quorum()
+    cluster.broker.regain_quorum()
     assert await consumer.nothing(5 * MINUTE)
-    assert all(post.copies(each) == 1 for each in names)
+    assert all(cluster.copies(each) == 1 for each in names)
 
 
 async def test_message_that_a_delay_queue_forwards_twice_is_transmitted_once(
-    post: Post, process: Process
+    cluster: InMemoryCluster, process: Process
 ) -> None:
     """As RabbitMQ does where the leader of a delay queue dies: neither copy is marked redelivered.
     A delay of exactly one step brings the first message as it was published."""
-    await post.enqueue(process, "mail", delay=HOP)
-    [message] = post.broker.delayed_messages
-    post.broker.put(Message(message.message_id, message.body), HOP)
-    one, other = [Consumer(post, (await post.start()).queue, prefetch=1) for _ in range(2)]
+    await cluster.enqueue(process, "mail", delay=HOP)
+    [message] = cluster.broker.delayed_messages
+    cluster.broker.put(Message(message.message_id, message.body), HOP)
+    one, other = [Consumer(cluster, (await cluster.start()).queue, prefetch=1) for _ in range(2)]
 
     first = await one.next(MINUTE)
     assert await other.nothing(MINUTE), "the copy finds the claim"

@@ -47,7 +47,7 @@ def check_always(state: State) -> None:
     assert not state.resurrected, state
     assert state.transmitted <= 1 + state.interrupted, state
     assert dict(state.marks).keys() <= dict(state.rows).keys(), state
-    assert sum(state.mark(turn) is None for turn in state.present()) <= 1, state
+    assert sum(state.mark(entry) is None for entry in state.present()) <= 1, state
 
 
 def recover(state: State) -> State:
@@ -55,15 +55,15 @@ def recover(state: State) -> State:
     a healthy consumer, maintenance, and for what is held or lost an administrator have done their
     part, one after the other."""
     state = replace(state, claims=())
-    for _ in range(state.turns + 2):
-        for turn, mark in state.marks:
-            if mark.is_unfinished_replacement and turn not in state.cleaned:
-                state = run_alone(state, Process("maintenance", "finish", turn))
-        for turn in state.live():
-            held = state.row(turn)[0]
+    for _ in range(state.entries + 2):
+        for entry, mark in state.marks:
+            if mark.is_unfinished_replacement and entry not in state.cleaned:
+                state = run_alone(state, Process("maintenance", "finish", entry))
+        for entry in state.live():
+            held = state.row(entry)[0]
             if held or not state.messages:
                 kind = "release" if held else "republish"
-                state = run_alone(state, Process(kind, "act", turn))
+                state = run_alone(state, Process(kind, "act", entry))
         state = run_alone(state, Process("consumer"))
     return state
 
@@ -175,5 +175,5 @@ def search(
 def is_over(state: State) -> bool:
     """Whether the mail was transmitted or removed, and nothing of it waits."""
     marks = dict(state.marks)
-    final = all(marks.get(turn, Mark()).is_final for turn in state.present())
+    final = all(marks.get(entry, Mark()).is_final for entry in state.present())
     return final and (state.transmitted > 0 or state.removed) and not state.messages

@@ -13,7 +13,7 @@ from postroad.adapters.memory.fault_injection import Fault, Step, Stopped, at, n
 from postroad.domain.selection import Selector
 from postroad.errors import ServerError, ViewUnavailable
 from postroad.ports.mail_queue import Sizes
-from support.in_memory_cluster import Before, Post, Process
+from support.in_memory_cluster import Before, InMemoryCluster, Process
 
 ALL = Selector.all()
 SECOND = timedelta(seconds=1)
@@ -31,16 +31,18 @@ def stop_before(operation: str) -> Callable[[Step], Fault | None]:
     return lambda step: Fault.STOP_BEFORE if step.operation == operation else None
 
 
-async def upkeep(post: Post, process: Process, rounds: int = 4, every: timedelta = OLD) -> None:
+async def maintenance(
+    cluster: InMemoryCluster, process: Process, rounds: int = 4, every: timedelta = OLD
+) -> None:
     for _ in range(rounds):
         await process.queue.maintain()
-        await post.pass_time(every)
+        await cluster.pass_time(every)
 
 
-async def stopped_retry(post: Post, *, after: str) -> None:
+async def stopped_retry(cluster: InMemoryCluster, *, after: str) -> None:
     """Leave a replacement under way: its mark is written, and perhaps its row."""
-    victim = await post.start()
-    _, item = await post.take(victim)
+    victim = await cluster.start()
+    _, item = await cluster.take(victim)
     victim.gate.plan = lambda step: Fault.STOP_AFTER if step.operation == after else None
     with pytest.raises(Stopped):
         await item.retry(timedelta(0))
@@ -48,64 +50,64 @@ async def stopped_retry(post: Post, *, after: str) -> None:
 
 
 @pytest.mark.parametrize("moment", ["marked", "delete"])
-async def test_cleaning_does_not_overtake_a_sweep(
-    post: Post, process: Process, moment: str
+async def test_cleaning_does_not_overtake_a_blob_deletion(
+    cluster: InMemoryCluster, process: Process, moment: str
 ) -> None:
     for start in (0, 10):
-        await post.enqueue(process, *names(range(start, start + 10)), delay=7200)
-        await post.pass_time(5 * MINUTE)
-    await post.pass_time(OLD)
-    worker = await post.start()
+        await cluster.enqueue(process, *names(range(start, start + 10)), delay=7200)
+        await cluster.pass_time(5 * MINUTE)
+    await cluster.pass_time(OLD)
+    worker = await cluster.start()
     await worker.queue.maintain()
-    clean = partial(upkeep, post, worker, rounds=3, every=31 * SECOND)
+    clean = partial(maintenance, cluster, worker, rounds=3, every=31 * SECOND)
     process.gate.before = before = Before(moment, clean)
 
     assert await process.queue.purge() == 20
 
     assert before.happened
-    assert post.blobs == {}
-    await upkeep(post, worker)
-    assert post.tables.rows == {}
+    assert cluster.blobs == {}
+    await maintenance(cluster, worker)
+    assert cluster.tables.rows == {}
 
 
 @pytest.mark.parametrize("waits", ["held", "delayed", "without a message"])
-@pytest.mark.parametrize("operation", ["marked", "delete", "mark_swept"])
+@pytest.mark.parametrize("operation", ["marked", "delete", "mark_blobs_deleted"])
 async def test_what_a_purge_left_that_stopped_is_swept(
-    post: Post, process: Process, waits: str, operation: str
+    cluster: InMemoryCluster, process: Process, waits: str, operation: str
 ) -> None:
-    await post.enqueue(process, *names(range(6)), delay=3600 if waits == "delayed" else 0)
+    await cluster.enqueue(process, *names(range(6)), delay=3600 if waits == "delayed" else 0)
     if waits == "held":
         await process.queue.hold(ALL)
     if waits == "without a message":
-        post.broker.lose_everything()
-    await post.pass_time(OLD)
-    worker = await post.start()
+        cluster.broker.lose_everything()
+    await cluster.pass_time(OLD)
+    worker = await cluster.start()
     await worker.queue.maintain()
     process.gate.plan = stop_before(operation)
     with pytest.raises(Stopped):
         await process.queue.purge()
 
-    await upkeep(post, worker)
+    await maintenance(cluster, worker)
 
-    assert post.blobs == {}
-    assert await post.deliver(worker, 2 * HOUR) == []
-    assert post.tables.rows == {}
+    assert cluster.blobs == {}
+    assert await cluster.deliver(worker, 2 * HOUR) == []
+    assert cluster.tables.rows == {}
 
 
 @pytest.mark.parametrize("moment", range(1, 12))
 async def test_a_line_that_comes_while_a_slice_is_judged_does_not_drain_it(
-    post: Post, process: Process, moment: int
+    cluster: InMemoryCluster, process: Process, moment: int
 ) -> None:
     """All that waits is in the last bucket, so that no other keeps the slice."""
-    await post.enqueue(process, *names(range(8)), delay=7200)
-    for turn in post.tables.live():
-        if turn.key.bucket_id == 0:
-            await process.queue.remove(Selector(name=turn.envelope.name))
-    post.broker.lose_everything()
-    await post.pass_time(OLD)
-    worker = await post.start()
+    await cluster.enqueue(process, *names(range(8)), delay=7200)
+    for entry in cluster.tables.live():
+        if entry.key.bucket_id == 0:
+            await process.queue.remove(Selector(name=entry.envelope.name))
+    cluster.broker.lose_everything()
+    await cluster.pass_time(OLD)
+    worker = await cluster.start()
     await worker.queue.maintain()
-    await post.pass_time(31 * SECOND)
+    await cluster.pass_time(31 * SECOND)
     asked = 0
 
     async def purge_first(step: Step) -> None:
@@ -119,28 +121,28 @@ async def test_a_line_that_comes_while_a_slice_is_judged_does_not_drain_it(
 
     worker.gate.before = purge_first
     await worker.queue.maintain()
-    await upkeep(post, worker)
+    await maintenance(cluster, worker)
 
     assert process.gate.stopped or asked < moment
     if process.gate.stopped:
-        assert (post.tables.rows, post.blobs) == ({}, {})
+        assert (cluster.tables.rows, cluster.blobs) == ({}, {})
 
 
 @pytest.mark.parametrize("fault", [Fault.STOP_BEFORE, Fault.STOP_AFTER, Fault.AWAY])
 @pytest.mark.parametrize("after", ["end", "insert"])
 async def test_a_purge_may_stop_at_any_step_of_a_replacement(
-    post: Post, process: Process, after: str, fault: Fault
+    cluster: InMemoryCluster, process: Process, after: str, fault: Fault
 ) -> None:
     number = 0
     while True:
-        post = Post(seed=number)
-        process = await post.start()
-        await post.enqueue(process, "mail")
-        await stopped_retry(post, after=after)
-        post.broker.lose_everything()
-        await post.enqueue(process, *names(range(6)), delay=7200)
-        await post.pass_time(62 * SECOND)
-        purging = await post.start()
+        cluster = InMemoryCluster(seed=number)
+        process = await cluster.start()
+        await cluster.enqueue(process, "mail")
+        await stopped_retry(cluster, after=after)
+        cluster.broker.lose_everything()
+        await cluster.enqueue(process, *names(range(6)), delay=7200)
+        await cluster.pass_time(62 * SECOND)
+        purging = await cluster.start()
         first = len(purging.gate.steps)
         purging.fail(at(number, fault))
         with suppress(ServerError, Stopped):
@@ -149,124 +151,130 @@ async def test_a_purge_may_stop_at_any_step_of_a_replacement(
         purging.gate.plan = no_fault
         await process.queue.purge()
 
-        await upkeep(post, process, rounds=6)
+        await maintenance(cluster, process, rounds=6)
 
         where = f"step {number} of {[each.operation for each in purging.gate.steps[first:]]}"
         assert await process.queue.size() == Sizes(0, 0, 0, 0), where
-        assert (post.tables.rows, post.blobs) == ({}, {}), where
-        await post.close()
+        assert (cluster.tables.rows, cluster.blobs) == ({}, {}), where
+        await cluster.close()
         if not has_step:
             return
         number += 1
 
 
-async def test_what_could_not_be_deleted_keeps_its_slice(post: Post, process: Process) -> None:
-    await post.enqueue(process, *names(range(3)))
-    post.broker.lose_everything()
-    await post.pass_time(OLD)
+async def test_what_could_not_be_deleted_keeps_its_slice(
+    cluster: InMemoryCluster, process: Process
+) -> None:
+    await cluster.enqueue(process, *names(range(3)))
+    cluster.broker.lose_everything()
+    await cluster.pass_time(OLD)
     process.gate.plan = lambda step: Fault.AWAY if step.server == "blobs" else None
     assert await process.queue.purge() == 3
 
-    await upkeep(post, process)
-    assert (len(post.tables.rows), len(post.blobs)) == (3, 3)
+    await maintenance(cluster, process)
+    assert (len(cluster.tables.rows), len(cluster.blobs)) == (3, 3)
     process.gate.plan = no_fault
-    await upkeep(post, process)
+    await maintenance(cluster, process)
 
-    assert (post.tables.rows, post.blobs) == ({}, {})
+    assert (cluster.tables.rows, cluster.blobs) == ({}, {})
 
 
 @pytest.mark.parametrize("after", ["end", "insert", "publish"])
 async def test_a_mail_that_was_purged_in_its_replacement_does_not_come_back(
-    post: Post, process: Process, after: str
+    cluster: InMemoryCluster, process: Process, after: str
 ) -> None:
-    await post.enqueue(process, "mail")
-    await stopped_retry(post, after=after)
-    await post.enqueue(process, *names(range(6)), delay=7200)  # each partition gets its line
-    await post.pass_time(62 * SECOND)
-    purging = await post.start()
+    await cluster.enqueue(process, "mail")
+    await stopped_retry(cluster, after=after)
+    await cluster.enqueue(process, *names(range(6)), delay=7200)  # each partition gets its line
+    await cluster.pass_time(62 * SECOND)
+    purging = await cluster.start()
     purging.gate.plan = stop_before("marked")
     with pytest.raises(Stopped):
         await purging.queue.purge()
 
-    finisher = await post.start()
+    finisher = await cluster.start()
     finisher.gate.plan = lambda step: (
         Fault.STOP_AFTER if step.operation == "change_successor" else None
     )
     with suppress(Stopped):
-        await post.deliver(finisher)
-    assert await post.deliver(process) == []
+        await cluster.deliver(finisher)
+    assert await cluster.deliver(process) == []
 
     await process.queue.purge()
     assert await process.queue.size() == Sizes(0, 0, 0, 0)
-    await post.deliver(process, 3 * HOUR)
-    post.check_nothing_is_left()
+    await cluster.deliver(process, 3 * HOUR)
+    cluster.check_nothing_is_left()
 
 
 async def test_a_purge_between_two_choices_of_a_successor_takes_the_mail(
-    post: Post, process: Process
+    cluster: InMemoryCluster, process: Process
 ) -> None:
-    await post.enqueue(process, "mail")
-    await stopped_retry(post, after="end")
-    await post.enqueue(process, *names(range(6)), delay=7200)
-    await post.pass_time(62 * SECOND)
-    finisher = await post.start()
+    await cluster.enqueue(process, "mail")
+    await stopped_retry(cluster, after="end")
+    await cluster.enqueue(process, *names(range(6)), delay=7200)
+    await cluster.pass_time(62 * SECOND)
+    finisher = await cluster.start()
 
     async def draw_lines() -> None:
-        purging = await post.start()
+        purging = await cluster.start()
         purging.gate.plan = stop_before("marked")
         with pytest.raises(Stopped):
             await purging.queue.purge()
 
     finisher.gate.before = before = Before("change_successor", draw_lines)
 
-    assert await post.deliver(finisher) == []
+    assert await cluster.deliver(finisher) == []
 
     assert before.happened
     await process.queue.purge()
-    await post.deliver(process, 3 * HOUR)
-    post.check_nothing_is_left()
+    await cluster.deliver(process, 3 * HOUR)
+    cluster.check_nothing_is_left()
 
 
-async def test_a_purge_reaches_buckets_that_were_empty_at_the_close(post: Post) -> None:
-    healthy = await post.start()
-    await post.enqueue(healthy, "mail")
-    await post.pass_time(6 * MINUTE)
-    await stopped_retry(post, after="end")
-    post.broker.lose_everything()
-    (mark,) = (each for each in post.tables.marks.values() if each.is_unfinished_replacement)
+async def test_a_purge_reaches_buckets_that_were_empty_at_the_close(
+    cluster: InMemoryCluster,
+) -> None:
+    healthy = await cluster.start()
+    await cluster.enqueue(healthy, "mail")
+    await cluster.pass_time(6 * MINUTE)
+    await stopped_retry(cluster, after="end")
+    cluster.broker.lose_everything()
+    (mark,) = (each for each in cluster.tables.marks.values() if each.is_unfinished_replacement)
     assert mark.ending is not None
     successor = mark.ending.successor
     assert successor is not None
     while not any(
         key.slice_start == successor.slice_start and key.bucket_id != successor.bucket_id
-        for key in post.tables.rows
+        for key in cluster.tables.rows
     ):
-        await post.enqueue(healthy, "beside", delay=7200)
-    for key in [key for key in post.tables.rows if key.partition == successor.partition]:
-        del post.tables.rows[key]
-    await post.pass_time(8 * MINUTE)
-    closing, stopping = await post.start(), await post.start()
+        await cluster.enqueue(healthy, "beside", delay=7200)
+    for key in [key for key in cluster.tables.rows if key.partition == successor.partition]:
+        del cluster.tables.rows[key]
+    await cluster.pass_time(8 * MINUTE)
+    closing, stopping = await cluster.start(), await cluster.start()
     closing.gate.plan = lambda step: Fault.AWAY if step.operation == "change_successor" else None
     with suppress(ServerError):  # it closes slices, and cannot finish the replacement
         await closing.queue.maintain()
     stopping.fail(lambda step: Fault.STOP_AFTER if step.operation == "insert" else None)
     with pytest.raises(Stopped):
         await stopping.queue.maintain()
-    assert successor.bucket_id not in post.tables.slices[successor.slice_start].rows
-    assert successor in post.tables.rows
+    assert successor.bucket_id not in cluster.tables.slices[successor.slice_start].rows
+    assert successor in cluster.tables.rows
 
     await healthy.queue.purge()
 
     assert await healthy.queue.size() == Sizes(0, 0, 0, 0)
 
 
-async def test_ages_forget_what_was_accepted_as_lost(post: Post, process: Process) -> None:
-    await post.enqueue(process, *names(range(3)))
+async def test_ages_forget_what_was_accepted_as_lost(
+    cluster: InMemoryCluster, process: Process
+) -> None:
+    await cluster.enqueue(process, *names(range(3)))
     await process.queue.hold(ALL)
-    await upkeep(post, process, rounds=3)
+    await maintenance(cluster, process, rounds=3)
     await process.queue.ages()
-    lost = post.tables.live()[0].key
-    del post.tables.rows[lost]
+    lost = cluster.tables.live()[0].key
+    del cluster.tables.rows[lost]
 
     await process.queue.accept_loss(lost.slice_start)
 
@@ -275,11 +283,11 @@ async def test_ages_forget_what_was_accepted_as_lost(post: Post, process: Proces
     assert (await process.queue.size()).size == 2
 
 
-async def test_a_sweep_that_failed_is_repeated_by_the_next_purge(
-    post: Post, process: Process
+async def test_a_blob_deletion_that_failed_is_repeated_by_the_next_purge(
+    cluster: InMemoryCluster, process: Process
 ) -> None:
-    await post.enqueue(process, *names(range(8)))
-    await post.pass_time(62 * SECOND)
+    await cluster.enqueue(process, *names(range(8)))
+    await cluster.pass_time(62 * SECOND)
     process.gate.plan = lambda step: Fault.AWAY if step.operation == "marked" else None
     with pytest.raises(ViewUnavailable):
         await process.queue.purge()
@@ -288,6 +296,6 @@ async def test_a_sweep_that_failed_is_repeated_by_the_next_purge(
 
     assert await process.queue.purge() == 0  # the first one ended them
 
-    assert post.blobs == {}
-    assert await post.deliver(process) == []
-    post.check_nothing_is_left()
+    assert cluster.blobs == {}
+    assert await cluster.deliver(process) == []
+    cluster.check_nothing_is_left()

@@ -15,8 +15,8 @@ from uuid import UUID
 
 import pytest
 
-from postroad.adapters.memory.clock import ManualClock, SeededChance
-from postroad.adapters.memory.fault_injection import Gate, away
+from postroad.adapters.memory.clock import ManualClock, SeededRandomness
+from postroad.adapters.memory.fault_injection import FaultInjector, away
 from postroad.adapters.memory.history import MemoryHistory
 from postroad.distributed.configuration import LeasedConfiguration
 from postroad.distributed.configure import settle
@@ -56,7 +56,7 @@ class Hasty:
 
 
 @dataclass
-class World:
+class MemoryWorld:
     """The view: rows by partition, rows on their way, and browse start."""
 
     clock: ManualClock = field(default_factory=lambda: ManualClock(START))
@@ -100,14 +100,14 @@ class World:
 class Process:
     """One process of the queue. `away` is how long it cannot read the history."""
 
-    world: World
-    chance: random.Random
+    world: MemoryWorld
+    randomness: random.Random
     source: LeasedConfiguration | Hasty
     read_at: timedelta = timedelta(0)
     away: timedelta = timedelta(0)
 
     def __post_init__(self) -> None:
-        self.ids = Identifiers(self.world.clock.now, self.chance.getrandbits)
+        self.ids = Identifiers(self.world.clock.now, self.randomness.getrandbits)
 
     async def live(self) -> int:
         """Do one second's work; return how many mails were not seen, or seen twice."""
@@ -115,8 +115,8 @@ class Process:
         if now >= self.away and now - self.read_at >= LEASE / 4:
             await self.source.refresh()
             self.read_at = now
-        if self.chance.random() < 0.02:
-            self.away = now + self.chance.randrange(80) * SECOND
+        if self.randomness.random() < 0.02:
+            self.away = now + self.randomness.randrange(80) * SECOND
         try:
             effective = self.source.effective()
         except ConfigurationStale:
@@ -126,14 +126,14 @@ class Process:
 
     def _write(self, writing: ViewConfiguration) -> None:
         key = place(self.ids.new(), writing.slice_window, writing.bucket_count)
-        due = self.world.clock.elapsed() + self.chance.random() * DEADLINE
+        due = self.world.clock.elapsed() + self.randomness.random() * DEADLINE
         self.world.arriving.append((due, key.partition, key.enqueue_id))
 
     def _browse(self, reading: tuple[ViewConfiguration, ...]) -> int:
         seen = Counter(each for row in self.world.visible(reading).values() for each in row)
         wrong = sum(seen[identifier] != 1 for identifier in self.world.live())
-        if self.chance.random() < 0.6:
-            self.world.deliver(sorted(seen)[: self.chance.randrange(60)])
+        if self.randomness.random() < 0.6:
+            self.world.deliver(sorted(seen)[: self.randomness.randrange(60)])
         self._advance(reading)
         return wrong
 
@@ -147,30 +147,30 @@ class Process:
 
 async def run(seed: int, *, protected: bool) -> int:
     """Run one world through all changes; return the observations that were wrong."""
-    world, chance = World(), random.Random(seed)
+    world, randomness = MemoryWorld(), random.Random(seed)
     await settle(world.history, CHANGES[0], at=START, by="test")
 
     async def started() -> Process:
         source = (
             LeasedConfiguration(
-                world.history, world.clock, SeededChance(0), lease=LEASE, grace=GRACE
+                world.history, world.clock, SeededRandomness(0), lease=LEASE, grace=GRACE
             )
             if protected
             else Hasty(world.history)
         )
         await source.refresh()
-        return Process(world, chance, source, world.clock.elapsed())
+        return Process(world, randomness, source, world.clock.elapsed())
 
     processes = [await started() for _ in range(3)]
-    changes = {chance.randrange(60, 700): wanted for wanted in CHANGES[1:]}
+    changes = {randomness.randrange(60, 700): wanted for wanted in CHANGES[1:]}
     wrong = 0
     for second in range(1500):
         world.clock.jump(SECOND)
         world.arrive()
         if second in changes:
             await settle(world.history, changes[second], at=START, by="test")
-        if chance.random() < 0.01:
-            processes[chance.randrange(3)] = await started()
+        if randomness.random() < 0.01:
+            processes[randomness.randrange(3)] = await started()
         for process in processes:
             wrong += await process.live()
     if protected:
@@ -196,28 +196,30 @@ class TestLease:
     """What one process does with what it read."""
 
     @pytest.fixture
-    def world(self) -> World:
-        return World()
+    def world(self) -> MemoryWorld:
+        return MemoryWorld()
 
     @staticmethod
-    def source(world: World) -> LeasedConfiguration:
+    def source(world: MemoryWorld) -> LeasedConfiguration:
         return LeasedConfiguration(
-            world.history, world.clock, SeededChance(0), lease=LEASE, grace=GRACE
+            world.history, world.clock, SeededRandomness(0), lease=LEASE, grace=GRACE
         )
 
     @staticmethod
-    async def want(world: World, wanted: ViewConfiguration) -> None:
+    async def want(world: MemoryWorld, wanted: ViewConfiguration) -> None:
         await settle(world.history, wanted, at=START, by="test")
 
-    async def test_nothing_is_known_before_the_first_read(self, world: World) -> None:
+    async def test_nothing_is_known_before_the_first_read(self, world: MemoryWorld) -> None:
         with pytest.raises(ConfigurationStale):
             self.source(world).effective()
 
-    async def test_a_queue_without_a_history_is_not_found(self, world: World) -> None:
+    async def test_a_queue_without_a_history_is_not_found(self, world: MemoryWorld) -> None:
         with pytest.raises(QueueNotFound):
             await self.source(world).refresh()
 
-    async def test_what_was_read_is_used_for_one_lease_and_never_longer(self, world: World) -> None:
+    async def test_what_was_read_is_used_for_one_lease_and_never_longer(
+        self, world: MemoryWorld
+    ) -> None:
         await self.want(world, CHANGES[0])
         source = self.source(world)
         await source.refresh()
@@ -232,7 +234,7 @@ class TestLease:
         await source.refresh()
         assert source.effective().writing == CHANGES[0]
 
-    async def test_the_lease_counts_from_before_the_read(self, world: World) -> None:
+    async def test_the_lease_counts_from_before_the_read(self, world: MemoryWorld) -> None:
         await self.want(world, CHANGES[0])
         world_of_slow_reads = world
 
@@ -242,7 +244,9 @@ class TestLease:
                 world_of_slow_reads.clock.jump(LEASE)
                 return recorded
 
-        source = LeasedConfiguration(Slow(), world.clock, SeededChance(0), lease=LEASE, grace=GRACE)
+        source = LeasedConfiguration(
+            Slow(), world.clock, SeededRandomness(0), lease=LEASE, grace=GRACE
+        )
         await source.refresh()
 
         world.clock.jump(SECOND)
@@ -250,7 +254,7 @@ class TestLease:
             source.effective()
 
     async def test_a_change_is_read_at_once_and_written_a_full_lease_later(
-        self, world: World
+        self, world: MemoryWorld
     ) -> None:
         old, new = CHANGES[:2]
         await self.want(world, old)
@@ -268,7 +272,7 @@ class TestLease:
         assert source.effective() == Effective(new, (new, old))
 
     async def test_the_old_configuration_is_read_until_no_old_row_can_come(
-        self, world: World
+        self, world: MemoryWorld
     ) -> None:
         """The last old writer stops within a lease, its slice ends within a window, its row
         arrives within the grace period."""
@@ -288,7 +292,7 @@ class TestLease:
         assert source.effective() == Effective(new, (new,))
 
     async def test_a_process_that_starts_later_acts_at_once_on_what_others_recorded(
-        self, world: World
+        self, world: MemoryWorld
     ) -> None:
         old, new = CHANGES[:2]
         await self.want(world, old)
@@ -303,7 +307,7 @@ class TestLease:
         assert second.effective() == Effective(new, (new, old))
 
     async def test_a_process_that_starts_before_the_lease_is_over_writes_the_old_one(
-        self, world: World
+        self, world: MemoryWorld
     ) -> None:
         old, new = CHANGES[:2]
         await self.want(world, old)
@@ -314,7 +318,9 @@ class TestLease:
 
         assert source.effective() == Effective(old, (new, old))
 
-    async def test_a_change_of_a_change_skips_what_was_never_written(self, world: World) -> None:
+    async def test_a_change_of_a_change_skips_what_was_never_written(
+        self, world: MemoryWorld
+    ) -> None:
         await self.want(world, CHANGES[0])
         source = self.source(world)
         await source.refresh()
@@ -330,7 +336,7 @@ class TestLease:
         )
 
     async def test_changes_faster_than_the_lease_do_not_keep_older_ones_from_use(
-        self, world: World
+        self, world: MemoryWorld
     ) -> None:
         await self.want(world, CHANGES[0])
         source = self.source(world)
@@ -344,7 +350,7 @@ class TestLease:
         assert source.effective().writing == CHANGES[3]
 
     async def test_a_history_that_was_replaced_under_a_running_process_is_not_followed(
-        self, world: World
+        self, world: MemoryWorld
     ) -> None:
         await self.want(world, CHANGES[0])
         source = self.source(world)
@@ -358,7 +364,7 @@ class TestLease:
         assert source.effective().writing == CHANGES[0]
 
     async def test_it_is_kept_fresh_in_the_background_until_it_is_closed(
-        self, world: World
+        self, world: MemoryWorld
     ) -> None:
         await self.want(world, CHANGES[0])
         async with self.source(world) as source:
@@ -371,13 +377,13 @@ class TestLease:
             source.effective()
 
     async def test_a_view_that_comes_back_within_the_lease_was_never_missed(
-        self, world: World
+        self, world: MemoryWorld
     ) -> None:
         await self.want(world, CHANGES[0])
-        gate = Gate()
+        gate = FaultInjector()
         history = MemoryHistory(world.history.records, gate)
         async with LeasedConfiguration(
-            history, world.clock, SeededChance(0), lease=LEASE, grace=GRACE
+            history, world.clock, SeededRandomness(0), lease=LEASE, grace=GRACE
         ) as source:
             gate.plan = away("view")
             await world.clock.advance(LEASE)
@@ -390,13 +396,13 @@ class TestLease:
 
             assert source.effective().writing == CHANGES[0]
 
-    async def test_a_view_that_comes_back_is_read_soon_after(self, world: World) -> None:
+    async def test_a_view_that_comes_back_is_read_soon_after(self, world: MemoryWorld) -> None:
         """And not often while it is away."""
         await self.want(world, CHANGES[0])
-        gate = Gate()
+        gate = FaultInjector()
         history = MemoryHistory(world.history.records, gate)
         async with LeasedConfiguration(
-            history, world.clock, SeededChance(0), lease=LEASE, grace=GRACE
+            history, world.clock, SeededRandomness(0), lease=LEASE, grace=GRACE
         ) as source:
             gate.plan = away("view")
             read = len(gate.steps)
@@ -407,12 +413,12 @@ class TestLease:
 
             assert source.effective().writing == CHANGES[0]
 
-    async def test_it_is_read_at_least_every_third_of_the_lease(self, world: World) -> None:
+    async def test_it_is_read_at_least_every_third_of_the_lease(self, world: MemoryWorld) -> None:
         await self.want(world, CHANGES[0])
-        gate = Gate()
+        gate = FaultInjector()
         history = MemoryHistory(world.history.records, gate)
         async with LeasedConfiguration(
-            history, world.clock, SeededChance(0), lease=LEASE, grace=GRACE
+            history, world.clock, SeededRandomness(0), lease=LEASE, grace=GRACE
         ):
             for _ in range(10):
                 read = len(gate.steps)

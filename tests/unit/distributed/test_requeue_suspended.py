@@ -1,5 +1,5 @@
 """A requeue that is suspended between two of its steps, past the grace period, while others close,
-drain and pass the slice of the new turn: the letter is neither lost nor queued twice."""
+drain and pass the slice of the new entry: the letter is neither lost nor queued twice."""
 
 from __future__ import annotations
 
@@ -15,29 +15,29 @@ from postroad.adapters.memory.fault_injection import Fault, Step
 from postroad.domain.selection import Selector
 from postroad.errors import ClockSkew
 from postroad.ports.mail_queue import Item
-from support.in_memory_cluster import WINDOW, Post, Process
+from support.in_memory_cluster import WINDOW, InMemoryCluster, Process
 
 ALL = Selector.all()
 MINUTE = timedelta(minutes=1)
 STEPS = 20
 
 
-async def with_a_letter() -> tuple[Post, Process, Process]:
-    post = Post()
-    victim, other = await post.start(), await post.start()
-    await post.enqueue(other, "mail")
-    consumer, item = await post.take(other)
+async def with_a_letter() -> tuple[InMemoryCluster, Process, Process]:
+    cluster = InMemoryCluster()
+    victim, other = await cluster.start(), await cluster.start()
+    await cluster.enqueue(other, "mail")
+    consumer, item = await cluster.take(other)
     await item.reject("no")
     await consumer.close()
-    return post, victim, other
+    return cluster, victim, other
 
 
-async def maintained(post: Post, other: Process, duration: timedelta) -> None:
+async def maintained(cluster: InMemoryCluster, other: Process, duration: timedelta) -> None:
     """Let time pass, with a worker that maintains and delivers."""
     for _ in range(duration // (WINDOW + 3 * MINUTE) or 1):
-        await post.pass_time(min(duration, WINDOW + 3 * MINUTE))
+        await cluster.pass_time(min(duration, WINDOW + 3 * MINUTE))
         await other.queue.maintain()
-        await post.deliver(other, MINUTE)
+        await cluster.deliver(other, MINUTE)
 
 
 @pytest.mark.parametrize("is_paused", [False, True], ids=["suspended", "paused"])
@@ -54,16 +54,16 @@ async def test_requeue_that_stands_still_before_any_step_loses_and_repeats_nothi
 
 async def stands_still(number: int, duration: timedelta, *, is_paused: bool) -> bool:
     """Stop a requeue before one of its steps for a time; return whether it has this step."""
-    post, victim, other = await with_a_letter()
-    await victim.queue._engine.bearings.refresh()
+    cluster, victim, other = await with_a_letter()
+    await victim.queue._engine.limits_cache.refresh()
     number += len(victim.gate.steps)
 
     async def stand_still(step: Step) -> None:
         if step.number == number:
-            start = post.clock.elapsed()
-            await maintained(post, other, duration)
+            start = cluster.clock.elapsed()
+            await maintained(cluster, other, duration)
             if is_paused:
-                victim.clock.pause(post.clock.elapsed() - start)
+                victim.clock.pause(cluster.clock.elapsed() - start)
 
     victim.gate.before = stand_still
     with suppress(ClockSkew):
@@ -71,19 +71,19 @@ async def stands_still(number: int, duration: timedelta, *, is_paused: bool) -> 
     reached = len(victim.gate.steps) > number
 
     victim.gate.before = None
-    await recovered(post)
-    if post.tables.letters:
+    await recovered(cluster)
+    if cluster.tables.letters:
         assert await other.queue.requeue(ALL) == 1
-        await recovered(post)
-    assert post.copies("mail") == 1, victim.gate.steps[number:][:1]
-    post.check_nothing_is_left()
-    await post.close()
+        await recovered(cluster)
+    assert cluster.copies("mail") == 1, victim.gate.steps[number:][:1]
+    cluster.check_nothing_is_left()
+    await cluster.close()
     return reached
 
 
 @pytest.mark.parametrize("is_paused", [False, True], ids=["suspended", "paused"])
 @pytest.mark.parametrize("is_delivered", [False, True], ids=["waits", "delivered"])
-async def test_requeue_that_stands_still_while_another_is_made_makes_no_second_turn(
+async def test_requeue_that_stands_still_while_another_is_made_makes_no_second_entry(
     is_delivered: bool, is_paused: bool
 ) -> None:
     """Its claim lapsed, and the letter that it read is gone."""
@@ -95,19 +95,19 @@ async def test_requeue_that_stands_still_while_another_is_made_makes_no_second_t
 
 async def another_is_made(number: int, *, is_delivered: bool, is_paused: bool) -> bool:
     """Requeue the letter before a step of another requeue; return whether that has this step."""
-    post, victim, other = await with_a_letter()
-    await victim.queue._engine.bearings.refresh()
+    cluster, victim, other = await with_a_letter()
+    await victim.queue._engine.limits_cache.refresh()
     number += len(victim.gate.steps)
 
     async def stand_still(step: Step) -> None:
         if step.number == number:
-            start = post.clock.elapsed()
-            await post.pass_time(3 * MINUTE)
+            start = cluster.clock.elapsed()
+            await cluster.pass_time(3 * MINUTE)
             await other.queue.requeue(ALL)
             if is_delivered:
-                await post.deliver(other, MINUTE)
+                await cluster.deliver(other, MINUTE)
             if is_paused:
-                victim.clock.pause(post.clock.elapsed() - start)
+                victim.clock.pause(cluster.clock.elapsed() - start)
 
     victim.gate.before = stand_still
     with suppress(ClockSkew):
@@ -115,33 +115,33 @@ async def another_is_made(number: int, *, is_delivered: bool, is_paused: bool) -
     reached = len(victim.gate.steps) > number
 
     victim.gate.before = None
-    await recovered(post)
-    assert post.copies("mail") == 1, victim.gate.steps[number:][:1]
-    post.check_nothing_is_left()
-    await post.close()
+    await recovered(cluster)
+    assert cluster.copies("mail") == 1, victim.gate.steps[number:][:1]
+    cluster.check_nothing_is_left()
+    await cluster.close()
     return reached
 
 
-async def recovered(post: Post) -> None:
+async def recovered(cluster: InMemoryCluster) -> None:
     """Let everything that waits for its time have it."""
     for _ in range(3):
-        await post.pass_time(10 * MINUTE)
-        await post.recover()
+        await cluster.pass_time(10 * MINUTE)
+        await cluster.recover()
 
 
 async def test_row_that_comes_after_its_turn_was_given_up_is_not_published() -> None:
-    """Somebody else has requeued the letter meanwhile; the slice of the first turn is still open to
-    consumers."""
-    post, victim, other = await with_a_letter()
-    consumer = Consumer(post, other.queue)
+    """Somebody else has requeued the letter meanwhile; the slice of the first entry is still open
+    to consumers."""
+    cluster, victim, other = await with_a_letter()
+    consumer = Consumer(cluster, other.queue)
 
     async def suspend(step: Step) -> None:
         if step.operation == "insert":
-            await post.pass_time(3 * MINUTE)
+            await cluster.pass_time(3 * MINUTE)
             assert await other.queue.requeue(ALL) == 1
         if not await consumer.nothing():
             item = await consumer.next()
-            post.transmit(item)
+            cluster.transmit(item)
             await item.done()
 
     victim.gate.before = suspend
@@ -149,22 +149,22 @@ async def test_row_that_comes_after_its_turn_was_given_up_is_not_published() -> 
 
     victim.gate.before = None
     await consumer.close()
-    await recovered(post)
-    assert post.copies("mail") == 1
-    post.check_nothing_is_left()
+    await recovered(cluster)
+    assert cluster.copies("mail") == 1
+    cluster.check_nothing_is_left()
 
 
 @pytest.mark.parametrize("before", ["rebury", "publish"])
-async def test_letter_whose_turn_was_given_up_by_a_process_that_died_stays(before: str) -> None:
-    """The other requeue goes on behind it, and publishes the turn that was withdrawn."""
-    post, victim, _ = await with_a_letter()
-    dying = await post.start()
+async def test_letter_whose_entry_was_given_up_by_a_process_that_died_stays(before: str) -> None:
+    """The other requeue goes on behind it, and publishes the entry that was withdrawn."""
+    cluster, victim, _ = await with_a_letter()
+    dying = await cluster.start()
     met = [0]
 
     async def suspend(step: Step) -> None:
         met[0] += step.operation == before
         if step.operation == before and met[0] == (2 if before == "rebury" else 1):
-            await post.pass_time(3 * MINUTE)
+            await cluster.pass_time(3 * MINUTE)
             dying.fail(lambda each: Fault.STOP_BEFORE if each.operation == "rebury" else None)
             await asyncio.wait([asyncio.ensure_future(dying.queue.requeue(ALL))])
             dying.gate.stop()
@@ -173,20 +173,20 @@ async def test_letter_whose_turn_was_given_up_by_a_process_that_died_stays(befor
     await victim.queue.requeue(ALL)
 
     victim.gate.before = None
-    await recovered(post)
-    assert post.copies("mail") == 1
-    post.check_nothing_is_left()
+    await recovered(cluster)
+    assert cluster.copies("mail") == 1
+    cluster.check_nothing_is_left()
 
 
 async def test_requeue_that_died_after_a_suspension_is_done_again() -> None:
     """Its row came late, into a slice that browse start had passed; nobody withdrew it."""
-    post, victim, other = await with_a_letter()
+    cluster, victim, other = await with_a_letter()
 
     async def suspend(step: Step) -> None:
         if step.operation == "insert":
             for _ in range(3):
-                await post.pass_time(WINDOW + MINUTE)
-                await other.queue._upkeep._advancing.run()
+                await cluster.pass_time(WINDOW + MINUTE)
+                await other.queue._maintenance._advancing.run()
 
     victim.gate.before = suspend
     victim.fail(lambda step: Fault.STOP_AFTER if step.operation == "insert" else None)
@@ -194,31 +194,31 @@ async def test_requeue_that_died_after_a_suspension_is_done_again() -> None:
     await asyncio.wait([work])
 
     assert victim.gate.stopped
-    assert await post.recover() == ["mail"]
-    assert post.copies("mail") == 1
-    post.check_nothing_is_left()
+    assert await cluster.recover() == ["mail"]
+    assert cluster.copies("mail") == 1
+    cluster.check_nothing_is_left()
 
 
-async def test_requeued_mail_in_a_workers_hands_is_not_given_a_turn_again() -> None:
+async def test_requeued_mail_in_a_workers_hands_is_not_given_an_entry_again() -> None:
     """The requeue died after its message went out, so the letter is still there."""
-    post, victim, other = await with_a_letter()
+    cluster, victim, other = await with_a_letter()
     victim.fail(lambda step: Fault.STOP_AFTER if step.operation == "publish" else None)
     await asyncio.wait([asyncio.ensure_future(victim.queue.requeue(ALL))])
-    consumer = Consumer(post, other.queue)
+    consumer = Consumer(cluster, other.queue)
     item = await consumer.next()
 
     for _ in range(4):
-        await post.pass_time(11 * MINUTE)
+        await cluster.pass_time(11 * MINUTE)
         await other.queue.maintain()
         assert await consumer.nothing(MINUTE)
-    post.transmit(item)
+    cluster.transmit(item)
     await item.done()
     await consumer.close()
-    await post.pass_time(11 * MINUTE)
+    await cluster.pass_time(11 * MINUTE)
 
-    assert await post.recover() == []
-    assert post.copies("mail") == 1
-    post.check_nothing_is_left()
+    assert await cluster.recover() == []
+    assert cluster.copies("mail") == 1
+    cluster.check_nothing_is_left()
 
 
 ENDED: dict[str, Callable[[Item, Process], Awaitable[object]]] = {
@@ -229,33 +229,33 @@ ENDED: dict[str, Callable[[Item, Process], Awaitable[object]]] = {
 
 @pytest.mark.parametrize("ended", ENDED)
 @pytest.mark.parametrize("fault", [Fault.STOP_BEFORE, Fault.AWAY], ids=["killed", "no answer"])
-async def test_requeue_whose_turn_is_over_and_cleaned_makes_no_second_one(
+async def test_requeue_whose_entry_is_over_and_cleaned_makes_no_second_one(
     ended: str, fault: Fault
 ) -> None:
-    """The letter was not deleted behind the publish; the slice of the new turn is passed and
-    cleaned before upkeep comes to the letter."""
-    post, victim, other = await with_a_letter()
+    """The letter was not deleted behind the publish; the slice of the new entry is passed and
+    cleaned before maintenance comes to the letter."""
+    cluster, victim, other = await with_a_letter()
     victim.fail(lambda step: fault if step.operation == "unbury" else None)
     await asyncio.wait([asyncio.ensure_future(victim.queue.requeue(ALL))])
     victim.gate.stop()
-    consumer = Consumer(post, other.queue)
+    consumer = Consumer(cluster, other.queue)
     item = await consumer.next()
-    await post.pass_time(WINDOW)
+    await cluster.pass_time(WINDOW)
     await ENDED[ended](item, other)
     await consumer.close()
     for _ in range(4):
-        await post.pass_time(WINDOW + MINUTE)
-        await other.queue._upkeep._advancing.run()
-        await other.queue._upkeep._cleaning.run()
-    assert item.enqueue_id not in {key.enqueue_id for key in post.tables.rows}
+        await cluster.pass_time(WINDOW + MINUTE)
+        await other.queue._maintenance._advancing.run()
+        await other.queue._maintenance._cleaning.run()
+    assert item.enqueue_id not in {key.enqueue_id for key in cluster.tables.rows}
 
     await other.queue.maintain()
 
-    assert post.tables.letters == {}
-    assert len(post.tables.live()) == (ended == "deferred")
-    await post.pass_time(timedelta(hours=2))
-    assert await post.recover() == ["mail"] * (ended == "deferred")
-    post.check_nothing_is_left()
+    assert cluster.tables.letters == {}
+    assert len(cluster.tables.live()) == (ended == "deferred")
+    await cluster.pass_time(timedelta(hours=2))
+    assert await cluster.recover() == ["mail"] * (ended == "deferred")
+    cluster.check_nothing_is_left()
 
 
 @pytest.mark.parametrize("operation", ["rebury", "insert", "publish"])
@@ -263,20 +263,20 @@ async def test_requeue_whose_turn_is_over_and_cleaned_makes_no_second_one(
 async def test_requeue_that_died_before_its_turn_was_seen_is_done_again(
     operation: str, fault: Fault
 ) -> None:
-    """Nothing is in the slice of the new turn, or nothing but its row."""
-    post, victim, other = await with_a_letter()
+    """Nothing is in the slice of the new entry, or nothing but its row."""
+    cluster, victim, other = await with_a_letter()
     victim.fail(lambda step: fault if step.operation == operation else None)
     await asyncio.wait([asyncio.ensure_future(victim.queue.requeue(ALL))])
     assert victim.gate.stopped
     for _ in range(4):
-        await post.pass_time(WINDOW + MINUTE)
-        await other.queue._upkeep._advancing.run()
-        await other.queue._upkeep._cleaning.run()
+        await cluster.pass_time(WINDOW + MINUTE)
+        await other.queue._maintenance._advancing.run()
+        await other.queue._maintenance._cleaning.run()
 
-    await recovered(post)
+    await recovered(cluster)
     if (operation, fault) == ("rebury", Fault.STOP_BEFORE):
-        assert len(post.tables.letters) == 1
+        assert len(cluster.tables.letters) == 1
         assert await other.queue.requeue(ALL) == 1
-        await recovered(post)
-    assert post.copies("mail") == 1
-    post.check_nothing_is_left()
+        await recovered(cluster)
+    assert cluster.copies("mail") == 1
+    cluster.check_nothing_is_left()

@@ -26,7 +26,7 @@ from postroad.domain.mail import Outcome
 from postroad.domain.selection import Selector
 from postroad.errors import PostroadError
 from postroad.ports.mail_queue import Item
-from support.in_memory_cluster import Post, Process
+from support.in_memory_cluster import InMemoryCluster, Process
 
 T = TypeVar("T")
 ALL = Selector.all()
@@ -51,7 +51,7 @@ ACTIONS = st.one_of(
     )
 )
 BOTH = ("b@example.net", "c@example.org")
-Story = list[tuple[str, int, int]]
+Scenario = list[tuple[str, int, int]]
 FAULTS = {"stop": Fault.STOP_AFTER, "lose": Fault.ANSWER_LOST, "away": Fault.AWAY}
 
 
@@ -67,33 +67,33 @@ class Ledger:
     in_flight: Counter[str] = field(default_factory=Counter)
 
 
-class Teller:
+class ScenarioRunner:
     """Tells one story, and asserts that it ends well: whatever was told has to pass `check`."""
 
     def __init__(self) -> None:
-        self.post = Post()
+        self.cluster = InMemoryCluster()
         self.ledger = Ledger()
         self.processes: list[Process] = []
 
-    async def tell(self, story: Story) -> None:
-        self.processes = [await self.post.start(), await self.post.start()]
+    async def tell(self, story: Scenario) -> None:
+        self.processes = [await self.cluster.start(), await self.cluster.start()]
         for action, which, detail in story:
             if action == "wait":
-                await self.post.pass_time(timedelta(seconds=detail))
+                await self.cluster.pass_time(timedelta(seconds=detail))
             elif action in FAULTS:
                 self.processes[which].fail(at(detail, FAULTS[action]))
             else:
                 await self.act(action, which, detail)
         for process in self.processes:
             process.gate.stop()
-        await self.post.recover()
-        person = await self.post.start()
+        await self.cluster.recover()
+        person = await self.cluster.start()
         await person.queue.release(ALL)
         await person.queue.republish(timedelta(seconds=1))
-        await self.post.recover()
-        await self.post.audit()
+        await self.cluster.recover()
+        await self.cluster.audit()
         self.check()
-        await self.post.close()
+        await self.cluster.close()
 
     async def act(self, action: str, which: int, detail: int) -> None:
         process = self.processes[which]
@@ -114,12 +114,12 @@ class Teller:
         else:
             await self.attempt(getattr(process.queue, action)(ALL))
         if process.gate.stopped:
-            self.processes[which] = await self.post.start()
+            self.processes[which] = await self.cluster.start()
 
     async def attempt(self, work: Awaitable[T]) -> T | None:
         """Return what an operation returned, None when it failed or its process stopped."""
         task = asyncio.ensure_future(work)
-        if not await self.post.outcome(task, timedelta(minutes=3)):
+        if not await self.cluster.outcome(task, timedelta(minutes=3)):
             task.cancel()
         try:
             return await task
@@ -163,11 +163,11 @@ class Teller:
         return set(self.dead_names())
 
     def dead_names(self) -> list[str]:
-        dead = [each.turn for each in self.post.tables.letters.values()]
-        return [turn.envelope.name or "" for turn in dead if turn]
+        dead = [each.entry for each in self.cluster.tables.letters.values()]
+        return [entry.envelope.name or "" for entry in dead if entry]
 
     async def consume(self, process: Process, how: str, delay: int) -> None:
-        consumer = Consumer(self.post, process.queue, prefetch=1)
+        consumer = Consumer(self.cluster, process.queue, prefetch=1)
         item = await self.first(consumer, process)
         if item is None:
             return
@@ -176,7 +176,7 @@ class Teller:
         if how in {"done", "record", "reject"}:
             self.ledger.touched.add(name)
         if how == "done":
-            self.post.transmit(item)
+            self.cluster.transmit(item)
             self.ledger.in_flight[name] += 1
             if await self.attempt(ended(item.done())):
                 self.ledger.in_flight[name] -= 1
@@ -192,7 +192,7 @@ class Teller:
     async def record_one(self, item: Item, delay: int) -> None:
         """Transmit to one recipient, and let the others wait."""
         name, recipient = item.mail.name or "", item.mail.recipients[0]
-        self.post.transmitted[name, recipient] += 1
+        self.cluster.transmitted[name, recipient] += 1
         self.ledger.in_flight[name] += 1
         if await self.attempt(ended(item.record((recipient,), Outcome.delivered()))):
             self.ledger.in_flight[name] -= 1
@@ -208,17 +208,17 @@ class Teller:
         return None
 
     def check(self) -> None:
-        post, ledger = self.post, self.ledger
+        cluster, ledger = self.cluster, self.ledger
         excused = self.buried() | ledger.maybe_gone
         for name in ledger.accepted:
-            copies = post.copies(name)
-            everybody = all(post.transmitted[name, each] for each in BOTH)
+            copies = cluster.copies(name)
+            everybody = all(cluster.transmitted[name, each] for each in BOTH)
             assert everybody or name in excused, f"{name} was lost"
             assert copies <= 1 + ledger.in_flight[name], f"{name} came {copies} times"
         for name in ledger.refused:
-            assert post.copies(name) <= 1 + ledger.in_flight[name], f"{name} came too often"
-        post.check_marks_have_rows()
-        post.check_nothing_is_left(self.dead_names())
+            assert cluster.copies(name) <= 1 + ledger.in_flight[name], f"{name} came too often"
+        cluster.check_marks_have_rows()
+        cluster.check_nothing_is_left(self.dead_names())
 
 
 async def ended(ending: Awaitable[None]) -> bool:
@@ -228,32 +228,32 @@ async def ended(ending: Awaitable[None]) -> bool:
 
 @settings(max_examples=60, deadline=None)
 @given(st.lists(ACTIONS, max_size=25))
-def test_no_story_loses_repeats_or_resurrects_mail(story: Story) -> None:
-    asyncio.run(Teller().tell(story))
+def test_no_story_loses_repeats_or_resurrects_mail(story: Scenario) -> None:
+    asyncio.run(ScenarioRunner().tell(story))
 
 
 @pytest.mark.parametrize("seed", range(3))
 def test_no_long_story_loses_repeats_or_resurrects_mail(seed: int) -> None:
     """Longer than hypothesis draws them: the same mails meet one fault after the other."""
-    chance = random.Random(seed)
-    kinds = chance.choices(KINDS, [weight for weight, _, _ in KINDS], k=300)
+    randomness = random.Random(seed)
+    kinds = randomness.choices(KINDS, [weight for weight, _, _ in KINDS], k=300)
     story = [
-        (chance.choice(actions), chance.randrange(2), chance.choice(details))
+        (randomness.choice(actions), randomness.randrange(2), randomness.choice(details))
         for _, actions, details in kinds
     ]
-    teller = Teller()
+    teller = ScenarioRunner()
 
     asyncio.run(teller.tell(story))
 
     assert len(teller.ledger.accepted) > 50
-    assert sum(len(each.gate.steps) for each in teller.post.processes) > 2000
+    assert sum(len(each.gate.steps) for each in teller.cluster.processes) > 2000
 
 
 def test_a_story_of_one_mail_ends_well() -> None:
-    teller = Teller()
+    teller = ScenarioRunner()
 
     asyncio.run(teller.tell([("enqueue", 0, 0), ("retry", 1, 40), ("wait", 0, 60), ("done", 0, 0)]))
 
     assert teller.ledger.accepted == ["mail0"]
-    assert teller.post.copies("mail0") == 1
-    teller.post.check_nothing_is_left()
+    assert teller.cluster.copies("mail0") == 1
+    teller.cluster.check_nothing_is_left()

@@ -11,11 +11,11 @@ from uuid import UUID
 import pytest
 
 from contract.queue_harness import Consumer, letter
-from postroad.domain.entries import Ending, EndingKind, Mark, Turn
+from postroad.domain.entries import Ending, EndingKind, EnqueuedMail, Mark
 from postroad.domain.selection import Selector
-from postroad.domain.slices import TurnKey
+from postroad.domain.slices import EntryKey
 from postroad.telemetry import metrics
-from support.in_memory_cluster import LONG, NAME, WINDOW, Before, Post, Process
+from support.in_memory_cluster import LONG, NAME, WINDOW, Before, InMemoryCluster, Process
 
 ALL = Selector.all()
 MINUTE = timedelta(minutes=1)
@@ -23,33 +23,33 @@ LIFETIME = timedelta(hours=2)
 
 
 @pytest.fixture
-async def post() -> AsyncIterator[Post]:
-    post = Post()
-    post.tables.row_lifetime = LIFETIME
-    yield post
-    await post.close()
+async def cluster() -> AsyncIterator[InMemoryCluster]:
+    cluster = InMemoryCluster()
+    cluster.tables.row_lifetime = LIFETIME
+    yield cluster
+    await cluster.close()
 
 
-def row_of(post: Post, name: str) -> Turn:
-    return next(each for each in post.tables.live() if each.envelope.name == name)
+def row_of(cluster: InMemoryCluster, name: str) -> EnqueuedMail:
+    return next(each for each in cluster.tables.live() if each.envelope.name == name)
 
 
-def spoil(post: Post, name: str) -> TurnKey:
+def spoil(cluster: InMemoryCluster, name: str) -> EntryKey:
     """Let a mail's row be one that this release cannot decode; its message is gone."""
-    key = row_of(post, name).key
-    post.tables.undecodable.add(key)
-    post.broker.ready = type(post.broker.ready)(
-        each for each in post.broker.ready if each.message_id != key.enqueue_id
+    key = row_of(cluster, name).key
+    cluster.tables.undecodable.add(key)
+    cluster.broker.ready = type(cluster.broker.ready)(
+        each for each in cluster.broker.ready if each.message_id != key.enqueue_id
     )
     return key
 
 
-def mark_unknown(post: Post, name: str) -> Turn:
-    """Let a mail's turn have an ending of a newer release."""
-    turn = row_of(post, name)
-    post.tables.marks[turn.key] = Mark(ending=Ending(EndingKind.UNKNOWN, post.clock.now()))
-    post.tables.traits[turn.key] = turn.traits
-    return turn
+def mark_unknown(cluster: InMemoryCluster, name: str) -> EnqueuedMail:
+    """Let a mail's entry have an ending of a newer release."""
+    entry = row_of(cluster, name)
+    cluster.tables.marks[entry.key] = Mark(ending=Ending(EndingKind.UNKNOWN, cluster.clock.now()))
+    cluster.tables.traits[entry.key] = entry.traits
+    return entry
 
 
 async def names(process: Process) -> list[str | None]:
@@ -60,17 +60,17 @@ def found(what: str) -> float:
     return float(metrics.UNDECODABLE.labels(str(NAME), what)._value.get())
 
 
-async def upkeep(post: Post, process: Process, rounds: int) -> None:
+async def maintenance(cluster: InMemoryCluster, process: Process, rounds: int) -> None:
     for _ in range(rounds):
-        await post.pass_time(10 * MINUTE)
+        await cluster.pass_time(10 * MINUTE)
         await process.queue.maintain()
 
 
 async def test_row_that_cannot_be_decoded_stops_no_operation_on_the_others(
-    post: Post, process: Process
+    cluster: InMemoryCluster, process: Process
 ) -> None:
-    await post.enqueue(process, "bad", "held", "removed", "delayed", delay=10**6)
-    spoil(post, "bad")
+    await cluster.enqueue(process, "bad", "held", "removed", "delayed", delay=10**6)
+    spoil(cluster, "bad")
 
     assert await process.queue.hold(Selector(name="held")) == 1
     assert await process.queue.remove(Selector(name="removed")) == 1
@@ -82,59 +82,61 @@ async def test_row_that_cannot_be_decoded_stops_no_operation_on_the_others(
 
 
 async def test_row_that_cannot_be_decoded_lets_no_other_expire_and_does_not_itself(
-    post: Post, process: Process
+    cluster: InMemoryCluster, process: Process
 ) -> None:
-    await post.enqueue(process, "bad", "held", delay=10**6)
+    await cluster.enqueue(process, "bad", "held", delay=10**6)
     await process.queue.hold(Selector(name="held"))
-    key = spoil(post, "bad")
+    key = spoil(cluster, "bad")
 
-    await upkeep(post, process, rounds=40)
+    await maintenance(cluster, process, rounds=40)
 
-    assert sorted(each.envelope.name or "" for each in post.tables.live()) == ["bad", "held"]
-    post.tables.undecodable.remove(key)
+    assert sorted(each.envelope.name or "" for each in cluster.tables.live()) == ["bad", "held"]
+    cluster.tables.undecodable.remove(key)
     assert sorted(str(each) for each in await names(process)) == ["bad", "held"]
 
 
 async def test_slice_of_a_row_that_cannot_be_decoded_is_kept_until_its_mail_has_ended(
-    post: Post, process: Process
+    cluster: InMemoryCluster, process: Process
 ) -> None:
-    await post.enqueue(process, "bad", delay=10**6)
-    key = spoil(post, "bad")
-    await upkeep(post, process, rounds=3)
-    start = post.tables.limits.browse_start
+    await cluster.enqueue(process, "bad", delay=10**6)
+    key = spoil(cluster, "bad")
+    await maintenance(cluster, process, rounds=3)
+    start = cluster.tables.limits.browse_start
     assert start is not None
     assert start <= key.slice_start
-    post.tables.marks[key] = Mark(delivered_at=post.clock.now())
+    cluster.tables.marks[key] = Mark(delivered_at=cluster.clock.now())
 
-    await upkeep(post, process, rounds=4)
+    await maintenance(cluster, process, rounds=4)
 
-    assert key not in post.tables.rows
-    assert key not in post.tables.marks
+    assert key not in cluster.tables.rows
+    assert key not in cluster.tables.marks
 
 
-async def test_purge_ends_a_row_that_cannot_be_decoded(post: Post, process: Process) -> None:
-    await post.enqueue(process, "bad", "good", delay=10**6)
-    spoil(post, "bad")
-    await post.pass_time(WINDOW)
+async def test_purge_ends_a_row_that_cannot_be_decoded(
+    cluster: InMemoryCluster, process: Process
+) -> None:
+    await cluster.enqueue(process, "bad", "good", delay=10**6)
+    spoil(cluster, "bad")
+    await cluster.pass_time(WINDOW)
 
     assert await process.queue.purge() == 2
-    assert post.blobs == {}
+    assert cluster.blobs == {}
 
 
 async def test_what_is_set_aside_is_alarmed_by_place_and_never_by_address(
-    post: Post, process: Process, caplog: pytest.LogCaptureFixture
+    cluster: InMemoryCluster, process: Process, caplog: pytest.LogCaptureFixture
 ) -> None:
-    await post.enqueue(process, "bad", "ended", "good", delay=10**6)
-    key = spoil(post, "bad")
-    mark_unknown(post, "ended")
+    await cluster.enqueue(process, "bad", "ended", "good", delay=10**6)
+    key = spoil(cluster, "bad")
+    mark_unknown(cluster, "ended")
 
     with caplog.at_level(logging.WARNING):
         await process.queue.maintain()
 
-    [line] = [
+    [watermark] = [
         each for each in caplog.records if "row" in each.message and each.levelname == "ERROR"
     ]
-    said = vars(line)
+    said = vars(watermark)
     assert (said["slice"], said["bucket"], said["enqueue_id"]) == (
         key.slice_start.isoformat(),
         key.bucket_id,
@@ -142,123 +144,126 @@ async def test_what_is_set_aside_is_alarmed_by_place_and_never_by_address(
     )
     assert not [each for each in caplog.records if "@" in str(vars(each))]
     assert (found("row"), found("mark"), found("letter")) == (1, 1, 0)
-    del post.tables.marks[next(iter(post.tables.marks))]
-    post.tables.undecodable.clear()
-    await upkeep(post, process, rounds=1)
+    del cluster.tables.marks[next(iter(cluster.tables.marks))]
+    cluster.tables.undecodable.clear()
+    await maintenance(cluster, process, rounds=1)
     assert (found("row"), found("mark")) == (0, 0)
 
 
 async def test_mail_whose_ending_is_unknown_is_never_delivered_and_keeps_its_bytes(
-    post: Post, process: Process
+    cluster: InMemoryCluster, process: Process
 ) -> None:
-    await post.enqueue(process, "ended", "good")
-    turn = mark_unknown(post, "ended")
-    delivered = replace(post.tables.marks[turn.key], delivered_at=post.clock.now())
+    await cluster.enqueue(process, "ended", "good")
+    entry = mark_unknown(cluster, "ended")
+    delivered = replace(cluster.tables.marks[entry.key], delivered_at=cluster.clock.now())
 
-    assert await post.deliver(process) == ["good"]
+    assert await cluster.deliver(process) == ["good"]
     assert await names(process) == []
     assert (await process.queue.size()).size == 0
     assert await process.queue.remove(ALL) == 0
-    for mark in (post.tables.marks[turn.key], delivered):
-        post.tables.marks[turn.key] = mark
-        await upkeep(post, process, rounds=5)
-        assert turn.key in post.tables.rows
-        assert turn.key in post.tables.marks
-        assert set(post.blobs) == {turn.blob_key}
+    for mark in (cluster.tables.marks[entry.key], delivered):
+        cluster.tables.marks[entry.key] = mark
+        await maintenance(cluster, process, rounds=5)
+        assert entry.key in cluster.tables.rows
+        assert entry.key in cluster.tables.marks
+        assert set(cluster.blobs) == {entry.blob_key}
 
 
 async def test_consumer_whose_mail_gets_an_unknown_ending_stops(
-    post: Post, process: Process
+    cluster: InMemoryCluster, process: Process
 ) -> None:
-    await post.enqueue(process, "ended")
-    consumer, item = await post.take(process)
-    turn = mark_unknown(post, "ended")
+    await cluster.enqueue(process, "ended")
+    consumer, item = await cluster.take(process)
+    entry = mark_unknown(cluster, "ended")
 
     await item.retry(MINUTE)
 
-    assert post.tables.marks[turn.key].is_unknown
+    assert cluster.tables.marks[entry.key].is_unknown
     assert await consumer.nothing(LONG)
-    assert set(post.blobs) == {turn.blob_key}
+    assert set(cluster.blobs) == {entry.blob_key}
 
 
 async def test_message_without_envelope_waits_for_a_release_that_decodes_its_row(
-    post: Post, process: Process
+    cluster: InMemoryCluster, process: Process
 ) -> None:
     """A large envelope is not in the message. Meanwhile others are delivered."""
     recipients = tuple(f"user{number}@{'x' * 50}.example" for number in range(500))
     await process.queue.enqueue(letter("bad", recipients=recipients))
-    await post.enqueue(process, "good")
-    key = row_of(post, "bad").key
-    post.tables.undecodable.add(key)
+    await cluster.enqueue(process, "good")
+    key = row_of(cluster, "bad").key
+    cluster.tables.undecodable.add(key)
 
-    assert await post.deliver(process) == ["good"]
-    assert post.tables.letters == {}
-    post.tables.undecodable.clear()
-    assert await post.deliver(process) == ["bad"]
+    assert await cluster.deliver(process) == ["good"]
+    assert cluster.tables.letters == {}
+    cluster.tables.undecodable.clear()
+    assert await cluster.deliver(process) == ["bad"]
 
 
 async def test_letter_that_cannot_be_decoded_is_listed_and_stays(
-    post: Post, process: Process
+    cluster: InMemoryCluster, process: Process
 ) -> None:
-    await post.enqueue(process, "bad", "good")
+    await cluster.enqueue(process, "bad", "good")
     ids: dict[str, UUID] = {}
-    consumer = Consumer(post, process.queue)
+    consumer = Consumer(cluster, process.queue)
     for item in [await consumer.next(), await consumer.next()]:
         ids[item.mail.name or ""] = item.enqueue_id
         await item.reject("no")
     await consumer.close()
-    spoilt = post.tables.letters[ids["bad"]]
-    post.tables.letters[ids["bad"]] = replace(spoilt, turn=None, is_decoded=False)
+    spoilt = cluster.tables.letters[ids["bad"]]
+    cluster.tables.letters[ids["bad"]] = replace(spoilt, entry=None, is_decoded=False)
 
     listed = [each.enqueue_id async for each in process.queue.dead_letters()]
 
     assert sorted(listed) == sorted(ids.values())
     assert await process.queue.requeue(ALL) == 1
-    await upkeep(post, process, rounds=1)
-    assert list(post.tables.letters) == [ids["bad"]]
+    await maintenance(cluster, process, rounds=1)
+    assert list(cluster.tables.letters) == [ids["bad"]]
     assert found("letter") == 1
 
 
-async def test_letter_of_a_turn_whose_ending_is_unknown_stays(post: Post, process: Process) -> None:
-    await post.enqueue(process, "ended")
-    _, item = await post.take(process)
+async def test_letter_of_an_entry_whose_ending_is_unknown_stays(
+    cluster: InMemoryCluster, process: Process
+) -> None:
+    await cluster.enqueue(process, "ended")
+    _, item = await cluster.take(process)
     await item.reject("no")
-    [key] = post.tables.marks
-    post.tables.marks[key] = Mark(ending=Ending(EndingKind.UNKNOWN, post.clock.now()))
+    [key] = cluster.tables.marks
+    cluster.tables.marks[key] = Mark(ending=Ending(EndingKind.UNKNOWN, cluster.clock.now()))
 
-    await upkeep(post, process, rounds=2)
+    await maintenance(cluster, process, rounds=2)
 
     assert await process.queue.requeue(ALL) == 0
-    assert list(post.tables.letters) == [key.enqueue_id]
+    assert list(cluster.tables.letters) == [key.enqueue_id]
 
 
 @pytest.mark.parametrize("is_paused", [False, True], ids=["suspended", "paused"])
 async def test_row_renewed_after_its_slice_was_cleaned_is_no_late_mail(
-    post: Post, process: Process, is_paused: bool
+    cluster: InMemoryCluster, process: Process, is_paused: bool
 ) -> None:
-    """Another release decoded and flushed it meanwhile; the message of its old turn comes later."""
-    victim = await post.start()
-    await post.enqueue(process, "bad", delay=2.5 * 3600)
-    key = row_of(post, "bad").key
-    post.tables.undecodable.add(key)
-    await post.pass_time(65 * MINUTE)
+    """Another release decoded and flushed it meanwhile; the message of its old entry comes
+    later."""
+    victim = await cluster.start()
+    await cluster.enqueue(process, "bad", delay=2.5 * 3600)
+    key = row_of(cluster, "bad").key
+    cluster.tables.undecodable.add(key)
+    await cluster.pass_time(65 * MINUTE)
 
     async def stand_still() -> None:
-        start = post.clock.elapsed()
-        post.tables.undecodable.clear()
+        start = cluster.clock.elapsed()
+        cluster.tables.undecodable.clear()
         assert await process.queue.flush(ALL) == 1
-        assert await post.deliver(process) == ["bad"]
-        while key in post.tables.rows or key in post.tables.marks:
-            await upkeep(post, process, rounds=1)
+        assert await cluster.deliver(process) == ["bad"]
+        while key in cluster.tables.rows or key in cluster.tables.marks:
+            await maintenance(cluster, process, rounds=1)
         if is_paused:
-            victim.clock.pause(post.clock.elapsed() - start)
+            victim.clock.pause(cluster.clock.elapsed() - start)
 
     before = Before("renew_row", stand_still)
     victim.gate.before = before
-    await victim.queue._upkeep._tending.run()
+    await victim.queue._maintenance._rows.run()
 
     assert before.happened
-    assert key in post.tables.rows
-    await post.pass_time(60 * MINUTE)
-    assert await post.recover() == []
-    assert post.copies("bad") == 1
+    assert key in cluster.tables.rows
+    await cluster.pass_time(60 * MINUTE)
+    assert await cluster.recover() == []
+    assert cluster.copies("bad") == 1

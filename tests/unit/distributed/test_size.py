@@ -11,62 +11,62 @@ import pytest
 from contract.queue_harness import letter
 from postroad.adapters.memory.fault_injection import Fault, Plan, Stopped
 from postroad.distributed import replacement
-from postroad.domain.entries import Turn
+from postroad.domain.entries import EnqueuedMail
 from postroad.domain.selection import Selector
-from support.in_memory_cluster import WINDOW, Post, Process
+from support.in_memory_cluster import WINDOW, InMemoryCluster, Process
 
 ALL = Selector.all()
 MINUTE = timedelta(minutes=1)
 
 
 @pytest.fixture
-async def post() -> AsyncIterator[Post]:
+async def cluster() -> AsyncIterator[InMemoryCluster]:
     """All mails of a slice are in one bucket, where a count too few is not hidden by no rows."""
-    post = Post(buckets=1)
-    yield post
-    await post.close()
+    cluster = InMemoryCluster(buckets=1)
+    yield cluster
+    await cluster.close()
 
 
 def stopping(operation: str, fault: Fault = Fault.STOP_AFTER) -> Plan:
     return lambda step: fault if step.operation == operation else None
 
 
-async def check_sizes(post: Post, names: list[str]) -> None:
+async def check_sizes(cluster: InMemoryCluster, names: list[str]) -> None:
     """What a fresh process counts, and counts again, is what it finds."""
-    process = await post.start()
+    process = await cluster.start()
     for _ in range(2):
         assert sorted([each.mail.name or "" async for each in process.queue.browse()]) == names
         assert (await process.queue.size()).size == len(names)
 
 
 async def test_withdrawal_that_ends_between_mark_and_row_is_not_subtracted(
-    post: Post, process: Process
+    cluster: InMemoryCluster, process: Process
 ) -> None:
-    victim = await post.start()
-    await post.enqueue(process, "waits", delay=10**6)
+    victim = await cluster.start()
+    await cluster.enqueue(process, "waits", delay=10**6)
     faults = {"insert": Fault.AWAY, "end": Fault.STOP_AFTER}
     victim.fail(lambda step: faults.get(step.operation))
     with pytest.raises(Stopped):
         await victim.queue.enqueue(letter("failed"))
 
-    assert len(post.tables.marks.keys() - post.tables.rows.keys()) == 1
-    await check_sizes(post, ["waits"])
+    assert len(cluster.tables.marks.keys() - cluster.tables.rows.keys()) == 1
+    await check_sizes(cluster, ["waits"])
     await process.queue.hold(ALL)
     sizes = await process.queue.size()
     assert (sizes.size, sizes.delayed, sizes.held) == (1, 0, 1)
 
 
 async def test_withdrawal_whose_row_comes_after_its_slice_was_counted_leaves_size_as_it_is(
-    post: Post, process: Process
+    cluster: InMemoryCluster, process: Process
 ) -> None:
-    victim = await post.start()
-    await post.enqueue(process, "waits", delay=10**6)
-    turns: list[Turn] = []
+    victim = await cluster.start()
+    await cluster.enqueue(process, "waits", delay=10**6)
+    entries: list[EnqueuedMail] = []
     insert = victim.queue._engine.view.insert
 
-    async def inserted(turn: Turn) -> None:
-        turns.append(turn)
-        await insert(turn)
+    async def inserted(entry: EnqueuedMail) -> None:
+        entries.append(entry)
+        await insert(entry)
 
     victim.queue._engine.view.insert = inserted  # type: ignore[method-assign]
     faults = {"insert": Fault.AWAY, "end": Fault.STOP_AFTER}
@@ -74,70 +74,70 @@ async def test_withdrawal_whose_row_comes_after_its_slice_was_counted_leaves_siz
     with pytest.raises(Stopped):
         await victim.queue.enqueue(letter("failed"))
     for _ in range(3):
-        await post.pass_time(WINDOW)
+        await cluster.pass_time(WINDOW)
         await process.queue.maintain()
     assert (await process.queue.size()).size == 1
 
-    post.tables.insert(turns[0])
+    cluster.tables.insert(entries[0])
 
     assert (await process.queue.size()).size == 1
-    await check_sizes(post, ["waits"])
+    await check_sizes(cluster, ["waits"])
 
 
 @pytest.mark.parametrize("is_delayed", [False, True])
 async def test_replacement_that_ends_before_its_successors_row_is_counted(
-    post: Post, process: Process, is_delayed: bool
+    cluster: InMemoryCluster, process: Process, is_delayed: bool
 ) -> None:
-    victim = await post.start()
-    await post.enqueue(process, "changed", "waits", delay=10**6)
+    victim = await cluster.start()
+    await cluster.enqueue(process, "changed", "waits", delay=10**6)
     victim.fail(stopping("end"))
     with pytest.raises(Stopped):
         await (victim.queue.hold if is_delayed else victim.queue.flush)(Selector(name="changed"))
 
-    await check_sizes(post, ["changed", "waits"])
+    await check_sizes(cluster, ["changed", "waits"])
     sizes = await process.queue.size()
     assert (sizes.delayed, sizes.held) == (1, int(is_delayed))
-    await post.pass_time(15 * MINUTE)
+    await cluster.pass_time(15 * MINUTE)
     await process.queue.maintain()
-    await check_sizes(post, ["changed", "waits"])
+    await check_sizes(cluster, ["changed", "waits"])
 
 
 async def test_mail_whose_successor_was_delivered_is_not_listed(
-    post: Post, process: Process
+    cluster: InMemoryCluster, process: Process
 ) -> None:
     """The process that replaced it ended before it said that the successor is published."""
-    victim = await post.start()
-    await post.enqueue(process, "changed", "waits", delay=10**6)
+    victim = await cluster.start()
+    await cluster.enqueue(process, "changed", "waits", delay=10**6)
     victim.fail(stopping("mark_published", Fault.STOP_BEFORE))
     with pytest.raises(Stopped):
         await victim.queue.flush(Selector(name="changed"))
-    assert await post.deliver(process) == ["changed"]
+    assert await cluster.deliver(process) == ["changed"]
 
-    await check_sizes(post, ["waits"])
-    await post.pass_time(15 * MINUTE)
+    await check_sizes(cluster, ["waits"])
+    await cluster.pass_time(15 * MINUTE)
     await process.queue.maintain()
-    await check_sizes(post, ["waits"])
+    await check_sizes(cluster, ["waits"])
 
 
 async def test_delivery_handed_down_by_a_process_that_ended_before_the_row_is_not_subtracted(
-    post: Post, process: Process
+    cluster: InMemoryCluster, process: Process
 ) -> None:
-    victim = await post.start()
-    await post.enqueue(process, "changed")
-    await post.enqueue(process, "waits", delay=10**6)
-    consumer, item = await post.take(process)
-    other = await post.start()
+    victim = await cluster.start()
+    await cluster.enqueue(process, "changed")
+    await cluster.enqueue(process, "waits", delay=10**6)
+    consumer, item = await cluster.take(process)
+    other = await cluster.start()
     other.fail(stopping("end"))
     with pytest.raises(Stopped):
         await other.queue.hold(Selector(name="changed"))
     await item.done()
     await consumer.close()
-    [(key, mark)] = post.tables.marks.items()
-    row = post.tables.rows[key]
+    [(key, mark)] = cluster.tables.marks.items()
+    row = cluster.tables.rows[key]
     assert mark.is_unfinished_replacement
     assert mark.delivered_at is not None
     victim.fail(stopping("mark_delivered"))
     with pytest.raises(Stopped):
         await replacement.finish(victim.queue._engine, row, mark)
 
-    await check_sizes(post, ["waits"])
+    await check_sizes(cluster, ["waits"])

@@ -11,9 +11,9 @@ import pytest
 
 from contract.queue_harness import Consumer
 from postroad.adapters.memory.fault_injection import Fault, Stopped
-from postroad.domain.entries import Turn
+from postroad.domain.entries import EnqueuedMail
 from postroad.domain.selection import Selector
-from support.in_memory_cluster import Post, Process
+from support.in_memory_cluster import InMemoryCluster, Process
 from unit.distributed.test_suspended import Suspension
 
 ALL = Selector.all()
@@ -21,119 +21,121 @@ SECOND = timedelta(seconds=1)
 MINUTE = timedelta(minutes=1)
 
 
-async def with_a_slow_successor(post: Post, slow: Process) -> tuple[Suspension, asyncio.Task[None]]:
+async def with_a_slow_successor(
+    cluster: InMemoryCluster, slow: Process
+) -> tuple[Suspension, asyncio.Task[None]]:
     """Let a retry stand still before its successor's row, for longer than the deadline."""
-    await post.enqueue(slow, "mail")
-    consumer, item = await post.take(slow)
+    await cluster.enqueue(slow, "mail")
+    consumer, item = await cluster.take(slow)
     await consumer.close()
     insertion = Suspension(slow, "insert")
     retrying = asyncio.create_task(item.retry(timedelta(0)))
-    await post.pass_time(25 * SECOND)
+    await cluster.pass_time(25 * SECOND)
     assert insertion.began.is_set()
     return insertion, retrying
 
 
-async def attempted(post: Post, consumer: Consumer, within: timedelta) -> None:
+async def attempted(cluster: InMemoryCluster, consumer: Consumer, within: timedelta) -> None:
     while not await consumer.nothing(within):
         item = await consumer.next()
-        post.transmit(item)
+        cluster.transmit(item)
         await item.done()
 
 
-async def check_one_copy(post: Post) -> None:
+async def check_one_copy(cluster: InMemoryCluster) -> None:
     for _ in range(3):
-        await post.pass_time(10 * MINUTE)
-        await post.recover()
-    assert post.copies("mail") == 1
-    post.check_nothing_is_left()
+        await cluster.pass_time(10 * MINUTE)
+        await cluster.recover()
+    assert cluster.copies("mail") == 1
+    cluster.check_nothing_is_left()
 
 
 async def test_successor_whose_row_comes_while_another_is_chosen_is_not_attempted(
-    post: Post,
+    cluster: InMemoryCluster,
 ) -> None:
-    slow, chooser, worker = [await post.start() for _ in range(3)]
-    insertion, retrying = await with_a_slow_successor(post, slow)
+    slow, chooser, worker = [await cluster.start() for _ in range(3)]
+    insertion, retrying = await with_a_slow_successor(cluster, slow)
     choice = Suspension(chooser, "change_successor")
     flushing = asyncio.create_task(chooser.queue.flush(ALL))
-    await post.pass_time(SECOND)
+    await cluster.pass_time(SECOND)
     assert choice.began.is_set()
     publication = Suspension(slow, "mark_published")
     insertion.end()
-    await post.pass_time(SECOND)
+    await cluster.pass_time(SECOND)
     assert publication.began.is_set()
 
-    consumer = Consumer(post, worker.queue)
-    await attempted(post, consumer, 10 * SECOND)
+    consumer = Consumer(cluster, worker.queue)
+    await attempted(cluster, consumer, 10 * SECOND)
     choice.end()
     await flushing
     publication.end()
     await retrying
 
-    await attempted(post, consumer, MINUTE)
+    await attempted(cluster, consumer, MINUTE)
     await consumer.close()
-    await check_one_copy(post)
+    await check_one_copy(cluster)
 
 
 async def test_successor_that_was_given_up_by_a_process_which_died_is_not_published(
-    post: Post,
+    cluster: InMemoryCluster,
 ) -> None:
     """It died before it withdrew the successor: no mark keeps consumers from it."""
-    slow, chooser, worker = [await post.start() for _ in range(3)]
-    insertion, retrying = await with_a_slow_successor(post, slow)
+    slow, chooser, worker = [await cluster.start() for _ in range(3)]
+    insertion, retrying = await with_a_slow_successor(cluster, slow)
     chooser.fail(lambda step: Fault.STOP_AFTER if step.operation == "change_successor" else None)
     with pytest.raises(Stopped):
         await chooser.queue.hold(ALL)
     publication = Suspension(slow, "mark_published")
     insertion.end()
-    await post.pass_time(SECOND)
+    await cluster.pass_time(SECOND)
 
-    consumer = Consumer(post, worker.queue)
-    await attempted(post, consumer, 10 * SECOND)
+    consumer = Consumer(cluster, worker.queue)
+    await attempted(cluster, consumer, 10 * SECOND)
     publication.end()
     await retrying
 
-    await attempted(post, consumer, 3 * MINUTE)
+    await attempted(cluster, consumer, 3 * MINUTE)
     await consumer.close()
-    await check_one_copy(post)
+    await check_one_copy(cluster)
 
 
-@pytest.mark.parametrize("finished", [True, False], ids=["after upkeep", "before upkeep"])
+@pytest.mark.parametrize("finished", [True, False], ids=["after maintenance", "before maintenance"])
 @pytest.mark.parametrize("then", ["delivered", "removed"])
 async def test_row_of_a_successor_comes_after_both_processes_that_knew_of_it_died(
-    post: Post, finished: bool, then: str
+    cluster: InMemoryCluster, finished: bool, then: str
 ) -> None:
     """The insert had no answer, and is carried out by a host that stood still; the process that
     chose another successor ended before it withdrew the first."""
-    slow, chooser, healthy = [await post.start() for _ in range(3)]
-    inserted: list[Turn] = []
+    slow, chooser, healthy = [await cluster.start() for _ in range(3)]
+    inserted: list[EnqueuedMail] = []
     view = slow.queue._engine.view
 
-    async def unanswered(turn: Turn) -> None:
-        inserted.append(turn)
+    async def unanswered(entry: EnqueuedMail) -> None:
+        inserted.append(entry)
         slow.gate.stop()
         raise Stopped
 
-    await post.enqueue(slow, "mail", delay=3600)
+    await cluster.enqueue(slow, "mail", delay=3600)
     with patch.object(view, "insert", unanswered), pytest.raises(Stopped):
         await slow.queue.flush(ALL)
-    await post.pass_time(25 * SECOND)
+    await cluster.pass_time(25 * SECOND)
     chooser.fail(lambda step: Fault.STOP_AFTER if step.operation == "change_successor" else None)
     with pytest.raises(Stopped):
         await chooser.queue.hold(ALL)
 
     if not finished:
-        post.tables.insert(inserted[0])
+        cluster.tables.insert(inserted[0])
     if then == "removed":
         assert await healthy.queue.remove(ALL) == 1
-    await post.pass_time(2 * MINUTE)
+    await cluster.pass_time(2 * MINUTE)
     await healthy.queue.maintain()
     if finished:
-        post.tables.insert(inserted[0])
+        cluster.tables.insert(inserted[0])
 
     assert (await healthy.queue.size()).size == len([each async for each in healthy.queue.browse()])
     for _ in range(5):
         await healthy.queue.republish(timedelta(0))
-        await post.pass_time(10 * MINUTE)
-        await post.recover()
-    assert post.copies("mail") == (then == "delivered")
-    post.check_nothing_is_left()
+        await cluster.pass_time(10 * MINUTE)
+        await cluster.recover()
+    assert cluster.copies("mail") == (then == "delivered")
+    cluster.check_nothing_is_left()

@@ -19,7 +19,7 @@ from postroad.domain.mail import Outcome
 from postroad.domain.selection import Selector
 from postroad.errors import PostroadError
 from postroad.ports.mail_queue import Item
-from support.in_memory_cluster import Post, Process
+from support.in_memory_cluster import InMemoryCluster, Process
 
 ALL = Selector.all()
 MOST_STEPS = 200
@@ -32,40 +32,44 @@ class Case:
     """What happens to the mail named `mail`. `copies` are how often it may be transmitted in the
     end, when the operation failed, and when it succeeded."""
 
-    run: Callable[[Post, Process, Process], Awaitable[Callable[[], Awaitable[object]]]]
+    run: Callable[[InMemoryCluster, Process, Process], Awaitable[Callable[[], Awaitable[object]]]]
     after_failure: tuple[int, ...]
     after_success: tuple[int, ...]
     dead: bool = False
 
 
-async def leased(post: Post, victim: Process) -> Item:
-    _, item = await post.take(victim)
+async def leased(cluster: InMemoryCluster, victim: Process) -> Item:
+    _, item = await cluster.take(victim)
     return item
 
 
-async def enqueue(post: Post, healthy: Process, victim: Process) -> Callable[[], Awaitable[object]]:
-    return lambda: post.enqueue(victim, "mail")
+async def enqueue(
+    cluster: InMemoryCluster, healthy: Process, victim: Process
+) -> Callable[[], Awaitable[object]]:
+    return lambda: cluster.enqueue(victim, "mail")
 
 
 async def enqueue_delayed(
-    post: Post, healthy: Process, victim: Process
+    cluster: InMemoryCluster, healthy: Process, victim: Process
 ) -> Callable[[], Awaitable[object]]:
-    return lambda: post.enqueue(victim, "mail", delay=20)
+    return lambda: cluster.enqueue(victim, "mail", delay=20)
 
 
-async def done(post: Post, healthy: Process, victim: Process) -> Callable[[], Awaitable[object]]:
-    await post.enqueue(healthy, "mail")
-    item = await leased(post, victim)
-    post.transmit(item)
+async def done(
+    cluster: InMemoryCluster, healthy: Process, victim: Process
+) -> Callable[[], Awaitable[object]]:
+    await cluster.enqueue(healthy, "mail")
+    item = await leased(cluster, victim)
+    cluster.transmit(item)
     return item.done
 
 
 async def record_then_done(
-    post: Post, healthy: Process, victim: Process
+    cluster: InMemoryCluster, healthy: Process, victim: Process
 ) -> Callable[[], Awaitable[object]]:
-    await post.enqueue(healthy, "mail")
-    item = await leased(post, victim)
-    post.transmit(item)
+    await cluster.enqueue(healthy, "mail")
+    item = await leased(cluster, victim)
+    cluster.transmit(item)
 
     async def operation() -> None:
         await item.record(item.mail.recipients, Outcome.delivered("250"))
@@ -74,61 +78,71 @@ async def record_then_done(
     return operation
 
 
-async def retry(post: Post, healthy: Process, victim: Process) -> Callable[[], Awaitable[object]]:
-    await post.enqueue(healthy, "mail")
-    item = await leased(post, victim)
+async def retry(
+    cluster: InMemoryCluster, healthy: Process, victim: Process
+) -> Callable[[], Awaitable[object]]:
+    await cluster.enqueue(healthy, "mail")
+    item = await leased(cluster, victim)
     return lambda: item.retry(timedelta(0))
 
 
 async def retry_late(
-    post: Post, healthy: Process, victim: Process
+    cluster: InMemoryCluster, healthy: Process, victim: Process
 ) -> Callable[[], Awaitable[object]]:
-    await post.enqueue(healthy, "mail")
-    item = await leased(post, victim)
+    await cluster.enqueue(healthy, "mail")
+    item = await leased(cluster, victim)
     return lambda: item.retry(timedelta(seconds=90))
 
 
-async def reject(post: Post, healthy: Process, victim: Process) -> Callable[[], Awaitable[object]]:
-    await post.enqueue(healthy, "mail")
-    item = await leased(post, victim)
+async def reject(
+    cluster: InMemoryCluster, healthy: Process, victim: Process
+) -> Callable[[], Awaitable[object]]:
+    await cluster.enqueue(healthy, "mail")
+    item = await leased(cluster, victim)
     return lambda: item.reject("no")
 
 
-async def remove(post: Post, healthy: Process, victim: Process) -> Callable[[], Awaitable[object]]:
-    await post.enqueue(healthy, "mail")
+async def remove(
+    cluster: InMemoryCluster, healthy: Process, victim: Process
+) -> Callable[[], Awaitable[object]]:
+    await cluster.enqueue(healthy, "mail")
     return lambda: victim.queue.remove(ALL)
 
 
 async def remove_retried(
-    post: Post, healthy: Process, victim: Process
+    cluster: InMemoryCluster, healthy: Process, victim: Process
 ) -> Callable[[], Awaitable[object]]:
-    await post.enqueue(healthy, "mail")
-    await (await leased(post, healthy)).retry(timedelta(seconds=60))
+    await cluster.enqueue(healthy, "mail")
+    await (await leased(cluster, healthy)).retry(timedelta(seconds=60))
     return lambda: victim.queue.remove(ALL)
 
 
-async def purge(post: Post, healthy: Process, victim: Process) -> Callable[[], Awaitable[object]]:
-    await post.enqueue(healthy, "mail")
-    await post.pass_time(timedelta(seconds=61))
+async def purge(
+    cluster: InMemoryCluster, healthy: Process, victim: Process
+) -> Callable[[], Awaitable[object]]:
+    await cluster.enqueue(healthy, "mail")
+    await cluster.pass_time(timedelta(seconds=61))
     return victim.queue.purge
 
 
 async def purge_young(
-    post: Post, healthy: Process, victim: Process
+    cluster: InMemoryCluster, healthy: Process, victim: Process
 ) -> Callable[[], Awaitable[object]]:
-    await post.enqueue(healthy, "mail")
+    await cluster.enqueue(healthy, "mail")
     return victim.queue.purge
 
 
-async def flush(post: Post, healthy: Process, victim: Process) -> Callable[[], Awaitable[object]]:
-    await post.enqueue(healthy, "mail", delay=300)
+async def flush(
+    cluster: InMemoryCluster, healthy: Process, victim: Process
+) -> Callable[[], Awaitable[object]]:
+    await cluster.enqueue(healthy, "mail", delay=300)
     return lambda: victim.queue.flush(ALL)
 
 
 async def hold_and_release(
-    post: Post, healthy: Process, victim: Process
+    cluster: InMemoryCluster, healthy: Process, victim: Process
 ) -> Callable[[], Awaitable[object]]:
-    await post.enqueue(healthy, "mail")
+    await cluster.enqueue(healthy, "mail")
 
     async def operation() -> None:
         await victim.queue.hold(ALL)
@@ -137,54 +151,60 @@ async def hold_and_release(
     return operation
 
 
-async def release(post: Post, healthy: Process, victim: Process) -> Callable[[], Awaitable[object]]:
-    await post.enqueue(healthy, "mail")
+async def release(
+    cluster: InMemoryCluster, healthy: Process, victim: Process
+) -> Callable[[], Awaitable[object]]:
+    await cluster.enqueue(healthy, "mail")
     await healthy.queue.hold(ALL)
     return lambda: victim.queue.release(ALL)
 
 
 async def republish_lost(
-    post: Post, healthy: Process, victim: Process
+    cluster: InMemoryCluster, healthy: Process, victim: Process
 ) -> Callable[[], Awaitable[object]]:
-    await post.enqueue(healthy, "mail")
-    post.broker.lose_everything()
-    await post.pass_time(timedelta(minutes=1))
+    await cluster.enqueue(healthy, "mail")
+    cluster.broker.lose_everything()
+    await cluster.pass_time(timedelta(minutes=1))
     return lambda: victim.queue.republish(timedelta(seconds=30))
 
 
-async def requeue(post: Post, healthy: Process, victim: Process) -> Callable[[], Awaitable[object]]:
-    await post.enqueue(healthy, "mail")
-    await (await leased(post, healthy)).reject("no")
+async def requeue(
+    cluster: InMemoryCluster, healthy: Process, victim: Process
+) -> Callable[[], Awaitable[object]]:
+    await cluster.enqueue(healthy, "mail")
+    await (await leased(cluster, healthy)).reject("no")
     return lambda: victim.queue.requeue(ALL)
 
 
-async def deliver(post: Post, healthy: Process, victim: Process) -> Callable[[], Awaitable[object]]:
-    await post.enqueue(healthy, "mail")
-    return lambda: deliver_one(post, victim)
+async def deliver(
+    cluster: InMemoryCluster, healthy: Process, victim: Process
+) -> Callable[[], Awaitable[object]]:
+    await cluster.enqueue(healthy, "mail")
+    return lambda: deliver_one(cluster, victim)
 
 
 async def deliver_delayed(
-    post: Post, healthy: Process, victim: Process
+    cluster: InMemoryCluster, healthy: Process, victim: Process
 ) -> Callable[[], Awaitable[object]]:
-    await post.enqueue(healthy, "mail", delay=3)
-    return lambda: deliver_one(post, victim)
+    await cluster.enqueue(healthy, "mail", delay=3)
+    return lambda: deliver_one(cluster, victim)
 
 
-async def deliver_one(post: Post, victim: Process) -> None:
+async def deliver_one(cluster: InMemoryCluster, victim: Process) -> None:
     async for item in victim.queue.dequeue():
-        post.transmit(item)
+        cluster.transmit(item)
         await item.done()
         return
 
 
 async def maintain(
-    post: Post, healthy: Process, victim: Process
+    cluster: InMemoryCluster, healthy: Process, victim: Process
 ) -> Callable[[], Awaitable[object]]:
-    await post.enqueue(healthy, "before")
-    await post.deliver(healthy, timedelta(seconds=1))
-    await post.enqueue(healthy, "mail")
+    await cluster.enqueue(healthy, "before")
+    await cluster.deliver(healthy, timedelta(seconds=1))
+    await cluster.enqueue(healthy, "mail")
     await victim.queue.maintain()
-    await post.pass_time(timedelta(minutes=20))
+    await cluster.pass_time(timedelta(minutes=20))
 
     async def operation() -> None:
         await victim.queue.maintain()
@@ -231,14 +251,14 @@ async def test_operation_may_stop_or_fail_at_any_step(name: str, fault: Fault) -
 
 async def attempt(case: Case, name: str, number: int, fault: Fault) -> bool:
     """Run one operation with a fault at one step; return whether it has this step."""
-    post = Post(seed=number)
-    healthy, victim = await post.start(), await post.start()
-    operation = await case.run(post, healthy, victim)
+    cluster = InMemoryCluster(seed=number)
+    healthy, victim = await cluster.start(), await cluster.start()
+    operation = await case.run(cluster, healthy, victim)
     first = len(victim.gate.steps)
     victim.fail(at(number, fault))
     work = asyncio.ensure_future(operation())
     try:
-        await post.outcome(work, timedelta(minutes=3))
+        await cluster.outcome(work, timedelta(minutes=3))
         if not work.done():
             assert victim.gate.stopped, f"step {number}: it hangs"
             work.cancel()
@@ -249,30 +269,30 @@ async def attempt(case: Case, name: str, number: int, fault: Fault) -> bool:
     reached = len(victim.gate.steps) - first > number
     victim.gate.stop()
 
-    await post.recover()
-    await finish_by_hand(post, requeue=not case.dead)
+    await cluster.recover()
+    await finish_by_hand(cluster, requeue=not case.dead)
 
     where = f"{name}, step {number}: {victim.gate.steps[first : first + number + 1][-1:]}"
     allowed = case.after_success if succeeded else case.after_failure
-    dead = [each.turn for each in post.tables.letters.values()]
-    copies = post.copies("mail")
+    dead = [each.entry for each in cluster.tables.letters.values()]
+    copies = cluster.copies("mail")
     if case.dead:
         assert copies + len(dead) == 1, where
     else:
         assert copies in allowed, where
         assert not dead, where
-    post.check_marks_have_rows()
-    await post.audit()
-    post.check_nothing_is_left(["mail"] * len(dead))
-    await post.close()
+    cluster.check_marks_have_rows()
+    await cluster.audit()
+    cluster.check_nothing_is_left(["mail"] * len(dead))
+    await cluster.close()
     return reached
 
 
-async def finish_by_hand(post: Post, *, requeue: bool) -> None:
+async def finish_by_hand(cluster: InMemoryCluster, *, requeue: bool) -> None:
     """What a person would do after a failed command: run it again."""
-    person = await post.start()
+    person = await cluster.start()
     await person.queue.release(ALL)
     await person.queue.republish(timedelta(seconds=1))
     if requeue:
         await person.queue.requeue(ALL)
-    await post.recover()
+    await cluster.recover()

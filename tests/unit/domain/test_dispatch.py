@@ -10,16 +10,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from postroad.domain.delay_queues import LADDER_SECONDS, hop_after, step_to
+from postroad.domain.delay_queues import DELAY_SECONDS, next_delay, redelivery_delay_after
 from postroad.domain.dispatch import (
-    Arrival,
-    Later,
+    Redeliver,
+    ReferenceArrival,
     Verdict,
     decide,
     decide_claimed,
     deletes_bytes,
 )
-from postroad.domain.entries import Change, Ending, EndingKind, Mark, Turn
+from postroad.domain.entries import Change, Ending, EndingKind, EnqueuedMail, Mark
 from postroad.domain.identifiers import id_at
 from postroad.domain.mail import Envelope
 from postroad.domain.references import Reference
@@ -28,12 +28,12 @@ from postroad.domain.slices import place
 NOW = datetime(2026, 1, 1, 10, 20, tzinfo=UTC)
 HOUR = timedelta(hours=1)
 KEY = place(id_at(NOW, 0, 5), HOUR, 3)
-TURN = Turn(KEY, UUID(int=1), Envelope(None, ("b@example.net",)), "blob", 1, NOW, NOW)
-FIRST = Reference.to(TURN, claim=False)
-AGAIN = Reference.to(TURN, claim=True)
-REPETITION = Reference.repeating(TURN)
-ARRIVAL = Arrival(NOW, False, 0, NOW - HOUR, timedelta(seconds=8), limit=3, draw=0.0)
-REPLACED = Ending(EndingKind.REPLACED, NOW, KEY, Change.nothing(TURN))
+ENTRY = EnqueuedMail(KEY, UUID(int=1), Envelope(None, ("b@example.net",)), "blob", 1, NOW, NOW)
+FIRST = Reference.to(ENTRY, claim=False)
+AGAIN = Reference.to(ENTRY, claim=True)
+REPETITION = Reference.repeating(ENTRY)
+ARRIVAL = ReferenceArrival(NOW, False, 0, NOW - HOUR, timedelta(seconds=8), limit=3, draw=0.0)
+REPLACED = Ending(EndingKind.REPLACED, NOW, KEY, Change.nothing(ENTRY))
 DELIVERED = Mark(delivered_at=NOW)
 
 
@@ -94,14 +94,14 @@ def ended(kind: EndingKind) -> Mark:
             FIRST,
             None,
             replace(ARRIVAL, redelivered=True),
-            Later(FIRST.again(), 8),
-            id="redelivered: one hop, with a claim",
+            Redeliver(FIRST.again(), 8),
+            id="redelivered: one redelivery delay, with a claim",
         ),
         pytest.param(
             replace(FIRST, crashes=2),
             None,
             replace(ARRIVAL, redelivered=True, failed_deliveries=1, draw=0.99),
-            Later(replace(AGAIN, crashes=3), 64),
+            Redeliver(replace(AGAIN, crashes=3), 64),
             id="redelivered often: a wider hop",
         ),
         pytest.param(
@@ -115,15 +115,15 @@ def ended(kind: EndingKind) -> Mark:
             replace(FIRST, due_at=NOW + HOUR),
             None,
             ARRIVAL,
-            Later(replace(AGAIN, due_at=NOW + HOUR), 2048),
+            Redeliver(replace(AGAIN, due_at=NOW + HOUR), 2048),
             id="not due: the longest step that fits, from now on with a claim",
         ),
         pytest.param(
             replace(FIRST, due_at=NOW + HOUR),
             None,
             replace(ARRIVAL, redelivered=True),
-            Later(replace(AGAIN, due_at=NOW + HOUR), 2048),
-            id="redelivered and not due: the step is the hop",
+            Redeliver(replace(AGAIN, due_at=NOW + HOUR), 2048),
+            id="redelivered and not due: the step is the redelivery delay",
         ),
         pytest.param(
             replace(FIRST, due_at=NOW + HOUR),
@@ -136,7 +136,10 @@ def ended(kind: EndingKind) -> Mark:
     ],
 )
 def test_decision_about_a_reference(
-    reference: Reference, mark: Mark | None, arrival: Arrival, expected: Verdict | Later
+    reference: Reference,
+    mark: Mark | None,
+    arrival: ReferenceArrival,
+    expected: Verdict | Redeliver,
 ) -> None:
     assert decide(reference, mark, arrival) == expected
 
@@ -186,29 +189,29 @@ def test_bytes_go_when_nobody_needs_them(mark: Mark, expected: bool) -> None:
 def test_step_never_passes_the_due_time_by_more_than_a_second(milliseconds: int) -> None:
     left = timedelta(milliseconds=milliseconds)
 
-    step = step_to(EPOCH_DUE, EPOCH_DUE - left)
+    step = next_delay(EPOCH_DUE, EPOCH_DUE - left)
 
-    assert step in LADDER_SECONDS
+    assert step in DELAY_SECONDS
     assert timedelta(seconds=step) <= max(left, timedelta(seconds=1))
 
 
 @given(st.integers(1, 10**9))
 def test_steps_reach_the_due_time_without_being_early(seconds: int) -> None:
     now, steps = EPOCH_DUE - timedelta(seconds=seconds, milliseconds=300), 0
-    while step := step_to(EPOCH_DUE, now):
+    while step := next_delay(EPOCH_DUE, now):
         now += timedelta(seconds=step)
         steps += 1
 
     assert EPOCH_DUE <= now < EPOCH_DUE + timedelta(seconds=1)
-    assert steps <= seconds // LADDER_SECONDS[-1] + len(LADDER_SECONDS) + 1
+    assert steps <= seconds // DELAY_SECONDS[-1] + len(DELAY_SECONDS) + 1
 
 
 @given(st.integers(0, 10**6), st.floats(0, 1, exclude_max=True))
 def test_hops_widen_with_crashes_within_bounds(crashes: int, draw: float) -> None:
-    hop = hop_after(crashes, timedelta(seconds=8), draw)
+    redelivery_delay = redelivery_delay_after(crashes, timedelta(seconds=8), draw)
 
-    assert 8 <= hop <= 512
-    assert hop_after(0, timedelta(seconds=8), draw) == 8
+    assert 8 <= redelivery_delay <= 512
+    assert redelivery_delay_after(0, timedelta(seconds=8), draw) == 8
 
 
 EPOCH_DUE = datetime(9000, 1, 1, tzinfo=UTC)

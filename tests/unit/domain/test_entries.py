@@ -1,4 +1,4 @@
-"""Marks say when a turn needs nothing more; replacements compute the same turn everywhere."""
+"""Marks say when an entry needs nothing more; replacements compute the same entry everywhere."""
 
 from __future__ import annotations
 
@@ -7,25 +7,25 @@ from uuid import UUID
 
 import pytest
 
-from postroad.domain.entries import Change, Ending, EndingKind, Mark, Turn
+from postroad.domain.entries import Change, Ending, EndingKind, EnqueuedMail, Mark
 from postroad.domain.identifiers import id_at
 from postroad.domain.mail import Envelope
-from postroad.domain.slices import TurnKey, place
+from postroad.domain.slices import EntryKey, place
 
 NOW = datetime(2026, 1, 1, 10, 20, tzinfo=UTC)
 HOUR = timedelta(hours=1)
 
 
-def key(sequence: int) -> TurnKey:
+def key(sequence: int) -> EntryKey:
     return place(id_at(NOW, sequence, 7), HOUR, 3)
 
 
-def turn() -> Turn:
+def entry() -> EnqueuedMail:
     envelope = Envelope("a@example.org", ("b@example.net", "c@example.com"))
-    return Turn(key(0), UUID(int=1), envelope, "blob", 10, NOW, NOW)
+    return EnqueuedMail(key(0), UUID(int=1), envelope, "blob", 10, NOW, NOW)
 
 
-REPLACED = Ending(EndingKind.REPLACED, NOW, key(1), Change.nothing(turn()))
+REPLACED = Ending(EndingKind.REPLACED, NOW, key(1), Change.nothing(entry()))
 
 
 @pytest.mark.parametrize(
@@ -44,31 +44,31 @@ REPLACED = Ending(EndingKind.REPLACED, NOW, key(1), Change.nothing(turn()))
         ),
     ],
 )
-def test_mark_says_whether_the_turn_needs_anything_more(
+def test_mark_says_whether_the_entry_needs_anything_more(
     mark: Mark, final: bool, live: bool
 ) -> None:
     assert (mark.is_final, mark.is_live) == (final, live)
 
 
-def test_replacement_is_the_same_turn_whoever_computes_it() -> None:
+def test_replacement_is_the_same_entry_whoever_computes_it() -> None:
     change = Change(("c@example.com",), NOW + HOUR, held=False, attempt=1, last_error="451")
 
-    new = turn().with_change(key(5), change)
+    new = entry().with_change(key(5), change)
 
-    assert new == turn().with_change(key(5), change)
+    assert new == entry().with_change(key(5), change)
     assert new.enqueued_at == NOW
     assert new.envelope.recipients == ("c@example.com",)
-    assert new.mail_id == turn().mail_id
+    assert new.mail_id == entry().mail_id
 
 
-def test_turn_remembers_all_turns_that_administration_replaced() -> None:
+def test_entry_remembers_all_entries_that_administration_replaced() -> None:
     """Which of them can be forgotten takes a look at their claims."""
-    current = turn()
+    current = entry()
 
     for sequence in range(1, 20):
         current = current.with_change(key(sequence), Change.nothing(current))
 
     assert [each.enqueue_id for each in current.previous] == [
-        turn().enqueue_id,
+        entry().enqueue_id,
         *(key(sequence).enqueue_id for sequence in range(1, 19)),
     ]

@@ -6,25 +6,25 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from uuid import UUID
 
-from postroad.domain.entries import Turn
+from postroad.domain.entries import EnqueuedMail
 from postroad.domain.identifiers import id_at
-from postroad.domain.lost_messages import AT_LEAST, STEADY, Look, Watch
+from postroad.domain.lost_messages import AT_LEAST, STEADY, LostMessageDetector, MessageCount
 from postroad.domain.mail import Envelope
-from postroad.domain.slices import TurnKey
+from postroad.domain.slices import EntryKey
 
 NOW = datetime(2026, 1, 1, 10, 0, tzinfo=UTC)
 MINUTE = timedelta(minutes=1)
 
 
-def turn(age: timedelta = 2 * MINUTE, number: int = 0) -> Turn:
-    key = TurnKey(NOW, 0, id_at(NOW - age, 0, number))
-    return Turn(key, UUID(int=0), Envelope(None, ("b@example.net",)), "b", 1, NOW, NOW)
+def entry(age: timedelta = 2 * MINUTE, number: int = 0) -> EnqueuedMail:
+    key = EntryKey(NOW, 0, id_at(NOW - age, 0, number))
+    return EnqueuedMail(key, UUID(int=0), Envelope(None, ("b@example.net",)), "b", 1, NOW, NOW)
 
 
-def look(waiting: int, messages: int | None) -> Look:
-    made = Look(messages, NOW - MINUTE)
+def look(waiting: int, messages: int | None) -> MessageCount:
+    made = MessageCount(messages, NOW - MINUTE)
     for number in range(waiting):
-        made.see(turn(number=number))
+        made.see(entry(number=number))
     return made
 
 
@@ -38,60 +38,60 @@ def test_broker_that_cannot_say_misses_nothing() -> None:
     assert look(waiting=3, messages=None).missing == 0
 
 
-def test_held_and_young_turns_need_no_message() -> None:
-    made = Look(0, NOW - MINUTE)
+def test_held_and_young_entries_need_no_message() -> None:
+    made = MessageCount(0, NOW - MINUTE)
 
-    made.see(replace(turn(), held=True))
-    made.see(turn(age=MINUTE))
+    made.see(replace(entry(), held=True))
+    made.see(entry(age=MINUTE))
     assert made.missing == 0
-    made.see(turn(age=MINUTE + timedelta(milliseconds=1)))
+    made.see(entry(age=MINUTE + timedelta(milliseconds=1)))
     assert made.missing == 1
 
 
 def test_something_has_to_be_missing_several_times_on_end() -> None:
-    watch = Watch()
+    watch = LostMessageDetector()
     for messages in [1] * (STEADY - 1) + [2] + [1] * (STEADY - 1):
-        assert watch.judge(look(waiting=2, messages=messages)) == 0
+        assert watch.decide(look(waiting=2, messages=messages)) == 0
 
-    assert watch.judge(look(waiting=2, messages=1)) == AT_LEAST
-    assert watch.judge(look(waiting=2, messages=1)) == 0, "it begins anew"
+    assert watch.decide(look(waiting=2, messages=1)) == AT_LEAST
+    assert watch.decide(look(waiting=2, messages=1)) == 0, "it begins anew"
 
 
-def ripe(missing: int) -> Watch:
+def ripe(missing: int) -> LostMessageDetector:
     """A watch that missed so many for long."""
-    watch = Watch()
+    watch = LostMessageDetector()
     for _ in range(STEADY - 1):
-        assert watch.judge(Look(0, NOW, missing)) == 0
+        assert watch.decide(MessageCount(0, NOW, missing)) == 0
     return watch
 
 
 def test_as_many_as_are_missing_get_a_message() -> None:
-    assert ripe(1).judge(Look(0, NOW, 1)) == AT_LEAST
-    assert ripe(100_000).judge(Look(0, NOW, 100_000)) == 100_000
-    assert ripe(5000).judge(Look(20_000, NOW, 25_000)) == 5000
+    assert ripe(1).decide(MessageCount(0, NOW, 1)) == AT_LEAST
+    assert ripe(100_000).decide(MessageCount(0, NOW, 100_000)) == 100_000
+    assert ripe(5000).decide(MessageCount(20_000, NOW, 25_000)) == 5000
 
 
 def test_it_goes_on_at_once_when_new_messages_helped() -> None:
-    watch, first = ripe(10_000), Look(0, NOW, 10_000)
-    watch.judge(first)
-    watch.healed(first, 3000)
+    watch, first = ripe(10_000), MessageCount(0, NOW, 10_000)
+    watch.decide(first)
+    watch.repaired(first, 3000)
 
-    assert watch.judge(Look(3000, NOW, 10_000)) == 7000
+    assert watch.decide(MessageCount(3000, NOW, 10_000)) == 7000
 
 
 def test_counts_that_no_new_message_changes_are_not_believed() -> None:
-    watch, wrong = ripe(10_000), Look(0, NOW, 10_000)
-    watch.judge(wrong)
-    watch.healed(wrong, 10_000)
+    watch, wrong = ripe(10_000), MessageCount(0, NOW, 10_000)
+    watch.decide(wrong)
+    watch.repaired(wrong, 10_000)
 
-    assert [watch.judge(wrong) for _ in range(STEADY)] == [0] * (STEADY - 1) + [AT_LEAST]
-    watch.healed(wrong, AT_LEAST)
-    assert [watch.judge(wrong) for _ in range(STEADY)] == [0] * (STEADY - 1) + [AT_LEAST]
+    assert [watch.decide(wrong) for _ in range(STEADY)] == [0] * (STEADY - 1) + [AT_LEAST]
+    watch.repaired(wrong, AT_LEAST)
+    assert [watch.decide(wrong) for _ in range(STEADY)] == [0] * (STEADY - 1) + [AT_LEAST]
 
 
 def test_what_another_process_heals_is_looked_at_again_the_next_time() -> None:
-    watch, missing = ripe(500), Look(0, NOW, 500)
-    assert watch.judge(missing) == 500
+    watch, missing = ripe(500), MessageCount(0, NOW, 500)
+    assert watch.decide(missing) == 500
     watch.put_off()
 
-    assert watch.judge(missing) == 500
+    assert watch.decide(missing) == 500

@@ -5,15 +5,15 @@ from uuid import UUID
 import pytest
 
 from postroad import Selector
-from postroad.domain.entries import Turn
+from postroad.domain.entries import EnqueuedMail
 from postroad.domain.mail import Envelope
-from postroad.domain.slices import TurnKey
+from postroad.domain.slices import EntryKey
 from postroad.errors import InvalidInput
 
 NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
 ENQUEUE_ID = UUID("01935b8c-9a00-7abc-8123-456789abcdef")
-TURN = Turn(
-    key=TurnKey(NOW, 0, ENQUEUE_ID),
+ENTRY = EnqueuedMail(
+    key=EntryKey(NOW, 0, ENQUEUE_ID),
     mail_id=ENQUEUE_ID,
     envelope=Envelope(
         "a@example.org", ("b@Example.net", "c@example.com"), "name1", {"tenant": "t1"}
@@ -49,11 +49,11 @@ TURN = Turn(
     ],
 )
 def test_a_selector_matches_exactly_what_it_names(selector: Selector, selected: bool) -> None:
-    assert selector.matches(TURN, NOW) is selected
+    assert selector.matches(ENTRY, NOW) is selected
 
 
 def test_the_null_reverse_path_is_selected_by_an_empty_sender() -> None:
-    null = replace(TURN, envelope=replace(TURN.envelope, sender=None))
+    null = replace(ENTRY, envelope=replace(ENTRY.envelope, sender=None))
 
     assert Selector(sender="").matches(null, NOW)
 

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from postroad.domain.identifiers import id_at
-from postroad.domain.slices import TurnKey, bucket_of, place, slice_of, slices_between
+from postroad.domain.slices import EntryKey, bucket_of, place, slice_of, slices_between
 
 MOMENTS = st.integers(0, 2**32).map(
     lambda n: datetime(1971, 1, 1, tzinfo=UTC) + n * timedelta(seconds=1.5)
@@ -65,6 +65,6 @@ def test_buckets_are_evenly_filled(bucket_count: int) -> None:
 def test_the_place_of_an_id_never_changes() -> None:
     identifier = UUID("01935b8c-9a00-7abc-8123-456789abcdef")
 
-    assert place(identifier, timedelta(hours=1), 5) == TurnKey(
+    assert place(identifier, timedelta(hours=1), 5) == EntryKey(
         datetime(2024, 11, 24, 0, tzinfo=UTC), 0, identifier
     )

@@ -16,7 +16,7 @@ from postroad.domain.identifiers import EPOCH
 from postroad.domain.mail import DsnOptions, Envelope, Origin, RecipientDsn
 from postroad.domain.references import Reference
 from postroad.domain.shapes import ATTRIBUTE, Shape
-from postroad.domain.slices import TurnKey
+from postroad.domain.slices import EntryKey
 from postroad.domain.wire import LARGEST_BODY, LONGEST_ERROR, decode, encode
 from postroad.errors import UnreadableReference
 
@@ -26,7 +26,7 @@ ADDRESS = st.builds("{}@{}".format, WORD, WORD)
 MOMENT = st.integers(0, 2**41).map(lambda n: EPOCH + timedelta(milliseconds=n))
 NATURAL = st.integers(0, 2**40)
 KEY = st.builds(
-    TurnKey,
+    EntryKey,
     st.integers(0, 2**33).map(lambda n: EPOCH + timedelta(seconds=n)),
     st.integers(0, 100),
     st.uuids(),
@@ -78,7 +78,7 @@ REFERENCE = st.builds(
     shape=st.none() | SHAPE,
 )
 PLAIN = Reference(
-    key=TurnKey(datetime(2026, 1, 1, 10, tzinfo=UTC), 2, UUID(int=7)),
+    key=EntryKey(datetime(2026, 1, 1, 10, tzinfo=UTC), 2, UUID(int=7)),
     mail_id=UUID(int=8),
     blob_key="queue/2026/01/01/id",
     size_bytes=10,
@@ -86,7 +86,7 @@ PLAIN = Reference(
     due_at=datetime(2026, 1, 1, 11, 20, tzinfo=UTC),
     attempt=1,
     last_error="451",
-    previous=(TurnKey(datetime(2026, 1, 1, 9, tzinfo=UTC), 1, UUID(int=6)),),
+    previous=(EntryKey(datetime(2026, 1, 1, 9, tzinfo=UTC), 1, UUID(int=6)),),
     claim=True,
     crashes=2,
     envelope=Envelope("a@example.org", ("b@example.net",), "n", {"k": "v"}, Origin("h"), None),
@@ -117,14 +117,14 @@ def values() -> dict[str, Any]:
 
 def test_repetition_is_readable_by_releases_that_know_none() -> None:
     """They know the same fields, and take the claims that it names."""
-    turn = PLAIN.turn
-    assert turn is not None
-    repetition = decode(encode(Reference.repeating(turn)))
+    entry = PLAIN.entry
+    assert entry is not None
+    repetition = decode(encode(Reference.repeating(entry)))
 
     assert repetition.is_repetition
     assert json.loads(encode(repetition)).keys() == values().keys()
     assert (repetition.claim, repetition.previous) == (True, (*PLAIN.previous, PLAIN.key))
-    assert repetition.turn == turn
+    assert repetition.entry == entry
 
 
 def test_a_release_that_knows_no_shapes_reads_one_as_an_attribute_and_keeps_it() -> None:
@@ -212,7 +212,7 @@ def test_envelope_that_is_too_large_is_left_to_the_row() -> None:
 
     assert len(body) <= LARGEST_BODY
     assert decode(body) == replace(PLAIN, envelope=None)
-    assert decode(body).turn is None
+    assert decode(body).entry is None
 
 
 def test_very_long_error_is_cut_so_that_a_message_stays_small() -> None:

@@ -1,7 +1,7 @@
 from typing import cast
 
 from postroad.domain.shapes import Shape
-from postroad.embedded.content_cache import Fresh
+from postroad.embedded.content_cache import ContentCache
 from postroad.embedded.index import Entry, State
 from postroad.embedded.records import Waiting
 from postroad.embedded.segments import Segment
@@ -17,7 +17,7 @@ def an_entry() -> Entry:
 
 
 def test_the_first_mails_are_kept_and_those_that_do_not_fit_are_read() -> None:
-    fresh, first, second, third = Fresh(10), an_entry(), an_entry(), an_entry()
+    fresh, first, second, third = ContentCache(10), an_entry(), an_entry(), an_entry()
     fresh.keep(first, WAITING, b"seven..", SHAPE)
     fresh.keep(second, WAITING, b"seven..", SHAPE)
     fresh.keep(third, WAITING, b"3..", SHAPE)
@@ -30,7 +30,7 @@ def test_the_first_mails_are_kept_and_those_that_do_not_fit_are_read() -> None:
 
 
 def test_a_large_mail_is_read_in_pieces() -> None:
-    fresh, entry = Fresh(), an_entry()
+    fresh, entry = ContentCache(), an_entry()
 
     fresh.keep(entry, WAITING, bytes(SMALL + 1), SHAPE)
 

@@ -15,8 +15,8 @@ from crash.lossy import LossyFiles
 from postroad.adapters.memory.clock import ManualClock
 from postroad.embedded.engine import Engine
 from postroad.embedded.layout import Layout
-from postroad.embedded.mail_queue import PATIENCE, SpoolQueue
-from postroad.embedded.maintenance import Keeper
+from postroad.embedded.mail_queue import PATIENCE, EmbeddedQueue
+from postroad.embedded.maintenance import Maintenance
 from postroad.errors import StoreUnavailable
 
 SECOND = timedelta(seconds=1)
@@ -32,11 +32,11 @@ class LockedFiles(LossyFiles):
 async def refused(root: Path) -> StoreUnavailable:
     """Open a handle on a store that is locked, as long as it has patience; return what it says."""
 
-    async def never() -> tuple[Engine, Keeper]:
+    async def never() -> tuple[Engine, Maintenance]:
         raise AssertionError("the lock was not ours")
 
     clock = ManualClock()
-    handle = SpoolQueue("outgoing", LockedFiles(), Layout(root, root), clock, never)
+    handle = EmbeddedQueue("outgoing", LockedFiles(), Layout(root, root), clock, never)
     opening = asyncio.ensure_future(handle.open())
     while not opening.done():
         await clock.advance(SECOND)

@@ -12,17 +12,17 @@ import pytest
 
 from contract.queue_harness import letter
 from crash.lossy import LossyFiles
-from postroad.adapters.memory.clock import ManualClock, SeededChance
+from postroad.adapters.memory.clock import ManualClock, SeededRandomness
 from postroad.domain.mail import Mail
 from postroad.embedded.connection import Connection
-from postroad.embedded.free_space import Headroom
+from postroad.embedded.free_space import FreeSpace
 from postroad.embedded.layout import Layout, Options
 from postroad.embedded.limits import Limits
-from postroad.embedded.receiver import FEW, LATELY, QUICK_SECONDS, STALL_SECONDS, Filler
+from postroad.embedded.receiver import FEW, LATELY, QUICK_SECONDS, STALL_SECONDS, SpoolReceiver
 from postroad.embedded.records import decode_waiting
-from postroad.embedded.spool_files import SMALL, Contents
+from postroad.embedded.spool_files import SMALL, SpoolFiles
 from postroad.errors import MailTooLarge, PostroadError, StoreFailed, StoreFull, StoreUnavailable
-from postroad.ports.files import Room
+from postroad.ports.files import DiskSpace
 
 T = TypeVar("T")
 LENT = 32
@@ -82,9 +82,11 @@ class Bench:
     def __init__(self, options: Options | None = None) -> None:
         self.files, self.clock, self.threads = LossyFiles(), ManualClock(), Threads()
         self.files.make_directory(LAYOUT.spool_directory(0))
-        self.owner, self.contents = Owner(self.files), Contents(self.files, LAYOUT)
-        limits = Limits(options or Options(), Headroom(self.files, LAYOUT, lambda: 0.0))
-        self.filler = Filler(self.contents, limits, self.clock, SeededChance(1), self.threads)
+        self.owner, self.contents = Owner(self.files), SpoolFiles(self.files, LAYOUT)
+        limits = Limits(options or Options(), FreeSpace(self.files, LAYOUT, lambda: 0.0))
+        self.filler = SpoolReceiver(
+            self.contents, limits, self.clock, SeededRandomness(1), self.threads
+        )
 
     async def enqueue(self, mail: Mail, owner: Owner | None = None) -> int:
         connection = cast("Connection", owner or self.owner)
@@ -216,7 +218,7 @@ async def test_what_is_too_large_or_finds_no_room_costs_no_slot() -> None:
     with pytest.raises(MailTooLarge):
         await bench.enqueue(letter())
     bench = Bench()
-    bench.files.free = Room(1000, None)
+    bench.files.free = DiskSpace(1000, None)
     with pytest.raises(StoreFull):
         await bench.enqueue(letter())
 
@@ -226,7 +228,7 @@ async def test_what_is_too_large_or_finds_no_room_costs_no_slot() -> None:
 
 async def test_asking_whether_a_mail_finds_room_takes_none() -> None:
     bench = Bench(Options(least_free_bytes=1000))
-    bench.files.free = Room(100_000, None)
+    bench.files.free = DiskSpace(100_000, None)
 
     answers = [bench.filler.has_room(size) for size in (99_000, 99_001, 99_000)]
 

@@ -12,7 +12,7 @@ from postroad.domain.shapes import shape_of
 from postroad.embedded import spool_files
 from postroad.embedded.frames import checksum
 from postroad.embedded.layout import Layout
-from postroad.embedded.spool_files import CHECKED, HEADER_BYTES, Contents
+from postroad.embedded.spool_files import CHECKED, HEADER_BYTES, SpoolFiles
 from postroad.errors import StoreDamaged, StoreFailed, StoreFull
 
 ROOT = PurePosixPath("/store")
@@ -36,13 +36,13 @@ class CountedFiles(LossyFiles):
         super().ask(what)
 
 
-def fill(store: Contents, slot: int, content: bytes = b"x") -> None:
+def fill(store: SpoolFiles, slot: int, content: bytes = b"x") -> None:
     store.store(slot, MAIL_ID, content, b"{}", 1)
 
 
 def test_a_file_that_is_used_again_and_again_is_opened_once() -> None:
     files = CountedFiles(1)
-    store = Contents(files, LAYOUT)
+    store = SpoolFiles(files, LAYOUT)
     before = files.openings
 
     for _ in range(5):
@@ -55,7 +55,7 @@ def test_a_file_that_is_used_again_and_again_is_opened_once() -> None:
 def test_no_more_files_stay_open_than_allowed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(spool_files, "KEPT_OPEN", 3)
     files = CountedFiles(5)
-    store = Contents(files, LAYOUT)
+    store = SpoolFiles(files, LAYOUT)
     for slot in range(5):
         fill(store, slot)
     before = files.openings
@@ -70,7 +70,7 @@ def test_no_more_files_stay_open_than_allowed(monkeypatch: pytest.MonkeyPatch) -
 
 def test_a_removed_file_is_not_kept_open() -> None:
     files = CountedFiles(1)
-    store = Contents(files, LAYOUT)
+    store = SpoolFiles(files, LAYOUT)
     fill(store, 0)
 
     store.remove(0)
@@ -81,7 +81,7 @@ def test_a_removed_file_is_not_kept_open() -> None:
 
 def test_a_file_that_refused_a_write_is_opened_anew() -> None:
     files = CountedFiles(1)
-    store = Contents(files, LAYOUT)
+    store = SpoolFiles(files, LAYOUT)
     fill(store, 0)
     files.fail = {files.calls + 1: StoreFull("no")}
     before = files.openings
@@ -96,7 +96,7 @@ def test_a_file_that_refused_a_write_is_opened_anew() -> None:
 
 def test_a_whole_mail_is_one_write_and_one_sync() -> None:
     files = CountedFiles(1)
-    store = Contents(files, LAYOUT)
+    store = SpoolFiles(files, LAYOUT)
     calls = files.calls
 
     fill(store, 0, b"content")
@@ -114,7 +114,7 @@ def test_a_whole_mail_is_one_write_and_one_sync() -> None:
 
 def test_a_file_that_is_missing_cannot_be_filled() -> None:
     """It is a failure of the disk, as nobody removes the file of a slot that is given out."""
-    store = Contents(CountedFiles(1), LAYOUT)
+    store = SpoolFiles(CountedFiles(1), LAYOUT)
 
     with pytest.raises(StoreFailed, match="missing"):
         store.begin(1)
@@ -124,7 +124,7 @@ def test_a_file_that_is_missing_cannot_be_filled() -> None:
 
 def test_a_header_tells_who_has_a_slot() -> None:
     files = CountedFiles(4)
-    store = Contents(files, LAYOUT)
+    store = SpoolFiles(files, LAYOUT)
     for slot in range(3):
         fill(store, slot)
     files.open(LAYOUT.spool_file(0)).pwrite(HEADER_BYTES, b"?")
@@ -138,7 +138,7 @@ def test_a_header_tells_who_has_a_slot() -> None:
 
 
 def test_a_whole_file_with_an_envelope_that_is_none_is_damaged() -> None:
-    store = Contents(CountedFiles(1), LAYOUT)
+    store = SpoolFiles(CountedFiles(1), LAYOUT)
     fill(store, 0)
 
     with pytest.raises(StoreDamaged):
@@ -146,7 +146,7 @@ def test_a_whole_file_with_an_envelope_that_is_none_is_damaged() -> None:
 
 
 def test_what_the_content_looks_like_is_in_the_header_of_its_file() -> None:
-    store = Contents(CountedFiles(1), LAYOUT)
+    store = SpoolFiles(CountedFiles(1), LAYOUT)
     content = b"Subject: \xff\r\n\r\n.\r\n" + b"x" * 3000 + b"\n\xff"
 
     fill(store, 0, content)
@@ -157,7 +157,7 @@ def test_what_the_content_looks_like_is_in_the_header_of_its_file() -> None:
 def test_a_file_of_the_release_before_says_nothing_of_its_content() -> None:
     """It left zeros there, and a list of dots in the envelope."""
     files = CountedFiles(1)
-    store = Contents(files, LAYOUT)
+    store = SpoolFiles(files, LAYOUT)
     content, envelope = b"a: b\r\n\r\n.x", b'{"shape":{"dots":[8],"parts":[]}}'
     body = struct.pack(
         "<I16sQQIIIIQ", 0, MAIL_ID, len(content), HEADER_BYTES + len(content), len(envelope),
@@ -172,7 +172,7 @@ def test_a_file_of_the_release_before_says_nothing_of_its_content() -> None:
 def test_the_release_before_reads_what_this_one_writes() -> None:
     """It knows the fields up to the moment of acceptance, and passes over the others."""
     files = CountedFiles(1)
-    fill(Contents(files, LAYOUT), 0, b"a: b\r\n\r\n.x")
+    fill(SpoolFiles(files, LAYOUT), 0, b"a: b\r\n\r\n.x")
 
     block = files.open(LAYOUT.spool_file(0)).pread(0, HEADER_BYTES)
     fields = struct.unpack_from("<I16sQQIIIIQ", block, 12)

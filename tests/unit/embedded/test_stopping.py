@@ -44,7 +44,7 @@ async def test_a_mail_that_was_stored_meanwhile_is_refused(
     """Also one for a lane that nobody has used yet."""
     files = LossyFiles()
     queue = await start(files)
-    await queue.keeper.recovering
+    await queue.maintenance.recovering
     await queue.enqueue(letter())
     names = set(files.disk.names[ROOT / "log"])
     queue.engine.mail_threads = StopsMeanwhile(queue.engine, error)

@@ -17,7 +17,7 @@ from postroad.embedded.owner import OwnedQueue
 from postroad.embedded.records import Waiting, decode_waiting, encode, encode_new
 from postroad.embedded.slots import BATCH
 from postroad.errors import InvalidInput, PostroadError, StoreFailed, StoreFull
-from postroad.ports.files import Room
+from postroad.ports.files import DiskSpace
 
 
 @pytest.fixture
@@ -28,7 +28,7 @@ async def files() -> LossyFiles:
 @pytest.fixture
 async def queue(files: LossyFiles) -> AsyncIterator[OwnedQueue]:
     queue = await start(files)
-    await queue.keeper.recovering
+    await queue.maintenance.recovering
     yield queue
     await queue.close()
 
@@ -55,13 +55,13 @@ async def test_a_stored_mail_is_queued_under_an_id_of_the_owner(queue: OwnedQueu
     "wrong",
     [
         waiting(8),
-        replace(waiting(7), turn=1),
+        replace(waiting(7), entry_number=1),
         replace(waiting(7), held=True),
         replace(waiting(7), dead=True),
         replace(waiting(7), due_us=1),
         replace(waiting(7), predecessor=(0, 1)),
     ],
-    ids=["a slot that was not lent", "a later turn", "held", "dead", "delayed", "a replacement"],
+    ids=["a slot that was not lent", "a later entry", "held", "dead", "delayed", "a replacement"],
 )
 async def test_what_is_no_new_mail_in_a_slot_that_was_lent_is_refused(
     queue: OwnedQueue, wrong: Waiting
@@ -141,7 +141,7 @@ async def test_slots_are_lent_as_far_as_there_are_some_and_none_is_lost_when_the
 
 
 async def test_with_too_little_room_nothing_is_lent(queue: OwnedQueue, files: LossyFiles) -> None:
-    files.free = Room(1000, None)
+    files.free = DiskSpace(1000, None)
 
     with pytest.raises(StoreFull):
         await queue.lend(8)

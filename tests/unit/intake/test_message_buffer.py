@@ -17,7 +17,7 @@ import pytest
 from postroad.domain.replies import Reply
 from postroad.errors import StoreFull
 from postroad.intake import reply_texts
-from postroad.intake.message_buffer import MEMORY_BYTES, SPILLED_BYTES, Incoming
+from postroad.intake.message_buffer import MEMORY_BYTES, SPILLED_BYTES, MessageBuffer
 
 LARGE = 64 * 1024 * 1024
 
@@ -34,7 +34,7 @@ def full_disk() -> Iterator[int]:
     signal.signal(signal.SIGXFSZ, handler)
 
 
-async def fed(incoming: Incoming, piece: bytes, size: int) -> None:
+async def fed(incoming: MessageBuffer, piece: bytes, size: int) -> None:
     """Feed a mail in pieces, and its end."""
     for _ in range(size // len(piece)):
         assert incoming.feed(piece) is None
@@ -45,7 +45,7 @@ async def fed(incoming: Incoming, piece: bytes, size: int) -> None:
 
 
 def test_a_mail_in_tiny_pieces_takes_no_more_memory_than_its_size() -> None:
-    incoming = Incoming(LARGE)
+    incoming = MessageBuffer(LARGE)
     for _ in range(MEMORY_BYTES // 2):
         incoming.feed(b"x\n")
 
@@ -55,7 +55,7 @@ def test_a_mail_in_tiny_pieces_takes_no_more_memory_than_its_size() -> None:
 
 @pytest.mark.parametrize("size", [1500, MEMORY_BYTES - 1500, MEMORY_BYTES + 1500, 10**6])
 async def test_a_mail_is_whole_in_memory_or_in_a_file(size: int, tmp_path: Path) -> None:
-    incoming = Incoming(LARGE, b"Received: x\r\n", tmp_path, takes_long_lines=True)
+    incoming = MessageBuffer(LARGE, b"Received: x\r\n", tmp_path, takes_long_lines=True)
     await fed(incoming, b"y" * 1500, size)
 
     content = incoming.content
@@ -70,7 +70,7 @@ async def test_a_mail_is_whole_in_memory_or_in_a_file(size: int, tmp_path: Path)
 async def test_a_disk_that_is_full_in_the_middle_of_a_mail_refuses_it_for_now(
     full_disk: int, tmp_path: Path
 ) -> None:
-    incoming = Incoming(LARGE, b"", tmp_path, takes_long_lines=True)
+    incoming = MessageBuffer(LARGE, b"", tmp_path, takes_long_lines=True)
     await fed(incoming, b"y" * 1500, 2 * full_disk)
 
     assert isinstance(incoming.problem, StoreFull)
@@ -93,7 +93,7 @@ async def test_a_mail_that_is_given_up_while_it_is_written_leaves_no_file(
         return make(*arguments)
 
     monkeypatch.setattr(tempfile, "mkstemp", slowly)
-    incoming = Incoming(LARGE, b"", tmp_path)
+    incoming = MessageBuffer(LARGE, b"", tmp_path)
     incoming.feed(b"x" * (MEMORY_BYTES + 1))
     spilling = asyncio.create_task(incoming.spill())
     await asyncio.to_thread(opening.wait)
@@ -108,7 +108,7 @@ async def test_a_mail_that_is_given_up_while_it_is_written_leaves_no_file(
 
 
 async def test_a_mail_that_is_given_up_before_it_is_written_leaves_no_file(tmp_path: Path) -> None:
-    incoming = Incoming(LARGE, b"", tmp_path)
+    incoming = MessageBuffer(LARGE, b"", tmp_path)
     incoming.feed(b"x" * (MEMORY_BYTES + 1))
     spilling = asyncio.create_task(incoming.spill())
     incoming.discard()
@@ -124,7 +124,7 @@ async def test_a_mail_with_a_line_of_more_than_998_octets_is_refused_unless_long
     piece: int, length: int, reply: Reply | None
 ) -> None:
     mail = b"Subject: x\r\n\r\n" + b"..".ljust(length + 1, b"x") + b"\r\nend\r\n.\r\n"
-    strict, lenient = Incoming(LARGE), Incoming(LARGE, takes_long_lines=True)
+    strict, lenient = MessageBuffer(LARGE), MessageBuffer(LARGE, takes_long_lines=True)
 
     for at in range(0, len(mail), piece):
         strict.feed(mail[at : at + piece])

@@ -12,7 +12,7 @@ from typing import cast
 import pytest
 from prometheus_client import REGISTRY
 
-from postroad.adapters.machine.clocks import MachineChance, MachineClock
+from postroad.adapters.machine.clocks import MachineClock, SystemRandomness
 from postroad.adapters.network.serving import ServingWire
 from postroad.intake.commands import LONGEST_LINE
 from postroad.intake.dialogue import MOST_ERRORS, Offer
@@ -33,7 +33,7 @@ async def a_session(tls: ssl.SSLContext | None = None) -> AsyncIterator[ServingW
         queue,
         Offer("intake.example", 1000),
         MachineClock(),
-        MachineChance(),
+        SystemRandomness(),
         None if tls is None else lambda: tls,
     )
     wire = ServingWire()

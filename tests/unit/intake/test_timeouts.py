@@ -7,18 +7,18 @@ from typing import cast
 
 import pytest
 
-from postroad.adapters.machine.clocks import MachineChance, MachineClock
+from postroad.adapters.machine.clocks import MachineClock, SystemRandomness
 from postroad.adapters.network.serving import ServingWire
 from postroad.intake.dialogue import Offer
 from postroad.intake.rights import Rights
 from postroad.intake.sessions import Receiver, Session
-from postroad.intake.timeouts import Patience
+from postroad.intake.timeouts import ClientTimeouts
 from postroad.ports.mail_queue import MailQueue
 from support.accounts import Accounts
-from support.moved_time import TURNS, move, run
+from support.moved_time import ENTRIES, move, run
 from support.transports import FakeTransport
 
-PATIENCE = Patience()
+PATIENCE = ClientTimeouts()
 COMMAND, GRACE = PATIENCE.command.total_seconds(), PATIENCE.grace.total_seconds()
 STALLED = PATIENCE.stalled.total_seconds()
 SESSION, RATE = PATIENCE.session.total_seconds(), PATIENCE.least_bytes_per_second
@@ -39,14 +39,18 @@ class Talk:
         self.wire.connection_made(self.transport)
         offer = Offer("intake.example", 10**9)
         receiver = Receiver(
-            cast("MailQueue", self.queue), offer, MachineClock(), MachineChance(), patience=PATIENCE
+            cast("MailQueue", self.queue),
+            offer,
+            MachineClock(),
+            SystemRandomness(),
+            timeouts=PATIENCE,
         )
         self.session = Session(self.wire, receiver, Rights(may_relay=True))
         self._running = asyncio.create_task(self.session.run())
 
     async def say(self, data: bytes) -> None:
         self.wire.data_received(data)
-        for _ in range(TURNS):
+        for _ in range(ENTRIES):
             await asyncio.sleep(0)
 
     @property

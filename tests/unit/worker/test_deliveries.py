@@ -19,10 +19,10 @@ from postroad.errors import (
     BlobMissing,
     BlobsUnavailable,
     BrokerUnavailable,
+    EntryEnded,
+    EntryLost,
     QueueClosed,
     StoreUnavailable,
-    TurnEnded,
-    TurnLost,
 )
 from postroad.ports.mail_queue import Item
 from postroad.ports.transport import FindShape, not_known
@@ -50,7 +50,7 @@ class StillClock:
         self.waits.append(duration)
 
 
-class NoChance:
+class NoRandomness:
     def uniform(self) -> float:
         return 0.0
 
@@ -126,7 +126,7 @@ class Answers:
 async def deliver(item: OneItem, transport: Answers) -> StillClock:
     clock = StillClock()
     plan = RetryPlan((MINUTE, 5 * MINUTE), timedelta(hours=1), spread=0)
-    await Deliverer("q", transport, plan, clock, NoChance()).deliver(cast("Item", item))
+    await Deliverer("q", transport, plan, clock, NoRandomness()).deliver(cast("Item", item))
     return clock
 
 
@@ -256,7 +256,7 @@ async def test_a_mail_that_a_next_hop_is_slow_over_goes_out_of_hand_in_time() ->
     transport = Taking({"a@b": YES, "c@d": YES})
     plan = RetryPlan((MINUTE,), timedelta(hours=1), spread=0)
 
-    await Deliverer("q", transport, plan, Aging(), NoChance()).deliver(cast("Item", item))
+    await Deliverer("q", transport, plan, Aging(), NoRandomness()).deliver(cast("Item", item))
 
     assert transport.asked == [("a@b", "c@d")]
     assert item.steps == [
@@ -277,7 +277,7 @@ def test_what_is_decided_without_a_clock_is_what_the_plan_says(
     item, clock = OneItem(*outcomes), StillClock()
     item.failures = failures
     plan = RetryPlan((MINUTE, 5 * MINUTE), timedelta(hours=1), spread=0)
-    deliverer = Deliverer("q", Answers({}), plan, clock, NoChance())
+    deliverer = Deliverer("q", Answers({}), plan, clock, NoRandomness())
 
     ending = deliverer._ending(cast("Item", item), outcomes)
 
@@ -285,7 +285,7 @@ def test_what_is_decided_without_a_clock_is_what_the_plan_says(
     assert ending == decide(plan, outcomes, failures, attempt=item.attempt, age=age, uniform=0.0)
 
 
-async def test_failures_of_earlier_turns_make_a_dead_letter_in_the_end() -> None:
+async def test_failures_of_earlier_entries_make_a_dead_letter_in_the_end() -> None:
     item = OneItem("a@b")
     item.failures = {"c@d": "550 earlier"}
 
@@ -319,23 +319,23 @@ async def test_an_outcome_is_insisted_on_while_the_queue_is_away() -> None:
 
 async def test_an_ending_that_got_through_before_is_an_ending() -> None:
     item = OneItem("a@b")
-    item.problems = [BrokerUnavailable(), TurnEnded()]
+    item.problems = [BrokerUnavailable(), EntryEnded()]
 
     await deliver(item, Answers({"a@b": YES}))
 
     assert item.problems == []
 
 
-async def test_a_turn_that_was_lost_is_not_insisted_on_and_not_called_delivered(
+async def test_an_entry_that_was_lost_is_not_insisted_on_and_not_called_delivered(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     item = OneItem("a@b")
-    item.problems = [StoreUnavailable(), TurnLost("the owner is gone")]
+    item.problems = [StoreUnavailable(), EntryLost("the owner is gone")]
 
     await deliver(item, Answers({"a@b": YES}))
 
     assert item.problems == []
-    assert caplog.messages == ["outcome not recorded yet", "turn lost"]
+    assert caplog.messages == ["outcome not recorded yet", "entry lost"]
     assert vars(caplog.records[-1])["delivered"] == 1
 
 

@@ -3,9 +3,9 @@ from datetime import timedelta
 
 import pytest
 
-from postroad.adapters.memory.clock import ManualClock, SeededChance
+from postroad.adapters.memory.clock import ManualClock, SeededRandomness
 from postroad.errors import ViewUnavailable
-from postroad.worker.maintenance import keep_up
+from postroad.worker.maintenance import run_maintenance
 
 
 class Maintained:
@@ -20,12 +20,12 @@ class Maintained:
             raise ViewUnavailable
 
 
-async def test_upkeep_goes_on_after_a_round_that_failed(
+async def test_maintenance_goes_on_after_a_round_that_failed(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     queue, clock = Maintained(), ManualClock()
     task = asyncio.create_task(
-        keep_up(queue, clock, SeededChance(1), timedelta(seconds=10))  # type: ignore[arg-type]
+        run_maintenance(queue, clock, SeededRandomness(1), timedelta(seconds=10))  # type: ignore[arg-type]
     )
 
     for _ in range(40):
@@ -33,4 +33,4 @@ async def test_upkeep_goes_on_after_a_round_that_failed(
     task.cancel()
 
     assert 2 <= queue.rounds <= 8
-    assert [record.message for record in caplog.records] == ["a round of upkeep failed"]
+    assert [record.message for record in caplog.records] == ["a round of maintenance failed"]

@@ -24,7 +24,7 @@ FIRST_PAGE = 100
 KEY = ("queue", "slice_start", "bucket_id", "enqueue_id")
 PARTITION = "queue = ? AND slice_start = ? AND bucket_id = ?"
 OF_SLICES = "queue = ? AND slice_start IN ? AND bucket_id IN ?"
-TURN = f"{PARTITION} AND enqueue_id = ?"
+ENTRY = f"{PARTITION} AND enqueue_id = ?"
 AFTER = f"{PARTITION} AND enqueue_id > ?"
 BETWEEN = f"{PARTITION} AND enqueue_id > ? AND enqueue_id <= ?"
 

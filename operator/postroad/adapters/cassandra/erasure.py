@@ -75,7 +75,7 @@ async def erase_queue(session: Session, queue: str) -> None:
                     left = [(now + APART_US, *key, row["enqueue_id"]) for row in page]
                     await _each(session, table.one, left)
             if table.name == "deleted_mails":
-                await _each(session, mark_statements.DELETE_SIGNS, keys)
+                await _each(session, mark_statements.DELETE_STAMP, keys)
     async for keys in _partitions(session, "deliveries", queue):
         await _each(session, statements.DELETE_RECORDS, keys)
     await session.execute(statements.DELETE_SLICES, (queue,))

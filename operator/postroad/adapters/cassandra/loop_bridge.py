@@ -15,33 +15,33 @@ Row = Mapping[str, Any]
 Page = tuple[list[Row], bytes | None]
 """Rows, and where the next page begins; None: there is none."""
 
-Arrival = asyncio.Future[Page]
+PendingResult = asyncio.Future[Page]
 
 
-class Inbox:
+class LoopBridge:
     """Many results cost one wake-up of the loop."""
 
     def __init__(self) -> None:
-        self._arrived: deque[tuple[Arrival, Page | None, Exception | None]] = deque()
+        self._arrived: deque[tuple[PendingResult, Page | None, Exception | None]] = deque()
         self._woken = False
         self._loop: asyncio.AbstractEventLoop | None = None
 
-    def expect(self) -> Arrival:
+    def expect(self) -> PendingResult:
         """Return what a request's result will arrive at."""
         if self._loop is None:
             self._loop = asyncio.get_running_loop()
         return self._loop.create_future()
 
-    def rows(self, rows: list[Row] | None, arrival: Arrival, response: Any) -> None:
+    def rows(self, rows: list[Row] | None, arrival: PendingResult, response: Any) -> None:
         """Called in the driver's thread with one page."""
         state = ResultSet(response, rows).paging_state if response.has_more_pages else None
         self._put(arrival, (rows or [], state), None)
 
-    def error(self, error: Exception, arrival: Arrival) -> None:
+    def error(self, error: Exception, arrival: PendingResult) -> None:
         """Called in the driver's thread."""
         self._put(arrival, None, error)
 
-    def _put(self, arrival: Arrival, page: Page | None, error: Exception | None) -> None:
+    def _put(self, arrival: PendingResult, page: Page | None, error: Exception | None) -> None:
         # Append before looking at the flag, which the loop clears before it empties: nothing can
         # be left behind without a wake-up to come.
         self._arrived.append((arrival, page, error))

@@ -13,18 +13,18 @@ from postroad.adapters.cassandra.cql import (
     BETWEEN,
     COUNTED,
     COUNTING,
+    ENTRY,
     FIRST_PAGE,
     KEY,
     PAGE,
     PARTITION,
-    TURN,
     count,
     select,
 )
 from postroad.adapters.cassandra.session import Statement
 from postroad.domain.identifiers import LAST
 
-LINE_ID = LAST
+WATERMARK_ID = LAST
 """The id of a line's own row."""
 
 TRAIT_COLUMNS = ("domains", "due_at", "held")
@@ -45,12 +45,12 @@ MARK_COLUMNS = (
     "new_last_error",
     "new_previous",
 )
-"""What a mark says of how its turn ended."""
+"""What a mark says of how its entry ended."""
 
-LINE_COLUMNS = ("purged_through", "purged_at")
+WATERMARK_COLUMNS = ("purged_through", "purged_at")
 """How far a partition was purged, and when."""
 
-_OWN = f"{AFTER} AND enqueue_id < {LINE_ID}"
+_OWN = f"{AFTER} AND enqueue_id < {WATERMARK_ID}"
 
 # Marks
 
@@ -64,17 +64,17 @@ MARK_DELIVERED = Statement(
 END = Statement(
     "UPDATE {keyspace}.deleted_mails SET"
     f" {', '.join(f'{column} = ?' for column in (*TRAIT_COLUMNS, *MARK_COLUMNS[1:]))},"
-    f" was_ended = true WHERE {TURN}"
+    f" was_ended = true WHERE {ENTRY}"
     " IF ending = null AND delivered_at = null AND purged_through = ?"
 )
 """The first ending wins. Refused also when only `delivered_at` stands there: the mail is gone; and
-when a line was drawn that the caller does not know of, since it may have ended the turn."""
+when a line was drawn that the caller does not know of, since it may have ended the entry."""
 
 SELECT_MARK = Statement(
     select(
         "deleted_mails",
-        ("enqueue_id", *MARK_COLUMNS, *LINE_COLUMNS),
-        f"{PARTITION} AND enqueue_id IN (?, {LINE_ID})",
+        ("enqueue_id", *MARK_COLUMNS, *WATERMARK_COLUMNS),
+        f"{PARTITION} AND enqueue_id IN (?, {WATERMARK_ID})",
     )
 )
 """The one read that a dequeue costs. Not serial: an ending whose writer was not yet answered may be
@@ -83,11 +83,11 @@ missed, as it may come a moment later anyway."""
 SELECT_MARKED = Statement(
     select(
         "deleted_mails",
-        ("enqueue_id", *MARK_COLUMNS, *LINE_COLUMNS),
+        ("enqueue_id", *MARK_COLUMNS, *WATERMARK_COLUMNS),
         f"{PARTITION} AND enqueue_id IN ?",
     )
 )
-"""As `SELECT_MARK`, for several turns of one partition that are dequeued at the same time."""
+"""As `SELECT_MARK`, for several entries of one partition that are dequeued at the same time."""
 
 SELECT_MARKS = Statement(
     select("deleted_mails", ("enqueue_id", *MARK_COLUMNS), _OWN),
@@ -99,15 +99,15 @@ SELECT_MARKS = Statement(
 SELECT_MARKED_IDS = Statement(
     select("deleted_mails", ("enqueue_id", "published"), BETWEEN), page_size=2000
 )
-"""Which turns have a mark, and which of them are being replaced (`published` is false only there).
-To let the server choose those would make it read the whole partition for one answer. `through` is
-before a line's own row."""
+"""Which entries have a mark, and which of them are being replaced (`published` is false only
+there). To let the server choose those would make it read the whole partition for one answer.
+`through` is before a line's own row."""
 
-SELECT_SIGNS = Statement(
+SELECT_STAMP = Statement(
     select(
         "deleted_mails",
         (
-            *LINE_COLUMNS,
+            *WATERMARK_COLUMNS,
             "swept_through",
             "writetime(was_delivered) AS delivered",
             "writetime(was_ended) AS ended",
@@ -136,7 +136,7 @@ SELECT_WITHDRAWN = Statement(
     COUNTING,
     page_size=PAGE,
 )
-"""Few of a partition, which is counted anyway: asked for only where turns ended otherwise than by
+"""Few of a partition, which is counted anyway: asked for only where entries ended otherwise than by
 delivery."""
 
 SELECT_UNFINISHED = Statement(
@@ -150,19 +150,21 @@ SELECT_UNFINISHED = Statement(
 )
 """As `SELECT_WITHDRAWN`. `published` is false only of replacements under way."""
 
-DRAW_LINE = Statement(
+SET_WATERMARK = Statement(
     "UPDATE {keyspace}.deleted_mails SET purged_through = ?, purged_at = ?, ended_at = ?"
-    f" WHERE {PARTITION} AND enqueue_id = {LINE_ID} IF purged_through = ?"
+    f" WHERE {PARTITION} AND enqueue_id = {WATERMARK_ID} IF purged_through = ?"
 )
 """A lightweight transaction like all endings, which it comes before or after. `ended_at` makes the
 line's own row."""
 
-MARK_SWEPT = Statement(f"UPDATE {{keyspace}}.deleted_mails SET swept_through = ? WHERE {PARTITION}")
+MARK_BLOBS_DELETED = Statement(
+    f"UPDATE {{keyspace}}.deleted_mails SET swept_through = ? WHERE {PARTITION}"
+)
 """Plain: whoever writes it deleted all bytes up to a line that was there. Should an older one be
 written last, a sweep is repeated."""
 
 MARK_PUBLISHED = Statement(
-    f"UPDATE {{keyspace}}.deleted_mails SET published = true WHERE {TURN} IF replaced_by = ?"
+    f"UPDATE {{keyspace}}.deleted_mails SET published = true WHERE {ENTRY} IF replaced_by = ?"
 )
 """A lightweight transaction like the ending it completes: a plain write's timestamp could be older
 than the transaction's and be lost."""
@@ -170,7 +172,7 @@ than the transaction's and be lost."""
 CHANGE_SUCCESSOR = Statement(
     "UPDATE {keyspace}.deleted_mails"
     " SET replaced_by = ?, replaced_by_slice = ?, replaced_by_bucket = ?, new_previous = ?"
-    f" WHERE {TURN} IF replaced_by = ? AND published = false"
+    f" WHERE {ENTRY} IF replaced_by = ? AND published = false"
 )
 """Only one of several finishers gives an unfinished replacement its new successor."""
 
@@ -182,11 +184,11 @@ ERASE_MARKS = Statement(
 )
 """As `DELETE_MARKS`, of what was written before."""
 
-DELETE_MARK = Statement(f"DELETE FROM {{keyspace}}.deleted_mails USING TIMESTAMP ? WHERE {TURN}")
+DELETE_MARK = Statement(f"DELETE FROM {{keyspace}}.deleted_mails USING TIMESTAMP ? WHERE {ENTRY}")
 """One mark, or a line's own row; for erasing only."""
 
-DELETE_SIGNS = Statement(
-    f"DELETE {', '.join(LINE_COLUMNS)}, swept_through, was_delivered, was_ended"
+DELETE_STAMP = Statement(
+    f"DELETE {', '.join(WATERMARK_COLUMNS)}, swept_through, was_delivered, was_ended"
     f" FROM {{keyspace}}.deleted_mails WHERE {PARTITION}"
 )
 """The static columns, for erasing only."""

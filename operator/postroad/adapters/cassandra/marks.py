@@ -1,4 +1,4 @@
-"""Marks in Cassandra: the half of `View` that says how turns ended, and who ended them first."""
+"""Marks in Cassandra: the half of `View` that says how entries ended, and who ended them first."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from postroad.adapters.cassandra.loop_bridge import Row
 from postroad.adapters.cassandra.session import Session, Statement
 from postroad.adapters.cassandra.statements import SELECT_PRESENT
 from postroad.adapters.cassandra.transactions import Transactions, Write
-from postroad.batching import Gathering
-from postroad.domain.entries import Ending, Mark, PurgeLine, Traits
+from postroad.batching import Batcher
+from postroad.domain.entries import Ending, Mark, PurgeWatermark, Traits
 from postroad.domain.identifiers import FIRST
-from postroad.domain.slices import Partition, TurnKey
+from postroad.domain.slices import EntryKey, Partition
 from postroad.errors import ViewUnavailable
-from postroad.ports.marks import Counts, Signs
+from postroad.ports.marks import Counts, PartitionStamp
 
 V = TypeVar("V")
 R = TypeVar("R")
@@ -38,15 +38,15 @@ class CassandraMarks:
     def __init__(self, session: Session, queue: str) -> None:
         self._session = session
         self._queue = queue
-        self._marking = gathering(partial(self._write_together, statements.MARK_DELIVERED))
-        self._reading = gathering(self._marks_together)
+        self._marking = batcher(partial(self._write_together, statements.MARK_DELIVERED))
+        self._reading = batcher(self._marks_together)
         transactions = Transactions(session, self._found)
-        self._deciding = gathering(transactions.together)
+        self._deciding = batcher(transactions.together)
         self._alone = transactions.together
 
     # What stands there
 
-    async def mark(self, key: TurnKey) -> Mark | None:
+    async def mark(self, key: EntryKey) -> Mark | None:
         return await self._reading(key.partition, key.enqueue_id)
 
     async def marks(
@@ -90,55 +90,59 @@ class CassandraMarks:
         async for row in self._each(statements.SELECT_UNFINISHED, *place, after or FIRST):
             yield rows.mark_of(row), rows.traits_of(row)
 
-    async def signs(self, partition: Partition) -> Signs:
-        found = await self._session.execute(statements.SELECT_SIGNS, self._place(partition))
-        return rows.signs_of(found[0]) if found else Signs()
+    async def stamp(self, partition: Partition) -> PartitionStamp:
+        found = await self._session.execute(statements.SELECT_STAMP, self._place(partition))
+        return rows.stamp_of(found[0]) if found else PartitionStamp()
 
-    # How turns end
+    # How entries end
 
-    async def mark_delivered(self, key: TurnKey, at: datetime, traits: Traits) -> None:
+    async def mark_delivered(self, key: EntryKey, at: datetime, traits: Traits) -> None:
         values = (*rows.key_values(self._queue, key), *rows.trait_values(traits), at)
         if len(traits.domains) <= rows.SMALL:
             await self._marking(key.partition, values)
         else:
             await self._session.execute(statements.MARK_DELIVERED, values)
 
-    async def end(self, key: TurnKey, ending: Ending, traits: Traits) -> Mark | None:
+    async def end(self, key: EntryKey, ending: Ending, traits: Traits) -> Mark | None:
         values = self._end_values(key, ending, traits)
-        write = Write(key, statements.END, values, _is_open, wants_line=True)
+        write = Write(key, statements.END, values, _is_open, wants_watermark=True)
         if rows.is_small_ending(ending, traits):
             return await self._deciding(key.partition, write)
         [standing] = await self._alone(key.partition, [write])
         return standing
 
-    async def end_together(self, ended: Sequence[tuple[TurnKey, Ending, Traits]]) -> bool:
+    async def end_together(self, ended: Sequence[tuple[EntryKey, Ending, Traits]]) -> bool:
         partition = ended[0][0].partition
-        line = (await self.signs(partition)).line
-        if line is not None and any(line.mark_of(key.enqueue_id) for key, _, _ in ended):
+        watermark = (await self.stamp(partition)).watermark
+        if watermark is not None and any(watermark.mark_of(key.enqueue_id) for key, _, _ in ended):
             return False
-        through = None if line is None else line.through
+        through = None if watermark is None else watermark.through
         values = [(*self._end_values(*each), through) for each in ended]
         answer = await self._session.execute_together(statements.END, values)
         return bool(answer[0]["[applied]"])
 
-    async def draw_line(self, partition: Partition, line: PurgeLine) -> PurgeLine | None:
+    async def set_watermark(
+        self, partition: Partition, watermark: PurgeWatermark
+    ) -> PurgeWatermark | None:
         while True:
-            before = (await self.signs(partition)).line
-            if before is not None and before.through >= line.through:
+            before = (await self.stamp(partition)).watermark
+            if before is not None and before.through >= watermark.through:
                 return before
             answer = await self._decide(
-                statements.DRAW_LINE,
-                *(line.through, line.at, line.at),
+                statements.SET_WATERMARK,
+                *(watermark.through, watermark.at, watermark.at),
                 *self._place(partition),
                 None if before is None else before.through,
             )
             if answer["[applied]"]:
                 return before
 
-    async def mark_swept(self, partition: Partition, through: UUID) -> None:
-        await self._session.execute(statements.MARK_SWEPT, (through, *self._place(partition)))
+    async def mark_blobs_deleted(self, partition: Partition, through: UUID) -> None:
+        await self._session.execute(
+            statements.MARK_BLOBS_DELETED, (through, *self._place(partition))
+        )
 
-    async def mark_published(self, key: TurnKey, successor: UUID) -> bool:
+    async def mark_published(self, key: EntryKey, successor: UUID) -> bool:
         values = (*rows.key_values(self._queue, key), successor)
         write = Write(
             key, statements.MARK_PUBLISHED, values, lambda mark: _successor_of(mark) == successor
@@ -146,7 +150,7 @@ class CassandraMarks:
         return await self._deciding(key.partition, write) is None
 
     async def change_successor(
-        self, key: TurnKey, old: UUID, new: TurnKey, previous: tuple[TurnKey, ...]
+        self, key: EntryKey, old: UUID, new: EntryKey, previous: tuple[EntryKey, ...]
     ) -> bool:
         values = (
             *(new.enqueue_id, new.slice_start, new.bucket_id),
@@ -166,7 +170,7 @@ class CassandraMarks:
 
     # What requests have in common
 
-    def _end_values(self, key: TurnKey, ending: Ending, traits: Traits) -> tuple[object, ...]:
+    def _end_values(self, key: EntryKey, ending: Ending, traits: Traits) -> tuple[object, ...]:
         """Return what END binds, but for the line."""
         return (
             *rows.trait_values(traits),
@@ -183,13 +187,13 @@ class CassandraMarks:
         if len(ids) == 1:
             found = await self._session.execute(statements.SELECT_MARK, (*place, ids[0]))
         else:
-            named = {*ids, statements.LINE_ID}
+            named = {*ids, statements.WATERMARK_ID}
             found = await self._session.execute(statements.SELECT_MARKED, (*place, named))
-        line = rows.line_of(found[0]) if found else None
+        watermark = rows.watermark_of(found[0]) if found else None
         marks = {row["enqueue_id"]: rows.mark_of(row) for row in found}
-        if line is not None:
-            by_line = {each: line.mark_of(each) for each in ids}
-            marks = {each: mark for each, mark in by_line.items() if mark is not None} | marks
+        if watermark is not None:
+            by_watermark = {each: watermark.mark_of(each) for each in ids}
+            marks = {each: mark for each, mark in by_watermark.items() if mark is not None} | marks
         return marks
 
     async def _count(
@@ -241,13 +245,13 @@ def _successor_of(mark: Mark | None) -> UUID | None:
     return named.enqueue_id if named is not None else None
 
 
-def gathering(
+def batcher(
     send: Callable[[Partition, list[V]], Awaitable[Sequence[R]]],
-) -> Gathering[Partition, V, R]:
+) -> Batcher[Partition, V, R]:
     """Return what sends the requests of a partition together, as soon as the last ones are done."""
-    return Gathering(
+    return Batcher(
         send,
         lambda: ViewUnavailable("Cassandra did not answer others in time"),
         most=MOST_TOGETHER,
-        patience=PATIENCE,
+        max_wait=PATIENCE,
     )

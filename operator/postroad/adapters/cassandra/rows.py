@@ -1,4 +1,4 @@
-"""Turns, marks, slices and dead letters as rows of the tables, and back.
+"""Entries, marks, slices and dead letters as rows of the tables, and back.
 
 A column whose value is None is left unbound. Instants lose what is finer than a millisecond.
 """
@@ -18,19 +18,19 @@ from postroad.domain.entries import (
     Change,
     Ending,
     EndingKind,
+    EnqueuedMail,
     Mark,
-    PurgeLine,
+    PurgeWatermark,
     Traits,
-    Turn,
     UndecodableRow,
 )
 from postroad.domain.identifiers import EPOCH
 from postroad.domain.mail import DsnOptions, Envelope, Origin, Outcome, OutcomeKind, RecipientDsn
 from postroad.domain.ownership import Identity
 from postroad.domain.shapes import with_shape, without_shape
-from postroad.domain.slices import TurnKey
+from postroad.domain.slices import EntryKey
 from postroad.errors import Undecodable
-from postroad.ports.marks import Signs
+from postroad.ports.marks import PartitionStamp
 from postroad.ports.view import ClosedSlice, DeadLetter, Limits, Record
 
 SMALL = 20
@@ -41,9 +41,9 @@ SMALL_ATTRIBUTES = 4096
 """Characters of such a mail's attributes."""
 
 
-def is_small(turn: Turn) -> bool:
+def is_small(entry: EnqueuedMail) -> bool:
     """Whether a row may share a request with others."""
-    envelope = turn.envelope
+    envelope = entry.envelope
     length = sum(len(name) + len(value) for name, value in envelope.attributes.items())
     return len(envelope.recipients) <= SMALL and length <= SMALL_ATTRIBUTES
 
@@ -59,48 +59,48 @@ def bound(value: object) -> object:
     return UNSET if value is None else value
 
 
-def key_values(queue: str, key: TurnKey) -> tuple[object, ...]:
-    """Return a turn's place as the tables' key."""
+def key_values(queue: str, key: EntryKey) -> tuple[object, ...]:
+    """Return an entry's place as the tables' key."""
     return (queue, key.slice_start, key.bucket_id, key.enqueue_id)
 
 
-def turn_values(turn: Turn) -> tuple[object, ...]:
-    """Return a turn in the order of ROW_COLUMNS."""
-    envelope, key = turn.envelope, turn.key
+def entry_values(entry: EnqueuedMail) -> tuple[object, ...]:
+    """Return an entry in the order of ROW_COLUMNS."""
+    envelope, key = entry.envelope, entry.key
     origin = envelope.origin or _NO_ORIGIN
     dsn = envelope.dsn or _NO_DSN
     return (
         key.slice_start,
         key.bucket_id,
         key.enqueue_id,
-        turn.mail_id,
+        entry.mail_id,
         bound(envelope.name),
         bound(envelope.sender),
         envelope.recipients,
-        with_shape(envelope.attributes, turn.shape, turn.mail_id) or UNSET,
+        with_shape(envelope.attributes, entry.shape, entry.mail_id) or UNSET,
         bound(origin.host),
         bound(origin.address),
         bound(origin.protocol),
         bound(dsn.ret),
         bound(dsn.envid),
         UNSET if envelope.dsn is None else _dsn_values(dsn),
-        turn.blob_key,
-        turn.size_bytes,
+        entry.blob_key,
+        entry.size_bytes,
         0,  # header_size: unread; releases before this one set a row without it aside
-        turn.accepted_at,
-        turn.enqueued_at,
-        bound(turn.due_at),
-        turn.held or UNSET,
-        turn.attempt,
-        bound(turn.last_error),
-        chain_value(turn.previous),
+        entry.accepted_at,
+        entry.enqueued_at,
+        bound(entry.due_at),
+        entry.held or UNSET,
+        entry.attempt,
+        bound(entry.last_error),
+        chain_value(entry.previous),
     )
 
 
-def row_of(row: Row) -> Turn | UndecodableRow:
-    """Return the turn of a row, as far as this release can decode it."""
+def row_of(row: Row) -> EnqueuedMail | UndecodableRow:
+    """Return the entry of a row, as far as this release can decode it."""
     try:
-        return turn_of(row)
+        return entry_of(row)
     except Exception as error:  # whatever it is, it must not fail the rows beside it
         return UndecodableRow(
             _place_of(row),
@@ -110,12 +110,12 @@ def row_of(row: Row) -> Turn | UndecodableRow:
         )
 
 
-def turn_of(row: Row) -> Turn:
-    """Return the turn of a row. Raises: whatever its decoding raises."""
+def entry_of(row: Row) -> EnqueuedMail:
+    """Return the entry of a row. Raises: whatever its decoding raises."""
     if None in [row[column] for column in _NEVER_MISSING]:
-        raise Undecodable("a column without which there is no turn is missing")
+        raise Undecodable("a column without which there is no entry is missing")
     attributes, shape = without_shape(row["attributes"] or _EMPTY, row["mail_id"])
-    return Turn(
+    return EnqueuedMail(
         key=_place_of(row),
         mail_id=row["mail_id"],
         envelope=Envelope(
@@ -173,13 +173,13 @@ def ending_values(ending: Ending) -> tuple[object, ...]:
     )
 
 
-def chain_value(previous: Sequence[TurnKey]) -> object:
-    """Return what is bound for the predecessors of a turn."""
+def chain_value(previous: Sequence[EntryKey]) -> object:
+    """Return what is bound for the predecessors of an entry."""
     return [_tuple_of(key) for key in previous] or UNSET
 
 
 def mark_of(row: Row) -> Mark:
-    """Return the mark of a row. An ending that cannot be decoded is unknown, not absent: its turn
+    """Return the mark of a row. An ending that cannot be decoded is unknown, not absent: its entry
     must not be handed out again."""
     ending: Ending | None = None
     if row["ending"] is not None:
@@ -194,16 +194,16 @@ def mark_of(row: Row) -> Mark:
     )
 
 
-def line_of(row: Row) -> PurgeLine | None:
+def watermark_of(row: Row) -> PurgeWatermark | None:
     """Return the line of the partition that a mark was read from."""
     through = row["purged_through"]
-    return None if through is None else PurgeLine(through, instant(row["purged_at"]))
+    return None if through is None else PurgeWatermark(through, instant(row["purged_at"]))
 
 
-def signs_of(row: Row) -> Signs:
+def stamp_of(row: Row) -> PartitionStamp:
     """Return a partition's signs."""
-    return Signs(
-        line_of(row), row["swept_through"], _written(row["delivered"]), _written(row["ended"])
+    return PartitionStamp(
+        watermark_of(row), row["swept_through"], _written(row["delivered"]), _written(row["ended"])
     )
 
 
@@ -219,7 +219,7 @@ def slice_of_row(row: Row) -> ClosedSlice:
 
 def letter_values(queue: str, letter: DeadLetter) -> tuple[object, ...]:
     """Return a dead letter in the order of LETTER_COLUMNS."""
-    turn = letter.turn
+    entry = letter.entry
     return (
         queue,
         letter.month,
@@ -227,7 +227,11 @@ def letter_values(queue: str, letter: DeadLetter) -> tuple[object, ...]:
         letter.reason,
         bound(letter.body),
         UNSET if letter.requeued_as is None else _tuple_of(letter.requeued_as),
-        *((UNSET, UNSET, letter.enqueue_id, *(UNSET,) * 21) if turn is None else turn_values(turn)),
+        *(
+            (UNSET, UNSET, letter.enqueue_id, *(UNSET,) * 21)
+            if entry is None
+            else entry_values(entry)
+        ),
     )
 
 
@@ -241,7 +245,7 @@ def letter_of(row: Row) -> DeadLetter:
             month=row["month"],
             died_at=optional_instant(row["died_at"]) or EPOCH,
             reason=row["reason"] or "",
-            turn=None,
+            entry=None,
             is_decoded=False,
         )
 
@@ -254,7 +258,7 @@ def _letter_of(row: Row) -> DeadLetter:
         month=row["month"],
         died_at=instant(row["died_at"]),
         reason=row["reason"],
-        turn=None if row["mail_id"] is None else turn_of(row),
+        entry=None if row["mail_id"] is None else entry_of(row),
         body=row["body"],
         requeued_as=_key_of(row["requeued_as"]),
         written=row.get("written"),
@@ -310,8 +314,8 @@ def _written(microseconds: int | None) -> datetime | None:
     return None if microseconds is None else EPOCH + timedelta(microseconds=microseconds)
 
 
-def _place_of(row: Row) -> TurnKey:
-    return TurnKey(_start_of(row["slice_start"]), row["bucket_id"], row["enqueue_id"])
+def _place_of(row: Row) -> EntryKey:
+    return EntryKey(_start_of(row["slice_start"]), row["bucket_id"], row["enqueue_id"])
 
 
 @lru_cache(maxsize=64)
@@ -331,7 +335,7 @@ def _ending_of(row: Row) -> Ending:
     return Ending(
         kind,
         at,
-        successor=TurnKey(
+        successor=EntryKey(
             instant(row["replaced_by_slice"]), row["replaced_by_bucket"], row["replaced_by"]
         ),
         change=Change(
@@ -370,16 +374,16 @@ def _dsn_of(row: Row) -> DsnOptions | None:
     )
 
 
-def _tuple_of(key: TurnKey) -> tuple[datetime, int, UUID]:
+def _tuple_of(key: EntryKey) -> tuple[datetime, int, UUID]:
     return (key.slice_start, key.bucket_id, key.enqueue_id)
 
 
-def _key_of(stored: tuple[datetime, int, UUID] | None) -> TurnKey | None:
-    return None if stored is None else TurnKey(instant(stored[0]), *stored[1:])
+def _key_of(stored: tuple[datetime, int, UUID] | None) -> EntryKey | None:
+    return None if stored is None else EntryKey(instant(stored[0]), *stored[1:])
 
 
-def _keys_of(stored: Sequence[tuple[datetime, int, UUID]] | None) -> tuple[TurnKey, ...]:
-    return tuple(TurnKey(instant(each[0]), *each[1:]) for each in stored) if stored else ()
+def _keys_of(stored: Sequence[tuple[datetime, int, UUID]] | None) -> tuple[EntryKey, ...]:
+    return tuple(EntryKey(instant(each[0]), *each[1:]) for each in stored) if stored else ()
 
 
 def _mapping(stored: Mapping[Any, Any] | None) -> Mapping[Any, Any]:

@@ -28,7 +28,7 @@ from cassandra.query import (
 
 from postroad.adapters.cassandra.access import Access, cluster_of
 from postroad.adapters.cassandra.clocks import HostClocks
-from postroad.adapters.cassandra.loop_bridge import Inbox, Row
+from postroad.adapters.cassandra.loop_bridge import LoopBridge, Row
 from postroad.adapters.cassandra.timestamps import Timestamps
 from postroad.adapters.cassandra.translation import translated
 from postroad.domain.clocks import Readings
@@ -84,7 +84,7 @@ class Session:
         self._preparing: dict[Statement, asyncio.Task[PreparedStatement]] = {}
         self._clocks = HostClocks(Timestamps(), access.local_datacenter)
         self._slots = asyncio.Semaphore(IN_FLIGHT)
-        self._inbox = Inbox()
+        self._inbox = LoopBridge()
         self._closed = False
 
     @property

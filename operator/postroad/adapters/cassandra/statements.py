@@ -10,11 +10,11 @@ from postroad.adapters.cassandra.cql import (
     BETWEEN,
     COUNTED,
     COUNTING,
+    ENTRY,
     FIRST_PAGE,
     OF_SLICES,
     PAGE,
     PARTITION,
-    TURN,
     count,
     insert,
     select,
@@ -48,7 +48,7 @@ ROW_COLUMNS = (
     "last_error",
     "previous",
 )
-"""What a row says of a turn, in the order in which it is bound."""
+"""What a row says of an entry, in the order in which it is bound."""
 
 LETTER_COLUMNS = ("queue", "month", "died_at", "reason", "body", "requeued_as", *ROW_COLUMNS)
 
@@ -59,7 +59,7 @@ INSERT_ROW = Statement(insert("enqueued_mails", ("queue", *ROW_COLUMNS)), stampe
 by the coordinator: a partition's deletion swallows what is stamped before it, and the clock of the
 writer may have stood still."""
 
-SELECT_ROW = Statement(select("enqueued_mails", ROW_COLUMNS, TURN))
+SELECT_ROW = Statement(select("enqueued_mails", ROW_COLUMNS, ENTRY))
 """One row, by its whole key."""
 
 SELECT_ROWS = Statement(
@@ -74,7 +74,7 @@ SELECT_ROWS = Statement(
 """A partition. Every row has a mail id, so its time to live is the row's."""
 
 SELECT_AS_STORED = Statement(
-    select("enqueued_mails", ("JSON *",), TURN),
+    select("enqueued_mails", ("JSON *",), ENTRY),
 )
 """All columns of one row, those that a newer release added too, as the server writes them out."""
 
@@ -106,13 +106,13 @@ DELETE_ROWS = Statement(
 )
 """One tombstone for the partition, however many rows it has; of what was written before."""
 
-DELETE_ROW = Statement(f"DELETE FROM {{keyspace}}.enqueued_mails USING TIMESTAMP ? WHERE {TURN}")
+DELETE_ROW = Statement(f"DELETE FROM {{keyspace}}.enqueued_mails USING TIMESTAMP ? WHERE {ENTRY}")
 """One row, for erasing only."""
 
 SELECT_PRESENT = Statement(
     select("enqueued_mails", ("enqueue_id",), f"{PARTITION} AND enqueue_id IN ?")
 )
-"""Which of some turns have a row."""
+"""Which of some entries have a row."""
 
 SELECT_ROW_IDS = Statement(select("enqueued_mails", ("enqueue_id",), PARTITION), page_size=1000)
 """Which rows an erasure left."""
@@ -229,7 +229,7 @@ SELECT_LETTER = Statement(
         "queue = ? AND month IN ? AND enqueue_id = ?",
     )
 )
-"""One letter, to see whether another process gave it a new turn already; when it was written.
+"""One letter, to see whether another process gave it a new entry already; when it was written.
 Beside it the note that it was deleted (`NOTE_GONE`)."""
 
 NOTE_GONE = Statement(

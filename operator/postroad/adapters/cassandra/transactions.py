@@ -16,7 +16,7 @@ from uuid import UUID
 from postroad.adapters.cassandra.loop_bridge import Row
 from postroad.adapters.cassandra.session import Session, Statement
 from postroad.domain.entries import Mark
-from postroad.domain.slices import Partition, TurnKey
+from postroad.domain.slices import EntryKey, Partition
 
 NOTHING = Mark()
 """What refuses a write that wants a mark where there is none."""
@@ -24,18 +24,18 @@ NOTHING = Mark()
 
 @dataclass(frozen=True, slots=True)
 class Write:
-    """A conditional write on the mark of one turn. `holds` says the same as its CQL condition.
-    `wants_line`: the id of the line that its caller knows of is bound last."""
+    """A conditional write on the mark of one entry. `holds` says the same as its CQL condition.
+    `wants_watermark`: the id of the line that its caller knows of is bound last."""
 
-    key: TurnKey
+    key: EntryKey
     statement: Statement
     values: tuple[object, ...]
     holds: Callable[[Mark | None], bool]
-    wants_line: bool = False
+    wants_watermark: bool = False
 
     def bound(self, through: UUID | None) -> tuple[Statement, tuple[object, ...]]:
         """Return the statement and what is bound."""
-        return self.statement, ((*self.values, through) if self.wants_line else self.values)
+        return self.statement, ((*self.values, through) if self.wants_watermark else self.values)
 
 
 class Transactions:
@@ -88,14 +88,14 @@ def _line(answer: list[Row]) -> UUID | None:
 
 
 def _first_of_each(waiting: Mapping[int, Write], most: int) -> dict[int, Write]:
-    """Return the first write of each turn, in their order: two of one turn in a batch would be
+    """Return the first write of each entry, in their order: two of one entry in a batch would be
     judged by what stood there before both."""
     going: dict[int, Write] = {}
-    turns: set[UUID] = set()
+    entries: set[UUID] = set()
     for number, write in waiting.items():
-        if write.key.enqueue_id not in turns and len(going) < most:
+        if write.key.enqueue_id not in entries and len(going) < most:
             going[number] = write
-        turns.add(write.key.enqueue_id)
+        entries.add(write.key.enqueue_id)
     return going
 
 

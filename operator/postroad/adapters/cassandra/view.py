@@ -13,13 +13,13 @@ from uuid import UUID, uuid4
 from postroad.adapters.cassandra import rows, statements
 from postroad.adapters.cassandra.erasure import erase_queue
 from postroad.adapters.cassandra.letters import LetterReader, month_of_gone
-from postroad.adapters.cassandra.marks import CassandraMarks, gathering
+from postroad.adapters.cassandra.marks import CassandraMarks, batcher
 from postroad.adapters.cassandra.session import Session
 from postroad.domain.clocks import Readings
-from postroad.domain.entries import Turn, UndecodableRow
+from postroad.domain.entries import EnqueuedMail, UndecodableRow
 from postroad.domain.identifiers import FIRST
 from postroad.domain.ownership import Identity
-from postroad.domain.slices import Partition, TurnKey
+from postroad.domain.slices import EntryKey, Partition
 from postroad.ports.marks import Counts
 from postroad.ports.view import NOT_READ, ClosedSlice, DeadLetter, Limits, Record
 
@@ -31,16 +31,16 @@ class CassandraView(CassandraMarks):
         super().__init__(session, queue)
         self._letters = LetterReader(session, queue)
         self._incarnation: UUID | None = None  # of the limits, as last read
-        self._inserting = gathering(partial(self._write_together, statements.INSERT_ROW))
+        self._inserting = batcher(partial(self._write_together, statements.INSERT_ROW))
 
-    async def insert(self, turn: Turn) -> None:
-        values = (self._queue, *rows.turn_values(turn))
-        if rows.is_small(turn):
-            await self._inserting(turn.key.partition, values)
+    async def insert(self, entry: EnqueuedMail) -> None:
+        values = (self._queue, *rows.entry_values(entry))
+        if rows.is_small(entry):
+            await self._inserting(entry.key.partition, values)
         else:
             await self._session.execute(statements.INSERT_ROW, values)
 
-    async def row(self, key: TurnKey) -> Turn | UndecodableRow | None:
+    async def row(self, key: EntryKey) -> EnqueuedMail | UndecodableRow | None:
         found = await self._session.execute(
             statements.SELECT_ROW, rows.key_values(self._queue, key)
         )
@@ -48,13 +48,13 @@ class CassandraView(CassandraMarks):
 
     async def rows(
         self, partition: Partition, after: UUID | None = None
-    ) -> AsyncIterator[Turn | UndecodableRow]:
+    ) -> AsyncIterator[EnqueuedMail | UndecodableRow]:
         values = (*self._place(partition), after or FIRST)
         async for page in self._session.pages(statements.SELECT_ROWS, values):
             for row in page:
                 yield rows.row_of(row)
 
-    async def renew_row(self, key: TurnKey) -> None:
+    async def renew_row(self, key: EntryKey) -> None:
         place = rows.key_values(self._queue, key)
         for found in await self._session.execute(statements.SELECT_AS_STORED, place):
             columns = json.loads(found["[json]"])
@@ -193,7 +193,7 @@ class CassandraView(CassandraMarks):
         return sum([await self._letters.count(month) for month in months])
 
     async def unbury(self, letter: DeadLetter) -> None:
-        if letter.turn is not None:
+        if letter.entry is not None:
             note = (self._queue, month_of_gone(letter.month), letter.enqueue_id)
             await self._session.execute(statements.NOTE_GONE, note)
         place = (self._queue, letter.month, letter.enqueue_id)

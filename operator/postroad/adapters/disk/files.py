@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path, PurePath
 
 from postroad.errors import StoreFailed, StoreFull
-from postroad.ports.files import Room
+from postroad.ports.files import DiskSpace
 
 SHORT_OF = {
     errno.ENOSPC: "no space is left",
@@ -25,7 +25,7 @@ PRIVATE_FILE, PRIVATE_DIRECTORY = 0o600, 0o700
 
 @contextmanager
 def translated(what: str, name: object) -> Iterator[None]:
-    """Turn the system's errors into ours. A name that is missing or taken is the caller's case."""
+    """Entry the system's errors into ours. A name that is missing or taken is the caller's case."""
     try:
         yield
     except (FileNotFoundError, FileExistsError):
@@ -38,7 +38,7 @@ def translated(what: str, name: object) -> Iterator[None]:
 
 @contextmanager
 def _all_of_it(what: str, name: object) -> Iterator[None]:
-    """Turn a missing or taken name too into our error, where it is nobody's ordinary case."""
+    """Entry a missing or taken name too into our error, where it is nobody's ordinary case."""
     try:
         yield
     except (FileNotFoundError, FileExistsError) as error:
@@ -159,10 +159,10 @@ class DiskFiles:
             finally:
                 os.close(descriptor)
 
-    def room(self, path: PurePath) -> Room:
+    def room(self, path: PurePath) -> DiskSpace:
         with translated("stat", path):
             found = os.statvfs(path)
-        return Room(found.f_bavail * found.f_frsize, found.f_favail if found.f_files else None)
+        return DiskSpace(found.f_bavail * found.f_frsize, found.f_favail if found.f_files else None)
 
     def lock(self, path: PurePath) -> DiskLock | None:
         with translated("lock", path), _all_of_it("lock", path):

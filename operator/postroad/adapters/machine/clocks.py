@@ -21,7 +21,7 @@ class MachineClock:
         await asyncio.sleep(max(0.0, duration.total_seconds()))
 
 
-class MachineChance:
+class SystemRandomness:
     """Python's default generator, seeded by the system."""
 
     def __init__(self) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Sequence
 
-from postroad.adapters.memory.fault_injection import Gate
+from postroad.adapters.memory.fault_injection import FaultInjector
 from postroad.domain.mail import Content
 from postroad.domain.shapes import shape_of
 from postroad.errors import BlobMissing, BlobsUnavailable, MailTooLarge
@@ -27,7 +27,7 @@ class Bucket:
 class MemoryBlobs:
     """`Blobs` over one `Bucket`."""
 
-    def __init__(self, bucket: Bucket, gate: Gate) -> None:
+    def __init__(self, bucket: Bucket, gate: FaultInjector) -> None:
         self._bucket = bucket
         self._gate = gate
 

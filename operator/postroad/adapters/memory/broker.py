@@ -15,9 +15,9 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from uuid import UUID
 
-from postroad.adapters.memory.fault_injection import Gate
+from postroad.adapters.memory.fault_injection import FaultInjector
 from postroad.errors import BrokerUnavailable, Unroutable
-from postroad.ports.broker import LADDER_SECONDS, Depths
+from postroad.ports.broker import DELAY_SECONDS, Depths
 from postroad.ports.clock import Clock
 
 CONFIRM_DEADLINE = timedelta(seconds=10)
@@ -46,7 +46,7 @@ class Queues:
     unacked_dead: int = 0
     consumers: int = 0
     missing: set[int] = field(default_factory=set)
-    """Steps of the ladder whose queue does not exist; 0 is the work queue."""
+    """Steps of the delay queues whose queue does not exist; 0 is the work queue."""
     without_quorum: set[int] = field(default_factory=set)
     """The same, of queues that neither take nor refuse; `regain_quorum` mends them."""
     unconfirmed: list[tuple[int, Message]] = field(default_factory=list)
@@ -232,7 +232,7 @@ class Lease:
 class MemoryBroker:
     """`Broker` over shared `Queues`, as one process sees it."""
 
-    def __init__(self, queues: Queues, gate: Gate, delivery_limit: int = 20) -> None:
+    def __init__(self, queues: Queues, gate: FaultInjector, delivery_limit: int = 20) -> None:
         self.queues = queues
         self.gate = gate
         self.delivery_limit = delivery_limit
@@ -247,8 +247,8 @@ class MemoryBroker:
             delivery.lost()
 
     async def publish(self, message_id: UUID, body: bytes, delay_seconds: int = 0) -> None:
-        if delay_seconds and delay_seconds not in LADDER_SECONDS:
-            raise ValueError(f"{delay_seconds} s is no step of the ladder")
+        if delay_seconds and delay_seconds not in DELAY_SECONDS:
+            raise ValueError(f"{delay_seconds} s is no step of the delay queues")
 
         def effect() -> None:
             queues = self.queues

@@ -92,17 +92,17 @@ class _Time:
         await settle()
 
 
-async def settle(turns: int = 100) -> None:
+async def settle(passes: int = 100) -> None:
     """Let every task that can run do so, as far as `turns` turns of the event loop go; fewer where
     the loop tells that nobody is ready any more."""
     ready = getattr(asyncio.get_running_loop(), "_ready", None)
-    for _ in range(turns):
+    for _ in range(passes):
         await asyncio.sleep(0)
         if ready is not None and not ready:
             return
 
 
-class SeededChance:
+class SeededRandomness:
     """The same numbers for the same seed."""
 
     def __init__(self, seed: int = 0) -> None:

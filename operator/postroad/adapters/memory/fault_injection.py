@@ -68,7 +68,7 @@ def away(*servers: str) -> Plan:
     return lambda step: Fault.AWAY if step.server in servers else None
 
 
-class Gate:
+class FaultInjector:
     """The gate of one process. `plan` may be changed at any time; `before` is awaited at each step
     and lets a test choose which process goes on; `steps` lists what happened."""
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from postroad.adapters.memory.fault_injection import Gate
+from postroad.adapters.memory.fault_injection import FaultInjector
 from postroad.domain.configuration import ConfigurationEvent
 from postroad.domain.rollout import Rollout
 from postroad.errors import ConfigurationConflict
@@ -21,9 +21,9 @@ class Records:
 class MemoryHistory:
     """`History` over `Records`, as one process sees it."""
 
-    def __init__(self, records: Records | None = None, gate: Gate | None = None) -> None:
+    def __init__(self, records: Records | None = None, gate: FaultInjector | None = None) -> None:
         self.records = records or Records()
-        self._gate = gate or Gate()
+        self._gate = gate or FaultInjector()
 
     async def load(self) -> Recorded:
         return await self._gate("view", "load", lambda: self.records.recorded)

@@ -8,11 +8,11 @@ from datetime import datetime
 from typing import Any, TypeVar
 from uuid import UUID
 
-from postroad.adapters.memory.fault_injection import Gate
+from postroad.adapters.memory.fault_injection import FaultInjector
 from postroad.adapters.memory.tables import Tables, delete, within
-from postroad.domain.entries import Ending, EndingKind, Mark, PurgeLine, Traits
-from postroad.domain.slices import Partition, TurnKey
-from postroad.ports.marks import Counts, Signs
+from postroad.domain.entries import Ending, EndingKind, Mark, PurgeWatermark, Traits
+from postroad.domain.slices import EntryKey, Partition
+from postroad.ports.marks import Counts, PartitionStamp
 
 T = TypeVar("T")
 
@@ -23,7 +23,7 @@ PAGE = 3
 class MemoryMarks:
     """What `View` says of marks, over `Tables`."""
 
-    def __init__(self, tables: Tables, gate: Gate) -> None:
+    def __init__(self, tables: Tables, gate: FaultInjector) -> None:
         self._tables = tables
         self._gate = gate
 
@@ -33,14 +33,14 @@ class MemoryMarks:
     async def _page(
         self,
         name: str,
-        table: Callable[[], Mapping[TurnKey, T]],
+        table: Callable[[], Mapping[EntryKey, T]],
         partition: Partition,
         after: UUID | None,
         through: UUID | None = None,
-    ) -> list[tuple[TurnKey, T]]:
+    ) -> list[tuple[EntryKey, T]]:
         return await self._step(name, lambda: within(table(), partition, after, through)[:PAGE])
 
-    async def mark(self, key: TurnKey) -> Mark | None:
+    async def mark(self, key: EntryKey) -> Mark | None:
         return await self._step("mark", lambda: self._tables.mark(key))
 
     async def marks(
@@ -95,10 +95,12 @@ class MemoryMarks:
         for found in await self._step("unfinished", effect):
             yield found
 
-    async def signs(self, partition: Partition) -> Signs:
-        return await self._step("signs", lambda: self._tables.signs.get(partition, Signs()))
+    async def stamp(self, partition: Partition) -> PartitionStamp:
+        return await self._step(
+            "signs", lambda: self._tables.stamp.get(partition, PartitionStamp())
+        )
 
-    async def mark_delivered(self, key: TurnKey, at: datetime, traits: Traits) -> None:
+    async def mark_delivered(self, key: EntryKey, at: datetime, traits: Traits) -> None:
         def effect() -> None:
             mark = self._tables.marks.get(key, Mark())
             self._put_mark(key, replace(mark, delivered_at=at), traits)
@@ -106,7 +108,7 @@ class MemoryMarks:
 
         await self._step("mark_delivered", effect)
 
-    async def end(self, key: TurnKey, ending: Ending, traits: Traits) -> Mark | None:
+    async def end(self, key: EntryKey, ending: Ending, traits: Traits) -> Mark | None:
         def effect() -> Mark | None:
             standing = self._tables.mark(key)
             if standing is None:
@@ -115,7 +117,7 @@ class MemoryMarks:
 
         return await self._step("end", effect)
 
-    async def end_together(self, ended: Sequence[tuple[TurnKey, Ending, Traits]]) -> bool:
+    async def end_together(self, ended: Sequence[tuple[EntryKey, Ending, Traits]]) -> bool:
         def effect() -> bool:
             if any(self._tables.mark(key) is not None for key, _, _ in ended):
                 return False
@@ -125,19 +127,23 @@ class MemoryMarks:
 
         return await self._step("end", effect)
 
-    async def draw_line(self, partition: Partition, line: PurgeLine) -> PurgeLine | None:
-        def effect() -> PurgeLine | None:
-            before = self._tables.line(partition)
-            if before is None or before.through < line.through:
-                self._sign(partition, line=line)
+    async def set_watermark(
+        self, partition: Partition, watermark: PurgeWatermark
+    ) -> PurgeWatermark | None:
+        def effect() -> PurgeWatermark | None:
+            before = self._tables.watermark(partition)
+            if before is None or before.through < watermark.through:
+                self._sign(partition, watermark=watermark)
             return before
 
-        return await self._step("draw_line", effect)
+        return await self._step("set_watermark", effect)
 
-    async def mark_swept(self, partition: Partition, through: UUID) -> None:
-        await self._step("mark_swept", lambda: self._sign(partition, swept=through))
+    async def mark_blobs_deleted(self, partition: Partition, through: UUID) -> None:
+        await self._step(
+            "mark_blobs_deleted", lambda: self._sign(partition, blobs_deleted_through=through)
+        )
 
-    async def mark_published(self, key: TurnKey, successor: UUID) -> bool:
+    async def mark_published(self, key: EntryKey, successor: UUID) -> bool:
         def effect() -> bool:
             mark = self._tables.marks.get(key)
             if mark is None or _successor(mark) != successor:
@@ -148,7 +154,7 @@ class MemoryMarks:
         return await self._step("mark_published", effect)
 
     async def change_successor(
-        self, key: TurnKey, old: UUID, new: TurnKey, previous: tuple[TurnKey, ...]
+        self, key: EntryKey, old: UUID, new: EntryKey, previous: tuple[EntryKey, ...]
     ) -> bool:
         def effect() -> bool:
             mark = self._tables.marks.get(key)
@@ -167,21 +173,21 @@ class MemoryMarks:
         def effect() -> None:
             delete(self._tables.marks, partition)
             delete(self._tables.traits, partition)
-            self._tables.signs.pop(partition, None)
+            self._tables.stamp.pop(partition, None)
 
         await self._step("delete_marks", effect)
 
-    def _end(self, key: TurnKey, ending: Ending, traits: Traits) -> None:
+    def _end(self, key: EntryKey, ending: Ending, traits: Traits) -> None:
         self._put_mark(key, Mark(ending=ending), traits)
         self._sign(key.partition, ended=self._tables.clock.now())
 
-    def _put_mark(self, key: TurnKey, mark: Mark, traits: Traits) -> None:
+    def _put_mark(self, key: EntryKey, mark: Mark, traits: Traits) -> None:
         self._tables.marks[key] = mark
         self._tables.traits.setdefault(key, traits)
 
     def _sign(self, partition: Partition, **changes: Any) -> None:
-        known = self._tables.signs.get(partition, Signs())
-        self._tables.signs[partition] = replace(known, **changes)
+        known = self._tables.stamp.get(partition, PartitionStamp())
+        self._tables.stamp[partition] = replace(known, **changes)
 
 
 def _is_withdrawn(mark: Mark) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from postroad.adapters.memory.blobs import Bucket, MemoryBlobs
 from postroad.adapters.memory.broker import MemoryBroker, Queues
-from postroad.adapters.memory.fault_injection import Gate
+from postroad.adapters.memory.fault_injection import FaultInjector
 from postroad.adapters.memory.history import MemoryHistory, Records
 from postroad.adapters.memory.tables import Tables
 from postroad.adapters.memory.view import MemoryView, MemoryViewStore
@@ -13,7 +13,7 @@ from postroad.ports.clock import Clock
 from postroad.ports.servers import Checked
 
 
-class World:
+class MemoryWorld:
     """What outlives every process: the contents of the servers. `clock` is theirs; `view_hosts`
     are the clocks that the view's hosts show, which a test may set."""
 
@@ -41,9 +41,9 @@ class World:
 class MemoryServers:
     """`Servers` as one process sees them."""
 
-    def __init__(self, world: World, gate: Gate | None = None) -> None:
+    def __init__(self, world: MemoryWorld, gate: FaultInjector | None = None) -> None:
         self.world = world
-        self.gate = gate or Gate()
+        self.gate = gate or FaultInjector()
 
     def broker(self, queue: QueueName, *, delivery_limit: int = 20) -> MemoryBroker:
         return MemoryBroker(self.world.queues(str(queue)), self.gate, delivery_limit)

@@ -9,11 +9,11 @@ from datetime import datetime, timedelta
 from typing import TypeVar
 from uuid import UUID, uuid4
 
-from postroad.domain.entries import Mark, PurgeLine, Traits, Turn, UndecodableRow
+from postroad.domain.entries import EnqueuedMail, Mark, PurgeWatermark, Traits, UndecodableRow
 from postroad.domain.lifetimes import DEAD_LETTER_MEMORY
-from postroad.domain.slices import Partition, TurnKey
+from postroad.domain.slices import EntryKey, Partition
 from postroad.ports.clock import Clock
-from postroad.ports.marks import Signs
+from postroad.ports.marks import PartitionStamp
 from postroad.ports.view import FOREVER, ClosedSlice, DeadLetter, Limits, Record
 
 T = TypeVar("T")
@@ -25,10 +25,10 @@ class Tables:
 
     clock: Clock
     hosts: Mapping[str, Clock]
-    rows: dict[TurnKey, Turn] = field(default_factory=dict)
-    marks: dict[TurnKey, Mark] = field(default_factory=dict)
-    traits: dict[TurnKey, Traits] = field(default_factory=dict)
-    signs: dict[Partition, Signs] = field(default_factory=dict)
+    rows: dict[EntryKey, EnqueuedMail] = field(default_factory=dict)
+    marks: dict[EntryKey, Mark] = field(default_factory=dict)
+    traits: dict[EntryKey, Traits] = field(default_factory=dict)
+    stamp: dict[Partition, PartitionStamp] = field(default_factory=dict)
     claims: dict[UUID, tuple[UUID, timedelta]] = field(default_factory=dict)
     records: dict[UUID, dict[str, Record]] = field(default_factory=lambda: defaultdict(dict))
     limits: Limits = field(default_factory=lambda: Limits(None, None))
@@ -45,24 +45,24 @@ class Tables:
     row_lifetime: timedelta = timedelta(days=14)
     """Of rows that are inserted from now on."""
 
-    expire_at: dict[TurnKey, datetime] = field(default_factory=dict)
-    written: dict[TurnKey, datetime] = field(default_factory=dict)
-    undecodable: set[TurnKey] = field(default_factory=set)
+    expire_at: dict[EntryKey, datetime] = field(default_factory=dict)
+    written: dict[EntryKey, datetime] = field(default_factory=dict)
+    undecodable: set[EntryKey] = field(default_factory=set)
     """Rows whose cells no reader of this release decodes; counts and names of bytes are read."""
 
-    def insert(self, turn: Turn) -> None:
+    def insert(self, entry: EnqueuedMail) -> None:
         """Insert a row that lives for `row_lifetime`."""
-        self.rows[turn.key] = turn
-        self.written[turn.key] = self.clock.now()
-        self._age(turn.key)
+        self.rows[entry.key] = entry
+        self.written[entry.key] = self.clock.now()
+        self._age(entry.key)
 
-    def _age(self, key: TurnKey) -> None:
+    def _age(self, key: EntryKey) -> None:
         if self.row_lifetime == FOREVER:
             self.expire_at.pop(key, None)
         else:
             self.expire_at[key] = self.clock.now() + self.row_lifetime
 
-    def unexpired(self) -> dict[TurnKey, Turn]:
+    def unexpired(self) -> dict[EntryKey, EnqueuedMail]:
         """Return the rows, those that are too old removed."""
         now = self.clock.now()
         for key in [key for key, at in self.expire_at.items() if at <= now]:
@@ -70,18 +70,18 @@ class Tables:
             self.rows.pop(key, None)
         return self.rows
 
-    def read(self, key: TurnKey) -> Turn | UndecodableRow | None:
+    def read(self, key: EntryKey) -> EnqueuedMail | UndecodableRow | None:
         """Return a row as a reader finds it."""
-        turn = self.unexpired().get(key)
-        return None if turn is None else self.decoded(turn)
+        entry = self.unexpired().get(key)
+        return None if entry is None else self.decoded(entry)
 
-    def decoded(self, turn: Turn) -> Turn | UndecodableRow:
+    def decoded(self, entry: EnqueuedMail) -> EnqueuedMail | UndecodableRow:
         """Return a row, with the time it still lives, as far as it can be decoded."""
-        expires = self.expire_at.get(turn.key)
+        expires = self.expire_at.get(entry.key)
         remaining = None if expires is None else expires - self.clock.now()
-        if turn.key in self.undecodable:
-            return UndecodableRow(turn.key, "InvalidMail", turn.mail_id, remaining)
-        return replace(turn, remaining=remaining)
+        if entry.key in self.undecodable:
+            return UndecodableRow(entry.key, "InvalidMail", entry.mail_id, remaining)
+        return replace(entry, remaining=remaining)
 
     def bury(self, letter: DeadLetter) -> None:
         """Write a dead letter."""
@@ -90,7 +90,7 @@ class Tables:
 
     def unbury(self, letter: DeadLetter) -> None:
         """Delete a dead letter."""
-        if letter.turn is not None:
+        if letter.entry is not None:
             self.gone[letter.enqueue_id] = self.clock.now() + DEAD_LETTER_MEMORY
         self.letters.pop(letter.enqueue_id, None)
 
@@ -98,31 +98,31 @@ class Tables:
         """Return whether it is remembered that a letter was deleted."""
         return enqueue_id in self.gone and self.clock.now() < self.gone[enqueue_id]
 
-    def mark(self, key: TurnKey) -> Mark | None:
-        """Return a turn's own mark, or what a line says of it."""
-        line = self.line(key.partition)
-        by_line = line.mark_of(key.enqueue_id) if line is not None else None
-        return self.marks.get(key, by_line)
+    def mark(self, key: EntryKey) -> Mark | None:
+        """Return an entry's own mark, or what a line says of it."""
+        watermark = self.watermark(key.partition)
+        by_watermark = watermark.mark_of(key.enqueue_id) if watermark is not None else None
+        return self.marks.get(key, by_watermark)
 
-    def line(self, partition: Partition) -> PurgeLine | None:
+    def watermark(self, partition: Partition) -> PurgeWatermark | None:
         """Return how far a partition was purged."""
-        return self.signs.get(partition, Signs()).line
+        return self.stamp.get(partition, PartitionStamp()).watermark
 
-    def live(self) -> list[Turn]:
-        """Return the turns that wait, in order: what a test compares with."""
+    def live(self) -> list[EnqueuedMail]:
+        """Return the entries that wait, in order: what a test compares with."""
         return [
-            turn
-            for key, turn in sorted(self.unexpired().items())
+            entry
+            for key, entry in sorted(self.unexpired().items())
             if (self.mark(key) or Mark()).is_live
         ]
 
 
 def within(
-    table: Mapping[TurnKey, T],
+    table: Mapping[EntryKey, T],
     partition: Partition,
     after: UUID | None = None,
     through: UUID | None = None,
-) -> list[tuple[TurnKey, T]]:
+) -> list[tuple[EntryKey, T]]:
     """Return what a partition has, in order."""
     return sorted(
         (
@@ -136,7 +136,7 @@ def within(
     )
 
 
-def delete(table: dict[TurnKey, T], partition: Partition) -> None:
+def delete(table: dict[EntryKey, T], partition: Partition) -> None:
     """Empty a partition."""
     for key, _ in within(table, partition):
         del table[key]

@@ -7,13 +7,13 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 from uuid import UUID
 
-from postroad.adapters.memory.fault_injection import Gate
+from postroad.adapters.memory.fault_injection import FaultInjector
 from postroad.adapters.memory.marks import MemoryMarks
 from postroad.adapters.memory.tables import Tables, within
 from postroad.domain.clocks import HostTime, Readings
-from postroad.domain.entries import Turn, UndecodableRow
+from postroad.domain.entries import EnqueuedMail, UndecodableRow
 from postroad.domain.ownership import Identity
-from postroad.domain.slices import Partition, TurnKey
+from postroad.domain.slices import EntryKey, Partition
 from postroad.ports.marks import Counts
 from postroad.ports.view import NOT_READ, ClosedSlice, DeadLetter, Limits, Record, TableOptions
 
@@ -23,21 +23,21 @@ class MemoryView(MemoryMarks):
 
     # Rows
 
-    async def insert(self, turn: Turn) -> None:
-        await self._step("insert", lambda: self._tables.insert(turn))
+    async def insert(self, entry: EnqueuedMail) -> None:
+        await self._step("insert", lambda: self._tables.insert(entry))
 
-    async def row(self, key: TurnKey) -> Turn | UndecodableRow | None:
+    async def row(self, key: EntryKey) -> EnqueuedMail | UndecodableRow | None:
         return await self._step("row", lambda: self._tables.read(key))
 
     async def rows(
         self, partition: Partition, after: UUID | None = None
-    ) -> AsyncIterator[Turn | UndecodableRow]:
+    ) -> AsyncIterator[EnqueuedMail | UndecodableRow]:
         while page := await self._page("rows", self._tables.unexpired, partition, after):
-            for key, turn in page:
-                yield self._tables.decoded(turn)
+            for key, entry in page:
+                yield self._tables.decoded(entry)
                 after = key.enqueue_id
 
-    async def renew_row(self, key: TurnKey) -> None:
+    async def renew_row(self, key: EntryKey) -> None:
         """In two steps, as a client reads the row and writes it again."""
         row = await self._step("read_row", lambda: self._tables.unexpired().get(key))
         if row is not None:
@@ -48,7 +48,7 @@ class MemoryView(MemoryMarks):
     ) -> Counts:
         def effect() -> Counts:
             found = within(self._tables.unexpired(), partition, after)
-            return Counts.of((turn.traits for _, turn in found), now)
+            return Counts.of((entry.traits for _, entry in found), now)
 
         return await self._step("count_rows", effect)
 
@@ -65,8 +65,8 @@ class MemoryView(MemoryMarks):
         after: UUID | None = None
         rows = self._tables.unexpired
         while page := await self._page("blob_keys", rows, partition, after, through):
-            for key, turn in page:
-                yield key.enqueue_id, turn.blob_key
+            for key, entry in page:
+                yield key.enqueue_id, entry.blob_key
                 after = key.enqueue_id
 
     # Claims and delivery records
@@ -228,7 +228,7 @@ class MemoryView(MemoryMarks):
 class MemoryViewStore:
     """`ViewStore` over the tables of a world."""
 
-    def __init__(self, view: Callable[[str], MemoryView], gate: Gate) -> None:
+    def __init__(self, view: Callable[[str], MemoryView], gate: FaultInjector) -> None:
         self._view = view
         self._gate = gate
         self.options: TableOptions | None = None

@@ -1,7 +1,8 @@
 """A server's side of a connection: what a client sends is answered within the call that brings it.
 
 A session takes what has arrived in a plain function, and its task is woken only for what it has to
-wait for: a mail to be queued, TLS, the end. Waking it for every line would cost more than the line.
+wait for: a mail to be queued, TLS, the end. Wakeups it for every line would cost more than the
+line.
 """
 
 from __future__ import annotations
@@ -54,9 +55,9 @@ class RunQueue:
         self._is_due = False
         self._into = memoryview(bytearray(CHUNK))
 
-    def append(self, turn: Callable[[], None], had: int = 0) -> None:
+    def append(self, progress: Callable[[], None], had: int = 0) -> None:
         """Call `turn` in a later pass; `had`: the client's turns in a row before it."""
-        (self._few if had < FEW_TURNS else self._many).append(turn)
+        (self._few if had < FEW_TURNS else self._many).append(progress)
         self._pass_soon()
 
     def buffer(self, size: int) -> memoryview:
@@ -84,7 +85,7 @@ class RunQueue:
             self._loop.call_soon(self._pass)
 
 
-class Turn(Enum):
+class Progress(Enum):
     """What taking has come to."""
 
     WAIT = auto()
@@ -104,16 +105,16 @@ class ServingWire(Wire, asyncio.BufferedProtocol):
         super().__init__()
         self._run_queue = run_queue or RunQueue()
         self._most_unread = COMMANDS
-        self._take: Callable[[], Turn] | None = None
+        self._take: Callable[[], Progress] | None = None
         self._is_next = False
         """Whether a turn is due in a moment."""
 
-        self._turns = 0
+        self._entries = 0
         """Turns since all was taken that had arrived."""
 
         self._searched = 0
         self._is_too_long = False
-        self._patience, self._latest = timedelta(), math.inf
+        self._timeout, self._latest = timedelta(), math.inf
         self.is_interrupted = False
         """Whether this side wants to end the session; for `take` to look at."""
 
@@ -130,8 +131,8 @@ class ServingWire(Wire, asyncio.BufferedProtocol):
     def resume_writing(self) -> None:
         super().resume_writing()
         if self._take is not None:
-            self.expect(self._patience, self._latest)
-            self._turn_soon()
+            self.expect(self._timeout, self._latest)
+            self._run_soon()
 
     async def start_tls(
         self, context: ssl.SSLContext, timeout: timedelta, *, server_hostname: str | None = None
@@ -144,7 +145,7 @@ class ServingWire(Wire, asyncio.BufferedProtocol):
         self._transport.set_write_buffer_limits(REPLIES)
 
     async def serve(
-        self, take: Callable[[], Turn], patience: timedelta, latest: float = math.inf
+        self, take: Callable[[], Progress], timeout: timedelta, latest: float = math.inf
     ) -> None:
         """Call `take` whenever there is something to take, until it is DONE.
 
@@ -154,7 +155,7 @@ class ServingWire(Wire, asyncio.BufferedProtocol):
         """
         self._take, self._reader = take, self._loop.create_future()
         if not self._is_closed:
-            self.expect(patience, latest)
+            self.expect(timeout, latest)
         self._arrived()
         try:
             await self._reader
@@ -230,11 +231,11 @@ class ServingWire(Wire, asyncio.BufferedProtocol):
         if self._transport is not None and not self._transport.is_closing():
             self._transport.write(data)
 
-    def expect(self, patience: timedelta, latest: float = math.inf) -> None:
+    def expect(self, timeout: timedelta, latest: float = math.inf) -> None:
         """Give the client that long from now for what is waited for, but not beyond the moment
         `latest`."""
-        self._patience, self._latest = patience, latest
-        self._due = min(self._loop.time() + patience.total_seconds(), latest)
+        self._timeout, self._latest = timeout, latest
+        self._due = min(self._loop.time() + timeout.total_seconds(), latest)
         if self._due < self._watched_until:
             self._watch_until(self._due)
 
@@ -254,27 +255,27 @@ class ServingWire(Wire, asyncio.BufferedProtocol):
         if self._is_writing_paused:
             return
         try:
-            turn = take() if self._buffer or self.is_interrupted else Turn.WAIT
+            progress = take() if self._buffer or self.is_interrupted else Progress.WAIT
         except Exception as error:  # whatever it is, the task must hear of it
             reader.set_exception(error)
             del reader  # the error knows this frame, and would keep itself alive
             return
-        if turn is Turn.AGAIN:
-            self._turns += 1
-            self._turn_soon()
+        if progress is Progress.AGAIN:
+            self._entries += 1
+            self._run_soon()
             return
-        self._turns = 0
-        if turn is Turn.DONE:
+        self._entries = 0
+        if progress is Progress.DONE:
             reader.set_result(None)
         elif self._at_end:
             reader.set_exception(ConnectionLost())
 
-    def _turn_soon(self) -> None:
+    def _run_soon(self) -> None:
         if not self._is_next:
             self._is_next = True
-            self._run_queue.append(self._next_turn, self._turns)
+            self._run_queue.append(self._run_next, self._entries)
 
-    def _next_turn(self) -> None:
+    def _run_next(self) -> None:
         self._is_next = False
         self._arrived()
 

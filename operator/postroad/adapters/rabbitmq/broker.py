@@ -17,7 +17,7 @@ from postroad.adapters.rabbitmq.publisher import Publisher
 from postroad.domain.names import QueueName
 from postroad.domain.replicas import members_to_add
 from postroad.errors import BrokerUnavailable, ServerError, Unroutable
-from postroad.ports.broker import LADDER_SECONDS, Depths
+from postroad.ports.broker import DELAY_SECONDS, Depths
 from postroad.ports.servers import SAFE_COPIES
 from postroad.telemetry.logs import logger
 
@@ -67,8 +67,8 @@ class RabbitMQBroker:
         self._closing = asyncio.Event()
 
     async def publish(self, message_id: UUID, body: bytes, delay_seconds: int = 0) -> None:
-        if delay_seconds and delay_seconds not in LADDER_SECONDS:
-            raise ValueError(f"{delay_seconds} s is no step of the ladder")
+        if delay_seconds and delay_seconds not in DELAY_SECONDS:
+            raise ValueError(f"{delay_seconds} s is no step of the delay queues")
         if self._closing.is_set():
             raise BrokerUnavailable("the broker was closed")
         key = topology.delay_key(delay_seconds) if delay_seconds else topology.WORK

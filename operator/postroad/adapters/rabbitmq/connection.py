@@ -47,8 +47,8 @@ class Shared(Generic[_T]):
             attempt.exception()  # seen, also when nobody waits any more
 
 
-class GatheringConnection(AsyncioConnection):  # type: ignore[misc]  # pika has no types
-    """Sends what one turn of the event loop wrote with one system call: a publish alone is three
+class CoalescingConnection(AsyncioConnection):  # type: ignore[misc]  # pika has no types
+    """Sends what one entry of the event loop wrote with one system call: a publish alone is three
     frames, and the driver sends each by itself."""
 
     def __init__(self, *values: Any, **named: Any) -> None:
@@ -137,7 +137,7 @@ class Connection:
                     error=str(translated(reason)),
                 )
 
-        self._driver = GatheringConnection(
+        self._driver = CoalescingConnection(
             parameters_of(self._access, self._purpose), on_open, on_error, on_close, loop
         )
         self._gone = gone

@@ -1,6 +1,6 @@
 """Consuming: one subscription is one consumer on one channel, with what it was sent and holds.
 
-Acks are gathered for one turn of the event loop and sent as one `multiple` ack as far as they are
+Acks are gathered for one entry of the event loop and sent as one `multiple` ack as far as they are
 without a gap. RabbitMQ closes a channel that holds a message longer than its consumer_timeout (30
 minutes by default), and counts a failed delivery for everything that was held on it: a handler
 that needs longer than that for a mail, time and again, needs a higher consumer_timeout.
@@ -145,7 +145,7 @@ class Subscription:
         return self._channel.lost is None and not self._leased.get(tag, True)
 
     def ack(self, tag: int) -> None:
-        """Send an ack with this turn of the loop's others. Raises: BrokerUnavailable."""
+        """Send an ack with this entry of the loop's others. Raises: BrokerUnavailable."""
         self._require_leased(tag)
         self._leased[tag] = True
         self._acks_waiting += 1

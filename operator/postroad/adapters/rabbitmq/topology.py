@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from postroad.adapters.rabbitmq.connection import Channel
 from postroad.domain.names import QueueName
-from postroad.ports.broker import LADDER_SECONDS
+from postroad.ports.broker import DELAY_SECONDS
 
 WORK, DEAD = "work", "dead"
 """Routing keys of the two queues that are consumed."""
@@ -23,7 +23,7 @@ drop messages. No limit at all is written differently before 4."""
 
 
 def delay_key(step_seconds: int) -> str:
-    """Return the routing key of a ladder step."""
+    """Return the routing key of a delay."""
     return f"delay.{step_seconds}"
 
 
@@ -45,7 +45,8 @@ class Topology:
 
 
 def topology_of(queue: QueueName, delivery_limit: int) -> Topology:
-    """Return the topology. The work queue comes first, then the dead queue, then the ladder."""
+    """Return the topology. The work queue comes first, then the dead queue, then the delay
+    queues."""
 
     def moving_on(routing_key: str) -> dict[str, object]:
         return {
@@ -71,7 +72,7 @@ def topology_of(queue: QueueName, delivery_limit: int) -> Topology:
                     delay_key(step),
                     {**moving_on(WORK), "x-message-ttl": step * 1000},
                 )
-                for step in LADDER_SECONDS
+                for step in DELAY_SECONDS
             ),
         ),
     )

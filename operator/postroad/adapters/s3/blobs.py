@@ -8,7 +8,7 @@ from postroad.adapters.s3 import buckets
 from postroad.adapters.s3.objects import SILENCE
 from postroad.adapters.s3.store import Store
 from postroad.adapters.s3.uploads import upload
-from postroad.batching import Gathering
+from postroad.batching import Batcher
 from postroad.domain.mail import Content
 from postroad.errors import BlobsUnavailable, PostroadError
 from postroad.ports.blobs import Stored
@@ -24,11 +24,11 @@ class S3Blobs:
         self._store = store
         self._bucket = bucket
         self._objects = store.objects(bucket)
-        self._deleting: Gathering[None, str, PostroadError | None] = Gathering(
+        self._deleting: Batcher[None, str, PostroadError | None] = Batcher(
             self._delete_gathered,
             lambda: BlobsUnavailable("the object store did not answer others in time"),
             most=MOST_TOGETHER,
-            patience=SILENCE,
+            max_wait=SILENCE,
         )
 
     async def put(self, key: str, content: Content, limit_bytes: int | None = None) -> Stored:

@@ -52,7 +52,7 @@ SINGLY = 16
 """Deletions at the same time, where they cannot go together."""
 
 
-def patience(size_bytes: int) -> timedelta:
+def timeout_of(size_bytes: int) -> timedelta:
     """Return how long the upload of so much may take. While a request is sent nothing comes back,
     so a store's silence says nothing before a slow line had the time it needs."""
     return 2 * SILENCE + timedelta(seconds=size_bytes / SLOWEST)
@@ -71,7 +71,7 @@ class Objects:
     async def put(self, key: str, body: bytes) -> None:
         """Store one object in one request. Raises: BlobsError, CredentialsRefused."""
         try:
-            async with asyncio.timeout(patience(len(body)).total_seconds()):
+            async with asyncio.timeout(timeout_of(len(body)).total_seconds()):
                 await obstore.put_async(self._writing, key, body, use_multipart=False)
         except FAILURES as error:
             raise translated(error) from error
@@ -79,7 +79,7 @@ class Objects:
     async def put_new(self, key: str, body: bytes) -> None:
         """Store one object unless there is one. Errors as `put`."""
         try:
-            async with asyncio.timeout(patience(len(body)).total_seconds()):
+            async with asyncio.timeout(timeout_of(len(body)).total_seconds()):
                 await obstore.put_async(
                     self._writing, key, body, mode="create", use_multipart=False
                 )

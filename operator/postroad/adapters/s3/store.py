@@ -47,13 +47,13 @@ class Store:
         self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="s3")
         self._is_closed = False
 
-    async def __call__(self, work: Callable[[S3Client], T], patience: timedelta | None = None) -> T:
+    async def __call__(self, work: Callable[[S3Client], T], timeout: timedelta | None = None) -> T:
         """Run `work` with the client in a thread; with `patience`, a body may take as long to be
         sent, and the answer as long to come. Raises: BlobsError, CredentialsRefused."""
         if self._is_closed:
             raise BlobsUnavailable("the connection with S3 was closed")
         loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self._threads, self._run, work, patience)
+        return await loop.run_in_executor(self._threads, self._run, work, timeout)
 
     def objects(self, bucket: str) -> Objects:
         """Return the objects of a bucket; connections are shared by those of one bucket."""
@@ -66,21 +66,21 @@ class Store:
         Raises: BlobsError, CredentialsRefused."""
         return await self(_name_of_server)
 
-    def _run(self, work: Callable[[S3Client], T], patience: timedelta | None) -> T:
+    def _run(self, work: Callable[[S3Client], T], timeout: timedelta | None) -> T:
         try:
-            return work(self._client(patience))
+            return work(self._client(timeout))
         except (ClientError, BotoCoreError, OSError) as error:
             raise translated(error) from error
 
-    def _client(self, patience: timedelta | None) -> S3Client:
+    def _client(self, timeout: timedelta | None) -> S3Client:
         """Return the client with this patience. boto3 sends a body within its timeout for
         connecting: there is no other for it."""
-        if patience not in self._clients:
+        if timeout not in self._clients:
             access = self._access
             if access.ca_file is not None:
                 authorities(access.ca_file)
-            seconds = patience and patience.total_seconds()
-            self._clients[patience] = boto3.session.Session().client(
+            seconds = timeout and timeout.total_seconds()
+            self._clients[timeout] = boto3.session.Session().client(
                 "s3",
                 endpoint_url=access.endpoint,
                 region_name=access.region,
@@ -100,7 +100,7 @@ class Store:
                     response_checksum_validation="when_required",
                 ),
             )
-        return self._clients[patience]
+        return self._clients[timeout]
 
     async def close(self) -> None:
         """Let running calls end and release what is idle. Idempotent."""

@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from postroad.adapters.s3.objects import Objects, patience
+from postroad.adapters.s3.objects import Objects, timeout_of
 from postroad.adapters.s3.store import Store
 from postroad.domain.mail import Content
 from postroad.domain.shapes import Scanner
@@ -69,7 +69,7 @@ class _Multipart:
                 lambda client: client.complete_multipart_upload(
                     Bucket=bucket, Key=key, UploadId=self._id, MultipartUpload={"Parts": done}
                 ),
-                patience(PART_BYTES),  # some stores put the parts together only now
+                timeout_of(PART_BYTES),  # some stores put the parts together only now
             )
         except BaseException:
             await asyncio.shield(self._abort())
@@ -82,7 +82,7 @@ class _Multipart:
             lambda client: client.upload_part(
                 Bucket=bucket, Key=key, UploadId=self._id, PartNumber=number, Body=body
             ),
-            patience(PART_BYTES),
+            timeout_of(PART_BYTES),
         )
         return {"PartNumber": number, "ETag": answer["ETag"]}
 
