@@ -101,7 +101,7 @@ def _remains(name: str, bucket: str) -> Remains:
     client = store_client()
     try:
         pages = client.get_paginator("list_objects_v2").paginate(Bucket=bucket, Prefix=f"{name}/")
-        objects = [entry["Key"] for page in pages for entry in page.get("SpoolFiles", ())]
+        objects = [entry["Key"] for page in pages for entry in page.get("Contents", ())]
     finally:
         client.close()
     return {
@@ -127,7 +127,7 @@ def drop_bucket(bucket: str) -> None:
     client = store_client()
     try:
         for page in client.get_paginator("list_objects_v2").paginate(Bucket=bucket):
-            for entry in page.get("SpoolFiles", ()):
+            for entry in page.get("Contents", ()):
                 client.delete_object(Bucket=bucket, Key=entry["Key"])
         client.delete_bucket(Bucket=bucket)
     finally:

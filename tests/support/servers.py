@@ -85,7 +85,7 @@ def object_keys(bucket: str) -> list[str] | None:
     client = store_client()
     try:
         pages = client.get_paginator("list_objects_v2").paginate(Bucket=bucket)
-        keys = [entry["Key"] for page in pages for entry in page.get("SpoolFiles", ())]
+        keys = [entry["Key"] for page in pages for entry in page.get("Contents", ())]
         return [each for each in keys if each.count("/") != 1 or not each.endswith("/owner")]
     except ClientError as error:
         if error.response["Error"]["Code"] in {"NoSuchBucket", "404"}:

@@ -62,7 +62,7 @@ async def pages(
                 Bucket=bucket, Prefix=prefix, **more
             )
         )
-        yield [entry["Key"] for entry in answer.get("SpoolFiles", ())]
+        yield [entry["Key"] for entry in answer.get("Contents", ())]
         token = answer.get("NextContinuationToken")
         if not token:
             return
