@@ -191,7 +191,7 @@ def _uncounted(ledger: Ledger) -> Iterator[Violation]:
             yield Violation(Kind.UNKNOWN, name, attempts[0].looked, "no enqueue was recorded")
         elif mail.phase is Phase.FAIL and not _died_before_counting(ledger, mail):
             for attempt in attempts:
-                if attempt.transmitted and attempt.entry not in ledger.unwithdrawn:
+                if attempt.transmitted and attempt.mail_id not in ledger.unwithdrawn:
                     text = f"refused with {mail.result.get('error')}, transmitted by {attempt.by}"
                     yield Violation(Kind.UNCOUNTED, name, mail.ended, text)
 

@@ -69,6 +69,7 @@ class Attempt:
     by: str
     mail: str
     entry: str
+    mail_id: str
     looked: float
     transmitted: dict[str, float] = field(default_factory=dict)
     covered: dict[str, float] = field(default_factory=dict)
@@ -93,7 +94,7 @@ class Ledger:
     redelivered: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
     """By entry."""
     unwithdrawn: set[str] = field(default_factory=set)
-    """Entries whose failed enqueue was counted as not withdrawn."""
+    """Ids of mails whose failed enqueue was counted as not withdrawn."""
     last_seen: dict[str, float] = field(default_factory=dict)
     """When each life of a process recorded last."""
     letters: dict[str, set[str]] = field(default_factory=lambda: defaultdict(set))
@@ -124,9 +125,11 @@ class Ledger:
         data = event.data
         self.last_seen[event.by] = event.at
         if event.op == "unwithdrawn":
-            self.unwithdrawn.add(data["entry"])
+            self.unwithdrawn.add(data["mail_id"])
         elif event.op == "lease":
-            attempt = Attempt(event.by, data["mail"], data["entry"], data["looked"])
+            attempt = Attempt(
+                event.by, data["mail"], data["entry"], data["mail_id"], data["looked"]
+            )
             leases[data["attempt"]] = attempt
             self.attempts[attempt.mail].append(attempt)
         elif event.op == "transmit":

@@ -117,9 +117,9 @@ def observed_view(
 
 
 class ObservedLog:
-    """A log of an engine. A failed enqueue that is counted as not withdrawn is noted by its turn:
-    `postroad_unwithdrawn_enqueues_total` grows as late as a redelivery delay after the error, and
-    names none."""
+    """A log of an engine. A failed enqueue that is counted as not withdrawn is noted by its mail's
+    id, which every later entry keeps: `postroad_unwithdrawn_enqueues_total` grows as late as a
+    redelivery delay after the error, and names none."""
 
     def __init__(self, log: Any, recorder: Recorder) -> None:
         self._log, self._recorder = log, recorder
@@ -129,7 +129,7 @@ class ObservedLog:
 
     def warning(self, event: str, **fields: Any) -> None:
         if event == UNWITHDRAWN:
-            self._recorder.note("unwithdrawn", entry=fields["enqueue_id"])
+            self._recorder.note("unwithdrawn", mail_id=fields["mail_id"])
         self._log.warning(event, **fields)
 
 

@@ -187,6 +187,7 @@ class _Delivery:
             attempt=self._id,
             mail=self._mail,
             entry=str(self._item.enqueue_id),
+            mail_id=str(self._item.mail_id),
             looked=self._message.looked,
             recipients=self._recipients,
         )

@@ -247,6 +247,7 @@ class _Registration:
         self._engine.log.warning(
             "a failed enqueue could not be withdrawn and may be delivered once",
             enqueue_id=str(self._entry.enqueue_id),
+            mail_id=str(self._entry.mail_id),
             error="it is in a consumer's hands" if error is None else type(error).__name__,
         )
 

@@ -77,6 +77,7 @@ class Written:
             attempt=attempt,
             mail=mail,
             entry=entry,
+            mail_id=f"id of {mail}",
             looked=looked,
             recipients=ONE,
         )
@@ -352,7 +353,7 @@ def test_a_failed_enqueue_is_delivered_only_when_it_was_counted(written: Written
     written.attempt(2, 3, ended=4)
     written.enqueue("n", phase=Phase.FAIL, error="BrokerUnavailable")
     written.attempt(2, 3, mail="n", by="worker-2#1", ended=4, entry="t2")
-    written.note(9, "producer#1", "unwithdrawn", entry="t2")
+    written.note(9, "producer#1", "unwithdrawn", mail_id="id of n")
 
     assert written.kinds() == [Kind.UNCOUNTED]
 

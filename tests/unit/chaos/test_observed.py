@@ -26,7 +26,7 @@ async def cluster() -> AsyncIterator[InMemoryCluster]:
     await made.close()
 
 
-async def test_a_failed_enqueue_that_is_counted_a_redelivery_delay_later_is_noted_by_its_turn(
+async def test_a_failed_enqueue_that_is_counted_a_redelivery_delay_later_is_noted_by_its_mail(
     cluster: InMemoryCluster,
 ) -> None:
     producer, worker = await cluster.start(), await cluster.start()
@@ -49,7 +49,7 @@ async def test_a_failed_enqueue_that_is_counted_a_redelivery_delay_later_is_note
     assert events == []
     await cluster.pass_time(timedelta(minutes=1))
     assert [(each.op, each.data) for each in events] == [
-        ("unwithdrawn", {"entry": str(item.enqueue_id)})
+        ("unwithdrawn", {"mail_id": str(item.mail_id)})
     ]
 
 
