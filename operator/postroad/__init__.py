@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from postroad.bootstrap import open_queue as open_queue
-    from postroad.domain.configuration_rules import ViewConfiguration as ViewConfiguration
+    from postroad.domain.configuration.rules import ViewConfiguration as ViewConfiguration
     from postroad.domain.mail import Mail as Mail
     from postroad.domain.mail import Outcome as Outcome
     from postroad.domain.selection import Selector as Selector
@@ -21,7 +21,7 @@ _HOMES = {
     "Mail": "postroad.domain.mail",
     "Outcome": "postroad.domain.mail",
     "Selector": "postroad.domain.selection",
-    "ViewConfiguration": "postroad.domain.configuration_rules",
+    "ViewConfiguration": "postroad.domain.configuration.rules",
     "open_queue": "postroad.bootstrap",
 }
 

@@ -32,8 +32,8 @@ from bench.queue_place import Place
 from postroad.adapters.cassandra import mark_statements, rows, statements
 from postroad.adapters.cassandra.session import Statement
 from postroad.adapters.machine.clocks import MachineClock, SystemRandomness
-from postroad.distributed.configure import configured
-from postroad.domain.configuration_rules import ViewConfiguration
+from postroad.configuration.store import configured
+from postroad.domain.configuration.rules import ViewConfiguration
 from postroad.domain.entries import EnqueuedMail
 from postroad.domain.identifiers import id_at
 from postroad.domain.mail import Envelope

@@ -21,7 +21,7 @@ from bench.bare_mail import BUCKETS, HOUR, bare_mail
 from bench.queue_place import Place, queue_names
 from bench.results import Result, compared, percentile, progress
 from postroad import Mail, open_queue
-from postroad.domain.configuration_rules import ViewConfiguration
+from postroad.domain.configuration.rules import ViewConfiguration
 from postroad.ports.mail_queue import Item, MailQueue
 
 ROUNDS = int(os.environ.get("BENCH_ROUNDS", "3"))

@@ -10,11 +10,11 @@ from datetime import timedelta
 from chaos.history import Recorder
 from chaos.observed import ObservedLog, observed_broker, observed_view
 from chaos.pace import Pace
-from postroad.distributed.configuration import LeasedConfiguration
-from postroad.distributed.configure import settle
+from postroad.configuration.leased import LeasedConfiguration
+from postroad.configuration.store import settle
 from postroad.distributed.engine import Parts
 from postroad.distributed.mail_queue import DistributedQueue
-from postroad.domain.configuration_rules import ViewConfiguration
+from postroad.domain.configuration.rules import ViewConfiguration
 from postroad.domain.names import QueueName
 from postroad.errors import ConfigurationRefused
 from postroad.ports.broker import Broker

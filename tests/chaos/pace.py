@@ -13,7 +13,7 @@ from datetime import timedelta
 
 from postroad.distributed import drain_check, letter_maintenance, row_maintenance
 from postroad.distributed.timing import Timing
-from postroad.domain.configuration_rules import ViewConfiguration
+from postroad.domain.configuration.rules import ViewConfiguration
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,10 +10,10 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from postroad.domain.configuration import ConfigurationEvent, decide
-from postroad.domain.configuration_rules import ViewConfiguration
-from postroad.domain.history import FoldLimits, fold
-from postroad.domain.rollout import Rollout
+from postroad.domain.configuration.documents import FoldLimits, fold
+from postroad.domain.configuration.history import ConfigurationEvent, decide
+from postroad.domain.configuration.rollout import Rollout
+from postroad.domain.configuration.rules import ViewConfiguration
 from postroad.errors import ConfigurationConflict
 from postroad.ports.history import History, Recorded
 

@@ -15,9 +15,9 @@ from click.testing import CliRunner, Result
 import servers
 from postroad.bootstrap.configuration_histories import ConfigurationOf, open_history
 from postroad.cli import kubectl_mailqueue, main
-from postroad.distributed.configure import Settled, settle
-from postroad.domain.configuration_rules import ViewConfiguration
-from postroad.domain.history import Document
+from postroad.configuration.store import Settled, settle
+from postroad.domain.configuration.documents import Document
+from postroad.domain.configuration.rules import ViewConfiguration
 from postroad.ports.view import ClosedSlice
 from support import fake_kubectl
 from support.fake_kubectl import folder

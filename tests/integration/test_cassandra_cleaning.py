@@ -19,12 +19,12 @@ from postroad.adapters.memory.servers import MemoryServers, MemoryWorld
 from postroad.distributed.cleanup import Cleanup
 from postroad.distributed.engine import Engine, Parts
 from postroad.domain.clocks import Readings
-from postroad.domain.configuration_rules import ViewConfiguration
+from postroad.domain.configuration.rollout import LEASE
+from postroad.domain.configuration.rules import ViewConfiguration
 from postroad.domain.entries import EnqueuedMail
 from postroad.domain.identifiers import id_at
 from postroad.domain.mail import Envelope
 from postroad.domain.names import QueueName
-from postroad.domain.rollout import LEASE
 from postroad.domain.slices import EntryKey
 from postroad.ports.view import ClosedSlice
 from support.keyspaces import keyspace

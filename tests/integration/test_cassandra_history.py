@@ -14,10 +14,10 @@ import pytest
 import servers
 from postroad.adapters.cassandra.history import CassandraHistory
 from postroad.adapters.cassandra.session import Session
-from postroad.distributed.configure import settle
-from postroad.domain.configuration import decide, replay
-from postroad.domain.configuration_rules import ViewConfiguration
-from postroad.domain.history import fold, from_document, size_of
+from postroad.configuration.store import settle
+from postroad.domain.configuration.documents import fold, from_document, size_of
+from postroad.domain.configuration.history import decide, replay
+from postroad.domain.configuration.rules import ViewConfiguration
 from postroad.errors import ViewRefused
 from support import configuring
 from support.keyspaces import keyspace

@@ -21,12 +21,12 @@ from postroad.adapters.machine.clocks import MachineClock, SystemRandomness
 from postroad.adapters.memory.configuration import FixedConfiguration
 from postroad.bootstrap.cluster import ClusterServers
 from postroad.bootstrap.tables import create_tables
-from postroad.distributed.configuration import LeasedConfiguration
-from postroad.distributed.configure import settle
+from postroad.configuration.leased import LeasedConfiguration
+from postroad.configuration.store import settle
 from postroad.distributed.engine import Parts
 from postroad.distributed.mail_queue import DistributedQueue
 from postroad.distributed.timing import Timing
-from postroad.domain.configuration_rules import ViewConfiguration
+from postroad.domain.configuration.rules import ViewConfiguration
 from postroad.domain.identifiers import moment_of
 from postroad.domain.mail import Mail
 from postroad.domain.names import QueueName

@@ -12,9 +12,9 @@ from datetime import UTC, datetime, timedelta
 import servers
 from postroad.adapters.cassandra.history import CassandraHistory
 from postroad.adapters.cassandra.session import Session
-from postroad.distributed.configure import settle
-from postroad.domain.configuration import ConfigurationEvent, ConfigurationRefused
-from postroad.domain.configuration_rules import ViewConfiguration
+from postroad.configuration.store import settle
+from postroad.domain.configuration.history import ConfigurationEvent, ConfigurationRefused
+from postroad.domain.configuration.rules import ViewConfiguration
 from postroad.errors import PostroadError
 from postroad.ports.history import History
 

@@ -18,7 +18,7 @@ from postroad.adapters.memory.tables import Tables
 from postroad.distributed.engine import Parts
 from postroad.distributed.mail_queue import DistributedQueue
 from postroad.distributed.timing import Timing
-from postroad.domain.configuration_rules import ViewConfiguration
+from postroad.domain.configuration.rules import ViewConfiguration
 from postroad.domain.names import QueueName, key_of_owner
 from postroad.errors import PostroadError
 from postroad.ports.mail_queue import Item

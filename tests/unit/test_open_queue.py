@@ -8,7 +8,7 @@ from datetime import timedelta
 import pytest
 
 from postroad import Mail, open_queue
-from postroad.domain.configuration_rules import ViewConfiguration
+from postroad.domain.configuration.rules import ViewConfiguration
 from postroad.errors import ConfigurationRefused, InvalidInput, QueueNotFound
 
 HOUR, HALF, ODD = (ViewConfiguration(timedelta(minutes=each), 2) for each in (60, 30, 25))

@@ -12,7 +12,7 @@ from importlib import import_module
 from urllib.parse import urlsplit
 
 from postroad.bootstrap.open_request import OpenRequest, check_parts
-from postroad.domain.configuration_rules import ViewConfiguration
+from postroad.domain.configuration.rules import ViewConfiguration
 from postroad.errors import InvalidInput, InvalidQueueURL
 from postroad.ports.mail_queue import MailQueue
 from postroad.settings import Settings, from_environment

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from urllib.parse import SplitResult, parse_qs
 
-from postroad.domain.configuration_rules import ViewConfiguration
+from postroad.domain.configuration.rules import ViewConfiguration
 from postroad.errors import InvalidQueueURL
 from postroad.settings import Settings
 

@@ -14,14 +14,14 @@ import click
 from postroad.bootstrap.configuration_histories import ConfigurationOf, open_history
 from postroad.cli import plan_output
 from postroad.cli.queue_options import DURATION, json_option, say
-from postroad.distributed.advice_facts import observe
-from postroad.distributed.configure import adopt as record_adoption
-from postroad.distributed.configure import used_windows
-from postroad.domain.advice import advise
-from postroad.domain.configuration import Configured, replay
-from postroad.domain.configuration_rules import ViewConfiguration
-from postroad.domain.history import Document, configuration_document, to_document
-from postroad.domain.rollout import first_rollout
+from postroad.configuration.evidence import observe
+from postroad.configuration.store import adopt as record_adoption
+from postroad.configuration.store import used_windows
+from postroad.domain.configuration.advice import advise
+from postroad.domain.configuration.documents import Document, configuration_document, to_document
+from postroad.domain.configuration.history import Configured, replay
+from postroad.domain.configuration.rollout import first_rollout
+from postroad.domain.configuration.rules import ViewConfiguration
 from postroad.errors import HistoryMissing, InvalidInput, QueueNotFound, ServerError
 from postroad.ports.history import Recorded
 

@@ -21,9 +21,9 @@ from postroad.cli.kubectl import Kubectl, Resource, with_kubectl
 from postroad.cli.last_applied import specification_after
 from postroad.cli.queue_options import json_option
 from postroad.controller.api import API_VERSION, MAIL_QUEUE
-from postroad.domain.agreement import readable
-from postroad.domain.configuration import ConfigurationEvent
-from postroad.domain.history import configuration_from
+from postroad.domain.configuration.consistency import readable
+from postroad.domain.configuration.documents import configuration_from
+from postroad.domain.configuration.history import ConfigurationEvent
 from postroad.domain.names import QueueName
 from postroad.errors import InvalidInput, KubernetesRefused, KubernetesUnavailable, NotInstalled
 

@@ -8,16 +8,16 @@ from datetime import UTC, datetime
 import click
 
 from postroad.cli.queue_options import say, time_text
-from postroad.domain.advice import Advice, Seen
-from postroad.domain.configuration import (
+from postroad.domain.configuration.advice import Advice, Seen
+from postroad.domain.configuration.documents import Document, configuration_document, to_document
+from postroad.domain.configuration.history import (
     ConfigurationChanged,
     ConfigurationCreated,
     ConfigurationEvent,
     decide,
 )
-from postroad.domain.configuration_rules import FIELD_NAMES, ViewConfiguration, value_of
+from postroad.domain.configuration.rules import FIELD_NAMES, ViewConfiguration, value_of
 from postroad.domain.durations import format_duration
-from postroad.domain.history import Document, configuration_document, to_document
 
 ADVISED = ("sliceWindow", "bucketCount")
 

@@ -10,9 +10,9 @@ import asyncio
 from dataclasses import dataclass
 from typing import Any
 
+from postroad.configuration.leased import LeasedConfiguration
 from postroad.controller.resource import Queue
 from postroad.controller.status import instant
-from postroad.distributed.configuration import LeasedConfiguration
 from postroad.distributed.engine import Engine, Parts
 from postroad.distributed.opening import begin
 from postroad.distributed.size import SizeCache

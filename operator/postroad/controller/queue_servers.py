@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from postroad.configuration.store import Settled, settle
 from postroad.controller import conditions as aspect
 from postroad.controller.aspects import attempt
 from postroad.controller.clusters import Cluster, Clusters
@@ -19,7 +20,6 @@ from postroad.controller.engines import Engines
 from postroad.controller.resource import Queue
 from postroad.controller.status import Report
 from postroad.controller.tables import need_of
-from postroad.distributed.configure import Settled, settle
 from postroad.errors import ServerError, ViewRefused
 from postroad.ports.clock import Clock
 

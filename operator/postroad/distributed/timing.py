@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 
 from postroad.domain.clocks import AGREEING
-from postroad.domain.rollout import GRACE, LEASE
+from postroad.domain.configuration.rollout import GRACE, LEASE
 from postroad.errors import InvalidSettings
 
 

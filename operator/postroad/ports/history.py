@@ -8,8 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol
 
-from postroad.domain.configuration import ConfigurationEvent, ViewConfiguration
-from postroad.domain.rollout import Rollout
+from postroad.domain.configuration.history import ConfigurationEvent, ViewConfiguration
+from postroad.domain.configuration.rollout import Rollout
 
 
 @dataclass(frozen=True, slots=True)

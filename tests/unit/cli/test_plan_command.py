@@ -16,9 +16,9 @@ from click.testing import CliRunner, Result
 
 from postroad.bootstrap.configuration_histories import open_history
 from postroad.cli import kubectl_mailqueue, plan_command
-from postroad.domain.configuration import decide
-from postroad.domain.configuration_rules import ViewConfiguration
-from postroad.domain.history import to_document
+from postroad.domain.configuration.documents import to_document
+from postroad.domain.configuration.history import decide
+from postroad.domain.configuration.rules import ViewConfiguration
 from support import fake_kubectl
 from support.fake_kubectl import folder
 

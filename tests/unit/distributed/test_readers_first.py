@@ -18,11 +18,11 @@ import pytest
 from postroad.adapters.memory.clock import ManualClock, SeededRandomness
 from postroad.adapters.memory.fault_injection import FaultInjector, away
 from postroad.adapters.memory.history import MemoryHistory
-from postroad.distributed.configuration import LeasedConfiguration
-from postroad.distributed.configure import settle
-from postroad.domain.configuration_rules import ViewConfiguration
+from postroad.configuration.leased import LeasedConfiguration
+from postroad.configuration.store import settle
+from postroad.domain.configuration.rollout import Rollout, versions
+from postroad.domain.configuration.rules import ViewConfiguration
 from postroad.domain.identifiers import Identifiers
-from postroad.domain.rollout import Rollout, versions
 from postroad.domain.slices import Partition, place, slice_of
 from postroad.errors import ConfigurationStale, HistoryMissing, QueueNotFound
 from postroad.ports.history import Effective, Recorded

@@ -12,9 +12,9 @@ import json
 from postroad.adapters.cassandra.home import Home
 from postroad.adapters.cassandra.loop_bridge import Row
 from postroad.adapters.cassandra.session import Session, Statement
-from postroad.domain.configuration import ConfigurationEvent
-from postroad.domain.history import from_document, to_document
-from postroad.domain.rollout import Rollout
+from postroad.domain.configuration.documents import from_document, to_document
+from postroad.domain.configuration.history import ConfigurationEvent
+from postroad.domain.configuration.rollout import Rollout
 from postroad.errors import ConfigurationConflict, InvalidInput, ViewRefused
 from postroad.ports.history import Recorded
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from postroad.adapters.memory.fault_injection import FaultInjector
-from postroad.domain.configuration import ConfigurationEvent
-from postroad.domain.rollout import Rollout
+from postroad.domain.configuration.history import ConfigurationEvent
+from postroad.domain.configuration.rollout import Rollout
 from postroad.errors import ConfigurationConflict
 from postroad.ports.history import Recorded
 

@@ -13,19 +13,19 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from postroad.distributed.configuration import LeasedConfiguration
-from postroad.domain import adoption
-from postroad.domain.agreement import HISTORY_CONFLICT, disagreement
-from postroad.domain.configuration import ConfigurationEvent, Configured, decide, replay
-from postroad.domain.configuration_rules import Refusal, ViewConfiguration
-from postroad.domain.history import (
+from postroad.configuration.leased import LeasedConfiguration
+from postroad.domain.configuration import adoption
+from postroad.domain.configuration.consistency import HISTORY_CONFLICT, disagreement
+from postroad.domain.configuration.documents import (
     Document,
     FoldLimits,
     effective_document,
     fold,
     to_document,
 )
-from postroad.domain.rollout import LEASE
+from postroad.domain.configuration.history import ConfigurationEvent, Configured, decide, replay
+from postroad.domain.configuration.rollout import LEASE
+from postroad.domain.configuration.rules import Refusal, ViewConfiguration
 from postroad.errors import (
     ConfigurationConflict,
     ConfigurationRefused,

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from postroad.domain.advice import Seen, SliceCount, advise
-from postroad.domain.configuration_rules import ViewConfiguration, refusal_of
+from postroad.domain.configuration.advice import Seen, SliceCount, advise
+from postroad.domain.configuration.rules import ViewConfiguration, refusal_of
 from postroad.domain.durations import format_duration
 
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)

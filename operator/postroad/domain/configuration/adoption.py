@@ -13,17 +13,17 @@ from math import gcd
 from typing import Any
 
 from postroad import errors
-from postroad.domain.agreement import disagreement, is_whole, readable
-from postroad.domain.configuration import (
+from postroad.domain.configuration.consistency import disagreement, is_whole, readable
+from postroad.domain.configuration.history import (
     ConfigurationAdopted,
     ConfigurationEvent,
     ConfigurationRefused,
     HistoryFolded,
     replay,
 )
-from postroad.domain.configuration_rules import SHORTEST_WINDOW, ViewConfiguration, refusal_of
+from postroad.domain.configuration.rollout import Rollout, versions
+from postroad.domain.configuration.rules import SHORTEST_WINDOW, ViewConfiguration, refusal_of
 from postroad.domain.durations import format_duration
-from postroad.domain.rollout import Rollout, versions
 from postroad.errors import HistoryMissing, InvalidInput
 
 

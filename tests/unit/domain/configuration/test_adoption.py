@@ -6,16 +6,16 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from postroad.domain.adoption import adopt
-from postroad.domain.agreement import disagreement
-from postroad.domain.configuration import (
+from postroad.domain.configuration.adoption import adopt
+from postroad.domain.configuration.consistency import disagreement
+from postroad.domain.configuration.documents import Document, FoldLimits, fold, to_document
+from postroad.domain.configuration.history import (
     ConfigurationAdopted,
     ConfigurationEvent,
     decide,
     replay,
 )
-from postroad.domain.configuration_rules import ViewConfiguration
-from postroad.domain.history import Document, FoldLimits, fold, to_document
+from postroad.domain.configuration.rules import ViewConfiguration
 from postroad.errors import ConfigurationRefused, HistoryMissing, InvalidInput
 
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from postroad.domain.configuration_rules import (
+from postroad.domain.configuration.rules import (
     FieldChange,
     Refusal,
     ViewConfiguration,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from statistics import mean
 
-from postroad.domain.advice import Seen, SliceCount
+from postroad.domain.configuration.advice import Seen, SliceCount
 from postroad.domain.entries import EnqueuedMail
 from postroad.domain.slices import Partition
 from postroad.domain.wire import size_of

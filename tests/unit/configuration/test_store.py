@@ -12,17 +12,17 @@ import pytest
 from postroad.adapters.memory.clock import ManualClock, SeededRandomness
 from postroad.adapters.memory.fault_injection import Fault, FaultInjector, Step, Stopped, at
 from postroad.adapters.memory.history import MemoryHistory, Records
-from postroad.distributed.configuration import LeasedConfiguration
-from postroad.distributed.configure import Settled, adopt, settle
-from postroad.domain.configuration import (
+from postroad.configuration.leased import LeasedConfiguration
+from postroad.configuration.store import Settled, adopt, settle
+from postroad.domain.configuration.documents import from_document
+from postroad.domain.configuration.history import (
     ConfigurationCreated,
     ConfigurationEvent,
     ConfigurationRefused,
     replay,
 )
-from postroad.domain.configuration_rules import ViewConfiguration
-from postroad.domain.history import from_document
-from postroad.domain.rollout import LEASE
+from postroad.domain.configuration.rollout import LEASE
+from postroad.domain.configuration.rules import ViewConfiguration
 from postroad.errors import (
     ConfigurationConflict,
     HistoryMissing,

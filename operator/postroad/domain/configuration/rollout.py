@@ -20,8 +20,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 
-from postroad.domain.configuration import ConfigurationEvent, ConfigurationRefused
-from postroad.domain.configuration_rules import ViewConfiguration
+from postroad.domain.configuration.history import ConfigurationEvent, ConfigurationRefused
+from postroad.domain.configuration.rules import ViewConfiguration
 from postroad.errors import HistoryMissing
 
 LEASE = timedelta(seconds=30)

@@ -13,7 +13,7 @@ from datetime import datetime, timedelta
 from fractions import Fraction
 from math import ceil
 
-from postroad.domain.configuration_rules import SHORTEST_WINDOW, ViewConfiguration, windows_dividing
+from postroad.domain.configuration.rules import SHORTEST_WINDOW, ViewConfiguration, windows_dividing
 from postroad.domain.durations import format_duration
 
 ROWS_IN_SLICE = 10_000

@@ -1,8 +1,8 @@
 """The configuration that this process may act on: read often, used for one lease, never longer.
 
 Every process that touches the view holds one of these, also those outside the cluster, and each
-helps a rollout along (`domain.rollout`), so that none depends on an operator. A process that cannot
-read the history in time stops acting on it: an old reader is what loses mail.
+helps a rollout along (`domain.configuration.rollout`), so that none depends on an operator. A
+process that cannot read the history in time stops acting on it: an old reader is what loses mail.
 Source: ADR 0005; invariants 4 and 7.
 """
 
@@ -12,8 +12,8 @@ import asyncio
 from dataclasses import dataclass
 from datetime import timedelta
 
-from postroad.domain.configuration import ConfigurationAdopted, replay
-from postroad.domain.rollout import (
+from postroad.domain.configuration.history import ConfigurationAdopted, replay
+from postroad.domain.configuration.rollout import (
     GRACE,
     LEASE,
     Rollout,

@@ -11,14 +11,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from postroad.domain.configuration import (
+from postroad.domain.configuration.documents import from_document
+from postroad.domain.configuration.history import (
     ConfigurationAdopted,
     ConfigurationEvent,
     HistoryFolded,
     evolve,
     replay,
 )
-from postroad.domain.history import from_document
 from postroad.errors import HistoryMissing, InvalidInput
 
 HISTORY_CONFLICT = "HistoryConflict"

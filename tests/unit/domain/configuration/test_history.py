@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from postroad.domain.configuration import (
+from postroad.domain.configuration.documents import configuration_from
+from postroad.domain.configuration.history import (
     ConfigurationChanged,
     ConfigurationCreated,
     ConfigurationEvent,
@@ -18,9 +19,8 @@ from postroad.domain.configuration import (
     evolve,
     replay,
 )
-from postroad.domain.configuration_rules import ViewConfiguration, refusal_of
+from postroad.domain.configuration.rules import ViewConfiguration, refusal_of
 from postroad.domain.durations import parse_duration
-from postroad.domain.history import configuration_from
 from postroad.domain.identifiers import id_at
 from postroad.domain.slices import place, slices_between
 from postroad.errors import HistoryMissing, InvalidInput

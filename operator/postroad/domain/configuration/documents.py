@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from postroad.domain import configuration as events
-from postroad.domain.configuration import ConfigurationEvent, Configured, replay
-from postroad.domain.configuration_rules import (
+from postroad.domain.configuration import history as events
+from postroad.domain.configuration.history import ConfigurationEvent, Configured, replay
+from postroad.domain.configuration.rules import (
     FIELD_NAMES,
     FieldChange,
     Refusal,

@@ -9,16 +9,22 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from postroad.domain.agreement import disagreement
-from postroad.domain.configuration import (
+from postroad.domain.configuration.consistency import disagreement
+from postroad.domain.configuration.documents import (
+    FoldLimits,
+    fold,
+    from_document,
+    size_of,
+    to_document,
+)
+from postroad.domain.configuration.history import (
     ConfigurationAdopted,
     ConfigurationEvent,
     HistoryFolded,
     decide,
     replay,
 )
-from postroad.domain.configuration_rules import ViewConfiguration
-from postroad.domain.history import FoldLimits, fold, from_document, size_of, to_document
+from postroad.domain.configuration.rules import ViewConfiguration
 from postroad.errors import InvalidInput
 
 NOON = datetime(2026, 3, 1, 12, 0, 0, 123456, tzinfo=UTC)
