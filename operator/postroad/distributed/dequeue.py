@@ -143,7 +143,7 @@ class _Dispatch:
         engine, delivery = self._engine, self._delivery
         if not self._instead:
             reference = decode(delivery.body).again(crashes=delivery.failed_deliveries)
-            step = next_delay(reference.due_at, engine.clock.now()) or SERVER_RETRY_SECONDS
+            step = next_delay(reference.due_at, engine.limits_cache.now()) or SERVER_RETRY_SECONDS
             self._instead.extend((Redeliver(reference, step), Redeliver(reference, beside(step))))
             if self._later is not None and self._later.delay_seconds == step:
                 self._instead.rotate()
@@ -170,7 +170,7 @@ class _Dispatch:
         mark = await engine.view.mark(reference.key)
         in_hand = self._is_in_hand(reference)
         arrival = ReferenceArrival(
-            now=engine.clock.now(),
+            now=engine.limits_cache.now(),
             redelivered=delivery.redelivered or in_hand,
             # What we still have in hand broke nobody down: only the channel was lost.
             failed_deliveries=0 if in_hand else delivery.failed_deliveries,

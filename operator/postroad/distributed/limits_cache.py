@@ -73,6 +73,15 @@ class LimitsCache:
         time = await self._time()
         return time.origin + self._clock.elapsed() - time.doubt
 
+    def now(self) -> datetime:
+        """Return the local clock's time, or the view's where the last reading shows that the local
+        clock is further off than tolerated: a message's delay follows from it. No I/O."""
+        now, time = self._clock.now(), self._snapshot.time if self._snapshot is not None else None
+        if time is None:
+            return now
+        of_view = time.origin + self._clock.elapsed()
+        return now if abs(now - of_view) <= self._timing.skew + time.doubt else of_view
+
     async def _time(self) -> ViewTime:
         time = (await self.snapshot()).time
         if time is None:

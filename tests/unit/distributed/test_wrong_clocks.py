@@ -449,3 +449,19 @@ async def test_administration_includes_mail_of_a_tolerated_clock_ahead(
         assert await admin.queue.purge() == 1
     else:
         assert await getattr(admin.queue, operation)(Selector.all()) == 1
+
+
+# Delays
+
+
+@pytest.mark.parametrize("skew", [-HOUR, HOUR])
+async def test_consumer_with_a_wrong_clock_hands_out_delayed_mail_when_it_is_due(
+    cluster: InMemoryCluster, process: Process, skew: timedelta
+) -> None:
+    wrong = await cluster.start(skew=skew)
+    await cluster.enqueue(process, "mail", delay=100)
+
+    early = await cluster.deliver(wrong, within=90 * SECOND)
+    on_time = await cluster.deliver(wrong, within=MINUTE)
+
+    assert (early, on_time) == ([], ["mail"])
