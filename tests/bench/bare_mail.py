@@ -15,7 +15,7 @@ from datetime import UTC, datetime, timedelta
 from uuid import UUID
 
 from bench.bare_clients import BareCassandra, BareRabbitMQ, BareStore
-from bench.queue_place import Place, queue_names
+from bench.queue_setup import BenchServers, queue_names
 from postroad.adapters.cassandra import mark_statements, rows, statements
 from postroad.adapters.machine.clocks import MachineClock, SystemRandomness
 from postroad.domain.entries import EnqueuedMail, Traits
@@ -96,7 +96,7 @@ class BareMail:
 
 
 @asynccontextmanager
-async def bare_mail(where: Place, content: bytes) -> AsyncIterator[BareMail]:
+async def bare_mail(where: BenchServers, content: bytes) -> AsyncIterator[BareMail]:
     """Open the drivers, on a queue of their own."""
     async with queue_names(where) as name:
         await where.servers.broker(name).declare()

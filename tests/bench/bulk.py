@@ -28,7 +28,7 @@ from typing import TypeVar
 from uuid import UUID
 
 from bench.bare_clients import BareCassandra, BareStore
-from bench.queue_place import Place
+from bench.queue_setup import BenchServers
 from postroad.adapters.cassandra import mark_statements, rows, statements
 from postroad.adapters.cassandra.session import Statement
 from postroad.adapters.machine.clocks import MachineClock, SystemRandomness
@@ -58,7 +58,7 @@ AT_ONCE = 32
 class Bulk:
     """One large queue."""
 
-    where: Place
+    where: BenchServers
     name: QueueName
     mails: int
     until: datetime
@@ -157,7 +157,7 @@ def is_marked(entry: EnqueuedMail) -> bool:
 
 
 @asynccontextmanager
-async def bulk(where: Place, name: QueueName, mails: int) -> AsyncIterator[Bulk]:
+async def bulk(where: BenchServers, name: QueueName, mails: int) -> AsyncIterator[Bulk]:
     """Open what the loader needs. Nothing is written yet."""
     view = await where.bare_cassandra()
     try:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass, field
 
-from stack import places, processes
-from support.spent import cpu_seconds
+from stack import folders, processes
+from support.cpu_time import cpu_seconds
 
 SERVERS = ("rabbitmq", "cassandra", "s3")
 OURSELVES = "this process"
@@ -17,7 +17,7 @@ def used(client: int | None = None) -> dict[str, float]:
     client is this process, or the one with this id in its stead."""
     found = {OURSELVES: cpu_seconds([client or os.getpid()])}
     for name in SERVERS:
-        members = processes.members(places.state_directory() / name)
+        members = processes.members(folders.state_directory() / name)
         if members:
             found[name] = cpu_seconds([each.pid for each in members])
     return found

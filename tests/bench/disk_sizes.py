@@ -10,14 +10,14 @@ from pathlib import Path
 
 from postroad.adapters.cassandra.schema import AGING_TABLES
 from postroad.adapters.cassandra.session import Session
-from stack import places
+from stack import folders
 
 TOLD_EVERY = 30.0
 
 
 def server() -> Path:
     """Return the folder of the stack's Cassandra."""
-    return places.state_directory() / "cassandra"
+    return folders.state_directory() / "cassandra"
 
 
 @dataclass

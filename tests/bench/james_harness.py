@@ -16,7 +16,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-from bench.queue_place import Place
+from bench.queue_setup import BenchServers
 from bench.results import FOLDER
 from stack import cache, maven
 from stack.cache import Entry
@@ -76,7 +76,7 @@ class James:
 
 
 @asynccontextmanager
-async def running(where: Place) -> AsyncIterator[James]:
+async def running(where: BenchServers) -> AsyncIterator[James]:
     """Start James in this place, on the servers that the POSTROAD_* variables name."""
     progress = Progress()
     jars = await asyncio.to_thread(_jars().ensure, progress)

@@ -31,8 +31,8 @@ from peers.maddy import Maddy
 from peers.opensmtpd import OpenSmtpd
 from peers.postfix import UNTHROTTLED, Postfix, SmtpSink, smtp_source
 from peers.server import Peer, Road, end
+from support.cpu_time import ControlGroup
 from support.programs import Program
-from support.spent import Group
 
 SCALE = float(os.environ.get("BENCH_PEER_MAILS", "1"))
 SESSIONS = {1: 200, 16: 1000, 64: 1000}
@@ -147,7 +147,7 @@ async def _speed(base: Path, sink: SmtpSink, chosen: Sequence[str]) -> list[Resu
     async with AsyncExitStack() as running:
         groups = {}
         for each in candidates:
-            group = groups[each.name] = Group(each.name.split()[0].lower())
+            group = groups[each.name] = ControlGroup(each.name.split()[0].lower())
             running.callback(group.remove)
             running.push_async_callback(each.stop)
             await each.start(group.around())
@@ -164,7 +164,7 @@ Round = tuple[float, float, float, float]
 
 async def _entries(
     candidates: Sequence[Candidate],
-    groups: dict[str, Group],
+    groups: dict[str, ControlGroup],
     sink: SmtpSink,
     sessions: int,
     mails: int,

@@ -26,9 +26,9 @@ from postroad.embedded.engine import Engine
 from postroad.embedded.layout import Options
 from postroad.embedded.opening import describe, open_store
 from postroad.embedded.owner import OwnedQueue
+from support.cpu_time import cpu_seconds
 from support.ports import free_port
 from support.programs import Program
-from support.spent import cpu_seconds
 
 T = TypeVar("T")
 QUEUED = int(os.environ.get("BENCH_QUEUED", "100000"))

@@ -28,9 +28,9 @@ from bench import mta_hostile, mta_lanes, mta_peers, mta_recovery, mta_slow, mta
 from bench.results import Result, compared
 from peers.postfix import UNTHROTTLED, Postfix, SmtpSink, smtp_source
 from peers.server import Road
+from support.cpu_time import cpu_seconds, family
 from support.ports import free_port
 from support.programs import Program
-from support.spent import cpu_seconds, family
 
 SESSIONS = {1: 400, 16: 2000, 64: 2000}
 """Mails sent for each number of sessions."""

@@ -10,7 +10,7 @@ from collections import Counter
 from pathlib import Path
 
 from bench.results import Result, compared
-from support.traced import trace
+from support.disk_calls import trace
 
 CLIENTS = (1, 16, 64)
 MAILS = 192

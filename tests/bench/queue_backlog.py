@@ -18,7 +18,7 @@ from typing import Any, cast
 
 from bench import james_way
 from bench.bulk import HUNDREDTH, Bulk, bulk
-from bench.queue_place import Place, queue_names
+from bench.queue_setup import BenchServers, queue_names
 from bench.results import Result, compared, progress
 from postroad import Selector, open_queue
 from postroad.distributed.timing import Timing
@@ -62,7 +62,7 @@ class Watched:
         self.results.append(compared(measure, case, "s", mine, peer, [other], less_is_better=True))
 
 
-async def measure(where: Place) -> list[Result]:
+async def measure(where: BenchServers) -> list[Result]:
     """Measure every queue, the short ones first."""
     results: list[Result] = []
     for mails in QUEUES:

@@ -23,10 +23,10 @@ from functools import partial
 from typing import Any
 
 import servers
+from bench.attempts import every, insist
 from bench.disk_sizes import Log, Sizes, flushed
-from bench.patience import every, insist
-from bench.queue_place import Place, queue_names
 from bench.queue_rates import Ours, enter
+from bench.queue_setup import BenchServers, queue_names
 from bench.results import Result, compared
 from bench.view_alone import ViewAlone
 from postroad import open_queue
@@ -93,7 +93,7 @@ class Found:
     warnings: int = 0
 
 
-async def measure(where: Place) -> list[Result]:
+async def measure(where: BenchServers) -> list[Result]:
     """Let all mails pass, wait for a lifetime and a margin, and look at the disk."""
     log = Log()
     other = servers.session(servers.fresh())

@@ -11,7 +11,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from datetime import timedelta
 
-from bench.queue_place import Place
+from bench.queue_setup import BenchServers
 from bench.results import Result, compared
 from postroad.domain.selection import Selector
 from support.in_memory_cluster import InMemoryCluster, Process
@@ -23,7 +23,7 @@ BUCKETS = 3
 LOOKS = timedelta(minutes=10)
 
 
-async def measure(_: Place) -> list[Result]:
+async def measure(_: BenchServers) -> list[Result]:
     """Return the requests beside those for the same mail after an hour."""
     results: list[Result] = []
     for name, window in WINDOWS.items():

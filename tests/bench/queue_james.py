@@ -22,8 +22,8 @@ from typing import Any
 from bench import cpu, james_harness
 from bench.james_harness import James
 from bench.queue_backlog import count_of, timed
-from bench.queue_place import Place, fresh_name, new_place
 from bench.queue_rates import MAILS, ROUNDS, Ours, Watch, enter, ours
+from bench.queue_setup import BenchServers, fresh_name, fresh_servers
 from bench.results import Result, compared, percentile, progress
 
 QUEUED = int(os.environ.get("BENCH_JAMES_QUEUED", "10000"))
@@ -38,10 +38,10 @@ PEER = "James 3.8.1, in the same run"
 Act = Callable[[], Awaitable[Any]]
 
 
-async def measure(where: Place) -> list[Result]:
+async def measure(where: BenchServers) -> list[Result]:
     """Measure rates with every number in flight, then one long queue."""
     results: list[Result] = []
-    async with new_place() as theirs, james_harness.running(theirs) as james:
+    async with fresh_servers() as theirs, james_harness.running(theirs) as james:
         await _warm_up(where, james)
         for in_flight, mails in MAILS.items():
             found = await _rates(where, james, in_flight, mails)
@@ -52,7 +52,7 @@ async def measure(where: Place) -> list[Result]:
     return results + found
 
 
-async def _warm_up(where: Place, james: James) -> None:
+async def _warm_up(where: BenchServers, james: James) -> None:
     """Let him compile all that will be measured. Ours opens connections and prepares statements."""
     async with ours(where, CONTENT) as mine:
         await enter(mine, IN_FLIGHT, IN_FLIGHT, [])
@@ -73,7 +73,7 @@ async def _warm_up(where: Place, james: James) -> None:
             await james.ask(command)
 
 
-async def _rates(where: Place, james: James, in_flight: int, mails: int) -> list[Result]:
+async def _rates(where: BenchServers, james: James, in_flight: int, mails: int) -> list[Result]:
     async def ask(command: str, latencies: list[float]) -> None:
         answer = await james.ask(command, mails, SIZE, in_flight)
         latencies += [each / 1e9 for each in answer["nanoseconds"]]
@@ -115,7 +115,7 @@ def _results(step: str, case: str, mine: Watch, other: Watch) -> list[Result]:
     return found
 
 
-async def _long_queue(where: Place, james: James) -> list[Result]:
+async def _long_queue(where: BenchServers, james: James) -> list[Result]:
     async with ours(where, CONTENT) as mine, james.queue(fresh_name(), IN_FLIGHT):
         await enter(mine, IN_FLIGHT, QUEUED, [])
         await james.ask("enqueue", QUEUED, SIZE, IN_FLIGHT)

@@ -13,8 +13,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from bench.queue_place import Place
 from bench.queue_rates import enter, ours
+from bench.queue_setup import BenchServers
 from bench.results import Result, compared
 from postroad.adapters.cassandra import statements
 from postroad.adapters.cassandra.session import Session, Statement
@@ -32,7 +32,7 @@ GOALS = {"S3": 3, "Cassandra": 3, "RabbitMQ": 4}
 NAMES = {each: name for name, each in vars(statements).items() if isinstance(each, Statement)}
 
 
-async def measure(where: Place) -> list[Result]:
+async def measure(where: BenchServers) -> list[Result]:
     """Count over MAILS mails."""
     content = os.urandom(1000).hex().encode()
     async with ours(where, content) as queue:
@@ -75,7 +75,7 @@ def _per_mail(measure: str, total: int, peer: str, theirs: float) -> Result:
     return compared(measure, CASE, "per mail", mine, peer, [theirs], less_is_better=True)
 
 
-async def _counted_by_cassandra(where: Place) -> int:
+async def _counted_by_cassandra(where: BenchServers) -> int:
     """Return how many requests all clients made that are connected now."""
     session = where.servers._session
     found = await session.run("SELECT request_count FROM system_views.clients")

@@ -18,7 +18,7 @@ from typing import Protocol
 
 from bench import cpu
 from bench.bare_mail import BUCKETS, HOUR, bare_mail
-from bench.queue_place import Place, queue_names
+from bench.queue_setup import BenchServers, queue_names
 from bench.results import Result, compared, percentile, progress
 from postroad import Mail, open_queue
 from postroad.domain.configuration.rules import ViewConfiguration
@@ -103,7 +103,7 @@ class Watch:
 
 
 @asynccontextmanager
-async def ours(where: Place, content: bytes) -> AsyncIterator[Ours]:
+async def ours(where: BenchServers, content: bytes) -> AsyncIterator[Ours]:
     """Open a queue of its own."""
     async with queue_names(where) as name:
         opening = open_queue(
@@ -116,7 +116,7 @@ async def ours(where: Place, content: bytes) -> AsyncIterator[Ours]:
             yield Ours(queue, content)
 
 
-async def measure(where: Place) -> list[Result]:
+async def measure(where: BenchServers) -> list[Result]:
     """Measure every size with every number in flight."""
     results: list[Result] = []
     for size, length in SIZES.items():

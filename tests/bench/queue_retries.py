@@ -18,7 +18,7 @@ from typing import Protocol
 from uuid import UUID
 
 import servers
-from bench.queue_place import Place
+from bench.queue_setup import BenchServers
 from bench.results import Result, compared, percentile, progress
 from postroad.adapters.cassandra import mark_statements, rows
 from postroad.adapters.cassandra.session import Session
@@ -133,7 +133,7 @@ async def _retry(marks: Marks, key: EntryKey) -> int:
             return timeouts
 
 
-async def measure(where: Place) -> list[Result]:
+async def measure(where: BenchServers) -> list[Result]:
     """Measure every load."""
     results: list[Result] = []
     sessions = [

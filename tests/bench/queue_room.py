@@ -18,25 +18,25 @@ import uvloop
 
 from bench import (
     queue_backlog,
+    queue_dead_letters,
     queue_disk,
     queue_held,
     queue_james,
-    queue_letters,
     queue_operations,
     queue_rates,
     queue_retries,
 )
-from bench.queue_place import Place, new_place
+from bench.queue_setup import BenchServers, fresh_servers
 from bench.results import Result
 from postroad.telemetry import logs
 
-CASES: dict[str, Callable[[Place], Awaitable[list[Result]]]] = {
+CASES: dict[str, Callable[[BenchServers], Awaitable[list[Result]]]] = {
     "rates": queue_rates.measure,
     "operations": queue_operations.measure,
     "retries": queue_retries.measure,
     "backlog": queue_backlog.measure,
     "held": queue_held.measure,
-    "letters": queue_letters.measure,
+    "letters": queue_dead_letters.measure,
     "disk": queue_disk.measure,
     "james": queue_james.measure,
 }
@@ -59,6 +59,6 @@ async def _measure(chosen: list[str]) -> list[Result]:
     results: list[Result] = []
     for case in chosen:
         # A place of its own: tables that were filled before would slow down what comes after.
-        async with new_place() as where:
+        async with fresh_servers() as where:
             results += await CASES[case](where)
     return results

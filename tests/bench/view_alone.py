@@ -17,7 +17,7 @@ from functools import partial
 from itertools import count, islice
 from typing import Any
 
-from bench.patience import insist
+from bench.attempts import insist
 from postroad.adapters.cassandra import mark_statements, rows, statements
 from postroad.adapters.cassandra.marks import MOST_TOGETHER
 from postroad.distributed.engine import Engine

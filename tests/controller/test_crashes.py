@@ -10,14 +10,14 @@ from postroad.adapters.memory.servers import MemoryServers
 from postroad.controller.api import MAIL_QUEUE
 from postroad.controller.api_server import ApiServer
 from postroad.domain.names import QueueName
+from support.recording_api import RecordingApi
 from support.resources import mail_queue, view, workers
 from support.running_operator import Running
-from support.watched_api import Watched
 
 pytestmark = [pytest.mark.needs("kubernetes"), pytest.mark.timeout(120)]
 
 
-async def run_until_dead(operator: Running, watched: Watched) -> None:
+async def run_until_dead(operator: Running, watched: RecordingApi) -> None:
     await operator.start()
     for _ in range(200):
         if watched.is_dead:
@@ -33,7 +33,7 @@ async def test_after_any_write_the_next_operator_finishes(
 ) -> None:
     """The first look at a cluster and a queue writes ten times and more: finalizers, statuses,
     children, Events."""
-    watched = Watched(kubeconfig, writes_left=writes)
+    watched = RecordingApi(kubeconfig, writes_left=writes)
     first = Running(api, namespace, operator_api=watched)
     await first.apply_cluster()
     await first.apply(mail_queue(namespace, view=view("1h", 3), workers=workers()))
@@ -66,7 +66,7 @@ async def test_a_change_that_was_recorded_but_not_reported_is_reported(
     await first.stop()
     await first.change({"view": view("30m", 5), "workers": {"concurrency": 3}})
 
-    watched = Watched(kubeconfig, writes_left=writes)
+    watched = RecordingApi(kubeconfig, writes_left=writes)
     await run_until_dead(
         Running(api, namespace, memory=first.memory, operator_api=watched), watched
     )
@@ -97,7 +97,7 @@ async def test_the_end_of_a_queue_is_told_once_by_two_operators(
     await first.stop()
     await api.delete(MAIL_QUEUE, await first.queue())
 
-    watched = Watched(kubeconfig, writes_left=1)
+    watched = RecordingApi(kubeconfig, writes_left=1)
     dying = Running(api, namespace, memory=first.memory, operator_api=watched)
     await run_until_dead(dying, watched)
     watched.close()

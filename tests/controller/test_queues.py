@@ -16,9 +16,9 @@ from postroad.controller.api import (
     SERVICE,
 )
 from postroad.controller.api_server import ApiServer
+from support.recording_api import RecordingApi
 from support.resources import intake, mail_queue, view, workers
 from support.running_operator import IMAGE, Running
-from support.watched_api import Watched
 
 pytestmark = [pytest.mark.needs("kubernetes"), pytest.mark.timeout(120)]
 
@@ -91,7 +91,7 @@ async def test_nothing_is_written_while_nothing_changes(
     api: ApiServer, kubeconfig: Path, namespace: str
 ) -> None:
     """Many looks of all kinds pass here; none of them sends anything but reads."""
-    watched = Watched(kubeconfig)
+    watched = RecordingApi(kubeconfig)
     operator = Running(api, namespace, operator_api=watched)
     await operator.start()
     try:

@@ -11,9 +11,9 @@ import pytest
 from postroad.controller.api import DEPLOYMENT, MAIL_QUEUE, QUEUE_CLUSTER, SERVICE_ACCOUNT, Kind
 from postroad.controller.api_server import ApiServer
 from support.kubectl import manifests
+from support.recording_api import RecordingApi
 from support.resources import intake, mail_queue, workers
 from support.running_operator import Running
-from support.watched_api import Watched
 
 pytestmark = [pytest.mark.needs("kubernetes"), pytest.mark.timeout(120)]
 
@@ -29,7 +29,9 @@ def shipped(kind: str) -> dict[str, Any]:
 
 
 @pytest.fixture
-async def unprivileged(api: ApiServer, kubeconfig: Path, namespace: str) -> AsyncIterator[Watched]:
+async def unprivileged(
+    api: ApiServer, kubeconfig: Path, namespace: str
+) -> AsyncIterator[RecordingApi]:
     """The API server as the operator's service account sees it; what it was refused is noted."""
     role, binding = shipped("ClusterRole"), shipped("ClusterRoleBinding")
     subject = {"kind": "ServiceAccount", "name": "postroad-operator", "namespace": namespace}
@@ -49,7 +51,7 @@ async def unprivileged(api: ApiServer, kubeconfig: Path, namespace: str) -> Asyn
         body={"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {}},
     )
     assert answer
-    server = Watched(kubeconfig)
+    server = RecordingApi(kubeconfig)
     server.configuration.cert_file = server.configuration.key_file = None
     server.configuration.refresh_api_key_hook = None
     server.configuration.api_key = {"BearerToken": f"Bearer {answer['status']['token']}"}
@@ -60,7 +62,7 @@ async def unprivileged(api: ApiServer, kubeconfig: Path, namespace: str) -> Asyn
 
 
 async def test_nothing_is_forbidden_in_the_life_of_a_queue(
-    api: ApiServer, unprivileged: Watched, namespace: str
+    api: ApiServer, unprivileged: RecordingApi, namespace: str
 ) -> None:
     operator = Running(api, namespace, operator_api=unprivileged)
     await operator.start()
@@ -91,7 +93,9 @@ async def test_nothing_is_forbidden_in_the_life_of_a_queue(
     assert {"Ready", "Deleted"} <= {each["reason"] for each in await operator.events()}
 
 
-async def test_the_account_really_is_unprivileged(unprivileged: Watched, namespace: str) -> None:
+async def test_the_account_really_is_unprivileged(
+    unprivileged: RecordingApi, namespace: str
+) -> None:
     secrets = Kind("v1", "Secret", "secrets")
 
     with pytest.raises(Exception, match="forbidden"):

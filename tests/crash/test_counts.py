@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from support.traced import trace
+from support.disk_calls import trace
 
 pytestmark = pytest.mark.needs("strace")
 MAILS = 60

@@ -2,8 +2,8 @@
 
 Brings the local stack up, installs the operator into its Kubernetes, applies a QueueCluster and a
 MailQueue, sends mail by SMTP through the intake's Service, shows it waiting in the queue, lets the
-workers deliver it to a sink, and gives an account of every mail. Everything is left running to look
-around in; `make clean` removes it. Ctrl-C removes what the demo brought up.
+workers deliver it to a sink, and prints what became of each mail. All servers stay up for a closer
+look; `make clean` removes them. Ctrl-C removes what the demo started.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import stack
-from demo.letters import SAMPLES, Account, note_arrivals, read_letters, send
-from demo.report import print_letters
-from support.arrivals import Arrivals
+from demo.report import print_mails
+from demo.sample_mails import SAMPLES, Summary, note_received, read_mails, send
 from support.installation import OPERATOR_NAMESPACE, ROOT, Installation, build_image
 from support.kubectl import Kubectl, KubectlFailed, TooLate, eventually, manifests
+from support.sink_process import SinkProcess
 
 NAMESPACE, CLUSTER, QUEUE = "mail", "main", "outgoing"
 LOGS = ROOT / "build" / "demo"
@@ -32,17 +32,17 @@ class DemoFailed(Exception):
 
 
 class Demo:
-    """One run. Steps are methods, in order, each announced with the time since the start."""
+    """One run. Each step is a method, and prints its time and the time since the start."""
 
     def __init__(self, mail: Path) -> None:
-        self.letters = read_letters(mail)
-        if not self.letters:
+        self.mails = read_mails(mail)
+        if not self.mails:
             raise DemoFailed(f"{mail} holds no .eml files: give a folder of mails by MAIL=dir")
         self._start = time.monotonic()
         self.stack = stack.Stack()
         self.was_running = bool(self.stack.running())
 
-    def run(self) -> Account:
+    def run(self) -> Summary:
         """Do it all."""
         with self.step("servers: RabbitMQ, Cassandra, S3 and Kubernetes"):
             self.stack.up()
@@ -54,14 +54,14 @@ class Demo:
             self.installation.install()
         with self.step("QueueCluster and MailQueue"):
             self.apply()
-        with Arrivals(LOGS / "sink") as sink:
+        with SinkProcess(LOGS / "sink") as sink:
             self.stack.kubernetes.publish(NAMESPACE, "sink", sink.port, 2525)
-            with self.step(f"{len(self.letters)} mails by SMTP to the Service {QUEUE}-intake"):
+            with self.step(f"{len(self.mails)} mails by SMTP to the Service {QUEUE}-intake"):
                 self.send()
             self.show_waiting()
             with self.step("two workers deliver them"):
                 self.deliver(sink)
-        return Account.of(self.letters)
+        return Summary.of(self.mails)
 
     @contextmanager
     def step(self, title: str) -> Iterator[None]:
@@ -89,10 +89,10 @@ class Demo:
 
     def send(self) -> None:
         with self.kubectl.forwarded(NAMESPACE, f"service/{QUEUE}-intake", 2525) as port:
-            send(self.letters, "127.0.0.1", port)
-        for letter in self.letters:
-            if letter.accepted_at is None:
-                print(f"  not accepted: {letter.file.name}: {letter.reply}")
+            send(self.mails, "127.0.0.1", port)
+        for mail in self.mails:
+            if mail.accepted_at is None:
+                print(f"  not accepted: {mail.file.name}: {mail.reply}")
 
     def show_waiting(self) -> None:
         """Show the queue as a mail administrator sees it, from inside the intake's pod."""
@@ -100,10 +100,10 @@ class Demo:
         print(self.kubectl("exec", "-n", NAMESPACE, pod, "--", "postroad", "size"))
         print(self.kubectl("exec", "-n", NAMESPACE, pod, "--", "postroad", "browse"))
 
-    def deliver(self, sink: Arrivals) -> None:
-        """Scale the workers up and wait until every accepted mail came, and a little for more."""
+    def deliver(self, sink: SinkProcess) -> None:
+        """Scale the workers up; wait for every accepted mail, then a little for duplicates."""
         self.kubectl("scale", "mailqueue", QUEUE, "-n", NAMESPACE, "--replicas=2")
-        accepted = [letter for letter in self.letters if letter.accepted_at]
+        accepted = [mail for mail in self.mails if mail.accepted_at]
         try:
             eventually(
                 lambda: self.arrived(sink) >= len(accepted),
@@ -112,7 +112,7 @@ class Demo:
         except TooLate:
             print("  not all mails came in time", flush=True)
         self.arrived(sink)
-        try:  # the resource's figures are refreshed now and then; a duplicate would come meanwhile
+        try:  # the operator refreshes the size every 30 s; a duplicate would come meanwhile
             eventually(lambda: self.size() == 0, within_seconds=90)
         except TooLate:
             print(f"  the queue still holds {self.size()} mails", flush=True)
@@ -121,25 +121,23 @@ class Demo:
     def size(self) -> object:
         return self.kubectl.get("mailqueue", QUEUE, NAMESPACE)["status"].get("size")
 
-    def arrived(self, sink: Arrivals) -> int:
-        note_arrivals(
-            self.letters, ((each.recipient, each.at, each.content) for each in sink.each())
-        )
-        return sum(bool(letter.arrivals) for letter in self.letters)
+    def arrived(self, sink: SinkProcess) -> int:
+        note_received(self.mails, ((each.recipient, each.at, each.content) for each in sink.each()))
+        return sum(bool(mail.received_at) for mail in self.mails)
 
-    def account(self, account: Account) -> None:
-        """Print what happened and where to look next."""
-        print_letters(self.letters)
+    def show(self, summary: Summary) -> None:
+        """Print each mail's times, the summary and the next commands."""
+        print_mails(self.mails)
         print(self.kubectl("get", "mailqueue,queuecluster", "-n", NAMESPACE))
         print("Look around:  cd tests")
         print(f"              python3 -m stack kubectl get mq -n {NAMESPACE}")
         print(f"              python3 -m stack kubectl describe mq {QUEUE} -n {NAMESPACE}")
         print(f"              python3 -m stack kubectl logs -n {NAMESPACE} deploy/{QUEUE}-worker")
         print("Remove it:    make clean")
-        print(account)
+        print(summary)
 
     def save_logs(self) -> str:
-        """Write down what the cluster says, for a look after a failure; say where."""
+        """Save the cluster's state and logs after a failure; return where."""
         LOGS.mkdir(parents=True, exist_ok=True)
         questions = {
             "pods.txt": ("get", "pods", "-A", "-o", "wide"),
@@ -160,8 +158,8 @@ class Demo:
             return f"{error}\n"
 
     def clean_up(self) -> None:
-        """Remove what this run brought up."""
-        print("\nremoving what the demo brought up …", flush=True)
+        """Remove what this run started."""
+        print("\nremoving what the demo started …", flush=True)
         if not self.was_running:
             self.stack.down()
             return
@@ -179,9 +177,9 @@ def main() -> int:
     demo: Demo | None = None
     try:
         demo = Demo(options.mail)
-        account = demo.run()
-        demo.account(account)
-        return 0 if account.is_good else 1
+        summary = demo.run()
+        demo.show(summary)
+        return 0 if summary.is_good else 1
     except DemoFailed as error:
         print(f"demo failed: {error}", file=sys.stderr)
         return 1

@@ -5,34 +5,34 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import datetime
 
-from demo.letters import Letter
+from demo.sample_mails import DemoMail
 
 
-def print_letters(letters: Sequence[Letter]) -> None:
+def print_mails(mails: Sequence[DemoMail]) -> None:
     """Print one line a mail: file, size, when it was accepted, when it arrived, how often."""
     rows: list[tuple[str, ...]] = [
         ("MAIL", "BYTES", "ACCEPTED", "ARRIVED", "AFTER", "TIMES", "SUBJECT")
     ]
-    rows += [_row(letter) for letter in letters]
+    rows += [_row(mail) for mail in mails]
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
     for row in rows:
         cells = (cell.ljust(width) for cell, width in zip(row, widths, strict=True))
         print("  ".join(cells).rstrip())
 
 
-def _row(letter: Letter) -> tuple[str, ...]:
-    arrived = min(letter.arrivals, default=None)
+def _row(mail: DemoMail) -> tuple[str, ...]:
+    arrived = min(mail.received_at, default=None)
     after = ""
-    if arrived and letter.accepted_at:
-        after = f"{(arrived - letter.accepted_at).total_seconds():.1f} s"
+    if arrived and mail.accepted_at:
+        after = f"{(arrived - mail.accepted_at).total_seconds():.1f} s"
     return (
-        letter.file.name,
-        str(len(letter.content)),
-        _clock(letter.accepted_at) or letter.reply[:40],
-        _clock(arrived) + ("" if letter.intact else " CHANGED"),
+        mail.file.name,
+        str(len(mail.content)),
+        _clock(mail.accepted_at) or mail.reply[:40],
+        _clock(arrived) + ("" if mail.intact else " CHANGED"),
         after,
-        str(len(letter.arrivals)),
-        letter.subject[:48],
+        str(len(mail.received_at)),
+        mail.subject[:48],
     )
 
 

@@ -10,7 +10,7 @@ import pytest
 import stack
 from support.installation import Installation, build_image
 from support.kubectl import Kubectl
-from support.place import Place, new_place
+from support.sandbox import Sandbox, new_sandbox
 
 
 @pytest.fixture(scope="session")
@@ -29,9 +29,9 @@ def installation(running_stack: stack.Stack) -> Installation:
 
 
 @pytest.fixture
-def place(
+def sandbox(
     installation: Installation, running_stack: stack.Stack, tmp_path: Path
-) -> Iterator[Place]:
+) -> Iterator[Sandbox]:
     """A namespace with everything a MailQueue needs but the MailQueue."""
-    with new_place(installation, running_stack, tmp_path) as made:
+    with new_sandbox(installation, running_stack, tmp_path) as made:
         yield made

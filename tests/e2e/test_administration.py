@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from support.kubectl import eventually
-from support.place import Place
+from support.sandbox import Sandbox
 from support.senders import Letter, Sender
 
 pytestmark = [
@@ -26,12 +26,12 @@ LETTERS = [
 ]
 
 
-def mailqueue(place: Place, command: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+def mailqueue(sandbox: Sandbox, command: str, *arguments: str) -> subprocess.CompletedProcess[str]:
     """Run the plugin with the cluster's kubectl."""
-    kubectl, _, kubeconfig = place.stack.kubernetes.kubectl.command()
+    kubectl, _, kubeconfig = sandbox.stack.kubernetes.kubectl.command()
     program = Path(sys.executable).with_name("kubectl-mailqueue")
     return subprocess.run(
-        [str(program), command, "outgoing", "--namespace", place.namespace, *arguments],
+        [str(program), command, "outgoing", "--namespace", sandbox.namespace, *arguments],
         capture_output=True,
         text=True,
         timeout=180,
@@ -40,47 +40,49 @@ def mailqueue(place: Place, command: str, *arguments: str) -> subprocess.Complet
     )
 
 
-def objects(place: Place, command: str, *arguments: str) -> list[dict[str, object]]:
-    done = mailqueue(place, command, *arguments, "--json")
+def objects(sandbox: Sandbox, command: str, *arguments: str) -> list[dict[str, object]]:
+    done = mailqueue(sandbox, command, *arguments, "--json")
     assert done.returncode == 0, done.stderr
     return [json.loads(line) for line in done.stdout.splitlines()]
 
 
-def test_a_queue_is_administered_through_its_pods(place: Place) -> None:
-    place.apply(place.mail_queue(workers=place.workers(0)))
-    place.wait_ready()
-    with place.smtp() as port:
+def test_a_queue_is_administered_through_its_pods(sandbox: Sandbox) -> None:
+    sandbox.apply(sandbox.mail_queue(workers=sandbox.workers(0)))
+    sandbox.wait_ready()
+    with sandbox.smtp() as port:
         replies = Sender("127.0.0.1", port).send_all(LETTERS)
     assert [reply.code for reply in replies] == [250, 250, 250]
 
-    mails = objects(place, "browse", "--sender", SENDER)
+    mails = objects(sandbox, "browse", "--sender", SENDER)
     assert [mail["recipients"] for mail in mails] == [letter.recipients for letter in LETTERS]
     first = str(mails[0]["enqueue_id"])
-    assert objects(place, "show", first) == [mails[0]]
-    assert objects(place, "remove", f"--id={first}") == [{"count": 1}]
-    assert objects(place, "hold", "--all") == [{"count": 2}]
-    assert objects(place, "size") == [{"size": 2, "delayed": 0, "held": 2, "dead_letters": 0}]
+    assert objects(sandbox, "show", first) == [mails[0]]
+    assert objects(sandbox, "remove", f"--id={first}") == [{"count": 1}]
+    assert objects(sandbox, "hold", "--all") == [{"count": 2}]
+    assert objects(sandbox, "size") == [{"size": 2, "delayed": 0, "held": 2, "dead_letters": 0}]
 
-    gone = mailqueue(place, "show", first)
+    gone = mailqueue(sandbox, "show", first)
     assert (gone.returncode, gone.stdout) == (1, "")
     assert gone.stderr == "postroad: no mail waits under this id\n"
-    assert mailqueue(place, "remove").returncode == 2
+    assert mailqueue(sandbox, "remove").returncode == 2
 
-    place.apply(place.mail_queue())
-    place.wait_ready()
-    assert objects(place, "release", "--recipient", "two@inn.example") == [{"count": 1}]
-    eventually(lambda: place.sink.has_all(["two@inn.example"]), within_seconds=60)
-    assert objects(place, "purge") == [{"count": 1}]
+    sandbox.apply(sandbox.mail_queue())
+    sandbox.wait_ready()
+    assert objects(sandbox, "release", "--recipient", "two@inn.example") == [{"count": 1}]
+    eventually(lambda: sandbox.sink.has_all(["two@inn.example"]), within_seconds=60)
+    assert objects(sandbox, "purge") == [{"count": 1}]
 
 
-def test_a_queue_without_pods_gets_one_for_the_command(place: Place) -> None:
-    place.apply(place.mail_queue(workers=place.workers(0), intake=place.intake(0)))
-    place.wait_ready()
+def test_a_queue_without_pods_gets_one_for_the_command(sandbox: Sandbox) -> None:
+    sandbox.apply(sandbox.mail_queue(workers=sandbox.workers(0), intake=sandbox.intake(0)))
+    sandbox.wait_ready()
 
-    done = mailqueue(place, "size", "--json")
+    done = mailqueue(sandbox, "size", "--json")
 
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout) == {"size": 0, "delayed": 0, "held": 0, "dead_letters": 0}
     assert "is made for this command" in done.stderr
     selector = "app.kubernetes.io/component=command"
-    eventually(lambda: not place.kubectl.list("pods", place.namespace, selector), within_seconds=60)
+    eventually(
+        lambda: not sandbox.kubectl.list("pods", sandbox.namespace, selector), within_seconds=60
+    )

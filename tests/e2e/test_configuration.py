@@ -9,7 +9,7 @@ import pytest
 
 from support.installation import ROOT
 from support.kubectl import Kubectl, KubectlFailed, Manifest, eventually, manifests
-from support.place import Place
+from support.sandbox import Sandbox
 
 pytestmark = [
     pytest.mark.needs("rabbitmq", "cassandra", "s3", "kubernetes"),
@@ -30,37 +30,37 @@ def view(slice_window: str, bucket_count: int) -> Manifest:
     ],
 )
 def test_kubectl_apply_is_refused_with_the_rule_and_what_is_allowed(
-    place: Place, wanted: Manifest, said: str
+    sandbox: Sandbox, wanted: Manifest, said: str
 ) -> None:
-    place.apply(place.mail_queue())
-    place.wait_ready()
+    sandbox.apply(sandbox.mail_queue())
+    sandbox.wait_ready()
 
     with pytest.raises(KubectlFailed) as refusal:
-        place.apply(place.mail_queue(view=wanted))
+        sandbox.apply(sandbox.mail_queue(view=wanted))
 
     assert said in str(refusal.value)
     assert "1h" in str(refusal.value) or "3" in str(refusal.value)
 
 
 def test_past_a_bypassed_admission_the_operator_refuses_and_the_queue_goes_on(
-    place: Place,
+    sandbox: Sandbox,
 ) -> None:
-    place.apply(place.mail_queue())
-    place.wait_ready()
+    sandbox.apply(sandbox.mail_queue())
+    sandbox.wait_ready()
 
-    with admission_without_rules(place.kubectl):
-        place.apply(place.mail_queue(view=view("25m", 3), workers=place.workers(2)))
+    with admission_without_rules(sandbox.kubectl):
+        sandbox.apply(sandbox.mail_queue(view=view("25m", 3), workers=sandbox.workers(2)))
         refused = eventually(
             lambda: (
-                place.condition("ConfigurationAccepted").get("status") == "False"
-                and place.condition("ConfigurationAccepted")
+                sandbox.condition("ConfigurationAccepted").get("status") == "False"
+                and sandbox.condition("ConfigurationAccepted")
             ),
             within_seconds=60,
         )
-        eventually(lambda: len(place.pods("worker")) == 2, within_seconds=60)
-        status = place.status()
-        place.apply(place.mail_queue(view=view("30m", 4), workers=place.workers(2)))
-        place.wait_ready()
+        eventually(lambda: len(sandbox.pods("worker")) == 2, within_seconds=60)
+        status = sandbox.status()
+        sandbox.apply(sandbox.mail_queue(view=view("30m", 4), workers=sandbox.workers(2)))
+        sandbox.wait_ready()
 
     assert refused["reason"] == "SliceWindowDoesNotDivide"
     assert "30m" in refused["message"]
@@ -70,7 +70,7 @@ def test_past_a_bypassed_admission_the_operator_refuses_and_the_queue_goes_on(
         "ConfigurationRefused",
     ]
     assert any(c["type"] == "Stalled" and c["status"] == "True" for c in status["conditions"])
-    mended = place.status()
+    mended = sandbox.status()
     assert mended["configuration"]["sliceWindow"] == "30m"
     assert mended["configuration"]["bucketCount"] == 4
     assert not any(c["type"] == "Stalled" for c in mended["conditions"])

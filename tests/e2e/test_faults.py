@@ -19,7 +19,7 @@ import pytest
 
 from support.installation import OPERATOR_NAMESPACE
 from support.kubectl import Manifest, eventually
-from support.place import Place
+from support.sandbox import Sandbox
 from support.senders import Letter, Reply, Sender
 
 pytestmark = [
@@ -33,8 +33,8 @@ STEADY_SECONDS = 4
 class Flow:
     """Mail that flows in a thread, whatever happens to the intake."""
 
-    def __init__(self, place: Place) -> None:
-        self._place = place
+    def __init__(self, sandbox: Sandbox) -> None:
+        self._sandbox = sandbox
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
         self.acknowledged: list[str] = []
@@ -58,7 +58,7 @@ class Flow:
     def _run(self) -> None:
         while not self._stop.is_set():
             try:
-                with self._place.smtp() as port, closing(Sender("127.0.0.1", port)) as sender:
+                with self._sandbox.smtp() as port, closing(Sender("127.0.0.1", port)) as sender:
                     self._send(sender)
             except Exception:  # the forwarding broke with the pod: open another
                 time.sleep(0.5)
@@ -80,46 +80,46 @@ class Flow:
 
 
 @contextmanager
-def flowing(place: Place) -> Iterator[Flow]:
+def flowing(sandbox: Sandbox) -> Iterator[Flow]:
     """Let mail flow; afterwards every acknowledged mail must arrive."""
-    flow = Flow(place)
+    flow = Flow(sandbox)
     flow.start()
     flow.wait_for_more(20, within_seconds=60)
     yield flow
     flow.wait_for_more(20, within_seconds=120)
     flow.finish()
     assert flow.given_up == []
-    eventually(lambda: place.sink.has_all(flow.acknowledged), within_seconds=240)
-    all_else_is_unacknowledged(place, set(flow.acknowledged))
-    eventually(lambda: republished(place), within_seconds=60)
-    eventually(lambda: place.size() == 0, within_seconds=60)
+    eventually(lambda: sandbox.sink.has_all(flow.acknowledged), within_seconds=240)
+    all_else_is_unacknowledged(sandbox, set(flow.acknowledged))
+    eventually(lambda: republished(sandbox), within_seconds=60)
+    eventually(lambda: sandbox.size() == 0, within_seconds=60)
 
 
-def republished(place: Place) -> bool:
+def republished(sandbox: Sandbox) -> bool:
     """Run `republish`. A server that has only just come back may refuse it, as it may a user."""
-    return "republished" in place.postroad("republish", "--older-than", "0s")
+    return "republished" in sandbox.postroad("republish", "--older-than", "0s")
 
 
-def all_else_is_unacknowledged(place: Place, acknowledged: set[str]) -> None:
+def all_else_is_unacknowledged(sandbox: Sandbox, acknowledged: set[str]) -> None:
     """A program that is killed between the row of a mail and its message leaves a row for
     `republish`; no client heard that such a mail was accepted."""
 
     def left() -> set[str]:
-        return {recipient for mail in place.browse() for recipient in mail["recipients"]}
+        return {recipient for mail in sandbox.browse() for recipient in mail["recipients"]}
 
     eventually(lambda: acknowledged.isdisjoint(left()), within_seconds=60)
 
 
-def duplicates(place: Place) -> int:
-    return sum(len(came) - 1 for came in place.sink.contents().values())
+def duplicates(sandbox: Sandbox) -> int:
+    return sum(len(came) - 1 for came in sandbox.sink.contents().values())
 
 
-def kill_program(place: Place, namespace: str, selector: str) -> None:
+def kill_program(sandbox: Sandbox, namespace: str, selector: str) -> None:
     """Kill a pod's program with SIGKILL, and see that it was: a pod that is deleted, even by force,
     would be asked to end first."""
     pod = next(
         each
-        for each in place.kubectl.list("pods", namespace, selector)
+        for each in sandbox.kubectl.list("pods", namespace, selector)
         if "deletionTimestamp" not in each["metadata"]
     )
     before = restarts(pod)
@@ -127,7 +127,7 @@ def kill_program(place: Place, namespace: str, selector: str) -> None:
         os.kill(pid, signal.SIGKILL)
     name = pod["metadata"]["name"]
     eventually(
-        lambda: restarts(place.kubectl.get("pod", name, namespace)) > before, within_seconds=60
+        lambda: restarts(sandbox.kubectl.get("pod", name, namespace)) > before, within_seconds=60
     )
 
 
@@ -149,29 +149,29 @@ def restarts(pod: Manifest) -> int:
     return sum(each["restartCount"] for each in statuses)
 
 
-def kill_component(name: str) -> Callable[[Place], None]:
+def kill_component(name: str) -> Callable[[Sandbox], None]:
     selector = f"app.kubernetes.io/instance=outgoing,app.kubernetes.io/component={name}"
-    return lambda place: kill_program(place, place.namespace, selector)
+    return lambda sandbox: kill_program(sandbox, sandbox.namespace, selector)
 
 
-def kill_server(name: str) -> Callable[[Place], None]:
-    def kill(place: Place) -> None:
-        place.stack.server(name).kill()
+def kill_server(name: str) -> Callable[[Sandbox], None]:
+    def kill(sandbox: Sandbox) -> None:
+        sandbox.stack.server(name).kill()
         time.sleep(STEADY_SECONDS)
-        place.stack.up([name])
+        sandbox.stack.up([name])
 
     return kill
 
 
-FAULTS: dict[str, tuple[Callable[[Place], None], int]] = {
+FAULTS: dict[str, tuple[Callable[[Sandbox], None], int]] = {
     "rabbitmq": (kill_server("rabbitmq"), 20),
     "cassandra": (kill_server("cassandra"), 20),
     "s3": (kill_server("s3"), 20),
     "worker": (kill_component("worker"), 20),
     "intake": (kill_component("intake"), 0),
     "operator": (
-        lambda place: kill_program(
-            place, OPERATOR_NAMESPACE, "app.kubernetes.io/component=operator"
+        lambda sandbox: kill_program(
+            sandbox, OPERATOR_NAMESPACE, "app.kubernetes.io/component=operator"
         ),
         0,
     ),
@@ -180,13 +180,13 @@ FAULTS: dict[str, tuple[Callable[[Place], None], int]] = {
 
 
 @pytest.mark.parametrize("victim", FAULTS)
-def test_nothing_acknowledged_is_lost_when_it_is_killed(place: Place, victim: str) -> None:
+def test_nothing_acknowledged_is_lost_when_it_is_killed(sandbox: Sandbox, victim: str) -> None:
     kill, in_flight = FAULTS[victim]
-    place.apply(place.mail_queue())
-    place.wait_ready()
+    sandbox.apply(sandbox.mail_queue())
+    sandbox.wait_ready()
 
-    with flowing(place):
-        kill(place)
+    with flowing(sandbox):
+        kill(sandbox)
 
-    assert duplicates(place) <= in_flight
-    place.wait_ready(within_seconds=120)
+    assert duplicates(sandbox) <= in_flight
+    sandbox.wait_ready(within_seconds=120)

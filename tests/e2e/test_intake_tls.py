@@ -10,7 +10,7 @@ import pytest
 
 from support.certificates import Certificates
 from support.kubectl import Manifest, eventually, secret
-from support.place import Place
+from support.sandbox import Sandbox
 
 pytestmark = [
     pytest.mark.needs("rabbitmq", "cassandra", "s3", "kubernetes"),
@@ -27,9 +27,9 @@ def made(folder: Path, name: str) -> Certificates:
     return Certificates.make(folder / name)
 
 
-def tls_secret(place: Place, files: Certificates) -> Manifest:
+def tls_secret(sandbox: Sandbox, files: Certificates) -> Manifest:
     pair = {"tls.crt": files.chain.read_text(), "tls.key": files.key.read_text()}
-    return secret("intake-tls", place.namespace, pair) | {"type": "kubernetes.io/tls"}
+    return secret("intake-tls", sandbox.namespace, pair) | {"type": "kubernetes.io/tls"}
 
 
 def shown_at(port: int) -> str:
@@ -47,41 +47,41 @@ def send(port: int, recipient: str, files: Certificates) -> None:
 
 
 def test_a_renewed_certificate_is_shown_to_new_sessions_and_no_pod_restarts(
-    place: Place, tmp_path: Path
+    sandbox: Sandbox, tmp_path: Path
 ) -> None:
     first, second = made(tmp_path, "first"), made(tmp_path, "second")
-    declared = place.mail_queue()["spec"]["intake"]
+    declared = sandbox.mail_queue()["spec"]["intake"]
     intake = declared | {"tls": {"secretRef": {"name": "intake-tls"}, "port": 465}}
-    place.apply(place.mail_queue(intake=intake, hostname="mx.example.org"))
+    sandbox.apply(sandbox.mail_queue(intake=intake, hostname="mx.example.org"))
     eventually(
-        lambda: place.condition("IntakeReady").get("reason") == "CredentialsMissing",
+        lambda: sandbox.condition("IntakeReady").get("reason") == "CredentialsMissing",
         within_seconds=120,
     )
-    place.apply(tls_secret(place, first))
-    place.wait_ready(within_seconds=KUBELET_SECONDS)
-    (before,) = place.pods("intake")
+    sandbox.apply(tls_secret(sandbox, first))
+    sandbox.wait_ready(within_seconds=KUBELET_SECONDS)
+    (before,) = sandbox.pods("intake")
 
-    with place.kubectl.forwarded(place.namespace, "service/outgoing-intake", 465) as port:
+    with sandbox.kubectl.forwarded(sandbox.namespace, "service/outgoing-intake", 465) as port:
         send(port, "first@dest.example", first)
         assert shown_at(port).strip() in first.chain.read_text()
 
-        place.apply(tls_secret(place, second))
+        sandbox.apply(tls_secret(sandbox, second))
         eventually(
             lambda: shown_at(port).strip() in second.chain.read_text(),
             within_seconds=KUBELET_SECONDS,
             every_seconds=2,
         )
         send(port, "second@dest.example", second)
-    with place.smtp() as port, smtplib.SMTP("localhost", port, timeout=30) as client:
+    with sandbox.smtp() as port, smtplib.SMTP("localhost", port, timeout=30) as client:
         client.starttls(context=second.client_context())
         client.sendmail("a@origin.example", ["third@dest.example"], b"by STARTTLS\r\n")
 
     recipients = [f"{name}@dest.example" for name in ("first", "second", "third")]
-    eventually(lambda: place.sink.has_all(recipients), within_seconds=60)
+    eventually(lambda: sandbox.sink.has_all(recipients), within_seconds=60)
     for each in recipients:
-        (content,) = place.sink.contents()[each]
+        (content,) = sandbox.sink.contents()[each]
         assert b"\tby mx.example.org with ESMTPS id " in content
-    (after,) = place.pods("intake")
+    (after,) = sandbox.pods("intake")
     assert after["metadata"]["uid"] == before["metadata"]["uid"]
     assert [each["restartCount"] for each in after["status"]["containerStatuses"]] == [0]
-    place.wait_ready()
+    sandbox.wait_ready()

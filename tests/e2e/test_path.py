@@ -8,7 +8,7 @@ import pytest
 
 from support.kubectl import eventually
 from support.mails import samples
-from support.place import Place
+from support.sandbox import Sandbox
 from support.senders import Letter, Sender
 from support.servers import broker_object, cql, object_keys
 
@@ -20,35 +20,35 @@ pytestmark = [
 MAILS = 200
 
 
-def test_every_mail_of_many_shapes_arrives_once_with_its_bytes(place: Place) -> None:
-    place.apply(place.mail_queue(workers=place.workers(2)))
-    place.wait_ready()
+def test_every_mail_of_many_shapes_arrives_once_with_its_bytes(sandbox: Sandbox) -> None:
+    sandbox.apply(sandbox.mail_queue(workers=sandbox.workers(2)))
+    sandbox.wait_ready()
     mails = list(samples(MAILS, seed=1))
     recipients = [recipient for mail in mails for recipient in mail.recipients]
 
-    with place.smtp() as port:
+    with sandbox.smtp() as port:
         letters = [Letter(mail.sender, mail.recipients, mail.sent) for mail in mails]
         replies = Sender("127.0.0.1", port).send_all(letters)
 
     assert {reply.code for reply in replies} == {250}
-    eventually(lambda: place.sink.has_all(recipients), within_seconds=180)
-    eventually(lambda: place.size() == 0, within_seconds=60)
-    arrived = place.sink.contents()
+    eventually(lambda: sandbox.sink.has_all(recipients), within_seconds=180)
+    eventually(lambda: sandbox.size() == 0, within_seconds=60)
+    arrived = sandbox.sink.contents()
     for mail in mails:
         for recipient in mail.recipients:
             came = arrived[recipient]
             assert len(came) == 1, f"{mail.shape}: {len(came)} times"
             assert came[0].endswith(mail.sent), f"{mail.shape}: other bytes"
             assert came[0].removesuffix(mail.sent).startswith(b"Received: ")
-    bucket = f"postroad-{place.namespace}-outgoing"
+    bucket = f"postroad-{sandbox.namespace}-outgoing"
     eventually(lambda: object_keys(bucket) == [], within_seconds=30)  # bytes go after the mark
-    assert eventually(lambda: place.status()["size"] == 0, within_seconds=90)
+    assert eventually(lambda: sandbox.status()["size"] == 0, within_seconds=90)
 
 
-def test_a_ready_queue_is_really_built_as_declared(place: Place) -> None:
-    place.apply(place.mail_queue())
-    place.wait_ready()
-    queue = f"postroad.{place.namespace}.outgoing"
+def test_a_ready_queue_is_really_built_as_declared(sandbox: Sandbox) -> None:
+    sandbox.apply(sandbox.mail_queue())
+    sandbox.wait_ready()
+    queue = f"postroad.{sandbox.namespace}.outgoing"
 
     work = broker_object("queues", f"{queue}.work")
     dead = broker_object("queues", f"{queue}.dead")
@@ -56,7 +56,7 @@ def test_a_ready_queue_is_really_built_as_declared(place: Place) -> None:
     table = cql(
         "SELECT compaction, default_time_to_live, gc_grace_seconds FROM system_schema.tables "
         "WHERE keyspace_name = %s AND table_name = 'enqueued_mails'",
-        place.keyspace,
+        sandbox.keyspace,
     )[0]
 
     assert work is not None
@@ -71,11 +71,11 @@ def test_a_ready_queue_is_really_built_as_declared(place: Place) -> None:
     assert table.default_time_to_live == 14 * 86400
     assert window_seconds(table.compaction) == pytest.approx(14 * 86400 / 30, rel=0.1)
     assert 0 < table.gc_grace_seconds < 10 * 86400
-    assert object_keys(f"postroad-{place.namespace}-outgoing") == []
-    blobs = place.condition("BlobsReady")
+    assert object_keys(f"postroad-{sandbox.namespace}-outgoing") == []
+    blobs = sandbox.condition("BlobsReady")
     assert blobs["status"] == "True"
     assert "LifecycleUnsupported" in blobs["reason"] + blobs["message"]
-    workers = place.pods("worker")
+    workers = sandbox.pods("worker")
     assert [pod["status"]["phase"] for pod in workers] == ["Running"]
     assert workers[0]["status"]["containerStatuses"][0]["containerID"].startswith("containerd://")
 
@@ -87,32 +87,32 @@ def window_seconds(compaction: dict[str, str]) -> int:
 
 
 def test_a_temporary_failure_is_tried_again_and_a_permanent_one_kept_as_a_dead_letter(
-    place: Place,
+    sandbox: Sandbox,
 ) -> None:
-    place.apply(place.mail_queue())
-    place.wait_ready()
+    sandbox.apply(sandbox.mail_queue())
+    sandbox.wait_ready()
     again, never = "greylisted@inn.example", "unknown@inn.example"
     letters = [
         Letter("a@origin.example", [again], b"Subject: again\r\n\r\n"),
         Letter("a@origin.example", [never], b"Subject: never\r\n\r\n"),
     ]
 
-    with place.smtp() as port:
+    with sandbox.smtp() as port:
         replies = Sender("127.0.0.1", port).send_all(letters)
 
     assert [reply.code for reply in replies] == [250, 250]
-    eventually(lambda: place.sink.has_all([again]), within_seconds=60)
-    eventually(lambda: place.size() == 0, within_seconds=30)
-    dead = [json.loads(line) for line in place.postroad("dead-letters", "--json").splitlines()]
+    eventually(lambda: sandbox.sink.has_all([again]), within_seconds=60)
+    eventually(lambda: sandbox.size() == 0, within_seconds=30)
+    dead = [json.loads(line) for line in sandbox.postroad("dead-letters", "--json").splitlines()]
     assert [(each["recipients"], "550" in each["reason"]) for each in dead] == [([never], True)]
-    assert eventually(lambda: place.status()["deadLetters"] == 1, within_seconds=90)
+    assert eventually(lambda: sandbox.status()["deadLetters"] == 1, within_seconds=90)
 
 
-def test_a_queue_shows_itself_in_columns(place: Place) -> None:
-    place.apply(place.mail_queue())
-    place.wait_ready()
+def test_a_queue_shows_itself_in_columns(sandbox: Sandbox) -> None:
+    sandbox.apply(sandbox.mail_queue())
+    sandbox.wait_ready()
 
-    header, row = place.kubectl("get", "mq", "-n", place.namespace).splitlines()
+    header, row = sandbox.kubectl("get", "mq", "-n", sandbox.namespace).splitlines()
 
     assert header.split() == (
         ["NAME", "READY", "SIZE", "DELAYED", "DEAD", "WORKERS", "SLICE", "BUCKETS", "AGE"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from support.kubectl import KubectlFailed, eventually
-from support.place import Place
+from support.sandbox import Sandbox
 from support.senders import Letter, Sender
 
 pytestmark = [
@@ -22,39 +22,39 @@ with smtplib.SMTP("outgoing-intake", 2525, timeout=20) as client:
 """
 
 
-def reply_to_another_pod(place: Place) -> str:
+def reply_to_another_pod(sandbox: Sandbox) -> str:
     """Return the reply to a recipient that a worker's pod names to the intake's Service."""
-    worker = place.pods("worker")[0]["metadata"]["name"]
+    worker = sandbox.pods("worker")[0]["metadata"]["name"]
     try:
-        return place.kubectl("exec", "-n", place.namespace, worker, "--", "python3", "-c", SEND)
+        return sandbox.kubectl("exec", "-n", sandbox.namespace, worker, "--", "python3", "-c", SEND)
     except KubectlFailed as error:
         return str(error)  # the pods are just being replaced
 
 
-def reply_to_a_forwarded_port(place: Place) -> int:
+def reply_to_a_forwarded_port(sandbox: Sandbox) -> int:
     letter = Letter("a@origin.example", ("b@dest.example",), b"Subject: x\r\n\r\ny\r\n")
-    with place.smtp() as port:
+    with sandbox.smtp() as port:
         (reply,) = Sender("127.0.0.1", port).send_all([letter])
     return reply.code
 
 
-def test_a_pod_sends_only_when_its_network_is_named(place: Place) -> None:
-    place.apply(place.mail_queue(intake=place.intake(1, "127.0.0.0/8")))
-    place.wait_ready()
+def test_a_pod_sends_only_when_its_network_is_named(sandbox: Sandbox) -> None:
+    sandbox.apply(sandbox.mail_queue(intake=sandbox.intake(1, "127.0.0.0/8")))
+    sandbox.wait_ready()
 
-    assert reply_to_a_forwarded_port(place) == 250
-    assert reply_to_another_pod(place).startswith("550 b'5.7.1 relaying denied")
+    assert reply_to_a_forwarded_port(sandbox) == 250
+    assert reply_to_another_pod(sandbox).startswith("550 b'5.7.1 relaying denied")
 
-    network = f"{place.pods('worker')[0]['status']['podIP']}/32"
-    place.apply(place.mail_queue(intake=place.intake(1, network)))
-    eventually(lambda: reply_to_another_pod(place).startswith("250 "), within_seconds=120)
-    assert reply_to_a_forwarded_port(place) == 550
+    network = f"{sandbox.pods('worker')[0]['status']['podIP']}/32"
+    sandbox.apply(sandbox.mail_queue(intake=sandbox.intake(1, network)))
+    eventually(lambda: reply_to_another_pod(sandbox).startswith("250 "), within_seconds=120)
+    assert reply_to_a_forwarded_port(sandbox) == 550
 
 
-def test_an_open_relay_is_a_condition_and_a_warning_in_the_log(place: Place) -> None:
-    place.apply(place.mail_queue(intake=place.intake(1, "0.0.0.0/0")))
-    place.wait_ready()
+def test_an_open_relay_is_a_condition_and_a_warning_in_the_log(sandbox: Sandbox) -> None:
+    sandbox.apply(sandbox.mail_queue(intake=sandbox.intake(1, "0.0.0.0/0")))
+    sandbox.wait_ready()
 
-    assert place.condition("RelayRestricted")["reason"] == "OpenRelay"
-    log = place.kubectl("logs", "-n", place.namespace, "deployment/outgoing-intake")
+    assert sandbox.condition("RelayRestricted")["reason"] == "OpenRelay"
+    log = sandbox.kubectl("logs", "-n", sandbox.namespace, "deployment/outgoing-intake")
     assert "open relay" in log

@@ -19,7 +19,7 @@ from postroad.domain.configuration.documents import fold, from_document, size_of
 from postroad.domain.configuration.history import decide, replay
 from postroad.domain.configuration.rules import ViewConfiguration
 from postroad.errors import ViewRefused
-from support import configuring
+from support import configuration_writer
 from support.keyspaces import keyspace
 
 __all__ = ["keyspace"]
@@ -48,10 +48,13 @@ async def test_writers_fed_the_same_transitions_make_one_history(
     others = [Session(servers.cassandra(keyspace)) for _ in range(writers - 1)]
 
     await asyncio.gather(
-        *(configuring.want_all(CassandraHistory(each, queue)) for each in (session, *others))
+        *(
+            configuration_writer.want_all(CassandraHistory(each, queue))
+            for each in (session, *others)
+        )
     )
 
-    configuring.check((await CassandraHistory(session, queue).load()).events)
+    configuration_writer.check((await CassandraHistory(session, queue).load()).events)
     await asyncio.gather(*(each.close() for each in others))
 
 
@@ -68,7 +71,8 @@ async def test_processes_killed_again_and_again_leave_one_complete_history(
     async def live() -> None:
         until = await length() + randomness.randrange(1, 25)
         process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", "support.configuring", keyspace, queue), env=environment
+            *(sys.executable, "-m", "support.configuration_writer", keyspace, queue),
+            env=environment,
         )
         while await length() < until:
             await asyncio.sleep(randomness.random() / 100)
@@ -78,9 +82,9 @@ async def test_processes_killed_again_and_again_leave_one_complete_history(
 
     for _ in range(3):
         await asyncio.gather(live(), live())
-    await configuring.want_all(history)
+    await configuration_writer.want_all(history)
 
-    configuring.check((await history.load()).events)
+    configuration_writer.check((await history.load()).events)
 
 
 async def test_after_500_transitions_the_folded_status_replays_to_what_the_mirror_says(

@@ -12,8 +12,8 @@ from postroad.intake.clients import ClientLimits
 from postroad.intake.dialogue import MOST_ERRORS
 from postroad.intake.rights import Rules
 from postroad.intake.trace_field import MOST_HOPS
-from support.accounts import Accounts
 from support.intakes import an_intake
+from support.recording_queue import RecordingQueue
 
 OLD, OTHER, OUTSIDE = "127.0.0.1", "127.0.0.2", "127.0.0.3"
 RULES = Rules(
@@ -45,7 +45,7 @@ async def hand_in(port: int, content: bytes, *, address: str) -> str:
     return (await say(port, *said, address=address))[-2]
 
 
-def content_of(queue: Accounts) -> bytes:
+def content_of(queue: RecordingQueue) -> bytes:
     """The content of the only mail, without the three lines of the field that was added."""
     [(_, content)] = queue.mails
     return content.split(b"\r\n", 3)[3]
@@ -123,7 +123,7 @@ async def test_an_exempt_network_may_not_speak_http() -> None:
     assert replies[1:] == ["421 4.7.0 this is a mail server"]
 
 
-def counted(queue: Accounts) -> dict[str, float]:
+def counted(queue: RecordingQueue) -> dict[str, float]:
     """Return the clients that were refused, by reason."""
     [metric] = [each for each in REGISTRY.collect() if each.name == "postroad_refused_clients"]
     return {

@@ -32,9 +32,9 @@ from postroad.intake.sessions import BURST, Receiver, Session
 from postroad.intake.timeouts import ClientTimeouts
 from postroad.intake.trace_field import MOST_HOPS
 from postroad.ports.mail_queue import MailQueue
-from support.accounts import Accounts
 from support.certificates import Certificates
 from support.mails import samples
+from support.recording_queue import RecordingQueue
 
 MOST_RECIPIENTS = 100
 MEBIBYTE = 2**20
@@ -75,7 +75,7 @@ class Client:
 class Intake:
     """A listening intake over a queue that accounts."""
 
-    def __init__(self, queue: Accounts, server: SmtpServer) -> None:
+    def __init__(self, queue: RecordingQueue, server: SmtpServer) -> None:
         self.queue = queue
         self.server = server
 
@@ -106,7 +106,7 @@ async def an_intake(
     client_limits: ClientLimits | None = None,
     normalises_line_ends: bool = False,
 ) -> AsyncIterator[Intake]:
-    queue = Accounts()
+    queue = RecordingQueue()
     receiver = Receiver(
         cast("MailQueue", queue),
         Offer("intake.example", max_size_bytes, max_recipients=MOST_RECIPIENTS),

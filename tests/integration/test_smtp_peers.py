@@ -16,8 +16,8 @@ from postroad.intake.dialogue import Offer
 from postroad.intake.server import SmtpServer
 from postroad.intake.sessions import Receiver
 from postroad.ports.mail_queue import MailQueue
-from support.accounts import Accounts
 from support.mails import samples
+from support.recording_queue import RecordingQueue
 
 
 def _sender(envelope: Envelope) -> str | None:
@@ -60,7 +60,7 @@ async def test_aiosmtpd_receives_what_we_send() -> None:
 
 
 async def test_we_receive_what_aiosmtplib_sends() -> None:
-    queue = Accounts()
+    queue = RecordingQueue()
     receiver = Receiver(
         cast("MailQueue", queue), Offer("x.example", 2**24), MachineClock(), SystemRandomness()
     )

@@ -24,8 +24,8 @@ from postroad.intake.sessions import Receiver
 from postroad.intake.timeouts import ClientTimeouts
 from postroad.ports.mail_queue import MailQueue
 from postroad.telemetry.metrics import FAILED_HANDSHAKES
-from support.accounts import Accounts
 from support.certificates import Certificates
+from support.recording_queue import RecordingQueue
 
 HELLO = b"EHLO client.example\r\n"
 
@@ -33,7 +33,7 @@ HELLO = b"EHLO client.example\r\n"
 class Ports:
     """A listening intake: one port in clear, one on which TLS comes first."""
 
-    def __init__(self, queue: Accounts, server: SmtpServer, secured: int) -> None:
+    def __init__(self, queue: RecordingQueue, server: SmtpServer, secured: int) -> None:
         self.queue, self.server = queue, server
         self.plain, self.secured = server.port, secured
 
@@ -64,7 +64,7 @@ async def an_intake(
     max_sessions: int = 500,
     **limits: int,
 ) -> AsyncIterator[Ports]:
-    queue = Accounts()
+    queue = RecordingQueue()
     receiver = Receiver(
         cast("MailQueue", queue),
         Offer("intake.example", 2**20),

@@ -41,8 +41,8 @@ from postroad.intake.dialogue import Offer
 from postroad.intake.server import SmtpServer
 from postroad.intake.sessions import Receiver
 from postroad.ports.mail_queue import MailQueue
-from support.accounts import Accounts
 from support.certificates import Certificates
+from support.recording_queue import RecordingQueue
 
 LONG_SECONDS = 90.0
 MOST_RECIPIENTS, DEFAULT_MOST_RECIPIENTS = 500, 1000
@@ -58,7 +58,7 @@ Inject = Callable[[Case], Awaitable[str]]
 class Receiving:
     """An intake behind a tap, with STARTTLS for the case that asks for it and without it else."""
 
-    def __init__(self, tap: Tap, queue: Accounts, plain: int, secured: int) -> None:
+    def __init__(self, tap: Tap, queue: RecordingQueue, plain: int, secured: int) -> None:
         self.tap = tap
         self._queue = queue
         self._plain, self._secured = plain, secured
@@ -122,7 +122,7 @@ def _is_notification(mail: Mail, case: Case) -> bool:
 async def receiving(
     certificates: Certificates, most_recipients: int = MOST_RECIPIENTS
 ) -> AsyncIterator[Receiving]:
-    queue = Accounts()
+    queue = RecordingQueue()
     offer = Offer("postroad.example", LIMIT_BYTES, most_recipients)
     servers = []
     for tls in (None, certificates.server_context):

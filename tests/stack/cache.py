@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from stack import locks, places
+from stack import folders, locks
 from stack.errors import StepFailed
 from stack.progress import Progress
 
@@ -36,18 +36,18 @@ class Entry:
     @property
     def path(self) -> Path:
         """The folder of the entry; it exists when the entry is complete."""
-        return places.cache_directory() / self.name / self.key
+        return folders.cache_directory() / self.name / self.key
 
     @property
     def log(self) -> Path:
         """What the commands that made it wrote."""
-        return places.cache_directory() / "logs" / f"{self.name}-{self.key}.log"
+        return folders.cache_directory() / "logs" / f"{self.name}-{self.key}.log"
 
     def ensure(self, progress: Progress) -> Path:
         """Make the entry unless it is there; returns its folder."""
         if self.path.is_dir():
             return self.path
-        lock = places.cache_directory() / "locks" / f"{self.name}-{self.key}"
+        lock = folders.cache_directory() / "locks" / f"{self.name}-{self.key}"
         waiting = f"{self.description}: another process is at it, waiting"
         with locks.held(lock, lambda: progress.say(waiting)):
             if not self.path.is_dir():

@@ -12,7 +12,7 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from stack import cache, maven, places
+from stack import cache, folders, maven
 from stack.cache import Entry
 from stack.cql import Connection, CqlError
 from stack.errors import MissingRequirement
@@ -23,8 +23,8 @@ from stack.server import fill, write
 USER = "postroad"
 VERSION = "5.0.9"
 """Of what runs unless another is asked for."""
-POM = places.SOURCES / "cassandra-pom.xml"
-OPTIONS = places.SOURCES / "cassandra-jvm.options"
+POM = folders.SOURCES / "cassandra-pom.xml"
+OPTIONS = folders.SOURCES / "cassandra-jvm.options"
 OTHER_PLATFORMS = ("*-osx-*.jar", "*-windows-*.jar", "*-linux-aarch_64.jar", "*-linux-riscv64.jar")
 
 # Logins are read from one replica: so the client's consistency, and not the login's, decides what

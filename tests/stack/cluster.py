@@ -11,7 +11,7 @@ import sys
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from stack import kube, places, ports, processes
+from stack import folders, kube, ports, processes
 from stack.errors import StackError
 from stack.forwarder import Forward, read_forwards, write_forwards
 from stack.server import ManagedServer
@@ -137,4 +137,4 @@ def service_documents(
 
 def script(name: str) -> list[str | Path]:
     """Return the command that runs a file of this package by itself, in a small process."""
-    return [sys.executable, "-P", "-u", places.SOURCES / f"{name}.py"]
+    return [sys.executable, "-P", "-u", folders.SOURCES / f"{name}.py"]

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import ClassVar
 
-from stack import kube, places, processes, rabbitmq, s3
+from stack import folders, kube, processes, rabbitmq, s3
 from stack.cassandra import Cassandra
 from stack.cluster import Cluster
 from stack.errors import MissingRequirement, StackError
@@ -74,7 +74,7 @@ class Container(ManagedServer):
     @property
     def container(self) -> str:
         """The container's name."""
-        return f"pr-{places.fingerprint(self.directory)}-{self.name}"
+        return f"pr-{folders.fingerprint(self.directory)}-{self.name}"
 
     def settings(self, record: Record) -> dict[str, str]:
         """Return the container's environment."""
@@ -222,7 +222,7 @@ class KindCluster(Container, Cluster):
     @property
     def cluster(self) -> str:
         """The cluster's name, from which kind makes the container's."""
-        return f"pr-{places.fingerprint(self.directory)}"
+        return f"pr-{folders.fingerprint(self.directory)}"
 
     @property
     def container(self) -> str:

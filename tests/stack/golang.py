@@ -16,7 +16,7 @@ import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
-from stack import cache, packages, places
+from stack import cache, folders, packages
 from stack.cache import Entry
 from stack.errors import MissingRequirement
 from stack.progress import Progress
@@ -105,7 +105,7 @@ def build(
 
 
 def _own(name: str) -> Path:
-    return places.cache_directory() / "go" / name
+    return folders.cache_directory() / "go" / name
 
 
 def _modules(name: str) -> Path:

@@ -16,7 +16,7 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from stack import cache, contexts, locks, packages, places
+from stack import cache, contexts, folders, locks, packages
 from stack.cache import Entry
 from stack.errors import StackError
 from stack.progress import Progress
@@ -67,7 +67,7 @@ def build(context: Path, name: str, progress: Progress, dockerfile: Path | None 
     entry = Entry(f"images/{safe}", key, f"image {name}: build", make)
     archive = entry.ensure(progress) / "image.tar"
     os.utime(entry.path)
-    _forget_old(places.cache_directory() / "images")
+    _forget_old(folders.cache_directory() / "images")
     return archive
 
 
@@ -86,7 +86,7 @@ def full_name(name: str) -> str:
 
 
 def _store() -> Path:
-    folder = places.cache_directory() / "images" / "store"
+    folder = folders.cache_directory() / "images" / "store"
     folder.mkdir(parents=True, exist_ok=True)
     return folder
 

@@ -13,13 +13,13 @@ import subprocess
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from stack import archives, cache, golang, places
+from stack import archives, cache, folders, golang
 from stack.cache import Entry
 from stack.records import Record
 from stack.server import fill, write
 
-SOURCE = places.SOURCES / "kube"
-PAUSE_SOURCE = places.SOURCES / "pause.c"
+SOURCE = folders.SOURCES / "kube"
+PAUSE_SOURCE = folders.SOURCES / "pause.c"
 PAUSE_IMAGE = "postroad.local/pause:1"
 VERSION_PACKAGE = "k8s.io/component-base/version"
 

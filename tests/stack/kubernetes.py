@@ -18,7 +18,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from stack import cluster_files, golang, kube, places, processes
+from stack import cluster_files, folders, golang, kube, processes
 from stack.cache import Entry
 from stack.cluster import Cluster, script
 from stack.cluster_files import API_PORT, Network
@@ -53,7 +53,7 @@ class Kubernetes(Cluster, NativeServer):
     @property
     def mark(self) -> str:
         """The name of all that this cluster has outside of its folder."""
-        return f"pr-{places.fingerprint(self.directory)}"
+        return f"pr-{folders.fingerprint(self.directory)}"
 
     @property
     def gateway(self) -> str:
@@ -194,7 +194,7 @@ class Kubernetes(Cluster, NativeServer):
             StepFailed: containerd refused it.
         """
         # One mark per image name, whose archives lie together: the last one loaded counts.
-        mark = self.directory / "loaded" / places.fingerprint(archive.parent.parent)
+        mark = self.directory / "loaded" / folders.fingerprint(archive.parent.parent)
         identity = f"{archive} {archive.stat().st_mtime_ns}"
         if mark.exists() and mark.read_text() == identity:
             return

@@ -11,7 +11,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 
-from stack import cache, docker, exports, images, locks, places, records
+from stack import cache, docker, exports, folders, images, locks, records
 from stack.cassandra import Cassandra
 from stack.cluster import Cluster
 from stack.control_plane import ControlPlane
@@ -54,7 +54,7 @@ class Stack:
         progress: Progress | None = None,
     ) -> None:
         """Take the stack's folder (the user's default when None) and who else's servers to use."""
-        self.directory = directory or places.state_directory()
+        self.directory = directory or folders.state_directory()
         self.progress = progress or Progress()
         self._environment = os.environ if environment is None else environment
 

@@ -11,7 +11,7 @@ import subprocess
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from stack import cache, locks, places
+from stack import cache, folders, locks
 from stack.errors import MissingRequirement, StepFailed
 from stack.progress import Progress
 
@@ -64,7 +64,7 @@ def ensure(names: Iterable[str], progress: Progress) -> None:
             "packages are missing; as root: apt-get install --no-install-recommends "
             + " ".join(absent)
         )
-    with locks.held(places.cache_directory() / "locks" / "packages"):
+    with locks.held(folders.cache_directory() / "locks" / "packages"):
         if absent := missing(names):
             with progress.step(f"Debian packages {' '.join(absent)}"):
                 _install(absent)
@@ -87,7 +87,7 @@ def _is_found(proof: str) -> bool:
 
 
 def _install(names: list[str]) -> None:
-    log = places.cache_directory() / "logs" / "packages.log"
+    log = folders.cache_directory() / "logs" / "packages.log"
     log.parent.mkdir(parents=True, exist_ok=True)
     log.write_bytes(b"")
     options = ["-o", "DPkg::Lock::Timeout=600"]

@@ -14,7 +14,7 @@ from postroad.intake.rights import Rules
 from postroad.intake.server import SmtpServer
 from postroad.intake.sessions import Receiver
 from postroad.ports.mail_queue import MailQueue
-from support.accounts import Accounts
+from support.recording_queue import RecordingQueue
 
 
 @asynccontextmanager
@@ -24,9 +24,9 @@ async def an_intake(
     *,
     max_size_bytes: int = 1 << 20,
     client_limits: ClientLimits | None = None,
-) -> AsyncIterator[tuple[Accounts, int]]:
+) -> AsyncIterator[tuple[RecordingQueue, int]]:
     """Give the queue of an intake and its port."""
-    queue = Accounts()
+    queue = RecordingQueue()
     receiver = Receiver(
         cast("MailQueue", queue),
         Offer("intake.example", max_size_bytes),

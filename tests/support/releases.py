@@ -61,7 +61,7 @@ class Peer:
         """Start a process whose postroad comes from `path`."""
         with log.open("wb") as stream:
             process = await asyncio.create_subprocess_exec(
-                *(sys.executable, str(Path(__file__).with_name("obedient.py"))),
+                *(sys.executable, str(Path(__file__).with_name("queue_driver.py"))),
                 stdin=PIPE,
                 stdout=PIPE,
                 stderr=stream,

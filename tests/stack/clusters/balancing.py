@@ -6,7 +6,7 @@ import time
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
-from stack import places, ports, processes
+from stack import folders, ports, processes
 from stack.errors import StepFailed
 
 START_SECONDS = 20.0
@@ -39,7 +39,7 @@ def _run(directory: Path, client: str, address: str, wanted: Collection[str]) ->
             *(address, directory / "balanced.json"),
         ],
         folder / "output.log",
-        directory=places.SOURCES.parent,
+        directory=folders.SOURCES.parent,
     )
     deadline = time.monotonic() + START_SECONDS
     while not all(ports.answers(int(port), address) for port in wanted):

@@ -3,7 +3,7 @@
 import argparse
 from collections.abc import Callable
 
-from stack import exports, places
+from stack import exports, folders
 from stack.clusters.cluster import Cluster
 from stack.progress import Progress
 
@@ -67,7 +67,7 @@ def describe(parser: argparse.ArgumentParser) -> None:
 
 
 def _cluster(progress: Progress, options: argparse.Namespace) -> Cluster:
-    return Cluster(places.state_directory() / "clusters" / options.name, progress)
+    return Cluster(folders.state_directory() / "clusters" / options.name, progress)
 
 
 def _up(cluster: Cluster, options: argparse.Namespace) -> None:

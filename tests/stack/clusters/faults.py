@@ -11,10 +11,10 @@ import time
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from stack import cache, places
+from stack import cache, folders
 from stack.cache import Entry
 
-SOURCE = places.SOURCES / "clusters" / "faults.c"
+SOURCE = folders.SOURCES / "clusters" / "faults.c"
 LAYOUT = struct.Struct("=QqqqQ")
 """As `struct controls` in faults.c."""
 NS = 1_000_000_000

@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Self, cast
 
-from stack import golang, locks, packages, places, processes, s3
+from stack import folders, golang, locks, packages, processes, s3
 from stack.cassandra import VERSION, jars
 from stack.clusters import balancing, layout, network, volumes
 from stack.clusters.faults import library
@@ -116,7 +116,7 @@ class Membership:
     @property
     def mark(self) -> str:
         """How the names begin of all that the cluster has outside of its folder."""
-        return f"pr{places.fingerprint(self.directory)}"
+        return f"pr{folders.fingerprint(self.directory)}"
 
     @property
     def network(self) -> Network:
@@ -295,7 +295,7 @@ class Membership:
 
     @contextlib.contextmanager
     def _held(self) -> Iterator[Path]:
-        lock = places.cache_directory() / "locks" / self.mark
+        lock = folders.cache_directory() / "locks" / self.mark
         waiting = "the cluster: another process is at it, waiting"
         with locks.held(lock, lambda: self.progress.say(waiting)):
             yield lock

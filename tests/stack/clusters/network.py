@@ -12,7 +12,7 @@ import subprocess
 from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 
-from stack import locks, places
+from stack import folders, locks
 
 TEST_RANGE = ipaddress.ip_network("198.18.0.0/15")
 """Reserved for tests between networks. Source: RFC 2544."""
@@ -120,7 +120,7 @@ def namespaces() -> set[str]:
 
 def make(mark: str) -> Network:
     """Choose a subnet that nothing has, and make the network in it."""
-    with locks.held(places.cache_directory() / "locks" / "subnets"):
+    with locks.held(folders.cache_directory() / "locks" / "subnets"):
         taken = [ipaddress.ip_network(route) for route in _routes()]
         blocks = [*TEST_RANGE.subnets(new_prefix=24)]
         start = int(mark[-4:], 16)

@@ -19,7 +19,7 @@ from postroad.intake.dialogue import MOST_ERRORS, Offer
 from postroad.intake.rights import Rights
 from postroad.intake.sessions import BURST, Receiver, Session
 from postroad.ports.mail_queue import MailQueue
-from support.accounts import Accounts
+from support.recording_queue import RecordingQueue
 from support.transports import FakeTransport
 
 GREETING = b"220 intake.example ESMTP\r\n"
@@ -28,7 +28,7 @@ GREETING = b"220 intake.example ESMTP\r\n"
 @asynccontextmanager
 async def a_session(tls: ssl.SSLContext | None = None) -> AsyncIterator[ServingWire]:
     """A session that has greeted; `written` is what it says after that."""
-    queue = cast("MailQueue", Accounts())
+    queue = cast("MailQueue", RecordingQueue())
     receiver = Receiver(
         queue,
         Offer("intake.example", 1000),
@@ -122,7 +122,7 @@ async def test_a_client_that_speaks_http_is_cut_off_at_its_first_line(line: byte
 
 async def test_a_client_that_is_sent_away_for_lines_that_are_too_long_is_counted() -> None:
     def counted() -> float:
-        labels = {"queue": Accounts().name, "reason": "errors"}
+        labels = {"queue": RecordingQueue().name, "reason": "errors"}
         return REGISTRY.get_sample_value("postroad_refused_clients_total", labels) or 0.0
 
     before = counted()

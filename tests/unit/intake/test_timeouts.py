@@ -14,8 +14,8 @@ from postroad.intake.rights import Rights
 from postroad.intake.sessions import Receiver, Session
 from postroad.intake.timeouts import ClientTimeouts
 from postroad.ports.mail_queue import MailQueue
-from support.accounts import Accounts
-from support.moved_time import ENTRIES, move, run
+from support.manual_loop import PASSES, move, run
+from support.recording_queue import RecordingQueue
 from support.transports import FakeTransport
 
 PATIENCE = ClientTimeouts()
@@ -33,7 +33,7 @@ class Talk:
     """A session, and a client that says what a test wants."""
 
     def __init__(self) -> None:
-        self.queue = Accounts()
+        self.queue = RecordingQueue()
         self.transport = FakeTransport()
         self.wire = ServingWire()
         self.wire.connection_made(self.transport)
@@ -50,7 +50,7 @@ class Talk:
 
     async def say(self, data: bytes) -> None:
         self.wire.data_received(data)
-        for _ in range(ENTRIES):
+        for _ in range(PASSES):
             await asyncio.sleep(0)
 
     @property

@@ -1,4 +1,4 @@
-"""Where the stack keeps things: state of one stack, and the cache that all stacks share."""
+"""The stack's folders: the state of one stack, and the cache that all stacks share."""
 
 import hashlib
 import os
@@ -24,5 +24,5 @@ def cache_directory() -> Path:
 
 
 def fingerprint(directory: Path) -> str:
-    """Return eight hexadecimal digits that tell one stack's folder from another's."""
+    """Return eight hexadecimal digits that differ between stacks' folders."""
     return hashlib.sha256(str(directory).encode()).hexdigest()[:8]

@@ -33,9 +33,9 @@ from postroad.intake.sessions import Receiver
 from postroad.ports.mail_queue import MailQueue, Sizes
 from postroad.worker.consumer import Consumer
 from postroad.worker.deliveries import Deliverer
+from support.disk_calls import PHASE
 from support.ports import free_port
 from support.sink import Sink
-from support.traced import PHASE
 
 HOUR = timedelta(hours=1)
 OPTIONS = Options(steps=(HOUR,), checkpoint_every=24 * HOUR)
@@ -50,7 +50,7 @@ DIALOGUE = (
 )
 
 
-class Counted:
+class TracedMta:
     """The process: a queue with an intake, and a worker now and then."""
 
     def __init__(self, root: Path, queue: MailQueue, intake: SmtpServer, clients: int) -> None:
@@ -114,7 +114,7 @@ async def main(root: Path, clients: int, mails: int, front: str = "owner") -> No
     offer = Offer("intake.example", 1 << 20)
     intake = SmtpServer(Receiver(door, offer, MachineClock(), SystemRandomness()))
     await intake.listen("127.0.0.1", 0)
-    here = Counted(root, queue, intake, clients)
+    here = TracedMta(root, queue, intake, clients)
 
     def is_empty(sizes: Sizes) -> bool:
         return sizes.size == 0

@@ -1,4 +1,4 @@
-"""A place for one test in a real cluster: a namespace with everything a MailQueue needs."""
+"""A sandbox for one test in a real cluster: a namespace with everything that a MailQueue needs."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import stack
-from support.arrivals import Arrivals
 from support.installation import Installation
 from support.kubectl import Kubectl, KubectlFailed, Manifest, eventually
+from support.sink_process import SinkProcess
 
 
 @dataclass
-class Place:
+class Sandbox:
     """A namespace with the servers published in it, a QueueCluster `main` with a keyspace of its
     own, and a sink outside the cluster that is reached as `sink:2525`."""
 
@@ -25,7 +25,7 @@ class Place:
     stack: stack.Stack
     namespace: str
     keyspace: str
-    sink: Arrivals
+    sink: SinkProcess
 
     @property
     def kubectl(self) -> Kubectl:
@@ -79,11 +79,11 @@ class Place:
         return self.kubectl("exec", "-n", self.namespace, target, "--", "postroad", *command)
 
     def size(self, name: str = "outgoing") -> int:
-        """Return how many mails wait, as the command says."""
+        """Return how many mails wait, from `postroad size`."""
         return int(json.loads(self.postroad("size", "--json", name=name))["size"])
 
     def browse(self, name: str = "outgoing") -> list[Manifest]:
-        """Return what waits, as the command lists it."""
+        """Return the waiting mails, from `postroad browse`."""
         lines = self.postroad("browse", "--json", name=name).splitlines()
         return [json.loads(line) for line in lines]
 
@@ -99,24 +99,26 @@ class Place:
 
 
 @contextmanager
-def new_place(installation: Installation, running: stack.Stack, folder: Path) -> Iterator[Place]:
-    """Make a place, and remove it with all that is in it."""
+def new_sandbox(
+    installation: Installation, running: stack.Stack, folder: Path
+) -> Iterator[Sandbox]:
+    """Create a sandbox; remove it with everything in it at the end."""
     namespace = f"e2e-{secrets.token_hex(3)}"
     keyspace = namespace.replace("-", "_")
-    with Arrivals(folder / "sink", defer_first="greylisted", refuse="unknown") as sink:
+    with SinkProcess(folder / "sink", defer_first="greylisted", refuse="unknown") as sink:
         installation.namespace(namespace)
         running.publish(namespace)
         running.kubernetes.publish(namespace, "sink", sink.port, 2525)
         installation.kubectl.apply(installation.queue_cluster(namespace, keyspace))
         try:
-            yield Place(installation, running, namespace, keyspace, sink)
+            yield Sandbox(installation, running, namespace, keyspace, sink)
         finally:
             _keep_logs(installation.kubectl, namespace, folder)
             _remove(installation.kubectl, namespace)
 
 
 def _keep_logs(kubectl: Kubectl, namespace: str, folder: Path) -> None:
-    """Write down what the pods said, for a look after a failure."""
+    """Save the pods' logs, for a failed test."""
     for pod in kubectl.list("pods", namespace):
         name = pod["metadata"]["name"]
         try:

@@ -1,4 +1,4 @@
-"""Where the queue room measures: names of its own on the real servers, gone afterwards."""
+"""A keyspace, a bucket and queue names of the measurement's own on the real servers."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from postroad.settings import Settings, from_environment
 
 
 @dataclass(frozen=True)
-class Place:
+class BenchServers:
     """A keyspace and a bucket; any number of queues."""
 
     settings: Settings
@@ -53,37 +53,37 @@ class Place:
 
 
 def fresh_name() -> QueueName:
-    """Return the name of a queue that nobody uses."""
+    """Return an unused queue name."""
     return QueueName("bench", servers.fresh())
 
 
 @asynccontextmanager
-async def new_place() -> AsyncIterator[Place]:
+async def fresh_servers() -> AsyncIterator[BenchServers]:
     """Make a keyspace with its tables and a bucket; remove them at the end."""
     keyspace = servers.fresh()
     given = {"POSTROAD_CASSANDRA_KEYSPACE": keyspace, "POSTROAD_S3_BUCKET": f"bench-{keyspace}"}
     settings = from_environment({**os.environ, **given})
-    place = Place(settings, ClusterServers(settings))
+    target = BenchServers(settings, ClusterServers(settings))
     try:
-        await create_tables(place.servers)
-        await place.servers.blobs(place.bucket).create()
-        yield place
+        await create_tables(target.servers)
+        await target.servers.blobs(target.bucket).create()
+        yield target
     finally:
-        await place.servers.blobs(place.bucket).drop()
-        await place.servers.close()
+        await target.servers.blobs(target.bucket).drop()
+        await target.servers.close()
         session = servers.session(keyspace)
         await session.run("DROP KEYSPACE IF EXISTS {keyspace}")
         await session.close()
 
 
 @asynccontextmanager
-async def queue_names(place: Place) -> AsyncIterator[QueueName]:
+async def queue_names(target: BenchServers) -> AsyncIterator[QueueName]:
     """Give the name of a queue whose broker objects are removed at the end."""
     name = fresh_name()
     try:
         yield name
     finally:
-        await place.servers.broker(name).delete()
+        await target.servers.broker(name).delete()
 
 
 def _secret(value: SecretStr | None) -> str | None:

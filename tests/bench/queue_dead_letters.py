@@ -1,5 +1,5 @@
 """What dead letters cost to count and to list when many of their month were requeued or discarded:
-beside a month of which none was. `BENCH_LETTERS` of them are deleted as `unbury` does, several
+beside a month of which none was. `BENCH_DEAD_LETTERS` of them are deleted as `unbury` does, several
 together; a few letters are left, spread among them.
 """
 
@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime, timedelta
 
 import servers
-from bench.queue_place import Place, fresh_name
+from bench.queue_setup import BenchServers, fresh_name
 from bench.results import Result, compared, progress
 from postroad.adapters.cassandra import statements
 from postroad.adapters.cassandra.session import Session
@@ -21,7 +21,7 @@ from postroad.adapters.cassandra.view import CassandraView
 from postroad.domain.identifiers import id_at
 from postroad.ports.view import DeadLetter
 
-DELETED = [int(each) for each in os.environ.get("BENCH_LETTERS", "100000").split(",")]
+DELETED = [int(each) for each in os.environ.get("BENCH_DEAD_LETTERS", "100000").split(",")]
 LEFT = 100
 TOGETHER, AT_ONCE = 400, 4
 ROUNDS = int(os.environ.get("BENCH_ROUNDS", "3"))
@@ -29,7 +29,7 @@ MONTH, START, SPAN = "2026-01", datetime(2026, 1, 10, tzinfo=UTC), timedelta(day
 PEER = "none taken out"
 
 
-async def measure(where: Place) -> list[Result]:
+async def measure(where: BenchServers) -> list[Result]:
     """Return seconds, of a process that began after the letters were taken out."""
     results: list[Result] = []
     for deleted in DELETED:
@@ -45,7 +45,7 @@ async def measure(where: Place) -> list[Result]:
     return results
 
 
-async def _seconds_of_month(where: Place, deleted: int) -> dict[str, list[float]]:
+async def _seconds_of_month(where: BenchServers, deleted: int) -> dict[str, list[float]]:
     session = Session(servers.cassandra(where.keyspace))
     try:
         await session.server_times()

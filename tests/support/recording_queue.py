@@ -1,4 +1,4 @@
-"""A queue that only accounts for what is enqueued, and fails on demand."""
+"""A queue that records enqueued mails and fails on demand."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from uuid import UUID
 from postroad.domain.mail import Mail
 
 
-class Accounts:
+class RecordingQueue:
     """The part of MailQueue that an intake uses. `mails` pairs each mail with its octets."""
 
-    name = "test.accounts"
+    name = "test.recording"
 
     def __init__(self) -> None:
         self.mails: list[tuple[Mail, bytes]] = []

@@ -6,12 +6,12 @@ import asyncio
 from collections.abc import Coroutine
 from typing import Any
 
-ENTRIES = 20
-"""Passes of the loop in which everything that became due has run, and what that woke."""
+PASSES = 20
+"""Passes of the loop after which due callbacks, and the tasks they woke, have run."""
 
 
-class MovedLoop(asyncio.SelectorEventLoop):
-    """For what needs no socket: waiting on one would not end."""
+class ManualLoop(asyncio.SelectorEventLoop):
+    """For code without sockets: a wait for one would not end."""
 
     moment = 0.0
 
@@ -20,18 +20,18 @@ class MovedLoop(asyncio.SelectorEventLoop):
 
 
 async def move(seconds: float) -> None:
-    """Let time pass, a second at a time, and everything run that becomes due."""
+    """Move the time, a second at a step, and run what becomes due."""
     loop = asyncio.get_running_loop()
-    assert isinstance(loop, MovedLoop)
+    assert isinstance(loop, ManualLoop)
     while seconds > 0:
         step = min(seconds, 1.0)
         loop.moment += step
         seconds -= step
-        for _ in range(ENTRIES):
+        for _ in range(PASSES):
             await asyncio.sleep(0)
 
 
 def run(work: Coroutine[Any, Any, None]) -> None:
     """Run a test on such a loop."""
-    with asyncio.Runner(loop_factory=MovedLoop) as runner:
+    with asyncio.Runner(loop_factory=ManualLoop) as runner:
         runner.run(work)

@@ -1,7 +1,7 @@
-"""What a process asks of the disk, as strace tells it: calls on the files of a store, in phases.
+"""The calls that a process makes on the files of a store, traced by strace, in phases.
 
-`counted.py` is the process. It opens files that do not exist to tell where a phase begins; strace
-sees that like any other call.
+`traced_mta.py` is the process. It opens a file that does not exist where a phase begins, because
+strace records that like any other call.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ _OPEN = re.compile(r"<(/[^>]*)>")
 
 
 def trace(folder: Path, clients: int, mails: int, front: str = "owner") -> dict[str, list[str]]:
-    """Run `counted.py` under strace; return what it did, phase by phase, in the order in which it
-    was done: see `_event`. A phase that began is there, also when nothing was done in it."""
+    """Run `traced_mta.py` under strace; return its calls by phase, in order (see `_event`). A phase
+    that began is there, also without calls."""
     store, out = folder / "store", folder / "trace"
     subprocess.run(
         (
             *("strace", "-f", "-qq", "--seccomp-bpf", "-y", "-s", "16", "-e", f"trace={CALLS}"),
-            *("-o", str(out), sys.executable, "-m", "support.counted"),
+            *("-o", str(out), sys.executable, "-m", "support.traced_mta"),
             *(str(store), str(clients), str(mails), front),
         ),
         stdin=subprocess.DEVNULL,

@@ -1,6 +1,6 @@
-"""A process that wants 200 configurations one after the other; run as a script, to be killed.
+"""A process that writes 200 configurations one after the other; a test runs and kills it.
 
-python configuring.py KEYSPACE QUEUE
+python configuration_writer.py KEYSPACE QUEUE
 """
 
 from __future__ import annotations

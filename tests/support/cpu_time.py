@@ -1,4 +1,4 @@
-"""CPU that processes have spent, as Linux counts it."""
+"""CPU time of processes, as Linux counts it."""
 
 from __future__ import annotations
 
@@ -40,11 +40,9 @@ def cpu_seconds(processes: list[int]) -> float:
     return total
 
 
-class Group:
-    """A control group: its CPU is that of all that ever ran in it, whoever waited for it.
-
-    A server that forks for each mail leaves its CPU to no process that could be asked. Needs root.
-    """
+class ControlGroup:
+    """A control group. Its CPU time includes processes that ended, which a server that forks for
+    each mail leaves behind in no process of its own. Needs root."""
 
     def __init__(self, name: str) -> None:
         self._folder = (V1 if V1.is_dir() else V2) / f"postroad-{os.getpid()}-{name}"
@@ -56,7 +54,7 @@ class Group:
 
     @property
     def cpu_seconds(self) -> float:
-        """What was spent in it up to now."""
+        """The CPU time of all processes that ran in it, until now."""
         if (self._folder / "cpuacct.usage").exists():
             return int((self._folder / "cpuacct.usage").read_text()) / 1e9
         found = re.search(r"usage_usec (\d+)", (self._folder / "cpu.stat").read_text())
@@ -65,11 +63,11 @@ class Group:
 
     @property
     def processes(self) -> int:
-        """How many are in it now."""
+        """How many processes are in it now."""
         return len((self._folder / "cgroup.procs").read_text().split())
 
     def remove(self) -> None:
-        """Remove it, as soon as all that ran in it is gone. Raises: OSError when it does not go."""
+        """Remove it once its processes are gone. Raises: OSError when they stay."""
         for _ in range(REMOVAL_LOOKS):
             with suppress(OSError):
                 return self._folder.rmdir()

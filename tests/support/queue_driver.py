@@ -1,5 +1,6 @@
-"""A program that carries out commands from standard input on a queue, over any release of postroad:
-it may use nothing but the standard library and what postroad exports. See `support.releases`."""
+"""A program that carries out commands from standard input on a queue, with any release of postroad:
+it may import nothing but the standard library and postroad's public names. `support.releases`
+starts it."""
 
 from __future__ import annotations
 
@@ -15,11 +16,11 @@ import postroad
 from postroad import Mail, Selector, open_queue
 
 RETRIES = 2
-"""How often a mail whose name begins with `retry` is not taken by its recipient."""
+"""How often a mail whose name begins with `retry` is deferred."""
 
 
-class Obedient:
-    """A handle on one queue, and perhaps a consumer. A mail's kind is what its name begins with."""
+class QueueDriver:
+    """One queue, and perhaps a consumer, which treats a mail by the beginning of its name."""
 
     def __init__(self) -> None:
         self._queue: Any = None
@@ -90,18 +91,18 @@ class Obedient:
 
 
 def say(**values: object) -> None:
-    """Tell it to who started this program."""
+    """Write one line for the test that started this program."""
     print(json.dumps(values), flush=True)
 
 
 async def main() -> None:
-    obedient = Obedient()
+    driver = QueueDriver()
     loop = asyncio.get_running_loop()
     while line := await loop.run_in_executor(None, sys.stdin.readline):
         values = json.loads(line)
         command = values.pop("command")
         try:
-            say(result=await getattr(obedient, command)(**values))
+            say(result=await getattr(driver, command)(**values))
         except Exception:
             say(error=traceback.format_exc())
         if command == "close":

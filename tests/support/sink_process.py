@@ -1,4 +1,4 @@
-"""What arrives at a sink that runs as a process of its own, read from the folder it writes."""
+"""A sink that runs as a process of its own, and the mails that it writes into its folder."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ TESTS = Path(__file__).parents[1]
 
 
 @dataclass(frozen=True)
-class Arrival:
-    """One mail as it arrived for one recipient; `content` has the headers that relays added."""
+class ReceivedMail:
+    """One mail as one recipient received it; `content` has the headers that relays added."""
 
     recipient: str
     sender: str
@@ -25,11 +25,10 @@ class Arrival:
     content: bytes
 
 
-class Arrivals:
-    """`with Arrivals(folder) as sink: … sink.port … sink.each()`.
+class SinkProcess:
+    """`with SinkProcess(folder) as sink: … sink.port … sink.each()`.
 
-    `defer_first` is a regular expression of recipients that are deferred once, `refuse` of ones
-    that are refused.
+    The sink defers recipients that match `defer_first` once, and refuses those that match `refuse`.
     """
 
     def __init__(self, folder: Path, *, defer_first: str = "", refuse: str = "") -> None:
@@ -41,7 +40,7 @@ class Arrivals:
         ]
         self._process: subprocess.Popen[str] | None = None
 
-    def __enter__(self) -> Arrivals:
+    def __enter__(self) -> SinkProcess:
         self.folder.mkdir(parents=True, exist_ok=True)
         for old in self.folder.glob("[0-9]*"):
             old.unlink()
@@ -75,22 +74,22 @@ class Arrivals:
         if self._process.stdout:
             self._process.stdout.close()
 
-    def each(self) -> Iterator[Arrival]:
-        """Yield everything that arrived so far, in order, one entry a recipient."""
+    def each(self) -> Iterator[ReceivedMail]:
+        """Yield the mails received so far, in order, one for each recipient."""
         for path in sorted(self.folder.glob("*.json")):
             envelope = json.loads(path.read_text())
             at = datetime.fromtimestamp(path.stat().st_mtime, UTC)
             content = path.with_suffix(".eml").read_bytes()
             for recipient in envelope["recipients"]:
-                yield Arrival(recipient, envelope["sender"], at, content)
+                yield ReceivedMail(recipient, envelope["sender"], at, content)
 
     def contents(self) -> dict[str, list[bytes]]:
-        """Return what arrived by recipient."""
+        """Return the received contents by recipient."""
         found: dict[str, list[bytes]] = {}
         for arrival in self.each():
             found.setdefault(arrival.recipient, []).append(arrival.content)
         return found
 
     def has_all(self, recipients: Sequence[str]) -> bool:
-        """Return whether something arrived for each of these."""
+        """Return whether each of these recipients received a mail."""
         return set(recipients) <= {arrival.recipient for arrival in self.each()}

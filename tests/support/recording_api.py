@@ -1,4 +1,4 @@
-"""API servers as the operator sees them in tests: with a log of its calls, or gone half-way."""
+"""An API server client that records the operator's calls, and can stop answering after some."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ class Call:
         return self.method != "GET"
 
 
-class Watched(ApiServer):
-    """Remembers every call; after `writes_left` writes nothing reaches the server any more, as if
-    the operator had been killed there."""
+class RecordingApi(ApiServer):
+    """Records every call; after `writes_left` writes no call reaches the server, as if the operator
+    had been killed there."""
 
     def __init__(self, kubeconfig: Path, writes_left: int | None = None) -> None:
         super().__init__(load_configuration(kubeconfig))

@@ -1,4 +1,4 @@
-"""Work that bears a busy server, for cases that are not about speed."""
+"""Repeats calls that a busy server refused, in cases that do not measure speed."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ ATTEMPTS = 60
 
 
 async def insist(work: Callable[[], Awaitable[T]]) -> T:
-    """Try again what a busy server refused or did not answer."""
+    """Repeat the work until the server does it; one second between attempts."""
     for _ in range(ATTEMPTS):
         try:
             return await work()
@@ -27,7 +27,7 @@ async def insist(work: Callable[[], Awaitable[T]]) -> T:
 
 
 async def every(seconds: float, work: Callable[[], Awaitable[None]]) -> None:
-    """Do it again and again, until cancelled."""
+    """Repeat the work until cancelled."""
     while True:
         await insist(work)
         await asyncio.sleep(seconds)

@@ -1,4 +1,4 @@
-"""What the demo sends, and the account it gives of each mail afterwards."""
+"""The mails that the demo sends, and the summary of what became of them."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ DOMAIN = "demo.example"
 
 
 @dataclass
-class Letter:
-    """One mail of the demo. Each gets a recipient of its own, so that arrivals can be counted."""
+class DemoMail:
+    """One mail of the demo. Its recipient is its own, so that deliveries can be counted."""
 
     number: int
     file: Path
     content: bytes
     accepted_at: datetime | None = None
     reply: str = ""
-    arrivals: list[datetime] = field(default_factory=list)
+    received_at: list[datetime] = field(default_factory=list)
     intact: bool = True
 
     @property
     def recipient(self) -> str:
-        return f"letter-{self.number:04d}@{DOMAIN}"
+        return f"mail-{self.number:04d}@{DOMAIN}"
 
     @property
     def subject(self) -> str:
@@ -43,11 +43,11 @@ class Letter:
         return " ".join(subject.split())
 
 
-def read_letters(folder: Path) -> list[Letter]:
+def read_mails(folder: Path) -> list[DemoMail]:
     """Read the `.eml` files of a folder, with line ends as SMTP sends them."""
     files = sorted(folder.glob("*.eml"))
     return [
-        Letter(number, file, with_smtp_line_ends(file.read_bytes()))
+        DemoMail(number, file, with_smtp_line_ends(file.read_bytes()))
         for number, file in enumerate(files, 1)
     ]
 
@@ -58,38 +58,38 @@ def with_smtp_line_ends(content: bytes) -> bytes:
     return lines if lines.endswith(b"\r\n") else lines + b"\r\n"
 
 
-def send(letters: Iterable[Letter], host: str, port: int) -> None:
-    """Send the letters in one SMTP session; note when each was accepted."""
+def send(mails: Iterable[DemoMail], host: str, port: int) -> None:
+    """Send the mails in one SMTP session; note when each was accepted."""
     with smtplib.SMTP(host, port, local_hostname="demo.example", timeout=60) as session:
         session.ehlo()
-        for letter in letters:
-            options = ["BODY=8BITMIME"] if not letter.content.isascii() else []
-            session.mail(f"sender@{DOMAIN}", [*options, f"SIZE={len(letter.content)}"])
-            code, reply = session.rcpt(letter.recipient)
+        for mail in mails:
+            options = ["BODY=8BITMIME"] if not mail.content.isascii() else []
+            session.mail(f"sender@{DOMAIN}", [*options, f"SIZE={len(mail.content)}"])
+            code, reply = session.rcpt(mail.recipient)
             if code == 250:
-                code, reply = session.data(letter.content)
-            letter.reply = f"{code} {reply.decode(errors='replace')}"
+                code, reply = session.data(mail.content)
+            mail.reply = f"{code} {reply.decode(errors='replace')}"
             if code == 250:
-                letter.accepted_at = datetime.now(UTC)
+                mail.accepted_at = datetime.now(UTC)
             else:
                 session.rset()
 
 
-def note_arrivals(
-    letters: Sequence[Letter], arrivals: Iterable[tuple[str, datetime, bytes]]
+def note_received(
+    mails: Sequence[DemoMail], received: Iterable[tuple[str, datetime, bytes]]
 ) -> None:
-    """Give each letter its arrivals: (recipient, when, the bytes that came)."""
-    by_recipient = {letter.recipient: letter for letter in letters}
-    for letter in letters:
-        letter.arrivals.clear()
-    for recipient, at, content in arrivals:
+    """Note on each mail when it was received: from (recipient, time, content)."""
+    by_recipient = {mail.recipient: mail for mail in mails}
+    for mail in mails:
+        mail.received_at.clear()
+    for recipient, at, content in received:
         if found := by_recipient.get(recipient):
-            found.arrivals.append(at)
+            found.received_at.append(at)
             found.intact = found.intact and content.endswith(found.content)
 
 
 @dataclass(frozen=True)
-class Account:
+class Summary:
     """The demo's result. Damaged mails count as lost: what arrived was another mail."""
 
     accepted: int
@@ -98,14 +98,14 @@ class Account:
     duplicated: int
 
     @classmethod
-    def of(cls, letters: Sequence[Letter]) -> Account:
-        accepted = [letter for letter in letters if letter.accepted_at]
-        delivered = [letter for letter in accepted if letter.arrivals and letter.intact]
+    def of(cls, mails: Sequence[DemoMail]) -> Summary:
+        accepted = [mail for mail in mails if mail.accepted_at]
+        delivered = [mail for mail in accepted if mail.received_at and mail.intact]
         return cls(
             accepted=len(accepted),
             delivered=len(delivered),
             lost=len(accepted) - len(delivered),
-            duplicated=sum(max(0, len(letter.arrivals) - 1) for letter in letters),
+            duplicated=sum(max(0, len(mail.received_at) - 1) for mail in mails),
         )
 
     @property
