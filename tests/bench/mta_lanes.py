@@ -51,7 +51,7 @@ async def measure() -> list[Result]:
 async def _half_a_day(steps: tuple[timedelta, ...]) -> tuple[float, float]:
     """Return octets read for each started mail, and the largest log in kB."""
     options = Options(
-        OPTIONS.segment_bytes, OPTIONS.marks, steps, OPTIONS.checkpoint_every,
+        OPTIONS.segment_bytes, OPTIONS.segment_envelopes, steps, OPTIONS.checkpoint_every,
         pool_files=OPTIONS.pool_files,
     )  # fmt: skip
     files, queue, load = await steady(PLAN, options)

@@ -44,7 +44,7 @@ from postroad.ports.mail_queue import MailQueue
 T = TypeVar("T")
 OPTIONS = Options(
     segment_bytes=32 * 1024,
-    marks=64,
+    segment_envelopes=64,
     sync_wait=timedelta(0),
     free_wait=timedelta(0),
     steps=(timedelta(seconds=1), timedelta(minutes=1)),
@@ -126,8 +126,10 @@ class ReceiverHarness(EmbeddedHarness):
         layout, options = describe(files, root, self.options, create=False)
         limits = Limits(options, FreeSpace(files, layout, lambda: 0.0))
         randomness = SeededRandomness(len(self._handles))
-        filler = SpoolReceiver(SpoolFiles(files, layout), limits, self.clock, randomness, Inline())
-        handle = EmbeddedQueue(str(root), files, layout, self.clock, _never, filler)
+        receiver = SpoolReceiver(
+            SpoolFiles(files, layout), limits, self.clock, randomness, Inline()
+        )
+        handle = EmbeddedQueue(str(root), files, layout, self.clock, _never, receiver)
         self._handles.append(handle)
         return await handle.open()
 

@@ -61,7 +61,7 @@ def rewrite_record(
         changed = payload(frame.payload)
         assert len(changed) == len(frame.payload)
         data[frame.offset : frame.end] = frames.encode(
-            seed, frame.type, frame.mark, frame.durable, changed
+            seed, frame.type, frame.ordinal, frame.durable, changed
         )
 
     rewrite_first_segment(root, change, lane)

@@ -37,7 +37,7 @@ from postroad.embedded.opening import describe, open_store
 from postroad.embedded.owner import OwnedQueue
 from postroad.errors import PostroadError
 
-OPTIONS = Options(segment_bytes=4096 + 16 + 2600, marks=16, pool_files=2)
+OPTIONS = Options(segment_bytes=4096 + 16 + 2600, segment_envelopes=16, pool_files=2)
 """Small segments and a small pool, so that few mails meet everything."""
 
 MAILS = 3

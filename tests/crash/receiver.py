@@ -96,12 +96,12 @@ def a_receiver(root: Path) -> EmbeddedQueue:
     files, clock = DiskFiles(), MachineClock()
     layout, options = describe(files, root, driver.OPTIONS, create=False)
     limits = Limits(options, FreeSpace(files, layout, lambda: clock.elapsed().total_seconds()))
-    filler = SpoolReceiver(SpoolFiles(files, layout), limits, clock, SystemRandomness(), Inline())
+    receiver = SpoolReceiver(SpoolFiles(files, layout), limits, clock, SystemRandomness(), Inline())
 
     async def never() -> Any:
         raise AssertionError("a receiver owns nothing")
 
-    return EmbeddedQueue(str(root), files, layout, clock, never, filler)
+    return EmbeddedQueue(str(root), files, layout, clock, never, receiver)
 
 
 if __name__ == "__main__":

@@ -20,7 +20,10 @@ ATTEMPT = 10 * MINUTE
 """The longest attempt: some next hops take so long to say no."""
 
 OPTIONS = Options(
-    segment_bytes=MIB // 8, marks=512, checkpoint_every=timedelta(days=3650), pool_files=64
+    segment_bytes=MIB // 8,
+    segment_envelopes=512,
+    checkpoint_every=timedelta(days=3650),
+    pool_files=64,
 )
 """Segments small enough that days fill many, and maintenance when a test asks for it."""
 

@@ -62,7 +62,7 @@ async def test_amb_4_a_mark_is_written_only_behind_its_start(
     def eager(engine: Engine, entry: Any, waiting: Any) -> None:
         honest(engine, entry, waiting)
         if entry.segment.file is not None:
-            entry.segment.write_marks([entry.mark])
+            entry.segment.write_garbage_flags([entry.ordinal])
 
     monkeypatch.setattr(leases, "start", eager)
 
@@ -77,9 +77,9 @@ async def test_amb_4_marks_wait_for_the_sync_of_a_checkpoint(
 
     def hasty(self: Maintenance) -> CheckpointState | None:
         moment = honest(self)
-        for segment, numbers in moment.marks.items() if moment else ():
+        for segment, numbers in moment.garbage.items() if moment else ():
             if segment.file is not None:
-                segment.write_marks(numbers)
+                segment.write_garbage_flags(numbers)
         return moment
 
     monkeypatch.setattr(Maintenance, "_moment", hasty)
@@ -213,11 +213,11 @@ async def test_a_receiver_is_answered_when_its_mail_is_durable_in_the_log(
     honest = OwnedQueue.accept_stored
 
     def impatient(
-        self: OwnedQueue, payload: bytes, lent: set[int]
+        self: OwnedQueue, payload: bytes, leased: set[int]
     ) -> tuple[UUID, asyncio.Future[None]]:
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         done.set_result(None)
-        return honest(self, payload, lent)[0], done
+        return honest(self, payload, leased)[0], done
 
     monkeypatch.setattr(OwnedQueue, "accept_stored", impatient)
 
@@ -266,7 +266,7 @@ async def test_r1_nothing_refers_to_what_could_still_vanish(
     async def trusting(self: Engine, entry: Any) -> None:
         pass
 
-    monkeypatch.setattr(Engine, "settle", trusting)
+    monkeypatch.setattr(Engine, "wait_durable", trusting)
 
     assert "no envelope" in await broken(changing_minds)
 

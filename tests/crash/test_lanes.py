@@ -20,11 +20,11 @@ from postroad.adapters.memory.clock import ManualClock
 from postroad.domain.retries import RetryPlan
 from postroad.embedded import leases
 from postroad.embedded.engine import Engine
-from postroad.embedded.index import Entry
 from postroad.embedded.items import SpoolItem
 from postroad.embedded.layout import Options
 from postroad.embedded.owner import Consumer, OwnedQueue
-from postroad.embedded.records import Waiting
+from postroad.embedded.records import EnvelopeRecord
+from postroad.embedded.segments import Entry
 from postroad.settings import Retry, Settings
 
 SECOND, MINUTE = timedelta(seconds=1), timedelta(minutes=1)
@@ -118,9 +118,9 @@ async def test_each_lane_hands_out_in_the_order_of_due_times(
     by_lane: dict[int, list[str]] = {}
     honest = leases.start
 
-    def noting(engine: Engine, entry: Entry, waiting: Waiting) -> None:
-        by_lane.setdefault(entry.segment.lane, []).append(waiting.envelope.name or "")
-        honest(engine, entry, waiting)
+    def noting(engine: Engine, entry: Entry, record: EnvelopeRecord) -> None:
+        by_lane.setdefault(entry.segment.lane, []).append(record.envelope.name or "")
+        honest(engine, entry, record)
 
     monkeypatch.setattr(leases, "start", noting)
     for _ in due:

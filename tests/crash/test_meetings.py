@@ -10,9 +10,9 @@ from crash.lossy import LossyFiles
 from crash.world import Outside, start
 from postroad.domain.selection import Selector
 from postroad.embedded import leases
-from postroad.embedded.index import Entry
 from postroad.embedded.owner import OwnedQueue
-from postroad.embedded.records import Waiting
+from postroad.embedded.records import EnvelopeRecord
+from postroad.embedded.segments import Entry
 
 HOUR = timedelta(hours=1)
 
@@ -28,7 +28,7 @@ async def queue() -> OwnedQueue:
     await outside.lease()
     honest = queue.engine.reader.read
 
-    async def meanwhile(entry: Entry) -> Waiting:
+    async def meanwhile(entry: Entry) -> EnvelopeRecord:
         found = await honest(entry)
         if "mail" in outside.items:
             await outside.retry("mail", HOUR)
@@ -54,11 +54,11 @@ async def test_a_change_meets_it(queue: OwnedQueue, operation: str) -> None:
 async def test_a_mail_that_ends_meanwhile_is_neither_seen_nor_changed(queue: OwnedQueue) -> None:
     honest = queue.engine.reader.read
 
-    async def removed(entry: Entry) -> Waiting:
+    async def removed(entry: Entry) -> EnvelopeRecord:
         found = await honest(entry)
         for each in list(queue.engine.index.walk()):
             if not queue.engine.is_durable(each):
-                await queue.engine.settle(each)
+                await queue.engine.wait_durable(each)
             leases.remove(queue.engine, each, found)
         return found
 

@@ -21,7 +21,7 @@ from postroad.embedded.layout import Options
 from postroad.embedded.opening import describe, open_store
 from postroad.embedded.owner import OwnedQueue
 from postroad.embedded.receiver import SpoolReceiver
-from postroad.embedded.serving import MOST_LENT
+from postroad.embedded.serving import MOST_LEASED_SLOTS
 from postroad.embedded.spool_files import SpoolFiles
 from postroad.errors import BlobMissing
 
@@ -29,7 +29,7 @@ T = TypeVar("T")
 ROOT = PurePosixPath("/store")
 OPTIONS = Options(
     segment_bytes=4096 + 8 + 1800,
-    marks=8,
+    segment_envelopes=8,
     steps=(timedelta(minutes=1), timedelta(hours=1)),
     sync_wait=timedelta(0),
     free_wait=timedelta(0),
@@ -97,7 +97,7 @@ class Lent:
 
     async def call(self, operation: str) -> list[int]:
         assert operation == "lend"
-        slots = await self._queue.lend(MOST_LENT)
+        slots = await self._queue.lease_slots(MOST_LEASED_SLOTS)
         self._slots.update(slots)
         return slots
 
@@ -321,7 +321,7 @@ async def _check_contents(queue: OwnedQueue, names: set[str]) -> None:
     for directory in files.names(engine.layout.mail):
         for name in files.names(engine.layout.mail / directory):
             slot = int(directory) * 1000 + int(name)
-            found = engine.contents.verify(slot)
+            found = engine.spool_files.verify(slot)
             if found is None:
                 continue
             if _read(queue, slot, found[0].mail_id) not in known:
@@ -330,6 +330,6 @@ async def _check_contents(queue: OwnedQueue, names: set[str]) -> None:
 
 def _read(queue: OwnedQueue, slot: int, mail_id: bytes) -> bytes | None:
     try:
-        return queue.engine.contents.read(slot, mail_id)[0]
+        return queue.engine.spool_files.read(slot, mail_id)[0]
     except BlobMissing:
         return None

@@ -125,12 +125,12 @@ async def open_directory(
             await opened.close()
             raise
 
-    filler = None if lock is None else await asyncio.to_thread(_filler, files, root, lock)
+    receiver = None if lock is None else await asyncio.to_thread(_receiver, files, root, lock)
     layout, clock = Layout(root, root), MachineClock()
-    return await EmbeddedQueue(str(root), files, layout, clock, engine, filler).open()
+    return await EmbeddedQueue(str(root), files, layout, clock, engine, receiver).open()
 
 
-def _filler(files: DiskFiles, root: Path, lock: int) -> SpoolReceiver:
+def _receiver(files: DiskFiles, root: Path, lock: int) -> SpoolReceiver:
     """Return what stores mails for the owner. Raises: InvalidInput when `lock` is not its lock."""
     layout, options = describe(files, root, Options(), create=False)
     try:

@@ -18,11 +18,12 @@ from postroad.domain.selection import Selector
 from postroad.embedded import leases
 from postroad.embedded.engine import Engine
 from postroad.embedded.envelopes import Unreadable
-from postroad.embedded.index import Entry, State, latest
+from postroad.embedded.index import latest
 from postroad.embedded.instants import instant
 from postroad.embedded.lanes import Written
 from postroad.embedded.layout import DEAD, HELD, Lane
-from postroad.embedded.records import Waiting
+from postroad.embedded.records import EnvelopeRecord
+from postroad.embedded.segments import Entry, State
 from postroad.errors import PostroadError
 from postroad.ports.mail_queue import MailView
 
@@ -39,13 +40,13 @@ class Candidate:
     accepted_at: datetime
 
 
-Change = Callable[[Engine, Entry, Waiting], Written | Entry | None]
+Change = Callable[[Engine, Entry, EnvelopeRecord], Written | Entry | None]
 """Changes one mail and returns what has to become durable; None when there was nothing to do."""
 
 
 async def select(
     engine: Engine, selector: Selector, *, dead: bool = False
-) -> AsyncIterator[tuple[Entry, Waiting]]:
+) -> AsyncIterator[tuple[Entry, EnvelopeRecord]]:
     """Yield the entries that are selected, oldest first. Raises: StoreDamaged; if it is only that a
     mail's record cannot be read, when all others have been yielded."""
     await engine.indexed.wait()
@@ -67,18 +68,18 @@ async def select(
         raise unreadable
 
 
-async def _read(engine: Engine, entry: Entry, dead: bool) -> tuple[Entry, Waiting] | None:
+async def _read(engine: Engine, entry: Entry, dead: bool) -> tuple[Entry, EnvelopeRecord] | None:
     """Return a mail's entry as it is now: one that was replaced while it was read is followed. None
     when the mail has ended, or is among the dead letters (or no longer). Raises: StoreDamaged."""
     current = latest(entry)
     while current is not None and (current.segment.lane == DEAD) is dead:
         try:
-            waiting = await engine.reader.read(current)
+            record = await engine.reader.read(current)
         except PostroadError:
             if current.state is not State.ENDED:
                 raise
         if current.state is not State.ENDED:
-            return current, waiting
+            return current, record
         current = latest(current)
     return None
 
@@ -91,9 +92,9 @@ def _may_match(selector: Selector, entry: Entry, now: datetime) -> bool:
     )
 
 
-def _matches(selector: Selector, waiting: Waiting, now: datetime) -> bool:
+def _matches(selector: Selector, record: EnvelopeRecord, now: datetime) -> bool:
     candidate = Candidate(
-        UUID(bytes=waiting.enqueue_id), waiting.envelope, instant(waiting.accepted_us)
+        UUID(bytes=record.enqueue_id), record.envelope, instant(record.accepted_us)
     )
     return selector.matches(candidate, now)
 
@@ -106,7 +107,7 @@ async def change(engine: Engine, selector: Selector, apply: Change, *, dead: boo
     ends: dict[Lane, int] = {}
     try:
         async for selected in select(engine, selector, dead=dead):
-            found = await _settle(engine, *selected, dead)
+            found = await _wait_durable(engine, *selected, dead)
             done = None if found is None else apply(engine, *found)
             if done is None:
                 continue
@@ -119,74 +120,74 @@ async def change(engine: Engine, selector: Selector, apply: Change, *, dead: boo
     return changed
 
 
-async def _settle(
-    engine: Engine, entry: Entry, waiting: Waiting, dead: bool
-) -> tuple[Entry, Waiting] | None:
+async def _wait_durable(
+    engine: Engine, entry: Entry, record: EnvelopeRecord, dead: bool
+) -> tuple[Entry, EnvelopeRecord] | None:
     """Wait until an entry is durable, so that it can be changed (R1); the same for the one that
     replaces it meanwhile."""
-    found: tuple[Entry, Waiting] | None = (entry, waiting)
+    found: tuple[Entry, EnvelopeRecord] | None = (entry, record)
     while found is not None:
-        await engine.settle(found[0])
+        await engine.wait_durable(found[0])
         if found[0].state is not State.ENDED:
             return found
         found = await _read(engine, found[0], dead)
     return None
 
 
-def remove(engine: Engine, entry: Entry, waiting: Waiting) -> Written:
+def remove(engine: Engine, entry: Entry, record: EnvelopeRecord) -> Written:
     """End a mail for good."""
-    return leases.remove(engine, entry, waiting)
+    return leases.remove(engine, entry, record)
 
 
-def flush(engine: Engine, entry: Entry, waiting: Waiting) -> Entry | None:
+def flush(engine: Engine, entry: Entry, record: EnvelopeRecord) -> Entry | None:
     """Make a delayed mail due."""
     is_delayed = entry.state is State.DELAYED or (
-        entry.state is State.PARKED and waiting.due_us > engine.now_us()
+        entry.state is State.PARKED and record.due_us > engine.now_us()
     )
     if not is_delayed:
         return None
-    return engine.replace_entry(entry, engine.new_entry(replace(waiting, due_us=0)))
+    return engine.replace_entry(entry, engine.new_entry(replace(record, due_us=0)))
 
 
-def hold(engine: Engine, entry: Entry, waiting: Waiting) -> Entry | Written | None:
+def hold(engine: Engine, entry: Entry, record: EnvelopeRecord) -> Entry | Written | None:
     """Keep a mail back."""
-    if entry.hold or entry.segment.lane == HELD:
+    if entry.held_next or entry.segment.lane == HELD:
         return None
     if entry in engine.working:
-        return leases.set_held(engine, entry, waiting, hold=True)
-    return engine.replace_entry(entry, engine.new_entry(replace(waiting, held=True)))
+        return leases.set_held(engine, entry, record, held=True)
+    return engine.replace_entry(entry, engine.new_entry(replace(record, held=True)))
 
 
-def release(engine: Engine, entry: Entry, waiting: Waiting) -> Entry | Written | None:
+def release(engine: Engine, entry: Entry, record: EnvelopeRecord) -> Entry | Written | None:
     """Let a held mail go on."""
-    if entry.hold:
-        return leases.set_held(engine, entry, waiting, hold=False)
+    if entry.held_next:
+        return leases.set_held(engine, entry, record, held=False)
     if entry.segment.lane != HELD:
         return None
-    return engine.replace_entry(entry, engine.new_entry(replace(waiting, held=False)))
+    return engine.replace_entry(entry, engine.new_entry(replace(record, held=False)))
 
 
-def requeue(engine: Engine, entry: Entry, waiting: Waiting) -> Entry:
+def requeue(engine: Engine, entry: Entry, record: EnvelopeRecord) -> Entry:
     """Give a dead letter a new entry; its failures are forgotten."""
-    again = replace(waiting, dead=False, reason=None, failures={}, due_us=0)
+    again = replace(record, dead=False, reason=None, failures={}, due_us=0)
     return engine.replace_entry(entry, engine.new_entry(again))
 
 
-def view_of(engine: Engine, entry: Entry, waiting: Waiting) -> MailView:
+def view_of(engine: Engine, entry: Entry, record: EnvelopeRecord) -> MailView:
     """Return a mail as people see it."""
-    is_delayed = waiting.due_us > engine.now_us() and entry.state is not State.LEASED
+    is_delayed = record.due_us > engine.now_us() and entry.state is not State.LEASED
     return MailView(
-        enqueue_id=UUID(bytes=waiting.enqueue_id),
-        mail_id=UUID(bytes=waiting.mail_id),
-        mail=waiting.envelope,
-        accepted_at=instant(waiting.accepted_us),
-        enqueued_at=instant(waiting.enqueued_us),
-        due_at=instant(waiting.due_us) if is_delayed else None,
-        held=waiting.held or entry.hold,
-        attempt=waiting.attempt,
-        size_bytes=waiting.size_bytes,
-        last_error=waiting.error,
-        reason=waiting.reason,
+        enqueue_id=UUID(bytes=record.enqueue_id),
+        mail_id=UUID(bytes=record.mail_id),
+        mail=record.envelope,
+        accepted_at=instant(record.accepted_us),
+        enqueued_at=instant(record.enqueued_us),
+        due_at=instant(record.due_us) if is_delayed else None,
+        held=record.held or entry.held_next,
+        attempt=record.attempt,
+        size_bytes=record.size_bytes,
+        last_error=record.error,
+        reason=record.reason,
     )
 
 

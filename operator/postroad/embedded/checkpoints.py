@@ -42,9 +42,14 @@ class Checkpoint:
 
     def encode(self) -> bytes:
         body = _HEAD.pack(
-            len(self.lanes), self.number, self.taken_us, self.end, self.scan_from,
-            len(self.working), 0,
-        )  # fmt: skip
+            len(self.lanes),
+            self.number,
+            self.taken_us,
+            self.end,
+            self.scan_from,
+            len(self.working),
+            0,
+        )
         body += b"".join(
             _LANE.pack(lane, state.first_sequence, state.end) for lane, state in self.lanes.items()
         )

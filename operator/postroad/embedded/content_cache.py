@@ -7,8 +7,8 @@ from their files. What was read back was checked; what never left the memory nee
 from __future__ import annotations
 
 from postroad.domain.shapes import Shape
-from postroad.embedded.index import Entry
-from postroad.embedded.records import Waiting
+from postroad.embedded.records import EnvelopeRecord
+from postroad.embedded.segments import Entry
 from postroad.embedded.spool_files import SMALL, Kept
 
 MOST_BYTES = 16 * 1024 * 1024
@@ -21,15 +21,17 @@ class ContentCache:
     def __init__(self, most_bytes: int = MOST_BYTES) -> None:
         self.room = most_bytes
 
-    def keep(self, entry: Entry, waiting: Waiting, content: bytes, shape: Shape | None) -> None:
+    def keep(
+        self, entry: Entry, record: EnvelopeRecord, content: bytes, shape: Shape | None
+    ) -> None:
         """Keep a mail as long as its entry waits, if there is room."""
         if len(content) <= min(self.room, SMALL):
             self.room -= len(content)
-            entry.fresh = (waiting, (content, shape))
+            entry.cached = (record, (content, shape))
 
-    def take(self, entry: Entry) -> tuple[Waiting, Kept] | None:
+    def take(self, entry: Entry) -> tuple[EnvelopeRecord, Kept] | None:
         """Return a mail that was kept, and forget it here. None: it has to be read."""
-        found, entry.fresh = entry.fresh, None
+        found, entry.cached = entry.cached, None
         if found is not None:
             self.room += len(found[1][0])
         return found

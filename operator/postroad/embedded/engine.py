@@ -21,14 +21,14 @@ from postroad.embedded.content_cache import ContentCache
 from postroad.embedded.envelope_reader import EnvelopeReader
 from postroad.embedded.envelopes import domains_of
 from postroad.embedded.free_space import FreeSpace
-from postroad.embedded.index import Entry, Index, State
+from postroad.embedded.index import Index
 from postroad.embedded.instants import due_after, microseconds
-from postroad.embedded.lanes import LaneLog, Shape, Written
+from postroad.embedded.lanes import LaneLog, SegmentSizes, Written
 from postroad.embedded.layout import DEAD, HELD, NEW, Lane, Layout, Options
 from postroad.embedded.limits import Limits
 from postroad.embedded.ready_queues import ReadyQueues
-from postroad.embedded.records import Record, Waiting, encode
-from postroad.embedded.segments import Segment
+from postroad.embedded.records import EnvelopeRecord, Record, encode
+from postroad.embedded.segments import Entry, Segment, State
 from postroad.embedded.slots import Slots
 from postroad.embedded.spool_files import SpoolFiles
 from postroad.embedded.wakeups import Wakeups
@@ -44,22 +44,28 @@ class Engine:
     """One open store. Everything but file calls happens on one event loop."""
 
     def __init__(
-        self, files: Files, layout: Layout, options: Options, clock: Clock, randomness: Randomness,
-        log_threads: Threads, mail_threads: Threads,
-    ) -> None:  # fmt: skip
+        self,
+        files: Files,
+        layout: Layout,
+        options: Options,
+        clock: Clock,
+        randomness: Randomness,
+        log_threads: Threads,
+        mail_threads: Threads,
+    ) -> None:
         self.files, self.layout, self.options, self.clock = files, layout, options, clock
         self.log_threads, self.mail_threads = log_threads, mail_threads
         self.identifiers = Identifiers(clock.now, randomness.bits)
         self.randomness = randomness
-        self.contents = SpoolFiles(files, layout)
+        self.spool_files = SpoolFiles(files, layout)
         self.lanes: dict[Lane, LaneLog] = {}
         self.reader = EnvelopeReader(self.lanes, log_threads)
         self.limits = Limits(options, FreeSpace(files, layout, self.elapsed))
         self.index, self.content_cache = Index(self.segments), ContentCache()
         self.ready_queues = ReadyQueues()
-        self.slots = Slots(files, layout, options, mail_threads, self.contents, 0)
+        self.slots = Slots(files, layout, options, mail_threads, self.spool_files, 0)
         self.sync_wait = options.sync_wait.total_seconds()
-        self.arrivals = ArrivalRate()
+        self.arrival_rate = ArrivalRate()
         self.working: dict[Entry, None] = {}
         self.orphans: dict[Entry, int] = {}
         """Working entries whose mail was removed, and where its FINISH ends."""
@@ -103,10 +109,18 @@ class Engine:
     def build_lane(self, lane: Lane, segments: list[Segment]) -> LaneLog:
         """Build a lane over the segments that were found. Once the store has stopped, it takes
         nothing: `stop` has seen only the lanes that were there."""
+        sizes = SegmentSizes(self.options.segment_bytes, self.options.segment_envelopes)
         built = LaneLog(
-            lane, self.files, self.layout, Shape(self.options.segment_bytes, self.options.marks),
-            self.log_threads, self._salt, self.now_us, self.stop, segments,
-        )  # fmt: skip
+            lane,
+            self.files,
+            self.layout,
+            sizes,
+            threads=self.log_threads,
+            salt=self._salt,
+            now_us=self.now_us,
+            stop=self.stop,
+            segments_found=segments,
+        )
         if self.failure is not None:
             built.fail(self.failure)
         return built
@@ -138,34 +152,40 @@ class Engine:
     def is_durable(self, entry: Entry) -> bool:
         return self.lanes[entry.segment.lane].durable > entry.position
 
-    async def settle(self, entry: Entry) -> None:
+    async def wait_durable(self, entry: Entry) -> None:
         """Wait until an entry's ENVELOPE is durable, so that records may refer to it (R1)."""
         if not self.is_durable(entry):
             await self.lanes[entry.segment.lane].commit(entry.position + 1)
 
-    def lane_for(self, waiting: Waiting) -> Lane:
+    def lane_for(self, record: EnvelopeRecord) -> Lane:
         """Return the lane that an entry belongs to."""
-        if waiting.dead:
+        if record.dead:
             return DEAD
-        if waiting.held:
+        if record.held:
             return HELD
-        delay = timedelta(microseconds=max(0, waiting.due_us - self.now_us()))
-        return self.options.lane_for(delay) if waiting.due_us else NEW
+        delay = timedelta(microseconds=max(0, record.due_us - self.now_us()))
+        return self.options.lane_for(delay) if record.due_us else NEW
 
     # -- entries -----------------------------------------------------------------------------------
 
-    def write(self, waiting: Waiting) -> Written:
+    def write(self, record: EnvelopeRecord) -> Written:
         """Append an ENVELOPE to the lane it belongs to."""
-        return self.append(self.lane_for(waiting), waiting)
+        return self.append(self.lane_for(record), record)
 
-    def admit(self, waiting: Waiting, written: Written) -> Entry:
+    def admit(self, record: EnvelopeRecord, written: Written) -> Entry:
         """Make an entry known to the index and to the runners."""
         entry = Entry(
-            written.segment, written.offset, written.length, written.mark, waiting.enqueue_id,
-            waiting.slot, waiting.accepted_us, domains_of(waiting.envelope),
-            self.due(waiting.due_us), State.PARKED,
-        )  # fmt: skip
-        self.enter(entry, is_parked=waiting.held or waiting.dead)
+            segment=written.segment,
+            offset=written.offset,
+            length=written.length,
+            ordinal=written.ordinal,
+            enqueue_id=record.enqueue_id,
+            slot=record.slot,
+            accepted_us=record.accepted_us,
+            domains=domains_of(record.envelope),
+            due=self.due(record.due_us),
+        )
+        self.enter(entry, is_parked=record.held or record.dead)
         return entry
 
     def enter(self, entry: Entry, *, is_parked: bool = False) -> None:
@@ -182,18 +202,18 @@ class Engine:
         else:
             self.wakeups.wake_at(entry.due)
 
-    def successor(self, waiting: Waiting, of: Entry) -> Waiting:
+    def successor(self, record: EnvelopeRecord, of: Entry) -> EnvelopeRecord:
         """Return `waiting` as the replacement of an entry: a new entry number, and the link
         back."""
         return replace(
-            waiting,
-            entry_number=waiting.entry_number + 1,
+            record,
+            entry_number=record.entry_number + 1,
             predecessor=(of.segment.lane, of.position),
         )
 
-    def new_entry(self, waiting: Waiting) -> Waiting:
+    def new_entry(self, record: EnvelopeRecord) -> EnvelopeRecord:
         """Return `waiting` under a new enqueue id, beginning now."""
-        return replace(waiting, enqueue_id=self.identifiers.new().bytes, enqueued_us=self.now_us())
+        return replace(record, enqueue_id=self.identifiers.new().bytes, enqueued_us=self.now_us())
 
     def remove_entry(self, entry: Entry) -> None:
         """Drop an entry from memory; the record that ends it has been appended."""
@@ -203,9 +223,9 @@ class Engine:
         self.content_cache.take(entry)
         self.index.remove(entry)
 
-    def replace_entry(self, entry: Entry, waiting: Waiting) -> Entry:
+    def replace_entry(self, entry: Entry, record: EnvelopeRecord) -> Entry:
         """Replace an entry by `waiting`, in the log and in memory. Not durable."""
-        replacement = self.successor(waiting, entry)
+        replacement = self.successor(record, entry)
         written = self.write(replacement)
         self.remove_entry(entry)
         entry.successor = self.admit(replacement, written)
@@ -220,7 +240,7 @@ class Engine:
         self.wakeups.close()
         await asyncio.gather(self.log_threads.close(), self.mail_threads.close())
         await self.slots.close()
-        self.contents.close()
+        self.spool_files.close()
         for lane in self.lanes.values():
             await lane.close()
 

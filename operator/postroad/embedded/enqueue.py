@@ -21,7 +21,13 @@ from postroad.embedded.engine import Engine
 from postroad.embedded.envelopes import LONGEST_DOMAINS, envelope_json, to_json
 from postroad.embedded.lanes import Written
 from postroad.embedded.layout import NEW
-from postroad.embedded.records import ENVELOPE, ENVELOPE_BYTES, Waiting, decode_new, with_enqueue_id
+from postroad.embedded.records import (
+    ENVELOPE,
+    ENVELOPE_BYTES,
+    EnvelopeRecord,
+    decode_new,
+    with_enqueue_id,
+)
 from postroad.embedded.spool_files import CHUNK, Filling, Kept
 from postroad.errors import InvalidInput, InvalidMail, StoreFailed, StoreFull
 
@@ -34,11 +40,11 @@ async def receive(engine: Engine, mail: Mail, delay: timedelta) -> UUID:
     envelope = to_json(envelope_json(mail.envelope))
     size = len(mail.content) if isinstance(mail.content, bytes) else 0
     engine.limits.check(envelope, size)
-    engine.arrivals.under_way += 1
+    engine.arrival_rate.under_way += 1
     try:
         return await _receive(engine, mail, envelope, delay)
     finally:
-        engine.arrivals.under_way -= 1
+        engine.arrival_rate.under_way -= 1
 
 
 async def _receive(engine: Engine, mail: Mail, envelope: bytes, delay: timedelta) -> UUID:
@@ -48,35 +54,43 @@ async def _receive(engine: Engine, mail: Mail, envelope: bytes, delay: timedelta
     spooling = _Spooling(engine, slot, mail_id, accepted_us)
     size, shape = await spooling.store(mail.content, envelope)
     enqueue_id = engine.identifiers.new()
-    waiting = Waiting(
-        mail_id, enqueue_id.bytes, slot, 0, mail.envelope, tuple(range(len(mail.recipients))),
-        accepted_us, accepted_us, size, engine.due_after(delay),
-    )  # fmt: skip
+    record = EnvelopeRecord(
+        mail_id=mail_id,
+        enqueue_id=enqueue_id.bytes,
+        slot=slot,
+        entry_number=0,
+        envelope=mail.envelope,
+        numbers=tuple(range(len(mail.recipients))),
+        accepted_us=accepted_us,
+        enqueued_us=accepted_us,
+        size_bytes=size,
+        due_us=engine.due_after(delay),
+    )
     kept = (mail.content, shape) if isinstance(mail.content, bytes) else None
-    await accept(engine, waiting, kept)
+    await accept(engine, record, kept)
     return enqueue_id
 
 
-async def accept(engine: Engine, waiting: Waiting, content: Kept | None) -> None:
+async def accept(engine: Engine, record: EnvelopeRecord, content: Kept | None) -> None:
     """Write a new mail's ENVELOPE and return when it is durable (R2). A caller that is cancelled
     meanwhile leaves the mail accepted. `content`: what its spool file holds, and what that looks
     like, if it is at hand.
     Raises: QueueClosed, StoreFailed, StoreFull."""
-    written = engine.write(waiting)
+    written = engine.write(record)
     lane = engine.lanes[written.segment.lane]
-    lane.when_durable(written.end, partial(_admit, engine, waiting, written, content))
-    others = engine.arrivals.under_way - lane.waiting > 1  # whose ENVELOPEs come in a moment
+    lane.when_durable(written.end, partial(_admit, engine, record, written, content))
+    others = engine.arrival_rate.under_way - lane.waiters > 1  # whose ENVELOPEs come in a moment
     await lane.durable_at(written.end, engine.sync_wait * others)
 
 
-def _admit(engine: Engine, waiting: Waiting, written: Written, content: Kept | None) -> None:
-    entry = engine.admit(waiting, written)
-    if content is not None and not waiting.due_us:
-        engine.content_cache.keep(entry, waiting, *content)
+def _admit(engine: Engine, record: EnvelopeRecord, written: Written, content: Kept | None) -> None:
+    entry = engine.admit(record, written)
+    if content is not None and not record.due_us:
+        engine.content_cache.keep(entry, record, *content)
 
 
 def accept_stored(
-    engine: Engine, payload: bytes, lent: set[int]
+    engine: Engine, payload: bytes, leased: set[int]
 ) -> tuple[UUID, asyncio.Future[None]]:
     """Queue a mail that another process has stored and synced in a slot that was lent to it
     (filler.py). `payload`: the mail's ENVELOPE, without an enqueue id.
@@ -90,13 +104,13 @@ def accept_stored(
     enqueue_id = engine.identifiers.new()
     record = with_enqueue_id(payload, enqueue_id.bytes)
     mail = decode_new(record)  # whole, before anything is written: the log is for ever
-    if mail.slot not in lent:
+    if mail.slot not in leased:
         raise InvalidInput(f"slot {mail.slot} was not lent")
-    lent.remove(mail.slot)
+    leased.remove(mail.slot)
     lane = engine.lane(NEW)
     written = lane.append(ENVELOPE, record)
     lane.when_durable(written.end, partial(engine.admit, mail, written))
-    is_crowded = engine.arrivals.announce(asyncio.get_running_loop().time(), engine.sync_wait)
+    is_crowded = engine.arrival_rate.announce(asyncio.get_running_loop().time(), engine.sync_wait)
     return enqueue_id, lane.durable_at(written.end, engine.sync_wait * is_crowded)
 
 
@@ -129,15 +143,15 @@ class _Spooling:
         return await asyncio.shield(call)
 
     def _store_whole(self, content: bytes, envelope: bytes) -> Shape:
-        contents = self._engine.contents
-        return contents.store(self._slot, self._mail_id, content, envelope, self._accepted_us)
+        spool_files = self._engine.spool_files
+        return spool_files.store(self._slot, self._mail_id, content, envelope, self._accepted_us)
 
     async def _store_stream(
         self, chunks: AsyncIterator[bytes], envelope: bytes
     ) -> tuple[int, Shape]:
         """A stream is never held whole."""
         engine = self._engine
-        filling = self._filling = await self._run(engine.contents.begin, self._slot)
+        filling = self._filling = await self._run(engine.spool_files.begin, self._slot)
         async for chunk in chunks:
             engine.limits.check_size(filling.length + len(chunk))
             engine.limits.check_room(len(chunk))

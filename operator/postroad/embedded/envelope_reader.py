@@ -8,11 +8,10 @@ from __future__ import annotations
 from collections import OrderedDict
 
 from postroad.embedded.frames import HEAD, frame_at, frame_size
-from postroad.embedded.index import Entry
 from postroad.embedded.lanes import LaneLog
 from postroad.embedded.layout import Lane
-from postroad.embedded.records import Waiting
-from postroad.embedded.segments import Segment, waiting_at
+from postroad.embedded.records import EnvelopeRecord
+from postroad.embedded.segments import Entry, Segment, envelope_at
 from postroad.ports.files import Threads
 
 BLOCK = 64 * 1024
@@ -27,13 +26,13 @@ class EnvelopeReader:
         self._blocks: OrderedDict[tuple[Lane, int, int], bytes] = OrderedDict()
         self.bytes_read = 0
 
-    async def read(self, entry: Entry) -> Waiting:
+    async def read(self, entry: Entry) -> EnvelopeRecord:
         """Return an entry's ENVELOPE. Raises: StoreDamaged."""
         lane = self._lanes[entry.segment.lane]
         payload = lane.recall(entry.position)
         if payload is None:
             payload = await self._payload(lane, entry)
-        return waiting_at(entry.segment, entry.offset, payload)
+        return envelope_at(entry.segment, entry.offset, payload)
 
     async def _payload(self, lane: LaneLog, entry: Entry) -> bytes:
         segment, offset = entry.segment, entry.offset

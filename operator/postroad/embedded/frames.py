@@ -30,7 +30,7 @@ class Frame(NamedTuple):
     offset: int
     end: int
     type: int
-    mark: int
+    ordinal: int
     durable: int
     payload: bytes
 
@@ -45,9 +45,9 @@ def frame_size(payload_length: int) -> int:
     return aligned(HEAD.size + payload_length)
 
 
-def encode(seed: int, record_type: int, mark: int, durable: int, payload: bytes) -> bytes:
+def encode(seed: int, record_type: int, ordinal: int, durable: int, payload: bytes) -> bytes:
     """Wrap a record. `seed` is the checksum of its segment's header."""
-    body = _REST.pack(len(payload), record_type, 0, mark, durable) + payload
+    body = _REST.pack(len(payload), record_type, 0, ordinal, durable) + payload
     frame = MAGIC + _CRC.pack(extend(seed, body)) + body
     return frame + bytes(-len(frame) % ALIGNMENT)
 
@@ -57,12 +57,12 @@ def frame_at(data: bytes, offset: int, seed: int) -> Frame | None:
     start = offset + HEAD.size
     if start > len(data):
         return None
-    magic, crc, length, record_type, _, mark, durable = HEAD.unpack_from(data, offset)
+    magic, crc, length, record_type, _, ordinal, durable = HEAD.unpack_from(data, offset)
     stop = start + length
     if magic != MAGIC or stop > len(data) or extend(seed, data[offset + 8 : stop]) != crc:
         return None
     end = offset + frame_size(length)
-    return Frame(offset, end, record_type, mark, durable, data[start:stop])
+    return Frame(offset, end, record_type, ordinal, durable, data[start:stop])
 
 
 def frames(data: bytes, seed: int, offset: int = 0) -> Iterator[Frame]:

@@ -10,57 +10,11 @@ import heapq
 from bisect import bisect
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import timedelta
-from enum import IntEnum
 from operator import attrgetter
 
 from postroad.domain.ages import AGES
 from postroad.embedded.layout import DEAD, HELD
-from postroad.embedded.records import Waiting
-from postroad.embedded.segments import Segment, position
-from postroad.embedded.spool_files import Kept
-
-
-class State(IntEnum):
-    """Where an entry stands."""
-
-    DELAYED = 1
-    READY = 2
-    LEASED = 3
-    PARKED = 4
-    """Held, or a dead letter: no runner asks for it."""
-    ENDED = 5
-
-
-class Entry:
-    """A live entry. `due` is on the clock that never steps; `hold` asks for an entry that is being
-    worked on to be held next; `successor` is set when it was replaced; `fresh` is a new mail that
-    is still in memory (fresh.py)."""
-
-    __slots__ = (
-        "accepted_us", "domains", "due", "enqueue_id", "fresh", "hold", "length", "mark", "offset",
-        "segment", "slot", "start", "state", "successor",
-    )  # fmt: skip
-
-    def __init__(
-        self, segment: Segment, offset: int, length: int, mark: int, enqueue_id: bytes, slot: int,
-        accepted_us: int, domains: str, due: float, state: State,
-    ) -> None:  # fmt: skip
-        self.segment, self.offset, self.length, self.mark = segment, offset, length, mark
-        self.enqueue_id, self.slot, self.accepted_us = enqueue_id, slot, accepted_us
-        self.domains, self.due, self.state = domains, due, state
-        self.hold = False
-        self.start = 0
-        self.successor: Entry | None = None
-        self.fresh: tuple[Waiting, Kept] | None = None
-
-    @property
-    def position(self) -> int:
-        return position(self.segment.sequence, self.offset)
-
-    @property
-    def end(self) -> int:
-        """The position up to which its lane must be durable for this turn to be durable."""
-        return self.position + self.length
+from postroad.embedded.segments import Entry, Segment, State
 
 
 def latest(entry: Entry) -> Entry | None:
@@ -80,20 +34,20 @@ class Index:
 
     def add(self, entry: Entry) -> None:
         """Add a live entry."""
-        entry.segment.live[entry.mark] = entry
+        entry.segment.live[entry.ordinal] = entry
         self._count(entry, 1)
 
     def remove(self, entry: Entry) -> None:
         """Take a turn out: it was replaced or finished."""
         entry.state = State.ENDED
-        del entry.segment.live[entry.mark]
-        entry.segment.garbage.add(entry.mark)
+        del entry.segment.live[entry.ordinal]
+        entry.segment.garbage.add(entry.ordinal)
         self._count(entry, -1)
 
-    def mark_held(self, entry: Entry, hold: bool) -> None:
+    def set_held(self, entry: Entry, held: bool) -> None:
         """Note that an entry that is being worked on counts as held, or no longer does."""
-        self.held += hold - entry.hold
-        entry.hold = hold
+        self.held += held - entry.held_next
+        entry.held_next = held
 
     def _count(self, entry: Entry, by: int) -> None:
         lane = entry.segment.lane
@@ -101,7 +55,7 @@ class Index:
             self.dead += by
         else:
             self.live += by
-            self.held += by if lane == HELD or entry.hold else 0
+            self.held += by if lane == HELD or entry.held_next else 0
 
     def walk(self, *, dead: bool = False) -> Iterator[Entry]:
         """Yield entries in the order of their enqueue ids. Takes what is there now, a word of

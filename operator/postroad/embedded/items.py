@@ -14,10 +14,10 @@ from postroad.domain.shapes import Shape
 from postroad.embedded import leases
 from postroad.embedded.engine import Engine
 from postroad.embedded.frames import extended
-from postroad.embedded.index import Entry, State
 from postroad.embedded.instants import instant
-from postroad.embedded.records import Kind, Waiting, cut
+from postroad.embedded.records import EnvelopeRecord, Kind, cut
 from postroad.embedded.recovery import Work, as_dead_letter, comes_again, with_recipients
+from postroad.embedded.segments import Entry, State
 from postroad.embedded.spool_files import CHUNK, HEADER_BYTES, Kept
 from postroad.errors import BlobMissing, EntryEnded
 from postroad.telemetry import metrics
@@ -41,14 +41,14 @@ class SpoolItem:
     """`Item` over an entry of this store. `gone` is called once, when it ended."""
 
     def __init__(
-        self, engine: Engine, entry: Entry, waiting: Waiting, kept: Kept | None, label: str,
+        self, engine: Engine, entry: Entry, record: EnvelopeRecord, kept: Kept | None, label: str,
         gone: Callable[[SpoolItem], None],
     ) -> None:  # fmt: skip
-        self._engine, self._entry, self._waiting = engine, entry, waiting
+        self._engine, self._entry, self._record = engine, entry, record
         self._label, self._gone = label, gone
-        self._left = dict(zip(waiting.numbers, waiting.envelope.recipients, strict=True))
+        self._left = dict(zip(record.numbers, record.envelope.recipients, strict=True))
         self._addresses = dict(self._left)
-        self._failures = dict(waiting.failures)
+        self._failures = dict(record.failures)
         self._stage = _Stage.OPEN
         self._kept = kept
 
@@ -57,31 +57,31 @@ class SpoolItem:
 
     @property
     def enqueue_id(self) -> UUID:
-        return UUID(bytes=self._waiting.enqueue_id)
+        return UUID(bytes=self._record.enqueue_id)
 
     @property
     def mail_id(self) -> UUID:
-        return UUID(bytes=self._waiting.mail_id)
+        return UUID(bytes=self._record.mail_id)
 
     @property
     def mail(self) -> Envelope:
-        return self._waiting.envelope
+        return self._record.envelope
 
     @property
     def accepted_at(self) -> datetime:
-        return instant(self._waiting.accepted_us)
+        return instant(self._record.accepted_us)
 
     @property
     def enqueued_at(self) -> datetime:
-        return instant(self._waiting.enqueued_us)
+        return instant(self._record.enqueued_us)
 
     @property
     def attempt(self) -> int:
-        return self._waiting.attempt
+        return self._record.attempt
 
     @property
     def size_bytes(self) -> int:
-        return self._waiting.size_bytes
+        return self._record.size_bytes
 
     @property
     def failures(self) -> Mapping[str, str]:
@@ -95,12 +95,12 @@ class SpoolItem:
     async def _whole(self) -> Kept:
         self._check_open()
         if self._kept is None:
-            engine, waiting = self._engine, self._waiting
+            engine, record = self._engine, self._record
             try:
-                found = engine.contents.at_hand(waiting.slot, waiting.mail_id, self.size_bytes)
+                found = engine.spool_files.at_hand(record.slot, record.mail_id, self.size_bytes)
                 if found is None:
                     run = engine.mail_threads.run
-                    found = await run(engine.contents.read, waiting.slot, waiting.mail_id)
+                    found = await run(engine.spool_files.read, record.slot, record.mail_id)
                 self._kept = found
             except BlobMissing:
                 await self.reject(BYTES_MISSING)
@@ -121,9 +121,9 @@ class SpoolItem:
             raise
 
     async def _chunks(self) -> AsyncIterator[bytes]:
-        engine, waiting = self._engine, self._waiting
+        engine, record = self._engine, self._record
         run = engine.mail_threads.run
-        file, header = await run(engine.contents.open, waiting.slot, waiting.mail_id)
+        file, header = await run(engine.spool_files.open, record.slot, record.mail_id)
         try:
             crc, length = 0, header.content_length
             for offset in range(0, length, CHUNK):
@@ -132,7 +132,7 @@ class SpoolItem:
                 crc = extended(crc, chunk)
                 is_last = offset + wanted == length
                 if len(chunk) < wanted or (is_last and crc != header.content_crc):
-                    raise BlobMissing(f"spool file {waiting.slot} is damaged")
+                    raise BlobMissing(f"spool file {record.slot} is damaged")
                 yield chunk
         finally:
             file.close()
@@ -142,10 +142,10 @@ class SpoolItem:
         self._check_open()
         if self._kept is not None or self.size_bytes <= CHUNK:
             return (await self._whole())[1]
-        engine, waiting = self._engine, self._waiting
+        engine, record = self._engine, self._record
         run = engine.mail_threads.run
         try:
-            file, header = await run(engine.contents.open, waiting.slot, waiting.mail_id)
+            file, header = await run(engine.spool_files.open, record.slot, record.mail_id)
         except BlobMissing:
             await self.reject(BYTES_MISSING)
             raise
@@ -160,7 +160,7 @@ class SpoolItem:
         if not numbers or self._is_over:
             return
         kind, text = KINDS[outcome.kind], cut(outcome.text).decode()
-        await leases.deliver(self._engine, self._waiting, kind, numbers, text)
+        await leases.deliver(self._engine, self._record, kind, numbers, text)
         if kind is Kind.DEFERRED:
             return
         for number in numbers:
@@ -184,7 +184,7 @@ class SpoolItem:
         await self._end("done", self._finish)
 
     async def _finish(self) -> None:
-        await leases.finish(self._engine, self._entry, self._waiting, tuple(self._left))
+        await leases.finish(self._engine, self._entry, self._record, tuple(self._left))
 
     async def retry(
         self,
@@ -203,18 +203,18 @@ class SpoolItem:
             await self.done()
 
     async def _retry(self, delay: timedelta, kept: dict[int, str], error: str | None) -> None:
-        engine, waiting = self._engine, self._waiting
+        engine, record = self._engine, self._record
         if dropped := tuple(number for number in self._left if number not in kept):
-            await leases.deliver(engine, waiting, Kind.DROPPED, dropped, "")
+            await leases.deliver(engine, record, Kind.DROPPED, dropped, "")
             if self._is_over:
                 return
         again = replace(
-            with_recipients(waiting, kept),
-            attempt=waiting.attempt + 1,
+            with_recipients(record, kept),
+            attempt=record.attempt + 1,
             due_us=engine.due_after(delay),
             error=None if error is None else cut(error).decode(),
             failures=self._failures,
-            held=self._entry.hold,
+            held=self._entry.held_next,
         )
         engine.replace_entry(self._entry, engine.new_entry(again))
 
@@ -223,12 +223,12 @@ class SpoolItem:
 
     async def _reject(self, reason: str) -> None:
         engine = self._engine
-        waiting = replace(self._waiting, failures=self._failures)
-        letter = as_dead_letter(waiting, self._left, reason)
+        record = replace(self._record, failures=self._failures)
+        letter = as_dead_letter(record, self._left, reason)
         if letter is None:
             await self._finish()
         else:
-            await engine.settle(engine.replace_entry(self._entry, letter))
+            await engine.wait_durable(engine.replace_entry(self._entry, letter))
 
     async def _end(self, name: str, work: Callable[[], Awaitable[None]]) -> None:
         """Make sure that exactly one ending succeeds; one that failed may be tried again. When
@@ -246,7 +246,7 @@ class SpoolItem:
 
     def _leave(self) -> None:
         self._stage = _Stage.ENDED
-        leases.let_go(self._engine, self._entry)
+        leases.release_orphan(self._engine, self._entry)
         self._gone(self)
 
     def _check_open(self) -> None:
@@ -259,9 +259,9 @@ class SpoolItem:
         if self._stage is not _Stage.OPEN or self._engine.failure is not None:
             return
         if not self._is_over:
-            again = comes_again(self._waiting, self._work())
+            again = comes_again(self._record, self._work())
             if again is None:
-                leases.end(self._engine, self._entry, self._waiting)
+                leases.end(self._engine, self._entry, self._record)
             else:
                 self._engine.replace_entry(self._entry, again)
         self._leave()
@@ -272,4 +272,4 @@ class SpoolItem:
         entry = self._entry
         finished = set(self._addresses) - set(self._left)
         lane, where = entry.segment.lane, entry.position
-        return Work(self._waiting.entry_number, lane, where, finished, failures, entry.hold)
+        return Work(self._record.entry_number, lane, where, finished, failures, entry.held_next)

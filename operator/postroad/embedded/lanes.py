@@ -39,7 +39,7 @@ class Written(NamedTuple):
     segment: Segment
     offset: int
     length: int
-    mark: int
+    ordinal: int
     end: int
     """The position behind it: durable once the lane is durable up to here."""
 
@@ -49,11 +49,11 @@ class Written(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Shape:
+class SegmentSizes:
     """What new segments of a store look like."""
 
     segment_bytes: int
-    marks: int
+    envelopes: int
 
 
 class LaneLog:
@@ -64,7 +64,8 @@ class LaneLog:
         lane: Lane,
         files: Files,
         layout: Layout,
-        shape: Shape,
+        sizes: SegmentSizes,
+        *,
         threads: Threads,
         salt: Callable[[], bytes],
         now_us: Callable[[], int],
@@ -73,7 +74,7 @@ class LaneLog:
     ) -> None:
         self.lane = lane
         self.segments = list(segments_found or ())
-        self._files, self._layout, self._shape = files, layout, shape
+        self._files, self._layout, self._sizes = files, layout, sizes
         self._threads, self._salt, self._now_us, self._stop = threads, salt, now_us, stop
         self._current: Segment | None = None
         newest = self.segments[-1] if self.segments else None
@@ -108,35 +109,40 @@ class LaneLog:
         if segment is None or not segment.fits(size):
             segment = self._rotate(size)
         is_envelope = record_type == ENVELOPE
-        mark = segment.next_mark if is_envelope else 0
+        ordinal = segment.next_ordinal if is_envelope else 0
         offset = segment.end
-        frame = frames.encode(segment.seed, record_type, mark, self.durable, payload)
+        frame = frames.encode(segment.seed, record_type, ordinal, self.durable, payload)
         if not self._batches:
             self._batches.append(Batch(segment, offset))
         self._batches[-1].parts.append(frame)
         segment.end += len(frame)
-        segment.next_mark += is_envelope
+        segment.next_ordinal += is_envelope
         self.end = segment.end_position
         if self._flush_timer is None:
             loop = asyncio.get_running_loop()
             self._flush_timer = loop.call_later(FLUSH_DELAY_SECONDS, self._flush_unasked)
-        written = Written(segment, offset, len(payload), mark, self.end)
+        written = Written(segment, offset, len(payload), ordinal, self.end)
         if is_envelope:
             self._remember(written.position, payload)
         return written
 
     def _rotate(self, size: int) -> Segment:
         """Plan the next segment; its file is made by the flight that first writes to it."""
-        shape, wanted = self._shape, self._shape.segment_bytes
+        sizes, wanted = self._sizes, self._sizes.segment_bytes
         if self.lane == NEW:
             # It is filled beforehand: a large one is worth that only after many records.
             wanted = min(wanted, 2 * self._current.header.limit if self._current else FIRST_BYTES)
-        limit = max(wanted, segments.HEADER_BLOCK + shape.marks + size)
+        limit = max(wanted, segments.HEADER_BLOCK + sizes.envelopes + size)
         previous_end = self.end
         header = Header(
-            self.lane, self.next_sequence, shape.marks, limit, self._salt(), previous_end,
-            self._now_us(),
-        )  # fmt: skip
+            lane=self.lane,
+            sequence=self.next_sequence,
+            envelopes=sizes.envelopes,
+            limit=limit,
+            salt=self._salt(),
+            previous_end=previous_end,
+            created_us=self._now_us(),
+        )
         segment = Segment.planned(header)
         self.next_sequence += 1
         self._batches.append(Batch(segment, segment.end, earlier=self._current))
@@ -183,7 +189,7 @@ class LaneLog:
         return waiter
 
     @property
-    def waiting(self) -> int:
+    def waiters(self) -> int:
         """How many wait for a sync."""
         return len(self._waiters)
 

@@ -87,12 +87,12 @@ def segment_of(name: str) -> tuple[Lane, int] | None:
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """How a store is run. Only `segment_bytes` and `marks` are part of what is stored."""
+    """How a store is run. The store file keeps `segment_bytes` and `segment_envelopes`."""
 
     segment_bytes: int = 16 * MIB
     """Where a segment is full."""
 
-    marks: int = 65_536
+    segment_envelopes: int = 65_536
     """ENVELOPEs a segment holds at most; at most 65,536."""
 
     steps: tuple[timedelta, ...] = DEFAULT_LANES

@@ -13,10 +13,10 @@ from functools import partial
 
 from postroad.embedded.engine import Engine
 from postroad.embedded.envelopes import Unreadable
-from postroad.embedded.index import Entry, State
 from postroad.embedded.lanes import Written
 from postroad.embedded.layout import NEW
-from postroad.embedded.records import Delivery, Finish, Finished, Hold, Kind, Start, Waiting
+from postroad.embedded.records import Delivery, EnvelopeRecord, Finish, Finished, Hold, Kind, Start
+from postroad.embedded.segments import Entry, State
 from postroad.embedded.spool_files import Kept
 from postroad.errors import PostroadError
 from postroad.telemetry.logs import logger
@@ -24,7 +24,7 @@ from postroad.telemetry.logs import logger
 log = logger("embedded")
 
 
-async def lease(engine: Engine) -> tuple[Entry, Waiting, Kept | None]:
+async def lease(engine: Engine) -> tuple[Entry, EnvelopeRecord, Kept | None]:
     """Wait for the next entry that is due, and start it (LQ-11, step 1 and 2). The last is the
     content with its shape, where that is still in memory.
     Raises: QueueClosed, StoreFailed, StoreDamaged."""
@@ -37,13 +37,13 @@ async def lease(engine: Engine) -> tuple[Entry, Waiting, Kept | None]:
             continue
         entry.state = State.LEASED
         if (
-            fresh := engine.content_cache.take(entry)
+            cached := engine.content_cache.take(entry)
         ) is not None:  # durable, or it would not be here
-            start(engine, entry, fresh[0])
-            return entry, *fresh
+            start(engine, entry, cached[0])
+            return entry, *cached
         try:
-            await engine.settle(entry)
-            waiting = await engine.reader.read(entry)
+            await engine.wait_durable(entry)
+            record = await engine.reader.read(entry)
         except asyncio.CancelledError:
             if entry.state is State.LEASED:
                 engine.ready_queues.give_back(entry)
@@ -56,8 +56,8 @@ async def lease(engine: Engine) -> tuple[Entry, Waiting, Kept | None]:
             engine.stop(error)
             raise
         if entry.state is State.LEASED:
-            start(engine, entry, waiting)
-            return entry, waiting, None
+            start(engine, entry, record)
+            return entry, record, None
 
 
 def _park(entry: Entry, error: Unreadable) -> None:
@@ -68,36 +68,38 @@ def _park(entry: Entry, error: Unreadable) -> None:
     log.error("a mail cannot be attempted", error=error.explain())
 
 
-def start(engine: Engine, entry: Entry, waiting: Waiting) -> None:
+def start(engine: Engine, entry: Entry, record: EnvelopeRecord) -> None:
     """Append the START of an entry, whose ENVELOPE is durable (R1).
     Raises: QueueClosed, StoreFailed."""
     lane = entry.segment.lane
-    record = Start(waiting.mail_id, waiting.entry_number, lane, entry.position)
-    entry.start = engine.append(NEW, record).position
-    entry.segment.garbage.add(entry.mark)
+    started = Start(record.mail_id, record.entry_number, lane, entry.position)
+    entry.start = engine.append(NEW, started).position
+    entry.segment.garbage.add(entry.ordinal)
     engine.working[entry] = None
 
 
 async def deliver(
-    engine: Engine, waiting: Waiting, kind: Kind, numbers: tuple[int, ...], text: str
+    engine: Engine, record: EnvelopeRecord, kind: Kind, numbers: tuple[int, ...], text: str
 ) -> None:
     """Record what became of recipients. Durable when it returns, unless they were deferred.
     Raises: QueueClosed, StoreFailed, StoreFull."""
-    delivery = Delivery(waiting.mail_id, waiting.entry_number, kind, numbers, text)
+    delivery = Delivery(record.mail_id, record.entry_number, kind, numbers, text)
     written = engine.append(NEW, delivery)
     if kind is not Kind.DEFERRED:
         await _commit_delivery(engine, written.end)
 
 
-async def finish(engine: Engine, entry: Entry, waiting: Waiting, left: tuple[int, ...]) -> None:
+async def finish(
+    engine: Engine, entry: Entry, record: EnvelopeRecord, left: tuple[int, ...]
+) -> None:
     """End an entry whose last recipients were delivered. With nobody left to record, no sync is
     waited for: the DELIVERYs say the same as the FINISH (LQ-28).
     Raises: QueueClosed, StoreFailed, StoreFull."""
     if not left:
-        return end(engine, entry, waiting)
-    record = Delivery(waiting.mail_id, waiting.entry_number, Kind.DELIVERED, left, "")
-    written = engine.append(NEW, record)
-    end(engine, entry, waiting)
+        return end(engine, entry, record)
+    delivered = Delivery(record.mail_id, record.entry_number, Kind.DELIVERED, left, "")
+    written = engine.append(NEW, delivered)
+    end(engine, entry, record)
     await _commit_delivery(engine, written.end)
     return None
 
@@ -105,22 +107,22 @@ async def finish(engine: Engine, entry: Entry, waiting: Waiting, left: tuple[int
 async def _commit_delivery(engine: Engine, where: int) -> None:
     """Wait for the sync of what became of a mail. A client that waits for its 250 goes first:
     while mail comes in, this sync rides on that of the next ENVELOPE (LQ-29, turned round)."""
-    is_busy = engine.arrivals.is_busy(asyncio.get_running_loop().time())
+    is_busy = engine.arrival_rate.is_busy(asyncio.get_running_loop().time())
     await engine.lanes[NEW].commit(where, engine.sync_wait * is_busy)
 
 
-def end(engine: Engine, entry: Entry, waiting: Waiting) -> None:
+def end(engine: Engine, entry: Entry, record: EnvelopeRecord) -> None:
     """End an entry whose recipients all have DELIVERYs. Not durable. The slot waits for the FINISH:
     without it, recovery makes a dead letter of a mail that failed for somebody.
     Raises: QueueClosed, StoreFailed."""
-    written = _append_finish(engine, entry, waiting, Finished.DONE)
+    written = _append_finish(engine, entry, record, Finished.DONE)
     engine.remove_entry(entry)
     _release_behind(engine, written.end, entry.slot)
 
 
-def _append_finish(engine: Engine, entry: Entry, waiting: Waiting, kind: Finished) -> Written:
+def _append_finish(engine: Engine, entry: Entry, record: EnvelopeRecord, kind: Finished) -> Written:
     lane, position = entry.segment.lane, entry.position
-    return engine.append(NEW, Finish(waiting.mail_id, waiting.entry_number, lane, position, kind))
+    return engine.append(NEW, Finish(record.mail_id, record.entry_number, lane, position, kind))
 
 
 def _release_behind(engine: Engine, where: int, slot: int) -> None:
@@ -128,11 +130,11 @@ def _release_behind(engine: Engine, where: int, slot: int) -> None:
     engine.lanes[NEW].when_durable(where, partial(engine.slots.release, slot))
 
 
-def remove(engine: Engine, entry: Entry, waiting: Waiting) -> Written:
+def remove(engine: Engine, entry: Entry, record: EnvelopeRecord) -> Written:
     """Append the end of a mail that somebody removed, and drop its entry. Its ENVELOPE must be
     durable (R1). Not durable; the slot stays with whoever is working on the mail.
     Raises: QueueClosed, StoreFailed."""
-    written = _append_finish(engine, entry, waiting, Finished.REMOVED)
+    written = _append_finish(engine, entry, record, Finished.REMOVED)
     if entry in engine.working:
         engine.orphans[entry] = written.end
     else:
@@ -141,14 +143,14 @@ def remove(engine: Engine, entry: Entry, waiting: Waiting) -> Written:
     return written
 
 
-def let_go(engine: Engine, entry: Entry) -> None:
+def release_orphan(engine: Engine, entry: Entry) -> None:
     """Give back the slot of a mail that was removed while somebody worked on it."""
     if (where := engine.orphans.pop(entry, None)) is not None:
         _release_behind(engine, where, entry.slot)
 
 
-def set_held(engine: Engine, entry: Entry, waiting: Waiting, hold: bool) -> Written:
+def set_held(engine: Engine, entry: Entry, record: EnvelopeRecord, held: bool) -> Written:
     """Ask for an entry that is being worked on to be held, or not, when it comes back.
     Raises: QueueClosed, StoreFailed."""
-    engine.index.mark_held(entry, hold)
-    return engine.append(NEW, Hold(waiting.mail_id, waiting.entry_number, hold))
+    engine.index.set_held(entry, held)
+    return engine.append(NEW, Hold(record.mail_id, record.entry_number, held))

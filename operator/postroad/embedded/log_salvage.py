@@ -19,11 +19,11 @@ from postroad.embedded.records import (
     ENVELOPE,
     ENVELOPE_BYTES,
     Delivery,
+    EnvelopeRecord,
     Finish,
     Hold,
     Kind,
     Start,
-    Waiting,
     decode,
     read_head,
 )
@@ -43,13 +43,13 @@ SPOOL_FILE = "mail-"
 @dataclass(slots=True)
 class MailHistory:
     """What the log says of one mail. `is_marked` and `started` tell together whether its last
-    ENVELOPE was garbage without being worked on; `hold` is the last HOLD and its entry."""
+    ENVELOPE was garbage without being worked on; `last_hold` is the last HOLD and its entry."""
 
-    last: Waiting | None = None
-    is_marked: bool = False
+    last: EnvelopeRecord | None = None
+    is_garbage: bool = False
     started: int = NEVER
     deliveries: list[Delivery] = field(default_factory=list)
-    hold: tuple[int, bool] = (NEVER, False)
+    last_hold: tuple[int, bool] = (NEVER, False)
     has_ended: bool = False
 
     @property
@@ -69,7 +69,7 @@ class MailHistory:
 
     @property
     def held(self) -> bool:
-        entry_number, held = self.hold
+        entry_number, held = self.last_hold
         return (
             held if self.last is None or entry_number >= self.last.entry_number else self.last.held
         )
@@ -87,7 +87,7 @@ class MailHistory:
     def seems_over(self) -> bool:
         """Whether the mail has ended unless a record is missing: the mark of its last ENVELOPE was
         written, and nobody had begun to work on it."""
-        return self.last is not None and self.is_marked and self.started < self.last.entry_number
+        return self.last is not None and self.is_garbage and self.started < self.last.entry_number
 
 
 @dataclass(slots=True)
@@ -95,7 +95,7 @@ class SalvagedLog:
     """What is remembered, by mail. `moved` are the slots whose files were put aside before;
     `unreadable_parts` are pages and files that the disk did not give."""
 
-    memories: dict[bytes, MailHistory] = field(default_factory=dict)
+    histories: dict[bytes, MailHistory] = field(default_factory=dict)
     moved: set[int] = field(default_factory=set)
     unreadable_records: int = 0
     unreadable_parts: int = 0
@@ -104,87 +104,91 @@ class SalvagedLog:
 def salvage_log(files: Files, directories: Iterable[PurePath]) -> SalvagedLog:
     """Read the logs that were put aside in these directories, oldest first. Blocking.
     Raises: StoreFailed when a directory cannot be listed."""
-    old = SalvagedLog()
+    salvaged = SalvagedLog()
     for directory in directories:
         for name in sorted(files.names(directory)):
             if segment_of(name) is not None:
-                _read_segment(files, directory / name, old)
+                _read_segment(files, directory / name, salvaged)
             elif (slot := name.removeprefix(SPOOL_FILE)).isdecimal() and slot != name:
-                old.moved.add(int(slot))
-    return old
+                salvaged.moved.add(int(slot))
+    return salvaged
 
 
-def _read_segment(files: Files, path: PurePath, old: SalvagedLog) -> None:
-    data = _contents_of(files, path, old)
+def _read_segment(files: Files, path: PurePath, salvaged: SalvagedLog) -> None:
+    data = _contents_of(files, path, salvaged)
     header = segments.read_header(data[: segments.HEADER_BLOCK])
     if header is None:
         return
-    marks = data[segments.HEADER_BLOCK : header.first]
+    flags = data[segments.HEADER_BLOCK : header.first]
     seed = frames.checksum(header.encode())
     for frame in frames.stray_frames(data, seed, header.first):
         try:
-            _learn(old.memories, frame, is_marked=marks[frame.mark : frame.mark + 1] == b"\1")
+            _learn(
+                salvaged.histories,
+                frame,
+                is_garbage=flags[frame.ordinal : frame.ordinal + 1] == b"\1",
+            )
         except Unreadable:
-            old.unreadable_records += 1
-            _keep_back(old.memories, frame)
+            salvaged.unreadable_records += 1
+            _keep_back(salvaged.histories, frame)
 
 
-def _contents_of(files: Files, path: PurePath, old: SalvagedLog) -> bytes:
+def _contents_of(files: Files, path: PurePath, salvaged: SalvagedLog) -> bytes:
     """Return a file's bytes, with zeros for those that the disk does not give."""
     try:
         file = files.open(path)
     except StoreFailed:
-        old.unreadable_parts += 1
+        salvaged.unreadable_parts += 1
         return b""
     try:
-        return b"".join(_pieces(file, 0, file.size(), old))
+        return b"".join(_pieces(file, 0, file.size(), salvaged))
     except StoreFailed:  # without a length there is nothing to go by
-        old.unreadable_parts += 1
+        salvaged.unreadable_parts += 1
         return b""
     finally:
         file.close()
 
 
-def _pieces(file: File, offset: int, length: int, old: SalvagedLog) -> Iterator[bytes]:
+def _pieces(file: File, offset: int, length: int, salvaged: SalvagedLog) -> Iterator[bytes]:
     """Yield bytes in pieces as large as can be read: what fails is halved, down to a page."""
     try:
         yield file.pread(offset, length)
     except StoreFailed:
         if length <= PAGE:
-            old.unreadable_parts += 1
+            salvaged.unreadable_parts += 1
             yield bytes(length)
             return
         half = length // 2 // PAGE * PAGE or PAGE
-        yield from _pieces(file, offset, half, old)
-        yield from _pieces(file, offset + half, length - half, old)
+        yield from _pieces(file, offset, half, salvaged)
+        yield from _pieces(file, offset + half, length - half, salvaged)
 
 
-def _keep_back(memories: dict[bytes, MailHistory], frame: Frame) -> None:
+def _keep_back(histories: dict[bytes, MailHistory], frame: Frame) -> None:
     """Let a mail be held whose ENVELOPE cannot be read, if its fixed part still says that it was
     held or a dead letter: people shall decide again."""
     if frame.type == ENVELOPE and len(frame.payload) >= ENVELOPE_BYTES:
         head = read_head(frame.payload)
         if head.held or head.dead:
-            memories.setdefault(head.mail_id, MailHistory()).hold = (head.entry_number, True)
+            histories.setdefault(head.mail_id, MailHistory()).last_hold = (head.entry_number, True)
 
 
-def _learn(memories: dict[bytes, MailHistory], frame: Frame, *, is_marked: bool) -> None:
+def _learn(histories: dict[bytes, MailHistory], frame: Frame, *, is_garbage: bool) -> None:
     """Take in one record. Raises: Unreadable."""
     record = decode(frame.type, frame.payload)
     if record is None:
         return
-    memory = memories.setdefault(record.mail_id, MailHistory())
+    history = histories.setdefault(record.mail_id, MailHistory())
     match record:
-        case Waiting():
-            if memory.last is None or record.entry_number >= memory.last.entry_number:
-                memory.last, memory.is_marked = record, is_marked
+        case EnvelopeRecord():
+            if history.last is None or record.entry_number >= history.last.entry_number:
+                history.last, history.is_garbage = record, is_garbage
         case Start():
-            memory.started = max(memory.started, record.entry_number)
+            history.started = max(history.started, record.entry_number)
         case Delivery() if record.kind is not Kind.DEFERRED:
-            memory.deliveries.append(record)
+            history.deliveries.append(record)
         case Finish():
-            memory.has_ended = True
-        case Hold() if record.entry_number >= memory.hold[0]:
-            memory.hold = (record.entry_number, record.held)
+            history.has_ended = True
+        case Hold() if record.entry_number >= history.last_hold[0]:
+            history.last_hold = (record.entry_number, record.held)
         case _:
             pass

@@ -71,10 +71,10 @@ class EmbeddedQueue:
     def __init__(
         self, name: str, files: Files, layout: Layout, clock: Clock,
         open_engine: Callable[[], Awaitable[tuple[Engine, Maintenance]]],
-        filler: SpoolReceiver | None = None,
+        receiver: SpoolReceiver | None = None,
     ) -> None:  # fmt: skip
         self._name, self._files, self._layout, self._clock = name, files, layout, clock
-        self._open_engine, self._filler = open_engine, filler
+        self._open_engine, self._receiver = open_engine, receiver
         self._role: Role | None = None
         self._election = asyncio.Lock()
         self._is_closed = False
@@ -107,7 +107,7 @@ class EmbeddedQueue:
         return self._role.lock if isinstance(self._role, _Owner) else None
 
     async def _find_role(self) -> Role:
-        if self._filler is not None:
+        if self._receiver is not None:
             return await RemoteQueue.open(Path(self._layout.socket))
         until = self._clock.elapsed() + PATIENCE
         while True:
@@ -156,13 +156,13 @@ class EmbeddedQueue:
         """As the port says. StoreUnavailable: the owner went meanwhile, the mail may be queued."""
         queue = await self._queue()
         is_whole_and_due = isinstance(mail.content, bytes) and not delay
-        if self._filler is not None and isinstance(queue, RemoteQueue) and is_whole_and_due:
-            return await self._filler.enqueue(queue.connection, mail)
+        if self._receiver is not None and isinstance(queue, RemoteQueue) and is_whole_and_due:
+            return await self._receiver.enqueue(queue.connection, mail)
         return await queue.enqueue(mail, delay)
 
     def has_room(self, size_bytes: int) -> bool:
-        if self._filler is not None:
-            return self._filler.has_room(size_bytes)
+        if self._receiver is not None:
+            return self._receiver.has_room(size_bytes)
         return not isinstance(self._role, _Owner) or self._role.queue.has_room(size_bytes)
 
     async def dequeue(self, prefetch: int = 10) -> AsyncIterator[Item]:
@@ -222,8 +222,8 @@ class EmbeddedQueue:
             role, self._role = self._role, None
             if role is not None:
                 await role.close()
-        if self._filler is not None:
-            await self._filler.close()
+        if self._receiver is not None:
+            await self._receiver.close()
 
     async def __aenter__(self) -> MailQueue:
         return self

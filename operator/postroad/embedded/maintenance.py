@@ -13,10 +13,9 @@ from typing import Any
 from postroad.embedded.checkpoints import Checkpoint, LaneState, write_checkpoint
 from postroad.embedded.engine import Engine
 from postroad.embedded.envelopes import Unreadable
-from postroad.embedded.index import Entry, State
 from postroad.embedded.lanes import LaneLog
 from postroad.embedded.layout import NEW
-from postroad.embedded.segments import Segment, sequence_of
+from postroad.embedded.segments import Entry, Segment, State, sequence_of
 from postroad.errors import QueueClosed
 from postroad.ports.files import File
 
@@ -29,16 +28,19 @@ class CheckpointState:
     """The state of the store at one instant: what a checkpoint will say, and what it rests on."""
 
     checkpoint: Checkpoint
-    marks: dict[Segment, list[int]]
+    garbage: dict[Segment, list[int]]
 
 
 class Maintenance:
     """Keeps one store: a checkpoint now and then, and what may happen only behind it."""
 
     def __init__(
-        self, engine: Engine, file: File, checkpoint: Checkpoint,
+        self,
+        engine: Engine,
+        file: File,
+        checkpoint: Checkpoint,
         recover: Callable[[], Coroutine[Any, Any, None]],
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._engine, self._file, self._last = engine, file, checkpoint
         self.recovering = asyncio.get_running_loop().create_task(self._recover(recover))
         self._rounds: asyncio.Task[None] | None = None
@@ -112,12 +114,12 @@ class Maintenance:
         )
         if self._is_unchanged(checkpoint):
             return None
-        marks = {}
+        garbage = {}
         for segment in engine.segments():
             if segment.garbage and segment.sequence >= lanes[segment.lane].first_sequence:
-                marks[segment] = sorted(segment.garbage)
+                garbage[segment] = sorted(segment.garbage)
             segment.garbage = set()
-        return CheckpointState(checkpoint, marks)
+        return CheckpointState(checkpoint, garbage)
 
     def _is_unchanged(self, checkpoint: Checkpoint) -> bool:
         last = self._last
@@ -129,8 +131,8 @@ class Maintenance:
 
     def _write(self, moment: CheckpointState) -> None:
         """Marks, then the checkpoint that vouches for what they rest on. In a thread."""
-        for segment, numbers in moment.marks.items():
-            segment.write_marks(numbers)
+        for segment, numbers in moment.garbage.items():
+            segment.write_garbage_flags(numbers)
             segment.opened().sync()
         write_checkpoint(self._file, moment.checkpoint)
 
@@ -163,10 +165,10 @@ class Maintenance:
     def _should_compact(self, lane: LaneLog) -> Segment | None:
         if len(lane.segments) < 3:
             return None
-        oldest, total = lane.segments[0], sum(each.next_mark for each in lane.segments)
+        oldest, total = lane.segments[0], sum(each.next_ordinal for each in lane.segments)
         live = sum(len(each.live) for each in lane.segments)
         share = self._engine.options.compact_below
-        is_sparse = len(oldest.live) <= share * max(1, oldest.next_mark)
+        is_sparse = len(oldest.live) <= share * max(1, oldest.next_ordinal)
         return oldest if oldest.live and is_sparse and live <= 0.5 * total else None
 
     async def _rewrite_oldest(self, segment: Segment) -> None:
@@ -176,7 +178,7 @@ class Maintenance:
 
     async def _rewrite(self, entry: Entry) -> None:
         engine = self._engine
-        await engine.settle(entry)
+        await engine.wait_durable(entry)
         try:
             waiting = await engine.reader.read(entry)
         except Unreadable:

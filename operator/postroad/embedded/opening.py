@@ -19,19 +19,26 @@ from postroad.embedded.checkpoints import Checkpoint
 from postroad.embedded.engine import Engine, log
 from postroad.embedded.envelopes import Unreadable
 from postroad.embedded.frames import Frame
-from postroad.embedded.index import Entry, State
 from postroad.embedded.layout import DEAD, FORMAT, HELD, NEW, Lane, Layout, Options
 from postroad.embedded.maintenance import Maintenance
 from postroad.embedded.records import (
     ENVELOPE,
+    EnvelopeRecord,
     Finish,
     Finished,
-    Waiting,
     domains_in,
     read_head,
 )
 from postroad.embedded.recovery import Replay
-from postroad.embedded.segments import Segment, offset_of, place, position, sequence_of, waiting_at
+from postroad.embedded.segments import (
+    Entry,
+    Segment,
+    envelope_at,
+    offset_of,
+    place,
+    position,
+    sequence_of,
+)
 from postroad.embedded.slots import Slots, first_unused_directory, slots_on_disk
 from postroad.errors import QueueNotFound, StoreDamaged
 from postroad.ports.files import File, Files
@@ -76,7 +83,9 @@ def describe(
         known = _read_description(file.pread(0, file.size()))
     finally:
         file.close()
-    stored = replace(options, segment_bytes=known["segment_bytes"], marks=known["marks"])
+    stored = replace(
+        options, segment_bytes=known["segment_bytes"], segment_envelopes=known["marks"]
+    )
     return Layout(root, root / known["mail"]), stored
 
 
@@ -116,7 +125,7 @@ def _create(files: Files, layout: Layout, options: Options) -> None:
         "format": FORMAT,
         "mail": "mail" if layout.mail == layout.root / "mail" else str(layout.mail),
         "segment_bytes": options.segment_bytes,
-        "marks": options.marks,
+        "marks": options.segment_envelopes,
     }
     draft = layout.root / "store.new"
     files.unlink(draft)
@@ -148,9 +157,13 @@ async def open_store(engine: Engine) -> Maintenance:
         engine.lanes[lane] = engine.build_lane(lane, segments)
         engine.lanes[lane].skip_to(found.following[lane])
     engine.slots = Slots(
-        engine.files, engine.layout, engine.options, engine.mail_threads, engine.contents,
+        engine.files,
+        engine.layout,
+        engine.options,
+        engine.mail_threads,
+        engine.spool_files,
         found.first_directory,
-    )  # fmt: skip
+    )
     return Maintenance(
         engine, found.checkpoint_file, found.checkpoint, partial(recover, engine, found)
     )
@@ -186,7 +199,7 @@ async def _replay(engine: Engine, found: Found) -> Replay:
 
 async def _frames(engine: Engine, segment: Segment, offset: int) -> AsyncIterator[Frame]:
     while offset < segment.end:
-        if engine.arrivals.under_way:
+        if engine.arrival_rate.under_way:
             await asyncio.sleep(PAUSE_SECONDS)
         frames, offset = await engine.log_threads.run(recovery.read_frames, segment, offset, CHUNK)
         for frame in frames:
@@ -199,11 +212,11 @@ async def _resume_work(engine: Engine, found: Found, replay: Replay) -> set[int]
     last: dict[Lane, int] = {}
     used: set[int] = set()
     for work in replay.working.values():
-        waiting = await _read_envelope(engine, found, work.lane, work.position)
-        again = recovery.comes_again(waiting, work)
+        record = await _read_envelope(engine, found, work.lane, work.position)
+        again = recovery.comes_again(record, work)
         if again is None:
             finish = Finish(
-                waiting.mail_id, work.entry_number, work.lane, work.position, Finished.DONE
+                record.mail_id, work.entry_number, work.lane, work.position, Finished.DONE
             )
             last[NEW] = engine.append(NEW, finish).end
             continue
@@ -216,14 +229,14 @@ async def _resume_work(engine: Engine, found: Found, replay: Replay) -> set[int]
     return used
 
 
-async def _read_envelope(engine: Engine, found: Found, lane: Lane, where: int) -> Waiting:
+async def _read_envelope(engine: Engine, found: Found, lane: Lane, where: int) -> EnvelopeRecord:
     """Read the ENVELOPE that a START names. Raises: StoreDamaged."""
     offset = offset_of(where)
     for segment in found.lanes.get(lane, []):
         if segment.sequence == sequence_of(where) and offset < segment.end:
             frames, _ = await engine.log_threads.run(recovery.read_frames, segment, offset, 4096)
             if frames and frames[0].type == ENVELOPE:
-                return waiting_at(segment, offset, frames[0].payload)
+                return envelope_at(segment, offset, frames[0].payload)
     raise StoreDamaged(f"the log has no envelope at {place(lane, where)}, where an entry began")
 
 
@@ -233,16 +246,16 @@ async def _index_lane(
     """Make the live entries of one lane known, oldest first, and their slots. Raises:
     StoreDamaged."""
     for segment in segments:
-        marks = await engine.log_threads.run(segment.marks)
+        flags = await engine.log_threads.run(segment.garbage_flags)
         async for frame in _frames(engine, segment, segment.header.first):
             if frame.type != ENVELOPE:
                 continue
-            segment.next_mark = max(segment.next_mark, frame.mark + 1)
+            segment.next_ordinal = max(segment.next_ordinal, frame.ordinal + 1)
             where = position(segment.sequence, frame.offset)
-            if marks[frame.mark]:
+            if flags[frame.ordinal]:
                 continue
             if (segment.lane, where) in replay.garbage:
-                segment.garbage.add(frame.mark)
+                segment.garbage.add(frame.ordinal)
                 continue
             try:
                 used.add(_index(engine, segment, frame))
@@ -253,9 +266,16 @@ async def _index_lane(
 def _index(engine: Engine, segment: Segment, frame: Frame) -> int:
     head = read_head(frame.payload)
     entry = Entry(
-        segment, frame.offset, len(frame.payload), frame.mark, head.enqueue_id, head.slot,
-        head.accepted_us, domains_in(frame.payload, head), engine.due(head.due_us), State.PARKED,
-    )  # fmt: skip
+        segment=segment,
+        offset=frame.offset,
+        length=len(frame.payload),
+        ordinal=frame.ordinal,
+        enqueue_id=head.enqueue_id,
+        slot=head.slot,
+        accepted_us=head.accepted_us,
+        domains=domains_in(frame.payload, head),
+        due=engine.due(head.due_us),
+    )
     engine.index.add(entry)
     if segment.lane not in (HELD, DEAD):
         engine.offer(entry)

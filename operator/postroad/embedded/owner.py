@@ -43,8 +43,8 @@ class Consumer:
         """Wait for an item. Raises: QueueClosed, StoreFailed, StoreDamaged."""
         await self._free.acquire()
         try:
-            entry, waiting, kept = await leases.lease(self._engine)
-            item = SpoolItem(self._engine, entry, waiting, kept, self._label, self._gone)
+            entry, record, kept = await leases.lease(self._engine)
+            item = SpoolItem(self._engine, entry, record, kept, self._label, self._gone)
         except BaseException:
             self._free.release()
             raise
@@ -85,22 +85,22 @@ class OwnedQueue:
     def has_room(self, size_bytes: int) -> bool:
         return self.engine.limits.has_room(size_bytes)
 
-    def accept_stored(self, payload: bytes, lent: set[int]) -> tuple[UUID, asyncio.Future[None]]:
+    def accept_stored(self, payload: bytes, leased: set[int]) -> tuple[UUID, asyncio.Future[None]]:
         """See `receiving.accept_stored`."""
         began = self.engine.clock.elapsed()
         try:
-            enqueue_id, queued = accept_stored(self.engine, payload, lent)
+            enqueue_id, queued = accept_stored(self.engine, payload, leased)
         except PostroadError as error:
             self.count_failure(reason_of(error))
             raise
         queued.add_done_callback(partial(self._count_stored, began))
         return enqueue_id, queued
 
-    async def lend(self, most: int) -> list[int]:
+    async def lease_slots(self, most: int) -> list[int]:
         """Return slots that another process may fill. Raises: StoreFull, StoreFailed."""
         self.engine.check()
         self.engine.limits.check_room(0)
-        return await self.engine.slots.lend(most)
+        return await self.engine.slots.lease(most)
 
     def count_failure(self, reason: str) -> None:
         """Count a mail that was refused, here or by a process that stores mails for this one."""
@@ -124,13 +124,13 @@ class OwnedQueue:
         return Consumer(self._name, self.engine, prefetch)
 
     async def browse(self, selector: Selector | None = None) -> AsyncIterator[MailView]:
-        async for entry, waiting in administration.select(self.engine, selector or Selector.all()):
-            yield administration.view_of(self.engine, entry, waiting)
+        async for entry, record in administration.select(self.engine, selector or Selector.all()):
+            yield administration.view_of(self.engine, entry, record)
 
     async def dead_letters(self, selector: Selector | None = None) -> AsyncIterator[MailView]:
         wanted = selector or Selector.all()
-        async for entry, waiting in administration.select(self.engine, wanted, dead=True):
-            yield administration.view_of(self.engine, entry, waiting)
+        async for entry, record in administration.select(self.engine, wanted, dead=True):
+            yield administration.view_of(self.engine, entry, record)
 
     async def size(self) -> Sizes:
         engine = self.engine

@@ -11,8 +11,8 @@ import heapq
 from collections import deque
 from itertools import count
 
-from postroad.embedded.index import Entry, State
 from postroad.embedded.layout import NEW, Lane
+from postroad.embedded.segments import Entry, State
 
 
 class ReadyQueue:
@@ -76,10 +76,10 @@ class ReadyQueues:
 
     def add(self, entry: Entry, now: float) -> None:
         """Take in an entry that no consumer has."""
-        self._runner(entry.segment.lane).add(entry, now)
+        self._queue_of(entry.segment.lane).add(entry, now)
         self.delayed += entry.state is State.DELAYED
 
-    def _runner(self, lane: Lane) -> ReadyQueue:
+    def _queue_of(self, lane: Lane) -> ReadyQueue:
         if lane == NEW:
             return self._new
         if lane not in self._lanes:
@@ -94,8 +94,8 @@ class ReadyQueues:
 
     def promote(self, now: float) -> None:
         """Make ready what became due."""
-        for runner in (self._new, *self._lanes.values()):
-            self.delayed -= runner.promote(now)
+        for queue in (self._new, *self._lanes.values()):
+            self.delayed -= queue.promote(now)
 
     def take(self, now: float) -> Entry | None:
         """Return the next entry that is due: new mail and the retry lanes alternate, and the retry
@@ -122,9 +122,9 @@ class ReadyQueues:
 
     def give_back(self, entry: Entry) -> None:
         """Put back an entry that `take` returned and nobody wants after all."""
-        self._runner(entry.segment.lane).give_back(entry)
+        self._queue_of(entry.segment.lane).give_back(entry)
 
     def next_due(self) -> float | None:
         """Return when the next delayed entry becomes due; None when there is none."""
-        times = [runner.next_due for runner in (self._new, *self._lanes.values())]
+        times = [queue.next_due for queue in (self._new, *self._lanes.values())]
         return min((time for time in times if time is not None), default=None)

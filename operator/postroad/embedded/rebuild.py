@@ -50,22 +50,27 @@ async def rebuild(engine: Engine) -> Rebuilt:
     not give of the old log or of a spool file is told, and ends nothing.
     Raises: StoreFull, StoreFailed."""
     files, layout = engine.files, engine.layout
-    quarantine = await engine.log_threads.run(_park, files, layout)
+    quarantine = await engine.log_threads.run(_quarantine_log, files, layout)
     directories = await engine.log_threads.run(_interrupted, files, layout)
-    old = await engine.log_threads.run(salvage_log, files, directories)
-    scan = SpoolScan(files, layout, old, quarantine)
+    salvaged = await engine.log_threads.run(salvage_log, files, directories)
+    scan = SpoolScan(files, layout, salvaged, quarantine)
     mails = 0
-    for waiting in scan.waiting():
-        engine.write(waiting)
+    for record in scan.records():
+        engine.write(record)
         mails += 1
         if mails % AT_ONCE == 0:
             await _sync(engine)
     await _sync(engine)
     await engine.log_threads.run(_begin_anew, files, layout, quarantine)
     return Rebuilt(
-        mails, scan.finished, scan.unfinished_files, old.unreadable_records,
-        old.unreadable_parts, scan.lost, quarantine,
-    )  # fmt: skip
+        mails=mails,
+        finished=scan.finished,
+        unfinished_files=scan.unfinished_files,
+        unreadable_records=salvaged.unreadable_records,
+        unreadable_parts=salvaged.unreadable_parts,
+        lost=scan.lost,
+        quarantine=quarantine,
+    )
 
 
 async def _sync(engine: Engine) -> None:
@@ -73,7 +78,7 @@ async def _sync(engine: Engine) -> None:
         await lane.commit(lane.end)
 
 
-def _park(files: Files, layout: Layout) -> PurePath:
+def _quarantine_log(files: Files, layout: Layout) -> PurePath:
     """Move checkpoint and log into a new directory of `quarantine/`, the checkpoint first."""
     files.make_directory(layout.quarantine)
     _take_back(files, layout)

@@ -47,15 +47,20 @@ class SpoolReceiver:
 
     def __init__(
         self,
-        contents: SpoolFiles,
+        spool_files: SpoolFiles,
         limits: Limits,
         clock: Clock,
         randomness: Randomness,
         threads: Threads,
     ) -> None:
-        self._contents, self._limits, self._clock, self._threads = contents, limits, clock, threads
+        self._spool_files, self._limits, self._clock, self._threads = (
+            spool_files,
+            limits,
+            clock,
+            threads,
+        )
         self._identifiers = Identifiers(clock.now, randomness.bits)
-        self._loan: Loan | None = None
+        self._lease: SlotLease | None = None
         self._seconds = deque([0.0], maxlen=LATELY)
         """What storing a mail took lately. The least of it tells how fast the disk is: the rest is
         waiting for a processor, which a thread would have to do as well. The most tells whether it
@@ -80,21 +85,21 @@ class SpoolReceiver:
         assert isinstance(content, bytes)
         json = to_json(envelope_json(envelope))
         self._limits.check(json, len(content))
-        if self._loan is None or self._loan.connection is not connection:
-            self._loan = Loan(connection)
-        loan = self._loan
-        slot = await loan.take()
+        if self._lease is None or self._lease.connection is not connection:
+            self._lease = SlotLease(connection)
+        lease = self._lease
+        slot = await lease.take()
         mail_id, now_us = self._identifiers.new().bytes, microseconds(self._clock.now())
         work = partial(self._store_timed, slot, mail_id, content, json, now_us)
         try:
-            await self._run(work, loan, slot, is_small=len(content) <= SMALL)
+            await self._run(work, lease, slot, is_small=len(content) <= SMALL)
         except StoreFull:
-            loan.give_back(slot)  # whatever is in its file is written again
+            lease.give_back(slot)  # whatever is in its file is written again
             raise
         return encode_new(mail_id, slot, now_us, len(content), domains_of(envelope), json)
 
     async def _run(
-        self, work: Callable[[], None], loan: Loan, slot: int, *, is_small: bool
+        self, work: Callable[[], None], lease: SlotLease, slot: int, *, is_small: bool
     ) -> None:
         if is_small and min(self._seconds) < QUICK_SECONDS and max(self._seconds) < STALL_SECONDS:
             return work()
@@ -102,70 +107,70 @@ class SpoolReceiver:
         try:
             return await asyncio.shield(call)
         except asyncio.CancelledError:
-            call.add_done_callback(partial(_left_behind, loan, slot))
+            call.add_done_callback(partial(_left_behind, lease, slot))
             raise
 
     def _store_timed(
         self, slot: int, mail_id: bytes, content: bytes, envelope: bytes, now_us: int
     ) -> None:
         began = self._clock.elapsed()
-        self._contents.store(slot, mail_id, content, envelope, now_us)
+        self._spool_files.store(slot, mail_id, content, envelope, now_us)
         self._seconds.append((self._clock.elapsed() - began).total_seconds())
 
     async def close(self) -> None:
         """Let go of threads and files."""
-        if self._loan is not None:
-            await self._loan.close()
+        if self._lease is not None:
+            await self._lease.close()
         await self._threads.close()
-        self._contents.close()
+        self._spool_files.close()
 
 
-class Loan:
+class SlotLease:
     """The slots that the owner at the other end of a connection has lent."""
 
     def __init__(self, connection: Connection) -> None:
         self.connection = connection
         self._free: list[int] = []
-        self._borrowing: asyncio.Task[None] | None = None
+        self._requesting: asyncio.Task[None] | None = None
 
     async def take(self) -> int:
         """Return a slot. Raises: StoreFull, StoreFailed, StoreUnavailable."""
         if len(self._free) < FEW:
-            self._begin_to_borrow()
+            self._start_request()
         while not self._free:
-            await asyncio.shield(self._begin_to_borrow())
+            await asyncio.shield(self._start_request())
         return self._free.pop()
 
     def give_back(self, slot: int) -> None:
         """Take back a slot whose mail was not announced, and to which nobody writes any more."""
         self._free.append(slot)
 
-    def _begin_to_borrow(self) -> asyncio.Task[None]:
-        if self._borrowing is None:
-            self._borrowing = asyncio.get_running_loop().create_task(self._borrow())
-            self._borrowing.add_done_callback(_seen)
-        return self._borrowing
+    def _start_request(self) -> asyncio.Task[None]:
+        if self._requesting is None:
+            self._requesting = asyncio.get_running_loop().create_task(self._request())
+            self._requesting.add_done_callback(_seen)
+        return self._requesting
 
-    async def _borrow(self) -> None:
+    async def _request(self) -> None:
         try:
             self._free[:0] = reversed(await self.connection.call("lend"))
         finally:
-            self._borrowing = None
+            self._requesting = None
 
     async def close(self) -> None:
         """Borrow no more."""
-        if self._borrowing is not None:
-            self._borrowing.cancel()
-            await asyncio.wait({self._borrowing})
+        if self._requesting is not None:
+            self._requesting.cancel()
+            await asyncio.wait({self._requesting})
 
 
-def _left_behind(loan: Loan, slot: int, call: asyncio.Future[None]) -> None:
+def _left_behind(lease: SlotLease, slot: int, call: asyncio.Future[None]) -> None:
     """Nobody waits for a mail that was stored: its slot is free again, unless the disk failed."""
     if not call.cancelled() and call.exception() is None:
-        loan.give_back(slot)
+        lease.give_back(slot)
 
 
-def _seen(borrowing: asyncio.Task[None]) -> None:
+def _seen(request: asyncio.Task[None]) -> None:
     """Take note of a failure that nobody may be waiting for: who needs a slot asks again."""
-    if not borrowing.cancelled():
-        borrowing.exception()
+    if not request.cancelled():
+        request.exception()

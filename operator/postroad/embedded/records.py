@@ -23,7 +23,7 @@ from postroad.embedded.envelopes import (
     read_envelope,
     to_json,
 )
-from postroad.embedded.layout import Lane
+from postroad.embedded.layout import NEW, Lane
 from postroad.errors import InvalidInput
 
 ENVELOPE, START, DELIVERY, FINISH, HOLD = range(1, 6)
@@ -90,7 +90,7 @@ class EnvelopeHead(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Waiting:
+class EnvelopeRecord:
     """An ENVELOPE: a mail that waits. `numbers` are the recipients' places in the original list;
     `failures` maps the numbers of failed recipients to (address, text)."""
 
@@ -150,14 +150,14 @@ class Hold(NamedTuple):
     held: bool
 
 
-Record: TypeAlias = Waiting | Start | Delivery | Finish | Hold
+Record: TypeAlias = EnvelopeRecord | Start | Delivery | Finish | Hold
 
 
 def encode(record: Record) -> tuple[int, bytes]:
     """Return a record's type and payload."""
     match record:
-        case Waiting():
-            return ENVELOPE, _encode_waiting(record)
+        case EnvelopeRecord():
+            return ENVELOPE, _encode_envelope(record)
         case Start():
             return START, _START.pack(*record)
         case Delivery(mail_id, entry_number, kind, numbers, text):
@@ -214,26 +214,46 @@ def encode_new(
     """Return the ENVELOPE of a new mail for all its recipients, from its envelope in JSON. It has
     no enqueue id yet."""
     known = domains.encode()
+    enqueue_id, entry_number, attempt, due_us = bytes(16), 0, 0, 0
+    predecessor, predecessor_lane, flags, reserved = NOWHERE, NEW, 0, 0
     head = _ENVELOPE.pack(
-        mail_id, bytes(16), slot, 0, 0, accepted_us, accepted_us, 0, size, NOWHERE, 0, 0, 0,
+        mail_id,
+        enqueue_id,
+        slot,
+        entry_number,
+        attempt,
+        accepted_us,
+        accepted_us,
+        due_us,
+        size,
+        predecessor,
+        predecessor_lane,
+        flags,
+        reserved,
         len(known),
-    )  # fmt: skip
+    )
     return head + known + envelope
 
 
-def decode_new(payload: bytes) -> Waiting:
+def decode_new(payload: bytes) -> EnvelopeRecord:
     """Read what `encode_new` wrote, in another process. Raises: InvalidInput for anything that is
     not the ENVELOPE of a new mail."""
     try:
-        found = decode_waiting(payload)
+        found = decode_envelope(payload)
         is_named = domains_in(payload, read_head(payload)) == domains_of(found.envelope)
     except (Unreadable, *_NO_RECORD) as error:
         raise InvalidInput("this is no ENVELOPE") from error
-    new = Waiting(
-        found.mail_id, found.enqueue_id, found.slot, 0, found.envelope,
-        tuple(range(len(found.envelope.recipients))), found.accepted_us, found.enqueued_us,
-        found.size_bytes,
-    )  # fmt: skip
+    new = EnvelopeRecord(
+        mail_id=found.mail_id,
+        enqueue_id=found.enqueue_id,
+        slot=found.slot,
+        entry_number=0,
+        envelope=found.envelope,
+        numbers=tuple(range(len(found.envelope.recipients))),
+        accepted_us=found.accepted_us,
+        enqueued_us=found.enqueued_us,
+        size_bytes=found.size_bytes,
+    )
     if found != new or not is_named:
         raise InvalidInput("this is no ENVELOPE of a new mail")
     return found
@@ -252,19 +272,19 @@ def domains_in(payload: bytes, head: EnvelopeHead) -> str:
         raise Unreadable("the domains of an ENVELOPE cannot be read") from error
 
 
-def decode_waiting(payload: bytes) -> Waiting:
+def decode_envelope(payload: bytes) -> EnvelopeRecord:
     """Read an ENVELOPE. Raises: Unreadable."""
     try:
-        return _decode_waiting(payload)
+        return _decode_envelope(payload)
     except _NO_RECORD as error:
         raise Unreadable("an ENVELOPE cannot be read") from error
 
 
-def _decode_waiting(payload: bytes) -> Waiting:
+def _decode_envelope(payload: bytes) -> EnvelopeRecord:
     head = read_head(payload)
     domains_in(payload, head)  # whoever opens the store reads them: they have to be readable
     envelope, rest = read_envelope(payload[_ENVELOPE.size + head.domains_length :])
-    return Waiting(
+    return EnvelopeRecord(
         mail_id=head.mail_id,
         enqueue_id=head.enqueue_id,
         slot=head.slot,
@@ -286,7 +306,7 @@ def _decode_waiting(payload: bytes) -> Waiting:
 
 
 _DECODERS: dict[int, Callable[[bytes], Record]] = {
-    ENVELOPE: _decode_waiting,
+    ENVELOPE: _decode_envelope,
     START: _decode_start,
     DELIVERY: _decode_delivery,
     FINISH: _decode_finish,
@@ -294,7 +314,7 @@ _DECODERS: dict[int, Callable[[bytes], Record]] = {
 }
 
 
-def _encode_waiting(record: Waiting) -> bytes:
+def _encode_envelope(record: EnvelopeRecord) -> bytes:
     domains = domains_of(record.envelope).encode()
     head = _ENVELOPE.pack(
         record.mail_id,

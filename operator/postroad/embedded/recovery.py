@@ -21,12 +21,12 @@ from postroad.embedded.records import (
     ENVELOPE,
     Delivery,
     EnvelopeHead,
+    EnvelopeRecord,
     Finish,
     Hold,
     Kind,
     Record,
     Start,
-    Waiting,
     decode,
     read_head,
 )
@@ -174,7 +174,7 @@ class Work:
     position: int
     finished: set[int] = field(default_factory=set)
     failures: dict[int, str] = field(default_factory=dict)
-    hold: bool | None = None
+    held: bool | None = None
 
 
 @dataclass(slots=True)
@@ -210,7 +210,7 @@ class Replay:
                     _deliver(work, record)
             case Hold(mail_id, _, held):
                 if (work := self.working.get(mail_id)) is not None:
-                    work.hold = held
+                    work.held = held
             case Finish() if not is_old:
                 self.garbage.add((record.lane, record.position))
                 self._end(record.mail_id, record.entry_number)
@@ -244,41 +244,43 @@ def _deliver(work: Work, record: Delivery) -> None:
         work.failures.update(dict.fromkeys(record.numbers, record.text))
 
 
-def comes_again(waiting: Waiting, work: Work) -> Waiting | None:
+def comes_again(record: EnvelopeRecord, work: Work) -> EnvelopeRecord | None:
     """Return the ENVELOPE that an entry which was being worked on gets, or None when nobody is
     left.
 
     The same turn to everybody outside (same enqueue id, same attempts), due at once. When all are
     finished but some have failed, it is a dead letter: nobody's failure goes unseen.
     """
-    addresses = dict(zip(waiting.numbers, waiting.envelope.recipients, strict=True))
-    failures = dict(waiting.failures)
+    addresses = dict(zip(record.numbers, record.envelope.recipients, strict=True))
+    failures = dict(record.failures)
     failures.update(
         {n: (addresses[n], text) for n, text in work.failures.items() if n in addresses}
     )
     left = {number: to for number, to in addresses.items() if number not in work.finished}
     again = replace(
-        waiting,
+        record,
         entry_number=work.entry_number + 1,
         due_us=0,
-        held=waiting.held if work.hold is None else work.hold,
+        held=record.held if work.held is None else work.held,
         predecessor=(work.lane, work.position),
         failures=failures,
     )
     return with_recipients(again, left) if left else as_dead_letter(again, {}, ALL_FINISHED)
 
 
-def with_recipients(waiting: Waiting, left: Mapping[int, str]) -> Waiting:
+def with_recipients(record: EnvelopeRecord, left: Mapping[int, str]) -> EnvelopeRecord:
     """Return the same for these recipients, by number."""
-    envelope = replace(waiting.envelope, recipients=tuple(left.values()))
-    return replace(waiting, envelope=envelope, numbers=tuple(left))
+    envelope = replace(record.envelope, recipients=tuple(left.values()))
+    return replace(record, envelope=envelope, numbers=tuple(left))
 
 
-def as_dead_letter(waiting: Waiting, left: Mapping[int, str], reason: str) -> Waiting | None:
+def as_dead_letter(
+    record: EnvelopeRecord, left: Mapping[int, str], reason: str
+) -> EnvelopeRecord | None:
     """Return a dead letter for those left and those that failed; None when there are none."""
-    failed = {number: to for number, (to, _) in waiting.failures.items()}
+    failed = {number: to for number, (to, _) in record.failures.items()}
     recipients = dict(sorted({**left, **failed}.items()))
     if not recipients:
         return None
-    dead = replace(waiting, dead=True, held=False, due_us=0, reason=reason)
+    dead = replace(record, dead=True, held=False, due_us=0, reason=reason)
     return with_recipients(dead, recipients)

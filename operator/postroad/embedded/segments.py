@@ -8,18 +8,17 @@ decides when the file goes.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from enum import IntEnum
 from struct import Struct
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from postroad.embedded.envelopes import Unreadable
 from postroad.embedded.frames import Frame, checksum, frames, stray_frames
 from postroad.embedded.layout import NEW, Lane, Layout, lane_name
-from postroad.embedded.records import Record, Waiting, decode, decode_waiting
+from postroad.embedded.records import EnvelopeRecord, Record, decode, decode_envelope
+from postroad.embedded.spool_files import Kept
 from postroad.errors import StoreDamaged, StoreFull
 from postroad.ports.files import File, Files
-
-if TYPE_CHECKING:
-    from postroad.embedded.index import Entry
 
 MAGIC = b"PRlog001"
 HEADER_BLOCK = 4096
@@ -52,7 +51,7 @@ class Header(NamedTuple):
 
     lane: Lane
     sequence: int
-    marks: int
+    envelopes: int
     limit: int
     salt: bytes
     previous_end: int
@@ -61,7 +60,7 @@ class Header(NamedTuple):
     @property
     def first(self) -> int:
         """The offset of the first frame."""
-        return HEADER_BLOCK + self.marks
+        return HEADER_BLOCK + self.envelopes
 
     def encode(self) -> bytes:
         body = _HEAD.pack(*self)
@@ -90,7 +89,7 @@ class Segment:
     end: int
     file: File | None = None
     written: int = 0
-    next_mark: int = 0
+    next_ordinal: int = 0
     live: dict[int, Entry] = field(default_factory=dict)
     garbage: set[int] = field(default_factory=set)
 
@@ -119,7 +118,7 @@ class Segment:
         """Whether a frame of this size and one more mark still go in. The first one always does."""
         is_empty = self.end == self.header.first
         return is_empty or (
-            self.end + size <= self.header.limit and self.next_mark < self.header.marks
+            self.end + size <= self.header.limit and self.next_ordinal < self.header.envelopes
         )
 
     def opened(self) -> File:
@@ -138,11 +137,11 @@ class Segment:
         """Return the error that says where this segment has no frame."""
         return StoreDamaged(f"log/{self.name} is damaged at offset {offset}")
 
-    def marks(self) -> bytes:
+    def garbage_flags(self) -> bytes:
         """Return the marks as they are on disk."""
-        return self.read(HEADER_BLOCK, self.header.marks)
+        return self.read(HEADER_BLOCK, self.header.envelopes)
 
-    def write_marks(self, numbers: list[int]) -> None:
+    def write_garbage_flags(self, numbers: list[int]) -> None:
         """Write marks: neighbours in one write each. Not durable."""
         run: list[int] = []
         for number in [*sorted(numbers), -1]:
@@ -150,6 +149,51 @@ class Segment:
                 self.opened().pwrite(HEADER_BLOCK + run[0], b"\1" * len(run))
                 run = []
             run.append(number)
+
+
+class State(IntEnum):
+    """Where an entry stands."""
+
+    DELAYED = 1
+    READY = 2
+    LEASED = 3
+    PARKED = 4
+    """Held, a dead letter, or unreadable: in no ready queue."""
+    ENDED = 5
+
+
+@dataclass(slots=True, eq=False, repr=False)
+class Entry:
+    """A live entry, in a few words of memory: a store may have a million."""
+
+    segment: Segment
+    offset: int
+    length: int
+    ordinal: int
+    enqueue_id: bytes
+    slot: int
+    accepted_us: int
+    domains: str
+    due: float
+    """Seconds of the monotonic clock."""
+    state: State = State.PARKED
+    held_next: bool = False
+    """Whether a HOLD asks for this working entry to be held when it ends by a retry."""
+    start: int = 0
+    """The position of its START."""
+    successor: Entry | None = None
+    """The entry that replaced it."""
+    cached: tuple[EnvelopeRecord, Kept] | None = None
+    """A new mail that is still in memory (content_cache.py)."""
+
+    @property
+    def position(self) -> int:
+        return position(self.segment.sequence, self.offset)
+
+    @property
+    def end(self) -> int:
+        """The position up to which its lane must be durable for this entry to be durable."""
+        return self.position + self.length
 
 
 def record_at(segment: Segment, frame: Frame) -> Record | None:
@@ -161,10 +205,10 @@ def record_at(segment: Segment, frame: Frame) -> Record | None:
         raise segment.unreadable(frame.offset, error) from error
 
 
-def waiting_at(segment: Segment, offset: int, payload: bytes) -> Waiting:
+def envelope_at(segment: Segment, offset: int, payload: bytes) -> EnvelopeRecord:
     """Read the ENVELOPE that lies at an offset. Raises: Unreadable, with the place."""
     try:
-        return decode_waiting(payload)
+        return decode_envelope(payload)
     except Unreadable as error:
         raise segment.unreadable(offset, error) from error
 
@@ -186,8 +230,8 @@ def make(files: Files, layout: Layout, segment: Segment) -> None:
         except StoreFull:
             segment.file.truncate(0)  # what is left of the disk is for records
     head = segment.header.encode()
-    marks = bytes(HEADER_BLOCK - len(head) + segment.header.marks)
-    segment.file.pwrite(0, head, marks)
+    unset = bytes(HEADER_BLOCK - len(head) + segment.header.envelopes)
+    segment.file.pwrite(0, head, unset)
     segment.file.sync()
     files.sync_directory(layout.log)
 

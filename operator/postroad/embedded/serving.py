@@ -28,7 +28,7 @@ from postroad.telemetry.logs import logger
 log = logger("embedded")
 Arguments = Mapping[str, Any]
 
-MOST_LENT = 32
+MOST_LEASED_SLOTS = 32
 """Slots that are lent at a time."""
 
 PIECES = 4
@@ -47,7 +47,7 @@ class Serving:
         self._credit: dict[int, asyncio.Semaphore] = {}
         self._consumers: dict[int, Consumer] = {}
         self._items: dict[int, SpoolItem] = {}
-        self._lent: set[int] = set()
+        self._leased_slots: set[int] = set()
         self._numbers = 0
 
     async def serve(self) -> None:
@@ -86,7 +86,7 @@ class Serving:
     def _accept(self, call: int, payload: bytes) -> None:
         """Queue a mail that its process has stored; the answer follows when it is durable."""
         try:
-            enqueue_id, queued = self._queue.accept_stored(payload, self._lent)
+            enqueue_id, queued = self._queue.accept_stored(payload, self._leased_slots)
         except PostroadError as error:
             return self._say(wire.json_frame(call, Kind.ERROR, wire.error_value(error)))
         return queued.add_done_callback(partial(self._accepted, call, enqueue_id))
@@ -166,9 +166,9 @@ class Serving:
         )  # fmt: skip
         return str(await self._queue.enqueue(mail, wire.duration_of(arguments["delay"])))
 
-    async def lend(self, call: int, arguments: Arguments) -> object:
-        slots = await self._queue.lend(MOST_LENT)
-        self._lent.update(slots)
+    async def lease_slots(self, call: int, arguments: Arguments) -> object:
+        slots = await self._queue.lease_slots(MOST_LEASED_SLOTS)
+        self._leased_slots.update(slots)
         return slots
 
     async def refused(self, call: int, arguments: Arguments) -> object:
@@ -289,7 +289,6 @@ OPERATIONS: dict[str, Operation] = {
     for name in (
         "hello",
         "enqueue",
-        "lend",
         "refused",
         "browse",
         "dead_letters",
@@ -308,4 +307,4 @@ OPERATIONS: dict[str, Operation] = {
         "retry",
         "give_back",
     )
-} | dict.fromkeys(CHANGES, Serving.change)
+} | {"lend": Serving.lease_slots, **dict.fromkeys(CHANGES, Serving.change)}

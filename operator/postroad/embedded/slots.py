@@ -38,11 +38,11 @@ class Slots:
         layout: Layout,
         options: Options,
         threads: Threads,
-        contents: SpoolFiles,
+        spool_files: SpoolFiles,
         first_directory: int,
     ) -> None:
         self._files, self._layout, self._options = files, layout, options
-        self._threads, self._contents = threads, contents
+        self._threads, self._spool_files = threads, spool_files
         self._next = first_directory * SLOTS_PER_DIRECTORY
         self._directory = -1
         """The spool directory whose name is known to be durable."""
@@ -66,7 +66,7 @@ class Slots:
         self._low_water = min(self._low_water, len(self._free))
         return slot
 
-    async def lend(self, most: int) -> list[int]:
+    async def lease(self, most: int) -> list[int]:
         """Return slots nobody uses, at least one, without making more than are needed for it.
         Raises: StoreFull, StoreFailed."""
         slots = [await self.take()]
@@ -111,7 +111,7 @@ class Slots:
             except BaseException:
                 file.close()
                 raise
-            self._contents.keep(slot, file)
+            self._spool_files.keep(slot, file)
         self._files.sync_directory(directory)
 
     async def _clean(self) -> None:
@@ -132,11 +132,11 @@ class Slots:
         kept: list[int] = []
         for slot in slots:
             try:
-                size = self._contents.free(slot)
+                size = self._spool_files.free(slot)
                 if len(kept) < keep and size <= self._options.pool_file_bytes:
                     kept.append(slot)
                 else:
-                    self._contents.remove(slot)
+                    self._spool_files.remove(slot)
             except PostroadError:
                 pass  # It is not used again before the next start: space, not mail, is lost.
         return kept
@@ -155,7 +155,7 @@ class Slots:
 
     def _unlink_all(self, slots: list[int]) -> None:
         for slot in slots:
-            self._contents.remove(slot)
+            self._spool_files.remove(slot)
 
     async def close(self) -> None:
         """Wait for the threads' work under way."""

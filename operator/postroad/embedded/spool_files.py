@@ -71,10 +71,15 @@ class SpoolHeader(NamedTuple):
         if Found.KNOWN not in found:
             return None
         return Shape(
-            self.header_size, Found.EIGHT_BIT_HEADER in found, Found.EIGHT_BIT_BODY in found,
-            Found.LEADING_DOTS in found, self.bare_line_ends, self.longest_line, self.folds,
-            Found.TERMINATED in found,
-        )  # fmt: skip
+            header_size=self.header_size,
+            has_8bit_header=Found.EIGHT_BIT_HEADER in found,
+            has_8bit_body=Found.EIGHT_BIT_BODY in found,
+            has_leading_dots=Found.LEADING_DOTS in found,
+            bare_line_ends=self.bare_line_ends,
+            longest_line=self.longest_line,
+            folds=self.folds,
+            is_terminated=Found.TERMINATED in found,
+        )
 
     def encode(self) -> bytes:
         body = _HEAD.pack(*self).ljust(CHECKED - 12, b"\0")
@@ -123,10 +128,20 @@ class Filling:
         shape = self.scanner.end()
         length = self.length + len(last)
         header = SpoolHeader(
-            0, mail_id, length, HEADER_BYTES + length, len(envelope), extended(self.crc, last),
-            checksum(envelope), shape.header_size, accepted_us, _found(shape),
-            shape.bare_line_ends, shape.longest_line, shape.folds,
-        ).encode()  # fmt: skip
+            reserved=0,
+            mail_id=mail_id,
+            content_length=length,
+            envelope_offset=HEADER_BYTES + length,
+            envelope_length=len(envelope),
+            content_crc=extended(self.crc, last),
+            envelope_crc=checksum(envelope),
+            header_size=shape.header_size,
+            accepted_us=accepted_us,
+            found=_found(shape),
+            bare_line_ends=shape.bare_line_ends,
+            longest_line=shape.longest_line,
+            folds=shape.folds,
+        ).encode()
         if self.length:
             self.file.pwrite(HEADER_BYTES + self.length, last, envelope)
             self.file.pwrite(0, header)

@@ -18,7 +18,7 @@ from postroad.domain.mail import Envelope
 from postroad.embedded.envelopes import envelope_from
 from postroad.embedded.layout import NEW, Layout
 from postroad.embedded.log_salvage import SPOOL_FILE, MailHistory, SalvagedLog
-from postroad.embedded.records import Waiting
+from postroad.embedded.records import EnvelopeRecord
 from postroad.embedded.recovery import ALL_FINISHED, as_dead_letter, with_recipients
 from postroad.embedded.slots import slots_on_disk
 from postroad.embedded.spool_files import FREE, SpoolFiles, SpoolHeader
@@ -34,11 +34,11 @@ class SpoolScan:
     that may be such mails."""
 
     def __init__(
-        self, files: Files, layout: Layout, old: SalvagedLog, quarantine: PurePath
+        self, files: Files, layout: Layout, salvaged: SalvagedLog, quarantine: PurePath
     ) -> None:
-        self._files, self._layout, self._old = files, layout, old
+        self._files, self._layout, self._salvaged = files, layout, salvaged
         self._quarantine = quarantine
-        self._contents = SpoolFiles(files, layout)
+        self._spool_files = SpoolFiles(files, layout)
         self._whole: set[bytes] = set()
         self._holders: dict[int, bytes | None] = {}
         """Who has each slot that has a file: see `SpoolFiles.holder`."""
@@ -47,7 +47,7 @@ class SpoolScan:
         self.finished = self.unfinished_files = 0
         self.lost: list[str] = []
 
-    def waiting(self) -> Iterator[Waiting]:
+    def records(self) -> Iterator[EnvelopeRecord]:
         """Yield an ENVELOPE for every mail that may not be over; then name what is lost, and put
         its files aside. Raises: StoreFailed when a directory cannot be listed."""
         for slot in slots_on_disk(self._files, self._layout, EVERYWHERE):
@@ -55,22 +55,22 @@ class SpoolScan:
             if found is None:
                 continue
             header, envelope = found
-            memory = self._old.memories.get(header.mail_id, MailHistory())
-            waiting = _again(slot, header, envelope_from(envelope), memory)
-            if waiting is None:
+            history = self._salvaged.histories.get(header.mail_id, MailHistory())
+            record = _again(slot, header, envelope_from(envelope), history)
+            if record is None:
                 self._free(slot)
             else:
-                yield waiting
+                yield record
         lost = set(self._lost_mails())
         lost |= set(self._lost_files(lost))
         for slot in sorted(lost & self._holders.keys()):
-            self._park(slot)
-        self._contents.close()
+            self._quarantine_file(slot)
+        self._spool_files.close()
 
     def _read(self, slot: int) -> tuple[SpoolHeader, dict[str, Any]] | None:
         """Return header and envelope of the mail in a slot, or take note of what is there."""
         try:
-            found = self._contents.verify(slot)
+            found = self._spool_files.verify(slot)
         except (StoreFailed, StoreDamaged) as error:
             found, self._trouble[slot] = None, str(error)
         if found is not None:
@@ -78,7 +78,7 @@ class SpoolScan:
             self._whole.add(found[0].mail_id)
             return found
         try:
-            self._holders[slot] = self._contents.holder(slot)
+            self._holders[slot] = self._spool_files.holder(slot)
         except StoreFailed:
             self._holders[slot] = None
         self.unfinished_files += slot not in self._trouble
@@ -88,27 +88,27 @@ class SpoolScan:
         """Say in the file of a mail that it is over: the log that knew is put aside for good."""
         self.finished += 1
         with suppress(StoreFailed):  # it comes again should this log be lost too
-            self._contents.free(slot)
+            self._spool_files.free(slot)
 
     def _lost_mails(self) -> Iterator[int]:
         """Name the mails that the old log knows and that have neither ended nor a whole file; yield
         their slots."""
-        for mail_id, memory in self._old.memories.items():
-            last = memory.last
-            if last is None or memory.is_over or mail_id in self._whole:
+        for mail_id, history in self._salvaged.histories.items():
+            last = history.last
+            if last is None or history.is_over or mail_id in self._whole:
                 continue
-            if not self._has_ended(mail_id, last.slot, memory):
+            if not self._has_ended(mail_id, last.slot, history):
                 missing = "" if last.slot in self._holders else ", which is missing"
                 name = UUID(bytes=last.enqueue_id)
                 self.lost.append(f"{name} in spool file {last.slot}{missing}")
                 yield last.slot
 
-    def _has_ended(self, mail_id: bytes, slot: int, memory: MailHistory) -> bool:
+    def _has_ended(self, mail_id: bytes, slot: int, history: MailHistory) -> bool:
         """Whether a mail without a whole file has ended, though its FINISH is gone: its slot is
         another mail's or free, or its file was removed."""
         if slot in self._holders:
             return self._holders[slot] not in (None, mail_id)
-        return slot not in self._old.moved and memory.seems_over
+        return slot not in self._salvaged.moved and history.seems_over
 
     def _lost_files(self, named: set[int]) -> Iterator[int]:
         """Name the files that cannot be read, of mails that nobody knows to be over; yield their
@@ -117,14 +117,14 @@ class SpoolScan:
             holder = self._holders[slot]
             if slot in named or holder == FREE:
                 continue
-            if holder is not None and self._old.memories.get(holder, MailHistory()).is_over:
+            if holder is not None and self._salvaged.histories.get(holder, MailHistory()).is_over:
                 self.finished += 1
                 continue
             name = "a file" if holder is None else f"mail {UUID(bytes=holder)}"
             self.lost.append(f"{name} in spool file {slot} ({trouble})")
             yield slot
 
-    def _park(self, slot: int) -> None:
+    def _quarantine_file(self, slot: int) -> None:
         """Take a file out of use, for people to look at: into quarantine or, if that is on other
         disks, beside where it was. Where the disk refuses both, it stays."""
         source = self._layout.spool_file(slot)
@@ -139,12 +139,14 @@ class SpoolScan:
             return
 
 
-def _again(slot: int, header: SpoolHeader, whole: Envelope, memory: MailHistory) -> Waiting | None:
+def _again(
+    slot: int, header: SpoolHeader, whole: Envelope, history: MailHistory
+) -> EnvelopeRecord | None:
     """Return the ENVELOPE of a mail from its spool file and what is remembered; None when it is
     known that nobody is left."""
-    if memory.is_over:
+    if history.is_over:
         return None
-    waiting = memory.last or Waiting(
+    record = history.last or EnvelopeRecord(
         mail_id=header.mail_id,
         enqueue_id=header.mail_id,
         slot=slot,
@@ -156,19 +158,19 @@ def _again(slot: int, header: SpoolHeader, whole: Envelope, memory: MailHistory)
         size_bytes=header.content_length,
     )
     addresses = dict(enumerate(whole.recipients))
-    failed = {n: (addresses[n], text) for n, text in memory.failures.items() if n in addresses}
-    waiting = replace(
-        waiting,
+    failed = {n: (addresses[n], text) for n, text in history.failures.items() if n in addresses}
+    record = replace(
+        record,
         slot=slot,
-        entry_number=waiting.entry_number + 1,
+        entry_number=record.entry_number + 1,
         predecessor=(NEW, 0),
-        held=memory.held,
-        failures={**waiting.failures, **failed},
+        held=history.held,
+        failures={**record.failures, **failed},
     )
-    if waiting.dead:
-        return waiting
-    left = dict(zip(waiting.numbers, waiting.envelope.recipients, strict=True))
-    left = {number: to for number, to in left.items() if number not in memory.finished}
+    if record.dead:
+        return record
+    left = dict(zip(record.numbers, record.envelope.recipients, strict=True))
+    left = {number: to for number, to in left.items() if number not in history.finished}
     if left:
-        return with_recipients(waiting, left)
-    return as_dead_letter(waiting, {}, ALL_FINISHED)
+        return with_recipients(record, left)
+    return as_dead_letter(record, {}, ALL_FINISHED)

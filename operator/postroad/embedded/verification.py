@@ -21,13 +21,13 @@ from postroad.embedded.layout import NEW, Lane, Layout
 from postroad.embedded.records import (
     ENVELOPE,
     Delivery,
+    EnvelopeRecord,
     Finish,
     Hold,
     Start,
-    Waiting,
     decode,
 )
-from postroad.embedded.segments import Segment, place, position, record_at, waiting_at
+from postroad.embedded.segments import Segment, envelope_at, place, position, record_at
 from postroad.embedded.spool_files import SpoolFiles
 from postroad.errors import PostroadError, StoreDamaged
 from postroad.ports.files import Files
@@ -83,29 +83,29 @@ def verify(files: Files, layout: Layout) -> Report:
     if not report.is_told:
         report.damage.append("what waits cannot be told without a record that cannot be read")
         return report
-    contents = SpoolFiles(files, layout)
+    spool_files = SpoolFiles(files, layout)
     used: dict[int, bytes] = {}
-    for waiting in live:
-        report.dead_letters += waiting.dead
-        report.mails += not waiting.dead
-        if used.setdefault(waiting.slot, waiting.mail_id) != waiting.mail_id:
-            report.damage.append(f"two mails claim spool file {waiting.slot}")
-        _check_content(contents, waiting, report)
+    for record in live:
+        report.dead_letters += record.dead
+        report.mails += not record.dead
+        if used.setdefault(record.slot, record.mail_id) != record.mail_id:
+            report.damage.append(f"two mails claim spool file {record.slot}")
+        _check_content(spool_files, record, report)
     return report
 
 
-def _check_content(contents: SpoolFiles, waiting: Waiting, report: Report) -> None:
+def _check_content(spool_files: SpoolFiles, record: EnvelopeRecord, report: Report) -> None:
     try:
-        found = contents.verify(waiting.slot)
+        found = spool_files.verify(record.slot)
     except (PostroadError, FileNotFoundError) as error:
-        report.damage.append(f"spool file {waiting.slot} cannot be read: {error}")
+        report.damage.append(f"spool file {record.slot} cannot be read: {error}")
         return
-    if found is None or found[0].mail_id != waiting.mail_id:
-        mail = UUID(bytes=waiting.mail_id)
-        report.damage.append(f"spool file {waiting.slot} does not hold mail {mail}")
+    if found is None or found[0].mail_id != record.mail_id:
+        mail = UUID(bytes=record.mail_id)
+        report.damage.append(f"spool file {record.slot} does not hold mail {mail}")
 
 
-def _live(opened: _Opened, report: Report) -> list[Waiting]:
+def _live(opened: _Opened, report: Report) -> list[EnvelopeRecord]:
     """Return the mails that recovery would find, by the rules of recovery."""
     replay = recovery.Replay(opened.checkpoint)
     for lane in sorted(opened.lanes, key=lambda each: each != NEW):
@@ -120,17 +120,17 @@ def _live(opened: _Opened, report: Report) -> list[Waiting]:
     live = []
     for segments in opened.lanes.values():
         for segment in segments:
-            marks = segment.marks()
+            flags = segment.garbage_flags()
             for frame in _frames_of(segment, segment.header.first):
                 report.records += 1
                 where = (segment.lane, position(segment.sequence, frame.offset))
-                is_garbage = bool(marks[frame.mark]) or where in replay.garbage
+                is_garbage = bool(flags[frame.ordinal]) or where in replay.garbage
                 if frame.type != ENVELOPE:
                     with _told(report):
                         record_at(segment, frame)
                 elif where in at_work or not is_garbage:
                     with _told(report):
-                        live.append(waiting_at(segment, frame.offset, frame.payload))
+                        live.append(envelope_at(segment, frame.offset, frame.payload))
     return live
 
 
@@ -166,13 +166,13 @@ def dump(files: Files, layout: Layout) -> Iterator[dict[str, Any]]:
     }
     for segments in opened.lanes.values():
         for segment in segments:
-            marks = segment.marks()
+            flags = segment.garbage_flags()
             for frame in _frames_of(segment, segment.header.first):
                 where = position(segment.sequence, frame.offset)
-                yield {"at": place(segment.lane, where), **_described(frame, marks)}
+                yield {"at": place(segment.lane, where), **_described(frame, flags)}
 
 
-def _described(frame: Frame, marks: bytes) -> dict[str, Any]:
+def _described(frame: Frame, flags: bytes) -> dict[str, Any]:
     try:
         record = decode(frame.type, frame.payload)
     except StoreDamaged as error:
@@ -184,11 +184,11 @@ def _described(frame: Frame, marks: bytes) -> dict[str, Any]:
         "entry": record.entry_number,
     }
     match record:
-        case Waiting():
+        case EnvelopeRecord():
             found |= {
                 "enqueue_id": str(UUID(bytes=record.enqueue_id)),
                 "slot": record.slot,
-                "garbage": bool(marks[frame.mark]),
+                "garbage": bool(flags[frame.ordinal]),
                 "name": record.envelope.name,
                 "sender": record.envelope.sender,
                 "recipients": list(record.envelope.recipients),
@@ -203,5 +203,7 @@ def _described(frame: Frame, marks: bytes) -> dict[str, Any]:
         case Hold():
             found["held"] = record.held
     return {
-        "record": "envelope" if isinstance(record, Waiting) else type(record).__name__.lower()
+        "record": "envelope"
+        if isinstance(record, EnvelopeRecord)
+        else type(record).__name__.lower()
     } | found

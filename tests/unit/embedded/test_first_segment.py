@@ -18,7 +18,7 @@ from postroad.embedded.segments import HEADER_BLOCK
 from postroad.errors import StoreFull
 from postroad.ports.files import File
 
-USUAL = replace(OPTIONS, segment_bytes=2 * MIB, marks=64)
+USUAL = replace(OPTIONS, segment_bytes=2 * MIB, segment_envelopes=64)
 LARGE = {"x": "y" * (MIB // 3)}
 HOUR = timedelta(hours=1)
 
@@ -56,7 +56,7 @@ async def test_the_first_is_small_and_the_next_has_the_usual_size() -> None:
     assert sizes(queue) == [FIRST_BYTES, USUAL.segment_bytes]
     for number, size in enumerate(sizes(queue), start=1):
         name = f"new.{number:010}"
-        assert synced_before_the_first_record(files, name, USUAL.marks) == size
+        assert synced_before_the_first_record(files, name, USUAL.segment_envelopes) == size
 
 
 async def test_each_process_begins_with_a_small_one() -> None:
@@ -69,24 +69,27 @@ async def test_each_process_begins_with_a_small_one() -> None:
         await fill(queue, 1)
 
         assert sizes(queue)[2:] == [FIRST_BYTES]
-        filled = synced_before_the_first_record(files, "new.0000000003", USUAL.marks)
+        filled = synced_before_the_first_record(files, "new.0000000003", USUAL.segment_envelopes)
         assert filled == FIRST_BYTES
 
 
 async def test_segments_that_are_smaller_stay_so() -> None:
     files = LossyFiles()
     queue = await start(files)
-    for _ in range(3 * OPTIONS.marks):
+    for _ in range(3 * OPTIONS.segment_envelopes):
         await queue.enqueue(letter())
-    assert (await queue.size()).size == 3 * OPTIONS.marks
+    assert (await queue.size()).size == 3 * OPTIONS.segment_envelopes
     await queue.close()
 
     assert len(sizes(queue)) > 2
     assert set(sizes(queue)) == {OPTIONS.segment_bytes}
     name = "new.0000000001"
-    assert synced_before_the_first_record(files, name, OPTIONS.marks) == OPTIONS.segment_bytes
+    assert (
+        synced_before_the_first_record(files, name, OPTIONS.segment_envelopes)
+        == OPTIONS.segment_bytes
+    )
     async with opened(files.disk, seed=1) as (_, again):
-        assert (await again.size()).size == 3 * OPTIONS.marks
+        assert (await again.size()).size == 3 * OPTIONS.segment_envelopes
 
 
 async def test_a_record_that_is_larger_than_the_first_gets_the_room_it_needs() -> None:
@@ -106,8 +109,10 @@ async def test_other_lanes_are_not_filled() -> None:
     await queue.enqueue(letter(), HOUR)
     await queue.close()
 
-    marks = HEADER_BLOCK + USUAL.marks
-    assert synced_before_the_first_record(files, "3600s.0000000001", USUAL.marks) == marks
+    marks = HEADER_BLOCK + USUAL.segment_envelopes
+    assert (
+        synced_before_the_first_record(files, "3600s.0000000001", USUAL.segment_envelopes) == marks
+    )
 
 
 async def test_they_double_up_to_the_usual_size() -> None:

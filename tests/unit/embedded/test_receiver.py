@@ -19,7 +19,7 @@ from postroad.embedded.free_space import FreeSpace
 from postroad.embedded.layout import Layout, Options
 from postroad.embedded.limits import Limits
 from postroad.embedded.receiver import FEW, LATELY, QUICK_SECONDS, STALL_SECONDS, SpoolReceiver
-from postroad.embedded.records import decode_waiting
+from postroad.embedded.records import decode_envelope
 from postroad.embedded.spool_files import SMALL, SpoolFiles
 from postroad.errors import MailTooLarge, PostroadError, StoreFailed, StoreFull, StoreUnavailable
 from postroad.ports.files import DiskSpace
@@ -93,7 +93,7 @@ class Bench:
         return (await self.filler.enqueue(connection, mail)).int
 
     def slots(self) -> list[int]:
-        return [decode_waiting(envelope).slot for envelope in self.owner.stored]
+        return [decode_envelope(envelope).slot for envelope in self.owner.stored]
 
 
 async def test_what_the_owner_is_told_of_lies_whole_in_its_slot() -> None:
@@ -101,7 +101,7 @@ async def test_what_the_owner_is_told_of_lies_whole_in_its_slot() -> None:
 
     assert await bench.enqueue(letter()) == 1
 
-    waiting = decode_waiting(bench.owner.stored[0])
+    waiting = decode_envelope(bench.owner.stored[0])
     found = bench.contents.verify(waiting.slot)
     assert found is not None
     header, envelope = found
@@ -187,7 +187,7 @@ async def test_slots_of_an_owner_that_went_are_not_used_with_another() -> None:
     other.lent = 5 * LENT
     await bench.enqueue(letter(), other)
 
-    assert decode_waiting(other.stored[0]).slot >= 5 * LENT
+    assert decode_envelope(other.stored[0]).slot >= 5 * LENT
 
 
 async def test_where_storing_takes_long_threads_do_it() -> None:

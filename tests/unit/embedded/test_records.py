@@ -13,15 +13,15 @@ from postroad.embedded.envelopes import to_json
 from postroad.embedded.records import (
     ENVELOPE,
     ENVELOPE_BYTES,
-    Waiting,
+    EnvelopeRecord,
     decode,
-    decode_waiting,
+    decode_envelope,
     encode,
 )
 from postroad.errors import StoreDamaged
 
 WAITING = replace(
-    Waiting(bytes(15) + b"m", bytes(16), 7, 0, letter().envelope, (0,), 1, 1, 5),
+    EnvelopeRecord(bytes(15) + b"m", bytes(16), 7, 0, letter().envelope, (0,), 1, 1, 5),
     numbers=(3,),
     failures={1: ("c@example.net", "550 no")},
 )
@@ -36,8 +36,8 @@ def changed(**changes: object) -> bytes:
 
 
 def test_an_envelope_comes_back() -> None:
-    assert decode_waiting(PAYLOAD) == WAITING
-    assert decode_waiting(changed()) == WAITING
+    assert decode_envelope(PAYLOAD) == WAITING
+    assert decode_envelope(changed()) == WAITING
 
 
 @pytest.mark.parametrize(
@@ -74,6 +74,6 @@ def test_an_envelope_comes_back() -> None:
 )
 def test_what_is_no_envelope_is_damage(payload: bytes) -> None:
     with pytest.raises(StoreDamaged):
-        decode_waiting(payload)
+        decode_envelope(payload)
     with pytest.raises(StoreDamaged):
         decode(ENVELOPE, payload)

@@ -14,7 +14,7 @@ from crash.world import start
 from postroad.embedded.envelopes import domains_of, envelope_json, to_json
 from postroad.embedded.layout import NEW
 from postroad.embedded.owner import OwnedQueue
-from postroad.embedded.records import Waiting, decode_waiting, encode, encode_new
+from postroad.embedded.records import EnvelopeRecord, decode_envelope, encode, encode_new
 from postroad.embedded.slots import BATCH
 from postroad.errors import InvalidInput, PostroadError, StoreFailed, StoreFull
 from postroad.ports.files import DiskSpace
@@ -33,8 +33,8 @@ async def queue(files: LossyFiles) -> AsyncIterator[OwnedQueue]:
     await queue.close()
 
 
-def waiting(slot: int) -> Waiting:
-    return Waiting(bytes(15) + b"m", bytes(16), slot, 0, letter().envelope, (0,), 1, 1, 5)
+def waiting(slot: int) -> EnvelopeRecord:
+    return EnvelopeRecord(bytes(15) + b"m", bytes(16), slot, 0, letter().envelope, (0,), 1, 1, 5)
 
 
 async def test_a_stored_mail_is_queued_under_an_id_of_the_owner(queue: OwnedQueue) -> None:
@@ -64,7 +64,7 @@ async def test_a_stored_mail_is_queued_under_an_id_of_the_owner(queue: OwnedQueu
     ids=["a slot that was not lent", "a later entry", "held", "dead", "delayed", "a replacement"],
 )
 async def test_what_is_no_new_mail_in_a_slot_that_was_lent_is_refused(
-    queue: OwnedQueue, wrong: Waiting
+    queue: OwnedQueue, wrong: EnvelopeRecord
 ) -> None:
     lent = {7}
 
@@ -127,24 +127,24 @@ async def test_an_envelope_that_no_record_may_hold_is_refused(queue: OwnedQueue)
 async def test_slots_are_lent_as_far_as_there_are_some_and_none_is_lost_when_there_are_none(
     queue: OwnedQueue, files: LossyFiles
 ) -> None:
-    first = await queue.lend(8)
+    first = await queue.lease_slots(8)
     assert len(set(first)) == 8
-    rest = await queue.lend(10**9)
+    rest = await queue.lease_slots(10**9)
     assert len(set(first + rest)) == BATCH, "none is made beyond the one that is needed"
 
     error: PostroadError = StoreFull("no inodes")
     files.fail = dict.fromkeys(range(files.calls, files.calls + 100), error)
     with pytest.raises(StoreFull):
-        await queue.lend(8)
+        await queue.lease_slots(8)
     files.fail = {}
-    assert len(await queue.lend(8)) == 8
+    assert len(await queue.lease_slots(8)) == 8
 
 
 async def test_with_too_little_room_nothing_is_lent(queue: OwnedQueue, files: LossyFiles) -> None:
     files.free = DiskSpace(1000, None)
 
     with pytest.raises(StoreFull):
-        await queue.lend(8)
+        await queue.lease_slots(8)
 
 
 async def test_a_slot_takes_one_mail(queue: OwnedQueue) -> None:
@@ -176,5 +176,5 @@ def test_a_mail_of_a_receiver_has_the_record_that_the_owner_would_write() -> Non
 
     record = encode_new(bytes(15) + b"m", 7, 1, 5, domains_of(mail.envelope), envelope)
 
-    assert decode_waiting(record) == waiting(7)
+    assert decode_envelope(record) == waiting(7)
     assert record == encode(waiting(7))[1]

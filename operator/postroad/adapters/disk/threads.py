@@ -67,7 +67,7 @@ class ThreadPool:
                 _, future, _, _ = self._jobs.get_nowait()
             except Empty:
                 return
-            self._settle(future, None, QueueClosed())
+            self._resolve(future, None, QueueClosed())
 
     def _work(self) -> None:
         is_open = True
@@ -83,12 +83,12 @@ class ThreadPool:
             except BaseException as raised:  # it is the caller's
                 error = raised
             try:
-                loop.call_soon_threadsafe(self._settle, future, result, error)
+                loop.call_soon_threadsafe(self._resolve, future, result, error)
             except RuntimeError:
                 pass  # the loop was closed: nobody waits
             del future, loop, work, arguments, result, error  # while the next job is awaited
 
-    def _settle(
+    def _resolve(
         self, future: asyncio.Future[Any], result: object, error: BaseException | None
     ) -> None:
         self._under_way -= 1
