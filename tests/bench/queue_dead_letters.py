@@ -1,6 +1,6 @@
 """What dead letters cost to count and to list when many of their month were requeued or discarded:
-beside a month of which none was. `BENCH_DEAD_LETTERS` of them are deleted as `unbury` does, several
-together; a few letters are left, spread among them.
+beside a month of which none was. `BENCH_DEAD_LETTERS` of them are deleted as `delete_letter` does,
+several together; a few letters are left, spread among them.
 """
 
 from __future__ import annotations
@@ -52,8 +52,8 @@ async def _seconds_of_month(where: BenchServers, deleted: int) -> dict[str, list
         name = str(fresh_name())
         await _fill(session, name, deleted)
         view = CassandraView(session, name)
-        first = await _seconds(view.count_buried)
-        counts = [await _seconds(view.count_buried) for _ in range(ROUNDS)]
+        first = await _seconds(view.count_letters)
+        counts = [await _seconds(view.count_letters) for _ in range(ROUNDS)]
         listings = [await _seconds(lambda: _list(view)) for _ in range(ROUNDS)]
         return {"first count": [first], "count": counts, "listing": listings}
     finally:
@@ -68,21 +68,21 @@ async def _seconds(work: Callable[[], Awaitable[int]]) -> float:
 
 
 async def _list(view: CassandraView) -> int:
-    return len([each async for each in view.buried()])
+    return len([each async for each in view.letters()])
 
 
 async def _fill(session: Session, name: str, deleted: int) -> None:
     view = CassandraView(session, name)
     for number in range(LEFT):
         enqueue_id = id_at(START + number / LEFT * SPAN, 0, number)
-        await view.bury(DeadLetter(enqueue_id, MONTH, START, "no", None, b"body"))
+        await view.write_letter(DeadLetter(enqueue_id, MONTH, START, "no", None, b"body"))
 
     async def together() -> None:
         stamp = session.now_us()
         gone = [START + random.random() * SPAN for _ in range(TOGETHER)]
         ids = [id_at(each, random.getrandbits(12), random.getrandbits(62)) for each in gone]
         await session.execute_together(
-            statements.UNBURY, [(stamp, name, MONTH, each) for each in ids]
+            statements.DELETE_LETTER, [(stamp, name, MONTH, each) for each in ids]
         )
 
     for _ in range(deleted // TOGETHER // AT_ONCE):

@@ -28,7 +28,7 @@ BITE_MINUTES = 10
 """In at most so many runs, begun within so long, a bite has to be found; the first is most often
 enough."""
 
-HASTY = replace(PRODUCTION, patience=3600)
+HASTY = replace(PRODUCTION, drain_timeout=3600)
 """What a bite leaves on the servers, the drain of its run need not wait for, unless that is what
 has to be found."""
 

@@ -39,7 +39,7 @@ async def drain(place: Place, inspect: Inspect) -> None:
 class _Drain:
     def __init__(self, place: Place, name: str, queue: MailQueue, inspect: Inspect) -> None:
         self._place, self._name, self._queue, self._inspect = place, name, queue, inspect
-        self._until = place.clock.elapsed().total_seconds() + place.pace.patience
+        self._until = place.clock.elapsed().total_seconds() + place.pace.drain_timeout
 
     @property
     def _has_time(self) -> bool:

@@ -409,7 +409,7 @@ def run(
         town = Town(seed, pace)
         running = asyncio.ensure_future(town.run(schedule, seconds))
         done = await VirtualTime(town.clock).outcome(
-            running, timedelta(seconds=seconds + 2 * pace.patience) + pace.timing.upload
+            running, timedelta(seconds=seconds + 2 * pace.drain_timeout) + pace.timing.upload
         )
         assert done, "the run did not end"
         return running.result()

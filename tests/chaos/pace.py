@@ -25,7 +25,7 @@ class Pace:
     maintenance: float
     """Between two rounds of maintenance of a worker, on average."""
     row_maintenance: timedelta
-    sweeping: timedelta
+    purge_timeout: timedelta
     prefetch: tuple[int, ...]
     """Of a consumer, drawn. In memory a broker fills one consumer before it serves the next: with
     few places, two messages about one mail go to two processes, as RabbitMQ deals them out."""
@@ -35,7 +35,7 @@ class Pace:
     """Between two actions of the administrator, on average."""
     fault_every: float
     fault_lasts: tuple[float, float]
-    patience: float
+    drain_timeout: float
     """How long the drain may take."""
 
     @property
@@ -51,7 +51,7 @@ class Pace:
     def install(self) -> None:
         """Set in this process the durations that are constants of a module."""
         row_maintenance.EVERY = letter_maintenance.EVERY = self.row_maintenance
-        drain_check.PURGE_TIMEOUT = self.sweeping
+        drain_check.PURGE_TIMEOUT = self.purge_timeout
 
 
 PRODUCTION = Pace(
@@ -59,13 +59,13 @@ PRODUCTION = Pace(
     window=timedelta(minutes=5),
     maintenance=30,
     row_maintenance=timedelta(minutes=10),
-    sweeping=timedelta(minutes=10),
+    purge_timeout=timedelta(minutes=10),
     prefetch=(1, 3, 20),
     mails=0.2,
     administration=20,
     fault_every=60,
     fault_lasts=(5, 900),
-    patience=9 * 3600,
+    drain_timeout=9 * 3600,
 )
 
 QUICK = Pace(
@@ -78,17 +78,17 @@ QUICK = Pace(
         keep_after=timedelta(seconds=2),
         claim=timedelta(seconds=20),
         longest_backoff=timedelta(seconds=3),
-        hold=timedelta(seconds=60),
+        longest_wait=timedelta(seconds=60),
         upload=timedelta(seconds=30),
     ),
     window=timedelta(seconds=20),
     maintenance=5,
     row_maintenance=timedelta(seconds=20),
-    sweeping=timedelta(seconds=20),
+    purge_timeout=timedelta(seconds=20),
     prefetch=(20,),
     mails=28,
     administration=1.5,
     fault_every=10,
     fault_lasts=(2, 40),
-    patience=600,
+    drain_timeout=600,
 )

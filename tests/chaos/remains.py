@@ -60,7 +60,7 @@ def sleeps_long(queue: str) -> bool:
     whose clock is an hour behind sends references there; the drain flushes their mails, and the old
     messages are acknowledged when they come: without rows they refer to entries that are over."""
     delay = queue.rpartition(".delay.")[2]
-    return delay.isdecimal() and int(delay) > QUICK.patience
+    return delay.isdecimal() and int(delay) > QUICK.drain_timeout
 
 
 async def remains(queue: str, bucket: str) -> Remains:

@@ -11,7 +11,7 @@ from uuid import UUID
 import pytest
 
 import servers
-from postroad.domain.clocks import judge
+from postroad.domain.clocks import agreed_time
 from postroad.domain.entries import (
     Change,
     Ending,
@@ -44,9 +44,9 @@ def key(number: int, partition: Partition = PARTITION) -> EntryKey:
 
 async def time_of(view: View) -> datetime:
     """Return the time that most hosts of a view agree on."""
-    judged = judge(await view.server_times())
-    assert judged is not None
-    return judged.time
+    agreed = agreed_time(await view.server_times())
+    assert agreed is not None
+    return agreed.time
 
 
 async def soon(view: View) -> datetime:
@@ -247,10 +247,10 @@ class ViewContract:
             for each in map(entry, (1, 2, 3))
         ]
         for letter in letters:
-            await view.bury(letter)
+            await view.write_letter(letter)
         await spoil.letter(letters[1])
 
-        found = [each async for each in view.buried()]
+        found = [each async for each in view.letters()]
 
         assert [each.is_decoded for each in found] == [True, False, True]
         assert (found[1].enqueue_id, found[1].reason, found[1].entry) == (
@@ -776,75 +776,75 @@ class ViewContract:
         unreadable = DeadLetter(key(2).enqueue_id, "2026-01", NOW, "unreadable", None, b"\xff\x00")
         older = DeadLetter(key(3).enqueue_id, "2025-12", NOW, "too old", entry(3))
         for letter in (unreadable, full, older, full):
-            await view.bury(letter)
+            await view.write_letter(letter)
 
-        assert [each async for each in view.buried()] == [older, full, unreadable]
-        assert await view.count_buried() == 3
+        assert [each async for each in view.letters()] == [older, full, unreadable]
+        assert await view.count_letters() == 3
 
     async def test_a_dead_letter_remembers_the_entry_that_a_requeue_gives_it(
         self, view: View
     ) -> None:
         letter = DeadLetter(key(1).enqueue_id, "2026-01", NOW, "550 no", entry())
-        await view.bury(letter)
+        await view.write_letter(letter)
 
-        await view.bury(replace(letter, requeued_as=key(4)))
+        await view.write_letter(replace(letter, requeued_as=key(4)))
 
-        assert [each async for each in view.buried()] == [replace(letter, requeued_as=key(4))]
+        assert [each async for each in view.letters()] == [replace(letter, requeued_as=key(4))]
 
     async def test_a_dead_letter_keeps_the_message_of_its_new_entry_beside_its_own(
         self, view: View
     ) -> None:
         letter = DeadLetter(key(1).enqueue_id, "2026-01", NOW, "550 no", entry())
-        await view.bury(letter)
+        await view.write_letter(letter)
         queued = replace(letter, requeued_as=key(4), body=b"the message")
 
-        await view.bury(queued)
+        await view.write_letter(queued)
 
         assert await view.letter("2026-01", key(1).enqueue_id) == queued
 
     async def test_a_letter_that_was_read_is_written_anew(self, view: View) -> None:
         letter = DeadLetter(key(1).enqueue_id, "2026-01", NOW, "550 no", entry())
-        await view.bury(letter)
+        await view.write_letter(letter)
 
         for changed in (key(4), key(5)):
             read = await view.letter("2026-01", key(1).enqueue_id)
             assert read is not None
-            await view.rebury(replace(read, requeued_as=changed))
+            await view.rewrite_letter(replace(read, requeued_as=changed))
 
-            assert [each async for each in view.buried()] == [replace(letter, requeued_as=changed)]
+            assert [each async for each in view.letters()] == [replace(letter, requeued_as=changed)]
 
     async def test_a_letter_that_was_written_since_it_was_read_is_not_written_anew(
         self, view: View
     ) -> None:
         letter = DeadLetter(key(1).enqueue_id, "2026-01", NOW, "550 no", entry())
-        await view.bury(letter)
+        await view.write_letter(letter)
         read = await view.letter("2026-01", key(1).enqueue_id)
         assert read is not None
-        await view.bury(replace(letter, requeued_as=key(4)))
+        await view.write_letter(replace(letter, requeued_as=key(4)))
 
-        await view.rebury(replace(read, requeued_as=key(5)))
+        await view.rewrite_letter(replace(read, requeued_as=key(5)))
 
-        assert [each async for each in view.buried()] == [replace(letter, requeued_as=key(4))]
+        assert [each async for each in view.letters()] == [replace(letter, requeued_as=key(4))]
 
     @pytest.mark.parametrize("is_changed", [False, True])
     async def test_a_letter_that_was_deleted_since_it_was_read_stays_deleted(
         self, view: View, is_changed: bool
     ) -> None:
         letter = DeadLetter(key(1).enqueue_id, "2026-01", NOW, "550 no", entry())
-        await view.bury(letter)
+        await view.write_letter(letter)
         read = await view.letter("2026-01", key(1).enqueue_id)
         assert read is not None
         if is_changed:
-            await view.rebury(replace(read, requeued_as=key(4)))
-        await view.unbury(letter)
+            await view.rewrite_letter(replace(read, requeued_as=key(4)))
+        await view.delete_letter(letter)
 
-        await view.rebury(replace(read, requeued_as=key(5)))
+        await view.rewrite_letter(replace(read, requeued_as=key(5)))
 
-        assert [each async for each in view.buried()] == []
+        assert [each async for each in view.letters()] == []
 
     async def test_one_letter_is_found_by_its_month_and_id(self, view: View) -> None:
         letter = DeadLetter(key(1).enqueue_id, "2026-01", NOW, "no", entry())
-        await view.bury(letter)
+        await view.write_letter(letter)
 
         assert await view.letter("2026-01", key(1).enqueue_id) == letter
         assert await view.letter("2026-02", key(1).enqueue_id) is None
@@ -852,45 +852,45 @@ class ViewContract:
 
     async def test_an_unburied_letter_is_gone(self, view: View) -> None:
         letter = DeadLetter(key(1).enqueue_id, "2026-01", NOW, "550 no", entry())
-        await view.bury(letter)
+        await view.write_letter(letter)
 
-        await view.unbury(letter)
-        await view.unbury(letter)
+        await view.delete_letter(letter)
+        await view.delete_letter(letter)
 
-        assert [each async for each in view.buried()] == []
-        assert await view.count_buried() == 0
+        assert [each async for each in view.letters()] == []
+        assert await view.count_letters() == 0
 
     async def test_a_letter_that_was_deleted_is_not_believed_when_it_is_there_again(
         self, view: View
     ) -> None:
         """As a server brings it back that missed the deletion."""
         letter = DeadLetter(key(1).enqueue_id, "2026-01", NOW, "550 no", entry())
-        await view.bury(letter)
-        await view.unbury(letter)
+        await view.write_letter(letter)
+        await view.delete_letter(letter)
 
-        await view.bury(letter)
+        await view.write_letter(letter)
 
-        assert [each async for each in view.buried()] == [letter]
+        assert [each async for each in view.letters()] == [letter]
         assert await view.letter("2026-01", key(1).enqueue_id) is None
-        await view.unbury(letter)
-        assert await view.count_buried() == 0
+        await view.delete_letter(letter)
+        assert await view.count_letters() == 0
 
     async def test_a_message_that_was_no_reference_can_be_buried_again(self, view: View) -> None:
         """It is handed back to the broker, and may come again."""
         letter = DeadLetter(key(2).enqueue_id, "2026-01", NOW, "unreadable", None, b"\xff\x00")
-        await view.bury(letter)
-        await view.unbury(letter)
+        await view.write_letter(letter)
+        await view.delete_letter(letter)
 
-        await view.bury(letter)
+        await view.write_letter(letter)
 
         assert await view.letter("2026-01", key(2).enqueue_id) == letter
 
     async def test_a_letter_that_was_not_read_is_not_written_anew(self, view: View) -> None:
         letter = DeadLetter(key(1).enqueue_id, "2026-01", NOW, "550 no", entry())
-        await view.bury(letter)
+        await view.write_letter(letter)
 
         with pytest.raises(ValueError, match="as `letter` returned it"):
-            await view.rebury(letter)
+            await view.rewrite_letter(letter)
 
     # The whole
 
@@ -946,7 +946,7 @@ async def _fill(view: View) -> None:
     await view.record(UUID(int=1), tuple(RECORDS.values()))
     await view.advance(browse_start=START, content_start=START)
     await view.close_slice(ClosedSlice(START, HOUR, {}))
-    await view.bury(DeadLetter(key(1).enqueue_id, "2026-01", NOW, "no", entry()))
+    await view.write_letter(DeadLetter(key(1).enqueue_id, "2026-01", NOW, "no", entry()))
 
 
 async def _census(view: View) -> tuple[object, ...]:
@@ -957,5 +957,5 @@ async def _census(view: View) -> tuple[object, ...]:
         await view.records(UUID(int=1)),
         await view.limits(),
         len([each async for each in view.closed_slices(START)]),
-        await view.count_buried(),
+        await view.count_letters(),
     )

@@ -16,7 +16,7 @@ import servers
 from contract.view_contract import NO_TRAITS, PARTITION, entry, time_of
 from postroad.adapters.cassandra.session import Session
 from postroad.adapters.cassandra.store import CassandraViewStore
-from postroad.domain.clocks import Judged
+from postroad.domain.clocks import AgreedTime
 from postroad.domain.entries import PurgeWatermark
 from postroad.domain.mail import Outcome
 from postroad.ports.view import DeadLetter, Record, TableOptions, View
@@ -85,20 +85,20 @@ async def test_a_letter_is_taken_out_and_buried_again(
 ) -> None:
     letter = DeadLetter(entry().enqueue_id, "2026-01", NOON, "no", entry())
     with clock_ahead(seconds):
-        await one.bury(letter)
+        await one.write_letter(letter)
 
-    await other.unbury(letter)
-    assert [each async for each in other.buried()] == []
+    await other.delete_letter(letter)
+    assert [each async for each in other.letters()] == []
 
-    await other.bury(replace(letter, reason="again"))
-    assert [each.reason async for each in other.buried()] == ["again"]
+    await other.write_letter(replace(letter, reason="again"))
+    assert [each.reason async for each in other.letters()] == ["again"]
 
 
 def let_lag(session: Session, seconds: float) -> None:
     """Let a process take the view's time for earlier than it is."""
     timestamps = session._clocks.timestamps
     theirs = datetime.now(UTC) - timedelta(seconds=seconds)
-    timestamps.learn(timestamps.clock_ns(), Judged(theirs, timedelta(0), 2, ()))
+    timestamps.learn(timestamps.clock_ns(), AgreedTime(theirs, timedelta(0), 2, ()))
     timestamps._last = 0
 
 
@@ -110,7 +110,7 @@ async def test_what_a_writer_whose_estimate_lags_writes_after_an_erasure_stays(
     new, new_letter = entry(2), replace(letter, enqueue_id=entry(2).enqueue_id, entry=entry(2))
     await one.insert(old)
     await one.mark_delivered(old.key, NOON, NO_TRAITS)
-    await one.bury(letter)
+    await one.write_letter(letter)
     await one.set_watermark(PARTITION, PurgeWatermark(old.enqueue_id, NOON))
     await other.server_times()
     let_lag(sessions[1], 4)
@@ -118,11 +118,11 @@ async def test_what_a_writer_whose_estimate_lags_writes_after_an_erasure_stays(
     await one.erase()
     await other.insert(new)
     await other.mark_delivered(new.key, NOON, NO_TRAITS)
-    await other.bury(new_letter)
+    await other.write_letter(new_letter)
 
     assert [each async for each in one.rows(PARTITION)] == [new]
     assert [each async for each, _ in one.marks(PARTITION)] == [new.enqueue_id]
-    assert [each async for each in one.buried()] == [new_letter]
+    assert [each async for each in one.letters()] == [new_letter]
     assert (await one.stamp(PARTITION)).watermark is None
 
 

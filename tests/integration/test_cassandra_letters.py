@@ -47,18 +47,18 @@ async def test_letters_among_many_that_were_taken_out_are_listed_counted_and_era
         for part in (0.0, 0.5, 1.5)
     ]
     for letter in letters:
-        await view.bury(letter)
+        await view.write_letter(letter)
     await take_out_many(view._session)
 
-    assert [each async for each in view.buried()] == letters
-    assert await view.count_buried() == len(letters)
+    assert [each async for each in view.letters()] == letters
+    assert await view.count_letters() == len(letters)
     assert await view.letter(MONTH, letters[1].enqueue_id) == letters[1]
 
-    await view.unbury(letters[1])
-    assert await view.count_buried() == 2
+    await view.delete_letter(letters[1])
+    assert await view.count_letters() == 2
 
     await view.erase()
-    assert await CassandraView(view._session, QUEUE).count_buried() == 0
+    assert await CassandraView(view._session, QUEUE).count_letters() == 0
 
 
 async def take_out_many(session: Session) -> None:
@@ -67,7 +67,7 @@ async def take_out_many(session: Session) -> None:
     async def together() -> None:
         stamp = session.now_us() - SPAN // timedelta(microseconds=1)
         deleted = [(stamp, QUEUE, MONTH, some_id()) for _ in range(TOGETHER)]
-        await session.execute_together(statements.UNBURY, deleted)
+        await session.execute_together(statements.DELETE_LETTER, deleted)
 
     for _ in range(DELETED // TOGETHER // 4):
         await asyncio.gather(*(together() for _ in range(4)))

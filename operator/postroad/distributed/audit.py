@@ -170,7 +170,7 @@ class _OrphanCheck:
     async def _strike_letters(self) -> None:
         """A letter that holds a message that could not be read counts for the mail it is about, if
         it can be read now; otherwise that mail's row counts, which has no mark."""
-        async for letter in self._engine.view.buried():
+        async for letter in self._engine.view.letters():
             if letter.entry is not None:
                 self._candidates.pop(letter.entry.blob_key, None)
                 continue

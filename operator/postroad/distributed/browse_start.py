@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from datetime import datetime, timedelta
 
-from postroad.distributed.drain_check import State, closable_until, close, examine
+from postroad.distributed.drain_check import SliceState, check_drained, closable_until, close
 from postroad.distributed.engine import Engine
 from postroad.distributed.live_slices import TOGETHER, Slice, standing, with_rows
 from postroad.errors import PostroadError
@@ -83,7 +83,7 @@ class BrowseStartAdvance:
         await self._close_new(first, last)
         stopped = await self._pass(first, last, effective)
         if stopped is not None:
-            await self._judge_beyond(stopped, last, effective)
+            await self._check_beyond(stopped, last, effective)
 
     async def _pass(self, first: datetime, last: datetime, effective: Effective) -> datetime | None:
         """Move browse start; return the slice that it cannot pass, None: there is none."""
@@ -122,9 +122,9 @@ class BrowseStartAdvance:
     async def _is_drained(self, slice_: Slice) -> bool:
         if slice_.closed is None or slice_.closed.drained:
             return True
-        judgement = await examine(self._engine, slice_, slice_.closed)
-        self._note(slice_, judgement.missing)
-        if judgement.state is not State.DRAINED:
+        found = await check_drained(self._engine, slice_, slice_.closed)
+        self._note(slice_, found.missing)
+        if found.state is not SliceState.DRAINED:
             return False
         await self._engine.view.mark_drained(slice_.start)
         return True
@@ -150,7 +150,7 @@ class BrowseStartAdvance:
             if each.closed is not None or each.start in occupied
         ]
 
-    async def _judge_beyond(self, first: datetime, last: datetime, effective: Effective) -> None:
+    async def _check_beyond(self, first: datetime, last: datetime, effective: Effective) -> None:
         """Mark what is drained behind a slice that is not.
 
         A row may still come into such a slice while a replacement in an earlier one is under way:
@@ -168,16 +168,16 @@ class BrowseStartAdvance:
                 closed = slice_.closed
                 if closed is None or closed.drained or await self._is_still_live(slice_):
                     continue
-                judgement = await examine(engine, slice_, closed, whole=True)
-                self._note(slice_, judgement.missing)
-                if judgement.is_unknown:
+                found = await check_drained(engine, slice_, closed, whole=True)
+                self._note(slice_, found.missing)
+                if found.is_unknown:
                     return  # its successor may come into any slice
-                doubtful |= judgement.doubtful
-                if judgement.state is State.DRAINED and slice_.start not in doubtful:
+                doubtful |= found.doubtful
+                if found.state is SliceState.DRAINED and slice_.start not in doubtful:
                     engine.check_still(effective)
                     await engine.view.mark_drained(slice_.start)
-                elif judgement.state is State.LIVE and not judgement.doubtful:
-                    self._remember_live(slice_, judgement.stamp)
+                elif found.state is SliceState.LIVE and not found.doubtful:
+                    self._remember_live(slice_, found.stamp)
 
     async def _is_still_live(self, slice_: Slice) -> bool:
         known = self._live.get(slice_.start)

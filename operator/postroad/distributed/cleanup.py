@@ -50,7 +50,7 @@ class Cleanup:
         effective = engine.configuration.effective()
         buckets = max(each.bucket_count for each in effective.reading)
         cleaned = 0
-        await self._unbury_stale(first, before)
+        await self._delete_stale_letters(first, before)
         async for closed in engine.view.closed_slices(first):
             if closed.slice_start >= before:
                 break
@@ -60,11 +60,11 @@ class Cleanup:
         await engine.view.advance(content_start=before)
         return cleaned
 
-    async def _unbury_stale(self, first: datetime, before: datetime) -> None:
+    async def _delete_stale_letters(self, first: datetime, before: datetime) -> None:
         """Delete letters of entries that ended otherwise: their burial stopped, or is suspended,
         between letter and mark. Without the mark a letter is believed, and to discard it would
         delete the bytes of the entry under which the mail waits."""
-        async for letter in self._engine.view.buried():
+        async for letter in self._engine.view.letters():
             entry = letter.entry
             if entry is not None and first <= entry.key.slice_start < before:
                 mark = await self._engine.view.mark(entry.key)

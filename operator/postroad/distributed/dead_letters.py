@@ -21,7 +21,9 @@ def month_of(enqueue_id: UUID) -> str:
     return f"{moment_of(enqueue_id):%Y-%m}"
 
 
-async def bury(engine: Engine, entry: EnqueuedMail, envelope: Envelope, reason: str) -> Mark | None:
+async def give_up(
+    engine: Engine, entry: EnqueuedMail, envelope: Envelope, reason: str
+) -> Mark | None:
     """Move a turn to the dead letters: letter, then mark; a crash between is
     finished by whoever meets the entry or the letter next. Durable, idempotent.
 
@@ -34,7 +36,7 @@ async def bury(engine: Engine, entry: EnqueuedMail, envelope: Envelope, reason: 
     letter = DeadLetter(
         entry.enqueue_id, month_of(entry.enqueue_id), now, reason, copy(entry, envelope=envelope)
     )
-    await engine.view.bury(letter)
+    await engine.view.write_letter(letter)
     return await _end(engine, entry, letter)
 
 
@@ -51,7 +53,7 @@ async def _end(engine: Engine, entry: EnqueuedMail, letter: DeadLetter) -> Mark 
         return None
     # Where nothing tells any more how the entry ended, it may have ended with this letter.
     if letter.is_decoded and standing is not CLEANED and not standing.is_unknown:
-        await engine.view.unbury(letter)
+        await engine.view.delete_letter(letter)
     return standing
 
 

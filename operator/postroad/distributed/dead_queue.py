@@ -15,7 +15,7 @@ from typing import cast
 from uuid import UUID
 
 from postroad.distributed import dead_letters, replacement
-from postroad.distributed.endings import SERVER_RETRY_SECONDS, ack, delete_and_ack, later
+from postroad.distributed.endings import SERVER_RETRY_SECONDS, ack, delete_and_ack, publish_again
 from postroad.distributed.engine import Engine
 from postroad.distributed.late_mail import rescue_if_late
 from postroad.distributed.mail_errors import is_common, note
@@ -44,7 +44,7 @@ async def consume_dead(engine: Engine) -> int:
     async with aclosing(messages):
         async for delivery in messages:
             try:
-                await _handle_or_bury(engine, delivery)
+                await _handle_or_keep(engine, delivery)
             except BaseException:
                 with suppress(BrokerUnavailable):
                     await delivery.give_back()
@@ -53,7 +53,7 @@ async def consume_dead(engine: Engine) -> int:
     return count
 
 
-async def _handle_or_bury(engine: Engine, delivery: Delivery) -> None:
+async def _handle_or_keep(engine: Engine, delivery: Delivery) -> None:
     """A message that breaks its handling stands before all others, so it becomes a dead letter as
     it is, and `requeue` gives it back. What a server refuses ends the round."""
     try:
@@ -63,7 +63,7 @@ async def _handle_or_bury(engine: Engine, delivery: Delivery) -> None:
     except Exception as error:
         if is_common(error):
             raise
-        letter_id = await _bury_body(engine, delivery, BROKEN + type(error).__name__)
+        letter_id = await _keep_body(engine, delivery, BROKEN + type(error).__name__)
         note(engine, letter_id)
 
 
@@ -71,12 +71,12 @@ async def _handle(engine: Engine, delivery: Delivery) -> None:
     try:
         reference = decode(delivery.body)
     except UnreadableReference:
-        await _bury_body(engine, delivery, UNREADABLE)
+        await _keep_body(engine, delivery, UNREADABLE)
     else:
         await _decide(engine, delivery, reference)
 
 
-async def _bury_body(engine: Engine, delivery: Delivery, reason: str) -> UUID:
+async def _keep_body(engine: Engine, delivery: Delivery, reason: str) -> UUID:
     """Keep the body under an id made of its bytes, so that keeping it twice is keeping it once. One
     that is refused as it is would stand before all others: its beginning is kept."""
     now = engine.clock.now()
@@ -85,13 +85,13 @@ async def _bury_body(engine: Engine, delivery: Delivery, reason: str) -> UUID:
         letter_id, dead_letters.month_of(letter_id), now, reason, None, delivery.body
     )
     try:
-        await engine.view.bury(letter)
+        await engine.view.write_letter(letter)
     except ViewRefused:
         size = len(delivery.body)
         if size <= KEPT_BYTES:
             raise
         cut = f"{reason} (the first {KEPT_BYTES} of its {size} bytes)"
-        await engine.view.bury(copy(letter, reason=cut, body=delivery.body[:KEPT_BYTES]))
+        await engine.view.write_letter(copy(letter, reason=cut, body=delivery.body[:KEPT_BYTES]))
     await ack(engine, delivery)
     return letter_id
 
@@ -112,14 +112,14 @@ async def _decide(engine: Engine, delivery: Delivery, reference: Reference) -> N
     again = reference.again(crashes=1)
     entry = reference.entry or await engine.view.row(reference.key)
     if isinstance(entry, UndecodableRow):
-        await later(engine, delivery, reference.again(), SERVER_RETRY_SECONDS)
+        await publish_again(engine, delivery, reference.again(), SERVER_RETRY_SECONDS)
     elif entry is None:
-        await _bury_body(engine, delivery, UNREADABLE)
+        await _keep_body(engine, delivery, UNREADABLE)
     elif mark is not None and mark.is_unfinished_replacement:
         await replacement.finish(engine, entry, mark)
         await ack(engine, delivery)
     elif again.crashes > engine.delivery_limit:
-        standing = await dead_letters.bury(
+        standing = await dead_letters.give_up(
             engine, entry, entry.envelope, dead_letters.OVER_THE_LIMIT
         )
         await replacement.finish(engine, entry, standing or Mark())
@@ -129,7 +129,7 @@ async def _decide(engine: Engine, delivery: Delivery, reference: Reference) -> N
         redelivery_delay = redelivery_delay_after(
             again.crashes, engine.timing.redelivery_delay, engine.randomness.uniform()
         )
-        await later(engine, delivery, again, wait or redelivery_delay)
+        await publish_again(engine, delivery, again, wait or redelivery_delay)
 
 
 def _id_of(body: bytes, engine: Engine) -> UUID:

@@ -17,7 +17,7 @@ from uuid import UUID
 
 from postroad.distributed import dead_letters, replacement
 from postroad.distributed.dispatch_pipeline import DispatchPipeline, PrefetchPlace
-from postroad.distributed.endings import SERVER_RETRY_SECONDS, ack, delete_and_ack, later
+from postroad.distributed.endings import SERVER_RETRY_SECONDS, ack, delete_and_ack, publish_again
 from postroad.distributed.engine import Engine
 from postroad.distributed.items import FINISHED, DistributedItem
 from postroad.distributed.late_mail import rescue_if_late
@@ -51,10 +51,10 @@ from postroad.telemetry import metrics
 async def dequeue(engine: Engine, leases: Leases, prefetch: int) -> AsyncIterator[DistributedItem]:
     """Yield items as they become due. See `MailQueue.dequeue`."""
     engine.check_open()
-    patience = WaitLimits(engine)
+    wait_limits = WaitLimits(engine)
 
     async def dispatch(delivery: Delivery, place: PrefetchPlace) -> DistributedItem | None:
-        return await _Dispatch(engine, leases, patience, delivery, place).run()
+        return await _Dispatch(engine, leases, wait_limits, delivery, place).run()
 
     pipeline = DispatchPipeline(engine.broker.consume(prefetch), prefetch, dispatch)
     try:
@@ -72,22 +72,22 @@ class _Dispatch:
         self,
         engine: Engine,
         leases: Leases,
-        patience: WaitLimits,
+        wait_limits: WaitLimits,
         delivery: Delivery,
         place: PrefetchPlace,
     ) -> None:
         self._engine = engine
         self._leases = leases
-        self._patience = patience
+        self._wait_limits = wait_limits
         self._delivery = delivery
         self._place = place
         self._owner = UUID(int=engine.randomness.bits(128))
         self._key: EntryKey | None = None
         self._since = timedelta(0)
         """When the reading of the mark began."""
-        self._later: Redeliver | None = None
+        self._redelivery: Redeliver | None = None
         """What was published, or nearly: it may be carried out whatever the broker answered."""
-        self._instead: deque[Redeliver] = deque()
+        self._deferrals: deque[Redeliver] = deque()
         """The same, where the reference was put off: two steps, of which one may take nothing."""
         self._claims: list[UUID] = []
         """Those that were asked for, whatever the answer."""
@@ -99,19 +99,19 @@ class _Dispatch:
         on a lost channel to somebody else. A cancelled dispatch gives the message back.
         """
         since, backoff = self._engine.clock.elapsed(), self._engine.backoff()
-        puts_off = False
+        defers = False
         try:
             while self._delivery.is_leased and not self._engine.closed:
                 try:
-                    if puts_off:
+                    if defers:
                         await self._defer()
                         return None
                     item = await self._once()
-                    self._patience.was_served()
+                    self._wait_limits.was_served()
                     return item
                 except Undecodable:
                     # Another consumer decodes it, perhaps, or this one after an upgrade.
-                    puts_off = True
+                    defers = True
                 except PostroadError as error:
                     # Whatever a server refuses (credentials that were changed, say) is mended by
                     # somebody; the mail waits for that.
@@ -122,10 +122,8 @@ class _Dispatch:
                     )
                     # Putting off needs the broker: where it fails, too, what was to be done is
                     # tried again in between.
-                    puts_off = not puts_off and await self._patience.is_over(
-                        since, self._key, error
-                    )
-                    if not puts_off:
+                    defers = not defers and await self._wait_limits.is_over(since, self._key, error)
+                    if not defers:
                         await backoff.wait()
                 except Exception:
                     # No single message stops the others: the dead queue gives it back, counted.
@@ -141,16 +139,16 @@ class _Dispatch:
         """Let a reference wait in the delay queues. To give it back would count as a failed
         delivery before RabbitMQ 4, and it would come again at once."""
         engine, delivery = self._engine, self._delivery
-        if not self._instead:
+        if not self._deferrals:
             reference = decode(delivery.body).again(crashes=delivery.failed_deliveries)
             step = next_delay(reference.due_at, engine.limits_cache.now()) or SERVER_RETRY_SECONDS
-            self._instead.extend((Redeliver(reference, step), Redeliver(reference, beside(step))))
-            if self._later is not None and self._later.delay_seconds == step:
-                self._instead.rotate()
-        instead = self._instead[0]
-        self._instead.rotate()
-        await later(engine, delivery, instead.reference, instead.delay_seconds)
-        self._count("put off")
+            self._deferrals.extend((Redeliver(reference, step), Redeliver(reference, beside(step))))
+            if self._redelivery is not None and self._redelivery.delay_seconds == step:
+                self._deferrals.rotate()
+        deferral = self._deferrals[0]
+        self._deferrals.rotate()
+        await publish_again(engine, delivery, deferral.reference, deferral.delay_seconds)
+        self._count("deferred")
         # Else it would come back before they lapse, and wait for itself.
         await self._release(self._claims)
 
@@ -163,7 +161,7 @@ class _Dispatch:
             await _dead_letter(delivery)
             return None
         self._key = reference.key
-        if self._later is not None or self._instead:
+        if self._redelivery is not None or self._deferrals:
             reference = copy(reference, claim=True)  # another message about it may exist by now
         self._since = engine.clock.elapsed()
         limits = await engine.limits_cache.limits()
@@ -190,8 +188,10 @@ class _Dispatch:
         engine, delivery = self._engine, self._delivery
         if isinstance(decision, Redeliver):
             # A repetition is the same message to the same step, so that only one is under way.
-            self._later = self._later or decision
-            await later(engine, delivery, self._later.reference, self._later.delay_seconds)
+            self._redelivery = self._redelivery or decision
+            await publish_again(
+                engine, delivery, self._redelivery.reference, self._redelivery.delay_seconds
+            )
             self._count("redelivery delay")
             return None
         if decision is Verdict.SETTLE:
@@ -225,7 +225,7 @@ class _Dispatch:
         if decision is Verdict.FINISH:
             await replacement.finish(engine, entry, mark or Mark())
         else:
-            standing = await dead_letters.bury(
+            standing = await dead_letters.give_up(
                 engine, entry, entry.envelope, dead_letters.OVER_THE_LIMIT
             )
             await replacement.finish(engine, entry, standing or Mark())
@@ -297,7 +297,7 @@ class _Dispatch:
                 await item.done()
         except BaseException:
             await (
-                item.let_go()
+                item.end_lease()
             )  # else it would stay in hand, and each repetition would find it there
             raise
         return None
@@ -311,7 +311,7 @@ class _Dispatch:
         claimed: bool,
     ) -> DistributedItem:
         before = tuple(each.enqueue_id for each in reference.previous) if claimed else ()
-        lease = self._leases.hold(
+        lease = self._leases.begin(
             entry.enqueue_id,
             self._owner,
             claimed=claimed,
@@ -338,10 +338,12 @@ class _Dispatch:
             await ack(self._engine, self._delivery)
 
     async def _redeliver(self, reference: Reference) -> None:
-        self._later = Redeliver(
+        self._redelivery = Redeliver(
             reference.again(), redelivery_delay_after(0, self._engine.timing.redelivery_delay, 0.0)
         )
-        await later(self._engine, self._delivery, self._later.reference, self._later.delay_seconds)
+        await publish_again(
+            self._engine, self._delivery, self._redelivery.reference, self._redelivery.delay_seconds
+        )
 
     async def _entry(self, reference: Reference) -> EnqueuedMail | None:
         entry = reference.entry or await self._engine.view.row(reference.key)

@@ -45,9 +45,9 @@ async def discard_letter(engine: Engine, letter: DeadLetter) -> bool:
             if standing is not None:
                 # The mail ended otherwise, or waits: only the letter is stale.
                 if not standing.is_unknown:
-                    await engine.view.unbury(current)
+                    await engine.view.delete_letter(current)
                 return False
-        await engine.view.unbury(current)
+        await engine.view.delete_letter(current)
         was_ours = engine.clock.elapsed() - began < engine.timing.claim / 2
         limits = await engine.limits_cache.limits()
         if current.entry is None or limits.have_passed(current.entry.key.slice_start):

@@ -33,7 +33,7 @@ PURGE_TIMEOUT = timedelta(minutes=10)
 """How long a purge may sweep a partition by itself before others do it for it."""
 
 
-class State(Enum):
+class SliceState(Enum):
     """How a closed slice stands."""
 
     DRAINED = "every row has a final mark"
@@ -69,14 +69,14 @@ class DrainCheck:
     partitions before they were read. These three are complete only where the slice was read whole.
     """
 
-    state: State
+    state: SliceState
     missing: int = 0
     doubtful: frozenset[datetime] = frozenset()
     is_unknown: bool = False
     stamp: tuple[PartitionStamp, ...] = ()
 
 
-async def examine(
+async def check_drained(
     engine: Engine, slice_: Slice, closed: ClosedSlice, *, whole: bool = False
 ) -> DrainCheck:
     """Say how a closed slice stands; finish replacements and purges that stopped half way in it.
@@ -93,14 +93,14 @@ async def examine(
         stamp.append(found)
         reading.waits |= not are_blobs_deleted
         if reading.waits and not whole:
-            return DrainCheck(State.LIVE)
+            return DrainCheck(SliceState.LIVE)
         async for key, mark in _marks_of_rows(engine.view, partition, found):
             await reading.take(key, mark)
             if reading.waits and not whole:
-                return DrainCheck(State.LIVE)
+                return DrainCheck(SliceState.LIVE)
             present[partition.bucket_id] += 1
         counted = closed.rows.get(partition.bucket_id, 0) - present[partition.bucket_id]
-        if counted > 0 and not _is_behind(found.watermark, closed):
+        if counted > 0 and not _is_purged(found.watermark, closed):
             missing += max(counted - await reading.expired(partition), 0)
     if missing:
         engine.log.error(
@@ -108,18 +108,18 @@ async def examine(
             slice=slice_.start.isoformat(),
             count=missing,
         )
-        state = State.VANISHED
+        state = SliceState.VANISHED
     elif reading.waits:
-        state = State.LIVE
+        state = SliceState.LIVE
     else:
         # A successor that lies in the same slice may have been inserted behind the join, just
         # before its predecessor became final in front of it.
         counts = await _counts(engine, slice_)
-        state = State.DRAINED if sum(counts.values()) == present.total() else State.LIVE
+        state = SliceState.DRAINED if sum(counts.values()) == present.total() else SliceState.LIVE
     return DrainCheck(state, missing, frozenset(reading.doubtful), reading.is_unknown, tuple(stamp))
 
 
-def _is_behind(watermark: PurgeWatermark | None, closed: ClosedSlice) -> bool:
+def _is_purged(watermark: PurgeWatermark | None, closed: ClosedSlice) -> bool:
     """Whether a purge ended every entry of a partition, so that no row of it can be missed."""
     return (
         watermark is not None and moment_of(watermark.through) >= closed.slice_start + closed.window

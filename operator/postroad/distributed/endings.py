@@ -84,7 +84,7 @@ async def delete_bytes(engine: Engine, keys: list[str]) -> bool:
     return True
 
 
-async def later(
+async def publish_again(
     engine: Engine, delivery: Delivery, reference: Reference, delay_seconds: int
 ) -> None:
     """Publish a reference again, to come after a delay, and ack the message it came in.
@@ -103,7 +103,7 @@ async def delete_and_ack(engine: Engine, delivery: Delivery, reference: Referenc
         await engine.blobs.delete(reference.blob_key)
     except ServerError as error:
         engine.log.debug("bytes are deleted later", error=type(error).__name__)
-        await later(engine, delivery, reference.again(), SERVER_RETRY_SECONDS)
+        await publish_again(engine, delivery, reference.again(), SERVER_RETRY_SECONDS)
     else:
         await ack(engine, delivery)
 

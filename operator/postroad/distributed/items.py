@@ -239,7 +239,7 @@ class DistributedItem:
                 await self._finish_delivered()
             else:
                 envelope = copy(self._entry.envelope, recipients=undelivered + earlier)
-                standing = await dead_letters.bury(self._engine, self._entry, envelope, reason)
+                standing = await dead_letters.give_up(self._engine, self._entry, envelope, reason)
                 await replacement.finish(self._engine, self._entry, standing or Mark())
                 await ack(self._engine, self._delivery)
         await self._lease.release_claimed()  # a requeue takes the claim on the same entry
@@ -257,14 +257,14 @@ class DistributedItem:
         if self._state is not _State.OPEN:
             raise EntryEnded
 
-    async def let_go(self) -> None:
+    async def end_lease(self) -> None:
         """End the lease alone; the message is still ours."""
         self._lease.end()
         await self._lease.release()
 
     async def give_back(self) -> None:
         """End the lease of an item that nobody saw: it comes again soon."""
-        await self.let_go()
+        await self.end_lease()
         try:
             await self._delivery.give_back()
         except BrokerUnavailable:

@@ -66,9 +66,9 @@ class Leases:
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self._leases: set[Lease] = set()
-        self._keeper: asyncio.Task[None] | None = None
+        self._renewer: asyncio.Task[None] | None = None
 
-    def hold(
+    def begin(
         self,
         enqueue_id: UUID,
         owner: UUID,
@@ -88,8 +88,8 @@ class Leases:
         self._leases.add(lease)
         self._engine.in_hand.add(enqueue_id)
         metrics.LEASED.labels(self._engine.label).set(len(self._leases))
-        if self._keeper is None or self._keeper.done():
-            self._keeper = asyncio.ensure_future(self._keep())
+        if self._renewer is None or self._renewer.done():
+            self._renewer = asyncio.ensure_future(self._renew_all())
         return lease
 
     def forget(self, lease: Lease) -> None:
@@ -110,11 +110,11 @@ class Leases:
 
     async def close(self) -> None:
         """Stop keeping."""
-        if self._keeper is not None:
-            self._keeper.cancel()
-            await asyncio.gather(self._keeper, return_exceptions=True)
+        if self._renewer is not None:
+            self._renewer.cancel()
+            await asyncio.gather(self._renewer, return_exceptions=True)
 
-    async def _keep(self) -> None:
+    async def _renew_all(self) -> None:
         while self._leases:
             await self._engine.clock.sleep(self._engine.timing.keep_after / 4)
             now = self._engine.clock.elapsed()

@@ -53,7 +53,7 @@ class LetterMaintenance:
     async def _pass(self) -> int:
         """Tend each letter; return how many cannot be decoded."""
         errors, undecodable = MailErrors(self._engine), 0
-        async for letter in self._engine.view.buried():
+        async for letter in self._engine.view.letters():
             if not letter.is_decoded:
                 undecodable += 1
                 continue

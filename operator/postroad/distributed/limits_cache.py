@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from postroad.distributed.timing import Timing
-from postroad.domain.clocks import judge
+from postroad.domain.clocks import agreed_time
 from postroad.errors import ClockSkew, ServerError, ViewUnavailable
 from postroad.ports.clock import Clock
 from postroad.ports.view import Limits, View
@@ -147,10 +147,10 @@ class LimitsCache:
     async def _read_once(self) -> LimitsSnapshot:
         at = self._clock.elapsed()
         limits = await self._view.limits()
-        judged = judge(await self._view.server_times())
+        agreed = agreed_time(await self._view.server_times())
         now = self._clock.elapsed()
-        if judged is not None:
-            time: ViewTime | None = ViewTime(now, judged.time - now, judged.doubt)
+        if agreed is not None:
+            time: ViewTime | None = ViewTime(now, agreed.time - now, agreed.doubt)
         else:
             time = self._snapshot.time if self._snapshot is not None else None
             if time is not None and now - time.at >= self._timing.lease:

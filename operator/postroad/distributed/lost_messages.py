@@ -35,29 +35,29 @@ class LostMessages:
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
-        self._watch = LostMessageDetector()
+        self._detector = LostMessageDetector()
         self._owner = UUID(int=engine.randomness.bits(128))
 
-    async def look(self) -> MessageCount:
-        """Begin a look. The broker is asked before any mail is seen. Raises: nothing."""
+    async def count_messages(self) -> MessageCount:
+        """Begin a counted. The broker is asked before any mail is seen. Raises: nothing."""
         engine = self._engine
         # By then an enqueue has published or withdrawn, and a replacement that stopped is in sight.
         before = engine.clock.now() - engine.timing.deadline - engine.timing.grace
         return MessageCount(await self._messages(), before)
 
-    async def repair(self, look: MessageCount, errors: MailErrors) -> None:
+    async def repair(self, counted: MessageCount, errors: MailErrors) -> None:
         """Give new messages where some were missing for long; one process at a time does.
         Raises: ServerError, ClockSkew, ConfigurationStale."""
         engine = self._engine
-        wanted = self._watch.decide(look)
+        wanted = self._detector.decide(counted)
         if not wanted:
             return
         if not await engine.view.claim(REPAIRER, self._owner, CLAIMED):
-            self._watch.put_off()
+            self._detector.defer()
             return
         engine.log.warning(
             "the broker has fewer messages than mails wait: the oldest get new ones",
-            missing=look.missing,
+            missing=counted.missing,
             count=wanted,
         )
 
@@ -68,14 +68,14 @@ class LostMessages:
                     return 1
             return 0
 
-        self._watch.repaired(look, await count(self._oldest(look, wanted), repair))
+        self._detector.repaired(counted, await count(self._oldest(counted, wanted), repair))
 
-    async def _oldest(self, look: MessageCount, wanted: int) -> AsyncIterator[EnqueuedMail]:
+    async def _oldest(self, counted: MessageCount, wanted: int) -> AsyncIterator[EnqueuedMail]:
         """Yield the oldest entries that the look counted, for as long as one round may take."""
         engine = self._engine
         until = engine.clock.elapsed() + LONGEST
         async for each in waiting(engine):
-            if each.mark is None and look.counts(each.row):
+            if each.mark is None and counted.counts(each.row):
                 yield each.row
                 wanted -= 1
             if not wanted or engine.clock.elapsed() > until:

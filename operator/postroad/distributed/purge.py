@@ -34,33 +34,33 @@ async def purge(engine: Engine) -> int:
     await engine.limits_cache.refresh()
     await engine.limits_cache.check_clock()
     watermark = PurgeWatermark(id_at(now - engine.timing.grace, 0, 0), now)
-    purged_partitions = await _draw(engine, watermark)
-    purged = await count(each_of(purged_partitions), partial(_delete_blobs, engine, watermark))
+    partitions = await _set_watermarks(engine, watermark)
+    removed = await count(each_of(partitions), partial(_delete_blobs, engine, watermark))
     younger = await remove_after(engine, watermark.through, Selector.all(), now)
-    return purged + younger
+    return removed + younger
 
 
 @dataclass(frozen=True, slots=True)
-class _Purged:
+class _PurgedPartition:
     """A partition with a line through it, and up to where an earlier one went."""
 
     partition: Partition
     earlier: UUID | None
 
 
-async def _draw(engine: Engine, watermark: PurgeWatermark) -> list[_Purged]:
+async def _set_watermarks(engine: Engine, watermark: PurgeWatermark) -> list[_PurgedPartition]:
     """Draw the line through every partition that has older rows."""
-    purged_partitions: list[_Purged] = []
+    partitions: list[_PurgedPartition] = []
 
-    async def draw(partition: Partition) -> int:
+    async def set_one(partition: Partition) -> int:
         if (await engine.limits_cache.limits()).have_passed(partition.slice_start):
             return 0
         before = await engine.view.set_watermark(partition, watermark)
-        purged_partitions.append(_Purged(partition, None if before is None else before.through))
+        partitions.append(_PurgedPartition(partition, None if before is None else before.through))
         return 1
 
-    await count(_with_rows(engine, watermark), draw)
-    return purged_partitions
+    await count(_with_rows(engine, watermark), set_one)
+    return partitions
 
 
 async def _with_rows(engine: Engine, watermark: PurgeWatermark) -> AsyncIterator[Partition]:
@@ -74,13 +74,9 @@ async def _with_rows(engine: Engine, watermark: PurgeWatermark) -> AsyncIterator
                 yield partition
 
 
-async def _delete_blobs(
-    engine: Engine, watermark: PurgeWatermark, purged_partitions: _Purged
-) -> int:
-    purged = await delete_purged_blobs(
-        engine, purged_partitions.partition, watermark, purged_partitions.earlier
-    )
-    return purged.removed + sum([await _follow(engine, key) for key in purged.unfinished])
+async def _delete_blobs(engine: Engine, watermark: PurgeWatermark, purged: _PurgedPartition) -> int:
+    deleted = await delete_purged_blobs(engine, purged.partition, watermark, purged.earlier)
+    return deleted.removed + sum([await _follow(engine, key) for key in deleted.unfinished])
 
 
 async def _follow(engine: Engine, key: EntryKey) -> int:

@@ -44,9 +44,9 @@ async def delete_purged_blobs(
     async for each in _unmarked(engine, partition, watermark, purged):
         batch.append(each)
         if len(batch) == TOGETHER:
-            await _let_go(engine, partition, batch, earlier, purged)
+            await _delete(engine, partition, batch, earlier, purged)
             batch = []
-    await _let_go(engine, partition, batch, earlier, purged)
+    await _delete(engine, partition, batch, earlier, purged)
     if purged.is_whole:
         await engine.view.mark_blobs_deleted(partition, watermark.through)
     return purged
@@ -67,7 +67,7 @@ async def _unmarked(
             )
 
 
-async def _let_go(
+async def _delete(
     engine: Engine,
     partition: Partition,
     ended: list[_Ended],

@@ -65,7 +65,7 @@ async def letter_of(engine: Engine, listed: DeadLetter) -> DeadLetter | None:
     once more: its mail is over, or waits. To be asked under the letter's claim."""
     current = await engine.view.letter(listed.month, listed.enqueue_id)
     if current is None and listed.entry is not None:
-        await engine.view.unbury(listed)
+        await engine.view.delete_letter(listed)
     return current
 
 
@@ -75,7 +75,7 @@ async def _requeue(engine: Engine, letter: DeadLetter) -> bool:
     standing = await end_as_dead(engine, letter.entry)
     if standing is not None:
         if not standing.is_unknown:
-            await engine.view.unbury(letter)
+            await engine.view.delete_letter(letter)
         return False
     entry, key = letter.entry, letter.requeued_as
     is_given_up = key is not None and await _is_given_up(engine, key)
@@ -84,12 +84,12 @@ async def _requeue(engine: Engine, letter: DeadLetter) -> bool:
     if key is not None and (is_given_up or _is_late(engine, key)):
         if not await _give_up(engine, _again(entry, key)):
             if await engine.view.mark(key) is not None:
-                await engine.view.unbury(letter)
+                await engine.view.delete_letter(letter)
             return False
         key = None
     if key is None:
         key = await engine.new_key(after=entry.enqueue_id)
-        await engine.view.rebury(copy(letter, requeued_as=key))
+        await engine.view.rewrite_letter(copy(letter, requeued_as=key))
     new = _again(entry, key)
     await _forget_failures(engine, entry)
     await engine.view.insert(new)
@@ -101,11 +101,11 @@ async def _requeue(engine: Engine, letter: DeadLetter) -> bool:
         await _give_up(engine, new)
         return False
     body = encode(Reference.to(new, claim=True))
-    await engine.view.rebury(copy(current, body=body))
+    await engine.view.rewrite_letter(copy(current, body=body))
     await publish(engine, new, 0)
     if await _is_given_up(engine, key):
         return False  # the process that withdrew it may have died before it chose another entry
-    await engine.view.unbury(letter)
+    await engine.view.delete_letter(letter)
     return True
 
 
@@ -139,7 +139,7 @@ async def _go_on(engine: Engine, letter: DeadLetter, new: EnqueuedMail) -> bool:
     waits = not passed and await engine.view.mark(new.key) is None
     if waits:
         await publish(engine, new, 0)
-    await engine.view.unbury(letter)
+    await engine.view.delete_letter(letter)
     return waits
 
 
@@ -150,7 +150,7 @@ async def _hand_back(engine: Engine, letter: DeadLetter) -> bool:
     except UnreadableReference:
         return False
     await engine.broker.publish(reference.key.enqueue_id, encode(reference))
-    await engine.view.unbury(letter)
+    await engine.view.delete_letter(letter)
     return True
 
 
@@ -204,7 +204,7 @@ async def _forget_failures(engine: Engine, entry: EnqueuedMail) -> None:
 async def selected(engine: Engine, selector: Selector) -> AsyncIterator[DeadLetter]:
     """Yield the dead letters that are selected, oldest first. Raises: ViewError."""
     now = engine.clock.now()
-    async for letter in engine.view.buried():
+    async for letter in engine.view.letters():
         if letter.entry is None:
             selected = selector == Selector.all() or selector.enqueue_id == letter.enqueue_id
         else:

@@ -47,7 +47,7 @@ class RowMaintenance:
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
-        self._orphans = LostMessages(engine)
+        self._lost_messages = LostMessages(engine)
         self._due = timedelta(0)
 
     async def run(self) -> None:
@@ -64,29 +64,29 @@ class RowMaintenance:
                 await self._keep(row, lifetime)
 
         aside = SetAside(self._engine, keep)
-        look = await self._orphans.look()
+        counted = await self._lost_messages.count_messages()
 
         async def maintain(each: WaitingMail) -> int:
             with errors.of(each.row.enqueue_id):
                 await self._maintain(each)
             return 1
 
-        await count(self._in_need(look, lifetime, aside), maintain)
-        await self._orphans.repair(look, errors)
+        await count(self._in_need(counted, lifetime, aside), maintain)
+        await self._lost_messages.repair(counted, errors)
         aside.publish()
         errors.check()
         self._due = now + EVERY
         errors.end()
 
     async def _in_need(
-        self, look: MessageCount, lifetime: timedelta, aside: SetAside
+        self, counted: MessageCount, lifetime: timedelta, aside: SetAside
     ) -> AsyncIterator[WaitingMail]:
         """Go over everything that waits, and yield what something has to be done about."""
         engine, now = self._engine, self._engine.clock.now()
         alone = _Alone(now, engine.configuration.effective().writing.slice_window)
         async for each in waiting(engine, aside=aside):
             if each.mark is None:
-                look.see(each.row)
+                counted.add(each.row)
             for lonely in alone.go_on(each.row.key.slice_start):
                 yield lonely
             if _needs_maintenance(each, now, lifetime, engine.timing.grace):

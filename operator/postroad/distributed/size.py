@@ -162,7 +162,7 @@ class _DeadLetters:
         if self._until is not None and began < self._until:
             return self._count
         try:
-            self._count = await engine.view.count_buried()
+            self._count = await engine.view.count_letters()
         except ViewError as error:
             metrics.UNCOUNTED.labels(engine.label).inc()
             engine.log.warning("the dead letters could not be counted", error=error.explain())

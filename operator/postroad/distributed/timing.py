@@ -51,11 +51,11 @@ class Timing:
 
     longest_backoff: timedelta = timedelta(seconds=10)
 
-    patience: timedelta = timedelta(seconds=5)
+    wait: timedelta = timedelta(seconds=5)
     """How long a reference waits in a consumer's prefetch for a server while others are served;
     then it goes through the delay queues."""
 
-    hold: timedelta = timedelta(minutes=10)
+    longest_wait: timedelta = timedelta(minutes=10)
     """The same, while none is served. Much shorter than RabbitMQ's consumer_timeout (30 minutes by
     default), after which the broker closes the channel and counts a failed delivery for all that is
     held on it."""

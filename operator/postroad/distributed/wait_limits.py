@@ -39,9 +39,9 @@ class WaitLimits:
         """Return whether a reference, which waits since then and has just met this error, is to be
         put off."""
         now, timing = self._engine.clock.elapsed(), self._engine.timing
-        if now - since >= timing.hold:
+        if now - since >= timing.longest_wait:
             return True
-        if now - since < timing.patience and not self._is_unreadable(key, now):
+        if now - since < timing.wait and not self._is_unreadable(key, now):
             return False
         if isinstance(error, BrokerError):
             return True  # whether another queue of the delay queues takes it shows when it is tried

@@ -42,7 +42,7 @@ class Readings:
 
 
 @dataclass(frozen=True, slots=True)
-class Judged:
+class AgreedTime:
     """The time that most hosts agree on, and the hosts that disagree with it."""
 
     time: datetime
@@ -51,7 +51,7 @@ class Judged:
     wrong: tuple[HostTime, ...]
 
 
-def judge(readings: Readings) -> Judged | None:
+def agreed_time(readings: Readings) -> AgreedTime | None:
     """Return the median of the largest group of clocks that agree with one of them; None when that
     group is no majority of the hosts that were asked."""
     groups = (_agreeing(each, readings.times) for each in readings.times)
@@ -60,7 +60,7 @@ def judge(readings: Readings) -> Judged | None:
         return None
     middle = largest[(len(largest) - 1) // 2]
     wrong = tuple(each for each in readings.times if each not in largest)
-    return Judged(middle.time, middle.doubt, len(largest), wrong)
+    return AgreedTime(middle.time, middle.doubt, len(largest), wrong)
 
 
 def _agreeing(one: HostTime, times: Sequence[HostTime]) -> list[HostTime]:

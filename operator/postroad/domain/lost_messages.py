@@ -36,7 +36,7 @@ class MessageCount:
     before: datetime
     waiting: int = 0
 
-    def see(self, entry: EnqueuedMail) -> None:
+    def add(self, entry: EnqueuedMail) -> None:
         """Count an entry that waits and is not being replaced."""
         self.waiting += self.counts(entry)
 
@@ -57,28 +57,28 @@ class LostMessageDetector:
         self._times = 0
         self._missing = self._repaired = 0
 
-    def decide(self, look: MessageCount) -> int:
+    def decide(self, counted: MessageCount) -> int:
         """Return how many mails get a new message now.
 
         New messages are messages: the next look misses fewer, and goes on at once. Where it does
         not, the counts are wrong, and only few mails at a time are published for them.
         """
-        if not look.missing:
+        if not counted.missing:
             self._times = self._missing = self._repaired = 0
             return 0
-        helped = 0 < self._repaired // 2 <= self._missing - look.missing
+        helped = 0 < self._repaired // 2 <= self._missing - counted.missing
         self._times += 1
         if self._times < STEADY and not helped:
             return 0
         self._times = 0
         if helped:
-            return look.missing
-        return AT_LEAST if self._repaired else max(look.missing, AT_LEAST)
+            return counted.missing
+        return AT_LEAST if self._repaired else max(counted.missing, AT_LEAST)
 
-    def repaired(self, look: MessageCount, count: int) -> None:
-        """Take in how many got a message after this look."""
-        self._missing, self._repaired = look.missing, count
+    def repaired(self, counted: MessageCount, count: int) -> None:
+        """Take in how many got a message after this counted."""
+        self._missing, self._repaired = counted.missing, count
 
-    def put_off(self) -> None:
+    def defer(self) -> None:
         """Another process gives the messages: judge the next look as this one."""
         self._times = STEADY - 1

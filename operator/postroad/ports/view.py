@@ -25,7 +25,7 @@ from postroad.domain.slices import EntryKey, Partition
 from postroad.ports.marks import Counts, Marks
 
 NOT_READ = "a dead letter can be written anew only as `letter` returned it"
-"""What `View.rebury` says of any other."""
+"""What `View.rewrite_letter` says of any other."""
 
 FOREVER = timedelta.max
 """The lifetime of what never expires."""
@@ -199,30 +199,30 @@ class View(Marks, Protocol):
 
     # Dead letters
 
-    async def bury(self, letter: DeadLetter) -> None:
+    async def write_letter(self, letter: DeadLetter) -> None:
         """Write a dead letter. Durable, idempotent."""
         ...
 
-    async def rebury(self, letter: DeadLetter) -> None:
+    async def rewrite_letter(self, letter: DeadLetter) -> None:
         """Write anew a dead letter that `letter` returned, changed. No effect where it was written
         or deleted since it was read; only reading it tells. Durable, idempotent.
         Raises: ValueError for a letter that does not say which of its writings was read."""
         ...
 
     async def letter(self, month: str, enqueue_id: UUID) -> DeadLetter | None:
-        """Return one dead letter; None where it was deleted, though `buried` may still yield it."""
+        """Return one dead letter; None where it was deleted, even if `letters` still yields it."""
         ...
 
-    def buried(self) -> AsyncIterator[DeadLetter]:
+    def letters(self) -> AsyncIterator[DeadLetter]:
         """Yield dead letters, oldest month first, in the order of their ids. A server that missed a
-        deletion may bring a letter back: this and `count_buried` include it, `letter` does not."""
+        deletion may bring a letter back: this and `count_letters` include it, `letter` does not."""
         ...
 
-    async def count_buried(self) -> int:
+    async def count_letters(self) -> int:
         """Return how many dead letters there are, counted on the server."""
         ...
 
-    async def unbury(self, letter: DeadLetter) -> None:
+    async def delete_letter(self, letter: DeadLetter) -> None:
         """Delete a dead letter; one that has an entry, for good: `letter` does not return it for
         `DEAD_LETTER_MEMORY`, even if it is there again. Idempotent."""
         ...

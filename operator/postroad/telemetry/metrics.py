@@ -30,7 +30,7 @@ SKIPPED = Counter(
     "postroad_skipped_references_total",
     "References that were not handed out.",
     ["queue", "reason"],
-    # reason: marked, finished, late, redelivery delay, claimed, repetition, unreadable, put off
+    # reason: marked, finished, late, redelivery delay, claimed, repetition, unreadable, deferred
 )
 VANISHED = Gauge(
     "postroad_vanished_rows",
@@ -61,9 +61,9 @@ REPUBLISHED = Counter(
     "Mails given a new message by maintenance, as the broker had fewer messages than mails waited.",
     ["queue"],
 )
-TROUBLES = Counter(
-    "postroad_upkeep_troubles_total",
-    "Mails that a round of maintenance could not tend; it went on with the others.",
+MAINTENANCE_ERRORS = Counter(
+    "postroad_maintenance_errors_total",
+    "Mails that a round of maintenance failed for; it went on with the others.",
     ["queue"],
 )
 UNDECODABLE = Gauge(

@@ -12,7 +12,7 @@ import pytest
 
 from postroad.adapters.cassandra.clocks import MOST, HostClocks, RightClocksFirst
 from postroad.adapters.cassandra.timestamps import Timestamps
-from postroad.domain.clocks import judge
+from postroad.domain.clocks import agreed_time
 from postroad.errors import ViewUnavailable
 from postroad.telemetry import metrics
 
@@ -103,7 +103,7 @@ def test_one_wrong_host_of_two_leaves_the_time_unknown() -> None:
     clocks.read(driver)
 
     assert not clocks.timestamps.is_known
-    assert judge(clocks.now()) is None
+    assert agreed_time(clocks.now()) is None
 
 
 def test_a_quick_wrong_host_is_not_believed_while_others_are_silent() -> None:

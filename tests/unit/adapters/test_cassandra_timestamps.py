@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from postroad.adapters.cassandra.timestamps import Timestamps
-from postroad.domain.clocks import Judged
+from postroad.domain.clocks import AgreedTime
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 NOON_US = int(NOON.timestamp()) * 1_000_000
@@ -20,7 +20,7 @@ def learn(
 ) -> None:
     """Let the view's time have been `theirs` at some moment between two others."""
     doubt = timedelta(microseconds=(after_ns - before_ns) // 2000)
-    timestamps.learn((before_ns + after_ns) // 2, Judged(theirs, doubt, votes, ()))
+    timestamps.learn((before_ns + after_ns) // 2, AgreedTime(theirs, doubt, votes, ()))
 
 
 class Hand:

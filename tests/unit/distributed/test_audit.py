@@ -238,7 +238,7 @@ async def test_bytes_of_a_message_that_could_not_be_read_stay(
     letter_id = UUID("01900000-0000-7000-8000-000000000001")
     now = process.clock.now()
     unreadable = DeadLetter(letter_id, month_of(letter_id), now, "no", None, message.body)
-    await process.queue._engine.view.bury(unreadable)
+    await process.queue._engine.view.write_letter(unreadable)
 
     assert await cluster.audit() == []
 
@@ -331,14 +331,14 @@ async def test_bytes_of_a_letter_or_an_ending_that_cannot_be_decoded_stay(
     now = cluster.clock.now()
     letter_id = id_at(now, 0, 0)
     unread = DeadLetter(letter_id, month_of(letter_id), now, "no", None, is_decoded=False)
-    await process.queue._engine.view.bury(unread)
+    await process.queue._engine.view.write_letter(unread)
     await cluster.pass_time(MINUTE)
     younger = orphaned(cluster, 1)
 
     assert await cluster.audit() == [younger]
 
 
-@pytest.mark.parametrize("operation", ["buried", "occupied", "blob_keys", "marks", "limits"])
+@pytest.mark.parametrize("operation", ["letters", "occupied", "blob_keys", "marks", "limits"])
 @pytest.mark.parametrize("number", range(8))
 async def test_mail_that_moves_while_it_is_audited_keeps_its_bytes(
     cluster: InMemoryCluster, process: Process, operation: str, number: int

@@ -20,7 +20,7 @@ DAY = timedelta(days=1)
 MINUTE = timedelta(minutes=1)
 
 
-async def bury(cluster: InMemoryCluster, process: Process, *names: str) -> None:
+async def give_up(cluster: InMemoryCluster, process: Process, *names: str) -> None:
     await cluster.enqueue(process, *names)
     consumer = Consumer(cluster, process.queue)
     for _ in names:
@@ -37,9 +37,9 @@ async def maintenance(cluster: InMemoryCluster, process: Process, rounds: int) -
 async def test_letter_is_discarded_with_its_bytes_after_its_lifetime(
     cluster: InMemoryCluster, process: Process
 ) -> None:
-    await bury(cluster, process, "old")
+    await give_up(cluster, process, "old")
     await cluster.pass_time(29 * DAY)
-    await bury(cluster, process, "young")
+    await give_up(cluster, process, "young")
     await maintenance(cluster, process, 2)
     cluster.check_nothing_is_left(["old", "young"])
 
@@ -54,7 +54,7 @@ async def test_expiry_that_stops_at_any_step_is_finished_by_another_process(faul
     for number in range(16):
         cluster = InMemoryCluster()
         process, victim = await cluster.start(), await cluster.start()
-        await bury(cluster, process, "mail")
+        await give_up(cluster, process, "mail")
         await cluster.pass_time(31 * DAY)
         victim.fail(at(number, fault))
         with suppress(Stopped, PostroadError):
@@ -72,7 +72,7 @@ async def test_expiry_that_stops_at_any_step_is_finished_by_another_process(faul
 async def test_letter_dated_by_a_wrong_clock_lives_as_long_as_others(
     cluster: InMemoryCluster, process: Process
 ) -> None:
-    await bury(cluster, process, "mail")
+    await give_up(cluster, process, "mail")
     [(key, letter)] = cluster.tables.letters.items()
     cluster.tables.letters[key] = replace(letter, died_at=letter.died_at - 365 * DAY)
     await maintenance(cluster, process, 2)
@@ -87,7 +87,7 @@ async def test_letter_dated_by_a_wrong_clock_lives_as_long_as_others(
 async def test_process_with_a_wrong_clock_discards_nothing(
     cluster: InMemoryCluster, process: Process
 ) -> None:
-    await bury(cluster, process, "mail")
+    await give_up(cluster, process, "mail")
     await cluster.pass_time(DAY)
     ahead = await cluster.start(skew=40 * DAY)
 
@@ -97,11 +97,11 @@ async def test_process_with_a_wrong_clock_discards_nothing(
     cluster.check_nothing_is_left(["mail"])
 
 
-@pytest.mark.parametrize("operation", ["rebury", "insert", "publish"])
+@pytest.mark.parametrize("operation", ["rewrite_letter", "insert", "publish"])
 async def test_letter_whose_requeue_stopped_half_way_is_requeued_not_discarded(
     cluster: InMemoryCluster, process: Process, operation: str
 ) -> None:
-    await bury(cluster, process, "mail")
+    await give_up(cluster, process, "mail")
     await cluster.pass_time(31 * DAY)
     victim = await cluster.start()
     victim.gate.plan = lambda step: Fault.STOP_AFTER if step.operation == operation else None
@@ -116,7 +116,7 @@ async def test_letter_whose_requeue_stopped_half_way_is_requeued_not_discarded(
 
 def passes(*processes: Process) -> list[int]:
     """Return how often each went over the letters."""
-    return [sum(step.operation == "buried" for step in each.gate.steps) for each in processes]
+    return [sum(step.operation == "letters" for step in each.gate.steps) for each in processes]
 
 
 def without_audits(*processes: Process) -> None:
@@ -154,7 +154,7 @@ async def test_pass_that_took_long_is_repeated_after_ten_times_as_long(
     async def slow() -> None:
         await cluster.pass_time(5 * MINUTE)
 
-    process.gate.before = Before("buried", slow)
+    process.gate.before = Before("letters", slow)
     other = await cluster.start()
     without_audits(process, other)
     await process.queue.maintain()

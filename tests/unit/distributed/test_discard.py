@@ -20,7 +20,7 @@ ALL = Selector.all()
 MINUTE = timedelta(minutes=1)
 
 
-async def bury(cluster: InMemoryCluster, process: Process, *names: str) -> None:
+async def give_up(cluster: InMemoryCluster, process: Process, *names: str) -> None:
     await cluster.enqueue(process, *names)
     consumer = Consumer(cluster, process.queue)
     for _ in names:
@@ -31,7 +31,7 @@ async def bury(cluster: InMemoryCluster, process: Process, *names: str) -> None:
 async def test_discard_takes_letter_and_bytes_at_once(
     cluster: InMemoryCluster, process: Process
 ) -> None:
-    await bury(cluster, process, "one", "two")
+    await give_up(cluster, process, "one", "two")
 
     assert await process.queue.discard(Selector(name="one")) == 1
 
@@ -45,7 +45,7 @@ async def test_discard_of_a_letter_whose_mail_ended_otherwise_takes_the_letter_a
     cluster: InMemoryCluster, process: Process, kind: EndingKind, letters_left: int
 ) -> None:
     """One whose mail ended in a way that this release cannot decode stays."""
-    await bury(cluster, process, "mail")
+    await give_up(cluster, process, "mail")
     (letter,) = cluster.tables.letters.values()
     assert letter.entry is not None
     cluster.tables.marks[letter.entry.key] = Mark(ending=Ending(kind, cluster.clock.now()))
@@ -61,7 +61,7 @@ async def test_discard_that_stops_at_any_step_is_finished_by_repeating_it(fault:
     for number in range(12):
         cluster = InMemoryCluster()
         process, victim = await cluster.start(), await cluster.start()
-        await bury(cluster, process, "mail")
+        await give_up(cluster, process, "mail")
         victim.fail(at(number, fault))
         with suppress(Stopped, PostroadError):
             await victim.queue.discard(ALL)
@@ -78,11 +78,13 @@ async def test_discard_that_stops_at_any_step_is_finished_by_repeating_it(fault:
         await cluster.close()
 
 
-@pytest.mark.parametrize("operation", ["claim", "letter", "limits", "end", "unbury", "delete"])
+@pytest.mark.parametrize(
+    "operation", ["claim", "letter", "limits", "end", "delete_letter", "delete"]
+)
 async def test_discard_and_requeue_at_once_leave_a_whole_mail_or_none(
     cluster: InMemoryCluster, process: Process, operation: str
 ) -> None:
-    await bury(cluster, process, "mail")
+    await give_up(cluster, process, "mail")
     other = await cluster.start()
     counts: list[int] = []
 
@@ -102,14 +104,14 @@ async def test_discard_and_requeue_at_once_leave_a_whole_mail_or_none(
 async def test_suspended_discard_takes_no_bytes_of_a_mail_requeued_meanwhile(
     cluster: InMemoryCluster, process: Process
 ) -> None:
-    await bury(cluster, process, "mail")
+    await give_up(cluster, process, "mail")
     other = await cluster.start()
 
     async def sleep() -> None:
         await cluster.pass_time(3 * MINUTE)
         assert await other.queue.requeue(ALL) == 1
 
-    process.gate.before = Before("unbury", sleep)
+    process.gate.before = Before("delete_letter", sleep)
     await process.queue.discard(ALL)
 
     assert await cluster.recover() == ["mail"]
@@ -121,10 +123,10 @@ async def with_a_letter_that_came_back(cluster: InMemoryCluster, process: Proces
     keeps browse start, so that the mark of the letter's entry is there too."""
     await cluster.enqueue(process, "held")
     await process.queue.hold(ALL)
-    await bury(cluster, process, "mail")
+    await give_up(cluster, process, "mail")
     [letter] = cluster.tables.letters.values()
     assert await process.queue.requeue(ALL) == 1
-    cluster.tables.bury(letter)
+    cluster.tables.write_letter(letter)
 
 
 @pytest.mark.parametrize("days", [0, 5])
@@ -157,7 +159,7 @@ async def test_letter_that_came_back_half_requeued_is_not_gone_on_with(
     cluster: InMemoryCluster, process: Process
 ) -> None:
     """The node had seen the requeue begin."""
-    await bury(cluster, process, "mail")
+    await give_up(cluster, process, "mail")
     seen: list[DeadLetter] = []
 
     async def see() -> None:
@@ -166,7 +168,7 @@ async def test_letter_that_came_back_half_requeued_is_not_gone_on_with(
     process.gate.before = Before("publish", see)
     assert await process.queue.requeue(ALL) == 1
     assert await cluster.deliver(process) == ["mail"]
-    cluster.tables.bury(seen[0])
+    cluster.tables.write_letter(seen[0])
 
     await cluster.pass_time(20 * MINUTE)
     assert await cluster.recover() == []
@@ -206,11 +208,11 @@ async def test_letter_that_a_suspended_consumer_buries_again_takes_nothing_of_th
 
     async def sleep() -> None:
         entry = cluster.tables.live()[-1]
-        await dead_letters.bury(other.queue._engine, entry, entry.envelope, "too often")
+        await dead_letters.give_up(other.queue._engine, entry, entry.envelope, "too often")
         await cluster.pass_time(3 * MINUTE)
         assert await other.queue.requeue(ALL) == 1
 
-    victim.gate.before = Before("bury", sleep)
+    victim.gate.before = Before("write_letter", sleep)
     await item.reject("no")
     await consumer.close()
 
@@ -221,7 +223,7 @@ async def test_letter_that_a_suspended_consumer_buries_again_takes_nothing_of_th
 async def test_letter_that_a_requeue_left_half_way_is_not_discarded(
     cluster: InMemoryCluster, process: Process
 ) -> None:
-    await bury(cluster, process, "mail")
+    await give_up(cluster, process, "mail")
     victim = await cluster.start()
     victim.gate.plan = lambda step: Fault.STOP_AFTER if step.operation == "publish" else None
     with pytest.raises(Stopped):

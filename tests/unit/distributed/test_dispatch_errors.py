@@ -115,7 +115,7 @@ async def test_ending_that_was_lost_is_repeated_although_it_fails_once_more(
     await item.record(who[1:], Outcome.failed("550"))
     process.gate.stop()
     other = await cluster.start()
-    other.gate.plan = nth("bury", 1, Fault.AWAY)
+    other.gate.plan = nth("write_letter", 1, Fault.AWAY)
     consumer = Consumer(cluster, other.queue)
 
     assert await consumer.nothing(timedelta(minutes=5))
@@ -142,7 +142,7 @@ async def test_reference_whose_channel_is_gone_is_left_to_whom_the_broker_gave_i
         broker.disconnect()
         await cluster.pass_time(MINUTE)
 
-    await cluster.pass_time(process.queue._engine.timing.hold)
+    await cluster.pass_time(process.queue._engine.timing.longest_wait)
 
     assert len(cluster.broker.ready) + cluster.broker.unacked + cluster.broker.delayed == 1
 

@@ -211,7 +211,7 @@ async def test_invariant_3_mark_is_checked_again_when_bytes_are_missing(
 
     done = [step.operation for step in process.gate.steps[first:]]
     assert done[:2] == ["get", "mark"]
-    assert "bury" not in done, "for a moment a removed mail was a dead letter"
+    assert "write_letter" not in done, "for a moment a removed mail was a dead letter"
     assert (await process.queue.size()).dead_letters == 0
     cluster.check_nothing_is_left()
 

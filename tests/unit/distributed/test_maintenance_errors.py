@@ -53,7 +53,7 @@ def break_at(process: Process, operation: str, times: int = 1) -> None:
 
 
 def errors() -> float:
-    return float(metrics.TROUBLES.labels(str(NAME))._value.get())
+    return float(metrics.MAINTENANCE_ERRORS.labels(str(NAME))._value.get())
 
 
 async def wait_half_a_lifetime(cluster: InMemoryCluster) -> None:
@@ -251,7 +251,7 @@ async def test_message_that_the_view_cannot_keep_whole_is_cut_and_blocks_no_othe
     left = [1]
 
     async def refuse_first(step: Step) -> None:
-        if step.operation == "bury" and left[0]:
+        if step.operation == "write_letter" and left[0]:
             left[0] -= 1
             raise ViewRefused("the mutation is too large")
 

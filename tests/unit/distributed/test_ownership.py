@@ -252,7 +252,7 @@ async def test_a_view_that_is_restored_while_an_audit_reads_it_is_seen(
         for each in fields(backup):
             setattr(cluster.tables, each.name, getattr(backup, each.name))
 
-    auditor.gate.before = Before("buried", restore)
+    auditor.gate.before = Before("letters", restore)
 
     with pytest.raises(BucketNotOwned):
         await audited(auditor, repair=True)

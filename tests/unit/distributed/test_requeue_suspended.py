@@ -154,7 +154,7 @@ async def test_row_that_comes_after_its_turn_was_given_up_is_not_published() -> 
     cluster.check_nothing_is_left()
 
 
-@pytest.mark.parametrize("before", ["rebury", "publish"])
+@pytest.mark.parametrize("before", ["rewrite_letter", "publish"])
 async def test_letter_whose_entry_was_given_up_by_a_process_that_died_stays(before: str) -> None:
     """The other requeue goes on behind it, and publishes the entry that was withdrawn."""
     cluster, victim, _ = await with_a_letter()
@@ -163,9 +163,11 @@ async def test_letter_whose_entry_was_given_up_by_a_process_that_died_stays(befo
 
     async def suspend(step: Step) -> None:
         met[0] += step.operation == before
-        if step.operation == before and met[0] == (2 if before == "rebury" else 1):
+        if step.operation == before and met[0] == (2 if before == "rewrite_letter" else 1):
             await cluster.pass_time(3 * MINUTE)
-            dying.fail(lambda each: Fault.STOP_BEFORE if each.operation == "rebury" else None)
+            dying.fail(
+                lambda each: Fault.STOP_BEFORE if each.operation == "rewrite_letter" else None
+            )
             await asyncio.wait([asyncio.ensure_future(dying.queue.requeue(ALL))])
             dying.gate.stop()
 
@@ -235,7 +237,7 @@ async def test_requeue_whose_entry_is_over_and_cleaned_makes_no_second_one(
     """The letter was not deleted behind the publish; the slice of the new entry is passed and
     cleaned before maintenance comes to the letter."""
     cluster, victim, other = await with_a_letter()
-    victim.fail(lambda step: fault if step.operation == "unbury" else None)
+    victim.fail(lambda step: fault if step.operation == "delete_letter" else None)
     await asyncio.wait([asyncio.ensure_future(victim.queue.requeue(ALL))])
     victim.gate.stop()
     consumer = Consumer(cluster, other.queue)
@@ -258,7 +260,7 @@ async def test_requeue_whose_entry_is_over_and_cleaned_makes_no_second_one(
     cluster.check_nothing_is_left()
 
 
-@pytest.mark.parametrize("operation", ["rebury", "insert", "publish"])
+@pytest.mark.parametrize("operation", ["rewrite_letter", "insert", "publish"])
 @pytest.mark.parametrize("fault", [Fault.STOP_BEFORE, Fault.STOP_AFTER])
 async def test_requeue_that_died_before_its_turn_was_seen_is_done_again(
     operation: str, fault: Fault
@@ -274,7 +276,7 @@ async def test_requeue_that_died_before_its_turn_was_seen_is_done_again(
         await other.queue._maintenance._cleaning.run()
 
     await recovered(cluster)
-    if (operation, fault) == ("rebury", Fault.STOP_BEFORE):
+    if (operation, fault) == ("rewrite_letter", Fault.STOP_BEFORE):
         assert len(cluster.tables.letters) == 1
         assert await other.queue.requeue(ALL) == 1
         await recovered(cluster)

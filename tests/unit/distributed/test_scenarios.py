@@ -143,7 +143,7 @@ class ScenarioRunner:
 
     async def purge(self, process: Process) -> None:
         """Dead letters are none of the mails that wait."""
-        waiting = set(self.ledger.accepted) - self.buried()
+        waiting = set(self.ledger.accepted) - self.dead()
         self.ledger.maybe_gone |= waiting
         if await self.attempt(process.queue.purge()) is not None:
             self.ledger.gone |= waiting
@@ -159,7 +159,7 @@ class ScenarioRunner:
             assert not ledger.gone & set(found)
             assert set(ledger.accepted) - ledger.touched - ledger.maybe_gone <= set(found)
 
-    def buried(self) -> set[str]:
+    def dead(self) -> set[str]:
         return set(self.dead_names())
 
     def dead_names(self) -> list[str]:
@@ -209,7 +209,7 @@ class ScenarioRunner:
 
     def check(self) -> None:
         cluster, ledger = self.cluster, self.ledger
-        excused = self.buried() | ledger.maybe_gone
+        excused = self.dead() | ledger.maybe_gone
         for name in ledger.accepted:
             copies = cluster.copies(name)
             everybody = all(cluster.transmitted[name, each] for each in BOTH)

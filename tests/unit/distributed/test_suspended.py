@@ -300,7 +300,7 @@ async def test_discard_of_a_letter_that_came_after_its_slice_was_cleaned_takes_n
     consumer, item = await cluster.take(sleeper)
     await consumer.close()
     await cluster.pass_time(ROUND)
-    suspension = Suspension(sleeper, "bury")
+    suspension = Suspension(sleeper, "write_letter")
     rejection = asyncio.ensure_future(item.reject("no"))
     await cluster.pass_time(SECOND)
     assert suspension.began.is_set()

@@ -233,7 +233,7 @@ async def test_late_mail_whose_burial_stopped_half_way_is_queued_once(
     await cluster.enqueue(paused, "mail")
     consumer = Consumer(cluster, paused.queue)
     item = await consumer.next()
-    paused.fail(lambda step: Fault.STOP_AFTER if step.operation == "bury" else None)
+    paused.fail(lambda step: Fault.STOP_AFTER if step.operation == "write_letter" else None)
     with pytest.raises(Stopped):
         await item.reject("550 no")
     if is_rescued:

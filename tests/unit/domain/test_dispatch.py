@@ -50,7 +50,7 @@ def ended(kind: EndingKind) -> Mark:
             REPETITION, None, ARRIVAL, Verdict.REPLACE, id="what it repeats needs no claim: replace"
         ),
         pytest.param(
-            REPETITION.again(), None, ARRIVAL, Verdict.REPLACE, id="a repetition put off is one"
+            REPETITION.again(), None, ARRIVAL, Verdict.REPLACE, id="a deferred repetition is one"
         ),
         pytest.param(REPETITION, DELIVERED, ARRIVAL, Verdict.SETTLE, id="repeated, delivered"),
         pytest.param(

@@ -24,7 +24,7 @@ def entry(age: timedelta = 2 * MINUTE, number: int = 0) -> EnqueuedMail:
 def look(waiting: int, messages: int | None) -> MessageCount:
     made = MessageCount(messages, NOW - MINUTE)
     for number in range(waiting):
-        made.see(entry(number=number))
+        made.add(entry(number=number))
     return made
 
 
@@ -41,28 +41,28 @@ def test_broker_that_cannot_say_misses_nothing() -> None:
 def test_held_and_young_entries_need_no_message() -> None:
     made = MessageCount(0, NOW - MINUTE)
 
-    made.see(replace(entry(), held=True))
-    made.see(entry(age=MINUTE))
+    made.add(replace(entry(), held=True))
+    made.add(entry(age=MINUTE))
     assert made.missing == 0
-    made.see(entry(age=MINUTE + timedelta(milliseconds=1)))
+    made.add(entry(age=MINUTE + timedelta(milliseconds=1)))
     assert made.missing == 1
 
 
 def test_something_has_to_be_missing_several_times_on_end() -> None:
-    watch = LostMessageDetector()
+    detector = LostMessageDetector()
     for messages in [1] * (STEADY - 1) + [2] + [1] * (STEADY - 1):
-        assert watch.decide(look(waiting=2, messages=messages)) == 0
+        assert detector.decide(look(waiting=2, messages=messages)) == 0
 
-    assert watch.decide(look(waiting=2, messages=1)) == AT_LEAST
-    assert watch.decide(look(waiting=2, messages=1)) == 0, "it begins anew"
+    assert detector.decide(look(waiting=2, messages=1)) == AT_LEAST
+    assert detector.decide(look(waiting=2, messages=1)) == 0, "it begins anew"
 
 
 def ripe(missing: int) -> LostMessageDetector:
-    """A watch that missed so many for long."""
-    watch = LostMessageDetector()
+    """A detector that missed so many for long."""
+    detector = LostMessageDetector()
     for _ in range(STEADY - 1):
-        assert watch.decide(MessageCount(0, NOW, missing)) == 0
-    return watch
+        assert detector.decide(MessageCount(0, NOW, missing)) == 0
+    return detector
 
 
 def test_as_many_as_are_missing_get_a_message() -> None:
@@ -72,26 +72,26 @@ def test_as_many_as_are_missing_get_a_message() -> None:
 
 
 def test_it_goes_on_at_once_when_new_messages_helped() -> None:
-    watch, first = ripe(10_000), MessageCount(0, NOW, 10_000)
-    watch.decide(first)
-    watch.repaired(first, 3000)
+    detector, first = ripe(10_000), MessageCount(0, NOW, 10_000)
+    detector.decide(first)
+    detector.repaired(first, 3000)
 
-    assert watch.decide(MessageCount(3000, NOW, 10_000)) == 7000
+    assert detector.decide(MessageCount(3000, NOW, 10_000)) == 7000
 
 
 def test_counts_that_no_new_message_changes_are_not_believed() -> None:
-    watch, wrong = ripe(10_000), MessageCount(0, NOW, 10_000)
-    watch.decide(wrong)
-    watch.repaired(wrong, 10_000)
+    detector, wrong = ripe(10_000), MessageCount(0, NOW, 10_000)
+    detector.decide(wrong)
+    detector.repaired(wrong, 10_000)
 
-    assert [watch.decide(wrong) for _ in range(STEADY)] == [0] * (STEADY - 1) + [AT_LEAST]
-    watch.repaired(wrong, AT_LEAST)
-    assert [watch.decide(wrong) for _ in range(STEADY)] == [0] * (STEADY - 1) + [AT_LEAST]
+    assert [detector.decide(wrong) for _ in range(STEADY)] == [0] * (STEADY - 1) + [AT_LEAST]
+    detector.repaired(wrong, AT_LEAST)
+    assert [detector.decide(wrong) for _ in range(STEADY)] == [0] * (STEADY - 1) + [AT_LEAST]
 
 
 def test_what_another_process_heals_is_looked_at_again_the_next_time() -> None:
-    watch, missing = ripe(500), MessageCount(0, NOW, 500)
-    assert watch.decide(missing) == 500
-    watch.put_off()
+    detector, missing = ripe(500), MessageCount(0, NOW, 500)
+    assert detector.decide(missing) == 500
+    detector.defer()
 
-    assert watch.decide(missing) == 500
+    assert detector.decide(missing) == 500

@@ -16,7 +16,7 @@ from cassandra.policies import LoadBalancingPolicy, TokenAwarePolicy
 from cassandra.pool import Host
 
 from postroad.adapters.cassandra.timestamps import READ_PRECISION_NS, Timestamps
-from postroad.domain.clocks import HostTime, Judged, Readings, judge
+from postroad.domain.clocks import AgreedTime, HostTime, Readings, agreed_time
 from postroad.errors import ViewUnavailable
 from postroad.telemetry import metrics
 from postroad.telemetry.logs import logger
@@ -110,25 +110,25 @@ class HostClocks:
         return answer
 
     def _take_in(self, now: int, readings: Readings) -> None:
-        judged = judge(readings)
-        if judged is None:
+        agreed = agreed_time(readings)
+        if agreed is None:
             _LOG.error(
                 "the clocks of the Cassandra hosts disagree: none is believed",
                 hosts=readings.hosts,
                 times={each.host: each.time.isoformat() for each in readings.times},
             )
             return
-        self.timestamps.learn(now, judged)
-        self._note_wrong(readings, judged)
+        self.timestamps.learn(now, agreed)
+        self._note_wrong(readings, agreed)
 
-    def _note_wrong(self, readings: Readings, judged: Judged) -> None:
-        wrong = {each.host: each for each in judged.wrong}
+    def _note_wrong(self, readings: Readings, agreed: AgreedTime) -> None:
+        wrong = {each.host: each for each in agreed.wrong}
         right = {each.host for each in readings.times} - wrong.keys()
         for host in wrong.keys() - self.wrong:
             _LOG.error(
                 "the clock of a Cassandra host is wrong: the host is asked last",
                 host=host,
-                seconds=round((wrong[host].time - judged.time).total_seconds(), 1),
+                seconds=round((wrong[host].time - agreed.time).total_seconds(), 1),
             )
         for host in self.wrong & right:
             _LOG.info("the clock of a Cassandra host is right again", host=host)

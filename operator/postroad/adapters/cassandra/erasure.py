@@ -58,7 +58,7 @@ _TABLES = (
         "dead_letters",
         statements.DELETE_LETTERS,
         statements.SELECT_LETTER_IDS,
-        statements.UNBURY,
+        statements.DELETE_LETTER,
     ),
 )
 

@@ -214,11 +214,11 @@ FORGET_SLICE = Statement(
 
 LETTERS = "queue = ? AND month = ? AND enqueue_id > ? AND enqueue_id <= ?"
 
-BURY = Statement(insert("dead_letters", LETTER_COLUMNS))
+WRITE_LETTER = Statement(insert("dead_letters", LETTER_COLUMNS))
 """Plain: the same letter again changes nothing. Not a lightweight transaction, for a month is one
 partition, and its transactions would wait for one another."""
 
-REBURY = Statement(insert("dead_letters", LETTER_COLUMNS) + " USING TIMESTAMP ?")
+REWRITE_LETTER = Statement(insert("dead_letters", LETTER_COLUMNS) + " USING TIMESTAMP ?")
 """With the timestamp after the one that was read: a later writing stays, and so does the tombstone
 of one."""
 
@@ -259,13 +259,13 @@ SELECT_BURIED_AT = Statement(
 )
 """The timestamp of a letter's last writing."""
 
-UNBURY = Statement(
+DELETE_LETTER = Statement(
     "DELETE FROM {keyspace}.dead_letters USING TIMESTAMP ?"
     " WHERE queue = ? AND month = ? AND enqueue_id = ?"
 )
-"""One letter, as it was last read, with the timestamp of a `REBURY` that read the same: of the two
-the deletion wins. A process that buries it anew meanwhile loses nothing, and no clock that was
-ahead when it was written keeps it."""
+"""One letter, as it was last read, with the timestamp of a `REWRITE_LETTER` that read the same: of
+the two the deletion wins. A process that writes the letter anew meanwhile loses nothing, and a
+clock that was ahead when the letter was written does not keep it."""
 
 # The whole
 

@@ -20,7 +20,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from datetime import timedelta
 
-from postroad.domain.clocks import AGREEING, Judged
+from postroad.domain.clocks import AGREEING, AgreedTime
 from postroad.domain.identifiers import EPOCH
 from postroad.telemetry.logs import logger
 
@@ -101,11 +101,11 @@ class Timestamps:
         """Whether the view's time was ever learned."""
         return self._reading is not None
 
-    def learn(self, at_ns: int, judged: Judged) -> None:
+    def learn(self, at_ns: int, agreed: AgreedTime) -> None:
         """Take in the view's time at a moment of `clock_ns`. What is more doubtful than what is
         known is left out; what one host alone shows far from it, until `ENOUGH` readings agree."""
-        theirs_ns = (judged.time - EPOCH) // timedelta(microseconds=1) * 1000
-        doubt_ns = judged.doubt // timedelta(microseconds=1) * 1000
+        theirs_ns = (agreed.time - EPOCH) // timedelta(microseconds=1) * 1000
+        doubt_ns = agreed.doubt // timedelta(microseconds=1) * 1000
         reading = _Reading(at_ns, theirs_ns - at_ns, doubt_ns)
         with self._lock:
             known = self._reading
@@ -117,7 +117,7 @@ class Timestamps:
             if self._strange and not self._strange[-1].agrees_with(reading):
                 self._strange.clear()
             self._strange.append(reading)
-            is_believed = judged.votes > 1 or len(self._strange) >= ENOUGH
+            is_believed = agreed.votes > 1 or len(self._strange) >= ENOUGH
             if is_believed:
                 self._reading = reading
                 self._strange.clear()

@@ -164,15 +164,17 @@ class CassandraView(CassandraMarks):
         timestamp = rows.own_timestamp(written_before)
         await self._session.execute(statements.DELETE_ROWS, (timestamp, *self._place(partition)))
 
-    async def bury(self, letter: DeadLetter) -> None:
+    async def write_letter(self, letter: DeadLetter) -> None:
         await self._session.execute(statements.NOTE_MONTH, (self._queue, letter.month))
-        await self._session.execute(statements.BURY, rows.letter_values(self._queue, letter))
+        await self._session.execute(
+            statements.WRITE_LETTER, rows.letter_values(self._queue, letter)
+        )
 
-    async def rebury(self, letter: DeadLetter) -> None:
+    async def rewrite_letter(self, letter: DeadLetter) -> None:
         if letter.written is None:
             raise ValueError(NOT_READ)
         values = rows.letter_values(self._queue, letter)
-        await self._session.execute(statements.REBURY, (*values, letter.written + 1))
+        await self._session.execute(statements.REWRITE_LETTER, (*values, letter.written + 1))
 
     async def letter(self, month: str, enqueue_id: UUID) -> DeadLetter | None:
         gone = month_of_gone(month)
@@ -183,22 +185,22 @@ class CassandraView(CassandraMarks):
             return None
         return rows.letter_of(found[0]) if found else None
 
-    async def buried(self) -> AsyncIterator[DeadLetter]:
+    async def letters(self) -> AsyncIterator[DeadLetter]:
         for month in await self._letters.months():
             async for row in self._letters.letters(month):
                 yield rows.letter_of(row)
 
-    async def count_buried(self) -> int:
+    async def count_letters(self) -> int:
         months = await self._letters.months()
         return sum([await self._letters.count(month) for month in months])
 
-    async def unbury(self, letter: DeadLetter) -> None:
+    async def delete_letter(self, letter: DeadLetter) -> None:
         if letter.entry is not None:
             note = (self._queue, month_of_gone(letter.month), letter.enqueue_id)
             await self._session.execute(statements.NOTE_GONE, note)
         place = (self._queue, letter.month, letter.enqueue_id)
         for found in await self._session.execute(statements.SELECT_BURIED_AT, place):
-            await self._session.execute(statements.UNBURY, (found["written"] + 1, *place))
+            await self._session.execute(statements.DELETE_LETTER, (found["written"] + 1, *place))
 
     async def server_times(self) -> Readings:
         return await self._session.server_times()

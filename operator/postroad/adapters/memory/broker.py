@@ -86,12 +86,12 @@ class Queues:
         message.redelivered = True
         message.failed_deliveries += failed
         if message.failed_deliveries > limit:
-            self.bury(message)
+            self.dead_letter_message(message)
         else:
             self.ready.appendleft(message)
             self.wake()
 
-    def bury(self, message: Message) -> None:
+    def dead_letter_message(self, message: Message) -> None:
         """Dead-letter, as the broker does: the message starts anew there."""
         message.redelivered = False
         self.dead.append(message)
@@ -192,7 +192,7 @@ class MemoryDelivery:
         if how == "give_back":
             self._return(queues, failed=False)
         elif how == "dead_letter":
-            queues.bury(self._message)
+            queues.dead_letter_message(self._message)
 
     def lost(self) -> None:
         """The connection broke: the broker gives the message to somebody else."""

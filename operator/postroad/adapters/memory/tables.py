@@ -83,12 +83,12 @@ class Tables:
             return UndecodableRow(entry.key, "InvalidMail", entry.mail_id, remaining)
         return replace(entry, remaining=remaining)
 
-    def bury(self, letter: DeadLetter) -> None:
+    def write_letter(self, letter: DeadLetter) -> None:
         """Write a dead letter."""
         self.writings += 1
         self.letters[letter.enqueue_id] = replace(letter, written=self.writings)
 
-    def unbury(self, letter: DeadLetter) -> None:
+    def delete_letter(self, letter: DeadLetter) -> None:
         """Delete a dead letter."""
         if letter.entry is not None:
             self.gone[letter.enqueue_id] = self.clock.now() + DEAD_LETTER_MEMORY

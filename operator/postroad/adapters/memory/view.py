@@ -163,18 +163,18 @@ class MemoryView(MemoryMarks):
 
     # Dead letters
 
-    async def bury(self, letter: DeadLetter) -> None:
-        await self._step("bury", lambda: self._tables.bury(letter))
+    async def write_letter(self, letter: DeadLetter) -> None:
+        await self._step("write_letter", lambda: self._tables.write_letter(letter))
 
-    async def rebury(self, letter: DeadLetter) -> None:
+    async def rewrite_letter(self, letter: DeadLetter) -> None:
         def effect() -> None:
             found = self._tables.letters.get(letter.enqueue_id)
             if letter.written is None:
                 raise ValueError(NOT_READ)
             if found is not None and found.written == letter.written:
-                self._tables.bury(letter)
+                self._tables.write_letter(letter)
 
-        await self._step("rebury", effect)
+        await self._step("rewrite_letter", effect)
 
     async def letter(self, month: str, enqueue_id: UUID) -> DeadLetter | None:
         def effect() -> DeadLetter | None:
@@ -185,9 +185,9 @@ class MemoryView(MemoryMarks):
 
         return await self._step("letter", effect)
 
-    async def buried(self) -> AsyncIterator[DeadLetter]:
+    async def letters(self) -> AsyncIterator[DeadLetter]:
         found = await self._step(
-            "buried",
+            "letters",
             lambda: sorted(
                 self._tables.letters.values(), key=lambda each: (each.month, each.enqueue_id)
             ),
@@ -195,11 +195,11 @@ class MemoryView(MemoryMarks):
         for letter in found:
             yield letter
 
-    async def count_buried(self) -> int:
-        return await self._step("count_buried", lambda: len(self._tables.letters))
+    async def count_letters(self) -> int:
+        return await self._step("count_letters", lambda: len(self._tables.letters))
 
-    async def unbury(self, letter: DeadLetter) -> None:
-        await self._step("unbury", lambda: self._tables.unbury(letter))
+    async def delete_letter(self, letter: DeadLetter) -> None:
+        await self._step("delete_letter", lambda: self._tables.delete_letter(letter))
 
     # The whole
 
