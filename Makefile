@@ -36,7 +36,7 @@ check: setup ## format, lint, types, import contracts, dead code
 	$(PY) -m vulture operator tests
 
 unit: setup ## the tests that need no server
-	$(PY) -m pytest tests/unit tests/contract operator
+	$(PY) -m pytest -n 2 tests/unit tests/contract operator
 
 test: setup ## every test, on real servers (TESTS=path to choose)
 	cd tests && $(PYTHON) -m stack up $(SERVERS)

@@ -2,6 +2,7 @@
 said only behind the end of a mail that was written and answered 2xx."""
 
 import asyncio
+import os
 from collections.abc import AsyncIterator, Iterable, Iterator
 from datetime import timedelta
 from typing import cast
@@ -237,7 +238,11 @@ def scripts(draw: st.DrawFn) -> list[bytes | None]:
     return script
 
 
-@settings(max_examples=2500, deadline=None)
+STREAMS = int(os.environ.get("POSTROAD_TEST_REPLY_STREAMS", "500"))
+"""Random streams of replies; `make test` draws more."""
+
+
+@settings(max_examples=STREAMS, deadline=None)
 @given(scripts(), st.sampled_from(list(Protocol)))
 def test_delivered_is_said_only_behind_an_end_that_was_answered(
     script: list[bytes | None], protocol: Protocol
