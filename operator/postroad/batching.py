@@ -1,8 +1,8 @@
-"""Requests of one kind that wait at the same time go to the server together.
+"""Batching: requests of one kind that wait at the same time go to the server as one.
 
-While a request is under way, others with the same key wait, and then go as one: as a database
-gathers commits. A lone request waits for nobody; the more is in flight, the more one carries, so
-that a busy server is asked less often. Source: ADR 0012.
+While a request is under way, those with the same key wait and then share the next one, as in a
+database's group commit. A lone request is sent at once; the more requests are in flight, the more
+one carries, so a busy server gets fewer. Source: ADR 0012.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ R = TypeVar("R")
 
 
 class Batcher(Generic[K, V, R]):
-    """`await gathering(key, value)` gives what `send(key, values)` answered for this value.
+    """`await batcher(key, value)` returns what `send(key, values)` returned for this value.
 
-    `send` answers in the order of its values and is called once at a time for each key, with at
-    most `most` values. What waits for longer than `patience` fails with `late` instead of being
-    sent. When a server is away, all that went together fails with its error; who waits behind is
-    sent all the same, as one lost answer says nothing about the next. Whoever stops waiting before
-    the request goes is left out. Belongs to one event loop.
+    `send` returns results in the order of its values; for each key one call runs at a time, with
+    at most `most` values. A request that waits for longer than `max_wait` fails with `late` and is
+    not sent. When the server is away, every request of the call fails with its error; those that
+    wait are sent all the same, because one lost answer says nothing about the next. A request whose
+    caller was cancelled before the call is left out. Belongs to one event loop.
     """
 
     def __init__(
@@ -64,7 +64,7 @@ class Batcher(Generic[K, V, R]):
                 together, self._waiting[key] = waiting[: self._most], waiting[self._most :]
                 await self._answer(key, self._wanted(together))
         except BaseException:
-            # The loop is going down, say. Who still waits has an end of its own to come to.
+            # The sender was cancelled: without an error here, the waiting callers would hang.
             for request in (*together, *self._waiting[key]):
                 request.fail(self._late())
             raise
@@ -72,7 +72,7 @@ class Batcher(Generic[K, V, R]):
             del self._waiting[key]
 
     def _wanted(self, together: list[_Request[V, R]]) -> list[_Request[V, R]]:
-        """Leave out who stopped waiting and who waited for too long."""
+        """Return the requests that still have a caller and did not wait for too long."""
         oldest = asyncio.get_running_loop().time() - self._max_wait
         for request in together:
             if request.since < oldest:
@@ -86,7 +86,7 @@ class Batcher(Generic[K, V, R]):
             answers = await self._send(key, [each.value for each in together])
         except Exception as error:
             if len(together) > 1 and not _is_away(error):
-                # One of them was refused, perhaps: the others must not suffer for it.
+                # The server may have refused one of them: sent alone, the others succeed.
                 for each in together:
                     await self._answer(key, self._wanted([each]))
                 return

@@ -1,9 +1,8 @@
-"""TLS with clients and with the outside servers: the authorities that vouch for these, and what a
-refusal means.
+"""TLS contexts for both sides of a connection, and TLS errors in postroad's words.
 
-A certificate that is not accepted stays so until a person changes something, whichever driver
-found out; so do two sides of which one speaks TLS and the other does not. Drivers hand such errors
-on as text, wrapped in errors of their own.
+A certificate that is not accepted, or TLS on one side only, lasts until an administrator changes a
+setting: such an error is permanent, whichever driver reports it. Drivers report it as text, wrapped
+in errors of their own.
 """
 
 from __future__ import annotations
@@ -30,8 +29,8 @@ OLDEST_TLS = ssl.TLSVersion.TLSv1_2
 
 
 def server_context(certificate: Path, key: Path | None = None) -> ssl.SSLContext:
-    """Return a context that shows clients a certificate with its chain; its key is in a file of its
-    own or in the same one. Raises: OSError, ssl.SSLError; also for a key that is encrypted."""
+    """Return the context of a server with this certificate and its chain. `key` None: the key is in
+    the certificate's file. Raises: OSError, ssl.SSLError; also for a key that is encrypted."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = OLDEST_TLS
     context.load_cert_chain(certificate, key, password="")  # else OpenSSL asks at the terminal
@@ -39,8 +38,8 @@ def server_context(certificate: Path, key: Path | None = None) -> ssl.SSLContext
 
 
 def client_context(ca_file: Path | None) -> ssl.SSLContext:
-    """Return a context that checks certificates and names, by the authorities of the file or by
-    the system's. Raises: TlsRefused."""
+    """Return a context that checks certificates and names by the authorities of `ca_file` (None:
+    the system's). Raises: TlsRefused."""
     try:
         return ssl.create_default_context(cafile=None if ca_file is None else str(ca_file))
     except (OSError, ValueError) as error:
@@ -57,25 +56,25 @@ def authorities(ca_file: Path) -> bytes:
     return ca_file.read_bytes()
 
 
-def refusal(server: str, said: str) -> TlsRefused | None:
-    """Return our error where a driver's words are about TLS, else None.
+def refusal(server: str, message: str) -> TlsRefused | None:
+    """Return our error where a driver's error message is about TLS, else None.
 
     >>> str(refusal("RabbitMQ", "[SSL: CERTIFICATE_VERIFY_FAILED] certificate verify failed: "
     ...                         "self-signed certificate (_ssl.c:1006)"))
     "RabbitMQ's certificate is not accepted: self-signed certificate"
     >>> refusal("RabbitMQ", "Connection reset by peer")
     """
-    if _CERTIFICATE.search(said):
-        reason = _REASON.search(said)
-        told = reason[1].strip(" .,") if reason else "its name is another"
-        if _NAME.search(said):
+    if _CERTIFICATE.search(message):
+        found = _REASON.search(message)
+        reason = found[1].strip(" .,") if found else "it is for another name"
+        if _NAME.search(message):
             hint = f"name {server} as its certificate does, or give it a certificate for this name"
         else:
             hint = "give the authority that signed it: POSTROAD_CA_FILE, or `ca.crt` in the Secret"
-        return TlsRefused(f"{server}'s certificate is not accepted: {told}", hint=hint)
-    if _NO_TLS.search(said):
+        return TlsRefused(f"{server}'s certificate is not accepted: {reason}", hint=hint)
+    if _NO_TLS.search(message):
         return TlsRefused(
-            f"{server} speaks no TLS at this address",
-            hint="name the port that does, or leave TLS out of its settings",
+            f"{server} does not offer TLS at this address",
+            hint="set the port that offers it, or leave TLS out of its settings",
         )
     return None

@@ -111,7 +111,7 @@ async def test_server_without_tls_is_named(certificates: Certificates) -> None:
         said = refused(await checked("localhost", port, certificates.authority))
 
     assert said.keys() == {*SERVERS, "an object"}
-    assert all("speaks no TLS" in each for each in said.values())
+    assert all("does not offer TLS" in each for each in said.values())
 
 
 async def test_authorities_that_cannot_be_read_are_named(

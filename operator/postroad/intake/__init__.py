@@ -1,1 +1,1 @@
-"""Mail in: SMTP and HTTP. A positive answer means that the queue has it."""
+"""Mail in by SMTP. A positive reply to a mail means that the queue has it durably."""

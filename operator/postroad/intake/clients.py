@@ -1,7 +1,7 @@
-"""How much of the intake one client may have: sessions, connections a minute, mails a minute.
+"""Limits per client: sessions, connections a minute, mails a minute.
 
-Pure bookkeeping: `now` is passed in, in seconds of any steady clock. A client is an IPv4 address,
-or the /64 of an IPv6 address, which is what one host is given (RFC 6177).
+Pure bookkeeping: `now` is passed in, in seconds of a monotonic clock. A client is an IPv4 address,
+or the /64 of an IPv6 address, because one host gets a /64 (RFC 6177).
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ TOO_MANY_MAILS = Reply(421, ("4.7.0 too many mails from your address, come again
 MINUTE = 60.0
 
 FEWEST_KEPT = 1000
-"""Clients that are kept before idle ones are searched among them."""
+"""Clients in the table before it is searched for idle ones."""
 
 
 @dataclass(frozen=True, slots=True)
 class ClientLimits:
-    """What one client may have; None: no limit. A rate may be used up at once, and comes back
+    """Limits for each client; None: no limit. A client may use up a rate at once, and gets it back
     evenly over a minute."""
 
     sessions: int | None = None
@@ -32,7 +32,7 @@ class ClientLimits:
 
 
 class _Client:
-    """`connections` and `mails`: the moments at which the whole rate is there again."""
+    """`connections` and `mails`: when the client has the whole rate again."""
 
     __slots__ = ("connections", "mails", "sessions")
 
@@ -45,9 +45,9 @@ class _Client:
 
 
 class Clients:
-    """The clients with open sessions, and those that used something of a rate of late.
+    """The clients with open sessions, and those that have not got back all of a rate.
 
-    Memory is bounded by their number: when the table has doubled, the idle ones are forgotten.
+    Memory is bounded by their number: when the table has doubled, idle clients are removed.
     """
 
     def __init__(self, limits: ClientLimits) -> None:
@@ -59,8 +59,8 @@ class Clients:
         return len(self._clients)
 
     def connected(self, address: str, now: float) -> Reply | None:
-        """Count a connection. Return the reply that refuses it, None when it is a session from now
-        on, to be ended with `left`. A refused connection uses up nothing."""
+        """Count a connection. Return the reply that refuses it; None: it is a session, which the
+        caller ends with `left`. A refused connection uses up nothing."""
         key, limits = client_of(address), self._limits
         client = self._clients.get(key) or self._new(key, now)
         if limits.sessions is not None and client.sessions >= limits.sessions:
@@ -81,7 +81,7 @@ class Clients:
             del self._clients[key]
 
     def begins_mail(self, address: str, now: float) -> Reply | None:
-        """Count a mail of a client with a session. Return the reply that refuses it, if any."""
+        """Count a mail of a client with a session. Return the reply that refuses it, or None."""
         client = self._clients[client_of(address)]
         renewed = _used(client.mails, self._limits.mails_per_minute, now)
         if renewed is None:
@@ -98,7 +98,7 @@ class Clients:
 
 
 def client_of(address: str) -> str:
-    """Return what connections of one client have in common."""
+    """Return the client that an address belongs to."""
     if ":" not in address:
         return address
     number = int(ipaddress.IPv6Address(address.partition("%")[0]))
@@ -106,9 +106,9 @@ def client_of(address: str) -> str:
 
 
 def _used(full_at: float, per_minute: int | None, now: float) -> float | None:
-    """Use one of a rate. Return when all of it is there again, None when nothing of it is left now.
+    """Use one of a rate. Return when the whole rate is there again; None: nothing of it is left.
 
-    It is the generic cell rate algorithm (ITU-T I.371): one number for each client and rate.
+    The generic cell rate algorithm (ITU-T I.371): one number for each client and rate.
     """
     if per_minute is None:
         return full_at

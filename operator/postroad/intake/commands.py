@@ -1,8 +1,8 @@
-"""The commands of an SMTP client, read from their lines. Pure; what is wrong is said as a reply.
+"""Parses an SMTP client's command lines. Pure; a malformed command raises the reply that refuses it.
 
-Lenient where a strict reading would only refuse mail that everybody else takes (a space after
-`FROM:`, dots anywhere in a local part), strict where leniency is a way in: no bare CR, LF or NUL,
-no address without its angle brackets.
+Lenient where a strict parser would only refuse mail that other servers accept (a space after
+`FROM:`, dots anywhere in a local part), strict where leniency lets a client inject commands: no
+bare CR, LF or NUL, no address without its angle brackets.
 Source: RFC 5321 4.1; RFC 1870; RFC 3461 4; RFC 6152; RFC 6531 3; RFC 6533 3.
 """
 
@@ -17,15 +17,15 @@ from postroad.domain.xtext import decode_xtext
 from postroad.errors import InvalidInput, InvalidMail
 
 LONGEST_LINE = 4096
-"""Octets of a command without its CRLF. RFC 5321 says 512 and lets every extension add to it;
-ORCPT alone adds 500."""
+"""Octets of a command without its CRLF. RFC 5321 4.5.3.1.4 allows 512, and every extension adds to
+it; ORCPT alone adds 500."""
 
 _COMMAND = re.compile(rb"([A-Za-z]{3,10})(?:[ \t]++([^\r\n\0]*+))?")
-"""Possessive: a line of blanks that ends badly is not split in every way there is."""
+"""Possessive: without that, a line of blanks that does not match is split in every possible way."""
 
 _ADDRESS = r"<([A-Za-z0-9.+_=-]{1,64}@(?:[A-Za-z0-9-]{1,63}\.){0,3}[A-Za-z0-9-]{1,63})>"
 _ORDINARY_FROM, _ORDINARY_TO = re.compile(f"FROM:{_ADDRESS}"), re.compile(f"TO:{_ADDRESS}")
-"""What is said of most mailboxes: nothing in it could be refused."""
+"""The form of most mailboxes, which no check below refuses."""
 _PATH = re.compile(
     r"(?P<keyword>FROM|TO):[ ]*"
     r"<(?P<path>(?:\"(?:[^\"\\]|\\.)*\"|[^\">])*)>"
@@ -35,14 +35,13 @@ _PATH = re.compile(
 _ROUTE = re.compile(r"@[^:]*:")
 _PARAMETER = re.compile(r"([A-Za-z0-9][A-Za-z0-9-]*)(?:=([^\s=\x00-\x20\x7f]+))?")
 LONGEST_ENVID, LONGEST_ORCPT = 100, 500
-"""Characters of xtext; a longer one makes a command that servers may refuse for good.
-Source: RFC 3461 4.4, 4.2."""
+"""Characters of xtext; the next hop may refuse a longer one for good. Source: RFC 3461 4.4, 4.2."""
 
 _NOTIFY = frozenset(("NEVER", "SUCCESS", "FAILURE", "DELAY"))
 
 
 class Refused(InvalidInput):
-    """The command is answered with `reply` and changes nothing."""
+    """The command is refused with `reply` and changes nothing."""
 
     def __init__(self, code: int, text: str) -> None:
         super().__init__(text)
@@ -50,7 +49,7 @@ class Refused(InvalidInput):
 
 
 class MailFrom(NamedTuple):
-    """MAIL: a transaction begins. `sender` is None for the null reverse-path."""
+    """MAIL begins a transaction. `sender` is None for the null reverse-path."""
 
     sender: str | None
     size_bytes: int | None = None
@@ -60,17 +59,14 @@ class MailFrom(NamedTuple):
 
 
 class RcptTo(NamedTuple):
-    """RCPT: one recipient more."""
+    """RCPT adds a recipient."""
 
     recipient: str
     dsn: RecipientDsn | None = None
 
 
 def split_command(line: bytes) -> tuple[str, str]:
-    """Return the verb in upper case and its argument.
-
-    Raises: Refused for what is not a command line.
-    """
+    """Return the verb in upper case and its argument. Raises: Refused."""
     found = _COMMAND.fullmatch(line)
     if found is None:
         if b"\r" in line or b"\n" in line or b"\0" in line:
@@ -84,7 +80,7 @@ def split_command(line: bytes) -> tuple[str, str]:
 
 
 def parse_mail(argument: str) -> MailFrom:
-    """Read what follows MAIL. Raises: Refused."""
+    """Parse the argument of MAIL. Raises: Refused."""
     ordinary = _ORDINARY_FROM.fullmatch(argument)
     if ordinary is not None:
         return MailFrom(ordinary[1])
@@ -111,7 +107,7 @@ def parse_mail(argument: str) -> MailFrom:
 
 
 def parse_rcpt(argument: str, *, utf8: bool) -> RcptTo:
-    """Read what follows RCPT. Raises: Refused."""
+    """Parse the argument of RCPT. Raises: Refused."""
     ordinary = _ORDINARY_TO.fullmatch(argument)
     if ordinary is not None:
         return RcptTo(ordinary[1])
@@ -179,6 +175,6 @@ def _original_recipient(text: str | None) -> str | None:
     kind, semicolon, address = text.partition(";")
     if not semicolon or not re.fullmatch(r"[A-Za-z0-9-]+", kind):
         raise Refused(501, "5.5.4 ORCPT is type;address")
-    # utf-8-addr-unitext may hold raw UTF-8; kept in its ASCII form, which any next hop takes.
+    # utf-8-addr-unitext may hold raw UTF-8; stored in its ASCII form, which any next hop accepts.
     ascii_form = "".join(char if char.isascii() else f"\\x{{{ord(char):X}}}" for char in address)
     return f"{kind};{_decoded(ascii_form)}"

@@ -1,6 +1,6 @@
-"""What the intake says to each command. Pure: a line in, a reply and perhaps a step out.
+"""The server's side of an SMTP dialogue. Pure: a command line in, a reply and a step out.
 
-The session that carries it does the steps: read the mail, start TLS, close.
+The session carries out the step: read the mail, start TLS, close.
 Source: RFC 5321 3.3, 4.1, 4.1.4 (order of commands); RFC 3207 4.2; RFC 2920; RFC 2034.
 """
 
@@ -19,47 +19,47 @@ from postroad.intake.commands import MailFrom, Refused, parse_mail, parse_rcpt, 
 from postroad.intake.rights import Rights
 
 MOST_ERRORS = 20
-"""Refused commands since the last accepted mail, after which the session ends: the client is
-broken, or guessing."""
+"""Refused commands since the last accepted mail, after which the session ends, because the client
+is broken or guesses."""
 
 MOST_REFUSED_RECIPIENTS = 100
-"""The same for RCPT alone: one mail of a list can have many malformed recipients."""
+"""The same for RCPT alone, because one mail of a list can have many malformed recipients."""
 
 MOST_IDLE_COMMANDS = 100
-"""Commands that bring no mail nearer, since the last accepted mail: a client that goes on with them
-takes the processor from the others. What Postfix allows (smtpd_junk_command_limit)."""
+"""Commands since the last accepted mail that belong to no mail, after which the session ends: they
+take the processor from other clients. Postfix has the same limit (smtpd_junk_command_limit)."""
 
 MOST_OVERSHOOT = 1000
-"""RCPT commands since the last accepted mail that add no recipient, where the mail has as many as
-it may have: a client learns from the replies which of them to send in the next mail. What Postfix
-allows (smtpd_recipient_overshoot_limit). A mail that may have more recipients is named few of them
-twice: as many as it has, and MOST_IDLE_COMMANDS."""
+"""RCPT commands since the last accepted mail that add no recipient to a mail that has as many as it
+may have: the replies show the client which to send in the next mail. Postfix has the same limit
+(smtpd_recipient_overshoot_limit). To a mail that may have more, at most as many as its recipients
+and MOST_IDLE_COMMANDS."""
 
 _IDLE = frozenset(("NOOP", "RSET", "VRFY", "HELP", "EHLO", "HELO"))
 
 _HELLO = re.compile(r"[A-Za-z0-9._:\-\[\]]{1,255}")
-"""A name that is not ASCII is no argument of EHLO (RFC 5321 4.1.1.1; RFC 6531 3.7.1), and would
-make the trace field of a 7-bit mail 8-bit."""
+"""ASCII only (RFC 5321 4.1.1.1; RFC 6531 3.7.1), because another name would make the trace field of
+a 7-bit mail 8-bit."""
 
 _NO_SMTP = re.compile(
     rb"(?:GET|HEAD|POST|PUT|DELETE|CONNECT|OPTIONS|TRACE|PATCH|PRI)[ \t]|[A-Za-z0-9-]+:",
     re.IGNORECASE,
 )
-"""A request or a header field of HTTP, which a web page can make a browser send to any port."""
+"""A request or a header field of HTTP: a web page can make a browser send one to any port."""
 
 _LAST_OF_GROUP = frozenset(("EHLO", "HELO", "DATA"))
-"""Commands that no client may send others behind before their reply, unless its network is exempt.
-Source: RFC 2920 3.1."""
+"""Commands after which a client waits for the reply before it sends more, unless its network is
+exempt. Source: RFC 2920 3.1."""
 
 
 @dataclass(frozen=True, slots=True)
 class Offer:
-    """What this intake is and offers."""
+    """This intake's name, limits and extensions, with the replies that announce them."""
 
     hostname: str
     max_size_bytes: int
     max_recipients: int = 1000
-    """Per mail; RFC 5321 4.5.3.1.8 wants at least 100."""
+    """Per mail; RFC 5321 4.5.3.1.8 requires at least 100."""
 
     tls: bool = False
     greeting: Reply = field(init=False, repr=False, compare=False)
@@ -76,7 +76,7 @@ class Offer:
             "SMTPUTF8",
             "ENHANCEDSTATUSCODES",
         )
-        # DSN is not offered while no notifications are made: a client that hands NOTIFY over stops
+        # No DSN: postroad sends no notifications, and a client that hands NOTIFY over stops
         # reporting failures itself (RFC 3461 5.2).
         secured = Reply(250, extensions)
         in_clear = Reply(250, (*extensions, "STARTTLS")) if self.tls else secured
@@ -96,7 +96,7 @@ class Step(Enum):
 
 
 class Transaction(NamedTuple):
-    """An envelope on its way in, as it stands when DATA is said."""
+    """A client's envelope at DATA."""
 
     mail_from: MailFrom
     recipients: tuple[str, ...]
@@ -104,7 +104,7 @@ class Transaction(NamedTuple):
 
     @property
     def dsn(self) -> DsnOptions | None:
-        """The DSN parameters that were given, if any."""
+        """The DSN parameters of MAIL and RCPT, None without any."""
         if not (self.mail_from.ret or self.mail_from.envid or self.dsn_of):
             return None
         return DsnOptions(self.mail_from.ret, self.mail_from.envid, self.dsn_of)
@@ -112,7 +112,7 @@ class Transaction(NamedTuple):
 
 Answer = tuple[Reply, Step]
 Admission = Callable[[MailFrom], Reply | None]
-"""Gives the reply that refuses a mail at MAIL, whatever it is, or None; 421 ends the session."""
+"""Returns the reply that refuses a mail at MAIL, or None; 421 ends the session."""
 
 _OK = Reply(250, ("2.0.0 ok",))
 _SENDER_OK = Reply(250, ("2.1.0 ok",))
@@ -136,7 +136,7 @@ class Dialogue:
     admission: Admission | None = None
     client_name: str | None = None
     is_extended: bool = False
-    """Whether the client said EHLO; a client that said HELO gets no enhanced codes offered."""
+    """Whether the client sent EHLO; the reply to HELO offers no extension."""
 
     is_secured: bool = False
     transaction: Transaction | None = None
@@ -148,11 +148,11 @@ class Dialogue:
     _mail_from: MailFrom | None = None
 
     def greeting(self) -> Reply:
-        """Return what a client that has connected is told."""
+        """Return the reply to the connection."""
         return self.offer.greeting
 
     def answer(self, line: bytes, *, is_followed: bool = False) -> Answer:
-        """Answer one command line. `is_followed`: the client has sent more behind it already."""
+        """Answer one command line. `is_followed`: the client has already sent more."""
         verb = ""
         try:
             if _NO_SMTP.match(line):
@@ -166,30 +166,31 @@ class Dialogue:
         except Refused as error:
             reply, step = error.reply, Step.NEXT_COMMAND
         if verb == "DATA" and step is not Step.READ_MAIL:
-            # What follows can be a mail, and is no command.
+            # DATA was refused, and its content may follow: read as commands, a line of a mail could
+            # be executed.
             if is_followed:
                 return TALKS_EARLY, Step.CLOSE
             if self.rights.may_talk_early:
-                return reply, Step.CLOSE  # it may be on its way
+                return reply, Step.CLOSE  # the content may be on its way
         return self._count(reply, step, is_recipient=verb == "RCPT")
 
     def refuse(self, reply: Reply) -> Answer:
-        """Answer a line that could not even be read."""
+        """Refuse a line that is no command line."""
         return self._count(reply, Step.NEXT_COMMAND)
 
     def finish(self) -> None:
-        """Forget the transaction: its mail was read and answered, or cannot be."""
+        """Drop the transaction: its mail was answered, or the connection is lost."""
         self.transaction = None
         self._mail_from = None
         self._recipients = {}
 
     def accepted(self) -> None:
-        """A mail was taken: what was refused before it says nothing of the client any more."""
+        """Count errors anew after an accepted mail."""
         self.errors = self.refused_recipients = 0
         self.idle_commands = self.needless_recipients = 0
 
     def secured(self) -> None:
-        """TLS has started: forget what was said in clear. Source: RFC 3207 4.2."""
+        """Drop what the client sent in clear, because TLS has started. Source: RFC 3207 4.2."""
         self.finish()
         self.client_name, self.is_extended, self.is_secured = None, False, True
 
@@ -283,7 +284,7 @@ class Dialogue:
         return _RECIPIENT_OK
 
     def _overshoots(self) -> bool:
-        """Count an RCPT that adds no recipient; return whether there were too many."""
+        """Count an RCPT that adds no recipient; return whether these are too many."""
         self.needless_recipients += 1
         is_full = len(self._recipients) >= self.offer.max_recipients
         most = MOST_OVERSHOOT if is_full else len(self._recipients) + MOST_IDLE_COMMANDS

@@ -1,4 +1,4 @@
-"""The sockets on which clients connect: one for each address of a host, or one for all of them."""
+"""The intake's listening sockets: one for each address of a host, or one for all addresses."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ import socket
 from postroad.errors import InvalidSettings
 
 BACKLOG = 4096
-"""Clients that may wait to be accepted, where the system allows as many (net.core.somaxconn). One
-that finds no place waits for a greeting that never comes."""
+"""Connections that wait for `accept`, where the system allows as many (net.core.somaxconn). A client
+beyond them waits for a greeting that never comes."""
 
 ANY_HOST = "*"
-"""The host that stands for all addresses of this machine, of both families."""
+"""All addresses of this machine, of both families."""
 
 
 def listening_on(host: str, port: int) -> list[socket.socket]:
     """Return a listening socket for each address of a host, one for both families for `*`. With
     port 0 all have the port that the first one got.
 
-    Raises: InvalidSettings when the address cannot be had.
+    Raises: InvalidSettings when the address cannot be bound.
     """
     try:
         return _bound(host, port)

@@ -1,8 +1,8 @@
-"""One mail while it comes in: found its end, judged, and kept, in memory or in a file.
+"""One mail while it comes in: finds its end, checks it, and buffers it in memory or in a file.
 
-It is complete before it is enqueued, because an enqueue has a deadline and a client has its own
-pace. It is read to its end whatever is wrong with it, so that no part of a refused mail is taken
-for commands; what exceeds the limit is counted and dropped, never kept.
+The intake enqueues only a complete mail, because an enqueue has a deadline and a client may be
+slow. It reads also a mail that it refuses to the end, because it would execute the rest as
+commands; it counts what exceeds the limit, and drops it.
 """
 
 from __future__ import annotations
@@ -23,14 +23,15 @@ from postroad.intake import reply_texts
 from postroad.intake.trace_field import MOST_HOPS, HopCounter
 
 MEMORY_BYTES = 256 * 1024
-"""Octets of one mail kept in memory. Times the most sessions, it bounds what mails can take."""
+"""Octets of one mail in memory. Times the number of sessions, it bounds the memory of mails."""
 
 SPILLED_BYTES = 64 * 1024
-"""Octets that are gathered for one write behind them."""
+"""Octets of one write to the file of a larger mail."""
 
 
 class MessageBuffer:
-    """Collects content behind `first`, which does not count. `discard` it in any case."""
+    """Appends content to `first`, which does not count as size. The caller calls `discard` in the
+    end."""
 
     def __init__(
         self,
@@ -43,32 +44,32 @@ class MessageBuffer:
     ) -> None:
         self.size_bytes = 0
         self.problem: StoreFull | None = None
-        """Why it could not be kept."""
+        """Why the file could not be written."""
 
         self._limit = limit_bytes
         self._folder = folder
-        self._kept = bytearray(first)  # and not chunks: tiny ones would take many times their size
+        self._kept = bytearray(first)  # not a list of chunks: tiny ones take many times their size
         self._unstuffer, self._hops = Unstuffer(normalises_line_ends), HopCounter()
         self._lines = None if takes_long_lines else LineMeter()
         self._path: Path | None = None
         self._file: FileIO | None = None
         self._deciding = threading.Lock()
-        """Held for the moment in which `discard`, or the thread that writes, finds out whether it
-        is the last one: that one removes the file."""
+        """Held while `discard`, or the thread that writes, finds out whether it is the last of
+        both: the last one removes the file."""
         self._is_writing = self._is_discarded = False
 
     @property
     def is_too_large(self) -> bool:
-        """Whether the limit was exceeded; nothing is kept any more then."""
+        """Whether the mail exceeds the limit; then nothing of it is buffered."""
         return self.size_bytes > self._limit
 
     @property
     def must_spill(self) -> bool:
-        """Whether it has outgrown memory: `spill` it before anything else is fed."""
+        """Whether the caller must call `spill` before the next `feed`."""
         return len(self._kept) > (MEMORY_BYTES if self._file is None else SPILLED_BYTES)
 
     def feed(self, chunk: bytes) -> bytes | None:
-        """Take what arrived. Return what follows the mail's end once it has ended, else None."""
+        """Add a chunk. Return the octets after the mail's end once it has ended, else None."""
         content, rest = self._unstuffer.feed(chunk)
         self._hops.feed(content)
         if self._lines is not None:
@@ -81,7 +82,7 @@ class MessageBuffer:
         return rest
 
     async def spill(self) -> None:
-        """Write what is in memory to a file; a failure becomes the mail's `problem`."""
+        """Write the octets in memory to a file; a failure becomes the mail's `problem`."""
         kept, self._kept = self._kept, bytearray()
         try:
             await asyncio.to_thread(self._write, kept)
@@ -90,7 +91,7 @@ class MessageBuffer:
             self.problem.__cause__ = error
 
     def verdict(self) -> Reply | None:
-        """Return the reply that refuses the mail, None when nothing is wrong with it."""
+        """Return the reply that refuses the mail, or None."""
         if self.is_too_large:
             return reply_texts.TOO_LARGE
         if self._unstuffer.has_bare_line_ends:
@@ -102,17 +103,17 @@ class MessageBuffer:
         return reply_texts.reply_for(self.problem) if self.problem else None
 
     async def complete(self) -> None:
-        """Let all of it be in one place, when it has ended: in memory, or in the file."""
+        """Bring a mail that has ended into one place: memory, or the file."""
         if self._file is not None or self.must_spill:
             await self.spill()
 
     @property
     def content(self) -> bytes | Path:
-        """All of it, as octets or as a file that lives until `discard`."""
+        """The mail, as octets or as a file that lives until `discard`."""
         return bytes(self._kept) if self._path is None else self._path
 
     def discard(self) -> None:
-        """Remove what was kept, behind a write that is under way. Idempotent."""
+        """Drop the mail and its file, after a write that is under way. Idempotent."""
         self._kept = bytearray()
         with self._deciding:
             self._is_discarded = True
@@ -129,7 +130,7 @@ class MessageBuffer:
             path.unlink(missing_ok=True)
 
     def _write(self, octets: bytearray) -> None:
-        """In a thread, which goes on when the task that waits for it is cancelled."""
+        """Runs in a thread, which goes on when the task that waits for it is cancelled."""
         if self._is_discarded_when(writing=True):
             return
         try:
@@ -146,7 +147,7 @@ class MessageBuffer:
     def _append(self, octets: bytearray) -> None:
         if self._file is None:
             descriptor, name = tempfile.mkstemp(".eml", "postroad-", self._folder)
-            # Without a buffer: what it could not write would fail again when it is closed.
+            # Unbuffered: a failed write of a buffer is repeated, and fails again, at close.
             self._file, self._path = os.fdopen(descriptor, "wb", buffering=0), Path(name)
         left = memoryview(octets)
         while left:

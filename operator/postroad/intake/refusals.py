@@ -1,6 +1,6 @@
-"""Why clients are refused, as the few words that a metric can have.
+"""The reasons for which the intake refuses clients, as values of a metric's label.
 
-What is wrong with one mail (its size, its line ends) is no reason here: the reply counts that.
+What is wrong with one mail (its size, its line ends) is not among them: `RECEIVED` counts that.
 """
 
 from __future__ import annotations
@@ -24,5 +24,5 @@ _REASONS: Mapping[Reply, str] = {
 
 
 def reason_of(reply: Reply) -> str | None:
-    """Return why the client is refused that gets this reply, None when it is not."""
+    """Return why this reply refuses a client; None: it refuses no client."""
     return _REASONS.get(reply)

@@ -1,8 +1,8 @@
-"""What a client is told about a mail. Public texts are generic; the reason is for the log.
+"""The replies to a mail. Their texts are generic; the reason is in the log.
 
-Only what will never work is refused for good. Whatever else went wrong on our side is a transient
-reply, also when it is not transient for us (refused credentials): the client keeps the mail while
-somebody repairs it.
+Only a mail that can never be accepted gets a permanent reply. Any other failure of this side gets a
+transient one, also one that does not pass by itself (refused credentials), because the client keeps
+the mail until the administrator has repaired it.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ LINE_TOO_LONG = Reply(500, ("5.5.2 line too long",))
 
 
 def accepted(enqueue_id: UUID | str) -> Reply:
-    """Return the reply that takes over responsibility."""
+    """Return the reply by which postroad takes responsibility for the mail (RFC 5321 4.2.5)."""
     return Reply(250, (f"2.0.0 queued as {enqueue_id}",))
 
 
 def reply_for(error: Exception) -> Reply:
     """Return the reply for an enqueue that failed.
 
-    A mail that is invalid because our own copy of it cannot be read is none of the client's doing.
+    InvalidMail that an OSError caused is transient, because the fault is this side's copy.
     """
     if isinstance(error, MailTooLarge):
         return TOO_LARGE

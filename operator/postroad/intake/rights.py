@@ -1,7 +1,4 @@
-"""What a client may do, by the network that its address lies in. Pure.
-
-Source: ADR 0026.
-"""
+"""The rights of a client, by the network of its address. Pure. Source: ADR 0026."""
 
 from __future__ import annotations
 
@@ -12,16 +9,16 @@ from postroad.domain.networks import LOOPBACK, NO_ADDRESS, Networks
 
 @dataclass(frozen=True, slots=True)
 class Rights:
-    """What one client may do."""
+    """The rights of one client."""
 
     may_relay: bool
-    """Whether its mail is accepted, for any recipient."""
+    """Whether the intake accepts its mail, for any recipient."""
 
     may_talk_early: bool = False
-    """Whether it may send more behind EHLO, HELO and DATA before their replies."""
+    """Whether it may send more after EHLO, HELO and DATA before their replies."""
 
     normalises_line_ends: bool = False
-    """Whether a bare CR or LF in its mail becomes CRLF; else the mail is refused."""
+    """Whether a bare CR or LF in its mail becomes CRLF; else the intake refuses the mail."""
 
 
 @dataclass(frozen=True, slots=True)

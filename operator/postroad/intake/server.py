@@ -1,9 +1,9 @@
-"""The intake's listener: sessions up to a limit, and an orderly end.
+"""The intake's server: accepts connections, runs a session for each, and drains.
 
-A full intake accepts no connection: clients wait in the backlog, where another process that shares
-the listening socket finds them, and the intake ends sessions that make no progress. A client that
-has its share of sessions is refused with 421.
-Every client gets a session; what it may do there follows from its address (rights.py).
+A full intake accepts no connection: clients wait in the backlog, from which another process that
+shares the listening socket accepts them, and the intake ends sessions that make no progress. A
+client with its share of sessions is refused with 421. What a session may do follows from the
+client's address (rights.py).
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ _log = logger("intake")
 ROOM_SECONDS = 1.0
 """Between two searches for stalled sessions, while the intake is full."""
 
-_FULL = "it takes long, and the intake is full"
+_FULL = "the handshake takes long, and the intake is full"
 
 PAUSE_SECONDS = 1.0
-"""After an accept that failed for want of something (descriptors, memory)."""
+"""After an `accept` that failed for want of descriptors or memory."""
 
 
 class SmtpServer:
-    """Listens, and runs a session for every client."""
+    """Listens on its sockets, and runs a session for every client."""
 
     def __init__(
         self,
@@ -53,20 +53,20 @@ class SmtpServer:
         self._run_queue = RunQueue()
         self._making_room: asyncio.TimerHandle | None = None
         self._handshakes: dict[asyncio.Task[None], float] = {}
-        """Sessions that have not begun, as TLS comes before the greeting, and since when."""
+        """Sessions in the TLS handshake before the greeting, and since when."""
 
         self._listening: dict[socket.socket, bool] = {}
-        """With whether TLS begins with the connection."""
+        """Socket → whether its connections begin with TLS."""
 
         self._is_accepting = False
         self._is_draining = False
         SESSIONS.set_function(lambda: len(self._sessions))
 
     async def listen(self, host: str, port: int, *, tls: bool = False) -> int:
-        """Begin to accept clients; returns the port. With `tls`, they begin with TLS (RFC 8314
-        3.3), for which the receiver must have a certificate. May be called again for more ports.
+        """Begin to accept clients; return the port. With `tls`, connections begin with TLS (RFC
+        8314 3.3), and the receiver needs a certificate. May be called again for more ports.
 
-        Raises: InvalidSettings when the address cannot be had.
+        Raises: InvalidSettings when the address cannot be bound.
         """
         bound = listening_on(host, port)
         self.listen_on(*bound, tls=tls)
@@ -75,8 +75,8 @@ class SmtpServer:
         return port
 
     def listen_on(self, *listening: socket.socket, tls: bool = False) -> None:
-        """Begin to accept clients on sockets that may be shared with other processes. They are
-        closed in the end."""
+        """Begin to accept clients on sockets, which other processes may share. `drain` closes
+        them."""
         self._accept_or_not(is_paused=True)
         for each in listening:
             each.setblocking(False)
@@ -85,12 +85,12 @@ class SmtpServer:
 
     @property
     def port(self) -> int:
-        """The port that was listened on first."""
+        """The port of the first socket."""
         return int(next(iter(self._listening)).getsockname()[1])
 
     async def drain(self, within: timedelta) -> None:
-        """Accept no client any more, let mails that are being received be finished, and send the
-        other clients away with 421; sessions that are left after `within` are cut off."""
+        """Accept no more clients, receive mails under way to their end, and send 421 to the other
+        clients; sessions that are left after `within` are cancelled."""
         self._is_draining = True
         self._accept_or_not()
         for each in self._listening:
@@ -98,7 +98,7 @@ class SmtpServer:
         for wire, _ in self._sessions.values():
             wire.interrupt()
         for session in self._handshakes:
-            session.cancel()  # nothing was said that an answer is owed to
+            session.cancel()  # no command was read, so no reply is due
         if not self._sessions:
             return
         _, late = await asyncio.wait(self._sessions, timeout=within.total_seconds())
@@ -109,8 +109,8 @@ class SmtpServer:
             _log.warning("sessions cut off", queue=self._receiver.queue.name, count=len(late))
 
     def _accept_or_not(self, *, is_paused: bool = False) -> None:
-        """Listen to the sockets while there is room. An event loop's own server accepts without
-        end, and one process of several gets all of a rush."""
+        """Accept while there is room. Not asyncio's own server, because it accepts without end, and
+        one process of several would get all clients of a burst."""
         has_room = len(self._sessions) < self._max_sessions
         if not has_room and self._making_room is None:
             self._make_room()
@@ -126,7 +126,7 @@ class SmtpServer:
                 loop.remove_reader(each)
 
     def _make_room(self) -> None:
-        """End stalled sessions, now and again while the intake is full."""
+        """End stalled sessions, every ROOM_SECONDS while the intake is full."""
         self._making_room = None
         if len(self._sessions) < self._max_sessions or self._is_draining:
             return
@@ -144,14 +144,14 @@ class SmtpServer:
         self._making_room = loop.call_later(ROOM_SECONDS, self._make_room)
 
     def _accept(self, listening: socket.socket) -> None:
-        """Accept one client: what is left is for other processes, or for the next call."""
+        """Accept one client only: processes that share the socket get a share of a burst."""
         if not self._is_accepting:
-            return  # the client of another socket was the last one
+            return  # the loop called for a socket after another one filled the intake
         try:
             connection, peer = listening.accept()
         except (BlockingIOError, ConnectionError):
-            return  # another process was first, or the client has left
-        except OSError as error:  # for want of descriptors or memory: it would fail again at once
+            return  # another process accepted it, or the client has left
+        except OSError as error:  # no descriptors or memory: without a pause it fails in a loop
             _log.error("no client can be accepted", error=str(error))
             self._accept_or_not(is_paused=True)
             asyncio.get_running_loop().call_later(PAUSE_SECONDS, self._accept_or_not)
@@ -164,8 +164,8 @@ class SmtpServer:
         if refusal is not None:
             self._receiver.client_refused(refusal, address, set())
             with connection, suppress(OSError):
-                if not is_tls:  # a reply in clear is none under TLS
-                    connection.send(refusal.encode())  # it fits into an empty buffer
+                if not is_tls:  # a client that begins TLS cannot read a reply in clear
+                    connection.send(refusal.encode())  # never blocks: the send buffer is empty
             return
         wire = ServingWire(self._run_queue)
         rights = self._receiver.rules.rights_of(address)
@@ -203,7 +203,7 @@ class SmtpServer:
     def _admit(self, address: str, mail_from: MailFrom) -> Reply | None:
         size = mail_from.size_bytes
         if size is not None and not self._receiver.queue.has_room(size):
-            return reply_texts.FULL  # before its content has come (RFC 1870 6.1)
+            return reply_texts.FULL  # before the client sends the content (RFC 1870 6.1)
         return self._clients.begins_mail(address, self._now())
 
     def _now(self) -> float:

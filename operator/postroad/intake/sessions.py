@@ -1,7 +1,7 @@
-"""One client's session: lines to the dialogue, replies back, and mails into the queue.
+"""One client's session: hands lines to the dialogue, sends its replies, and enqueues mails.
 
-What a client sends is taken within the call that brings it; the session's task waits for the rest:
-a mail is answered with 250 only after `enqueue` returned.
+Commands and content are processed within the event loop's call that brings them (serving.py); the
+session's task does what has to wait. A mail is answered with 250 only after `enqueue` returned.
 """
 
 from __future__ import annotations
@@ -40,34 +40,35 @@ from postroad.telemetry.metrics import FAILED_HANDSHAKES, RECEIVED, REFUSED_CLIE
 _log = logger("intake")
 
 MOST_DROPPED = 3
-"""Times the largest mail: so much is read of one that is too large, for an orderly reply."""
+"""Times the largest mail: the session reads so much of a larger one before it closes, because many
+clients read the reply only after the mail's end."""
 
 LINGER = timedelta(seconds=1)
-"""For the client to read the last reply: closing with unread input resets the connection, and the
-client may lose the replies that it has not read."""
+"""For the client to read the last reply: `close` with unread input resets the connection, and the
+client may lose replies that it has not read."""
 
 _OF_A_MAIL = frozenset((b"MAIL", b"RCPT"))
 
 BURST = 20
-"""Commands answered in one go. A client that sends more at once waits in the run queue behind those
-that send few: hundreds of such clients would else be the time that each of the others waits."""
+"""Commands answered in one step. A client that sends more at once waits in the run queue behind
+clients that send few, which would else wait for hundreds of such clients."""
 
 
 @dataclass(frozen=True, slots=True)
 class Receiver:
-    """What all sessions of an intake share."""
+    """The queue, the settings and the counters that all sessions of an intake share."""
 
     queue: MailQueue
     offer: Offer
     clock: Clock
     randomness: Randomness
     tls: Callable[[], ssl.SSLContext] | None = None
-    """Gives the TLS of a session that begins; None: STARTTLS is not offered."""
+    """Returns the TLS context of a session that begins; None: STARTTLS is not offered."""
 
     timeouts: ClientTimeouts = field(default_factory=ClientTimeouts)
     rules: Rules = field(default_factory=Rules)
     takes_long_lines: bool = False
-    """Whether a mail with a line of more than 998 octets is accepted; else it is refused."""
+    """Whether a mail with a line of more than 998 octets is accepted."""
 
     _counters: dict[str, Counter] = field(default_factory=dict)
 
@@ -75,14 +76,14 @@ class Receiver:
         object.__setattr__(self, "offer", replace(self.offer, tls=self.tls is not None))
 
     def count(self, kind: str) -> None:
-        """Count a mail by the kind of reply it got."""
+        """Count a mail by the kind of its reply: accepted, transient or permanent."""
         if (counter := self._counters.get(kind)) is None:
             counter = self._counters[kind] = RECEIVED.labels(self.queue.name, kind)
         counter.inc()
 
     def client_refused(self, reply: Reply, address: str | None, known: set[str]) -> None:
-        """Count and log a client that is refused by this reply, unless the reason is `known` from
-        earlier ones to the same connection."""
+        """Count and log a client that this reply refuses, unless the reason is in `known`, the
+        reasons of its connection so far."""
         reason = reason_of(reply)
         if reason is None or reason in known:
             return
@@ -91,7 +92,7 @@ class Receiver:
         _log.info("client refused", queue=self.queue.name, client=address, reply=str(reply))
 
     def handshake_failed(self, error: HandshakeFailed) -> None:
-        """Count and log a client with which TLS did not come about."""
+        """Count and log a failed TLS handshake."""
         FAILED_HANDSHAKES.labels(self.queue.name, error.reason).inc()
         _log.info("TLS handshake failed", queue=self.queue.name, error=str(error))
 
@@ -116,23 +117,22 @@ class Session:
         self._deadlines = Deadlines(receiver.timeouts, wire.now)
         self._dialogue = Dialogue(receiver.offer, rights, admission)
         self._go_ahead = Reply(220)
-        """The reply to STARTTLS. The task sends it, in one go with the start: a client that had it
-        earlier would begin with TLS before this side does."""
+        """The reply to STARTTLS. The task sends it just before it starts TLS: a client that had it
+        earlier would begin its handshake while this side still reads commands."""
 
         self._name, self._origin = "", Origin()
         self._incoming: MessageBuffer | None = None
-        """The mail that is being received: what arrives belongs to it."""
+        """The mail that is being received."""
 
         self._next: Callable[[Session], Awaitable[None]] = Session._leave
-        """What the task does when it is woken. Not bound: a session that refers to itself would be
-        memory until the collector comes by."""
+        """What the task does when it is woken. An unbound method, because a session that refers to
+        itself is memory until the garbage collector runs."""
 
         self._is_over = False
         self._refused_for: set[str] = set()
 
     async def run(self) -> None:
-        """Talk until the client leaves, is too slow, or the intake closes. Raises on
-        cancellation, and what is a bug of ours."""
+        """Serve until the client leaves, is too slow, or the intake closes."""
         if self._wire.is_secured:
             self._dialogue.secured()
         try:
@@ -153,23 +153,23 @@ class Session:
 
     @property
     def is_stalled(self) -> bool:
-        """Whether this side waits for the client, and the client makes no progress."""
+        """Whether the session waits for the client, and the client makes no progress."""
         received = None if self._incoming is None else self._incoming.size_bytes
         return self._wire.waits_for_peer and self._deadlines.is_stalled(
             self._wire.now, received=received
         )
 
     def make_room(self) -> None:
-        """End a stalled session: with 421 if the client reads."""
+        """End a stalled session, with 421 if the client reads."""
         self._wire.give_up()
 
     def _time(self) -> tuple[timedelta, float]:
-        """How long the client may be silent, and until when it may go on in any case."""
+        """Return how long the client may be silent, and the deadline in any case."""
         if self._incoming is None:
             return self._timeouts.command, self._deadlines.session_ends
         return self._timeouts.data_block, self._deadlines.of_mail(self._incoming.size_bytes)
 
-    # What is done within the call that brings it.
+    # Within the event loop's call that brings octets.
 
     def _take(self) -> Progress:
         return self._take_commands() if self._incoming is None else self._take_content()
@@ -199,7 +199,7 @@ class Session:
             if step is Step.NEXT_COMMAND:
                 replies.append(reply.encode())
                 continue
-            progress = self._begin(step)  # what follows is no command
+            progress = self._begin(step)  # end the loop: the next octets are no command
             if step is Step.START_TLS:
                 self._go_ahead = reply
             else:
@@ -248,7 +248,7 @@ class Session:
             return Progress.AGAIN if wire.has_more else Progress.WAIT
         return Progress.DONE
 
-    # What the task does.
+    # In the session's task.
 
     async def _secure(self) -> None:
         assert self._receiver.tls is not None
@@ -273,18 +273,18 @@ class Session:
             await self._wire.linger(LINGER)
             await self._wire.close(self._timeouts.goodbye)
         except WireError:
-            pass  # it left first, or does not read
+            pass  # the client left first, or does not read
 
     async def _cut_off(self) -> None:
         await self._farewell(reply_texts.TOO_LARGE)
-        raise ConnectionLost("the client goes on with a mail that is far too large")
+        raise ConnectionLost("the client goes on sending a mail that is far too large")
 
     async def _spill(self) -> None:
         assert self._incoming is not None
         await self._incoming.spill()
 
     async def _finish_mail(self) -> None:
-        """Queue the mail that has been read, and say what became of it."""
+        """Enqueue the mail that was read, and reply to it."""
         assert self._incoming is not None
         try:
             reply = await self._queue(self._incoming)
@@ -313,7 +313,7 @@ class Session:
             enqueue_id = str(await self._receiver.queue.enqueue(self._mail(incoming)))
         except PostroadError as error:
             return self._refused(reply_texts.reply_for(error), error)
-        except Exception as error:  # the client keeps the mail while we are wrong
+        except Exception as error:  # also for a bug, 451: the client must keep the mail
             _log.exception("enqueue failed in an unforeseen way", queue=self._receiver.queue.name)
             return reply_texts.reply_for(error)
         assert self._dialogue.transaction is not None
@@ -341,7 +341,7 @@ class Session:
         )
 
     def _note(self, reply: Reply) -> None:
-        """Count the client as refused, if it is by this reply."""
+        """Count the client as refused, if this reply refuses it."""
         if reply.code >= 400:
             self._receiver.client_refused(reply, self._wire.peer_address, self._refused_for)
 

@@ -1,6 +1,6 @@
-"""How long a client may take: for a command, for a mail, for all that it says. Pure.
+"""How long a client may take: for a command, for a mail, for its session. Pure.
 
-Moments are seconds of the event loop's clock, as the wire counts them.
+Times are seconds of the event loop's clock.
 """
 
 from __future__ import annotations
@@ -18,28 +18,28 @@ class ClientTimeouts:
     (3 minutes for a block of data)."""
 
     command: timedelta = timedelta(minutes=5)
-    """For a command as a whole: its octets renew nothing."""
+    """For a whole command: an octet of it does not extend the time."""
 
     data_block: timedelta = timedelta(minutes=3)
-    """Between two arrivals within a mail."""
+    """Between two chunks of a mail."""
 
     least_bytes_per_second: int = 500
-    """Of a mail as a whole, behind `grace`. What Postfix asks for (smtpd_min_data_rate)."""
+    """Of a whole mail, after `grace`. Postfix's default, too (smtpd_min_data_rate)."""
 
     grace: timedelta = timedelta(minutes=5)
     session: timedelta = timedelta(hours=1)
     """No mail begins in an older session."""
 
     stalled: timedelta = timedelta(seconds=10)
-    """Without progress (a command of a mail that was accepted, a mail that arrives as fast as
-    `least_bytes_per_second`), while the intake is full: then the session makes room."""
+    """Without progress (an accepted command of a mail, a mail that arrives as fast as
+    `least_bytes_per_second`) while the intake is full; then the intake ends the session."""
 
     tls: timedelta = timedelta(minutes=1)
     goodbye: timedelta = timedelta(seconds=5)
 
 
 class Deadlines:
-    """Until when a session may go on, and why it ends then."""
+    """When a session ends at the latest, and the reply that ends it."""
 
     __slots__ = ("_grace", "_mail_ends", "_progress", "_rate", "_stalled", "session_ends")
 
@@ -52,12 +52,12 @@ class Deadlines:
         self.session_ends = now + timeouts.session.total_seconds()
 
     def begin_mail(self, now: float) -> None:
-        """A mail begins to arrive."""
+        """Start the deadline of a mail."""
         self._progress = now
         self._mail_ends = now + self._grace
 
     def progressed(self, now: float) -> None:
-        """A mail has come nearer, or was accepted."""
+        """Note an accepted command of a mail, or an accepted mail."""
         self._progress = now
 
     def is_stalled(self, now: float, *, received: int | None) -> bool:
@@ -65,12 +65,12 @@ class Deadlines:
         return now >= self._progress + self._stalled + (received or 0) / self._rate
 
     def of_mail(self, received: int) -> float:
-        """Return when the mail is too slow, of which that many octets have arrived."""
+        """Return the deadline of a mail of which that many octets have arrived."""
         return self._mail_ends + received / self._rate
 
     def reason(self, now: float, *, received: int | None) -> Reply:
-        """Return the reply for a client that was too slow; `received`: octets of the mail that it
-        is sending, None when it sends none."""
+        """Return the reply to a client that was too slow. `received`: octets of the mail that it
+        sends; None: it sends none."""
         if received is not None:
             return reply_texts.TOO_SLOW if now >= self.of_mail(received) else reply_texts.IDLE
         return reply_texts.TOO_LONG if now >= self.session_ends else reply_texts.IDLE

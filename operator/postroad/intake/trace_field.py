@@ -1,4 +1,4 @@
-"""Trace: the `Received:` field that the intake adds, and the loop that too many of them show.
+"""Trace fields: the intake adds a `Received:` field, and finds mail loops by counting them.
 
 Source: RFC 5321 4.4 (trace), 6.3 (loops); RFC 3848 (protocols); RFC 5322 3.3 (date).
 """
@@ -13,7 +13,7 @@ from postroad.domain.mail import Origin
 from postroad.domain.next_hops import address_literal
 
 MOST_HOPS = 100
-"""`Received:` fields after which a mail is taken to go round in circles. RFC 5321 6.3."""
+"""`Received:` fields of a mail that counts as looping. Source: RFC 5321 6.3."""
 
 _FIELD = b"\nreceived:"
 
@@ -21,8 +21,8 @@ _FIELD = b"\nreceived:"
 def trace_field(origin: Origin, hostname: str, name: str, moment: datetime) -> bytes:
     """Return the field, folded, with its line end.
 
-    `name` is the mail's name: who has the field can find the mail in the queue by it. The client's
-    own name was checked by the dialogue, so it cannot break out of the field.
+    `name` is the mail's name: an administrator finds the mail in the queue by it. The dialogue
+    checked the client's name, so it cannot break out of the field.
     """
     literal = address_literal(origin.address or "unknown")
     return (
@@ -46,7 +46,7 @@ class HopCounter:
         self._is_over = False
 
     def feed(self, chunk: bytes) -> None:
-        """Take the next octets of the mail; those after the header are not looked at."""
+        """Count in the next octets of the mail; those after the header are skipped."""
         if self._is_over or not chunk:
             return
         data = self._tail + chunk
@@ -55,4 +55,4 @@ class HopCounter:
         if self._is_over:
             data = data[: end + 1]
         self.hops += data.lower().count(_FIELD)
-        self._tail = data[1 - len(_FIELD) :]  # too short to be counted twice
+        self._tail = data[1 - len(_FIELD) :]  # one octet longer, and a field would count twice

@@ -1,6 +1,7 @@
 """The HTTP port of every pod: `/healthz`, `/readyz`, `/metrics`.
 
-Plain asyncio and three answers: a dead loop does not answer, and that is the point of `/healthz`.
+The server runs on the process's own event loop, because `/healthz` reports whether that loop runs:
+a blocked one sends no response.
 """
 
 from __future__ import annotations
@@ -16,15 +17,15 @@ from postroad.telemetry.logs import logger
 _log = logger("health")
 
 PROBE_EVERY_SECONDS = 5.0
-"""An answer about the servers is this old at most; probes come more often than servers should be
-asked."""
+"""The largest age of a probe's result: Kubernetes asks for it more often than the servers are worth
+asking."""
 
 PROBE_TIMEOUT_SECONDS = 3.0
 REQUEST_TIMEOUT_SECONDS = 5.0
 
 
 class Readiness:
-    """Whether the process can do its work now."""
+    """Whether the process can do its work now: what `/readyz` reports."""
 
     def __init__(self) -> None:
         self._obstacle: str | None = "starting"
@@ -33,16 +34,16 @@ class Readiness:
         self._is_draining = False
 
     def opened(self, probe: Callable[[], Awaitable[object]]) -> None:
-        """From now on the answer is the probe's: whatever it raises is an obstacle."""
+        """Use this probe from now on: an exception of it is the obstacle."""
         self._probe = probe
         self._probed_at = None
 
     def draining(self) -> None:
-        """From now on and for good the process is not ready."""
+        """Report "draining" from now on."""
         self._is_draining = True
 
     async def obstacle(self) -> str | None:
-        """Return what stands in the way, or None when ready."""
+        """Return why the process is not ready, None when it is."""
         if self._is_draining:
             return "draining"
         if self._probe is None:
@@ -60,33 +61,33 @@ class Readiness:
                 await probe()
         except TimeoutError:
             return "the queue does not answer in time"
-        except Exception as error:  # whatever it is, the process is not ready
+        except Exception as error:  # any error of the probe means "not ready", none may end it
             _log.debug("not ready", error=str(error))
             return type(error).__name__
         return None
 
 
 class HealthServer:
-    """Answers probes and scrapes. Close it last."""
+    """Answers probes and scrapes. Closed last, so that a draining process is still observed."""
 
     def __init__(self, readiness: Readiness) -> None:
         self._readiness = readiness
         self._server: asyncio.Server | None = None
 
     async def listen(self, port: int, host: str = "") -> None:
-        """Begin to answer. Raises: InvalidSettings when the port cannot be had."""
+        """Begin to answer. Raises: InvalidSettings when the port cannot be bound."""
         try:
             self._server = await asyncio.start_server(self._serve, host or None, port, limit=8192)
         except OSError as error:
             raise InvalidSettings(
                 f"cannot listen on port {port} for probes: {error.strerror}",
-                hint="say another with POSTROAD_HEALTH_PORT; 0 takes any that is free",
+                hint="set another with POSTROAD_HEALTH_PORT; 0 takes any that is free",
             ) from error
         _log.info("health", address=f"{host}:{self.port}")
 
     @property
     def port(self) -> int:
-        """The port that is listened on."""
+        """The port that the server listens on."""
         assert self._server is not None
         return int(self._server.sockets[0].getsockname()[1])
 
@@ -103,12 +104,12 @@ class HealthServer:
                 writer.write(await self.respond(request))
                 await writer.drain()
         except (OSError, EOFError, TimeoutError, asyncio.LimitOverrunError):
-            pass  # whoever asks so is not worth an answer
+            pass  # malformed or slow request: close without a reply
         finally:
             writer.close()
 
     async def respond(self, request: bytes) -> bytes:
-        """Return the whole response to a request's head."""
+        """Return the response to a request, of which only the head is read."""
         method, _, rest = request.partition(b" ")
         path = rest.partition(b" ")[0].partition(b"?")[0]
         if method not in (b"GET", b"HEAD"):

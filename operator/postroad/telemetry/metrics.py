@@ -1,6 +1,6 @@
-"""Every metric of postroad, with its unit in its name and the full list of its label values.
+"""Every metric of postroad, with its unit in its name and all values of its labels.
 
-Labels never hold addresses. `queue` is the only label without a fixed list of values.
+No label holds an address. Only `queue` has no fixed list of values.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ ENDED = Counter(
 )
 SKIPPED = Counter(
     "postroad_skipped_references_total",
-    "References that were not handed out.",
+    "References that the consumer received and did not hand out.",
     ["queue", "reason"],
     # reason: marked, finished, late, redelivery delay, claimed, repetition, unreadable, deferred
 )
@@ -53,7 +53,7 @@ ROLLED_FORWARD = Counter(
 )
 LATE = Counter(
     "postroad_late_mails_total",
-    "Mails whose rows came into slices that were passed; each was given a new entry.",
+    "Mails whose rows came into slices behind browse start; each was given a new entry.",
     ["queue"],
 )
 REPUBLISHED = Counter(
@@ -63,12 +63,12 @@ REPUBLISHED = Counter(
 )
 MAINTENANCE_ERRORS = Counter(
     "postroad_maintenance_errors_total",
-    "Mails that a round of maintenance failed for; it went on with the others.",
+    "Mails at which a round of maintenance failed; it went on with the others.",
     ["queue"],
 )
 UNDECODABLE = Gauge(
     "postroad_undecodable",
-    "What the last maintenance found in the view and this release cannot decode: set aside.",
+    "What the last maintenance found in the view and this release cannot decode.",
     ["queue", "what"],  # what: row, mark, letter
 )
 EXPIRED = Counter(
@@ -105,21 +105,21 @@ RECEIVED = Counter(
 )
 REFUSED_CLIENTS = Counter(
     "postroad_refused_clients_total",
-    "Connections of clients that the intake refused something, once for each reason.",
+    "Client connections on which the intake refused something, once for each reason.",
     ["queue", "reason"],
     # reason: sessions, connections, mails, relay, early, http, errors, slow, idle
 )
 SESSIONS = Gauge("postroad_intake_sessions", "SMTP sessions that are open.")
 FAILED_HANDSHAKES = Counter(
     "postroad_failed_tls_handshakes_total",
-    "TLS handshakes of clients of the intake that came to nothing.",
+    "TLS handshakes of clients of the intake that failed.",
     ["queue", "reason"],  # reason: refused (by either side), slow, left
 )
 RECONCILES = Counter(
     "postroad_reconciles_total",
-    "Looks of the operator at resources.",
+    "Reconciles of resources by the operator.",
     ["kind", "result"],  # kind: MailQueue, QueueCluster; result: done, conflict, error
 )
 RECONCILE_SECONDS = Histogram(
-    "postroad_reconcile_seconds", "Time of one look of the operator.", ["kind"]
+    "postroad_reconcile_seconds", "Time of one reconcile of the operator.", ["kind"]
 )

@@ -1,1 +1,1 @@
-"""Dequeue, deliver, record, end; and stop without losing any."""
+"""The worker: dequeues items, delivers them, records the outcomes, ends the items."""

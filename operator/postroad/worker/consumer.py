@@ -1,4 +1,4 @@
-"""The worker's loop: take what is due, at most so many at a time, and stop without losing any."""
+"""The worker's loop: dequeues what is due, delivers at most so many at a time, and drains."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _log = logger("worker")
 
 
 class Consumer:
-    """Delivers what a queue has until it is told to stop."""
+    """Delivers what a queue has, until `stop` is set."""
 
     def __init__(self, queue: MailQueue, deliverer: Deliverer, *, concurrency: int) -> None:
         self._queue = queue
@@ -25,13 +25,13 @@ class Consumer:
         self._in_flight: set[asyncio.Task[None]] = set()
 
     async def run(self, stop: asyncio.Event, within: timedelta) -> None:
-        """Deliver until `stop` is set; then take no more and let what is in flight be finished.
+        """Deliver until `stop` is set; then dequeue no more and wait for deliveries in flight.
 
-        Deliveries that take longer than `within` are cancelled; their mails stay leased and come
-        again once the queue is closed. Raises: what `dequeue` raises.
+        Deliveries that take longer than `within` are cancelled; their mails stay leased and are
+        redelivered once the queue is closed. Raises: what `dequeue` raises.
         """
         consuming = asyncio.create_task(self._consume(), name="dequeue")
-        stopping = asyncio.create_task(stop.wait(), name="wait for the end")
+        stopping = asyncio.create_task(stop.wait(), name="wait for stop")
         try:
             await asyncio.wait((consuming, stopping), return_when=asyncio.FIRST_COMPLETED)
         finally:
@@ -43,7 +43,7 @@ class Consumer:
             raise ended
 
     async def _consume(self) -> None:
-        # The queue leases no more than `prefetch` items that have not ended: that is the bound.
+        # No semaphore here: the queue leases at most `prefetch` items that have not ended.
         items = cast("AsyncGenerator[Item, None]", self._queue.dequeue(prefetch=self._concurrency))
         async with aclosing(items):
             async for item in items:
@@ -65,4 +65,4 @@ class Consumer:
     def _forget(self, delivery: asyncio.Task[None]) -> None:
         self._in_flight.discard(delivery)
         if not delivery.cancelled() and (error := delivery.exception()) is not None:
-            _log.error("a delivery ended in an unforeseen way", exc_info=error)
+            _log.error("a delivery failed in an unforeseen way", exc_info=error)

@@ -1,7 +1,7 @@
 """One item: transmit, record, end.
 
-The order is what keeps duplicates few: the outcome is recorded as soon as it is known, and the item
-ended only then. A crash between the next hop's answer and the record is the one way to a copy.
+This order keeps duplicates few: the worker records an outcome as soon as it is known, and ends the
+item only then. Only a crash between the next hop's reply and the record causes a second copy.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ _log = logger("worker")
 _CODES = re.compile(r"[2-5][0-9]{2}(?: [245]\.[0-9]{1,3}\.[0-9]{1,3})?\b")
 
 MOST_RECIPIENTS = 100
-"""Per transmission. Every server takes so many; more may be refused (RFC 5321 4.5.3.1.8)."""
+"""Per transmission. Every server accepts so many; it may refuse more (RFC 5321 4.5.3.1.8)."""
 
 LONGEST_IN_HAND = timedelta(minutes=25)
-"""For one item. RabbitMQ takes a consumer that acknowledges nothing for 30 minutes for broken, and
-hands all that it holds to another: each mail in flight would be sent twice."""
+"""For one item. RabbitMQ closes the channel of a consumer that acknowledges nothing for 30 minutes
+and redelivers what it holds: each mail in flight would be sent twice."""
 
 OUT_OF_TIME = Outcome.deferred("451 4.4.2 the next hop took too long over this mail")
 
 FIRST_PAUSE, LONGEST_PAUSE = timedelta(seconds=1), timedelta(seconds=30)
-"""Between attempts to record what is known while the queue cannot be reached."""
+"""Between attempts to record an outcome while the queue cannot be reached."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +51,7 @@ class Deliverer:
     randomness: Randomness
 
     async def deliver(self, item: Item) -> None:
-        """Do all that is to be done with one item. Raises: QueueClosed."""
+        """Transmit one item, record the outcomes, end it. Raises: QueueClosed."""
         outcomes: dict[str, Outcome] = {}
         try:
             await self._deliver(item, outcomes)
@@ -81,7 +81,7 @@ class Deliverer:
     def _ending(self, item: Item, outcomes: Mapping[str, Outcome]) -> Ending:
         failures = item.failures
         if not failures and all(outcome.kind is _DELIVERED for outcome in outcomes.values()):
-            return _DONE  # what `decide` says too, without the clocks that only others need
+            return _DONE  # as `decide` would, without reading the clock for each mail
         return decide(
             self.plan,
             outcomes,
@@ -94,8 +94,8 @@ class Deliverer:
     async def _transmit(
         self, item: Item, recipients: tuple[str, ...], begun_at: timedelta
     ) -> Mapping[str, Outcome]:
-        """Transmit once; return what became of at least one of the recipients. Those that are left
-        out are to be transmitted again."""
+        """Transmit once; return the outcomes of at least one recipient. The caller transmits the
+        others again."""
         time_left = LONGEST_IN_HAND - (self.clock.elapsed() - begun_at)
         if time_left <= timedelta(0):
             return dict.fromkeys(recipients, OUT_OF_TIME)
@@ -111,7 +111,7 @@ class Deliverer:
                         envelope, content, item.size_bytes, item.shape
                     )
             finally:
-                await content.aclose()  # a transport that stops early must not keep a download open
+                await content.aclose()  # else a transport that stops early keeps a download open
         except (QueueClosed, BlobMissing, EntryLost):
             raise
         except PostroadError as error:
@@ -128,9 +128,9 @@ class Deliverer:
         else:
             results = {each: results[each] for each in recipients if each in results}
             if not results:
-                # Without an answer for one recipient at least, repeating would never end.
-                silent = Outcome.deferred("451 4.3.5 nothing was said of this recipient")
-                results = dict.fromkeys(recipients, silent)
+                # Without an outcome for one recipient at least, `_deliver` would loop for ever.
+                unknown = Outcome.deferred("451 4.3.5 the transport gave no outcome")
+                results = dict.fromkeys(recipients, unknown)
         finally:
             _seconds_of(self.queue).observe(perf_counter() - begun)
         for outcome in results.values():
@@ -138,13 +138,13 @@ class Deliverer:
         return results
 
     async def _record(self, item: Item, outcomes: Mapping[str, Outcome]) -> None:
-        """Record who is finished. Deferred recipients need no record: they simply remain."""
+        """Record finished recipients. Deferred ones need no record: they stay in the envelope."""
         finished: dict[Outcome, list[str]] = {}
         for recipient, outcome in outcomes.items():
             if outcome.kind is not OutcomeKind.DEFERRED:
                 finished.setdefault(outcome, []).append(recipient)
-        # All at once, so that they share a sync or a round trip: fifty refusals differ by the
-        # address in their text alone.
+        # Concurrently, so that they share a sync or a round trip: fifty refusals often differ in
+        # nothing but the address in their text.
         await asyncio.gather(
             *(
                 self._insist("record", partial(item.record, tuple(recipients), outcome))
@@ -153,9 +153,10 @@ class Deliverer:
         )
 
     async def _insist(self, step: str, operation: Callable[[], Awaitable[None]]) -> None:
-        """Do it until it is done: what happened to the mail must not be forgotten.
+        """Repeat an operation until it succeeds, because an outcome that is lost leads to a second
+        copy.
 
-        The lease is kept meanwhile, so a queue that is away stops this worker from taking more.
+        The item stays leased meanwhile, so a worker whose queue is away soon dequeues no more.
         Raises: QueueClosed, EntryLost.
         """
         pause = FIRST_PAUSE
@@ -165,8 +166,8 @@ class Deliverer:
             except (QueueClosed, EntryLost):
                 raise
             except EntryEnded:
-                return None  # an attempt before this one got through
-            except Exception as error:  # nothing may lose the outcome
+                return None  # an earlier attempt succeeded, and its answer was lost
+            except Exception as error:  # also a driver's bug must not lose the outcome
                 _log.warning(
                     "outcome not recorded yet", queue=self.queue, step=step, error=str(error)
                 )
@@ -190,13 +191,13 @@ _DELIVERED, _DONE = OutcomeKind.DELIVERED, Done()
 _EVENTS = {Done: "mail delivered", Retry: "mail deferred", Reject: "mail rejected"}
 
 
-# Looking up a child of a metric costs more than counting.
+# Cached, because `labels` costs more than counting.
 _seconds_of = lru_cache(DELIVERY_SECONDS.labels)
 _attempts_of = lru_cache(ATTEMPTS.labels)
 
 
 def _must_be_recorded(outcomes: dict[str, Outcome], ending: Ending) -> bool:
-    """Whether the ending alone would not say what became of each recipient."""
+    """Whether the ending alone would leave the outcome of a recipient open."""
     if isinstance(ending, Reject):
         return any(outcome.kind is OutcomeKind.DELIVERED for outcome in outcomes.values())
     return isinstance(ending, Retry)
@@ -221,7 +222,8 @@ def _counts(outcomes: dict[str, Outcome]) -> dict[str, int]:
 
 
 def _codes_of(text: str) -> str:
-    """The codes of a reply; its text may hold addresses, which logs at INFO do not."""
+    """Return the codes of a reply without its text, which may hold addresses: logs at INFO hold
+    none."""
     found = _CODES.match(text)
     return found[0] if found else "-"
 

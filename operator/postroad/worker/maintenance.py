@@ -1,8 +1,8 @@
 """Maintenance of the queue beside deliveries: limits, cleanup, rows about to expire, dead letters.
 
-Every worker does it, so that a queue needs no process more; every intake too, more seldom, since a
-queue may have nobody who delivers. Rounds of several are harmless to one another, and jitter keeps
-them apart.
+Every worker runs it, so that a queue needs no process of its own for it. Every intake runs it too,
+more seldom, because a queue may have no worker. Rounds of several processes do not harm one
+another, and jitter keeps them apart.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from postroad.ports.mail_queue import MailQueue
 from postroad.telemetry.logs import logger
 
 EVERY = timedelta(seconds=30)
-"""Between two rounds, on average: a dead letter is seen within a minute. A round that finds nothing
-to do costs a few reads; every ten minutes, one goes over all that waits."""
+"""Between two rounds, on average: maintenance finds a dead letter within a minute. A round with
+nothing to do costs a few reads; every ten minutes, one reads all that waits."""
 
 _log = logger("worker")
 
@@ -24,8 +24,8 @@ _log = logger("worker")
 async def run_maintenance(
     queue: MailQueue, clock: Clock, randomness: Randomness, every: timedelta = EVERY
 ) -> None:
-    """Do rounds of maintenance for ever, half to one and a half of `every` apart. Never raises:
-    what failed is logged and tried again in the next round."""
+    """Run rounds of maintenance until cancelled, half to one and a half of `every` apart. A round
+    that failed is logged; the next one tries again."""
     while True:
         await clock.sleep(every * (0.5 + randomness.uniform()))
         try:
