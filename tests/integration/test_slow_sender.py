@@ -20,8 +20,8 @@ from postroad.embedded.layout import Options
 from postroad.embedded.opening import describe, open_store
 from postroad.embedded.owner import OwnedQueue
 from postroad.intake.dialogue import Offer
+from postroad.intake.receiver import Receiver
 from postroad.intake.server import SmtpServer
-from postroad.intake.sessions import Receiver
 from postroad.ports.mail_queue import MailQueue
 
 OTHERS = 100

@@ -26,9 +26,10 @@ from postroad.domain.next_hops import NextHop, TlsMode
 from postroad.errors import BrokerUnavailable, PostroadError, StoreFull
 from postroad.intake.clients import ClientLimits
 from postroad.intake.dialogue import Answer, Dialogue, Offer
+from postroad.intake.receiver import Receiver
 from postroad.intake.rights import Rules
 from postroad.intake.server import SmtpServer
-from postroad.intake.sessions import BURST, Receiver, Session
+from postroad.intake.sessions import BURST, Session
 from postroad.intake.timeouts import ClientTimeouts
 from postroad.intake.trace_field import MOST_HOPS
 from postroad.ports.mail_queue import MailQueue

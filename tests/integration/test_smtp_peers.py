@@ -13,8 +13,8 @@ from postroad.adapters.network.relay import SmtpRelay
 from postroad.domain.mail import OutcomeKind
 from postroad.domain.next_hops import NextHop, TlsMode
 from postroad.intake.dialogue import Offer
+from postroad.intake.receiver import Receiver
 from postroad.intake.server import SmtpServer
-from postroad.intake.sessions import Receiver
 from postroad.ports.mail_queue import MailQueue
 from support.mails import samples
 from support.recording_queue import RecordingQueue

@@ -19,8 +19,8 @@ from postroad.adapters.machine.clocks import MachineClock, SystemRandomness
 from postroad.adapters.network.certificates import ServerCertificate
 from postroad.intake.clients import ClientLimits
 from postroad.intake.dialogue import Offer
+from postroad.intake.receiver import Receiver
 from postroad.intake.server import SmtpServer
-from postroad.intake.sessions import Receiver
 from postroad.intake.timeouts import ClientTimeouts
 from postroad.ports.mail_queue import MailQueue
 from postroad.telemetry.metrics import FAILED_HANDSHAKES

@@ -38,8 +38,8 @@ from peers.tap import Tap
 from postroad.adapters.machine.clocks import MachineClock, SystemRandomness
 from postroad.domain.mail import Mail
 from postroad.intake.dialogue import Offer
+from postroad.intake.receiver import Receiver
 from postroad.intake.server import SmtpServer
-from postroad.intake.sessions import Receiver
 from postroad.ports.mail_queue import MailQueue
 from support.certificates import Certificates
 from support.recording_queue import RecordingQueue

@@ -10,9 +10,9 @@ from typing import cast
 from postroad.adapters.machine.clocks import MachineClock, SystemRandomness
 from postroad.intake.clients import ClientLimits
 from postroad.intake.dialogue import Offer
+from postroad.intake.receiver import Receiver
 from postroad.intake.rights import Rules
 from postroad.intake.server import SmtpServer
-from postroad.intake.sessions import Receiver
 from postroad.ports.mail_queue import MailQueue
 from support.recording_queue import RecordingQueue
 

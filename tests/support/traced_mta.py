@@ -28,8 +28,8 @@ from postroad.domain.retries import RetryPlan
 from postroad.domain.selection import Selector
 from postroad.embedded.layout import Options
 from postroad.intake.dialogue import Offer
+from postroad.intake.receiver import Receiver
 from postroad.intake.server import SmtpServer
-from postroad.intake.sessions import Receiver
 from postroad.ports.mail_queue import MailQueue, Sizes
 from postroad.worker.consumer import Consumer
 from postroad.worker.deliveries import Deliverer

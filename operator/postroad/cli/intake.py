@@ -18,9 +18,9 @@ from postroad.domain.next_hops import parse_host_port
 from postroad.errors import InvalidSettings
 from postroad.intake.clients import ClientLimits
 from postroad.intake.dialogue import Offer
+from postroad.intake.receiver import Receiver
 from postroad.intake.rights import Rules
 from postroad.intake.server import SmtpServer
-from postroad.intake.sessions import Receiver
 from postroad.intake.timeouts import ClientTimeouts
 from postroad.ports.mail_queue import MailQueue
 from postroad.settings import BareLineEnds, Intake, LongLines, Settings, from_environment

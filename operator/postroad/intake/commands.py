@@ -1,4 +1,4 @@
-"""Parses an SMTP client's command lines. Pure; a malformed command raises the reply that refuses it.
+"""Parses an SMTP client's command lines. Pure; a malformed one raises the reply that refuses it.
 
 Lenient where a strict parser would only refuse mail that other servers accept (a space after
 `FROM:`, dots anywhere in a local part), strict where leniency lets a client inject commands: no

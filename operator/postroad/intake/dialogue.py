@@ -32,8 +32,8 @@ take the processor from other clients. Postfix has the same limit (smtpd_junk_co
 MOST_OVERSHOOT = 1000
 """RCPT commands since the last accepted mail that add no recipient to a mail that has as many as it
 may have: the replies show the client which to send in the next mail. Postfix has the same limit
-(smtpd_recipient_overshoot_limit). To a mail that may have more, at most as many as its recipients
-and MOST_IDLE_COMMANDS."""
+(smtpd_recipient_overshoot_limit). Where the mail may have more, the limit is the number of its
+recipients and MOST_IDLE_COMMANDS."""
 
 _IDLE = frozenset(("NOOP", "RSET", "VRFY", "HELP", "EHLO", "HELO"))
 

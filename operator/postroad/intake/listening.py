@@ -7,7 +7,7 @@ import socket
 from postroad.errors import InvalidSettings
 
 BACKLOG = 4096
-"""Connections that wait for `accept`, where the system allows as many (net.core.somaxconn). A client
+"""Connections that wait for `accept`, if the system allows as many (net.core.somaxconn). A client
 beyond them waits for a greeting that never comes."""
 
 ANY_HOST = "*"

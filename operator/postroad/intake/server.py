@@ -14,14 +14,16 @@ from contextlib import suppress
 from datetime import timedelta
 from functools import partial
 
-from postroad.adapters.network.serving import RunQueue, ServingWire, accept, accept_tls
+from postroad.adapters.network.run_queue import RunQueue
+from postroad.adapters.network.serving import ServingWire, accept, accept_tls
 from postroad.adapters.network.wire import ConnectionLost, HandshakeFailed, address_of
 from postroad.domain.replies import Reply
 from postroad.intake import reply_texts
 from postroad.intake.clients import ClientLimits, Clients
 from postroad.intake.commands import MailFrom
 from postroad.intake.listening import listening_on
-from postroad.intake.sessions import Receiver, Session
+from postroad.intake.receiver import Receiver
+from postroad.intake.sessions import Session
 from postroad.telemetry.logs import logger
 from postroad.telemetry.metrics import SESSIONS
 

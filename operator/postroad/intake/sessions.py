@@ -6,14 +6,10 @@ session's task does what has to wait. A mail is answered with 250 only after `en
 
 from __future__ import annotations
 
-import ssl
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field, replace
 from datetime import timedelta
 
-from prometheus_client import Counter
-
-from postroad.adapters.network.serving import Progress, ServingWire
+from postroad.adapters.network.serving import RoundResult, ServingWire
 from postroad.adapters.network.wire import (
     ConnectionLost,
     HandshakeFailed,
@@ -26,16 +22,13 @@ from postroad.domain.replies import Reply
 from postroad.errors import PostroadError
 from postroad.intake import reply_texts
 from postroad.intake.commands import LONGEST_LINE
-from postroad.intake.dialogue import Admission, Dialogue, Offer, Step
+from postroad.intake.dialogue import Admission, Dialogue, Step
 from postroad.intake.message_buffer import MessageBuffer
-from postroad.intake.refusals import reason_of
-from postroad.intake.rights import Rights, Rules
-from postroad.intake.timeouts import ClientTimeouts, Deadlines
+from postroad.intake.receiver import Receiver
+from postroad.intake.rights import Rights
+from postroad.intake.timeouts import Deadlines
 from postroad.intake.trace_field import trace_field
-from postroad.ports.clock import Clock, Randomness
-from postroad.ports.mail_queue import MailQueue
 from postroad.telemetry.logs import logger
-from postroad.telemetry.metrics import FAILED_HANDSHAKES, RECEIVED, REFUSED_CLIENTS
 
 _log = logger("intake")
 
@@ -52,49 +45,6 @@ _OF_A_MAIL = frozenset((b"MAIL", b"RCPT"))
 BURST = 20
 """Commands answered in one step. A client that sends more at once waits in the run queue behind
 clients that send few, which would else wait for hundreds of such clients."""
-
-
-@dataclass(frozen=True, slots=True)
-class Receiver:
-    """The queue, the settings and the counters that all sessions of an intake share."""
-
-    queue: MailQueue
-    offer: Offer
-    clock: Clock
-    randomness: Randomness
-    tls: Callable[[], ssl.SSLContext] | None = None
-    """Returns the TLS context of a session that begins; None: STARTTLS is not offered."""
-
-    timeouts: ClientTimeouts = field(default_factory=ClientTimeouts)
-    rules: Rules = field(default_factory=Rules)
-    takes_long_lines: bool = False
-    """Whether a mail with a line of more than 998 octets is accepted."""
-
-    _counters: dict[str, Counter] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "offer", replace(self.offer, tls=self.tls is not None))
-
-    def count(self, kind: str) -> None:
-        """Count a mail by the kind of its reply: accepted, transient or permanent."""
-        if (counter := self._counters.get(kind)) is None:
-            counter = self._counters[kind] = RECEIVED.labels(self.queue.name, kind)
-        counter.inc()
-
-    def client_refused(self, reply: Reply, address: str | None, known: set[str]) -> None:
-        """Count and log a client that this reply refuses, unless the reason is in `known`, the
-        reasons of its connection so far."""
-        reason = reason_of(reply)
-        if reason is None or reason in known:
-            return
-        known.add(reason)
-        REFUSED_CLIENTS.labels(self.queue.name, reason).inc()
-        _log.info("client refused", queue=self.queue.name, client=address, reply=str(reply))
-
-    def handshake_failed(self, error: HandshakeFailed) -> None:
-        """Count and log a failed TLS handshake."""
-        FAILED_HANDSHAKES.labels(self.queue.name, error.reason).inc()
-        _log.info("TLS handshake failed", queue=self.queue.name, error=str(error))
 
 
 class _Interrupted(Exception):
@@ -171,21 +121,21 @@ class Session:
 
     # Within the event loop's call that brings octets.
 
-    def _take(self) -> Progress:
+    def _take(self) -> RoundResult:
         return self._take_commands() if self._incoming is None else self._take_content()
 
-    def _take_commands(self) -> Progress:
+    def _take_commands(self) -> RoundResult:
         """Answer the commands that have arrived, many of them with one write."""
         wire = self._wire
         if wire.is_interrupted:
             raise _Interrupted
         replies: list[bytes] = []
-        progress = Progress.AGAIN
+        result = RoundResult.AGAIN
         for _ in range(BURST):
             try:
                 line = wire.next_line(LONGEST_LINE)
                 if line is None:
-                    progress = Progress.WAIT
+                    result = RoundResult.WAIT
                     break
                 reply, step = self._dialogue.answer(line, is_followed=wire.has_more)
                 if (verb := line[:4].upper()) in _OF_A_MAIL:
@@ -199,7 +149,7 @@ class Session:
             if step is Step.NEXT_COMMAND:
                 replies.append(reply.encode())
                 continue
-            progress = self._begin(step)  # end the loop: the next octets are no command
+            result = self._begin(step)  # end the loop: the next octets are no command
             if step is Step.START_TLS:
                 self._go_ahead = reply
             else:
@@ -208,14 +158,14 @@ class Session:
         if replies:
             wire.send(b"".join(replies))
             wire.expect(*self._time())
-        return progress
+        return result
 
-    def _begin(self, step: Step) -> Progress:
+    def _begin(self, step: Step) -> RoundResult:
         if step is Step.READ_MAIL:
             self._begin_mail()
-            return Progress.AGAIN if self._wire.has_more else Progress.WAIT
+            return RoundResult.AGAIN if self._wire.has_more else RoundResult.WAIT
         self._next = Session._secure if step is Step.START_TLS else Session._leave
-        return Progress.DONE
+        return RoundResult.DONE
 
     def _begin_mail(self) -> None:
         receiver, dialogue = self._receiver, self._dialogue
@@ -230,11 +180,11 @@ class Session:
         )
         self._deadlines.begin_mail(self._wire.now)
 
-    def _take_content(self) -> Progress:
+    def _take_content(self) -> RoundResult:
         wire, incoming = self._wire, self._incoming
         assert incoming is not None
         if not wire.has_more:
-            return Progress.WAIT
+            return RoundResult.WAIT
         rest = incoming.feed(wire.next_chunk())
         wire.expect(*self._time())
         if rest is not None:
@@ -245,8 +195,8 @@ class Session:
         elif incoming.must_spill:
             self._next = Session._spill
         else:
-            return Progress.AGAIN if wire.has_more else Progress.WAIT
-        return Progress.DONE
+            return RoundResult.AGAIN if wire.has_more else RoundResult.WAIT
+        return RoundResult.DONE
 
     # In the session's task.
 

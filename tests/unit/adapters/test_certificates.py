@@ -99,7 +99,7 @@ def test_one_that_cannot_be_used_leaves_the_one_before_in_use(
 
     assert [shown(certificate) for _ in range(3)] == [first] * 3
     errors = [each for each in caplog.records if each.levelno == logging.ERROR]
-    assert [each.message for each in errors] == ["certificate cannot be used, the one before stays"]
+    assert [each.message for each in errors] == ["certificate cannot be used, the last one stays"]
     mounted.swap(third)
     assert shown(certificate) == mounted.current()
 

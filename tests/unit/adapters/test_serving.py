@@ -13,17 +13,8 @@ from functools import partial
 import pytest
 import uvloop
 
-from postroad.adapters.network.serving import (
-    CHUNK,
-    COMMANDS,
-    FEW_TURNS,
-    PASS_SECONDS,
-    REPLIES,
-    Progress,
-    RunQueue,
-    ServingWire,
-    accept,
-)
+from postroad.adapters.network.run_queue import CHUNK, FEW_ROUNDS, PASS_SECONDS, RunQueue
+from postroad.adapters.network.serving import COMMANDS, REPLIES, RoundResult, ServingWire, accept
 from postroad.adapters.network.wire import (
     HIGH_WATER,
     ConnectionLost,
@@ -49,26 +40,26 @@ class Echo:
         self.wire = ServingWire(run_queue)
         self.wire.connection_made(self.transport)
         self.most, self.timeout = most, timeout
-        self.entries = 0
+        self.rounds = 0
 
-    def take(self) -> Progress:
-        self.entries += 1
+    def take(self) -> RoundResult:
+        self.rounds += 1
         for _ in range(self.most):
             try:
                 line = self.wire.next_line(LIMIT)
             except LineTooLong:
                 line = b"too long"
             if line is None:
-                return Progress.WAIT
+                return RoundResult.WAIT
             if line == b"bug":
                 raise ZeroDivisionError
             self.wire.send(line)
             self.wire.expect(self.timeout)
             if line == b"done":
-                return Progress.DONE
-        return Progress.AGAIN
+                return RoundResult.DONE
+        return RoundResult.AGAIN
 
-    async def serving(self, take: Callable[[], Progress] | None = None) -> asyncio.Task[None]:
+    async def serving(self, take: Callable[[], RoundResult] | None = None) -> asyncio.Task[None]:
         task = asyncio.create_task(self.wire.serve(take or self.take, self.timeout))
         await asyncio.sleep(0)
         return task
@@ -219,7 +210,7 @@ async def test_a_connection_that_is_lost_ends_serving(most: int, *, is_paused: b
 
 async def test_an_interruption_is_looked_at_though_nothing_has_arrived() -> None:
     echo = Echo()
-    task = await echo.serving(lambda: Progress.DONE)
+    task = await echo.serving(lambda: RoundResult.DONE)
     assert not task.done()
 
     echo.wire.interrupt()
@@ -281,19 +272,19 @@ async def test_a_client_with_few_commands_is_served_in_the_next_pass_however_man
     tasks = [await each.serving() for each in busy]
     for each in busy:
         each.wire.data_received(b"x\r\n" * 100)
-    while min(each.entries for each in busy) <= FEW_TURNS:
+    while min(each.rounds for each in busy) <= FEW_ROUNDS:
         await asyncio.sleep(0)
     few = Echo(most=1, run_queue=run_queue)
     tasks.append(await few.serving())
 
-    before = sum(each.entries for each in busy)
+    before = sum(each.rounds for each in busy)
     few.wire.data_received(b"one\r\ntwo\r\n")
-    while few.entries < 2:
+    while few.rounds < 2:
         await asyncio.sleep(0)
 
-    assert sum(each.entries for each in busy) <= before + 1
+    assert sum(each.rounds for each in busy) <= before + 1
     assert {each.transport.written[-1] for each in busy} == {b"x"}
-    while min(each.entries for each in busy) < 100:
+    while min(each.rounds for each in busy) < 100:
         await asyncio.sleep(0)  # none of them is forgotten
     for task in tasks:
         task.cancel()
@@ -306,7 +297,7 @@ async def test_a_session_that_has_to_wait_for_others_does_not_wait_for_its_clien
     found = [echo.wire.waits_for_peer]
 
     echo.wire.data_received(b"one\r\ntwo\r\n")
-    while echo.entries < 2:
+    while echo.rounds < 2:
         found.append(echo.wire.waits_for_peer)
         await asyncio.sleep(0)
     await asyncio.sleep(0)
@@ -326,14 +317,14 @@ def test_of_a_client_that_does_not_read_its_replies_few_commands_are_executed() 
         executed = 0
         wire = ServingWire()
 
-        def take() -> Progress:
+        def take() -> RoundResult:
             nonlocal executed
             for _ in range(20):
                 if wire.next_line(LIMIT) is None:
-                    return Progress.WAIT
+                    return RoundResult.WAIT
                 wire.send(reply)
                 executed += 1
-            return Progress.AGAIN
+            return RoundResult.AGAIN
 
         with socket.create_server(("127.0.0.1", 0)) as listening, socket.socket() as client:
             client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, REPLIES)

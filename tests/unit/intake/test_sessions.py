@@ -16,8 +16,9 @@ from postroad.adapters.machine.clocks import MachineClock, SystemRandomness
 from postroad.adapters.network.serving import ServingWire
 from postroad.intake.commands import LONGEST_LINE
 from postroad.intake.dialogue import MOST_ERRORS, Offer
+from postroad.intake.receiver import Receiver
 from postroad.intake.rights import Rights
-from postroad.intake.sessions import BURST, Receiver, Session
+from postroad.intake.sessions import BURST, Session
 from postroad.ports.mail_queue import MailQueue
 from support.recording_queue import RecordingQueue
 from support.transports import FakeTransport

@@ -10,8 +10,9 @@ import pytest
 from postroad.adapters.machine.clocks import MachineClock, SystemRandomness
 from postroad.adapters.network.serving import ServingWire
 from postroad.intake.dialogue import Offer
+from postroad.intake.receiver import Receiver
 from postroad.intake.rights import Rights
-from postroad.intake.sessions import Receiver, Session
+from postroad.intake.sessions import Session
 from postroad.intake.timeouts import ClientTimeouts
 from postroad.ports.mail_queue import MailQueue
 from support.manual_loop import PASSES, move, run

@@ -1,1 +1,1 @@
-"""This machine's clocks and chance."""
+"""The machine's clocks and random numbers."""

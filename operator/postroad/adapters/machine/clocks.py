@@ -1,4 +1,4 @@
-"""The machine's clocks and chance behind the ports."""
+"""The ports `Clock` and `Randomness` over the machine's clocks and Python's generator."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""The certificate that this side shows its clients, read again whenever its files change.
+"""The intake's certificate, which is read again whenever its files change.
 
-A certificate is renewed within a pod's life: cert-manager writes the Secret, and the kubelet swaps
-a symlink to a new folder. Looking at the files costs two system calls for each TLS handshake.
+Certificates are renewed while a pod runs: cert-manager writes the Secret, and the kubelet swaps a
+symlink to a new folder. To check the files costs two system calls for each TLS handshake.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class ServerCertificate:
     def __init__(self, certificate: Path, key: Path | None = None) -> None:
         self._certificate, self._key = certificate, key
         try:
-            self._seen = self._look()  # before reading: a change meanwhile is seen the next time
+            self._seen = self._fingerprint()  # before reading, else a change meanwhile stays unseen
             self._context = self._read()
         except (OSError, ssl.SSLError) as error:
             raise InvalidSettings(
@@ -35,9 +35,9 @@ class ServerCertificate:
             ) from error
 
     def context(self) -> ssl.SSLContext:
-        """Return the TLS of a session that begins now. Files that cannot be used are an error in
-        the log, once for each change of theirs, and what was read before stays in use."""
-        seen = self._look()
+        """Return the TLS context of a session that begins now. Files that cannot be used are logged
+        as an error, once for each change, and the last certificate stays in use."""
+        seen = self._fingerprint()
         if seen == self._seen:
             return self._context
         self._seen = seen
@@ -46,21 +46,21 @@ class ServerCertificate:
             _log.info("certificate read again", path=str(self._certificate))
         except (OSError, ssl.SSLError) as error:
             _log.error(
-                "certificate cannot be used, the one before stays",
+                "certificate cannot be used, the last one stays",
                 path=str(self._certificate),
                 error=str(error),
             )
         return self._context
 
-    def _look(self) -> _Seen:
-        return tuple(map(_look_at, (self._certificate, self._key or self._certificate)))
+    def _fingerprint(self) -> _Seen:
+        return tuple(map(_fingerprint_of, (self._certificate, self._key or self._certificate)))
 
     def _read(self) -> ssl.SSLContext:
         return server_context(self._certificate, self._key)
 
 
-def _look_at(path: Path) -> tuple[int, ...]:
-    """Return what differs once a file has changed; empty when there is none."""
+def _fingerprint_of(path: Path) -> tuple[int, ...]:
+    """Return numbers that differ after a change of the file; empty when it is missing."""
     try:
         its = path.stat()
     except OSError:

@@ -1,4 +1,4 @@
-"""The commands of one transaction, and what a next hop that lacks an extension cannot be asked.
+"""Builds the commands of one transaction, or refuses a mail that needs a missing extension.
 
 Pure: an envelope and the next hop's extensions in, octets or a refusal out.
 Source: RFC 5321 4.1.1; RFC 1870 (SIZE); RFC 6152 (8BITMIME); RFC 6531 (SMTPUTF8); RFC 3461 (DSN).
@@ -19,22 +19,22 @@ Extensions = Mapping[str, str]
 
 
 class Needs(NamedTuple):
-    """What a mail asks of the next hop."""
+    """What a mail needs of the next hop."""
 
     size_bytes: int
-    """As it is sent (RFC 1870)."""
+    """As RFC 1870 counts it."""
 
     has_8bit: bool
-    """Whether 8BITMIME is needed for certain."""
+    """Whether the mail certainly needs 8BITMIME."""
 
     may_have_8bit: bool
-    """Whether 8BITMIME is needed, for all that is known."""
+    """Whether it may need 8BITMIME, its shape being unknown."""
 
     has_utf8: bool
-    """Whether envelope or header cannot be said without SMTPUTF8."""
+    """Whether envelope or header needs SMTPUTF8."""
 
     came_by_utf8: bool
-    """Whether the client that handed the mail in declared SMTPUTF8, needed or not."""
+    """Whether the client that sent the mail declared SMTPUTF8, needed or not."""
 
     @classmethod
     def of(cls, envelope: Envelope, content: Content) -> Needs:
@@ -61,13 +61,13 @@ def _is_utf8_only(address: str) -> bool:
 
 
 def most_recipients(extensions: Extensions) -> int | None:
-    """Return how many recipients the next hop takes in one transaction; None when it does not say.
+    """Return how many recipients the next hop takes in one transaction; None: it states no limit.
     Source: RFC 9422."""
     return _limit(extensions, "RCPTMAX")
 
 
 def most_mails(extensions: Extensions) -> int | None:
-    """Return how many transactions the next hop takes in one session; None when it does not say.
+    """Return how many transactions the next hop takes in one session; None: it states no limit.
     Source: RFC 9422."""
     return _limit(extensions, "MAILMAX")
 
@@ -84,14 +84,14 @@ def _is_ascii(envelope: Envelope) -> bool:
     return "".join((envelope.sender or "", *envelope.recipients)).isascii()
 
 
-def _spoken(address: str, extensions: Extensions) -> str:
-    """Return an address as it is sent: by A-labels where SMTPUTF8 is not offered. Source: RFC 5891
-    4.4; RFC 6531 3.2."""
+def _as_sent(address: str, extensions: Extensions) -> str:
+    """Return an address as it is sent: with A-labels to a next hop without SMTPUTF8.
+    Source: RFC 5891 4.4; RFC 6531 3.2."""
     return address if "SMTPUTF8" in extensions else ascii_address(address)
 
 
 def refusal(needs: Needs, extensions: Extensions) -> Outcome | None:
-    """Return why this next hop cannot take the mail at all, or None."""
+    """Return why this next hop cannot accept the mail at all, or None."""
     if needs.has_utf8 and "SMTPUTF8" not in extensions:
         return Outcome.failed("550 5.6.7 the next hop does not offer SMTPUTF8")
     if needs.has_8bit and "8BITMIME" not in extensions:
@@ -106,7 +106,7 @@ def refusal(needs: Needs, extensions: Extensions) -> Outcome | None:
 
 def mail_command(envelope: Envelope, needs: Needs, extensions: Extensions) -> bytes:
     """Return MAIL with every parameter that is needed and offered."""
-    words = [f"MAIL FROM:<{_spoken(envelope.sender or '', extensions)}>"]
+    words = [f"MAIL FROM:<{_as_sent(envelope.sender or '', extensions)}>"]
     if "SIZE" in extensions:
         words.append(f"SIZE={needs.size_bytes}")
     if needs.may_have_8bit and "8BITMIME" in extensions:
@@ -123,7 +123,7 @@ def mail_command(envelope: Envelope, needs: Needs, extensions: Extensions) -> by
 
 def recipient_command(recipient: str, envelope: Envelope, extensions: Extensions) -> bytes:
     """Return RCPT with the DSN parameters it came with, where DSN is offered."""
-    words = [f"RCPT TO:<{_spoken(recipient, extensions)}>"]
+    words = [f"RCPT TO:<{_as_sent(recipient, extensions)}>"]
     options = envelope.dsn.recipients.get(recipient) if envelope.dsn is not None else None
     if "DSN" in extensions and options is not None:
         if options.notify:

@@ -1,6 +1,6 @@
-"""Connecting to a next hop that has several addresses: each gets its own time.
+"""Connects to a next hop with several addresses: tries each in order, with a timeout of its own.
 
-Source: RFC 5321 5.1: all addresses of a host are tried in order until one answers, at least two.
+Source: RFC 5321 5.1.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ from datetime import timedelta
 from postroad.adapters.network.wire import ConnectionLost, Wire, WireError, connect
 
 MOST_ADDRESSES = 8
-"""Tried for one session; each may use up its whole time."""
+"""Tried for one session; each may use up its timeout."""
 
 SHUN = timedelta(minutes=5)
-"""For how long an address that did not answer is tried after the others."""
+"""How long an address that did not answer is tried after the others."""
 
 
 class Addresses:
@@ -25,7 +25,7 @@ class Addresses:
         self._host = host
         self._port = port
         self._shunned: dict[str, float] = {}
-        """Address → the loop's time until which it comes last."""
+        """Address → the loop's time until which it is tried last."""
 
     async def connect(self, timeout: timedelta) -> Wire:
         """Connect to the first address that answers within `timeout`.
@@ -51,7 +51,7 @@ class Addresses:
         try:
             async with asyncio.timeout(timeout.total_seconds()):
                 found = await loop.getaddrinfo(self._host, self._port, type=socket.SOCK_STREAM)
-        except (OSError, UnicodeError) as error:  # UnicodeError: a name that no resolver takes
+        except (OSError, UnicodeError) as error:  # UnicodeError: a name that IDNA cannot encode
             raise ConnectionLost(f"no connection: {error}") from error
         addresses = list(dict.fromkeys(str(each[4][0]) for each in found))
         now = _now()

@@ -1,4 +1,4 @@
-"""The content of one mail on its way out, and what is known of it before MAIL."""
+"""The content of one mail on its way out: its properties for MAIL, its conversion to 7 bits."""
 
 from __future__ import annotations
 
@@ -9,24 +9,24 @@ from postroad.domain.seven_bits import PIECE, Result, Steps, in_seven_bits, is_s
 from postroad.domain.shapes import LONGEST_HEADER, Scanner, Shape, shape_of, with_crlf
 
 LARGEST_CONVERTED = 64 * 1024 * 1024
-"""Octets of a mail that is converted to 7 bits: it is held whole for that."""
+"""Octets of a mail that is converted to 7 bits: the conversion holds the whole mail in memory."""
 
 
 class Content:
-    """The content of one mail whose beginning was looked at."""
+    """The content of one mail whose first chunk was read."""
 
     def __init__(
         self, first: bytes, rest: AsyncIterator[bytes], size_bytes: int, shape: Shape | None
     ) -> None:
         self.first = first
-        """The beginning: the first chunk, empty for a mail without any."""
+        """The first chunk, empty for an empty mail."""
         self.shape = shape
-        """None: a release that did not look has stored the mail, and it is too large to be held."""
+        """None: a release that did not record the shape stored the mail, and it is large."""
         known = shape or shape_of((first[:LONGEST_HEADER],))
         header = first[: min(known.header_size, LONGEST_HEADER)]
         self.folds = (shape is None or shape.folds > 0) and not is_signed(header)
-        """Whether longer lines are to be folded, where there are any. A signature would not survive
-        it: signed mail goes as it is, and the next hop judges."""
+        """Whether lines that are too long are folded. Signed mail goes unchanged, because folding
+        would break the signature; the next hop decides."""
         self._header, self._rest, self._size_bytes = header, rest, size_bytes
         self._converted: Content | None = None
 
@@ -34,8 +34,8 @@ class Content:
     async def peek(
         cls, chunks: AsyncIterator[bytes], size_bytes: int, shape: Shape | None = None
     ) -> Content:
-        """Read the first chunk, and find the shape of a content that is no longer, where acceptance
-        did not. Raises: whatever the chunks raise."""
+        """Read the first chunk. Where acceptance recorded no shape, find it if the chunk is the
+        whole content. Raises: what the chunks raise."""
         first = await anext(chunks, b"")
         if shape is None and len(first) >= size_bytes:
             shape = shape_of((first,))
@@ -43,7 +43,7 @@ class Content:
 
     @property
     def may_have_8bit(self) -> bool:
-        """Whether there are octets above 127, for all that is known."""
+        """Whether there are octets above 127; True where the shape is unknown."""
         return self.shape is None or self.shape.has_8bit
 
     @property
@@ -53,24 +53,23 @@ class Content:
 
     @property
     def sent_size(self) -> int:
-        """The octets as RFC 1870 counts them; as stored, where the shape is not known."""
+        """The octets as RFC 1870 counts them; as stored, where the shape is unknown."""
         if self.shape is None:
             return self._size_bytes
         return self.shape.sent_size(self._size_bytes, folds=self.folds)
 
     @property
     def is_held(self) -> bool:
-        """Whether all of it is in memory."""
+        """Whether the whole content is in memory."""
         return len(self.first) >= self._size_bytes
 
     async def more(self) -> bytes | None:
-        """Return the next chunk after the beginning; None at the end. Raises: what reading it
-        raises."""
+        """Return the next chunk after the first, None at the end. Raises: what the chunks raise."""
         return await anext(self._rest, None)
 
     async def in_seven_bits(self) -> Content:
-        """Return the content as a next hop without 8BITMIME takes it; as it is, where it cannot be
-        converted. It is held whole from then on. Raises: what reading it raises."""
+        """Return the content as a next hop without 8BITMIME accepts it; unchanged, if it cannot be
+        converted. From then on it is in memory. Raises: what reading it raises."""
         if self._size_bytes > LARGEST_CONVERTED:
             return self
         if self._converted is None:
@@ -78,8 +77,8 @@ class Content:
         return self._converted
 
     async def _convert(self) -> Content:
-        """In steps, between which other mails go on: a conversion of the whole would hold the event
-        loop for seconds, and in a thread the interpreter."""
+        """Converts in steps, between which the event loop runs other tasks: at once, a conversion
+        would block the loop for seconds, and a thread would hold the GIL."""
         whole = bytearray()
         chunk: bytes | None = self.first
         while chunk is not None:
@@ -131,7 +130,7 @@ async def _normalised(octets: bytearray) -> bytearray:
     result, held = bytearray(), b""
     for piece in _cut(octets):
         begun = held + piece
-        held = b"\r" if begun.endswith(b"\r") else b""  # what follows says whether it is bare
+        held = b"\r" if begun.endswith(b"\r") else b""  # the next octet decides whether it is bare
         result += with_crlf(begun.removesuffix(held))
         await asyncio.sleep(0)
     return result + with_crlf(held)

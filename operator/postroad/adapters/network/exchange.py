@@ -1,9 +1,8 @@
-"""Commands out and replies in, on one connection with a next hop: each reply answers one command.
+"""Sends commands to a next hop and matches its replies to them.
 
-SMTP numbers neither commands nor replies, so a reply that no command asked for shifts every answer
-after it by one, and a mail would be called delivered by the reply to RCPT. The exchange therefore
-refuses to send while an unread reply lies in the buffer.
-Source: RFC 5321 4.2 (one reply for each command), 4.2.4 (421 at any time).
+SMTP numbers neither commands nor replies: a reply without a command would shift every later one,
+and a mail would count as delivered by the reply to RCPT. So the exchange refuses to send while a
+reply is unread. Source: RFC 5321 4.2 (one reply for each command), 4.2.4 (421 at any time).
 """
 
 from __future__ import annotations
@@ -15,30 +14,29 @@ from postroad.domain.replies import Reply, ReplyReader
 from postroad.errors import InvalidInput
 
 LONGEST_REPLY_LINE = 4096
-"""Octets; RFC 5321 4.5.3.1.5 says 512, some servers send more."""
+"""Octets; RFC 5321 4.5.3.1.5 allows 512, and some servers send more."""
 
 MOMENT = timedelta(seconds=2)
-"""For the rest of a reply that has begun to arrive, or that a lost connection may have left."""
+"""For a reply that has begun to arrive, or that arrived before the connection was lost."""
 
 
 class SessionRefused(WireError):
-    """The next hop does not want to talk now; the message is its reply or what went wrong."""
+    """The next hop refuses the session; the message is its reply, or the error."""
 
 
 class OutOfStep(WireError):
-    """A reply does not belong to the command it should answer: no answer of this transaction can
-    be trusted any more."""
+    """A reply does not belong to its command, so no reply of this transaction counts."""
 
 
 class Exchange:
-    """One connection. Any error ends it; only `abort` makes sense afterwards."""
+    """The commands and replies of one connection. After any error only `abort` makes sense."""
 
     def __init__(self, wire: Wire) -> None:
         self.wire = wire
         self._replies = ReplyReader()
 
     async def send(self, commands: bytes, timeout: timedelta) -> None:
-        """Write commands. Raises: OutOfStep, SessionRefused for a 421 that came unasked,
+        """Write commands. Raises: OutOfStep for an unread reply, SessionRefused for an unread 421,
         WireError."""
         if self.wire.has_unread:
             stray = await self.reply(MOMENT)
@@ -48,8 +46,8 @@ class Exchange:
     async def reply(self, timeout: timedelta) -> Reply:
         """Read one reply.
 
-        Raises: SessionRefused for 421, with which the server ends the session; OutOfStep for what
-        is no reply; WireError.
+        Raises: SessionRefused for 421, with which the server ends the session; OutOfStep for a
+        malformed reply; WireError.
         """
         reply = await self._read(timeout)
         if reply.code == 421:
@@ -57,13 +55,13 @@ class Exchange:
         return reply
 
     async def ask(self, command: bytes, timeout: timedelta) -> Reply:
-        """Send one command and read its reply. Raises: as both."""
+        """Send one command and read its reply. Raises: as `send` and `reply`."""
         await self.send(command, timeout)
         return await self.reply(timeout)
 
     async def left_behind(self) -> Reply | None:
-        """Return the reply that the next hop gave before it, or the network, ended the connection;
-        None when there is none. For content that could not be written to its end."""
+        """Return the reply that arrived before the connection ended, or None. For content that
+        could not be written to its end."""
         try:
             return await self._read(MOMENT)
         except WireError:
@@ -81,7 +79,7 @@ class Exchange:
 
 
 def text_of(error: WireError) -> str:
-    """Return what a recipient's outcome says of an error of the exchange."""
+    """Return the text of a recipient's outcome for an error of the exchange."""
     if isinstance(error, SessionRefused | OutOfStep):
         return str(error)
     if isinstance(error, TooSlow):

@@ -1,4 +1,4 @@
-"""Sessions with one next hop, kept open between mails and bounded in number."""
+"""A pool of sessions with one next hop: keeps them open between mails and bounds their number."""
 
 from __future__ import annotations
 
@@ -17,17 +17,18 @@ class PoolLimits:
     """How many sessions, and how long they live."""
 
     sessions: int = 20
-    """At the same time. Mails beyond it wait for one."""
+    """At the same time. More mails wait for one."""
 
     idle: timedelta = timedelta(seconds=10)
-    """Next hops commonly close after a minute or more; a short stay frees their slots sooner."""
+    """Shorter than the minute or more after which next hops commonly close, because an idle session
+    takes up one of their slots."""
 
     mails: int = 100
-    """On one session; spreads load over the servers behind one name."""
+    """On one session; spreads the load over the servers behind one name."""
 
 
 class SessionPool:
-    """Lends sessions. The one used last is lent first, so that the others can go idle."""
+    """Lends sessions, the one used last first, so that the others go idle and are closed."""
 
     def __init__(self, open_session: Callable[[], Awaitable[Session]], limits: PoolLimits) -> None:
         self._open = open_session
@@ -35,21 +36,18 @@ class SessionPool:
         self._longest_idle = limits.idle.total_seconds()
         self._slots = asyncio.Semaphore(limits.sessions)
         self._idle: deque[tuple[Session, float]] = deque()
-        """With the loop's time at which each has been idle for long enough; soonest first."""
+        """Each with the loop's time at which it is closed; soonest first."""
         self._watch: asyncio.TimerHandle | None = None
         self._goodbyes: set[asyncio.Task[None]] = set()
         self._is_closed = False
 
     def session(self) -> Loan:
-        """Lend a session for an `async with` block; it is closed when the block fails in the midst
-        of a transaction.
-
-        Entering raises: SessionRefused when a new one cannot be opened.
-        """
+        """Lend a session for an `async with` block. A block that fails within a transaction closes
+        it. Entering raises: SessionRefused when a new one cannot be opened."""
         return Loan(self)
 
     async def borrow(self) -> Session:
-        """Take a session that must be given back. Raises: SessionRefused."""
+        """Take a session; the caller calls `give_back`. Raises: SessionRefused."""
         await self._slots.acquire()
         try:
             return self._take_idle() or await self._open()
@@ -66,7 +64,7 @@ class SessionPool:
             self._keep(session)
 
     async def close(self) -> None:
-        """Say goodbye on idle sessions; those lent are closed when they come back. Idempotent."""
+        """Quit idle sessions; lent ones are closed when they are given back. Idempotent."""
         self._is_closed = True
         if self._watch is not None:
             self._watch.cancel()
@@ -93,8 +91,8 @@ class SessionPool:
             self._watch = loop.call_later(self._longest_idle, self._expire)
 
     def _expire(self) -> None:
-        """Dismiss who is idle for long. Sessions that are lent leave the timer as it is: one serves
-        them all, where one for each return would cost more than the rest of the lending."""
+        """Quit sessions that were idle for long. One timer for all, which lending leaves as it is:
+        a timer for each return would cost more than the rest of the lending."""
         loop = asyncio.get_running_loop()
         while self._idle and self._idle[0][1] <= loop.time():
             self._dismiss(self._idle.popleft()[0])
@@ -102,13 +100,13 @@ class SessionPool:
         self._watch = None if due is None else loop.call_at(due, self._expire)
 
     def _dismiss(self, session: Session) -> None:
-        task = asyncio.create_task(session.quit(), name="goodbye to a next hop")
+        task = asyncio.create_task(session.quit(), name="quit a session")
         self._goodbyes.add(task)
         task.add_done_callback(self._goodbyes.discard)
 
 
 class Loan:
-    """A session for the time of one block."""
+    """A session for one `async with` block."""
 
     __slots__ = ("_pool", "_session")
 

@@ -27,9 +27,9 @@ _LIMITS = PoolLimits()
 class SmtpRelay:
     """A transport over SMTP or LMTP with reused, pipelined sessions. Needs a running event loop.
 
-    `ehlo_name` is what this side calls itself; None: by the address literal of each connection's
-    local address. `ca_file` verifies the next hop where TLS is
-    required or implicit (None: the system's authorities).
+    `ehlo_name` is the name in EHLO; None: the address literal of each connection's local address.
+    `ca_file` verifies the next hop where TLS is required or implicit (None: the system's
+    authorities).
     """
 
     def __init__(
@@ -48,7 +48,7 @@ class SmtpRelay:
         self._context = _tls_context(next_hop.tls, ca_file)
         self._pool = SessionPool(self._open, limits)
         self._converting = asyncio.Lock()
-        """Large mails are held whole to be converted, one at a time: memory stays bounded."""
+        """Large mails are converted one at a time, because each is in memory for that."""
 
     async def transmit(
         self,
@@ -63,11 +63,11 @@ class SmtpRelay:
         while True:
             try:
                 async with self._pool.session() as session:
-                    # Only now: a next hop that is away costs no read of the content (SP-20).
+                    # Only with a session: while the next hop is away, no content is read (SP-20).
                     peeked = peeked or await Content.peek(content, size_bytes, await shape())
                     return await self._transmit(session, envelope, peeked)
             except SessionStale:
-                continue  # each pass uses up one idle session, and a fresh one is never stale
+                continue  # ends: each iteration uses up an idle session, and a new one is not stale
             except SessionRefused as error:
                 return dict.fromkeys(envelope.recipients, Outcome.deferred(str(error)))
 
@@ -89,7 +89,7 @@ class SmtpRelay:
         except SecuringFailed:
             if self._next_hop.tls is not TlsMode.OPPORTUNISTIC:
                 raise
-        # A server whose TLS is broken still takes mail in clear, and opportunistic accepts that.
+        # Opportunistic TLS: a next hop whose TLS is broken gets the mail in clear.
         return await self._open_with(None)
 
     async def _open_with(self, context: ssl.SSLContext | None) -> Session:

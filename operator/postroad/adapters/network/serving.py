@@ -1,8 +1,9 @@
-"""A server's side of a connection: what a client sends is answered within the call that brings it.
+"""A server's side of a connection: answers a client within the event loop's call that brings its
+octets.
 
-A session takes what has arrived in a plain function, and its task is woken only for what it has to
-wait for: a mail to be queued, TLS, the end. Wakeups it for every line would cost more than the
-line.
+A session processes them in a plain function, one *round* for each call of it. Its task is woken
+only for what has to wait (an enqueue, TLS, the end), because a wake-up for each line would cost
+more than the line.
 """
 
 from __future__ import annotations
@@ -11,12 +12,11 @@ import asyncio
 import math
 import socket
 import ssl
-import time
-from collections import deque
 from collections.abc import Callable
 from datetime import timedelta
 from enum import Enum, auto
 
+from postroad.adapters.network.run_queue import CHUNK, RunQueue
 from postroad.adapters.network.wire import (
     HIGH_WATER,
     ConnectionLost,
@@ -25,98 +25,47 @@ from postroad.adapters.network.wire import (
     Wire,
 )
 
-CHUNK = 64 * 1024
-"""Octets of content that are read and handed out at most at a time."""
-
 COMMANDS = 8 * 1024
-"""The same of commands: what a client sends without reading its answers is memory of this side."""
+"""Octets of commands that are read at a time, because what a client sends without reading the
+replies is memory of this process."""
 
 REPLIES = 4 * 1024
-"""Octets of unread replies that may wait in this process, and four times as many in the system: a
-client that does not read them gets no further command executed."""
-
-PASS_SECONDS = 0.0003
-"""For clients that have sent much at once, in each pass of the event loop: all others are served in
-the rest of it."""
-
-FEW_TURNS = 5
-"""Turns of a client in a row, after which it gives way to clients that had fewer."""
+"""Octets of unread replies in this process, beside four times as many in the system. No further
+command of a client that does not read them is executed."""
 
 
-class RunQueue:
-    """Clients that have sent more than was taken in one go: first come, first served, a few in each
-    pass of the event loop. Of those that had FEW_TURNS already, one is served in each pass: however
-    many there are, others wait for one of them at most."""
-
-    def __init__(self) -> None:
-        self._loop = asyncio.get_running_loop()
-        self._few: deque[Callable[[], None]] = deque()
-        self._many: deque[Callable[[], None]] = deque()
-        self._is_due = False
-        self._into = memoryview(bytearray(CHUNK))
-
-    def append(self, progress: Callable[[], None], had: int = 0) -> None:
-        """Call `turn` in a later pass; `had`: the client's turns in a row before it."""
-        (self._few if had < FEW_TURNS else self._many).append(progress)
-        self._pass_soon()
-
-    def buffer(self, size: int) -> memoryview:
-        """Return that much memory, for octets that are copied out of it before another client's
-        arrive."""
-        return self._into[:size]
-
-    def _pass(self) -> None:
-        self._is_due = False
-        ends = time.monotonic() + PASS_SECONDS  # the loop's own time stands still within a pass
-        try:
-            for _ in range(len(self._few)):
-                self._few.popleft()()
-                if time.monotonic() >= ends:
-                    break
-            if self._many:
-                self._many.popleft()()
-        finally:  # what one turn raises must not be the end of all others
-            if self._few or self._many:
-                self._pass_soon()
-
-    def _pass_soon(self) -> None:
-        if not self._is_due:
-            self._is_due = True
-            self._loop.call_soon(self._pass)
-
-
-class Progress(Enum):
-    """What taking has come to."""
+class RoundResult(Enum):
+    """What follows a round."""
 
     WAIT = auto()
-    """All was taken that can be: the rest has to arrive first."""
+    """The next round comes when more octets have arrived."""
 
     AGAIN = auto()
-    """There is more to take, after others had their turn."""
+    """The next round comes after those of other clients."""
 
     DONE = auto()
-    """The task that serves goes on."""
+    """`serve` returns."""
 
 
 class ServingWire(Wire, asyncio.BufferedProtocol):
-    """The connection of a client. What it sends waits in a buffer until `serve` is called."""
+    """The connection of a client. Octets wait in a buffer until `serve` is called."""
 
     def __init__(self, run_queue: RunQueue | None = None) -> None:
         super().__init__()
         self._run_queue = run_queue or RunQueue()
         self._most_unread = COMMANDS
-        self._take: Callable[[], Progress] | None = None
-        self._is_next = False
-        """Whether a turn is due in a moment."""
+        self._take: Callable[[], RoundResult] | None = None
+        self._is_queued = False
+        """Whether a round waits in the run queue."""
 
-        self._entries = 0
-        """Turns since all was taken that had arrived."""
+        self._rounds = 0
+        """Rounds in a row that left octets in the buffer."""
 
         self._searched = 0
         self._is_too_long = False
         self._timeout, self._latest = timedelta(), math.inf
         self.is_interrupted = False
-        """Whether this side wants to end the session; for `take` to look at."""
+        """Whether this side wants to end the session; `take` reads it."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
@@ -145,12 +94,12 @@ class ServingWire(Wire, asyncio.BufferedProtocol):
         self._transport.set_write_buffer_limits(REPLIES)
 
     async def serve(
-        self, take: Callable[[], Progress], timeout: timedelta, latest: float = math.inf
+        self, take: Callable[[], RoundResult], timeout: timedelta, latest: float = math.inf
     ) -> None:
-        """Call `take` whenever there is something to take, until it is DONE.
+        """Call `take`, a round, whenever octets have arrived, until it returns DONE.
 
-        It reads with `next_line` or `next_chunk`, answers with `send`, and says with `expect` what
-        patience it has from then on. While the client does not read its answers, nothing is taken.
+        It reads with `next_line` or `next_chunk`, replies with `send`, and sets the next timeout
+        with `expect`. There is no round while the client does not read its replies.
         Raises: ConnectionLost, TooSlow, and what `take` raises.
         """
         self._take, self._reader = take, self._loop.create_future()
@@ -163,26 +112,26 @@ class ServingWire(Wire, asyncio.BufferedProtocol):
             self._take = self._reader = None
 
     def interrupt(self) -> None:
-        """Say that this side wants to end the session, and let `take` look at it."""
+        """Ask `take` to end the session."""
         self.is_interrupted = True
         self._arrived()
 
     @property
     def waits_for_peer(self) -> bool:
-        """Whether the session can go on only when the client sends, or reads its answers."""
+        """Whether the session can go on only when the client sends, or reads its replies."""
         is_writing = self._writer is not None and not self._writer.done()
-        is_served = self._take is not None and not self._is_next
+        is_served = self._take is not None and not self._is_queued
         return is_served or is_writing or self._is_securing
 
     def give_up(self) -> None:
-        """Let `serve` raise TooSlow in a moment; abort where this side waits for a client that does
-        not read its answers, or is in the handshake."""
+        """Make `serve` raise TooSlow; abort the connection of a client that does not read its
+        replies or is in the handshake."""
         if self._take is None or self._is_writing_paused:
             self.abort()
         else:
             self.expect(timedelta())
 
-    # What `take` calls.
+    # Called by `take`.
 
     def next_line(self, limit: int) -> bytes | None:
         """Return the next line without its CRLF, None while it has not arrived whole. A bare CR or
@@ -199,7 +148,7 @@ class ServingWire(Wire, asyncio.BufferedProtocol):
                 self._is_too_long = True
                 self._consume(len(buffer) - 1)  # the last octet may be a CR
             self._searched = max(0, len(buffer) - 1)
-            self._read_on()  # the longest line is longer than what reading goes on at
+            self._resume_reading()  # a line may be longer than the fill level at which this happens
             return None
         line = bytes(buffer[:end])
         self._consume(end + 2)
@@ -210,7 +159,7 @@ class ServingWire(Wire, asyncio.BufferedProtocol):
         return line
 
     def next_chunk(self) -> bytes:
-        """Return what has arrived, at most CHUNK octets."""
+        """Return the next octets, at most CHUNK of them."""
         self._most_unread = HIGH_WATER
         data = bytes(self._buffer if len(self._buffer) <= CHUNK else self._buffer[:CHUNK])
         self._consume(len(data))
@@ -218,65 +167,65 @@ class ServingWire(Wire, asyncio.BufferedProtocol):
 
     @property
     def has_more(self) -> bool:
-        """Whether something has arrived that was not taken."""
+        """Whether octets have arrived that no round has read."""
         return bool(self._buffer)
 
     def put_back(self, data: bytes) -> None:
-        """Let `data` be taken next."""
+        """Put `data` before the unread octets."""
         if data:
             self._buffer[:0] = data
 
     def send(self, data: bytes) -> None:
-        """Send without waiting; a client that is gone is not told."""
+        """Send without waiting; no error when the client is gone."""
         if self._transport is not None and not self._transport.is_closing():
             self._transport.write(data)
 
     def expect(self, timeout: timedelta, latest: float = math.inf) -> None:
-        """Give the client that long from now for what is waited for, but not beyond the moment
-        `latest`."""
+        """Set the deadline of what the client sends next: `timeout` from now, at most `latest` of
+        the loop's clock."""
         self._timeout, self._latest = timeout, latest
         self._due = min(self._loop.time() + timeout.total_seconds(), latest)
         if self._due < self._watched_until:
             self._watch_until(self._due)
 
     def _arrived(self) -> None:
-        """Let `take` have its turn, unless one is coming or the answers are not read."""
+        """Run a round, unless one is queued or the client does not read its replies."""
         take, reader = self._take, self._reader
         if take is None:
             super()._arrived()
             return
-        if reader is None or reader.done() or self._is_next:
+        if reader is None or reader.done() or self._is_queued:
             return
         if self._is_closed or (self._transport is not None and self._transport.is_closing()):
-            # Under TLS a client can take its leave behind commands that have arrived: what could
-            # not be answered is not done.
+            # Under TLS a client can close behind commands that have arrived: a command that cannot
+            # be answered is not executed.
             reader.set_exception(ConnectionLost())
             return
         if self._is_writing_paused:
             return
         try:
-            progress = take() if self._buffer or self.is_interrupted else Progress.WAIT
-        except Exception as error:  # whatever it is, the task must hear of it
+            result = take() if self._buffer or self.is_interrupted else RoundResult.WAIT
+        except Exception as error:  # all of them: raised here, they would end in asyncio's log
             reader.set_exception(error)
-            del reader  # the error knows this frame, and would keep itself alive
+            del reader  # the error refers to this frame: a cycle without this line
             return
-        if progress is Progress.AGAIN:
-            self._entries += 1
+        if result is RoundResult.AGAIN:
+            self._rounds += 1
             self._run_soon()
             return
-        self._entries = 0
-        if progress is Progress.DONE:
+        self._rounds = 0
+        if result is RoundResult.DONE:
             reader.set_result(None)
         elif self._at_end:
             reader.set_exception(ConnectionLost())
 
     def _run_soon(self) -> None:
-        if not self._is_next:
-            self._is_next = True
-            self._run_queue.append(self._run_next, self._entries)
+        if not self._is_queued:
+            self._is_queued = True
+            self._run_queue.append(self._run, self._rounds)
 
-    def _run_next(self) -> None:
-        self._is_next = False
+    def _run(self) -> None:
+        self._is_queued = False
         self._arrived()
 
 
@@ -292,8 +241,8 @@ async def accept(connection: socket.socket, wire: ServingWire) -> None:
 async def accept_tls(
     connection: socket.socket, wire: ServingWire, context: ssl.SSLContext, timeout: timedelta
 ) -> None:
-    """Serve an accepted client whose first octets begin TLS. The loop does the handshake before the
-    wire sees anything, so that no octet can count as said in clear. Raises: HandshakeFailed."""
+    """Serve an accepted client whose connection begins with TLS. asyncio does the handshake before
+    the wire gets any octet, so that none counts as sent in clear. Raises: HandshakeFailed."""
     try:
         _limit_unread(connection)
         await asyncio.get_running_loop().connect_accepted_socket(
@@ -307,6 +256,6 @@ async def accept_tls(
 
 
 def _limit_unread(connection: socket.socket) -> None:
-    """Let the system keep few replies that the client does not read: by itself it keeps megabytes
-    of them, which are hundreds of thousands of executed commands."""
+    """Bound the unread replies in the system, because by default it buffers megabytes of them,
+    after hundreds of thousands of executed commands."""
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4 * REPLIES)

@@ -1,4 +1,4 @@
-"""A session with a next hop: opened, secured, used for one transaction after the other, closed."""
+"""A session with a next hop: opens it, starts TLS, runs transactions one after the other, quits."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from postroad.domain.mail import Envelope, Outcome, OutcomeKind
 from postroad.domain.next_hops import NextHop, Protocol, TlsMode, address_literal
 
 _GREETS_IN_CLEAR = (
-    "the next hop speaks no TLS at this port until STARTTLS (name its port for implicit TLS, or "
+    "the next hop offers TLS at this port by STARTTLS only (set its port for implicit TLS, or "
     "use the mode `required`)"
 )
 
 
 class SecuringFailed(SessionRefused):
-    """TLS was offered and could not be used; the message says why."""
+    """The next hop offers TLS, and it could not be started."""
 
 
 class SessionStale(WireError):
-    """A session that was open for a while turned out to be closed before anything was said."""
+    """The next hop had closed an idle session before the transaction's first reply."""
 
 
 class Session:
@@ -42,7 +42,7 @@ class Session:
         self._most_recipients: int | None = None
         self._is_broken = False
         self.transactions = 0
-        """How many mails were tried on it."""
+        """Transactions so far, failed ones too."""
 
     @classmethod
     async def open(
@@ -53,7 +53,7 @@ class Session:
         context: ssl.SSLContext | None,
         timeouts: Timeouts,
     ) -> Session:
-        """Connect, greet, and secure the connection as the next hop's mode says.
+        """Connect, greet, and start TLS as the next hop's mode requires.
 
         Raises: SessionRefused.
         """
@@ -78,7 +78,7 @@ class Session:
 
     @property
     def is_reusable(self) -> bool:
-        """Whether another transaction can be tried."""
+        """Whether another transaction may begin."""
         limit = most_mails(self._extensions)
         is_worn = limit is not None and self.transactions >= limit
         return not self._is_broken and not is_worn and self._wire.is_open
@@ -89,11 +89,11 @@ class Session:
         return "8BITMIME" in self._extensions
 
     async def transmit(self, envelope: Envelope, content: Content) -> dict[str, Outcome]:
-        """Hand over one mail; return outcomes as the port says: recipients that the next hop has no
-        room for in one transaction are left out.
+        """Hand over one mail; return outcomes as the port requires, without the recipients that the
+        next hop does not take in the same transaction.
 
-        Raises: SessionStale when nothing was said and nothing read of the content beyond its
-        beginning, so that another session can be tried; what reading the content raises.
+        Raises: SessionStale before the first reply, when only the content's beginning was read, so
+        that the caller can use another session; what reading the content raises.
         """
         needs = Needs.of(envelope, content)
         if refused := refusal(needs, self._extensions):
@@ -102,7 +102,7 @@ class Session:
             self._exchange, self._next_hop.protocol, self._extensions, self._timeouts
         )
         self.transactions += 1
-        self._is_broken = True  # until this transaction has come to a clean end
+        self._is_broken = True  # until the transaction has ended cleanly: an exception leaves it so
         recipients = envelope.recipients[: self._limit_of_recipients()]
         try:
             await transaction.run(envelope, recipients, needs, content)
@@ -124,7 +124,7 @@ class Session:
         return _with_rest(envelope, outcomes, "451 4.3.0 the next hop gave no answer")
 
     async def quit(self) -> None:
-        """Say goodbye and close, within a moment. Never raises."""
+        """Send QUIT and close, within seconds. Never raises."""
         try:
             if not self._is_broken and self._wire.is_open:
                 await self._exchange.ask(b"QUIT\r\n", self._timeouts.goodbye)

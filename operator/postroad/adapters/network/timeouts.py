@@ -8,8 +8,7 @@ from datetime import timedelta
 
 @dataclass(frozen=True, slots=True)
 class Timeouts:
-    """How long the next hop may take. Source: RFC 5321 4.5.3.2, which the defaults follow, but for
-    `envelope`."""
+    """How long the next hop may take. Source: RFC 5321 4.5.3.2, but for `envelope`."""
 
     connect: timedelta = timedelta(seconds=30)
     greeting: timedelta = timedelta(minutes=5)
@@ -18,6 +17,6 @@ class Timeouts:
     data_block: timedelta = timedelta(minutes=3)
     data_end: timedelta = timedelta(minutes=10)
     envelope: timedelta = timedelta(minutes=10)
-    """For all of MAIL and RCPT: a next hop that takes seconds over each recipient gets the rest of
-    them in another transaction, so that no mail stays in one hand for longer than a lease lasts."""
+    """For all of MAIL and RCPT: a next hop that takes seconds for each recipient gets the rest of
+    them in another transaction, so that a delivery ends before its lease does."""
     goodbye: timedelta = timedelta(seconds=2)

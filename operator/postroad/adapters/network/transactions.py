@@ -1,9 +1,8 @@
-"""One mail transaction: MAIL, RCPT and DATA, the content, and what became of each recipient.
+"""One mail transaction: sends MAIL, RCPT, DATA and the content; returns each recipient's outcome.
 
-The commands go out in as few round trips as the next hop allows (PIPELINING), then the content as a
-stream. What the transaction could not find out is deferred. Between the final dot and its reply
-lies the one moment in which a lost connection can lead to a second copy: the mail is deferred,
-because a loss would be worse (RFC 1047).
+The commands take as few round trips as the next hop allows (PIPELINING). A recipient whose outcome
+the transaction did not learn is deferred. Only a connection lost between the final dot and its
+reply can cause a second copy: the mail is deferred, because a loss would be worse (RFC 1047).
 Source: RFC 2920; AMB-20.
 """
 
@@ -28,17 +27,17 @@ from postroad.domain.next_hops import Protocol
 from postroad.domain.replies import Reply
 
 GROUP = 100
-"""Commands sent before their replies are read. Bounds what both sides must hold (RFC 2920 3.1)."""
+"""Commands sent before their replies are read. Bounds the buffers of both sides (RFC 2920 3.1)."""
 
-IN_DOUBT = "451 4.4.2 the connection was lost after the end of the mail: it may have been taken"
+IN_DOUBT = "451 4.4.2 the connection was lost after the end of the mail: it may be delivered"
 
 
 class Transaction:
     """One transaction of a session. `run` once.
 
-    `outcomes` has the recipients that are answered for; those that are neither there nor
-    `accepted` were not tried. No outcome is `delivered` unless the end of the content was written
-    and answered 2xx.
+    `outcomes` has the recipients with a final or deferred outcome; those that are neither there nor
+    `accepted` were not tried. An outcome is `delivered` only if the end of the content was written
+    and answered with 2xx.
     """
 
     def __init__(
@@ -50,14 +49,14 @@ class Transaction:
         self._timeouts = timeouts
         self._accepted: list[str] = []
         self.has_overflowed = False
-        """Whether the next hop takes fewer recipients than it was offered."""
+        """Whether the next hop accepts fewer recipients than it was offered."""
         self.outcomes: dict[str, Outcome] = {}
         self.is_clean = False
         """Whether another transaction may follow on the same connection."""
 
     @property
     def accepted(self) -> int:
-        """How many recipients the next hop took."""
+        """How many recipients the next hop accepted."""
         return len(self._accepted)
 
     async def run(
@@ -65,8 +64,8 @@ class Transaction:
     ) -> None:
         """Try to hand over one mail to these recipients of its envelope.
 
-        Raises: WireError while MAIL, RCPT or DATA is under way (then `interrupted` is to be
-        called); what reading the content raises.
+        Raises: WireError while MAIL, RCPT or DATA is under way (the caller then calls
+        `interrupted`); what reading the content raises.
         """
         commands = [mail_command(envelope, needs, self._extensions)]
         commands += [recipient_command(each, envelope, self._extensions) for each in recipients]
@@ -86,8 +85,8 @@ class Transaction:
             await self._reset()
 
     def interrupted(self, error: WireError) -> None:
-        """Note that the transaction ended with an error before its content: what was refused stays
-        refused, unless the answers may belong to other commands."""
+        """Note an error before the content: refused recipients stay refused, unless the replies may
+        belong to other commands."""
         if isinstance(error, OutOfStep):
             self.outcomes.clear()
         self._answer_accepted(Outcome.deferred(text_of(error)))
@@ -104,7 +103,7 @@ class Transaction:
                 asyncio.get_running_loop().time() - begun > self._timeouts.envelope.total_seconds()
             )
             if late and 1 < start < data:
-                start = data  # the recipients that were not named go into another transaction
+                start = data  # the other recipients go into another transaction
             if start == data and not self._accepted:
                 return None
             group = commands[start : start + size]
@@ -119,16 +118,16 @@ class Transaction:
                     self._note(recipients[number - 1], reply)
             start += len(group)
             if len(self.outcomes) == len(recipients) and start <= data:
-                return None  # DATA would be for no recipient
+                return None  # no recipient is left for DATA
         raise AssertionError("DATA is the last command")
 
     def _note(self, recipient: str, reply: Reply) -> None:
         if recipient in self.outcomes:
-            return  # MAIL was refused; what the server says to RCPT then means nothing
+            return  # MAIL was refused: the reply to a pipelined RCPT means nothing
         if reply.is_positive:
             self._accepted.append(recipient)
         elif self._accepted and reply.is_too_many_recipients:
-            self.has_overflowed = True  # the recipient is left for the next transaction
+            self.has_overflowed = True  # the next transaction has this recipient
         else:
             self.outcomes[recipient] = reply.recipient_refusal
 
@@ -144,8 +143,8 @@ class Transaction:
         wire, stuffer = self._exchange.wire, Stuffer(content.shape, folds=content.folds)
         held = b""  # the last piece goes together with the dot
         chunk: bytes | None = content.first
-        # An error of the content itself is the caller's; the session is broken then and is closed
-        # before the dot, so that no next hop takes half a mail.
+        # An error of reading the content leaves this method: the caller closes the session before
+        # the dot, so that no next hop accepts half a mail.
         while chunk is not None:
             if held and not await self._write(held):
                 return
@@ -171,16 +170,15 @@ class Transaction:
         return False
 
     async def _stop_early(self, text: str) -> None:
-        """Give up a content whose end was not written. A refusal that the next hop sent meanwhile
-        is its answer (a mail that is too large, say); a consent to half a mail is none."""
+        """Abort a content whose end was not written. A refusal that the next hop sent meanwhile is
+        the outcome (the mail is too large, for example); a positive reply to half a mail is not."""
         reply = await self._exchange.left_behind()
         self._exchange.wire.abort()
         refused = reply is not None and not (reply.is_positive or reply.is_intermediate)
         self._answer_accepted(reply.refusal if reply and refused else Outcome.deferred(text))
 
     async def _finish(self, end: bytes) -> None:
-        """Write the end of the mail and read its answer: the one place where `delivered` is
-        said."""
+        """Write the end of the mail and read its reply: only this sets `delivered`."""
         try:
             await self._exchange.send(end, self._timeouts.data_end)
             if self._protocol is Protocol.LMTP:
@@ -198,15 +196,14 @@ class Transaction:
 
 
 def _answer(reply: Reply) -> Reply:
-    """Refuse a go-ahead that only DATA can get. Raises: OutOfStep."""
+    """Refuse 3xx, which is a reply to DATA only. Raises: OutOfStep."""
     if reply.is_intermediate:
-        raise OutOfStep(f"451 4.5.0 the next hop gave {reply.code} out of turn")
+        raise OutOfStep(f"451 4.5.0 the next hop sent {reply.code} out of sequence")
     return reply
 
 
 def _go_ahead(reply: Reply) -> Reply:
-    """Refuse a consent to DATA before any content: it answers another command. Raises:
-    OutOfStep."""
+    """Refuse 2xx, which is no reply to DATA before the content. Raises: OutOfStep."""
     if reply.is_positive:
         raise OutOfStep(f"451 4.5.0 the next hop answered DATA with {reply.code}")
     return reply

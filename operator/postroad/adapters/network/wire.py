@@ -1,8 +1,8 @@
-"""One TCP connection of lines, for both sides of SMTP: lines in, bytes out, TLS on the way.
+"""One TCP connection of lines, for both sides of SMTP: lines in, bytes out, TLS by STARTTLS.
 
-Written on asyncio's protocols and not on its streams for three reasons. What arrived before TLS can
-be seen and refused, also what arrives while the handshake begins; a line that is too long costs no
-memory beyond its limit; and a server's side can answer within the call that brings a line
+It uses asyncio's protocols and not its streams for three reasons. The wire sees and refuses octets
+that arrive in clear before TLS, also while the handshake begins; a line that is too long costs no
+memory beyond its limit; and a server's side answers within the call that brings a line
 (serving.py).
 """
 
@@ -17,15 +17,15 @@ from typing import cast
 from postroad.errors import PostroadError
 
 HIGH_WATER = 256 * 1024
-"""Octets that may wait unread before the peer is made to wait."""
+"""Unread octets at which the wire pauses reading."""
 
-LOOK = 60.0
-"""Seconds after which a timer looks whether time is up, at the latest: deadlines of minutes, one
-after the other, need no timer of their own then."""
+LONGEST_TIMER = 60.0
+"""Seconds until the timer next checks the deadline, at most. Deadlines of minutes, one after the
+other, share one timer so."""
 
 
 class WireError(PostroadError):
-    """The connection cannot be used any more."""
+    """The connection cannot be used any longer."""
 
     transient = True
 
@@ -35,20 +35,20 @@ class ConnectionLost(WireError):
 
 
 class LineTooLong(WireError):
-    """The peer sent a longer line than is allowed; it was dropped up to its end."""
+    """The peer sent a line beyond the limit; the wire dropped it up to its end."""
 
 
 class TooSlow(WireError):
-    """The peer did not do in time what it was to do."""
+    """The peer did not send, read or connect within the timeout."""
 
 
 class HandshakeFailed(ConnectionLost):
-    """TLS could not be started. `reason` is refused, slow or left."""
+    """The TLS handshake failed. `reason` is refused, slow or left."""
 
     def __init__(self, error: Exception) -> None:
         why = str(error) or "the connection was closed"
         super().__init__(f"TLS could not be started: {why}")
-        if isinstance(error, ConnectionAbortedError):  # what event loops raise at the time-out
+        if isinstance(error, ConnectionAbortedError):  # asyncio raises it at the timeout
             self.reason = "slow"
         elif isinstance(error, ssl.SSLEOFError) or not isinstance(error, ssl.SSLError):
             self.reason = "left"
@@ -57,7 +57,7 @@ class HandshakeFailed(ConnectionLost):
 
 
 class InjectedBeforeTLS(WireError):
-    """The peer sent something in clear that would have counted as sent under TLS."""
+    """The peer sent octets in clear that would have counted as sent under TLS."""
 
 
 def address_of(name: tuple[object, ...]) -> str:
@@ -91,7 +91,7 @@ class Wire(asyncio.BaseProtocol):
         self._is_reading_paused = False
         self._most_unread = HIGH_WATER
 
-    # What asyncio calls.
+    # Called by asyncio.
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)
@@ -111,7 +111,8 @@ class Wire(asyncio.BaseProtocol):
     def eof_received(self) -> bool:
         self._at_end = True
         self._arrived()
-        # A peer that has said all may still read the answer; TLS cannot be closed by halves.
+        # Stay open: a peer that ended its direction may still read the answer. TLS has no
+        # half-close.
         return self._transport is not None and not self._is_secured
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -132,12 +133,11 @@ class Wire(asyncio.BaseProtocol):
         self._is_writing_paused = False
         self._wake_writer()
 
-    # What SMTP calls.
+    # Called by both sides of SMTP.
 
     @property
     def peer_address(self) -> str | None:
-        """The peer's address without its port; an IPv4 address as such also on a socket that serves
-        both families."""
+        """The peer's address without its port; a mapped IPv4 address in IPv4's form."""
         name = self._transport.get_extra_info("peername") if self._transport else None
         return address_of(name) if isinstance(name, tuple) else None
 
@@ -151,22 +151,22 @@ class Wire(asyncio.BaseProtocol):
 
     @property
     def is_secured(self) -> bool:
-        """Whether all that is said now is said under TLS."""
+        """Whether the connection uses TLS."""
         return self._is_secured
 
     @property
     def now(self) -> float:
-        """The moment, in seconds of the event loop's clock."""
+        """The time of the event loop's clock, in seconds."""
         return self._loop.time()
 
     @property
     def is_open(self) -> bool:
-        """Whether neither side has ended the connection and nothing unasked-for has arrived."""
+        """Whether neither side has ended the connection and nothing is unread."""
         return not self._at_end and not self._buffer and self._transport is not None
 
     @property
     def has_unread(self) -> bool:
-        """Whether something has arrived that was not read yet."""
+        """Whether octets have arrived that were not read."""
         return bool(self._buffer)
 
     async def read_line(self, limit: int, timeout: timedelta) -> bytes:
@@ -192,8 +192,8 @@ class Wire(asyncio.BaseProtocol):
             await self._arrival(due)
 
     async def write(self, data: bytes, timeout: timedelta, *, until_unread: bool = False) -> None:
-        """Send; returns when it was handed to the system or little is waiting. With `until_unread`
-        also when something arrives: a peer that refuses may have stopped reading.
+        """Send; return when the system has it, or little waits to be sent. `until_unread`: return
+        also when octets arrive, because a peer that refuses may have stopped reading.
 
         Raises: ConnectionLost, TooSlow.
         """
@@ -204,7 +204,7 @@ class Wire(asyncio.BaseProtocol):
             await self.flush(timeout, until_unread=until_unread)
 
     async def flush(self, timeout: timedelta, *, until_unread: bool = False) -> None:
-        """Wait until little is waiting to be sent. Raises: ConnectionLost, TooSlow."""
+        """Wait until little waits to be sent. Raises: ConnectionLost, TooSlow."""
         if self._is_writing_paused:
             async with _deadline(timeout):
                 while self._is_writing_paused and not self._is_closed:
@@ -218,7 +218,7 @@ class Wire(asyncio.BaseProtocol):
     async def start_tls(
         self, context: ssl.SSLContext, timeout: timedelta, *, server_hostname: str | None = None
     ) -> None:
-        """Go on under TLS; as the server when there is no `server_hostname`.
+        """Start TLS; as the server without `server_hostname`.
 
         Raises: InjectedBeforeTLS, HandshakeFailed, ConnectionLost.
         """
@@ -227,7 +227,8 @@ class Wire(asyncio.BaseProtocol):
         if self._buffer:
             raise InjectedBeforeTLS
         self._is_securing = True
-        # Nothing can arrive between the check and the pause with which start_tls begins.
+        # No await between the check of the buffer and start_tls, which pauses reading at once:
+        # nothing can arrive in clear in between.
         try:
             secured = await self._loop.start_tls(
                 self._transport,
@@ -246,9 +247,9 @@ class Wire(asyncio.BaseProtocol):
         self._transport, self._is_secured = secured, True
 
     async def linger(self, timeout: timedelta) -> None:
-        """End this side's direction and drop what arrives, until the peer ends its own, at most for
-        `timeout`: a connection that is closed with unread input is reset, and the peer may lose
-        what it has not read. Without effect under TLS, which cannot be closed by halves."""
+        """End this side's direction and drop what arrives until the peer ends its own, for at most
+        `timeout`, because `close` with unread input resets the connection, and the peer may lose
+        replies that it has not read. No effect under TLS, which has no half-close."""
         transport = self._transport
         if self._is_secured or self._at_end or transport is None or transport.is_closing():
             return
@@ -262,7 +263,7 @@ class Wire(asyncio.BaseProtocol):
             pass
 
     async def close(self, timeout: timedelta) -> None:
-        """Send what waits and close; abort when that takes longer than `timeout`."""
+        """Send what waits, and close; abort after `timeout`."""
         if self._transport is None:
             return
         self._transport.close()
@@ -270,7 +271,7 @@ class Wire(asyncio.BaseProtocol):
             return
         self._closer = self._loop.create_future()
         if not self._is_secured and not self._transport.get_write_buffer_size():
-            await self._closer  # it needs nothing of the peer, so nothing is to be timed
+            await self._closer  # without a timer: closing does not wait for the peer
             return
         abort = self._loop.call_later(timeout.total_seconds(), self.abort)
         try:
@@ -279,7 +280,7 @@ class Wire(asyncio.BaseProtocol):
             abort.cancel()
 
     def abort(self) -> None:
-        """Close at once; what waits to be sent is lost. Idempotent."""
+        """Close at once, and drop what waits to be sent. Idempotent."""
         self._at_end = True
         if self._transport is not None:
             self._transport.abort()
@@ -287,16 +288,16 @@ class Wire(asyncio.BaseProtocol):
     def _consume(self, count: int) -> None:
         del self._buffer[:count]
         if len(self._buffer) <= self._most_unread // 2:
-            self._read_on()
+            self._resume_reading()
 
-    def _read_on(self) -> None:
+    def _resume_reading(self) -> None:
         if self._is_reading_paused and self._transport:
             self._is_reading_paused = False
             if not self._transport.is_closing():
                 self._transport.resume_reading()
 
     async def _arrival(self, due: float) -> None:
-        """Wait until something arrives, at most until `due` on the loop's clock."""
+        """Wait until octets arrive, at most until `due` on the loop's clock."""
         if self._at_end:
             raise ConnectionLost from self._lost
         self._reader = self._loop.create_future()
@@ -309,14 +310,14 @@ class Wire(asyncio.BaseProtocol):
             self._reader = None
 
     def _watch_until(self, due: float) -> None:
-        """Look at the clock at `due`. A reader that is served in time leaves the timer as it is:
-        one serves a whole session, where one for each line would cost more than the line."""
+        """Set the timer to `due`. A reader that gets its line in time leaves the timer as it is,
+        because one timer for each line would cost more than the line."""
         if self._watch is not None:
             self._watch.cancel()
-        self._watched_until = min(due, self._loop.time() + LOOK)
-        self._watch = self._loop.call_at(self._watched_until, self._is_time)
+        self._watched_until = min(due, self._loop.time() + LONGEST_TIMER)
+        self._watch = self._loop.call_at(self._watched_until, self._check_deadline)
 
-    def _is_time(self) -> None:
+    def _check_deadline(self) -> None:
         self._watch, self._watched_until = None, math.inf
         if self._reader is None or self._reader.done():
             return
@@ -326,7 +327,7 @@ class Wire(asyncio.BaseProtocol):
             self._reader.set_exception(TooSlow())
 
     def _arrived(self) -> None:
-        """Something has arrived, or nothing will any more."""
+        """Wake the reader and the writer: octets have arrived, or the connection has ended."""
         if self._reader is not None and not self._reader.done():
             self._reader.set_result(None)
         self._wake_writer()
@@ -337,7 +338,7 @@ class Wire(asyncio.BaseProtocol):
 
 
 class _deadline:  # noqa: N801  # reads as a statement
-    """asyncio.timeout whose end is TooSlow."""
+    """asyncio.timeout that raises TooSlow."""
 
     __slots__ = ("_timeout",)
 
@@ -360,6 +361,6 @@ async def connect(host: str, port: int, timeout: timedelta) -> Wire:
     async with _deadline(timeout):
         try:
             _, wire = await loop.create_connection(Wire, host, port)
-        except (OSError, UnicodeError) as error:  # UnicodeError: a name that no resolver takes
+        except (OSError, UnicodeError) as error:  # UnicodeError: a name that IDNA cannot encode
             raise ConnectionLost(f"no connection: {error}") from error
     return wire
