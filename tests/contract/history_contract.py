@@ -10,8 +10,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from postroad.domain.configuration.documents import FoldLimits, fold
-from postroad.domain.configuration.history import ConfigurationEvent, decide
+from postroad.domain.configuration.history import ConfigurationEvent, decide, fold
 from postroad.domain.configuration.rollout import Rollout
 from postroad.domain.configuration.rules import ViewConfiguration
 from postroad.errors import ConfigurationConflict
@@ -91,7 +90,7 @@ class HistoryContract:
 
     async def test_a_history_may_begin_with_a_fold(self, history: History) -> None:
         """What an adoption brings back from a status."""
-        begin = fold((FIRST, SECOND, REFUSED), FoldLimits(entries=2))
+        begin = fold((FIRST, SECOND, REFUSED), entries=2)
         for each in begin:
             await history.append(each)
 

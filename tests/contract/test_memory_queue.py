@@ -26,7 +26,7 @@ from postroad.adapters.memory.configuration import FixedConfiguration
 from postroad.adapters.memory.servers import MemoryServers, MemoryWorld
 from postroad.distributed.engine import Parts
 from postroad.distributed.mail_queue import DistributedQueue
-from postroad.domain.configuration.history import ViewConfiguration
+from postroad.domain.configuration.rules import ViewConfiguration
 from postroad.domain.names import QueueName
 from postroad.errors import QueueNotFound
 from postroad.ports.mail_queue import MailQueue

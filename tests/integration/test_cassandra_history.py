@@ -15,11 +15,12 @@ import servers
 from postroad.adapters.cassandra.history import CassandraHistory
 from postroad.adapters.cassandra.session import Session
 from postroad.configuration.store import settle
-from postroad.domain.configuration.documents import fold, from_document, size_of
-from postroad.domain.configuration.history import decide, replay
+from postroad.domain.configuration.documents import from_document
+from postroad.domain.configuration.history import decide, fold, replay
 from postroad.domain.configuration.rules import ViewConfiguration
 from postroad.errors import ViewRefused
 from support import configuration_writer
+from support.histories import STATUS_BYTES, size_of
 from support.keyspaces import keyspace
 
 __all__ = ["keyspace"]
@@ -103,7 +104,7 @@ async def test_after_500_transitions_the_folded_status_replays_to_what_the_mirro
     assert mirror == settled.history
     assert replay(status) == replay(mirror)
     assert len(status) <= 50
-    assert size_of(status) <= 64 * 1024
+    assert size_of(status) <= STATUS_BYTES
     assert status == list(fold(mirror))
 
 

@@ -14,9 +14,8 @@ import click
 from postroad.bootstrap.configuration_histories import ConfigurationOf, open_history
 from postroad.cli import plan_output
 from postroad.cli.queue_options import DURATION, json_option, say
-from postroad.configuration.evidence import observe
+from postroad.configuration.evidence import has_rows, observe, used_configurations
 from postroad.configuration.store import adopt as record_adoption
-from postroad.configuration.store import used_windows
 from postroad.domain.configuration.advice import advise
 from postroad.domain.configuration.documents import Document, configuration_document, to_document
 from postroad.domain.configuration.history import Configured, replay
@@ -146,7 +145,7 @@ def check(
 
     async def look(opened: ConfigurationOf) -> bool:
         events = (await opened.history.load()).events
-        if not events and await _has_data(opened):
+        if not events and await has_rows(opened.view):
             raise HistoryMissing
         state = replay(events)
         now = state.configuration if state else ViewConfiguration()
@@ -196,7 +195,7 @@ async def adopt_into(
     *,
     as_json: bool,
 ) -> None:
-    """Record an adoption and print it. Raises as `mailqueue.configure.adopt`."""
+    """Record an adoption and print it. Raises as `configuration.store.adopt`."""
     if wanted is not None and not status:
         plan_output.note("without --status, a status that remembers more will still be in conflict")
     settled = await record_adoption(
@@ -206,7 +205,7 @@ async def adopt_into(
         by="config adopt",
         reason=reason,
         status=status,
-        used=await used_windows(opened.view),
+        used=await used_configurations(opened.view),
     )
     assert settled.appended is not None
     say(
@@ -241,14 +240,10 @@ async def _advice(opened: ConfigurationOf, present: ViewConfiguration) -> Docume
 async def _state(opened: ConfigurationOf, recorded: Recorded) -> Configured:
     state = replay(recorded.events)
     if state is None:
-        if await _has_data(opened):
+        if await has_rows(opened.view):
             raise HistoryMissing
         raise QueueNotFound(f"{opened.name} has no configuration history")
     return state
-
-
-async def _has_data(opened: ConfigurationOf) -> bool:
-    return (await opened.view.limits()).browse_start is not None
 
 
 def _with(queue: str, work: Callable[[ConfigurationOf], Awaitable[T]]) -> T:

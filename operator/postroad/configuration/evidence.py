@@ -1,4 +1,5 @@
-"""What a view knows that advice on its configuration can go by. Only reads."""
+"""What the view shows of the configurations that its rows were written under, and of how well they
+suit the mail. Adoptions and advice go by it. Only reads."""
 
 from __future__ import annotations
 
@@ -6,6 +7,7 @@ from dataclasses import replace
 from statistics import mean
 
 from postroad.domain.configuration.advice import Seen, SliceCount
+from postroad.domain.configuration.rules import ViewConfiguration
 from postroad.domain.entries import EnqueuedMail
 from postroad.domain.slices import Partition
 from postroad.domain.wire import size_of
@@ -15,9 +17,26 @@ SAMPLE = 100
 """Rows whose sizes are averaged: the oldest of the fullest bucket of the busiest slice."""
 
 
+async def has_rows(view: View) -> bool:
+    """Return whether the view holds anything of this queue. Raises: ViewError."""
+    return (await view.limits()).browse_start is not None
+
+
+async def used_configurations(view: View) -> tuple[ViewConfiguration, ...]:
+    """Return what the recorded closed slices were written under, at least. Raises: ViewError."""
+    start = (await view.limits()).content_start
+    if start is None:
+        return ()
+    found = {
+        ViewConfiguration(closed.window, max(closed.rows, default=0) + 1): None
+        async for closed in view.closed_slices(start)
+    }
+    return tuple(found)
+
+
 async def observe(view: View) -> Seen:
-    """Return what the closed slices that are left and some rows of the busiest say; one small read
-    for some thousand slices, and one page of rows. Raises: ViewError, CredentialsRefused."""
+    """Return what advice goes by: the recorded closed slices, one small read for some thousands,
+    and one page of rows of the busiest. Raises: ViewError, CredentialsRefused."""
     seen = Seen(hosts=await view.hosts())
     start = (await view.limits()).content_start
     if start is None:

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from postroad.configuration.evidence import has_rows
 from postroad.configuration.store import Settled, settle
 from postroad.controller import conditions as aspect
 from postroad.controller.aspects import attempt
@@ -107,10 +108,6 @@ class QueueServers:
     async def _settle(self, cluster: Cluster, look: Look) -> Settled:
         name = look.queue.name
         view = cluster.servers.views().view(str(name))
-
-        async def has_data() -> bool:
-            return (await view.limits()).browse_start is not None
-
         return await settle(
             cluster.servers.history(name),
             look.queue.spec.view.configuration(),
@@ -118,7 +115,7 @@ class QueueServers:
             by=OPERATOR,
             generation=look.queue.generation,
             status=look.before.get("history") or (),
-            has_data=has_data,
+            has_data=lambda: has_rows(view),
         )
 
     def _settled(self, settled: Settled, look: Look) -> Finding:

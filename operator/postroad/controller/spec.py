@@ -27,7 +27,7 @@ from postroad.controller.spec_parts import (
     Schedule,
     at_least,
 )
-from postroad.domain.configuration.history import ViewConfiguration
+from postroad.domain.configuration.rules import ViewConfiguration
 from postroad.domain.lifetimes import DEAD_LETTER_LIFETIME
 from postroad.domain.networks import Networks
 from postroad.domain.next_hops import NextHop, TlsMode

@@ -8,8 +8,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol
 
-from postroad.domain.configuration.history import ConfigurationEvent, ViewConfiguration
+from postroad.domain.configuration.history import ConfigurationEvent
 from postroad.domain.configuration.rollout import Rollout
+from postroad.domain.configuration.rules import ViewConfiguration
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,7 +29,7 @@ from postroad.errors import (
     QueueNotFound,
     ViewUnavailable,
 )
-from postroad.ports.history import History
+from postroad.ports.history import Effective, History
 
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
 HOUR, HALF, ODD = (
@@ -333,3 +333,19 @@ async def test_an_adoption_that_is_killed_at_any_step_is_never_written_under_an_
             await adopt(MemoryHistory(records), None, at=NOON, by="test", reason="", status=status)
         await source.refresh()
         assert source.effective().writing == HALF
+
+
+async def test_after_an_adoption_the_configuration_before_it_is_still_written_and_read() -> None:
+    """A process with a lease on the lost history may still write under it: without the version
+    before the adopted one, readers would close slices that it still fills."""
+    before = MemoryHistory()
+    for wanted in (HOUR, HALF):
+        status = (await settled(before, wanted)).entries()
+    tenth = ViewConfiguration(timedelta(minutes=6), 4)
+    lost = MemoryHistory()
+
+    await adopt(lost, tenth, at=NOON, by="test", reason="lost", status=status)
+    source = LeasedConfiguration(lost, ManualClock(), SeededRandomness(0))
+    await source.refresh()
+
+    assert source.effective() == Effective(HALF, (tenth, HALF))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from postroad.domain.configuration.history import ViewConfiguration
+from postroad.domain.configuration.rules import ViewConfiguration
 from postroad.ports.history import Effective
 
 

@@ -1,19 +1,17 @@
-"""The history as documents: what the resource's status and Cassandra keep of it.
+"""Configurations and events as documents, as Cassandra and the resource's status keep them.
 
-A document is a JSON-able dict with camelCase keys. A status keeps the newest entries and one fold
-in front of them; the complete history is in Cassandra.
+A document is a JSON-able dict with camelCase keys. A status keeps the newest events and one fold in
+front of them, because the API server bounds an object; the complete history is in Cassandra.
 """
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from postroad.domain.configuration import history as events
-from postroad.domain.configuration.history import ConfigurationEvent, Configured, replay
+from postroad.domain.configuration.history import ConfigurationEvent, Configured
 from postroad.domain.configuration.rules import (
     FIELD_NAMES,
     FieldChange,
@@ -24,14 +22,6 @@ from postroad.domain.durations import format_duration, parse_duration
 from postroad.errors import InvalidInput
 
 Document = dict[str, Any]
-
-
-@dataclass(frozen=True, slots=True)
-class FoldLimits:
-    """How much of a history a status keeps: entries, the fold included, and bytes of JSON."""
-
-    entries: int = 50
-    size_bytes: int = 64 * 1024
 
 
 def configuration_document(configuration: ViewConfiguration) -> Document:
@@ -78,20 +68,19 @@ def to_document(event: ConfigurationEvent) -> Document:
     if event.generation is not None:
         document["generation"] = event.generation
     match event:
-        case events.ConfigurationRefused(wanted=configuration, refusal=refusal):
+        case events.ConfigurationRefused(refusal=refusal):
             document |= {"reason": refusal.reason, "message": refusal.message}
             document["allowed"] = {name: list(values) for name, values in refusal.allowed.items()}
-        case events.ConfigurationChanged(configuration=configuration, changes=changes):
+            return document | configuration_document(event.wanted)
+        case events.ConfigurationChanged(changes=changes):
             document["changes"] = [
                 {"field": each.field, "from": each.before, "to": each.after} for each in changes
             ]
-        case events.ConfigurationAdopted(configuration=configuration):
+        case events.ConfigurationAdopted():
             document |= {"message": event.reason, "supersedes": event.supersedes}
-        case events.HistoryFolded(configuration=configuration):
+        case events.HistoryFolded():
             document |= {"count": event.count, "since": _moment(event.since)}
-        case events.ConfigurationCreated(configuration=configuration):
-            pass
-    return document | configuration_document(configuration)
+    return document | configuration_document(event.configuration)
 
 
 def from_document(document: Mapping[str, Any]) -> ConfigurationEvent:
@@ -103,78 +92,36 @@ def from_document(document: Mapping[str, Any]) -> ConfigurationEvent:
 
 
 def _read(document: Mapping[str, Any]) -> ConfigurationEvent:
-    noted: Document = {
+    common: Document = {
         "sequence": int(document["sequence"]),
         "at": _instant(document["at"]),
         "by": str(document.get("by", "")),
         "generation": document.get("generation"),
     }
     kind = document["type"]
-    _ = [document[name] for name in FIELD_NAMES.values()]
-    configuration = configuration_from(document)
+    configuration = configuration_from({name: document[name] for name in FIELD_NAMES.values()})
     if kind == "ConfigurationRefused":
         allowed = {name: tuple(values) for name, values in document["allowed"].items()}
         refusal = Refusal(document["reason"], document["message"], allowed)
-        return events.ConfigurationRefused(**noted, wanted=configuration, refusal=refusal)
-    noted |= {"version": int(document["version"]), "configuration": configuration}
+        return events.ConfigurationRefused(**common, wanted=configuration, refusal=refusal)
+    common |= {"version": int(document["version"]), "configuration": configuration}
     match kind:
         case "ConfigurationCreated":
-            return events.ConfigurationCreated(**noted)
+            return events.ConfigurationCreated(**common)
         case "ConfigurationChanged":
             changes = tuple(
                 FieldChange(each["field"], each["from"], each["to"]) for each in document["changes"]
             )
-            return events.ConfigurationChanged(**noted, changes=changes)
+            return events.ConfigurationChanged(**common, changes=changes)
         case "ConfigurationAdopted":
             return events.ConfigurationAdopted(
-                **noted, reason=document["message"], supersedes=int(document["supersedes"])
+                **common, reason=document["message"], supersedes=int(document["supersedes"])
             )
         case "HistoryFolded":
             return events.HistoryFolded(
-                **noted, count=int(document["count"]), since=_instant(document["since"])
+                **common, count=int(document["count"]), since=_instant(document["since"])
             )
     raise InvalidInput(f"{kind!r} is no type of configuration event")
-
-
-def fold(
-    history: Sequence[ConfigurationEvent], limits: FoldLimits | None = None
-) -> tuple[ConfigurationEvent, ...]:
-    """Return the newest events within the limits, older ones folded into one in front of them.
-
-    The result replays to the same state. At least the newest event is kept as it is.
-    """
-    limits = limits or FoldLimits()
-    fits = len(history) <= limits.entries and size_of(history) <= limits.size_bytes
-    if fits or len(history) < 2:
-        return tuple(history)
-    kept = min(len(history) - 1, limits.entries - 1)
-    while True:
-        folded = (_folded(history[:-kept]), *history[-kept:])
-        if kept == 1 or size_of(folded) <= limits.size_bytes:
-            return folded
-        kept -= 1
-
-
-def size_of(history: Sequence[ConfigurationEvent]) -> int:
-    """Return the size in bytes of a history's documents as JSON."""
-    return len(json.dumps([to_document(each) for each in history]).encode())
-
-
-def _folded(older: Sequence[ConfigurationEvent]) -> events.HistoryFolded:
-    state = replay(older)
-    assert state is not None
-    first = older[0]
-    count, since = len(older), first.at
-    if isinstance(first, events.HistoryFolded):
-        count, since = count - 1 + first.count, first.since
-    return events.HistoryFolded(
-        sequence=state.sequence,
-        at=state.at,
-        version=state.version,
-        configuration=state.configuration,
-        count=count,
-        since=since,
-    )
 
 
 def _window(document: Mapping[str, Any], default: timedelta) -> timedelta:
@@ -188,7 +135,7 @@ def _window(document: Mapping[str, Any], default: timedelta) -> timedelta:
 
 
 def _whole(document: Mapping[str, Any], field: str, default: int) -> int:
-    value = document.get(field, default)
+    value = document.get(field)
     value = default if value is None else value
     if isinstance(value, bool) or not isinstance(value, int):
         raise InvalidInput(f"{field} must be a whole number")

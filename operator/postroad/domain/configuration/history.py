@@ -1,9 +1,8 @@
 """A queue's view configuration as a history of events: *decide* and *evolve*, both pure.
 
-What a queue once accepted is never forgotten: the history decides, not the last YAML.
-`sequence` numbers all events from 1, `version` the accepted configurations from 1, both without
-gaps. The rules themselves are in `configuration_rules`. Source: 000 Decision (eventSourcing);
-ADR 0005.
+A new configuration is judged against everything the history accepted, because mail still lies where
+an earlier configuration put it. `sequence` numbers all events, `version` the accepted
+configurations, both from 1 without gaps. Source: 000 Decision (eventSourcing); ADR 0005.
 """
 
 from __future__ import annotations
@@ -11,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from typing import Any
 
 from postroad.domain.configuration.rules import (
     FieldChange,
@@ -21,25 +21,13 @@ from postroad.domain.configuration.rules import (
 )
 from postroad.errors import HistoryMissing
 
-__all__ = [
-    "ConfigurationAdopted",
-    "ConfigurationChanged",
-    "ConfigurationCreated",
-    "ConfigurationEvent",
-    "ConfigurationRefused",
-    "Configured",
-    "Decision",
-    "HistoryFolded",
-    "ViewConfiguration",
-    "decide",
-    "evolve",
-    "replay",
-]
+STATUS_ENTRIES = 50
+"""How many events a resource's status holds, as its definition allows (`maxItems`)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Event:
-    """What every event has. `by` says which part of postroad wrote it; `generation` is that of the
+    """What every event has. `by` is the part of postroad that wrote it; `generation` is that of the
     resource it followed, None where there is no resource."""
 
     sequence: int
@@ -50,7 +38,7 @@ class _Event:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConfigurationCreated(_Event):
-    """The first configuration of a queue; nothing lay anywhere before."""
+    """The first configuration of a queue; no mail was stored before it."""
 
     version: int
     configuration: ViewConfiguration
@@ -75,7 +63,7 @@ class ConfigurationRefused(_Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConfigurationAdopted(_Event):
-    """A person's word for how the queue is configured, after its history was lost or forked.
+    """How an administrator says the queue is configured, after its history was lost or forked.
 
     `supersedes` is the last sequence of the contradicting status that this settles, else 0.
     """
@@ -109,13 +97,13 @@ ConfigurationEvent = (
 
 @dataclass(frozen=True, slots=True)
 class Configured:
-    """The state that a history leads to: what holds, and where the history stands."""
+    """The state that a history leads to: what holds, and where the history stands. `at` is when
+    this configuration was accepted; informative."""
 
     sequence: int
     version: int
     configuration: ViewConfiguration
     at: datetime
-    """When this configuration was accepted; informative."""
 
 
 def evolve(state: Configured | None, event: ConfigurationEvent) -> Configured:
@@ -145,7 +133,7 @@ def replay(events: Iterable[ConfigurationEvent]) -> Configured | None:
 class Decision:
     """What to do about a wanted configuration.
 
-    `event` is to be appended (None: the history says it already); `refusal` is None unless it is
+    `event` is to be appended (None: the history has it already); `refusal` is None unless it is
     refused; `configured` holds once the event is appended.
     """
 
@@ -167,38 +155,28 @@ def decide(
     The configuration that holds already gives no event, and neither does a refusal that was
     recorded since the last accepted change: resyncs leave no trace. Raises: HistoryMissing.
     """
-    at = at.replace(microsecond=at.microsecond // 1000 * 1000)
     state = replay(events)
-    event: ConfigurationEvent | None
-    if state is None:
-        event = ConfigurationCreated(
-            sequence=1, at=at, by=by, generation=generation, version=1, configuration=wanted
-        )
-        return Decision(event, None, evolve(None, event))
-    if wanted == state.configuration:
+    if state is not None and wanted == state.configuration:
         return Decision(None, None, state)
-    sequence = state.sequence + 1
-    refusal = refusal_of(state.configuration, wanted)
-    if refusal is None:
-        event = ConfigurationChanged(
-            sequence=sequence,
-            at=at,
-            by=by,
-            generation=generation,
-            version=state.version + 1,
-            configuration=wanted,
-            changes=changes_between(state.configuration, wanted),
-        )
-    elif _was_refused(events, wanted):
+    refusal = refusal_of(state.configuration, wanted) if state else None
+    if state is not None and refusal is not None and _was_refused(events, wanted):
         return Decision(None, refusal, state)
+    common: dict[str, Any] = {
+        "sequence": state.sequence + 1 if state else 1,
+        "at": to_milliseconds(at),
+        "by": by,
+        "generation": generation,
+    }
+    event: ConfigurationEvent
+    if state is None:
+        event = ConfigurationCreated(**common, version=1, configuration=wanted)
+    elif refusal is not None:
+        event = ConfigurationRefused(**common, wanted=wanted, refusal=refusal)
     else:
-        event = ConfigurationRefused(
-            sequence=sequence,
-            at=at,
-            by=by,
-            generation=generation,
-            wanted=wanted,
-            refusal=refusal,
+        changes = changes_between(state.configuration, wanted)
+        version = state.version + 1
+        event = ConfigurationChanged(
+            **common, version=version, configuration=wanted, changes=changes
         )
     return Decision(event, refusal, evolve(state, event))
 
@@ -210,3 +188,32 @@ def _was_refused(events: Sequence[ConfigurationEvent], wanted: ViewConfiguration
         if event.wanted == wanted:
             return True
     return False
+
+
+def to_milliseconds(moment: datetime) -> datetime:
+    """Return a moment as documents hold it, so that an event is read back equal."""
+    return moment.replace(microsecond=moment.microsecond // 1000 * 1000)
+
+
+def fold(
+    history: Sequence[ConfigurationEvent], entries: int = STATUS_ENTRIES
+) -> tuple[ConfigurationEvent, ...]:
+    """Return at most so many events, two or more: the newest, and in front of them one that stands
+    for all before. The result replays to the same state."""
+    if len(history) <= entries:
+        return tuple(history)
+    older, newest = history[: 1 - entries], history[1 - entries :]
+    state, first = replay(older), older[0]
+    assert state is not None
+    count, since = len(older), first.at
+    if isinstance(first, HistoryFolded):
+        count, since = count - 1 + first.count, first.since
+    folded = HistoryFolded(
+        sequence=state.sequence,
+        at=state.at,
+        version=state.version,
+        configuration=state.configuration,
+        count=count,
+        since=since,
+    )
+    return (folded, *newest)

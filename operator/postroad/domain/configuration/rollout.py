@@ -1,16 +1,16 @@
 """Readers first: how far a configuration has spread through a queue's processes.
 
-An old writer is safe with new readers; an old reader is not safe with new writers. So a rollout,
-two versions that only move forward, is kept beside the history:
+A new reader finds what an old writer stores; an old reader does not find what a new writer stores.
+So a rollout, two versions that only move forward, is kept beside the history:
 
 - `writing`: the version that writers use;
 - `oldest`: the oldest version that any writer may still use, and that readers read until then.
 
 A version is *announced* when it is appended, *written* once `writing` reaches it, and *alone* once
-`oldest` does. Each step is recorded by a process that has watched the step before for long enough
-by its own monotonic clock. No clocks are compared, and a process that starts later acts at once on
-what it reads. Why this is safe: no process acts on a read older than the lease, and two steps are
-at least a lease apart, so any two processes are at most one step apart.
+`oldest` does. A process records the next step when it has known the step before for long enough by
+its own monotonic clock, so no clocks are compared, and a process that starts later acts at once on
+what it reads. No process acts on a read older than the lease, and two steps are at least a lease
+apart, so any two processes are at most one step apart.
 Source: 000 Decision (only the values that may change); ADR 0005.
 """
 
@@ -56,12 +56,14 @@ def first_rollout(events: Sequence[ConfigurationEvent]) -> Rollout:
     return Rollout(first, first)
 
 
-@dataclass(frozen=True, slots=True)
-class Watched:
-    """How long this process has known each announced version, and the present `writing`."""
+def adoption_rollout(events: Sequence[ConfigurationEvent]) -> Rollout:
+    """Return the rollout of a history that ends with an adoption.
 
-    announced: Mapping[int, timedelta]
-    written: timedelta
+    The adopted version is announced like any change. Until it is written, the one accepted before
+    it is, and nothing earlier: browse start may have passed the slices of longer windows.
+    """
+    version = sorted(versions(events))[-2:][0]
+    return Rollout(version, version)
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +73,14 @@ class RolloutTiming:
 
     lease: timedelta
     grace: timedelta
+
+
+@dataclass(frozen=True, slots=True)
+class Watched:
+    """How long this process has known each announced version, and the present `writing`."""
+
+    announced: Mapping[int, timedelta]
+    written: timedelta
 
 
 def writing_and_reading(
@@ -83,17 +93,12 @@ def writing_and_reading(
     known = versions(events)
     if rollout.writing not in known:
         raise HistoryMissing(f"version {rollout.writing} is written but not in the history")
-    reading = [
-        known[version] for version in sorted(known, reverse=True) if version >= rollout.oldest
-    ]
+    reading = [known[each] for each in sorted(known, reverse=True) if each >= rollout.oldest]
     return known[rollout.writing], tuple(dict.fromkeys(reading))
 
 
 def next_step(
-    events: Sequence[ConfigurationEvent],
-    rollout: Rollout,
-    watched: Watched,
-    patience: RolloutTiming,
+    events: Sequence[ConfigurationEvent], rollout: Rollout, watched: Watched, timing: RolloutTiming
 ) -> Rollout | None:
     """Return the step that this process may record now; None when it is too early or none is left.
 
@@ -101,19 +106,16 @@ def next_step(
     may read knows it. Older versions are left behind a lease (the last old writer), one of their
     windows (the last old slice) and the grace period after that.
     """
+    known = versions(events)
     ripe = [
         version
-        for version in versions(events)
+        for version in known
         if version > rollout.writing
-        and watched.announced.get(version, timedelta(0)) >= patience.lease
+        and watched.announced.get(version, timedelta(0)) >= timing.lease
     ]
     if ripe:
         return Rollout(max(ripe), rollout.oldest)
-    older = [
-        configuration.slice_window
-        for version, configuration in versions(events).items()
-        if rollout.oldest <= version < rollout.writing
-    ]
-    if older and watched.written >= patience.lease + max(older) + patience.grace:
+    older = [known[each].slice_window for each in known if rollout.oldest <= each < rollout.writing]
+    if older and watched.written >= timing.lease + max(older) + timing.grace:
         return Rollout(rollout.writing, rollout.writing)
     return None
