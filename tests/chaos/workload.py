@@ -18,10 +18,11 @@ from chaos.history import Phase, Recorder
 from chaos.observed import delivery_of
 from chaos.pace import Pace
 from postroad.domain.mail import Mail, Outcome
+from postroad.domain.mail_views import MailView
 from postroad.domain.selection import Selector
 from postroad.errors import BlobMissing, EntryEnded, PostroadError, QueueClosed
 from postroad.ports.clock import Clock
-from postroad.ports.mail_queue import Item, MailQueue, MailView
+from postroad.ports.mail_queue import Item, MailQueue
 from postroad.worker.maintenance import run_maintenance
 
 SENDERS = tuple(f"s{number}@chaos.example" for number in range(40))

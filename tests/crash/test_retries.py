@@ -11,8 +11,8 @@ from crash.cuts import disks_after
 from crash.lossy import Disk, LossyFiles, Sync
 from crash.world import Outside, opened, start
 from postroad.adapters.memory.clock import ManualClock
+from postroad.domain.mail_views import MailView
 from postroad.embedded.owner import OwnedQueue
-from postroad.ports.mail_queue import MailView
 
 HOUR = timedelta(hours=1)
 KEPT = ("mail1@example.net",)

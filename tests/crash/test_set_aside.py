@@ -14,8 +14,9 @@ import pytest
 from contract.queue_harness import letter, names
 from crash.accidents import rewrite_record, unparsable
 from postroad import Selector, open_queue
+from postroad.domain.mail_views import MailView
 from postroad.errors import StoreDamaged
-from postroad.ports.mail_queue import MailQueue, MailView
+from postroad.ports.mail_queue import MailQueue
 
 GOOD = [f"m{number}" for number in range(8) if number != 5]
 

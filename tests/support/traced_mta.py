@@ -23,6 +23,7 @@ from postroad.adapters.machine.clocks import MachineClock, SystemRandomness
 from postroad.adapters.network.pools import PoolLimits
 from postroad.adapters.network.relay import SmtpRelay
 from postroad.bootstrap.embedded_store import open_directory
+from postroad.domain.mail_views import Sizes
 from postroad.domain.next_hops import NextHop, TlsMode
 from postroad.domain.retries import RetryPlan
 from postroad.domain.selection import Selector
@@ -30,7 +31,7 @@ from postroad.embedded.layout import Options
 from postroad.intake.dialogue import Offer
 from postroad.intake.receiver import Receiver
 from postroad.intake.server import SmtpServer
-from postroad.ports.mail_queue import MailQueue, Sizes
+from postroad.ports.mail_queue import MailQueue
 from postroad.worker.consumer import Consumer
 from postroad.worker.deliveries import Deliverer
 from support.disk_calls import PHASE

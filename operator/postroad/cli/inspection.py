@@ -13,12 +13,13 @@ from postroad.cli.queue_options import (
     say,
     selecting,
     view_text,
-    view_values,
     with_queue,
 )
+from postroad.domain.documents import printed_view, sizes_value
 from postroad.domain.durations import format_duration
+from postroad.domain.mail_views import MailView
 from postroad.domain.selection import Selector
-from postroad.ports.mail_queue import MailQueue, MailView
+from postroad.ports.mail_queue import MailQueue
 
 limit_option = click.option("--limit", type=click.IntRange(min=1), help="At most so many mails.")
 
@@ -66,7 +67,7 @@ async def show(queue: MailQueue, enqueue_id: UUID, as_json: bool) -> None:
     selector = Selector(enqueue_id=enqueue_id)
     for views in (queue.browse(selector), queue.dead_letters(selector)):
         async for view in views:
-            values = view_values(view)
+            values = printed_view(view)
             text = "\n".join(f"{field:12} {_plain(value)}" for field, value in values.items())
             return say(values, as_json=as_json, text=text)
     click.echo("postroad: no mail waits under this id", err=True)
@@ -79,17 +80,11 @@ async def show(queue: MailQueue, enqueue_id: UUID, as_json: bool) -> None:
 async def size(queue: MailQueue, as_json: bool) -> None:
     """Count the mails that wait."""
     sizes = await queue.size()
-    values = {
-        "size": sizes.size,
-        "delayed": sizes.delayed,
-        "held": sizes.held,
-        "dead_letters": sizes.dead_letters,
-    }
     text = (
         f"{sizes.size} waiting ({sizes.delayed} delayed, {sizes.held} held), "
         f"{'unknown' if sizes.dead_letters is None else sizes.dead_letters} dead letters"
     )
-    say(values, as_json=as_json, text=text)
+    say(sizes_value(sizes), as_json=as_json, text=text)
 
 
 @click.command()
@@ -110,7 +105,7 @@ async def ages(queue: MailQueue, as_json: bool) -> None:
 
 
 def _say_view(view: MailView, as_json: bool) -> None:
-    say(view_values(view), as_json=as_json, text=view_text(view))
+    say(printed_view(view), as_json=as_json, text=view_text(view))
 
 
 def _plain(value: object) -> str:

@@ -7,7 +7,8 @@ from datetime import UTC, datetime, timedelta
 
 import click
 
-from postroad.cli.queue_options import DURATION, json_option, say, time_text, with_queue
+from postroad.cli.queue_options import DURATION, json_option, say, with_queue
+from postroad.domain.instants import rfc3339
 from postroad.errors import PostroadError
 from postroad.ports.mail_queue import MailQueue
 from postroad.telemetry.logs import logger
@@ -66,7 +67,7 @@ async def audit(queue: MailQueue, repair: bool, adopt: bool, as_json: bool) -> N
         count += 1
         values = {
             "blob_key": each.blob_key,
-            "accepted_at": time_text(each.accepted_at),
+            "accepted_at": rfc3339(each.accepted_at),
             "deleted": each.deleted,
         }
         verb = "deleted" if each.deleted else "orphaned"

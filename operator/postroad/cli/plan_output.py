@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 
 import click
 
-from postroad.cli.queue_options import say, time_text
+from postroad.cli.queue_options import say
 from postroad.domain.configuration.advice import Advice, Seen
 from postroad.domain.configuration.documents import Document, configuration_document, to_document
 from postroad.domain.configuration.history import (
@@ -18,6 +18,7 @@ from postroad.domain.configuration.history import (
 )
 from postroad.domain.configuration.rules import FIELD_NAMES, ViewConfiguration, value_of
 from postroad.domain.durations import format_duration
+from postroad.domain.instants import rfc3339
 
 ADVISED = ("sliceWindow", "bucketCount")
 
@@ -73,11 +74,11 @@ def advice_document(present: ViewConfiguration, advice: Advice, seen: Seen) -> D
             for name, reason in reasons.items()
         },
         "closed_slices": seen.slices,
-        "since": time_text(seen.since),
+        "since": rfc3339(seen.since),
         "enough_history": seen.is_enough,
         "busiest_slice": busiest
         and {
-            "start": time_text(busiest.start),
+            "start": rfc3339(busiest.start),
             "window": format_duration(busiest.window),
             "rows": busiest.rows,
         },

@@ -6,7 +6,7 @@ import asyncio
 import json
 import logging
 from collections.abc import Awaitable, Callable, Coroutine
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from functools import wraps
 from typing import Any, TypeVar
 
@@ -14,11 +14,12 @@ import click
 
 from postroad.bootstrap import open_queue
 from postroad.domain.durations import parse_duration
+from postroad.domain.instants import rfc3339
+from postroad.domain.mail_views import MailView
 from postroad.domain.networks import Networks
 from postroad.domain.next_hops import parse_host_port
 from postroad.domain.selection import Selector
 from postroad.errors import InvalidInput
-from postroad.ports.mail_queue import MailView
 from postroad.telemetry import logs
 
 T = TypeVar("T")
@@ -162,32 +163,6 @@ async def say_count(counted: Awaitable[int], *, as_json: bool, verb: str) -> Non
     say({"count": count}, as_json=as_json, text=f"{verb} {count} mail{'' if count == 1 else 's'}")
 
 
-def time_text(moment: datetime | None) -> str | None:
-    """Return a time as RFC 3339 in UTC."""
-    if moment is None:
-        return None
-    return moment.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
-
-
-def view_values(view: MailView) -> dict[str, object]:
-    """Return a mail as `browse --json` and `dead-letters --json` print it."""
-    values: dict[str, object] = {
-        "enqueue_id": str(view.enqueue_id),
-        "mail_id": str(view.mail_id),
-        "name": view.mail.name,
-        "sender": view.mail.sender,
-        "recipients": list(view.mail.recipients),
-        "accepted_at": time_text(view.accepted_at),
-        "enqueued_at": time_text(view.enqueued_at),
-        "due_at": time_text(view.due_at),
-        "held": view.held,
-        "attempt": view.attempt,
-        "size_bytes": view.size_bytes,
-        "last_error": view.last_error,
-    }
-    return values if view.reason is None else values | {"reason": view.reason}
-
-
 def view_text(view: MailView) -> str:
     """Return a mail as people read it in a list: one line, `-` for what is not there."""
     state = "held" if view.held else "delayed" if view.due_at else "due"
@@ -195,7 +170,7 @@ def view_text(view: MailView) -> str:
     more = f" and {len(recipients) - 1} more" if len(recipients) > 1 else ""
     parts = [
         str(view.enqueue_id),
-        time_text(view.accepted_at) or "-",
+        str(rfc3339(view.accepted_at)),
         "dead" if view.reason is not None else state,
         f"{view.size_bytes} B",
         f"{view.mail.sender or '<>'} -> {recipients[0]}{more}",

@@ -22,10 +22,10 @@ from postroad.distributed.replacement import replacement_of
 from postroad.distributed.set_aside import SetAside
 from postroad.domain.entries import EndingKind, EnqueuedMail, Mark, UndecodableRow
 from postroad.domain.identifiers import moment_of
+from postroad.domain.mail_views import MailView
 from postroad.domain.selection import Selector
 from postroad.domain.slices import EntryKey, Partition
 from postroad.errors import InvalidInput
-from postroad.ports.mail_queue import MailView
 from postroad.ports.view import DeadLetter, View
 
 ENQUEUE_ID = attrgetter("enqueue_id")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import Any, Protocol
 from uuid import UUID
 
@@ -13,6 +13,7 @@ from postroad.distributed.backoff import Backoff
 from postroad.distributed.limits_cache import LimitsCache
 from postroad.distributed.timing import Timing
 from postroad.domain.identifiers import Identifiers, moment_of
+from postroad.domain.instants import moment_after
 from postroad.domain.lifetimes import DEAD_LETTER_LIFETIME
 from postroad.domain.names import QueueName
 from postroad.domain.slices import EntryKey, place
@@ -24,7 +25,6 @@ from postroad.ports.history import ConfigurationSource, Effective
 from postroad.ports.view import View
 from postroad.telemetry.logs import Logger, logger
 
-LATEST = datetime(9999, 1, 1, tzinfo=UTC)
 """No mail is due later; a delay beyond it ends here."""
 
 
@@ -122,11 +122,8 @@ class Engine:
             raise ConfigurationStale("the configuration changed meanwhile")
 
     def moment_after(self, delay: timedelta) -> datetime | None:
-        """Return when a delay is over; None when it is none. Centuries are capped at `LATEST`."""
-        if delay <= timedelta(0):
-            return None
-        now = self.clock.now()
-        return LATEST if delay >= LATEST - now else now + delay
+        """As `instants.moment_after`, from now on."""
+        return moment_after(self.clock.now(), delay)
 
     def backoff(self) -> Backoff:
         """Return a new row of waits."""

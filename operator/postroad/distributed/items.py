@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import replace as copy
-from datetime import datetime, timedelta
+from datetime import timedelta
 from enum import Enum
-from uuid import UUID
 
 from postroad.distributed import dead_letters, replacement
 from postroad.distributed.endings import CLEANED, ack, delete_and_ack, mark_if_passed
 from postroad.distributed.engine import Engine
 from postroad.distributed.leases import Lease
 from postroad.domain.entries import Change, EnqueuedMail, Mark
-from postroad.domain.mail import Envelope, Outcome, OutcomeKind, check_left
+from postroad.domain.mail import Outcome, OutcomeKind, check_left
+from postroad.domain.mail_views import LeasedMail
 from postroad.domain.references import Reference
 from postroad.domain.shapes import Shape
 from postroad.errors import BlobMissing, BrokerUnavailable, EntryEnded
@@ -31,7 +31,7 @@ class _State(Enum):
     ENDED = "ended"
 
 
-class DistributedItem:
+class DistributedItem(LeasedMail):
     """`Item` over an entry, its message and its lease."""
 
     def __init__(
@@ -54,38 +54,15 @@ class DistributedItem:
         self._content: bytes | None = None
         left = self._left()
         is_whole = not left or left == entry.envelope.recipients
-        self._envelope = entry.envelope if is_whole else copy(entry.envelope, recipients=left)
-
-    def __repr__(self) -> str:
-        return f"<Item {self.enqueue_id}>"
-
-    @property
-    def enqueue_id(self) -> UUID:
-        return self._entry.enqueue_id
-
-    @property
-    def mail_id(self) -> UUID:
-        return self._entry.mail_id
-
-    @property
-    def mail(self) -> Envelope:
-        return self._envelope
-
-    @property
-    def accepted_at(self) -> datetime:
-        return self._entry.accepted_at
-
-    @property
-    def enqueued_at(self) -> datetime:
-        return self._entry.enqueued_at
-
-    @property
-    def attempt(self) -> int:
-        return self._entry.attempt
-
-    @property
-    def size_bytes(self) -> int:
-        return self._entry.size_bytes
+        super().__init__(
+            entry.enqueue_id,
+            entry.mail_id,
+            entry.envelope if is_whole else copy(entry.envelope, recipients=left),
+            entry.accepted_at,
+            entry.enqueued_at,
+            entry.attempt,
+            entry.size_bytes,
+        )
 
     @property
     def failures(self) -> Mapping[str, str]:

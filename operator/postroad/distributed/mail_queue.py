@@ -23,8 +23,9 @@ from postroad.distributed.purge import purge
 from postroad.distributed.remove import remove
 from postroad.distributed.size import SizeCache
 from postroad.domain.mail import Mail
+from postroad.domain.mail_views import MailView, Sizes
 from postroad.domain.selection import Selector
-from postroad.ports.mail_queue import NO_DELAY, MailView, Sizes
+from postroad.ports.mail_queue import NO_DELAY
 
 
 class DistributedQueue:

@@ -19,12 +19,12 @@ from postroad.distributed.replacement import is_withdrawn, publish, withdraw_row
 from postroad.domain.entries import Change, Ending, EndingKind, EnqueuedMail, Mark
 from postroad.domain.identifiers import moment_of
 from postroad.domain.mail import Envelope, Outcome, OutcomeKind
+from postroad.domain.mail_views import MailView
 from postroad.domain.references import Reference
 from postroad.domain.selection import Selector
 from postroad.domain.slices import EntryKey
 from postroad.domain.wire import decode, encode
 from postroad.errors import UnreadableReference
-from postroad.ports.mail_queue import MailView
 from postroad.ports.view import DeadLetter, Record
 
 

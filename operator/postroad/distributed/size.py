@@ -21,9 +21,9 @@ from postroad.distributed.engine import Engine
 from postroad.distributed.live_slices import live_slices
 from postroad.distributed.replacement import replacement_of
 from postroad.domain.entries import Traits
+from postroad.domain.mail_views import Sizes
 from postroad.domain.slices import Partition
 from postroad.errors import ViewError
-from postroad.ports.mail_queue import Sizes
 from postroad.ports.marks import Counts, PartitionStamp
 from postroad.telemetry import metrics
 

@@ -138,6 +138,12 @@ class Mail:
         )
         object.__setattr__(self, "envelope", envelope)
 
+    @classmethod
+    def of(cls, envelope: Envelope, content: Content) -> Mail:
+        """Return the mail of an envelope and a content."""
+        given = {each: getattr(envelope, each) for each in Envelope.__slots__}
+        return cls(content=content, **given)
+
     def __repr__(self) -> str:
         return f"<Mail name={self.name!r} recipients={len(self.recipients)}>"
 

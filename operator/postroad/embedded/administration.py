@@ -13,19 +13,19 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from uuid import UUID
 
+from postroad.domain.instants import instant
 from postroad.domain.mail import Envelope
+from postroad.domain.mail_views import MailView
 from postroad.domain.selection import Selector
 from postroad.embedded import leases
 from postroad.embedded.engine import Engine
 from postroad.embedded.envelopes import Unreadable
 from postroad.embedded.index import latest
-from postroad.embedded.instants import instant
 from postroad.embedded.lanes import Written
 from postroad.embedded.layout import DEAD, HELD, Lane
 from postroad.embedded.records import EnvelopeRecord
 from postroad.embedded.segments import Entry, State
 from postroad.errors import PostroadError
-from postroad.ports.mail_queue import MailView
 
 YIELD_EVERY = 200
 """Mails after which others on the event loop get their turn."""

@@ -8,17 +8,19 @@ import asyncio
 import json
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import contextmanager
-from datetime import datetime, timedelta
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 from uuid import UUID
 
-from postroad.domain.mail import Envelope, Mail, Outcome
+from postroad.domain import documents
+from postroad.domain.instants import duration, duration_us
+from postroad.domain.mail import Mail, Outcome
+from postroad.domain.mail_views import LeasedMail, MailView, Sizes
 from postroad.domain.selection import Selector
 from postroad.domain.shapes import Shape
 from postroad.embedded import wire
 from postroad.embedded.connection import Connection
-from postroad.embedded.envelopes import envelope_from, envelope_json
 from postroad.embedded.spool_files import CHUNK
 from postroad.embedded.wire import Kind
 from postroad.errors import (
@@ -28,49 +30,18 @@ from postroad.errors import (
     InvalidMail,
     StoreUnavailable,
 )
-from postroad.ports.mail_queue import NO_DELAY, MailView, Sizes
+from postroad.ports.mail_queue import NO_DELAY
 
 
-class RemoteItem:
-    """`Item` whose entry another process holds for us."""
+class RemoteItem(LeasedMail):
+    """`Item` whose entry the owner of the store holds for this client."""
 
     def __init__(self, connection: Connection, value: Mapping[str, Any]) -> None:
-        self._connection, self._value = connection, value
-        self._mail = envelope_from(value["mail"])
+        super().__init__(**documents.leased_fields(value))
+        self._connection, self._number = connection, value["item"]
         self._failures: dict[str, str] = dict(value["failures"])
         self._content: bytes | None = None
         self._has_ended = False
-
-    def __repr__(self) -> str:
-        return f"<Item {self.enqueue_id}>"
-
-    @property
-    def enqueue_id(self) -> UUID:
-        return UUID(self._value["enqueue_id"])
-
-    @property
-    def mail_id(self) -> UUID:
-        return UUID(self._value["mail_id"])
-
-    @property
-    def mail(self) -> Envelope:
-        return self._mail
-
-    @property
-    def accepted_at(self) -> datetime:
-        return wire.moment_of(self._value["accepted_at"])
-
-    @property
-    def enqueued_at(self) -> datetime:
-        return wire.moment_of(self._value["enqueued_at"])
-
-    @property
-    def attempt(self) -> int:
-        return int(self._value["attempt"])
-
-    @property
-    def size_bytes(self) -> int:
-        return int(self._value["size_bytes"])
 
     @property
     def failures(self) -> Mapping[str, str]:
@@ -84,7 +55,7 @@ class RemoteItem:
     async def shape(self) -> Shape | None:
         with self._ending():
             try:
-                text = await self._connection.call("shape", None, item=self._value["item"])
+                text = await self._connection.call("shape", None, item=self._number)
             except InvalidInput:
                 return None  # an owner of a release that knows no shapes
         return None if text is None else Shape.from_text(text)
@@ -94,7 +65,7 @@ class RemoteItem:
             if self._content is not None:
                 yield self._content
                 return
-            async for kind, body in self._connection.stream("content", item=self._value["item"]):
+            async for kind, body in self._connection.stream("content", item=self._number):
                 if kind is Kind.DATA:
                     yield body
 
@@ -102,7 +73,7 @@ class RemoteItem:
         await self._call("record", to=recipients, kind=outcome.kind.value, text=outcome.text)
         for each in recipients:
             self._failures.pop(each, None)
-            if outcome.kind == "failed" and each in self._mail.recipients:
+            if outcome.kind == "failed" and each in self.mail.recipients:
                 self._failures[each] = outcome.text
 
     async def done(self) -> None:
@@ -114,7 +85,7 @@ class RemoteItem:
         remaining: tuple[str, ...] | None = None,
         error: str | None = None,
     ) -> None:
-        await self._end("retry", delay=wire.us_of(delay), remaining=remaining, error=error)
+        await self._end("retry", delay=duration_us(delay), remaining=remaining, error=error)
 
     async def reject(self, reason: str) -> None:
         await self._end("reject", reason=reason)
@@ -139,7 +110,7 @@ class RemoteItem:
 
     async def _call(self, operation: str, **arguments: object) -> None:
         with self._ending():
-            await self._connection.call(operation, None, item=self._value["item"], **arguments)
+            await self._connection.call(operation, None, item=self._number, **arguments)
 
 
 class RemoteQueue:
@@ -160,7 +131,8 @@ class RemoteQueue:
         whole = content if isinstance(content, bytes) and len(content) <= CHUNK else None
         found = await self.connection.call(
             "enqueue", _pieces(mail) if whole is None else whole,
-            mail=envelope_json(mail.envelope), delay=wire.us_of(delay), whole=whole is not None,
+            mail=documents.brief_envelope(mail.envelope), delay=duration_us(delay),
+            whole=whole is not None,
         )  # fmt: skip
         return UUID(found)
 
@@ -179,10 +151,10 @@ class RemoteQueue:
             yield view
 
     async def _views(self, operation: str, selector: Selector | None) -> AsyncIterator[MailView]:
-        value = wire.selector_value(selector)
+        value = documents.selector_value(selector)
         async for kind, body in self.connection.stream(operation, selector=value):
             if kind is Kind.ELEMENT:
-                yield wire.view_from(json.loads(body))
+                yield documents.view_of_exact(json.loads(body))
 
     async def size(self) -> Sizes:
         return Sizes(**await self.connection.call("size"))
@@ -190,20 +162,20 @@ class RemoteQueue:
     async def ages(self) -> Mapping[str, Mapping[timedelta, int]]:
         found = await self.connection.call("ages")
         return {
-            domain: {wire.duration_of(limit): count for limit, count in counts}
+            domain: {duration(limit): count for limit, count in counts}
             for domain, counts in found.items()
         }
 
     async def change(self, operation: str, selector: Selector) -> int:
         """Remove, flush, hold, release, requeue or discard; return how many."""
-        value = wire.selector_value(selector)
+        value = documents.selector_value(selector)
         return int(await self.connection.call(operation, selector=value))
 
     async def purge(self) -> int:
         return int(await self.connection.call("purge"))
 
     async def republish(self, older_than: timedelta) -> int:
-        age = wire.us_of(older_than)
+        age = duration_us(older_than)
         return int(await self.connection.call("republish", older_than=age))
 
     async def maintain(self) -> None:

@@ -16,13 +16,13 @@ from dataclasses import replace
 from datetime import timedelta
 
 from postroad.domain.identifiers import Identifiers
+from postroad.domain.instants import microseconds, moment_after
 from postroad.embedded.arrival_rate import ArrivalRate
 from postroad.embedded.content_cache import ContentCache
 from postroad.embedded.envelope_reader import EnvelopeReader
 from postroad.embedded.envelopes import domains_of
 from postroad.embedded.free_space import FreeSpace
 from postroad.embedded.index import Index
-from postroad.embedded.instants import due_after, microseconds
 from postroad.embedded.lanes import LaneLog, SegmentSizes, Written
 from postroad.embedded.layout import DEAD, HELD, NEW, Lane, Layout, Options
 from postroad.embedded.limits import Limits
@@ -84,7 +84,8 @@ class Engine:
 
     def due_after(self, delay: timedelta) -> int:
         """Return when a delay that begins now is over, as the store keeps it."""
-        return due_after(self.clock.now(), delay)
+        moment = moment_after(self.clock.now(), delay)
+        return 0 if moment is None else microseconds(moment)
 
     def due(self, due_us: int) -> float:
         """Return when an entry is due on the clock that never steps: what is left of its delay now,

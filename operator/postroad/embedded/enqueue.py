@@ -15,10 +15,11 @@ from pathlib import Path
 from typing import Any, TypeVar
 from uuid import UUID
 
+from postroad.domain.documents import brief_envelope, to_json
 from postroad.domain.mail import Content, Mail
 from postroad.domain.shapes import Shape
 from postroad.embedded.engine import Engine
-from postroad.embedded.envelopes import LONGEST_DOMAINS, envelope_json, to_json
+from postroad.embedded.envelopes import LONGEST_DOMAINS
 from postroad.embedded.lanes import Written
 from postroad.embedded.layout import NEW
 from postroad.embedded.records import (
@@ -37,7 +38,7 @@ Result = TypeVar("Result")
 async def receive(engine: Engine, mail: Mail, delay: timedelta) -> UUID:
     """Queue a mail. See `MailQueue.enqueue`."""
     engine.check()
-    envelope = to_json(envelope_json(mail.envelope))
+    envelope = to_json(brief_envelope(mail.envelope))
     size = len(mail.content) if isinstance(mail.content, bytes) else 0
     engine.limits.check(envelope, size)
     engine.arrival_rate.under_way += 1

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import replace
-from datetime import datetime, timedelta
+from datetime import timedelta
 from enum import Enum
 from functools import lru_cache, partial
 from uuid import UUID
 
-from postroad.domain.mail import Envelope, Outcome, OutcomeKind, check_left
+from postroad.domain.instants import instant
+from postroad.domain.mail import Outcome, OutcomeKind, check_left
+from postroad.domain.mail_views import LeasedMail
 from postroad.domain.shapes import Shape
 from postroad.embedded import leases
 from postroad.embedded.engine import Engine
 from postroad.embedded.frames import extended
-from postroad.embedded.instants import instant
 from postroad.embedded.records import EnvelopeRecord, Kind, cut
 from postroad.embedded.recovery import Work, as_dead_letter, comes_again, with_recipients
 from postroad.embedded.segments import Entry, State
@@ -37,13 +38,22 @@ class _Stage(Enum):
     ENDED = "ended"
 
 
-class SpoolItem:
+class SpoolItem(LeasedMail):
     """`Item` over an entry of this store. `gone` is called once, when it ended."""
 
     def __init__(
         self, engine: Engine, entry: Entry, record: EnvelopeRecord, kept: Kept | None, label: str,
         gone: Callable[[SpoolItem], None],
     ) -> None:  # fmt: skip
+        super().__init__(
+            UUID(bytes=record.enqueue_id),
+            UUID(bytes=record.mail_id),
+            record.envelope,
+            instant(record.accepted_us),
+            instant(record.enqueued_us),
+            record.attempt,
+            record.size_bytes,
+        )
         self._engine, self._entry, self._record = engine, entry, record
         self._label, self._gone = label, gone
         self._left = dict(zip(record.numbers, record.envelope.recipients, strict=True))
@@ -51,37 +61,6 @@ class SpoolItem:
         self._failures = dict(record.failures)
         self._stage = _Stage.OPEN
         self._kept = kept
-
-    def __repr__(self) -> str:
-        return f"<Item {self.enqueue_id}>"
-
-    @property
-    def enqueue_id(self) -> UUID:
-        return UUID(bytes=self._record.enqueue_id)
-
-    @property
-    def mail_id(self) -> UUID:
-        return UUID(bytes=self._record.mail_id)
-
-    @property
-    def mail(self) -> Envelope:
-        return self._record.envelope
-
-    @property
-    def accepted_at(self) -> datetime:
-        return instant(self._record.accepted_us)
-
-    @property
-    def enqueued_at(self) -> datetime:
-        return instant(self._record.enqueued_us)
-
-    @property
-    def attempt(self) -> int:
-        return self._record.attempt
-
-    @property
-    def size_bytes(self) -> int:
-        return self._record.size_bytes
 
     @property
     def failures(self) -> Mapping[str, str]:

@@ -15,6 +15,7 @@ from typing import TypeVar
 from uuid import UUID
 
 from postroad.domain.mail import Mail
+from postroad.domain.mail_views import MailView, Sizes
 from postroad.domain.selection import Selector
 from postroad.embedded.client import RemoteQueue
 from postroad.embedded.connection import NoOwner
@@ -27,7 +28,7 @@ from postroad.embedded.server import Server
 from postroad.errors import QueueClosed, StoreUnavailable
 from postroad.ports.clock import Clock
 from postroad.ports.files import Files, Lock
-from postroad.ports.mail_queue import NO_DELAY, Item, MailQueue, MailView, Sizes
+from postroad.ports.mail_queue import NO_DELAY, Item, MailQueue
 
 T = TypeVar("T")
 PATIENCE = timedelta(seconds=30)

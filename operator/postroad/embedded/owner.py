@@ -9,6 +9,7 @@ from functools import partial
 from uuid import UUID
 
 from postroad.domain.mail import Mail
+from postroad.domain.mail_views import MailView, Sizes
 from postroad.domain.selection import Selector
 from postroad.embedded import administration, leases
 from postroad.embedded.engine import Engine
@@ -17,7 +18,7 @@ from postroad.embedded.items import SpoolItem
 from postroad.embedded.limits import reason_of
 from postroad.embedded.maintenance import Maintenance
 from postroad.errors import PostroadError
-from postroad.ports.mail_queue import NO_DELAY, MailView, Sizes
+from postroad.ports.mail_queue import NO_DELAY
 from postroad.telemetry import metrics
 
 CHANGES: dict[str, tuple[administration.Change, bool]] = {

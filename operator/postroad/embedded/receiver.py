@@ -16,11 +16,12 @@ from collections.abc import Callable
 from functools import partial
 from uuid import UUID
 
+from postroad.domain.documents import brief_envelope, to_json
 from postroad.domain.identifiers import Identifiers
+from postroad.domain.instants import microseconds
 from postroad.domain.mail import Mail
 from postroad.embedded.connection import Connection
-from postroad.embedded.envelopes import domains_of, envelope_json, to_json
-from postroad.embedded.instants import microseconds
+from postroad.embedded.envelopes import domains_of
 from postroad.embedded.limits import Limits, reason_of
 from postroad.embedded.records import encode_new
 from postroad.embedded.spool_files import SMALL, SpoolFiles
@@ -83,7 +84,7 @@ class SpoolReceiver:
         """Store a mail; return its ENVELOPE."""
         content, envelope = mail.content, mail.envelope
         assert isinstance(content, bytes)
-        json = to_json(envelope_json(envelope))
+        json = to_json(brief_envelope(envelope))
         self._limits.check(json, len(content))
         if self._lease is None or self._lease.connection is not connection:
             self._lease = SlotLease(connection)

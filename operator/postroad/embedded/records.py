@@ -12,16 +12,15 @@ from enum import IntEnum
 from struct import Struct
 from typing import NamedTuple, TypeAlias
 
+from postroad.domain.documents import brief_envelope, to_json
 from postroad.domain.mail import Envelope
 from postroad.embedded.envelopes import (
     UNREADABLE,
     Unreadable,
     domains_of,
-    envelope_json,
     failures_in,
     numbers_in,
     read_envelope,
-    to_json,
 )
 from postroad.embedded.layout import NEW, Lane
 from postroad.errors import InvalidInput
@@ -332,7 +331,7 @@ def _encode_envelope(record: EnvelopeRecord) -> bytes:
         0,
         len(domains),
     )
-    rest = envelope_json(record.envelope)
+    rest = brief_envelope(record.envelope)
     if record.numbers != tuple(range(len(record.numbers))):
         rest["numbers"] = record.numbers
     for name in ("error", "reason", "failures"):

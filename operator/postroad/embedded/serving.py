@@ -9,20 +9,20 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from dataclasses import asdict
 from functools import partial
 from typing import Any
 from uuid import UUID
 
+from postroad.domain import documents
+from postroad.domain.instants import duration, duration_us
 from postroad.domain.mail import Mail, Outcome, OutcomeKind
+from postroad.domain.mail_views import MailView
 from postroad.domain.selection import Selector
 from postroad.embedded import wire
-from postroad.embedded.envelopes import envelope_from, envelope_json
 from postroad.embedded.items import SpoolItem
 from postroad.embedded.owner import CHANGES, Consumer, OwnedQueue
 from postroad.embedded.wire import Kind
 from postroad.errors import InvalidInput, PostroadError, StoreFailed
-from postroad.ports.mail_queue import MailView
 from postroad.telemetry.logs import logger
 
 log = logger("embedded")
@@ -156,15 +156,12 @@ class Serving:
             while (piece := await pieces.get()) is not None:
                 yield piece
 
-        envelope = envelope_from(arguments["mail"])
+        envelope = documents.envelope_of_brief(arguments["mail"])
         body: bytes | AsyncIterator[bytes] = content()
         if arguments["whole"]:
             body = await pieces.get() or b""
-        mail = Mail(
-            envelope.sender, envelope.recipients, body, envelope.name, envelope.attributes,
-            envelope.origin, envelope.dsn,
-        )  # fmt: skip
-        return str(await self._queue.enqueue(mail, wire.duration_of(arguments["delay"])))
+        mail = Mail.of(envelope, body)
+        return str(await self._queue.enqueue(mail, duration(arguments["delay"])))
 
     async def lease_slots(self, call: int, arguments: Arguments) -> object:
         slots = await self._queue.lease_slots(MOST_LEASED_SLOTS)
@@ -185,16 +182,16 @@ class Serving:
         credit = self._credit[call] = asyncio.Semaphore(wire.BURST)
         async for view in views:
             await credit.acquire()
-            await self.send(wire.json_frame(call, Kind.ELEMENT, wire.view_value(view)))
+            await self.send(wire.json_frame(call, Kind.ELEMENT, documents.exact_view(view)))
         return None
 
     async def size(self, call: int, arguments: Arguments) -> object:
-        return asdict(await self._queue.size())
+        return documents.sizes_value(await self._queue.size())
 
     async def ages(self, call: int, arguments: Arguments) -> object:
         found = await self._queue.ages()
         return {
-            domain: [[wire.us_of(limit), count] for limit, count in counts.items()]
+            domain: [[duration_us(limit), count] for limit, count in counts.items()]
             for domain, counts in found.items()
         }
 
@@ -207,7 +204,7 @@ class Serving:
         return await self._queue.purge()
 
     async def republish(self, call: int, arguments: Arguments) -> object:
-        return await self._queue.republish(wire.duration_of(arguments["older_than"]))
+        return await self._queue.republish(duration(arguments["older_than"]))
 
     async def maintain(self, call: int, arguments: Arguments) -> object:
         await self._queue.maintain()
@@ -224,13 +221,7 @@ class Serving:
         self._items[self._numbers] = item
         return {
             "item": self._numbers,
-            "enqueue_id": str(item.enqueue_id),
-            "mail_id": str(item.mail_id),
-            "mail": envelope_json(item.mail),
-            "accepted_at": wire.moment_us(item.accepted_at),
-            "enqueued_at": wire.moment_us(item.enqueued_at),
-            "attempt": item.attempt,
-            "size_bytes": item.size_bytes,
+            **documents.leased_value(item),
             "failures": dict(item.failures),
         }
 
@@ -258,7 +249,7 @@ class Serving:
 
     async def retry(self, call: int, arguments: Arguments) -> object:
         remaining = arguments["remaining"]
-        delay = wire.duration_of(arguments["delay"])
+        delay = duration(arguments["delay"])
         return await self._end(
             arguments,
             lambda item: item.retry(
@@ -280,7 +271,7 @@ class Serving:
 
 
 def _selector(arguments: Arguments) -> Selector | None:
-    return wire.selector_from(arguments["selector"])
+    return documents.selector_of(arguments["selector"])
 
 
 Operation = Callable[[Serving, int, Arguments], Awaitable[object]]

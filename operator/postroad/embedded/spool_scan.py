@@ -14,8 +14,8 @@ from pathlib import PurePath
 from typing import Any
 from uuid import UUID
 
+from postroad.domain.documents import envelope_of_brief
 from postroad.domain.mail import Envelope
-from postroad.embedded.envelopes import envelope_from
 from postroad.embedded.layout import NEW, Layout
 from postroad.embedded.log_salvage import SPOOL_FILE, MailHistory, SalvagedLog
 from postroad.embedded.records import EnvelopeRecord
@@ -56,7 +56,7 @@ class SpoolScan:
                 continue
             header, envelope = found
             history = self._salvaged.histories.get(header.mail_id, MailHistory())
-            record = _again(slot, header, envelope_from(envelope), history)
+            record = _again(slot, header, envelope_of_brief(envelope), history)
             if record is None:
                 self._free(slot)
             else:

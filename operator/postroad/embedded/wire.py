@@ -23,18 +23,12 @@ lock on the store (filler.py).
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from datetime import datetime, timedelta
 from enum import IntEnum
 from struct import Struct
-from typing import Any
-from uuid import UUID
 
 from postroad import errors
-from postroad.domain.identifiers import EPOCH
-from postroad.domain.selection import Selector
-from postroad.embedded.envelopes import envelope_from, envelope_json, to_json
+from postroad.domain.documents import to_json
 from postroad.errors import InvalidInput, PostroadError, StoreUnavailable
-from postroad.ports.mail_queue import MailView
 
 PROTOCOL = 1
 HEAD = Struct("<IIB")
@@ -47,8 +41,6 @@ READ = 256 * 1024
 
 BURST = 100
 """Elements of a stream that are sent before the client asks for more."""
-
-MICROSECOND = timedelta(microseconds=1)
 
 
 class Kind(IntEnum):
@@ -111,78 +103,3 @@ def error_from(value: Mapping[str, str]) -> PostroadError:
     if isinstance(found, type) and issubclass(found, PostroadError):
         return found(value["message"], hint=value["hint"])
     return StoreUnavailable(value["message"], hint=value["hint"])
-
-
-def us_of(duration: timedelta) -> int:
-    return duration // MICROSECOND
-
-
-def duration_of(us: int) -> timedelta:
-    return timedelta(microseconds=us)
-
-
-def moment_us(moment: datetime | None) -> int | None:
-    return None if moment is None else (moment - EPOCH) // MICROSECOND
-
-
-def moment_of(us: int) -> datetime:
-    return EPOCH + timedelta(microseconds=us)
-
-
-def selector_value(selector: Selector | None) -> dict[str, Any] | None:
-    """Return a selector as it is sent; None stands for no selector at all."""
-    if selector is None:
-        return None
-    age = selector.older_than
-    return {
-        "enqueue_id": None if selector.enqueue_id is None else str(selector.enqueue_id),
-        "name": selector.name,
-        "sender": selector.sender,
-        "recipient": selector.recipient,
-        "domain": selector.domain,
-        "older_than": None if age is None else us_of(age),
-        "attribute": selector.attribute,
-        "everything": selector.everything,
-    }
-
-
-def selector_from(value: Mapping[str, Any] | None) -> Selector | None:
-    """Return the selector that was sent."""
-    if value is None:
-        return None
-    fields = dict(value)
-    if fields["enqueue_id"] is not None:
-        fields["enqueue_id"] = UUID(fields["enqueue_id"])
-    if fields["older_than"] is not None:
-        fields["older_than"] = duration_of(fields["older_than"])
-    if fields["attribute"] is not None:
-        name, text = fields["attribute"]
-        fields["attribute"] = (name, text)
-    return Selector(**fields)
-
-
-def view_value(view: MailView) -> dict[str, Any]:
-    """Return a mail's view as it is sent."""
-    return {
-        "enqueue_id": str(view.enqueue_id),
-        "mail_id": str(view.mail_id),
-        "mail": envelope_json(view.mail),
-        "accepted_at": moment_us(view.accepted_at),
-        "enqueued_at": moment_us(view.enqueued_at),
-        "due_at": moment_us(view.due_at),
-        "held": view.held,
-        "attempt": view.attempt,
-        "size_bytes": view.size_bytes,
-        "last_error": view.last_error,
-        "reason": view.reason,
-    }
-
-
-def view_from(value: Mapping[str, Any]) -> MailView:
-    """Return the view that was sent."""
-    fields = dict(value)
-    fields["enqueue_id"], fields["mail_id"] = UUID(value["enqueue_id"]), UUID(value["mail_id"])
-    fields["mail"] = envelope_from(value["mail"])
-    for name in ("accepted_at", "enqueued_at", "due_at"):
-        fields[name] = None if value[name] is None else moment_of(value[name])
-    return MailView(**fields)

@@ -8,46 +8,16 @@ Source: 000 Context and Decision; ADR 0002.
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Protocol
 from uuid import UUID
 
 from postroad.domain.mail import Envelope, Mail, Outcome
+from postroad.domain.mail_views import MailView, Sizes
 from postroad.domain.selection import Selector
 from postroad.domain.shapes import Shape
 
 NO_DELAY = timedelta(0)
-
-
-@dataclass(frozen=True, slots=True)
-class MailView:
-    """A waiting mail as people see it. `due_at` is None when it is due; `reason` is a dead
-    letter's. `accepted_at` is when the mail entered the queue, `enqueued_at` when this entry began.
-    """
-
-    enqueue_id: UUID
-    mail_id: UUID
-    mail: Envelope
-    accepted_at: datetime
-    enqueued_at: datetime
-    due_at: datetime | None
-    held: bool
-    attempt: int
-    size_bytes: int
-    last_error: str | None = None
-    reason: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Sizes:
-    """Live mails; `delayed` and `held` are included in `size`, dead letters are not. These are None
-    where they could not be counted; the number may be some time old where counting takes long."""
-
-    size: int
-    delayed: int
-    held: int
-    dead_letters: int | None
 
 
 class Item(Protocol):

@@ -8,8 +8,8 @@ from datetime import timedelta
 import pytest
 
 from postroad.distributed.timing import Timing
+from postroad.domain.mail_views import Sizes
 from postroad.domain.selection import Selector
-from postroad.ports.mail_queue import Sizes
 from support.in_memory_cluster import WINDOW, Before, InMemoryCluster, Process
 
 SECOND = timedelta(seconds=1)

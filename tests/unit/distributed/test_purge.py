@@ -8,9 +8,9 @@ from datetime import timedelta
 import pytest
 
 from postroad.adapters.memory.fault_injection import Fault, Stopped, at, away
+from postroad.domain.mail_views import Sizes
 from postroad.domain.selection import Selector
 from postroad.errors import ClockSkew, EntryEnded
-from postroad.ports.mail_queue import Sizes
 from support.in_memory_cluster import Before, InMemoryCluster, Process
 
 SECOND = timedelta(seconds=1)

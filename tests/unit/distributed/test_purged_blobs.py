@@ -10,9 +10,9 @@ from functools import partial
 import pytest
 
 from postroad.adapters.memory.fault_injection import Fault, Step, Stopped, at, no_fault
+from postroad.domain.mail_views import Sizes
 from postroad.domain.selection import Selector
 from postroad.errors import ServerError, ViewUnavailable
-from postroad.ports.mail_queue import Sizes
 from support.in_memory_cluster import Before, InMemoryCluster, Process
 
 ALL = Selector.all()

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from contract.queue_harness import letter
-from postroad.embedded.envelopes import to_json
+from postroad.domain.documents import to_json
 from postroad.embedded.records import (
     ENVELOPE,
     ENVELOPE_BYTES,

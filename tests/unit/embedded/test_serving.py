@@ -10,13 +10,13 @@ from uuid import UUID
 import pytest
 
 from contract.queue_harness import letter
+from postroad.domain.documents import brief_envelope
 from postroad.domain.mail import Mail
+from postroad.domain.mail_views import Sizes
 from postroad.embedded import wire
-from postroad.embedded.envelopes import envelope_json
 from postroad.embedded.serving import PIECES, Serving
 from postroad.embedded.wire import Kind
 from postroad.errors import StoreFailed
-from postroad.ports.mail_queue import Sizes
 
 PIECE = bytes(1000)
 MANY = 10 * PIECES
@@ -59,7 +59,7 @@ async def begun(queue: SlowQueue) -> tuple[asyncio.StreamReader, Written, asynci
     """Let a client send a mail in many pieces; return when the owner does no more by itself."""
     reader, written = asyncio.StreamReader(), Written()
     arguments = {
-        "op": "enqueue", "mail": envelope_json(letter().envelope), "delay": 0, "whole": False,
+        "op": "enqueue", "mail": brief_envelope(letter().envelope), "delay": 0, "whole": False,
     }  # fmt: skip
     reader.feed_data(wire.json_frame(1, Kind.CALL, arguments))
     for _ in range(MANY):

@@ -11,7 +11,8 @@ import pytest
 from contract.queue_harness import letter
 from crash.lossy import LossyFiles
 from crash.world import start
-from postroad.embedded.envelopes import domains_of, envelope_json, to_json
+from postroad.domain.documents import brief_envelope, to_json
+from postroad.embedded.envelopes import domains_of
 from postroad.embedded.layout import NEW
 from postroad.embedded.owner import OwnedQueue
 from postroad.embedded.records import EnvelopeRecord, decode_envelope, encode, encode_new
@@ -81,7 +82,7 @@ def garbled(**changes: object) -> bytes:
     return head + to_json(envelope | changes)
 
 
-JSON = to_json(envelope_json(letter().envelope))
+JSON = to_json(brief_envelope(letter().envelope))
 
 
 @pytest.mark.parametrize(
@@ -172,7 +173,7 @@ async def test_when_the_log_fails_the_mail_is_not_queued(
 def test_a_mail_of_a_receiver_has_the_record_that_the_owner_would_write() -> None:
 
     mail = letter()
-    envelope = to_json(envelope_json(mail.envelope))
+    envelope = to_json(brief_envelope(mail.envelope))
 
     record = encode_new(bytes(15) + b"m", 7, 1, 5, domains_of(mail.envelope), envelope)
 

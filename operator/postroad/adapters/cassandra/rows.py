@@ -14,6 +14,8 @@ from uuid import UUID
 
 from postroad.adapters.cassandra.loop_bridge import Row
 from postroad.adapters.cassandra.session import UNSET
+from postroad.domain import instants
+from postroad.domain.documents import extras_in, with_extras
 from postroad.domain.entries import (
     Change,
     Ending,
@@ -27,7 +29,6 @@ from postroad.domain.entries import (
 from postroad.domain.identifiers import EPOCH
 from postroad.domain.mail import DsnOptions, Envelope, Origin, Outcome, OutcomeKind, RecipientDsn
 from postroad.domain.ownership import Identity
-from postroad.domain.shapes import with_shape, without_shape
 from postroad.domain.slices import EntryKey
 from postroad.errors import Undecodable
 from postroad.ports.marks import PartitionStamp
@@ -77,7 +78,7 @@ def entry_values(entry: EnqueuedMail) -> tuple[object, ...]:
         bound(envelope.name),
         bound(envelope.sender),
         envelope.recipients,
-        with_shape(envelope.attributes, entry.shape, entry.mail_id) or UNSET,
+        with_extras(envelope, entry.shape, entry.mail_id) or UNSET,
         bound(origin.host),
         bound(origin.address),
         bound(origin.protocol),
@@ -114,7 +115,7 @@ def entry_of(row: Row) -> EnqueuedMail:
     """Return the entry of a row. Raises: whatever its decoding raises."""
     if None in [row[column] for column in _NEVER_MISSING]:
         raise Undecodable("a column without which there is no entry is missing")
-    attributes, shape = without_shape(row["attributes"] or _EMPTY, row["mail_id"])
+    extras, shape = extras_in(row["attributes"] or _EMPTY, row["mail_id"])
     return EnqueuedMail(
         key=_place_of(row),
         mail_id=row["mail_id"],
@@ -122,9 +123,9 @@ def entry_of(row: Row) -> EnqueuedMail:
             sender=row["sender"],
             recipients=tuple(row["recipients"]),
             name=row["name"],
-            attributes=_mapping(attributes),
             origin=_origin_of(row),
             dsn=_dsn_of(row),
+            **extras,
         ),
         blob_key=row["blob_key"],
         size_bytes=row["size_bytes"],
@@ -203,7 +204,10 @@ def watermark_of(row: Row) -> PurgeWatermark | None:
 def stamp_of(row: Row) -> PartitionStamp:
     """Return a partition's signs."""
     return PartitionStamp(
-        watermark_of(row), row["swept_through"], _written(row["delivered"]), _written(row["ended"])
+        watermark_of(row),
+        row["swept_through"],
+        instants.optional_instant(row["delivered"]),
+        instants.optional_instant(row["ended"]),
     )
 
 
@@ -307,11 +311,7 @@ def identity_of(limits: Sequence[Row], ownership: Sequence[Row]) -> Identity:
 
 def own_timestamp(limit: datetime) -> int:
     """Return a limit's own value as the timestamp of its write, in microseconds."""
-    return (limit - EPOCH) // timedelta(microseconds=1)
-
-
-def _written(microseconds: int | None) -> datetime | None:
-    return None if microseconds is None else EPOCH + timedelta(microseconds=microseconds)
+    return instants.microseconds(limit)
 
 
 def _place_of(row: Row) -> EntryKey:

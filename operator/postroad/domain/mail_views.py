@@ -1,0 +1,59 @@
+"""What an engine shows of its mails: one that waits, one that is leased, and how many there are."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from uuid import UUID
+
+from postroad.domain.mail import Envelope
+
+
+@dataclass(frozen=True, slots=True)
+class MailView:
+    """A waiting mail as an administrator sees it. `due_at` is None when it is due; `reason` is a
+    dead letter's. `accepted_at` is when the mail entered the queue, `enqueued_at` when this entry
+    began."""
+
+    enqueue_id: UUID
+    mail_id: UUID
+    mail: Envelope
+    accepted_at: datetime
+    enqueued_at: datetime
+    due_at: datetime | None
+    held: bool
+    attempt: int
+    size_bytes: int
+    last_error: str | None = None
+    reason: str | None = None
+
+
+@dataclass(eq=False, repr=False)
+class LeasedMail:
+    """What every engine's `Item` knows of its mail from the lease on.
+
+    `mail` has the recipients left for this entry, less those already recorded; `attempt` is how
+    many attempts were made before this one.
+    """
+
+    enqueue_id: UUID
+    mail_id: UUID
+    mail: Envelope
+    accepted_at: datetime
+    enqueued_at: datetime
+    attempt: int
+    size_bytes: int
+
+    def __repr__(self) -> str:
+        return f"<Item {self.enqueue_id}>"  # no address: items are written into logs
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """Live mails; `delayed` and `held` are included in `size`, dead letters are not. These are None
+    where they could not be counted; the number may be some time old where counting takes long."""
+
+    size: int
+    delayed: int
+    held: int
+    dead_letters: int | None

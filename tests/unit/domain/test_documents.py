@@ -1,0 +1,198 @@
+"""Documents are the bytes that releases before this one wrote, and come back as what was meant."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime, timedelta
+from uuid import UUID
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from postroad.domain import documents
+from postroad.domain.documents import to_json
+from postroad.domain.instants import instant, microseconds
+from postroad.domain.mail import DsnOptions, Envelope, Mail, Origin, RecipientDsn
+from postroad.domain.mail_views import MailView, Sizes
+from postroad.domain.references import Reference
+from postroad.domain.selection import Selector
+from postroad.domain.shapes import Shape
+from postroad.domain.slices import EntryKey
+from postroad.domain.wire import decode, encode
+
+MOMENT = datetime(2026, 1, 1, 10, 20, 0, 1, tzinfo=UTC)
+HOUR = timedelta(hours=1)
+PLAIN = Envelope(None, ("b@example.net",))
+FULL = Envelope(
+    "a@example.org",
+    ("b@example.net", "ü@example.net"),
+    "n",
+    {"k": "v"},
+    Origin("h", "192.0.2.1", "ESMTP"),
+    DsnOptions(
+        "HDRS", "id", {"b@example.net": RecipientDsn(("SUCCESS", "DELAY"), "rfc822;b@example.net")}
+    ),
+)
+ENVELOPES = {
+    "plain": (
+        PLAIN,
+        b'{"sender":null,"to":["b@example.net"]}',
+        (
+            b'{"sender":null,"recipients":["b@example.net"],"name":null,"attributes":{'
+            b'"postroad.shape":"00000000000000000000000000000008 1 5 0 1 0 0 0 0 1"},'
+            b'"origin":null,"dsn":null}'
+        ),
+    ),
+    "full": (
+        FULL,
+        (
+            b'{"sender":"a@example.org","to":["b@example.net","\\u00fc@example.net"],"name":"n",'
+            b'"attributes":{"k":"v"},"origin":["h","192.0.2.1","ESMTP"],"dsn":["HDRS","id",'
+            b'{"b@example.net":[["SUCCESS","DELAY"],"rfc822;b@example.net"]}]}'
+        ),
+        (
+            b'{"sender":"a@example.org","recipients":["b@example.net","\\u00fc@example.net"],'
+            b'"name":"n","attributes":{"k":"v",'
+            b'"postroad.shape":"00000000000000000000000000000008 1 5 0 1 0 0 0 0 1"},'
+            b'"origin":["h","192.0.2.1","ESMTP"],"dsn":{"ret":"HDRS","envid":"id",'
+            b'"recipients":{"b@example.net":[["SUCCESS","DELAY"],"rfc822;b@example.net"]}}}'
+        ),
+    ),
+}
+"""Envelopes with both forms, as the release of November 2026 wrote them."""
+
+BODY = (
+    b'{"v":1,"slice":1767261600,"bucket":2,"id":"00000000-0000-0000-0000-000000000007",'
+    b'"mail":"00000000-0000-0000-0000-000000000008","blob":"q/2026/01/01/id","size":10,'
+    b'"header":0,"accepted":"2026-01-01T10:20:00.000001+00:00",'
+    b'"due":"2026-01-01T11:20:00.000001+00:00","attempt":1,"error":"451",'
+    b'"previous":[[1767258000,1,"00000000-0000-0000-0000-000000000006"]],'
+    b'"claim":true,"crashes":2,"envelope":%b}'
+)
+SHAPE = Shape(5, has_8bit_body=True)
+
+
+@pytest.fixture(params=sorted(ENVELOPES))
+def recorded(request: pytest.FixtureRequest) -> tuple[Envelope, bytes, bytes]:
+    return ENVELOPES[request.param]
+
+
+def view(envelope: Envelope, reason: str | None = None) -> MailView:
+    due_at = MOMENT + HOUR
+    fixed = (envelope, MOMENT, MOMENT, due_at, True, 3, 10)
+    return MailView(UUID(int=7), UUID(int=8), *fixed, last_error="451", reason=reason)
+
+
+def test_brief_envelope_is_the_recorded_bytes(recorded: tuple[Envelope, bytes, bytes]) -> None:
+    envelope, brief, _ = recorded
+
+    assert to_json(documents.brief_envelope(envelope)) == brief
+    assert documents.envelope_of_brief(json.loads(brief)) == envelope
+
+
+def test_body_of_the_broker_is_the_recorded_bytes(recorded: tuple[Envelope, bytes, bytes]) -> None:
+    envelope, _, whole = recorded
+    reference = Reference(
+        key=EntryKey(datetime(2026, 1, 1, 10, tzinfo=UTC), 2, UUID(int=7)),
+        mail_id=UUID(int=8),
+        blob_key="q/2026/01/01/id",
+        size_bytes=10,
+        accepted_at=MOMENT,
+        due_at=MOMENT + HOUR,
+        attempt=1,
+        last_error="451",
+        previous=(EntryKey(datetime(2026, 1, 1, 9, tzinfo=UTC), 1, UUID(int=6)),),
+        claim=True,
+        crashes=2,
+        envelope=envelope,
+        shape=SHAPE,
+    )
+
+    assert encode(reference) == BODY % whole
+    assert decode(BODY % whole) == reference
+
+
+def test_brief_reader_passes_over_a_field_of_a_later_release() -> None:
+    value = documents.brief_envelope(FULL) | {"colour": "blue"}
+
+    assert documents.envelope_of_brief(value) == FULL
+
+
+def test_exact_view_is_the_recorded_bytes(recorded: tuple[Envelope, bytes, bytes]) -> None:
+    envelope, brief, _ = recorded
+    exact = (
+        b'{"enqueue_id":"00000000-0000-0000-0000-000000000007",'
+        b'"mail_id":"00000000-0000-0000-0000-000000000008","mail":%b,'
+        b'"accepted_at":1767262800000001,"enqueued_at":1767262800000001,'
+        b'"due_at":1767266400000001,"held":true,"attempt":3,"size_bytes":10,'
+        b'"last_error":"451","reason":"why"}'
+    )
+
+    assert to_json(documents.exact_view(view(envelope, "why"))) == exact % brief
+    assert documents.view_of_exact(json.loads(exact % brief)) == view(envelope, "why")
+
+
+def test_printed_view_has_times_as_text_and_a_reason_for_the_dead_alone() -> None:
+    printed = documents.printed_view(view(FULL))
+
+    assert printed == {
+        "enqueue_id": "00000000-0000-0000-0000-000000000007",
+        "mail_id": "00000000-0000-0000-0000-000000000008",
+        "name": "n",
+        "sender": "a@example.org",
+        "recipients": ["b@example.net", "ü@example.net"],
+        "accepted_at": "2026-01-01T10:20:00.000Z",
+        "enqueued_at": "2026-01-01T10:20:00.000Z",
+        "due_at": "2026-01-01T11:20:00.000Z",
+        "held": True,
+        "attempt": 3,
+        "size_bytes": 10,
+        "last_error": "451",
+    }
+    assert documents.printed_view(view(FULL, "why")) == printed | {"reason": "why"}
+
+
+@pytest.mark.parametrize(
+    ("selector", "recorded_value"),
+    [
+        (
+            Selector(UUID(int=7), "n", "", "r", "d", timedelta(hours=4), ("a", "b")),
+            (
+                b'{"enqueue_id":"00000000-0000-0000-0000-000000000007","name":"n","sender":"",'
+                b'"recipient":"r","domain":"d","older_than":14400000000,"attribute":["a","b"],'
+                b'"everything":false}'
+            ),
+        ),
+        (
+            Selector.all(),
+            (
+                b'{"enqueue_id":null,"name":null,"sender":null,"recipient":null,"domain":null,'
+                b'"older_than":null,"attribute":null,"everything":true}'
+            ),
+        ),
+        (None, b"null"),
+    ],
+    ids=["each field", "all", "none"],
+)
+def test_selector_is_the_recorded_bytes(selector: Selector | None, recorded_value: bytes) -> None:
+    assert to_json(documents.selector_value(selector)) == recorded_value
+    assert documents.selector_of(json.loads(recorded_value)) == selector
+
+
+def test_sizes_have_their_names() -> None:
+    assert documents.sizes_value(Sizes(3, 2, 1, None)) == {
+        "size": 3,
+        "delayed": 2,
+        "held": 1,
+        "dead_letters": None,
+    }
+
+
+@given(st.integers(-(2**50), 2**55))
+def test_microseconds_come_back(us: int) -> None:
+    assert microseconds(instant(us)) == us
+
+
+def test_a_mail_of_an_envelope_has_all_of_it() -> None:
+    assert Mail.of(FULL, b"x").envelope == FULL
