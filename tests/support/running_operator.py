@@ -24,7 +24,7 @@ from support import resources
 IMAGE = "postroad:test"
 QUICK = Intervals(
     figures=timedelta(seconds=0.5),
-    thorough=timedelta(seconds=1),
+    full=timedelta(seconds=1),
     clusters=timedelta(seconds=0.7),
     first_retry=timedelta(seconds=0.2),
 )
@@ -122,7 +122,7 @@ class Running:
 
     async def _serve(self) -> None:
         self._loop = asyncio.get_running_loop()
-        world = program.Dependencies(
+        dependencies = program.Dependencies(
             api=self._operator_api,
             connect=self.connect,
             clock=MachineClock(),
@@ -134,7 +134,7 @@ class Running:
             intervals=QUICK,
             deletion_timeout=self._deletion_timeout,
         )
-        self._program = program.Program(world, options)
+        self._program = program.Program(dependencies, options)
         announcing = asyncio.create_task(self._announce())
         await self._program.run()
         announcing.cancel()
@@ -203,7 +203,7 @@ class Running:
 
     async def settle(self) -> None:
         """Let a few looks of every kind pass."""
-        await asyncio.sleep(3 * QUICK.thorough.total_seconds())
+        await asyncio.sleep(3 * QUICK.full.total_seconds())
 
     async def status(self, name: str = "outgoing") -> Object:
         """Return the status of a MailQueue."""

@@ -61,7 +61,7 @@ MAIL_QUEUES = (
     Case(_relay(tls="maybe"), "tls"),
     Case(_relay(tls="implicit")),
     Case(_relay(tls="implicit", port=465)),
-    Case(_relay(tls="implicit", port=25), "port 25 speaks no implicit TLS"),
+    Case(_relay(tls="implicit", port=25), "port 25 has no implicit TLS"),
     Case(_relay(tls="required", port=25)),
     Case(_relay(port=0), "port"),
     Case(_relay(port=65536), "port"),

@@ -66,8 +66,8 @@ def open_queue(
 
     async def opening() -> MailQueue:
         parts = urlsplit(url)
-        asked = OpenRequest(parts, settings or from_environment(), create, configuration)
-        return await _open(asked)
+        request = OpenRequest(parts, settings or from_environment(), create, configuration)
+        return await _open(request)
 
     return _Opening(opening)
 
@@ -88,14 +88,14 @@ def lock_of(queue: MailQueue) -> int | None:
     return lock
 
 
-async def _open(asked: OpenRequest) -> MailQueue:
-    home = _HOMES.get(asked.url.scheme)
+async def _open(request: OpenRequest) -> MailQueue:
+    home = _HOMES.get(request.url.scheme)
     if home is None:
         raise InvalidQueueURL(
-            f"{asked.url.geturl()!r} has no known scheme: write one of "
+            f"{request.url.geturl()!r} has no known scheme: write one of "
             + ", ".join(f"{scheme}://" for scheme in sorted(_HOMES))
         )
-    check_parts(asked.url)
+    check_parts(request.url)
     # In a thread: it takes a second, in which the caller's loop has other things to do.
-    opener: Opener = (await asyncio.to_thread(import_module, home)).open_asked
-    return await opener(asked)
+    opener: Opener = (await asyncio.to_thread(import_module, home)).open_requested
+    return await opener(request)

@@ -53,13 +53,13 @@ class ClusterServers:
         return S3Blobs(self._store, bucket)
 
     async def check(self) -> dict[str, Checked]:
-        asked = {
+        request = {
             "rabbitmq": _checked(self._check_rabbitmq, BrokerUnavailable),
             "cassandra": _checked(self._check_cassandra, ViewUnavailable),
             "s3": _checked(self._check_s3, BlobsUnavailable),
         }
-        found = await asyncio.gather(*asked.values())
-        return dict(zip(asked, found, strict=True))
+        found = await asyncio.gather(*request.values())
+        return dict(zip(request, found, strict=True))
 
     async def _check_rabbitmq(self) -> Checked:
         version = await self._rabbitmq.check()

@@ -10,14 +10,14 @@ from postroad.domain.names import QueueName
 from postroad.ports.mail_queue import MailQueue
 
 
-async def open_asked(asked: OpenRequest) -> MailQueue:
+async def open_requested(request: OpenRequest) -> MailQueue:
     """Open a queue. See `open_queue`."""
-    name, s3 = QueueName.parse(asked.url.netloc), asked.settings.s3
-    servers = ClusterServers(asked.settings)
+    name, s3 = QueueName.parse(request.url.netloc), request.settings.s3
+    servers = ClusterServers(request.settings)
     try:
-        if asked.create:
+        if request.create:
             await create_tables(servers)
-        return await open_over(servers, name, s3.bucket or name.bucket(s3.bucket_prefix), asked)
+        return await open_over(servers, name, s3.bucket or name.bucket(s3.bucket_prefix), request)
     except BaseException:
         await servers.close()
         raise

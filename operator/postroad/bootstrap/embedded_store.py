@@ -35,21 +35,21 @@ MAIL_THREADS = 16
 """Spool files that can be written and synced at a time: the disk sees them together."""
 
 
-async def open_asked(asked: OpenRequest) -> MailQueue:
+async def open_requested(request: OpenRequest) -> MailQueue:
     """Open `embedded:///DIR`, with `?mail=DIR` for spool files on other disks than the log's.
     The retry steps, a lane each, may be others than last time.
 
     Raises: InvalidQueueURL, QueueNotFound, StoreDamaged, StoreFailed, StoreUnavailable.
     """
-    url = asked.url
+    url = request.url
     root = Path(unquote(url.path))
     if url.netloc or not root.is_absolute() or root == Path("/"):
         raise InvalidQueueURL("write embedded:///DIR, with an absolute path")
     elsewhere = parse_qs(url.query).get("mail")
     mail = None if elsewhere is None else Path(elsewhere[-1])
-    options = Options(steps=asked.settings.retry.lanes)
+    options = Options(steps=request.settings.retry.lanes)
     return await open_directory(
-        root, create=asked.create, mail=mail, options=options, lock=asked.lock
+        root, create=request.create, mail=mail, options=options, lock=request.lock
     )
 
 

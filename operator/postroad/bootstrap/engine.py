@@ -14,7 +14,7 @@ from postroad.ports.servers import Servers
 
 
 async def open_over(
-    servers: Servers, name: QueueName, bucket: str, asked: OpenRequest
+    servers: Servers, name: QueueName, bucket: str, request: OpenRequest
 ) -> MailQueue:
     """Open a queue of the distributed engine, which then owns the servers. The configuration is
     settled before anything is made that follows from it (ADR 0005)."""
@@ -22,14 +22,14 @@ async def open_over(
     if await views.row_lifetime() is None:
         raise QueueNotFound(f"the queue {name} was never created: there are no tables")
     view = views.view(str(name))
-    limit = asked.settings.broker.delivery_limit
+    limit = request.settings.broker.delivery_limit
     configuration = await configured(
         servers.history(name),
         view,
         clock,
         randomness,
-        create=asked.create,
-        wanted=asked.configuration,
+        create=request.create,
+        wanted=request.configuration,
     )
     try:
         parts = Parts(
@@ -42,10 +42,10 @@ async def open_over(
             randomness=randomness,
             row_lifetime=views.row_lifetime,
             delivery_limit=limit,
-            dead_letter_lifetime=asked.settings.retry.dead_letter_lifetime,
+            dead_letter_lifetime=request.settings.retry.dead_letter_lifetime,
             owned=(configuration, servers),
         )
-        return await DistributedQueue.open(parts, create_missing=asked.create)
+        return await DistributedQueue.open(parts, create_missing=request.create)
     except BaseException:
         await configuration.close()
         raise

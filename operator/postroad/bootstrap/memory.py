@@ -18,7 +18,7 @@ def connect() -> MemoryServers:
     return MemoryServers(_MEMORY)
 
 
-async def open_asked(asked: OpenRequest) -> MailQueue:
+async def open_requested(request: OpenRequest) -> MailQueue:
     """Open a queue. See `open_queue`."""
-    name = QueueName("memory", asked.url.netloc)
-    return await open_over(connect(), name, name.bucket(""), asked)
+    name = QueueName("memory", request.url.netloc)
+    return await open_over(connect(), name, name.bucket(""), request)

@@ -21,7 +21,7 @@ from postroad.errors import ClusterNotFound
 COMPONENTS = (WORKER, INTAKE)
 """The containers of ours that have all that a command needs."""
 
-STAND_IN = "postroad"
+CONTAINER = "postroad"
 LONGEST_SECONDS = 3600
 """After which the pod ends by itself."""
 
@@ -41,7 +41,7 @@ def labels_of(queue: QueueName) -> str:
     return f"app.kubernetes.io/name=postroad,{INSTANCE}={queue.name}"
 
 
-def stand_in(kubectl: Kubectl, resource: Resource, queue: QueueName, image: str) -> Resource:
+def debug_pod(kubectl: Kubectl, resource: Resource, queue: QueueName, image: str) -> Resource:
     """Return the pod. It is made as the queue's Deployments make theirs, also while these have no
     replicas; `image` is for a queue that has none.
 
@@ -71,7 +71,7 @@ def stand_in(kubectl: Kubectl, resource: Resource, queue: QueueName, image: str)
             "containers": [
                 {
                     **_chosen(container, _OF_THE_CONTAINER),
-                    "name": STAND_IN,
+                    "name": CONTAINER,
                     "command": ["sleep", str(LONGEST_SECONDS)],
                 }
             ],
@@ -87,12 +87,12 @@ def _spec(kubectl: Kubectl, resource: Resource, image: str) -> dict[str, Any]:
     if cluster is None:
         raise ClusterNotFound(f"there is no QueueCluster {namespace}/{name}")
     authorities = kubectl.get("configmap", f"{queue.name.name}-ca", queue.name.namespace)
-    around = PodContext(
+    context = PodContext(
         cluster=QueueClusterSpec.model_validate(cluster["spec"]),
         image=image,
         authorities="" if authorities is None else "as in the ConfigMap",
     )
-    template = pod_template(queue, around, WORKER, labels(queue, WORKER), {})
+    template = pod_template(queue, context, WORKER, labels(queue, WORKER), {})
     spec: dict[str, Any] = template["spec"]
     return spec
 

@@ -16,7 +16,7 @@ from typing import Any
 import click
 
 from postroad.cli import administration, inspection, maintenance
-from postroad.cli.debug_pod import COMPONENTS, STAND_IN, labels_of, stand_in
+from postroad.cli.debug_pod import COMPONENTS, CONTAINER, debug_pod, labels_of
 from postroad.cli.kubectl import Kubectl, Resource, with_kubectl
 from postroad.domain.names import QueueName
 from postroad.errors import PostroadError
@@ -91,13 +91,13 @@ def place(kubectl: Kubectl, queue: QueueName, image: str | None) -> Iterator[tup
     if found is not None:
         yield found
         return
-    made = stand_in(kubectl, resource, queue, image or f"postroad:{version('postroad')}")
+    made = debug_pod(kubectl, resource, queue, image or f"postroad:{version('postroad')}")
     pod = made["metadata"]["name"]
     click.echo(f"no pod of {queue} runs: pod {pod} is made for this command", err=True)
     try:  # a command that is interrupted may have made it already
         kubectl.create(made, queue.namespace)
         kubectl.wait_ready(pod, START_SECONDS, queue.namespace)
-        yield pod, STAND_IN
+        yield pod, CONTAINER
     finally:
         _delete(kubectl, pod, queue.namespace)
 

@@ -1,4 +1,4 @@
-"""Names of the API group and of everything the operator writes into Kubernetes objects."""
+"""Names of the API group, and of what the operator writes into Kubernetes objects."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ VERSION = "v1alpha1"
 API_VERSION = f"{GROUP}/{VERSION}"
 
 FIELD_MANAGER = "postroad"
-"""Owner of the fields that the operator applies; other managers' fields are left alone."""
+"""Owner of the fields that the operator applies; fields of other managers stay as they are."""
 
 FINALIZER = f"{GROUP}/cleanup"
-"""Keeps a resource until the operator has done what its deletion asks for."""
+"""Keeps a resource until the operator has carried out its deletion policy."""
 
 CONFIGURATION_HASH = f"{GROUP}/configuration-hash"
-"""Pod template annotation: a change of it rolls the pods."""
+"""Pod template annotation: the Deployment replaces its pods when it changes."""
 
 APPLIED_HASH = f"{GROUP}/applied-hash"
-"""Annotation of a child: what the operator last applied, so that an unchanged child is not written
-again and a field that is no longer wanted is noticed."""
+"""Annotation of a child: hash of what the operator last applied. An equal hash saves the write; a
+different one also shows fields that are no longer wanted."""
 
 MANAGED_BY = "app.kubernetes.io/managed-by"
 INSTANCE = "app.kubernetes.io/instance"
@@ -27,7 +27,7 @@ INSTANCE = "app.kubernetes.io/instance"
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """A kind and where the API server serves it."""
+    """A kind, and the path under which the API server serves it."""
 
     api_version: str
     name: str
@@ -48,7 +48,7 @@ SERVICE_ACCOUNT = Kind("v1", "ServiceAccount", "serviceaccounts")
 DEPLOYMENT = Kind("apps/v1", "Deployment", "deployments")
 DISRUPTION_BUDGET = Kind("policy/v1", "PodDisruptionBudget", "poddisruptionbudgets")
 CHILDREN = (CONFIG_MAP, SERVICE_ACCOUNT, SERVICE, DEPLOYMENT, DISRUPTION_BUDGET)
-"""Every kind that the operator makes for a MailQueue."""
+"""The kinds that the operator creates for a MailQueue."""
 
 SECRET = Kind("v1", "Secret", "secrets")
 POD = Kind("v1", "Pod", "pods")
@@ -58,7 +58,7 @@ EVENT = Kind("events.k8s.io/v1", "Event", "events")
 
 @dataclass(frozen=True, slots=True, order=True)
 class Key:
-    """Which object: a kind's name, a namespace and a name."""
+    """Identifies an object: kind, namespace and name."""
 
     kind: str
     namespace: str

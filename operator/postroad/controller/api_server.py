@@ -1,8 +1,8 @@
-"""The Kubernetes API server, as far as the operator needs it: objects are plain JSON mappings.
+"""The operator's client of the Kubernetes API server; objects are plain JSON mappings.
 
-Calls run in a bounded pool of threads (the official client blocks). Only its configuration and its
-connection pool are used: its model classes would check what the API server checks anyway, and know
-nothing of our kinds.
+Calls run in a bounded pool of threads, because the official client blocks. Of that client only the
+configuration and the connection pool are used: its model classes repeat the API server's checks,
+and lack postroad's kinds.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ from postroad.controller.api import EVENT, FIELD_MANAGER, Kind
 from postroad.errors import KubernetesConflict, KubernetesRefused, KubernetesUnavailable
 
 Object = dict[str, Any]
-"""A Kubernetes object as JSON has it."""
+"""A Kubernetes object as decoded JSON."""
 
 THREADS = 8
-"""Calls at the same time; more would only queue in the API server."""
+"""Concurrent calls; more would only queue in the API server."""
 
 TIMEOUT_SECONDS = 15.0
-"""For one call; a call that takes longer is repeated by the next reconcile."""
+"""For one call; the next reconcile repeats a call that takes longer."""
 
 PATIENCE_SECONDS = 5.0
-"""How long a call waits in all for a server that asks to be asked later."""
+"""How long a call waits in all for a server that answers 429."""
 
 JSON, MERGE, APPLY = (
     "application/json",
@@ -42,10 +42,10 @@ JSON, MERGE, APPLY = (
 
 
 def load_configuration(kubeconfig: Path | None = None) -> client.Configuration:
-    """Return where the API server is: by the file given, else as a pod by the pod's own account,
-    else by KUBECONFIG or ~/.kube/config.
+    """Return the address and credentials of the API server: from the given file, else from the
+    pod's service account, else from KUBECONFIG or ~/.kube/config.
 
-    Raises: KubernetesRefused when there is neither.
+    Raises: KubernetesRefused when none of them is there.
     """
     found = client.Configuration()
     try:
@@ -63,8 +63,8 @@ def load_configuration(kubeconfig: Path | None = None) -> client.Configuration:
 
 
 MALFORMED = ("unable to convert", "failed to create typed patch object")
-"""How server-side apply answers a malformed quantity or an unknown field, with 500: it would say so
-for ever."""
+"""Server-side apply answers 500 with these texts to a malformed quantity or an unknown field. A
+repetition gets the same answer, so they are refusals."""
 
 
 class ApiServer:
@@ -78,11 +78,11 @@ class ApiServer:
 
     @property
     def configuration(self) -> client.Configuration:
-        """Where the API server is, and as whom we come."""
+        """Address of the API server, and the operator's credentials."""
         return self._configuration
 
     def authorization(self) -> str | None:
-        """Return the Authorization header as it is now: tokens of pods are renewed."""
+        """Return the current Authorization header, because the kubelet renews pods' tokens."""
         return self._headers(JSON).get("authorization")
 
     async def get(self, kind: Kind, namespace: str | None, name: str) -> Object | None:
@@ -95,8 +95,8 @@ class ApiServer:
         """Return the objects of a kind, in one namespace or in all."""
         query = {"labelSelector": labels} if labels else {}
         found = await self._call("GET", _path(kind, namespace), query=query)
-        told = {"apiVersion": kind.api_version, "kind": kind.name}  # lists leave it out
-        return [{**told, **each} for each in found["items"]] if found else []
+        type_meta = {"apiVersion": kind.api_version, "kind": kind.name}  # absent in lists
+        return [{**type_meta, **each} for each in found["items"]] if found else []
 
     async def serves(self, *kinds: Kind) -> bool:
         """Return whether all these kinds are installed."""
@@ -108,8 +108,8 @@ class ApiServer:
         return True
 
     async def apply(self, kind: Kind, wanted: Object) -> Object:
-        """Apply an object server-side. Idempotent; fields of other managers stay as they are,
-        fields that we applied before and no longer want are removed."""
+        """Apply an object server-side. Idempotent; other managers' fields stay as they are; fields
+        that the operator applied before and `wanted` lacks are removed."""
         metadata = wanted["metadata"]
         applied = await self._call(
             "PATCH",
@@ -132,8 +132,8 @@ class ApiServer:
     async def patch(
         self, kind: Kind, namespace: str, name: str, change: Mapping[str, Any]
     ) -> Object | None:
-        """Merge a change; None when the object is gone. With `metadata.resourceVersion` in the
-        change it is made only to that version (else KubernetesConflict)."""
+        """Merge a change; return None when the object is gone. With `metadata.resourceVersion` in
+        the change, raise KubernetesConflict for an object of another version."""
         return await self._call(
             "PATCH",
             _path(kind, namespace, name),
@@ -144,8 +144,8 @@ class ApiServer:
         )
 
     async def replace_status(self, kind: Kind, changed: Object) -> Object | None:
-        """Write an object's status, if it still has the resourceVersion that `changed` has.
-        None when it is gone. Raises: KubernetesConflict."""
+        """Write an object's status; return None when the object is gone. Raises: KubernetesConflict
+        when its resourceVersion is no longer that of `changed`."""
         metadata = changed["metadata"]
         return await self._call(
             "PUT",
@@ -156,8 +156,8 @@ class ApiServer:
         )
 
     async def delete(self, kind: Kind, found: Object) -> None:
-        """Delete exactly this object (not another of its name), its dependants in the background.
-        A missing one is fine. Raises: KubernetesConflict when another has its name."""
+        """Delete this object, and in the background its dependants. A missing object is no error.
+        Raises: KubernetesConflict when an object of another uid has its name."""
         metadata = found["metadata"]
         await self._call(
             "DELETE",
@@ -181,9 +181,8 @@ class ApiServer:
         self._pool.clear()
 
     async def _call(self, method: str, path: str, **options: Any) -> Object | None:
-        """Make a request. A server that is starting or busy says when to come again, and has done
-        nothing (429): it is asked again, whatever the method. Every other failure is the next
-        reconcile's."""
+        """Make a request, and repeat it while the server answers 429, whatever the method: it has
+        then done nothing. The next reconcile repeats other failures."""
         loop = asyncio.get_running_loop()
         waited = 0.0
         while True:
@@ -191,11 +190,11 @@ class ApiServer:
                 return await loop.run_in_executor(
                     self._threads, lambda: self._request(method, path, **options)
                 )
-            except _AskedToComeLater as asked:
-                waited += asked.seconds
+            except _TooManyRequests as busy:
+                waited += busy.seconds
                 if waited > PATIENCE_SECONDS:
-                    raise KubernetesUnavailable(str(asked)) from None
-                await asyncio.sleep(asked.seconds)
+                    raise KubernetesUnavailable(str(busy)) from None
+                await asyncio.sleep(busy.seconds)
 
     def _request(
         self,
@@ -226,7 +225,7 @@ class ApiServer:
         if response.status == 429:
             seconds = response.headers.get("Retry-After", "")
             text = _text_of(f"{method} {path}", response.status, response.data)
-            raise _AskedToComeLater(text, float(seconds) if seconds.isdecimal() else 1.0)
+            raise _TooManyRequests(text, float(seconds) if seconds.isdecimal() else 1.0)
         if response.status >= 300:
             raise _refusal(f"{method} {path}", response.status, response.data)
         answer: Object = json.loads(response.data)
@@ -246,8 +245,8 @@ def _path(kind: Kind, namespace: str | None, name: str | None = None) -> str:
     return f"{kind.prefix}{scope}/{kind.plural}" + (f"/{quote(name)}" if name is not None else "")
 
 
-class _AskedToComeLater(Exception):
-    """The server did nothing and wants to be asked again."""
+class _TooManyRequests(Exception):
+    """The server answered 429: it did nothing, and names the seconds to wait."""
 
     def __init__(self, text: str, seconds: float) -> None:
         super().__init__(text)

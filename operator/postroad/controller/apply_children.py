@@ -1,4 +1,4 @@
-"""Brings a MailQueue's children about: applies what differs, deletes what is no longer wanted."""
+"""Applies a MailQueue's children that differ, and deletes those that are no longer wanted."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ Found = dict[tuple[str, str], Object]
 """Children by kind and name."""
 
 AUTOSCALER = "kube-controller-manager"
-"""The field manager under which a HorizontalPodAutoscaler writes a Deployment's scale."""
+"""Field manager of a HorizontalPodAutoscaler that writes a Deployment's scale."""
 
 
 async def find_children(api: ApiServer, queue: Queue) -> Found:
-    """Return the children that this MailQueue (and not an earlier one of its name) owns."""
+    """Return the children that this MailQueue owns, not those of an earlier one of its name."""
     labels = f"{MANAGED_BY}=postroad,{INSTANCE}={queue.name.name}"
     lists = await asyncio.gather(
         *(api.list(kind, queue.name.namespace, labels) for kind in CHILDREN)
@@ -37,8 +37,8 @@ async def find_children(api: ApiServer, queue: Queue) -> Found:
 async def apply_children(
     api: ApiServer, queue: Queue, wanted: Sequence[Child], found: Found
 ) -> Found:
-    """Apply and delete until the children are as wanted; writes nothing when they are. Returns them
-    as they are now. Raises: NameTaken, KubernetesError."""
+    """Make the children as wanted, without a write for those that are; return them as they are now.
+    Raises: NameTaken, KubernetesError."""
     now: Found = {}
     for kind, child in wanted:
         place = (kind.name, child["metadata"]["name"])
@@ -61,8 +61,8 @@ async def _require_free(api: ApiServer, queue: Queue, kind: Kind, child: Mapping
     other = await api.get(kind, metadata["namespace"], metadata["name"])
     if other is not None and not is_owned(other, queue.uid):
         raise NameTaken(
-            f"{kind.name} {metadata['name']} exists already and is not this queue's",
-            hint="delete or rename it; one of an earlier MailQueue of this name goes by itself",
+            f"{kind.name} {metadata['name']} exists already, and this MailQueue does not own it",
+            hint="delete or rename it; the API server removes that of an earlier MailQueue",
         )
 
 

@@ -1,8 +1,7 @@
-"""Builds every object that a MailQueue wants to have in Kubernetes: pure, from facts to manifests.
+"""Builds the manifests of a MailQueue's children: pure.
 
-Children are named after the MailQueue, owned by it, and labelled so that people and the operator
-find them. Labels and annotations of the MailQueue itself are never copied: they belong to whoever
-put them there.
+Children are named after the MailQueue, owned by it, and labelled for `kubectl` and the operator.
+Labels and annotations of the MailQueue are not copied, because they are about that resource alone.
 """
 
 from __future__ import annotations
@@ -33,14 +32,14 @@ WORKER, INTAKE, QUEUE = "worker", "intake", "queue"
 
 
 def wanted_children(
-    queue: Queue, around: PodContext, *, scaled_elsewhere: frozenset[str] = frozenset()
+    queue: Queue, context: PodContext, *, scaled_elsewhere: frozenset[str] = frozenset()
 ) -> list[Child]:
     """Return all children, in the order in which to apply them.
 
-    `scaled_elsewhere` names the Deployments whose replicas an autoscaler rules: theirs are left
-    out, so that the two do not fight.
+    `scaled_elsewhere` names the Deployments that an autoscaler scales: they come without replicas,
+    which the operator would otherwise set back.
     """
-    configuration = queue_configuration(queue, around)
+    configuration = queue_configuration(queue, context)
     children = [
         _child(queue, CONFIG_MAP, f"{queue.name.name}-queue", QUEUE, {"data": configuration}),
         _child(
@@ -51,25 +50,25 @@ def wanted_children(
             {"automountServiceAccountToken": False},
         ),
     ]
-    if around.authorities:
-        data = {"data": {AUTHORITIES_KEY: around.authorities}}
+    if context.authorities:
+        data = {"data": {AUTHORITIES_KEY: context.authorities}}
         children.append(_child(queue, CONFIG_MAP, f"{queue.name.name}-ca", QUEUE, data))
     workers, intake = queue.spec.workers, queue.spec.intake
     if intake:
         children.append(_service(queue, intake.ports))
-        template = pod_template(queue, around, INTAKE, labels(queue, INTAKE), configuration)
+        template = pod_template(queue, context, INTAKE, labels(queue, INTAKE), configuration)
         children += _deployment(queue, INTAKE, intake.replicas, template, scaled_elsewhere)
     if workers:
         template = pod_template(
-            queue, around, WORKER, labels(queue, WORKER), configuration, workers.template
+            queue, context, WORKER, labels(queue, WORKER), configuration, workers.template
         )
         children += _deployment(queue, WORKER, workers.replicas, template, scaled_elsewhere)
     return [(kind, with_hash(child)) for kind, child in children]
 
 
-def queue_configuration(queue: Queue, around: PodContext) -> dict[str, str]:
-    """Return what the pods read from their environment, credentials excepted."""
-    cluster, spec = around.cluster, queue.spec
+def queue_configuration(queue: Queue, context: PodContext) -> dict[str, str]:
+    """Return the environment of the pods, without credentials."""
+    cluster, spec = context.cluster, queue.spec
     values: dict[str, object | None] = {
         "QUEUE": f"distributed://{queue.name}",
         "RABBITMQ_URI": cluster.rabbitmq.uri,
@@ -78,7 +77,7 @@ def queue_configuration(queue: Queue, around: PodContext) -> dict[str, str]:
         "CASSANDRA_PORT": cluster.cassandra.port,
         "CASSANDRA_LOCAL_DATACENTER": cluster.cassandra.local_datacenter,
         "CASSANDRA_KEYSPACE": cluster.cassandra.keyspace,
-        "CASSANDRA_TLS": "true" if around.cassandra_tls else None,
+        "CASSANDRA_TLS": "true" if context.cassandra_tls else None,
         "S3_ENDPOINT": cluster.s3.endpoint,
         "S3_REGION": cluster.s3.region,
         "S3_BUCKET": queue.bucket(cluster),
@@ -111,7 +110,7 @@ def labels(queue: Queue, component: str) -> dict[str, str]:
 
 
 def selector(queue: Queue, component: str) -> str:
-    """Return the same labels as a selector in text form."""
+    """Return these labels as the text of a selector."""
     return ",".join(f"{name}={value}" for name, value in labels(queue, component).items())
 
 

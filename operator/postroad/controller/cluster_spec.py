@@ -1,6 +1,6 @@
 """The spec of a QueueCluster as Python reads it.
 
-`crds/queueclusters.yaml` says the same in OpenAPI, and a test keeps the two equal.
+`crds/queueclusters.yaml` has the same in OpenAPI; a test keeps the two equal.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class LocalReference(Model):
 
 
 class RabbitMQ(Model):
-    """Where references to mail wait."""
+    """The RabbitMQ server that holds references to mail."""
 
     uri: Annotated[str, Field(max_length=512, pattern=r"^amqps?://[^@\s]+$"), PortInRange]
     """AMQP URI with host, port and vhost (percent-encoded), without user and password. A host
@@ -50,7 +50,7 @@ class RabbitMQ(Model):
 
     secret_ref: LocalReference
     """Secret with the keys `username` and `password`, and optionally `ca.crt`: certificate
-    authorities in PEM form. Those of all three Secrets are joined, and replace the system's for
+    authorities in PEM form. The authorities of all three Secrets together replace the system's for
     every server and for next hops with `tls: required`."""
 
 
@@ -60,15 +60,15 @@ class Replication(Model):
     class_: Annotated[
         Literal["NetworkTopologyStrategy", "SimpleStrategy"], Field(alias="class")
     ] = "NetworkTopologyStrategy"
-    """Replication strategy. SimpleStrategy is for trying things out."""
+    """Replication strategy. SimpleStrategy is for trials."""
 
     factor: Annotated[int, Field(ge=1, le=9)] = 3
     """Copies of each row, in the local data center. Below 3, the loss of one machine can stop the
-    queue or lose mail; a condition says so."""
+    queue or lose mail, and the condition Durable is False."""
 
 
 class Cassandra(Model):
-    """Where the time-series view of the queues lies."""
+    """The Cassandra server that holds the time-series view of the queues."""
 
     contact_points: Annotated[list[Host], Field(min_length=1, max_length=16)]
     """Host names or addresses of some nodes. A host without a dot is a Service in the
@@ -85,27 +85,26 @@ class Cassandra(Model):
     keyspace: Annotated[
         str, Field(max_length=48, pattern="^[a-z][a-z0-9_]{0,47}$"), NOT_A_SYSTEM_KEYSPACE
     ] = "postroad"
-    """Keyspace of this cluster's tables; made when missing. Cannot be changed."""
+    """Keyspace of this cluster's tables; created when missing. Cannot be changed."""
 
     replication: Replication = Replication()
-    """Replication of the keyspace, applied when it is made."""
+    """Replication of the keyspace, applied when it is created."""
 
     row_lifetime: Annotated[Duration, at_least(timedelta(hours=1))] = timedelta(hours=336)
-    """How long rows live. Waiting mail is rolled forward at half of it, so it bounds how long
-    Cassandra keeps finished rows on disk, not how long mail may wait. Rows are rolled forward by
-    workers, intakes and `postroad maintain --every 30s`; a queue for which none of these runs for
-    half of rowLifetime begins to lose sight of its mail. At least 1h and four slices, and more than
-    twice the longest lane of the queues. Free to change while everything runs: rows that are there
-    keep theirs, and marks of finished mail are kept as long as any row was."""
+    """How long rows live. It bounds how long Cassandra keeps finished rows on disk, not how long
+    mail may wait, because workers, intakes and `postroad maintain --every 30s` roll waiting mail
+    forward at half of it. A queue for which none of these runs for half of rowLifetime begins to
+    lose sight of its mail. At least 1h and four slices, and more than twice the longest lane of the
+    queues. Free to change while everything runs: existing rows keep their lifetime, and marks of
+    finished mail live as long as any row."""
 
     secret_ref: LocalReference | None = None
     """Secret with the keys `username` and `password`, and optionally `ca.crt`: with it, connections
-    are encrypted; rabbitmq.secretRef says what else it does. Absent: Cassandra asks for no
-    password."""
+    are encrypted; see also rabbitmq.secretRef. Absent: Cassandra asks for no password."""
 
 
 class S3(Model):
-    """Where the bytes of mail lie."""
+    """The object store that holds the bytes of mail."""
 
     endpoint: (
         Annotated[str, Field(max_length=512, pattern=r"^https?://[^@\s]+$"), PortInRange] | None
@@ -119,11 +118,11 @@ class S3(Model):
     bucket_prefix: Annotated[str, Field(max_length=32, pattern="^[a-z0-9][a-z0-9-]*$")] = (
         "postroad-"
     )
-    """Begins the name of every bucket that is made for a queue. Cannot be changed."""
+    """Begins the name of every bucket that the operator creates. Cannot be changed."""
 
     secret_ref: LocalReference | None = None
-    """Secret with the keys `accessKey` and `secretKey`, and optionally `ca.crt`; rabbitmq.secretRef
-    says what that does. Absent: the credentials of the environment (of a cloud's service account,
+    """Secret with the keys `accessKey` and `secretKey`, and optionally `ca.crt` (see
+    rabbitmq.secretRef). Absent: the credentials of the environment (of a cloud's service account,
     for instance)."""
 
 
@@ -165,13 +164,13 @@ class QueueClusterSpec(Model):
     """The servers that queues share."""
 
     rabbitmq: RabbitMQ
-    """RabbitMQ: where references to mail wait."""
+    """RabbitMQ, which holds references to mail."""
 
     cassandra: Cassandra
-    """Cassandra: where the time-series view of the queues lies."""
+    """Cassandra, which holds the time-series view of the queues."""
 
     s3: S3
-    """S3: where the bytes of mail lie."""
+    """S3, which holds the bytes of mail."""
 
     allowed_namespaces: AllowedNamespaces = AllowedNamespaces()
     """Namespaces whose MailQueues may use this cluster."""

@@ -1,4 +1,4 @@
-"""Access to QueueClusters: who may use them, the servers behind them, and their tables."""
+"""Access to QueueClusters: namespaces that may use them, their servers, their tables."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from postroad.controller.credentials import (
     ClusterCredentials,
     read_credentials,
 )
-from postroad.controller.hosts import located
+from postroad.controller.hosts import resolve_hosts
 from postroad.controller.namespaces import allows
 from postroad.controller.resource import Queue
 from postroad.controller.tables import Need, need_of, table_options
@@ -34,7 +34,7 @@ from postroad.ports.view import TableOptions
 
 @dataclass(frozen=True, slots=True)
 class Cluster:
-    """A QueueCluster that can be used now."""
+    """A QueueCluster, with credentials and servers."""
 
     uid: str
     namespace: str
@@ -45,8 +45,7 @@ class Cluster:
 
 
 class Clusters:
-    """Gives access to QueueClusters, and makes their tables. `namespaces` are the watched ones;
-    none are all."""
+    """Opens QueueClusters and creates their tables. `namespaces`: the watched ones; none: all."""
 
     def __init__(
         self, api: ApiServer, connections: Connections, namespaces: Sequence[str] = ()
@@ -73,9 +72,9 @@ class Clusters:
         return cluster
 
     async def for_deletion(self, queue: Queue) -> Cluster:
-        """Return the cluster of a MailQueue that goes away, whomever it allows meanwhile. When its
-        Secrets are gone already, the connections are used that were made with them. Errors as
-        `for_queue`."""
+        """Return the cluster of a MailQueue that is being deleted, whatever its allowedNamespaces
+        are. Without the Secrets, the cluster has the connections that were opened with them. Errors
+        as `for_queue`."""
         namespace, name = queue.cluster_namespace, queue.spec.cluster_ref.name
         found = await self._find(namespace, name)
         try:
@@ -85,14 +84,14 @@ class Clusters:
             servers = self._connections.last(uid)
             if servers is None:
                 raise
-            spec = located(QueueClusterSpec.model_validate(found["spec"]), namespace)
+            spec = resolve_hosts(QueueClusterSpec.model_validate(found["spec"]), namespace)
             return Cluster(uid, namespace, name, spec, NO_CREDENTIALS, servers)
 
     async def open(self, found: Object) -> Cluster:
         """Return the cluster behind a QueueCluster resource. Raises: CredentialsMissing,
         KubernetesError, pydantic.ValidationError."""
         metadata = found["metadata"]
-        spec = located(QueueClusterSpec.model_validate(found["spec"]), metadata["namespace"])
+        spec = resolve_hosts(QueueClusterSpec.model_validate(found["spec"]), metadata["namespace"])
         credentials = await read_credentials(self._api, metadata["namespace"], spec)
         return Cluster(
             uid=metadata["uid"],
@@ -104,7 +103,7 @@ class Clusters:
         )
 
     async def queues(self, namespace: str, name: str) -> Sequence[Object]:
-        """Return the MailQueues that refer to a QueueCluster, in all namespaces we may see."""
+        """Return the MailQueues of the watched namespaces that refer to a QueueCluster."""
         found = [
             each
             for watched in self._namespaces or (None,)
@@ -113,7 +112,7 @@ class Clusters:
         return [each for each in found if refers_to(each, namespace, name)]
 
     async def make_tables(self, cluster: Cluster) -> TableOptions:
-        """Make the keyspace and the tables, or alter what differs, for all queues of the cluster.
+        """Create the keyspace and the tables, or alter what differs, for all queues of the cluster.
         Raises: ConfigurationRefused, ViewError."""
         needs = [
             need
@@ -127,7 +126,7 @@ class Clusters:
         return options
 
     async def ensure_tables(self, cluster: Cluster, need: Need) -> None:
-        """Make the tables unless they are there and fit this need. Errors as `make_tables`."""
+        """Create or alter the tables unless they fit this need. Errors as `make_tables`."""
         async with self._making.setdefault(cluster.uid, asyncio.Lock()):
             if not self._fits(cluster, need):
                 await self.make_tables(cluster)
@@ -148,7 +147,7 @@ class Clusters:
         self._connections.forget(uid)
 
     def forget_tables(self, uid: str) -> None:
-        """Look again at the tables with the next need: somebody may have dropped them."""
+        """Let the next need check the tables again, because they may have been dropped."""
         self._tables.pop(uid, None)
 
     async def _find(self, namespace: str, name: str) -> Object:
@@ -156,7 +155,7 @@ class Clusters:
         if found is None:
             raise ClusterNotFound(
                 f"there is no QueueCluster {name} in namespace {namespace}",
-                hint="create it; the queue is made as soon as it is there",
+                hint="create it; the operator then builds the queue",
             )
         return found
 
@@ -173,12 +172,12 @@ class Clusters:
 def refers_to(queue: Mapping[str, Any], namespace: str, name: str) -> bool:
     """Whether a MailQueue refers to this QueueCluster."""
     reference = queue["spec"].get("clusterRef") or {}
-    theirs = reference.get("namespace") or queue["metadata"]["namespace"]
-    return (theirs, reference.get("name")) == (namespace, name)
+    referred = reference.get("namespace") or queue["metadata"]["namespace"]
+    return (referred, reference.get("name")) == (namespace, name)
 
 
 def _need(found: Object) -> Need | None:
     try:
         return need_of(Queue.of(found), found.get("status") or {})
     except (ValidationError, PostroadError):
-        return None  # the queue's own reconcile says what is wrong with it
+        return None  # the queue's own reconcile reports the error

@@ -1,8 +1,8 @@
-"""What is known about a resource, as Kubernetes conditions that kstatus understands.
+"""Turns the findings of reconciles into Kubernetes conditions that kstatus understands.
 
-A *finding* says what one reconcile saw; conditions are findings over time, with the instant of
-their last change. Ready is always there; Reconciling and Stalled only while they are true, and
-never both: Reconciling says "wait", Stalled says "nothing will change until somebody does".
+A *finding* is the result of one reconcile; a condition adds the instant of its last change. Ready
+is always there; Reconciling and Stalled only while they are true, and never both. Reconciling: the
+operator tries again. Stalled: only a change of a resource, a Secret or a server can help.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ PIPELINE_READY, DURABLE = "PipelineReady", "Durable"
 RELAY_RESTRICTED = "RelayRestricted"
 
 PENDING = "Pending"
-"""The reason while nothing was found yet, neither good nor bad."""
+"""The reason until the first reconcile has a result."""
 
 PODS_NOT_READY = "PodsNotReady"
-"""The reason while a Deployment has not all the ready pods that it should have."""
+"""The reason while a Deployment has fewer ready pods than replicas."""
 
 PAUSED_BY_USER = "PausedByUser"
-"""The reason while `spec.paused` keeps the operator from doing anything."""
+"""The reason while `spec.paused` is true."""
 
 LONGEST_MESSAGE = 1024
 """Characters of a condition's message; the CRD allows twice as many."""
@@ -45,15 +45,14 @@ class Truth(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """What one reconcile saw of one aspect. `waits` says whether it can become good without anybody
-    changing anything; it means nothing when the aspect is good. An `advisory` finding does not keep
-    the resource from being ready."""
+    """The result of one reconcile for one condition. `retryable`: a bad one can become good without
+    a change of a resource, a Secret or a server. `advisory`: Ready does not depend on it."""
 
-    aspect: str
+    condition: str
     truth: Truth
     reason: str
     message: str
-    waits: bool = True
+    retryable: bool = True
     advisory: bool = False
 
     @property
@@ -61,43 +60,43 @@ class Finding:
         return self.truth is Truth.TRUE or self.advisory
 
 
-def good(aspect: str, message: str, reason: str = "AsDeclared") -> Finding:
-    """All is as it should be."""
-    return Finding(aspect, Truth.TRUE, reason, message)
+def good(condition: str, message: str, reason: str = "AsDeclared") -> Finding:
+    """The condition is true."""
+    return Finding(condition, Truth.TRUE, reason, message)
 
 
-def bad(aspect: str, reason: str, message: str, *, waits: bool) -> Finding:
-    """Something is not as it should be."""
-    return Finding(aspect, Truth.FALSE, reason, message, waits)
+def bad(condition: str, reason: str, message: str, *, retryable: bool) -> Finding:
+    """The condition is false, and Ready with it."""
+    return Finding(condition, Truth.FALSE, reason, message, retryable)
 
 
-def advice(aspect: str, reason: str, message: str) -> Finding:
-    """Something that people should know, and that keeps nothing from being ready."""
-    return Finding(aspect, Truth.FALSE, reason, message, advisory=True)
+def advice(condition: str, reason: str, message: str) -> Finding:
+    """The condition is false, and Ready does not depend on it."""
+    return Finding(condition, Truth.FALSE, reason, message, advisory=True)
 
 
-def unknown(aspect: str, reason: str, message: str) -> Finding:
-    """It cannot be said yet."""
-    return Finding(aspect, Truth.UNKNOWN, reason, message)
+def unknown(condition: str, reason: str, message: str) -> Finding:
+    """The reconcile could not determine the condition."""
+    return Finding(condition, Truth.UNKNOWN, reason, message)
 
 
-def failed(aspect: str, error: PostroadError) -> Finding:
-    """An aspect whose server said no. The reason is the error's name (`BrokerUnavailable`)."""
+def failed(condition: str, error: PostroadError) -> Finding:
+    """The condition is false because of an error; its name is the reason (`BrokerUnavailable`)."""
     message = error.explain()
     if isinstance(error, CredentialsRefused):
-        message = f"{message}; it is tried again when the Secret changes, and from time to time"
-    return bad(aspect, type(error).__name__, message, waits=error.transient)
+        message = f"{message}; the operator tries again when the Secret changes, and regularly"
+    return bad(condition, type(error).__name__, message, retryable=error.transient)
 
 
 def conclude(findings: Sequence[Finding]) -> list[Finding]:
-    """Add Ready, and Stalled or Reconciling, to the findings about the aspects."""
+    """Return the findings with Ready, and with Stalled or Reconciling while one of them holds."""
     errors = [each for each in findings if not each.is_good]
     if not errors:
         return [good(READY, "the resource is as declared"), *findings]
-    stuck = [each for each in errors if not each.waits]
-    told = stuck or [each for each in errors if each.truth is Truth.FALSE] or errors
-    message = "; ".join(dict.fromkeys(each.message for each in told))
-    reason = told[0].reason
+    stuck = [each for each in errors if not each.retryable]
+    shown = stuck or [each for each in errors if each.truth is Truth.FALSE] or errors
+    message = "; ".join(dict.fromkeys(each.message for each in shown))
+    reason = shown[0].reason
     truth = Truth.UNKNOWN if reason == PENDING else Truth.FALSE
     return [
         Finding(READY, truth, reason, message),
@@ -112,16 +111,16 @@ def conditions(
     generation: int,
     now: datetime,
 ) -> list[dict[str, Any]]:
-    """Return the conditions after the findings; `lastTransitionTime` is kept where the status of a
-    condition stays. Types without a finding go away."""
+    """Return one condition for each finding, with the `lastTransitionTime` from `before` where its
+    status is the same."""
     known = {each["type"]: each for each in before}
     result = []
     for finding in findings:
-        previous = known.get(finding.aspect, {})
+        previous = known.get(finding.condition, {})
         stays = previous.get("status") == finding.truth.value
         result.append(
             {
-                "type": finding.aspect,
+                "type": finding.condition,
                 "status": finding.truth.value,
                 "observedGeneration": generation,
                 "lastTransitionTime": (previous["lastTransitionTime"] if stays else timestamp(now)),

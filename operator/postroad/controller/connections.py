@@ -1,5 +1,5 @@
-"""Connections to the servers of each QueueCluster, shared by its queues and kept while neither the
-spec nor a Secret changes.
+"""Connections to the servers of each QueueCluster, shared by its queues, until its spec or a Secret
+changes.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class _Connected:
 
 
 class Connections:
-    """Opens and closes `Servers`; `connect` makes them from settings without I/O."""
+    """Opens and closes `Servers`; `connect` builds them from settings without I/O."""
 
     def __init__(self, connect: Connect) -> None:
         self._connect = connect
@@ -37,8 +37,8 @@ class Connections:
         self._closing: set[asyncio.Task[None]] = set()
 
     def to(self, uid: str, spec: QueueClusterSpec, credentials: ClusterCredentials) -> Servers:
-        """Return the servers of a QueueCluster. Connections made with other credentials or for
-        another spec are closed: what still runs on them fails and is repeated."""
+        """Return the servers of a QueueCluster. Connections of other credentials or another spec
+        are closed; calls that still run on them fail, and the next reconcile repeats them."""
         fingerprint = hash_of([spec.model_dump(mode="json"), credentials.versions])
         known = self._open.get(uid)
         if known is None or known.fingerprint != fingerprint:
@@ -48,12 +48,12 @@ class Connections:
         return known.servers
 
     def last(self, uid: str) -> Servers | None:
-        """Return the servers as they were last reached, for deletions whose Secrets are gone."""
+        """Return the servers last opened, for deletions whose Secrets are gone."""
         known = self._open.get(uid)
         return known.servers if known else None
 
     def fingerprint(self, uid: str) -> str | None:
-        """Return what changes when the spec or a Secret of a QueueCluster does."""
+        """Return a text that changes with the spec and the Secrets of a QueueCluster."""
         known = self._open.get(uid)
         return known.fingerprint if known else None
 
@@ -83,7 +83,7 @@ class Connections:
 def server_settings(
     spec: QueueClusterSpec, credentials: ClusterCredentials, ca_file: Path | None = None
 ) -> Settings:
-    """Return the settings by which the operator itself reaches the servers."""
+    """Return the settings with which the operator itself connects to the servers."""
     return Settings(
         rabbitmq=RabbitMQ(
             uri=SecretStr(spec.rabbitmq.uri),

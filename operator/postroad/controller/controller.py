@@ -1,8 +1,8 @@
-"""One level-based loop for all resources: what to look at, how thoroughly, and when again.
+"""One level-based loop for all resources: which to reconcile, how much of it, and when again.
 
-Events of the watches only say *look*; what is to be done is read from the API server each time.
-Three looks of a MailQueue, from dear to cheap: thorough (servers, configuration, children),
-children only (somebody changed a child), figures only (the periodic refresh of sizes).
+Events of the watches only name the object; each reconcile reads its state from the API server.
+A MailQueue has three reconciles, from dear to cheap: full (servers, configuration, children),
+children only (after an event about a child), figures only (the periodic refresh of sizes).
 """
 
 from __future__ import annotations
@@ -30,34 +30,35 @@ from postroad.telemetry import metrics
 
 @dataclass(frozen=True, slots=True)
 class Intervals:
-    """How often is looked, when nothing happens. All are spread by a fifth, so that looks do not
+    """Intervals of reconciles without events. All are spread by a fifth, so that reconciles do not
     come in waves."""
 
     figures: timedelta = timedelta(seconds=30)
     """Sizes and limits in the status."""
 
-    thorough: timedelta = timedelta(minutes=5)
-    """Everything about a queue: repairs what no watch told."""
+    full: timedelta = timedelta(minutes=5)
+    """Everything about a queue; repairs changes of which no watch had an event."""
 
     clusters: timedelta = timedelta(minutes=1)
     """Servers, and changed Secrets."""
 
     first_retry: timedelta = timedelta(seconds=5)
-    """After a look that found a trouble; doubled up to `clusters`."""
+    """After a failed reconcile; doubled up to `clusters`."""
 
 
 @dataclass(slots=True)
-class _Seen:
-    """What the last look at a MailQueue left behind."""
+class _Last:
+    """The last reconcile of a MailQueue: the status it wrote, when the last full one was, and how
+    many have failed in a row."""
 
     generation: int
     status: Status
-    looked_at: timedelta
-    troubled: int = 0
+    full_at: timedelta
+    failures: int = 0
 
 
 class Controller:
-    """Looks at MailQueues and QueueClusters."""
+    """Reconciles MailQueues and QueueClusters."""
 
     def __init__(
         self,
@@ -82,32 +83,32 @@ class Controller:
         self._queues = Queues(api, self._clusters, reporter, clock, self._engines, image)
         self._deletion = Deletion(api, self._clusters, reporter, clock, deletion_timeout)
         self._health = ClusterHealth(api, self._clusters, reporter, clock)
-        self._work: Workqueue[Key] = Workqueue(self.look, randomness)
-        self._seen: dict[Key, _Seen] = {}
+        self._work: Workqueue[Key] = Workqueue(self.reconcile, randomness)
+        self._last: dict[Key, _Last] = {}
         self._children_changed: set[Key] = set()
-        self._surroundings_changed: set[Key] = set()
-        self._marks: dict[Key, object] = {}
+        self._cluster_changed: set[Key] = set()
+        self._fingerprints: dict[Key, object] = {}
 
     async def run(self, tasks: int) -> None:
-        """Look at what is to be looked at, until cancelled."""
+        """Reconcile with so many tasks until cancelled."""
         await self._work.run(tasks)
 
     async def close(self) -> None:
         """Close the connections to all servers. Idempotent."""
         await self._connections.close()
 
-    # What the watches say
+    # Events of the watches
 
-    async def see(self, kind: Kind, body: Object, *, gone: bool, routine: bool) -> None:
-        """A MailQueue or a QueueCluster was added, changed or deleted. `routine`: it was there
-        when the watch began."""
+    async def on_event(self, kind: Kind, body: Object, *, gone: bool, routine: bool) -> None:
+        """Queue a MailQueue or QueueCluster that was added, changed or deleted. `routine`: it was
+        there when the watch began."""
         key = key_of(kind, body)
-        mark = None if gone else _mark(body)
-        if self._marks.get(key) == mark and not gone:
-            return  # only what we write ourselves has changed: the status
-        self._marks[key] = mark
+        fingerprint = None if gone else fingerprint_of(body)
+        if self._fingerprints.get(key) == fingerprint and not gone:
+            return  # only the status changed, which the operator itself writes
+        self._fingerprints[key] = fingerprint
         if gone:
-            self._marks.pop(key)
+            self._fingerprints.pop(key)
         self._work.add(key, urgent=not routine)
         if kind is MAIL_QUEUE:
             reference = body["spec"].get("clusterRef") or {}
@@ -115,23 +116,23 @@ class Controller:
             cluster = Key(QUEUE_CLUSTER.name, namespace, reference.get("name", ""))
             self._work.add(cluster, urgent=False)
         else:
-            await self._look_at_queues_of(key)
+            await self._add_queues_of(key)
 
-    def see_child(self, body: Object) -> None:
-        """A child was changed or deleted, by us or by others."""
+    def on_child_event(self, body: Object) -> None:
+        """Queue the owner of a child that was changed or deleted."""
         for owner in body["metadata"].get("ownerReferences") or []:
             if owner.get("controller") and owner["kind"] == MAIL_QUEUE.name:
                 key = Key(MAIL_QUEUE.name, body["metadata"]["namespace"], owner["name"])
                 self._children_changed.add(key)
                 self._work.add(key)
 
-    # Looks
+    # Reconciles
 
-    async def look(self, key: Key) -> timedelta | None:
-        """Look at one resource; returns after how long to look again, None for never."""
+    async def reconcile(self, key: Key) -> timedelta | None:
+        """Reconcile one resource; return after how long to repeat it, None for never."""
         with metrics.RECONCILE_SECONDS.labels(key.kind).time():
             try:
-                after = await self._look(key)
+                after = await self._reconcile(key)
             except KubernetesConflict:
                 metrics.RECONCILES.labels(key.kind, "conflict").inc()
                 return self._spread(timedelta(seconds=0.5))
@@ -141,9 +142,9 @@ class Controller:
         metrics.RECONCILES.labels(key.kind, "done").inc()
         return self._spread(after) if after is not None else None
 
-    async def _look(self, key: Key) -> timedelta | None:
+    async def _reconcile(self, key: Key) -> timedelta | None:
         if key.kind == QUEUE_CLUSTER.name:
-            return await self._look_at_cluster(key)
+            return await self._reconcile_cluster(key)
         found = await self._api.get(MAIL_QUEUE, key.namespace, key.name)
         if found is None:
             self._forget(key)
@@ -153,72 +154,72 @@ class Controller:
             if after is None:
                 self._engines.forget(found["metadata"]["uid"])
             return after
-        return await self._look_at_queue(key, found)
+        return await self._reconcile_queue(key, found)
 
-    async def _look_at_queue(self, key: Key, found: Object) -> timedelta:
+    async def _reconcile_queue(self, key: Key, found: Object) -> timedelta:
         children_changed = key in self._children_changed
         self._children_changed.discard(key)
-        seen = self._seen.get(key) if key not in self._surroundings_changed else None
-        self._surroundings_changed.discard(key)
+        last = self._last.get(key) if key not in self._cluster_changed else None
+        self._cluster_changed.discard(key)
         now = self._clock.elapsed()
         if found["spec"].get("paused"):
             await self._queues.refresh_paused(found)
-            self._seen.pop(key, None)
+            self._last.pop(key, None)
             return self._intervals.figures
-        if self._needs_all(seen, found, now):
-            status = await self._queues.bring_about(found)
-            looked_at, before = now, seen.troubled if seen else 0
-            troubled = before + 1 if wants_retry(status) else 0
+        if self._needs_full(last, found, now):
+            status = await self._queues.reconcile(found)
+            full_at, before = now, last.failures if last else 0
+            failures = before + 1 if wants_retry(status) else 0
         else:
-            assert seen is not None
-            looked_at, troubled = seen.looked_at, 0
+            assert last is not None
+            full_at, failures = last.full_at, 0
             status = await (
                 self._queues.restore_children(found)
                 if children_changed
                 else self._queues.refresh(found)
             )
-        self._seen[key] = _Seen(found["metadata"]["generation"], status, looked_at, troubled)
-        if troubled:
-            delay: timedelta = self._intervals.first_retry * 2 ** min(troubled - 1, 10)
+        self._last[key] = _Last(found["metadata"]["generation"], status, full_at, failures)
+        if failures:
+            delay: timedelta = self._intervals.first_retry * 2 ** min(failures - 1, 10)
             return min(delay, self._intervals.clusters)
         return self._intervals.figures
 
-    def _needs_all(self, seen: _Seen | None, found: Object, now: timedelta) -> bool:
+    def _needs_full(self, last: _Last | None, found: Object, now: timedelta) -> bool:
         return (
-            seen is None
-            or seen.troubled > 0
-            or seen.generation != found["metadata"]["generation"]
-            or seen.status != found.get("status")
+            last is None
+            or last.failures > 0
+            or last.generation != found["metadata"]["generation"]
+            or last.status != found.get("status")
             or FINALIZER not in (found["metadata"].get("finalizers") or [])
-            or now - seen.looked_at >= self._intervals.thorough
+            or now - last.full_at >= self._intervals.full
         )
 
-    async def _look_at_cluster(self, key: Key) -> timedelta | None:
+    async def _reconcile_cluster(self, key: Key) -> timedelta | None:
         found = await self._api.get(QUEUE_CLUSTER, key.namespace, key.name)
         if found is None:
-            self._marks.pop(key, None)
+            self._fingerprints.pop(key, None)
             return None
         if "deletionTimestamp" in found["metadata"]:
             return await self._health.end(found)
         uid = found["metadata"]["uid"]
         before = self._connections.fingerprint(uid)
         was_good = servers_are_good(found.get("status") or {})
-        status = await self._health.look(found)
+        status = await self._health.reconcile(found)
         changed = before is not None and before != self._connections.fingerprint(uid)
         if changed or (servers_are_good(status) and not was_good):
-            await self._look_at_queues_of(key)
+            await self._add_queues_of(key)
         return self._intervals.clusters
 
-    async def _look_at_queues_of(self, cluster: Key) -> None:
+    async def _add_queues_of(self, cluster: Key) -> None:
         for each in await self._clusters.queues(cluster.namespace, cluster.name):
             key = key_of(MAIL_QUEUE, each)
-            self._surroundings_changed.add(key)
+            self._cluster_changed.add(key)
             self._work.add(key, urgent=False)
 
     def _forget(self, key: Key) -> None:
-        self._seen.pop(key, None)
+        self._last.pop(key, None)
         self._children_changed.discard(key)
-        self._surroundings_changed.discard(key)
+        self._cluster_changed.discard(key)
 
     def _spread(self, interval: timedelta) -> timedelta:
         return interval * (0.9 + 0.2 * self._randomness.uniform())
@@ -229,8 +230,9 @@ def key_of(kind: Kind, body: Mapping[str, Any]) -> Key:
     return Key(kind.name, body["metadata"]["namespace"], body["metadata"]["name"])
 
 
-def _mark(body: Mapping[str, Any]) -> object:
-    """What of a resource is others' to change: its status is ours."""
+def fingerprint_of(body: Mapping[str, Any]) -> object:
+    """Return what changes of a resource when anything but its status does. The operator writes the
+    status, so its own write must not start a reconcile."""
     metadata = body["metadata"]
     return (
         metadata["uid"],

@@ -1,5 +1,5 @@
-"""The Secrets that a QueueCluster names, read by name each time: a changed one is noticed, and the
-operator needs no right to list Secrets and no memory for those of others.
+"""Reads the Secrets that a QueueCluster names, by name and each time, so that the operator sees
+changes without the right to list Secrets.
 """
 
 from __future__ import annotations
@@ -27,8 +27,7 @@ CERTIFICATE = ("tls.crt", "tls.key")
 
 @dataclass(frozen=True, slots=True)
 class Credentials:
-    """What one server wants to see. `version` changes with the Secret; it says nothing about what
-    is in it."""
+    """The credentials of one server. `version` changes with the Secret, and reveals no value."""
 
     values: Mapping[str, SecretStr] = field(default_factory=dict)
     authorities: str = ""
@@ -103,13 +102,13 @@ async def _read(
 
 
 async def check_certificate(api: ApiServer, namespace: str, name: str) -> None:
-    """Ask whether TLS can be served with a Secret, as the pods will, which mount it.
+    """Check that TLS can be served with a Secret, as the intake's pods do, which mount it.
 
     Raises: CredentialsMissing, CertificateUnusable.
     """
     found = await _read(api, namespace, LocalReference(name=name), CERTIFICATE)
     certificate, key = (found.values[each].get_secret_value() for each in CERTIFICATE)
-    # OpenSSL takes files only: one in memory keeps the key off the disk.
+    # OpenSSL reads the key from a file only; a memfd keeps it off the disk.
     with os.fdopen(os.memfd_create("tls"), "w") as file:
         file.write(f"{certificate}\n{key}\n")
         file.flush()
@@ -118,8 +117,8 @@ async def check_certificate(api: ApiServer, namespace: str, name: str) -> None:
         except (OSError, ValueError) as error:
             raise CertificateUnusable(
                 f"`tls.crt` and `tls.key` of Secret {namespace}/{name} cannot be used: {error}",
-                hint="they are a certificate with its chain and its unencrypted key, in PEM form; "
-                "pods that run keep the one they have",
+                hint="put in a certificate with its chain and its unencrypted key, in PEM form; "
+                "running pods keep the certificate they have",
             ) from error
 
 

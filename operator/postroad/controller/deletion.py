@@ -1,8 +1,8 @@
-"""Ends a MailQueue as its deletion policy says, within a bound.
+"""Carries out a MailQueue's deletion policy within a bounded time.
 
-Programs stop before their servers' objects go, so that none of them makes anything anew. A server
-that stays away until the deadline keeps its part; an Event says what that is. Nothing here holds a
-namespace for ever.
+Pods end before the objects on the servers are deleted, because a running pod would create them
+again. A server that is away until the deadline keeps its objects, and an Event names them, so that
+a deletion never blocks a namespace for ever.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from postroad.errors import InvalidQueueName, PostroadError
 from postroad.ports.clock import Clock
 
 DELETION_TIMEOUT = timedelta(minutes=2)
-"""After this time a deletion ends, whatever a server says."""
+"""Bound of a deletion, after which it ends although a server is away."""
 
 SERVER_SECONDS = 20.0
 RETRY = timedelta(seconds=3)
@@ -36,7 +36,7 @@ DELETING = "Deleting"
 
 @dataclass(frozen=True, slots=True)
 class Left:
-    """What a deletion could not remove, and why."""
+    """An object that a deletion could not remove, and why."""
 
     what: str
     why: str
@@ -46,7 +46,7 @@ class Left:
 
 
 class Deletion:
-    """Carries deletions out. `timeout` is counted from the deletion timestamp."""
+    """Carries out deletions. `timeout` counts from the deletion timestamp."""
 
     def __init__(
         self,
@@ -63,11 +63,11 @@ class Deletion:
         self._timeout = timeout
 
     async def proceed(self, found: Object) -> timedelta | None:
-        """Go on with a deletion; returns after how long to come again, None when it is over."""
+        """Carry on a deletion; return after how long to continue, None when it is over."""
         try:
             queue = Queue.of(found)
         except (ValidationError, InvalidQueueName):
-            await self._reporter.let_go(MAIL_QUEUE, found)
+            await self._reporter.remove_finalizer(MAIL_QUEUE, found)
             return None
         if queue.spec.deletion_policy == "Retain" or queue.spec.paused:
             note = f"the queue {queue.name}, its rows and its bytes are kept"
@@ -75,27 +75,27 @@ class Deletion:
             return None
         late = self._is_late(found)
         if await self._pods_run(queue) and not late:
-            await self._say(found, "waiting for workers and intake to end")
+            await self._report(found, "waiting for workers and intake to end")
             return RETRY
         left = await self._remove(queue, late=late)
         if left and not late:
-            await self._say(found, "; ".join(map(str, left)))
+            await self._report(found, "; ".join(map(str, left)))
             return RETRY
-        await self._end(found, _last_words(queue, left))
+        await self._end(found, _outcome(queue, left))
         return None
 
     async def _end(self, found: Object, announcement: Announcement) -> None:
-        """The Event comes first: what was left behind is said nowhere else, so a crash between the
-        two may repeat it, but must not lose it."""
+        """Post the Event, then remove the finalizer. In this order, because only the Event names
+        what was left behind: a crash between the two repeats it, and does not lose it."""
         await self._reporter.announce(found, [announcement])
-        await self._reporter.let_go(MAIL_QUEUE, found)
+        await self._reporter.remove_finalizer(MAIL_QUEUE, found)
 
     def _is_late(self, found: Object) -> bool:
         began = datetime.fromisoformat(found["metadata"]["deletionTimestamp"])
         return self._clock.now() - began >= self._timeout
 
     async def _pods_run(self, queue: Queue) -> bool:
-        """Stop the programs; return whether some still run."""
+        """Delete the Deployments; return whether pods still run."""
         for (kind, _), child in (await find_children(self._api, queue)).items():
             if kind == DEPLOYMENT.name:
                 await self._api.delete(DEPLOYMENT, child)
@@ -124,7 +124,7 @@ class Deletion:
             self._try(parts["blobs"], lambda: self._remove_bytes(cluster, queue, bucket)),
         )
         left = [each for each in (broker, blobs) if each is not None]
-        # Rows go last: without its limits a view cannot show that the bytes are its own.
+        # Rows go last: without its limits a view cannot prove that it owns the bytes.
         if blobs is None or late:
             view = await self._try(parts["view"], lambda: self._remove_rows(cluster, queue))
             left += [view] if view is not None else []
@@ -149,17 +149,17 @@ class Deletion:
         await cluster.servers.history(queue.name).erase()
 
     async def _remove_bytes(self, cluster: Cluster, queue: Queue, bucket: str) -> None:
-        """Delete the queue's objects; its own bucket too, unless others have put something into it:
-        names of S3 are shared by all clusters, and two queues may come to the same one. So may
-        the same queue of two installations: the bytes of the other one stay."""
+        """Delete the queue's objects, and its own bucket unless that holds other objects. Two
+        queues of one name in two installations share a bucket, because bucket names are global:
+        the bytes of the other one stay."""
         blobs = cluster.servers.blobs(bucket)
         if await blobs.exists():
             await check_erasable(queue.name, cluster.servers.views().view(str(queue.name)), blobs)
             await blobs.drop(f"{queue.name}/", bucket=queue.owns_bucket)
 
-    async def _say(self, found: Object, message: str) -> None:
+    async def _report(self, found: Object, message: str) -> None:
         before = found.get("status") or {}
-        said = [
+        findings = [
             Finding(each, truth, DELETING, message)
             for each, truth in ((READY, Truth.FALSE), (RECONCILING, Truth.TRUE))
         ]
@@ -169,14 +169,14 @@ class Deletion:
         after = {
             **before,
             "observedGeneration": generation,
-            "conditions": [*conditions(known, said, generation, self._clock.now()), *kept],
+            "conditions": [*conditions(known, findings, generation, self._clock.now()), *kept],
         }
         await self._reporter.write(MAIL_QUEUE, found, after)
 
 
-def _last_words(queue: Queue, left: list[Left]) -> Announcement:
+def _outcome(queue: Queue, left: list[Left]) -> Announcement:
     if left:
         note = "left behind: " + "; ".join(map(str, left))
         return Announcement(WARNING, "LeftBehind", note, "Delete", once=True)
-    note = f"the queue {queue.name}, its rows, bytes and history are gone"
+    note = f"the queue {queue.name}, its rows, bytes and history are deleted"
     return Announcement(NORMAL, "Deleted", note, "Delete", once=True)

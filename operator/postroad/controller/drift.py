@@ -1,8 +1,8 @@
-"""Whether a child in the cluster still is what was wanted.
+"""Compares a child in the cluster with the wanted one, to save the request of an apply.
 
-Server-side apply makes the API server compare; this comparison only spares the request. What was
-last applied is told by a hash in an annotation, so that fields no longer wanted are noticed too.
-The API server adds defaults and others add fields of their own: only wanted fields count.
+The comparison covers the wanted fields alone, because the API server adds defaults and other
+managers add fields. The hash in an annotation covers fields that were applied and are no longer
+wanted.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ def _identity(entries: Sequence[Any]) -> str | None:
 
 
 def _same_quantity(wanted: str, found: str) -> bool:
-    """The API server writes quantities its own way (0.5 as 500m)."""
+    """The API server rewrites quantities (0.5 as 500m), so texts alone would differ for ever."""
     one, other = _QUANTITY.fullmatch(wanted), _QUANTITY.fullmatch(found)
     if one is None or other is None:
         return False

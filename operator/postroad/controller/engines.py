@@ -1,7 +1,7 @@
-"""The engine of each queue, as far as the operator needs it: to begin a queue, to count its mail.
+"""The operator's engine of each queue, with which it begins a queue and counts its mail.
 
-Engines are kept per queue and share the connections of the cluster. They consume nothing, and read
-the configuration only when something is asked.
+Engines share the connections of their cluster. They consume no mail, and read the configuration
+only when the operator needs it.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from postroad.ports.clock import Clock, Randomness
 from postroad.ports.servers import Servers
 
 MEASURING_SECONDS = 20.0
-"""For all figures of one queue."""
+"""For all figures of one queue together."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +32,7 @@ class _Kept:
 
 
 class Engines:
-    """Makes and keeps engines."""
+    """Creates and caches engines."""
 
     def __init__(self, clock: Clock, randomness: Randomness) -> None:
         self._clock = clock
@@ -40,7 +40,7 @@ class Engines:
         self._kept: dict[str, _Kept] = {}
 
     async def begin(self, servers: Servers, queue: Queue, bucket: str) -> None:
-        """Set the limits of a queue whose configuration stands in the history. Idempotent.
+        """Set the limits of a queue that has an accepted configuration. Idempotent.
         Raises: ViewError, ConfigurationError, QueueNotFound."""
         kept = self._of(servers, queue, bucket)
         await kept.configuration.refresh()
@@ -64,7 +64,7 @@ class Engines:
         }
 
     def forget(self, uid: str) -> None:
-        """Drop what is kept for a queue. Idempotent."""
+        """Drop the engine of a queue. Idempotent."""
         self._kept.pop(uid, None)
 
     def _of(self, servers: Servers, queue: Queue, bucket: str) -> _Kept:

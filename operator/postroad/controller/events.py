@@ -1,7 +1,7 @@
-"""Kubernetes Events: one for each change that people want to hear of, none for a resync.
+"""Kubernetes Events: one for each change that an administrator acts on, none for a resync.
 
-Whether something changed is read off the status (what it said before, what it says now), so a
-restart of the operator announces nothing twice. Events never hold addresses or credentials.
+A change is a difference between the status before and after, so that a restart of the operator
+repeats no Event. Events never hold addresses or credentials.
 """
 
 from __future__ import annotations
@@ -28,14 +28,13 @@ LONGEST_NOTE = 1000
 """Characters of an Event's note; the API server allows 1024 bytes."""
 
 PROGRESS = frozenset({PENDING, "Deleting", "InUse", PODS_NOT_READY, PAUSED_BY_USER})
-"""Reasons that every queue goes through while it is made; nobody needs to be told."""
+"""Reasons that every queue has while it is created or deleted; they get no Event."""
 
 
 @dataclass(frozen=True, slots=True)
 class Announcement:
-    """What happened, as one word and as a sentence; `action` is what the operator was doing. What
-    happens `once` to a resource is told under a name of its own, so that telling it again, after a
-    crash, changes nothing."""
+    """An Event to post: `reason` is one word, `note` a sentence, `action` what the operator was
+    doing. `once`: the Event's name is fixed, so that posting it again after a crash adds none."""
 
     kind: str
     reason: str
@@ -45,15 +44,15 @@ class Announcement:
 
 
 def announcements(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[Announcement]:
-    """Return what is worth saying about a change of the status: that the resource became ready,
-    that it is not any more or for another reason, that a configuration was accepted."""
-    said = []
+    """Return the Events of a change of the status: the resource became ready; it is not ready, or
+    for another reason; a configuration was accepted."""
+    found = []
     was, is_now = _ready(before), _ready(after)
     if is_now.get("status") == "True":
         if was.get("status") != "True":
-            said.append(Announcement(NORMAL, "Ready", is_now["message"]))
+            found.append(Announcement(NORMAL, "Ready", is_now["message"]))
     elif is_now and is_now["reason"] not in PROGRESS and _kind(was) != _kind(is_now):
-        said.append(Announcement(WARNING, is_now["reason"], is_now["message"]))
+        found.append(Announcement(WARNING, is_now["reason"], is_now["message"]))
     accepted, earlier = after.get("configuration") or {}, before.get("configuration") or {}
     if accepted.get("version") != earlier.get("version"):
         note = (
@@ -61,8 +60,8 @@ def announcements(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[A
             f"bucketCount {accepted['bucketCount']}, "
             f"updateBrowseStartPace {accepted['updateBrowseStartPace']}"
         )
-        said.append(Announcement(NORMAL, "ConfigurationAccepted", note))
-    return said
+        found.append(Announcement(NORMAL, "ConfigurationAccepted", note))
+    return found
 
 
 def _kind(condition: Mapping[str, Any]) -> tuple[object, object]:

@@ -1,7 +1,7 @@
-"""Where the hosts of a QueueCluster are, seen from any namespace.
+"""Rewrites the hosts of a QueueCluster to names that resolve in every namespace.
 
-A host without a dot is a Service beside the QueueCluster. The operator and the pods of queues run
-in namespaces of their own, so it is written as `<host>.<namespace>.svc` for them.
+A host without a dot is a Service in the QueueCluster's namespace. The operator and the queues' pods
+run in other namespaces, so they get `<host>.<namespace>.svc`.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from postroad.controller.cluster_spec import QueueClusterSpec
 _URL_HOST = re.compile(r"(?P<before>^[a-z0-9+.-]+://(?:[^@/]*@)?)(?P<host>[^:/?\[\]]+)")
 
 
-def located(spec: QueueClusterSpec, namespace: str) -> QueueClusterSpec:
+def resolve_hosts(spec: QueueClusterSpec, namespace: str) -> QueueClusterSpec:
     """Return the spec of a QueueCluster of `namespace` with hosts that resolve everywhere."""
     rabbitmq, cassandra, s3 = spec.rabbitmq, spec.cassandra, spec.s3
     management, endpoint = rabbitmq.management_url, s3.endpoint

@@ -1,4 +1,4 @@
-"""Which namespaces' MailQueues may use a QueueCluster: pure."""
+"""Decides which namespaces' MailQueues may use a QueueCluster: pure."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from postroad.controller.cluster_spec import AllowedNamespaces, LabelRequirement
 
 
 def allows(allowed: AllowedNamespaces, own: str, asking: str, labels: Mapping[str, str]) -> bool:
-    """Return whether a QueueCluster in namespace `own` serves the namespace `asking`, which has
-    these labels."""
+    """Return whether a QueueCluster in namespace `own` allows MailQueues of namespace `asking`,
+    which has these labels."""
     if asking == own or allowed.from_ == "All":
         return True
     return (
@@ -20,7 +20,7 @@ def allows(allowed: AllowedNamespaces, own: str, asking: str, labels: Mapping[st
 
 
 def selects(selector: LabelSelector, labels: Mapping[str, str]) -> bool:
-    """Return whether all requirements hold, as Kubernetes has it: none at all select everything."""
+    """Return whether all requirements hold. As in Kubernetes, no requirement selects everything."""
     return all(labels.get(name) == value for name, value in selector.match_labels.items()) and all(
         _meets(each, labels) for each in selector.match_expressions
     )

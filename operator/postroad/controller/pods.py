@@ -1,8 +1,8 @@
 """Builds the pod templates of workers and intake.
 
-Pods run under Pod Security's `restricted` profile with a read-only root, get servers and behaviour
-from the queue's ConfigMap and credentials from the cluster's Secrets, and answer on one port for
-probes and metrics.
+Pods keep to Pod Security's `restricted` profile with a read-only root, get their settings from the
+queue's ConfigMap and credentials from the cluster's Secrets, and serve probes and metrics on one
+port.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ USER = 10001
 """User and group of the image."""
 
 HEALTH_PORT = 8080
-"""For probes and metrics, or the next one that the intake does not listen on."""
+"""For probes and metrics; the next port that is free where the intake listens on this one."""
 
 AUTHORITIES_FOLDER = "/etc/postroad/authorities"
 AUTHORITIES_KEY = "ca.crt"
 TLS_FOLDER = "/etc/postroad/tls"
-"""Mounted as a whole: the kubelet renews no single file (`subPath`)."""
+"""Mounted as a folder, because the kubelet never renews a single file (`subPath`)."""
 
 READ_BY_GROUP = 0o440
 FIRST_UNPRIVILEGED_PORT = 1024
 GRACE_SECONDS = 30
-"""Until SIGKILL; the programs drain within 25 s."""
+"""From SIGTERM to SIGKILL; workers and intake drain within 25 s (`drain_seconds`)."""
 
 DEFAULT_RESOURCES = {
     "requests": {"cpu": "100m", "memory": "128Mi"},
@@ -42,17 +42,17 @@ DEFAULT_RESOURCES = {
 
 def pod_template(
     queue: Queue,
-    around: PodContext,
+    context: PodContext,
     component: str,
     labels: Mapping[str, str],
     configuration: Mapping[str, str],
     partial: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """Return the PodTemplateSpec of a component, the user's partial template merged in.
-    Raises: InvalidInput for a partial template of another shape, and for `relayFrom`."""
+    """Return the PodTemplateSpec of a component, with the user's partial template merged in.
+    Raises: InvalidInput for a partial template of another shape, or a missing `relayFrom`."""
     ours = {
         "metadata": {"labels": dict(labels), "annotations": {}},
-        "spec": _pod_spec(queue, around, component, labels),
+        "spec": _pod_spec(queue, context, component, labels),
     }
     template = merged(ours, partial or {}, "spec.workers.template")
     metadata = template.setdefault("metadata", {})
@@ -60,17 +60,17 @@ def pod_template(
     metadata["annotations"] = {
         **metadata.get("annotations", {}),
         CONFIGURATION_HASH: hash_of(
-            [dict(configuration), around.authorities, dict(around.secret_versions or {})]
+            [dict(configuration), context.authorities, dict(context.secret_versions or {})]
         ),
     }
     return template
 
 
 def _pod_spec(
-    queue: Queue, around: PodContext, component: str, labels: Mapping[str, str]
+    queue: Queue, context: PodContext, component: str, labels: Mapping[str, str]
 ) -> dict[str, Any]:
     volumes: list[dict[str, Any]] = [{"name": "tmp", "emptyDir": {}}]
-    if around.authorities:
+    if context.authorities:
         source = {"name": f"{queue.name.name}-ca"}
         volumes.append({"name": "authorities", "configMap": source})
     security: dict[str, Any] = {
@@ -101,17 +101,17 @@ def _pod_spec(
             }
             for key in ("kubernetes.io/hostname", "topology.kubernetes.io/zone")
         ],
-        "containers": [_container(queue, around, component)],
+        "containers": [_container(queue, context, component)],
         "volumes": volumes,
     }
 
 
-def _container(queue: Queue, around: PodContext, component: str) -> dict[str, Any]:
+def _container(queue: Queue, context: PodContext, component: str) -> dict[str, Any]:
     intake = queue.spec.intake if component == "intake" else None
     health = _health_port(intake)
     ports = [{"name": "health", "containerPort": health, "protocol": "TCP"}]
     mounts = [{"name": "tmp", "mountPath": "/tmp"}]  # noqa: S108 - the pod's own emptyDir
-    environment = credentials(around.cluster)
+    environment = credentials(context.cluster)
     if health != HEALTH_PORT:
         environment.append({"name": "POSTROAD_HEALTH_PORT", "value": str(health)})
     if intake:
@@ -123,13 +123,13 @@ def _container(queue: Queue, around: PodContext, component: str) -> dict[str, An
         ]
         if intake.tls:
             mounts.append({"name": "tls", "mountPath": TLS_FOLDER})
-    if around.authorities:
+    if context.authorities:
         mounts.append({"name": "authorities", "mountPath": AUTHORITIES_FOLDER})
         file = f"{AUTHORITIES_FOLDER}/{AUTHORITIES_KEY}"
         environment.append({"name": "POSTROAD_CA_FILE", "value": file})
     return {
         "name": component,
-        "image": around.image,
+        "image": context.image,
         "args": [component],
         "envFrom": [{"configMapRef": {"name": f"{queue.name.name}-queue"}}],
         "env": environment,
@@ -153,8 +153,8 @@ def _health_port(intake: Intake | None) -> int:
 
 
 def _of_the_intake(queue: Queue, intake: Intake) -> dict[str, str]:
-    """Return the settings that the intake's pods alone have. Not in the ConfigMap, which containers
-    of an earlier pod template read when they restart: these know no `*`, and no such files."""
+    """Return the settings of the intake's pods alone. They stand in the pod template: containers of
+    an earlier template read the ConfigMap when they restart, and know no `*` and no such files."""
     values = {"INTAKE_HOST": "*", "INTAKE_RELAY_FROM": str(intake.networks)}
     if queue.spec.hostname is None:
         values["HOSTNAME"] = f"{queue.name.name}-intake.{queue.name.namespace}.svc"

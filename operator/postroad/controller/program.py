@@ -1,8 +1,7 @@
-"""Runs the operator: Kopf watches, our own loop reconciles.
+"""Runs the operator: Kopf watches, `Controller` reconciles.
 
-Kopf's handlers here only say which object to look at. Nothing of Kopf's own bookkeeping is used (no
-finalizer, no annotation, no write of its own), so there is nothing that a crash between two of its
-writes could lose. Source: ADR 0006.
+Kopf's handlers only queue the object of an event. Kopf's bookkeeping is off (no finalizer, no
+annotation, no write), so that a crash between two of its writes can lose nothing. Source: ADR 0006.
 """
 
 from __future__ import annotations
@@ -36,23 +35,23 @@ from postroad.telemetry import logs
 from postroad.telemetry.health import HealthServer, Readiness
 
 TASKS = 8
-"""Looks at the same time. A look mostly waits for servers."""
+"""Concurrent reconciles, which mostly wait for servers."""
 
 CRD_SECONDS = 2.0
-"""How often is asked for the CRDs while they are not installed."""
+"""Interval of checks for the CRDs while they are not installed."""
 
 _log = logs.logger("controller")
 
 
 class NotReady(PostroadError):
-    """The watches do not run yet, or no longer."""
+    """The watches do not run."""
 
     transient = True
 
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What a person decides about an operator. No `namespaces`: all."""
+    """Options of the operator's command. No `namespaces`: all."""
 
     image: str
     namespaces: tuple[str, ...] = ()
@@ -63,7 +62,7 @@ class Options:
 
 @dataclass(frozen=True, slots=True)
 class Dependencies:
-    """What the operator needs of everything outside."""
+    """The API server, the servers behind queues, clock and randomness."""
 
     api: ApiServer
     connect: Connect
@@ -72,18 +71,18 @@ class Dependencies:
 
 
 class Program:
-    """The running operator. `ready` is set once all watches have listed what there is."""
+    """The running operator. `ready` is set once all watches have listed their objects."""
 
-    def __init__(self, world: Dependencies, options: Options) -> None:
-        self._world = world
+    def __init__(self, dependencies: Dependencies, options: Options) -> None:
+        self._dependencies = dependencies
         self._options = options
         self.ready = asyncio.Event()
         self.stop = asyncio.Event()
         self.controller = Controller(
-            world.api,
-            connect=world.connect,
-            clock=world.clock,
-            randomness=world.randomness,
+            dependencies.api,
+            connect=dependencies.connect,
+            clock=dependencies.clock,
+            randomness=dependencies.randomness,
             image=options.image,
             namespaces=options.namespaces,
             intervals=options.intervals,
@@ -91,7 +90,7 @@ class Program:
         )
 
     async def run(self) -> None:
-        """Run until `stop` is set or a signal comes. Raises whatever ends the reconcile loop."""
+        """Run until `stop` is set or a signal comes. Raises: what ended the reconcile loop."""
         await self._wait_for_crds()
         loop = asyncio.create_task(self.controller.run(self._options.tasks))
         loop.add_done_callback(lambda _: self.stop.set())
@@ -119,21 +118,23 @@ class Program:
             raise NotReady
 
     async def _wait_for_crds(self) -> None:
-        told = False
-        while not await self._world.api.serves(MAIL_QUEUE, QUEUE_CLUSTER):
-            if not told:
+        warned = False
+        while not await self._dependencies.api.serves(MAIL_QUEUE, QUEUE_CLUSTER):
+            if not warned:
                 _log.warning("the CRDs are not installed: apply the files of crds/", group=GROUP)
-                told = True
+                warned = True
             await asyncio.sleep(CRD_SECONDS)
 
     def _registry(self) -> kopf.OperatorRegistry:
         registry = kopf.OperatorRegistry()
-        see, see_child = self.controller.see, self.controller.see_child
+        on_event, on_child_event = self.controller.on_event, self.controller.on_child_event
 
         def watch_own(kind: Kind) -> None:
-            @kopf.on.event(GROUP, VERSION, kind.plural, id=f"see-{kind.plural}", registry=registry)
+            @kopf.on.event(
+                GROUP, VERSION, kind.plural, id=f"watch-{kind.plural}", registry=registry
+            )
             async def seen(type: str | None, body: kopf.Body, **_: Any) -> None:  # noqa: A002
-                await see(kind, dict(body), gone=type == "DELETED", routine=type is None)
+                await on_event(kind, dict(body), gone=type == "DELETED", routine=type is None)
 
         def watch_child(kind: Kind) -> None:
             group, _, version = kind.api_version.rpartition("/")
@@ -142,17 +143,17 @@ class Program:
                 group,
                 version,
                 kind.plural,
-                id=f"see-{kind.plural}",
+                id=f"watch-{kind.plural}",
                 labels={MANAGED_BY: "postroad"},
                 registry=registry,
             )
             async def seen(type: str | None, body: kopf.Body, **_: Any) -> None:  # noqa: A002
                 if type is not None:
-                    see_child(dict(body))
+                    on_child_event(dict(body))
 
         @kopf.on.login(registry=registry)
         def log_in(**_: Any) -> kopf.ConnectionInfo:
-            return connection(self._world.api)
+            return connection(self._dependencies.api)
 
         for own in (QUEUE_CLUSTER, MAIL_QUEUE):
             watch_own(own)
@@ -162,7 +163,7 @@ class Program:
 
 
 def connection(api: ApiServer) -> kopf.ConnectionInfo:
-    """Return what Kopf needs to come as the same user as we do."""
+    """Return the connection with which Kopf has the operator's own rights."""
     configuration = api.configuration
     scheme, _, token = (api.authorization() or "").partition(" ")
     return kopf.ConnectionInfo(
@@ -177,7 +178,7 @@ def connection(api: ApiServer) -> kopf.ConnectionInfo:
 
 
 def watching_settings() -> kopf.OperatorSettings:
-    """Return Kopf's settings: watch, and nothing else."""
+    """Return Kopf's settings, with everything but its watches off."""
     settings = kopf.OperatorSettings()
     settings.peering.standalone = True
     settings.scanning.disabled = True
@@ -198,12 +199,12 @@ def watching_settings() -> kopf.OperatorSettings:
 
 
 def quiet_logs() -> None:
-    """Kopf's own lines are about its handlers, which do nothing; ours say what matters."""
+    """Drop Kopf's lines below WARNING: they are about its handlers, which only queue objects."""
     logging.getLogger("kopf").setLevel(logging.WARNING)
 
 
 async def serve(options: Options, health_port: int) -> None:
-    """Run the operator on the real world until a signal comes.
+    """Run the operator on the machine's API server until a signal comes.
 
     Raises: KubernetesError when no API server is configured; InvalidSettings for a taken port.
     """

@@ -1,7 +1,7 @@
-"""Reconciles a MailQueue: from what the API server and the servers say to what should be.
+"""Reconciles MailQueues: makes servers and children as declared, then writes the status.
 
-The status is written last, from what was found, so that a crash anywhere is repaired by the next
-look. Source: ADR 0006.
+The status is written last, from the findings, so that the next reconcile repairs a crash anywhere.
+Source: ADR 0006.
 """
 
 from __future__ import annotations
@@ -11,17 +11,17 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from postroad.controller import conditions as aspect
+from postroad.controller import conditions as condition
 from postroad.controller.api import DEPLOYMENT, MAIL_QUEUE
 from postroad.controller.api_server import ApiServer, Object
 from postroad.controller.apply_children import apply_children, find_children, scaled_elsewhere
-from postroad.controller.aspects import attempt
+from postroad.controller.attempts import attempt
 from postroad.controller.children import INTAKE, WORKER, selector, wanted_children
 from postroad.controller.clusters import Cluster, Clusters
 from postroad.controller.conditions import Finding, Truth, advice, good, unknown
 from postroad.controller.credentials import check_certificate, read_credentials
 from postroad.controller.engines import Engines
-from postroad.controller.queue_servers import SERVER_ASPECTS, Look, QueueServers
+from postroad.controller.queue_servers import SERVER_CONDITIONS, QueueServers, ReconcileState
 from postroad.controller.reporting import Reporter
 from postroad.controller.resource import PodContext, Queue
 from postroad.controller.spec import Intake, Workers
@@ -37,11 +37,11 @@ from postroad.controller.workloads import workload_finding
 from postroad.errors import KubernetesError, PostroadError
 from postroad.ports.clock import Clock
 
-KEPT = (aspect.CONFIGURATION_ACCEPTED, *SERVER_ASPECTS)
+KEPT = (condition.CONFIGURATION_ACCEPTED, *SERVER_CONDITIONS)
 
 
 Workload = tuple[str, str, str, Workers | Intake | None]
-"""Aspect, what people call its pods, component, and what the spec says of it."""
+"""Condition, plural name of its pods for messages, component, and its part of the spec."""
 
 
 class Queues:
@@ -64,40 +64,42 @@ class Queues:
         self._image = image
         self._servers = QueueServers(clusters, engines, clock)
 
-    async def bring_about(self, found: Object) -> Status:
-        """Make a MailQueue as declared and report; returns the status as it is now.
+    async def reconcile(self, found: Object) -> Status:
+        """Make a MailQueue as declared, write and return its status.
 
-        Raises: KubernetesError when even that could not be said; the next look repeats it.
+        Raises: KubernetesError when the status could not be written.
         """
-        found = await self._reporter.hold(MAIL_QUEUE, found)
+        found = await self._reporter.add_finalizer(MAIL_QUEUE, found)
         if not (found.get("status") or {}).get("conditions"):
-            found = await self._say_pending(found)
+            found = await self._report_pending(found)
         before: Mapping[str, Any] = found.get("status") or {}
         generation = found["metadata"]["generation"]
         report = Report()
-        finding = await attempt("Spec", lambda: self._look(found, before, report), seconds=300)
+        finding = await attempt("Spec", lambda: self._reconcile(found, before, report), seconds=300)
         if not finding.is_good:
             report.findings = self._blocked(finding)
         after = composed(before, report, generation, self._clock.now())
         await self._reporter.write(MAIL_QUEUE, found, after)
         return after
 
-    async def _say_pending(self, found: Object) -> Object:
-        """Say at once that somebody looks: the first thorough look may take a while."""
-        message = "the operator has begun to look at this queue"
-        pending = [unknown(each, aspect.PENDING, message) for each in (*KEPT, aspect.WORKERS_READY)]
+    async def _report_pending(self, found: Object) -> Object:
+        """Write conditions at once, because the first full reconcile may take minutes."""
+        message = "the operator has begun to reconcile this queue"
+        pending = [
+            unknown(each, condition.PENDING, message) for each in (*KEPT, condition.WORKERS_READY)
+        ]
         generation = found["metadata"]["generation"]
         after = composed({}, Report(pending), generation, self._clock.now())
         return await self._reporter.write(MAIL_QUEUE, found, after)
 
     async def refresh(self, found: Object) -> Status:
-        """Bring the figures of the status up to date; changes nothing else."""
+        """Write the current figures into the status, and nothing else."""
         after = with_fields(found.get("status") or {}, await self._figures(found))
         await self._reporter.write(MAIL_QUEUE, found, after)
         return after
 
     async def refresh_paused(self, found: Object) -> Status:
-        """Bring the figures of a paused queue up to date, and say that it is paused."""
+        """Write the current figures and the condition Paused into the status."""
         before: Mapping[str, Any] = found.get("status") or {}
         generation = found["metadata"]["generation"]
         figures = await self._figures(found)
@@ -106,8 +108,8 @@ class Queues:
         return after
 
     async def restore_children(self, found: Object) -> Status:
-        """Look at the children only: the last thorough look found servers and configuration good,
-        and its findings about them stand."""
+        """Reconcile the children only: the last full reconcile found servers and configuration
+        good, and its findings about them are kept."""
         before: Mapping[str, Any] = found.get("status") or {}
         queue = Queue.of(found)
         try:
@@ -115,75 +117,75 @@ class Queues:
         except KubernetesError:
             raise
         except PostroadError:
-            return await self.bring_about(found)
-        look = Look(queue, before, Report(), configured=True)
+            return await self.reconcile(found)
+        state = ReconcileState(queue, before, Report(), configured=True)
         kept = [
             Finding(each["type"], Truth(each["status"]), each["reason"], each["message"])
             for each in before.get("conditions") or []
             if each["type"] in KEPT
         ]
-        look.report.findings = kept
-        look.report.findings += await self._make_children(cluster, look)
-        look.report.findings += self._advice(queue)
+        state.report.findings = kept
+        state.report.findings += await self._make_children(cluster, state)
+        state.report.findings += self._advice(queue)
         generation = found["metadata"]["generation"]
-        after = composed(before, look.report, generation, self._clock.now())
+        after = composed(before, state.report, generation, self._clock.now())
         await self._reporter.write(MAIL_QUEUE, found, after)
         return after
 
     async def _figures(self, found: Object) -> dict[str, Any]:
-        """A trouble is reported by the next thorough look; figures stay as they were."""
+        """Return no figures after an error, which the next full reconcile reports."""
         try:
             queue = Queue.of(found)
             return await self._measured(await self._clusters.for_queue(queue), queue)
         except (PostroadError, ValidationError):
             return {}
 
-    async def _look(self, found: Object, before: Mapping[str, Any], report: Report) -> Finding:
+    async def _reconcile(self, found: Object, before: Mapping[str, Any], report: Report) -> Finding:
         queue = Queue.of(found)
-        look = Look(queue, before, report, configured="configuration" in before)
+        state = ReconcileState(queue, before, report, configured="configuration" in before)
         cluster = await self._clusters.for_queue(queue)
-        report.findings += await self._servers.ask(cluster, look)
-        report.findings += await self._make_children(cluster, look)
+        report.findings += await self._servers.ask(cluster, state)
+        report.findings += await self._make_children(cluster, state)
         report.findings += self._advice(queue)
-        if look.configured:
+        if state.configured:
             report.fields |= await self._measured(cluster, queue)
-        return good("Spec", "looked at")
+        return good("Spec", "reconciled")
 
     def _advice(self, queue: Queue) -> list[Finding]:
-        said = []
+        found = []
         if queue.spec.pipeline is not None:
-            message = "this release runs no Spark jobs; spec.pipeline is kept for one that does"
-            said.append(advice(aspect.PIPELINE_READY, "NotSupported", message))
+            message = "this release runs no Spark jobs and ignores spec.pipeline"
+            found.append(advice(condition.PIPELINE_READY, "NotSupported", message))
         if queue.spec.intake is not None and queue.spec.intake.is_open_relay:
             message = (
-                "spec.intake.relayFrom holds the whole Internet: whatever reaches the intake may "
-                "send to any recipient; name only the networks of your own clients"
+                "spec.intake.relayFrom contains the whole Internet: every client that reaches the "
+                "intake may send to any recipient; name only the networks of your own clients"
             )
-            said.append(advice(aspect.RELAY_RESTRICTED, "OpenRelay", message))
-        return said
+            found.append(advice(condition.RELAY_RESTRICTED, "OpenRelay", message))
+        return found
 
-    async def _make_children(self, cluster: Cluster, look: Look) -> list[Finding]:
-        """Workers that run before there is a queue would only fail; once there was one, they are
-        kept as declared even while a server is away."""
-        queue = look.queue
-        wanted: list[Workload] = [(aspect.WORKERS_READY, "workers", WORKER, queue.spec.workers)]
+    async def _make_children(self, cluster: Cluster, state: ReconcileState) -> list[Finding]:
+        """Apply the children once the queue has a configuration, because workers before would only
+        fail; after that also while a server is away."""
+        queue = state.queue
+        wanted: list[Workload] = [(condition.WORKERS_READY, "workers", WORKER, queue.spec.workers)]
         if queue.spec.intake:
-            wanted.append((aspect.INTAKE_READY, "intake pods", INTAKE, queue.spec.intake))
-        if not look.configured:
-            message = "not made before the queue is"
-            return [unknown(each, aspect.PENDING, message) for each, *_ in wanted]
+            wanted.append((condition.INTAKE_READY, "intake pods", INTAKE, queue.spec.intake))
+        if not state.configured:
+            message = "pods are created once the queue has a configuration"
+            return [unknown(each, condition.PENDING, message) for each, *_ in wanted]
 
         async def apply() -> Finding:
             deployments.update(await self._apply(cluster, queue))
-            return good(aspect.WORKERS_READY, "applied")
+            return good(condition.WORKERS_READY, "applied")
 
         deployments: dict[str, Object] = {}
-        applied = await attempt(aspect.WORKERS_READY, apply)
+        applied = await attempt(condition.WORKERS_READY, apply)
         if not applied.is_good:
             return [applied]
-        findings = [self._workload(look, deployments, *each) for each in wanted]
-        certificate = await attempt(aspect.INTAKE_READY, lambda: self._check_certificate(queue))
-        if not certificate.is_good:  # what keeps pods from being ready, and what those do not see
+        findings = [self._workload(state, deployments, *each) for each in wanted]
+        certificate = await attempt(condition.INTAKE_READY, lambda: self._check_certificate(queue))
+        if not certificate.is_good:  # the reason why pods are not ready, which they cannot report
             findings[-1] = certificate
         return findings
 
@@ -191,13 +193,13 @@ class Queues:
         if queue.spec.intake and queue.spec.intake.tls:
             name = queue.spec.intake.tls.secret_ref.name
             await check_certificate(self._api, queue.name.namespace, name)
-        return good(aspect.INTAKE_READY, "looked at")
+        return good(condition.INTAKE_READY, "the certificate can be used")
 
     async def _apply(self, cluster: Cluster, queue: Queue) -> dict[str, Object]:
         credentials = cluster.credentials
         if cluster.namespace != queue.name.namespace:
             credentials = await read_credentials(self._api, queue.name.namespace, cluster.spec)
-        around = PodContext(
+        context = PodContext(
             cluster=cluster.spec,
             image=self._image,
             authorities=credentials.authorities,
@@ -205,13 +207,13 @@ class Queues:
             cassandra_tls=bool(credentials.cassandra.authorities),
         )
         found = await find_children(self._api, queue)
-        wanted = wanted_children(queue, around, scaled_elsewhere=scaled_elsewhere(found))
+        wanted = wanted_children(queue, context, scaled_elsewhere=scaled_elsewhere(found))
         now = await apply_children(self._api, queue, wanted, found)
         return {name: each for (kind, name), each in now.items() if kind == DEPLOYMENT.name}
 
     def _workload(
         self,
-        look: Look,
+        state: ReconcileState,
         deployments: Mapping[str, Object],
         which: str,
         what: str,
@@ -220,19 +222,20 @@ class Queues:
     ) -> Finding:
         field = "workers" if component == WORKER else "intake"
         if spec is None:
-            look.report.fields[field] = None
+            state.report.fields[field] = None
             return good(which, f"no {what} declared", "NoneDeclared")
-        deployment = deployments[f"{look.queue.name.name}-{component}"]
+        deployment = deployments[f"{state.queue.name.name}-{component}"]
         facts: dict[str, Any] = dict(deployment_facts(deployment, spec.replicas))
         if component == WORKER:
-            facts["selector"] = selector(look.queue, component)
+            facts["selector"] = selector(state.queue, component)
         else:
             facts.pop("replicas")
-        look.report.fields[field] = facts
+        state.report.fields[field] = facts
         return workload_finding(which, what, deployment, spec.replicas)
 
     async def _measured(self, cluster: Cluster, queue: Queue) -> dict[str, Any]:
-        """Figures are worth no condition: those that cannot be had stay as they were."""
+        """Return no figures after an error: the status keeps the former ones, and no condition
+        changes."""
         try:
             bucket = queue.bucket(cluster.spec)
             return await self._engines.figures(cluster.servers, queue, bucket)
@@ -240,8 +243,12 @@ class Queues:
             return {}
 
     def _blocked(self, finding: Finding) -> list[Finding]:
-        """Nothing could be asked: the reason stands for every aspect."""
+        """Return the finding that stopped the reconcile for every condition."""
         return [
-            Finding(each, Truth.UNKNOWN, finding.reason, finding.message, finding.waits)
-            for each in (aspect.CONFIGURATION_ACCEPTED, *SERVER_ASPECTS, aspect.WORKERS_READY)
+            Finding(each, Truth.UNKNOWN, finding.reason, finding.message, finding.retryable)
+            for each in (
+                condition.CONFIGURATION_ACCEPTED,
+                *SERVER_CONDITIONS,
+                condition.WORKERS_READY,
+            )
         ]

@@ -1,4 +1,4 @@
-"""Writes what was found: the status, only when it differs, then the Events about the difference."""
+"""Writes a resource's status when it differs, Events about the difference, and the finalizer."""
 
 from __future__ import annotations
 
@@ -23,9 +23,8 @@ class Reporter:
         self._clock = clock
 
     async def write(self, kind: Kind, found: Object, after: Status) -> Object:
-        """Write the status to the very version that was read, announce what changed, and return
-        the resource as it is then. Writes nothing when nothing differs.
-        Raises: KubernetesConflict, KubernetesError."""
+        """Write the status if it differs, to the version that was read; post its Events; return the
+        resource as it is then. Raises: KubernetesConflict, KubernetesError."""
         before = found.get("status") or {}
         if after == before:
             return found
@@ -39,23 +38,25 @@ class Reporter:
         await self.announce(written, announcements(before, after))
         return written
 
-    async def announce(self, about: Object, said: Iterable[Announcement]) -> None:
-        """Create Events. Best effort: a namespace that goes away takes none."""
-        for each in said:
+    async def announce(self, about: Object, found: Iterable[Announcement]) -> None:
+        """Post Events; log those that the API server refuses, as it does in a namespace that is
+        being deleted."""
+        for each in found:
             try:
                 await self._api.post_event(event_object(about, each, self._clock.now()))
             except KubernetesError as error:
-                _log.info("an Event was not taken", reason=each.reason, error=str(error))
+                _log.info("the API server refused an Event", reason=each.reason, error=str(error))
 
-    async def hold(self, kind: Kind, found: Object) -> Object:
-        """Return the resource with our finalizer, added where it is missing."""
+    async def add_finalizer(self, kind: Kind, found: Object) -> Object:
+        """Add the operator's finalizer where it is missing; return the resource with it."""
         finalizers = found["metadata"].get("finalizers") or []
         if FINALIZER in finalizers:
             return found
         return await self._set_finalizers(kind, found, [*finalizers, FINALIZER]) or found
 
-    async def let_go(self, kind: Kind, found: Object) -> None:
-        """Take our finalizer off, so that the API server removes the resource. Idempotent."""
+    async def remove_finalizer(self, kind: Kind, found: Object) -> None:
+        """Remove the operator's finalizer, so that the API server deletes the resource.
+        Idempotent."""
         finalizers = found["metadata"].get("finalizers") or []
         if FINALIZER in finalizers:
             kept = [each for each in finalizers if each != FINALIZER]

@@ -1,4 +1,4 @@
-"""What the builders need to know about a MailQueue and its QueueCluster, read once."""
+"""A MailQueue as read, and the context of its pods: the input of the builders."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Queue:
 
     @property
     def cluster_namespace(self) -> str:
-        """Where its QueueCluster is."""
+        """Namespace of its QueueCluster."""
         return self.spec.cluster_ref.namespace or self.name.namespace
 
     def bucket(self, cluster: QueueClusterSpec) -> str:
@@ -42,17 +42,17 @@ class Queue:
 
     @property
     def owns_bucket(self) -> bool:
-        """Whether the bucket was made for this queue, and goes with it once it is empty."""
+        """Whether the operator created the bucket for this queue, and deletes it when empty."""
         return self.spec.blobs.bucket is None
 
 
 @dataclass(frozen=True, slots=True)
 class PodContext:
-    """What the pods of a queue find around them.
+    """What the pods of a queue depend on beside the MailQueue.
 
-    `secret_versions` tells the versions of the Secrets that the pods read, so that a change rolls
-    them; `authorities` are the certificate authorities of all servers, in PEM form. Cassandra has
-    no scheme to say it: it is spoken to over TLS when its Secret brings an authority.
+    `authorities`: certificate authorities of all servers, in PEM form. `secret_versions`: versions
+    of the Secrets that the pods read, so that a change replaces the pods. `cassandra_tls`: whether
+    Cassandra's Secret has an authority; its contact points have no scheme that could tell.
     """
 
     cluster: QueueClusterSpec

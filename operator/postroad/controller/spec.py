@@ -1,8 +1,8 @@
 """The spec of a MailQueue as Python reads it.
 
-`crds/mailqueues.yaml` says the same in OpenAPI; a test keeps fields, defaults, bounds and
-descriptions equal. What a schema cannot say (a window must divide the accepted one) is decided
-elsewhere.
+`crds/mailqueues.yaml` has the same in OpenAPI; a test keeps fields, defaults, bounds and
+descriptions equal. Rules that need the accepted configuration (a window must divide the accepted
+one) stand in `domain.configuration`.
 """
 
 from __future__ import annotations
@@ -51,23 +51,22 @@ class ClusterReference(Model):
 
 
 class View(Model):
-    """How the time-series view is cut. Careless changes would make mail invisible, so only some are
-    allowed; what holds now is in status.configuration."""
+    """How the time-series view is cut. Only some changes are allowed, because others would make
+    mail invisible; status.configuration has the accepted values."""
 
     slice_window: Annotated[Duration, AT_LEAST_A_SECOND] = timedelta(hours=1)
     """Length of a slice of time, in whole seconds, at least 1s. A new value must divide the
     accepted one: after 1h, for example 30m, 20m, 15m, 10m, 5m or 1m. It can never grow."""
 
     bucket_count: Annotated[int, Field(ge=1, le=1024)] = 3
-    """Partitions of a slice, to spread it over Cassandra's nodes: as many as there are is a good
+    """Partitions of a slice, to spread it over Cassandra's nodes: as many as nodes is a good
     number. It can only grow."""
 
     update_browse_start_pace: Annotated[int, Field(ge=1, le=1_000_000_000)] = 1000
-    """How rarely browse start is updated: once in so many ended mails, on average. Free to
-    change."""
+    """Ended mails, on average, between two updates of browse start. Free to change."""
 
     def configuration(self) -> ViewConfiguration:
-        """Return what the spec wants, as the rules know it."""
+        """Return the wanted configuration."""
         return ViewConfiguration(
             slice_window=self.slice_window,
             bucket_count=self.bucket_count,
@@ -79,20 +78,20 @@ class BrokerPolicy(Model):
     """How RabbitMQ keeps references."""
 
     delivery_limit: Annotated[int, Field(ge=1, le=1000)] = 20
-    """How often a mail may be handed out without being finished, before it goes to the dead
+    """How often RabbitMQ may deliver a mail that is not finished, before it goes to the dead
     letters. Cannot be changed: it is an argument of the quorum queues."""
 
 
 class BlobsPlace(Model):
-    """Where the bytes of this queue's mail lie."""
+    """The bucket that holds the bytes of this queue's mail."""
 
     bucket: (
         Annotated[str, Field(min_length=3, max_length=63, pattern="^[a-z0-9][a-z0-9.-]*[a-z0-9]$")]
         | None
     ) = None
-    """An existing bucket to share with others; the queue keeps to keys that begin with its name.
-    Absent or null: a bucket of its own, `<bucketPrefix><namespace>-<name>`. Cannot be changed:
-    the bytes of waiting mail would be left behind."""
+    """An existing bucket to share; the queue's keys begin with its name. Absent or null: a bucket
+    of its own, `<bucketPrefix><namespace>-<name>`. Cannot be changed: the bytes of waiting mail
+    would be left behind."""
 
 
 class Retry(Model):
@@ -147,7 +146,7 @@ class Relay(Model):
     @model_validator(mode="after")
     def _fit_together(self) -> Relay:
         if self.tls == "implicit" and self.port == 25:
-            raise ValueError("port 25 speaks no implicit TLS: name the port that does, such as 465")
+            raise ValueError("port 25 has no implicit TLS: name a port that has, such as 465")
         return self
 
     @property
@@ -186,8 +185,8 @@ class IntakeTls(Model):
 
     secret_ref: LocalReference
     """Secret with the certificate and its chain in `tls.crt` and the key in `tls.key` (type
-    kubernetes.io/tls, as cert-manager writes it). New sessions see a renewed certificate once the
-    kubelet has brought it to the pod, within about a minute; no pod restarts."""
+    kubernetes.io/tls, as cert-manager writes it). New sessions use a renewed certificate once the
+    kubelet has written it into the pod, within about a minute; no pod restarts."""
 
     port: Port | None = None
     """Port on which clients begin with TLS (RFC 8314: 465), beside the intake's own port, which
@@ -205,8 +204,8 @@ class Intake(Model):
 
     relay_from: Annotated[list[NetworkText], Field(min_length=1, max_length=64)] | None = None
     """Networks whose clients may send, to any recipient: 10.244.0.0/16 or 2001:db8::/32. Required,
-    as no network is safe everywhere. What counts is the address that a pod sees: that of a node
-    where a load balancer or a node port hides the client's, a loopback address for `kubectl
+    because no network is safe everywhere. It is compared with the address that a pod sees: that of
+    a node where a load balancer or a node port hides the client's, a loopback address for `kubectl
     port-forward`."""
 
     tls: IntakeTls | None = None
@@ -214,15 +213,15 @@ class Intake(Model):
 
     @property
     def ports(self) -> dict[str, int]:
-        """What it listens on, by the names that the ports have in Kubernetes."""
+        """The ports to listen on, by their names in Kubernetes."""
         secured = None if self.tls is None else self.tls.port
         plain = {} if secured == self.port else {"smtp": self.port}
         return plain if secured is None else {**plain, "smtps": secured}
 
     @property
     def networks(self) -> Networks:
-        """`relayFrom` as networks. A spec from before the field existed has none, and is no reason
-        not to go on with the rest of it: so this is no part of the validation.
+        """`relayFrom` as networks. Not checked with the spec, because a spec from before the field
+        existed lacks it, and the operator still reconciles the rest.
 
         Raises: InvalidInput.
         """
@@ -259,7 +258,7 @@ class Pipeline(Model):
     """Statistics of mail traffic. Absent: not run."""
 
     audit: Job | None = None
-    """Search for what crashes left behind: bytes without rows, rows without bytes. Absent: not
+    """Search for bytes without rows and rows without bytes, which crashes leave behind. Absent: not
     run."""
 
 
@@ -276,21 +275,21 @@ class MailQueueSpec(Model):
     """How RabbitMQ keeps references."""
 
     blobs: BlobsPlace = BlobsPlace()
-    """Where the bytes of this queue's mail lie."""
+    """The bucket that holds the bytes of this queue's mail."""
 
     retry: Retry = Retry()
     """When deferred mail is tried again."""
 
     hostname: Hostname | None = None
-    """What workers call themselves in EHLO, and the intake in its greeting and in the `Received`
-    field: a fully qualified name in A-labels, or an address literal such as [192.0.2.1]. Absent:
-    workers name the address of each connection as a literal, and the intake is
+    """The name that workers give in EHLO, and the intake in its greeting and the `Received` field:
+    a fully qualified name in A-labels, or an address literal such as [192.0.2.1]. Absent: workers
+    give the address of each connection as a literal, and the intake gives
     `<name>-intake.<namespace>.svc`."""
 
     workers: Workers | None = None
-    """The workers, which dequeue and deliver. Absent: none; the queue is emptied by programs of
-    your own. Rows are rolled forward by workers, intakes and `postroad maintain --every 30s`; a
-    queue for which none of these runs for half of rowLifetime begins to lose sight of its mail."""
+    """The workers, which dequeue and deliver. Absent: none; programs of your own dequeue. Workers,
+    intakes and `postroad maintain --every 30s` roll rows forward; a queue for which none of these
+    runs for half of rowLifetime begins to lose sight of its mail."""
 
     intake: Intake | None = None
     """The intake, which accepts mail by SMTP. Absent: none."""
@@ -305,5 +304,5 @@ class MailQueueSpec(Model):
     `<namespace>.<name>/`, and the queue's own bucket if nothing else is left in it."""
 
     paused: bool = False
-    """true: the operator changes nothing for this queue, until it is false again. Running workers
-    go on; sizes in the status stay fresh."""
+    """true: the operator changes nothing of this queue until it is false again. Running workers go
+    on; the operator still updates the sizes in the status."""

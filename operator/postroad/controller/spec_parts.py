@@ -1,4 +1,4 @@
-"""What the models of both specs are made of."""
+"""Types and checks that the models of both specs share."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ HOST_PATTERN = "^([A-Za-z0-9_][-A-Za-z0-9_.]*|[0-9A-Fa-f.]*:[0-9A-Fa-f:.]*)$"
 """A host name (A-labels), an IPv4 or an IPv6 address."""
 
 NETWORK_PATTERN = "^([0-9]{1,3}([.][0-9]{1,3}){3}|[0-9A-Fa-f.]*:[0-9A-Fa-f:.]*)(/[0-9]{1,3})?$"
-"""The form of a network or an address, of IPv4 or IPv6; `domain.networks` has the rest."""
+"""The form of a network or an address, of IPv4 or IPv6; `domain.networks` checks the rest."""
 
 
 def _alias(name: str) -> str:
@@ -56,7 +56,8 @@ def at_least(shortest: timedelta) -> AfterValidator:
 
 
 def holds(condition: Callable[[Any], bool], message: str) -> AfterValidator:
-    """Refuse a value for which a condition does not hold. The CRD has a rule with the message."""
+    """Refuse a value for which a condition does not hold. A rule of the CRD has the same
+    message."""
 
     def check(value: Any) -> Any:
         if not condition(value):
@@ -67,7 +68,7 @@ def holds(condition: Callable[[Any], bool], message: str) -> AfterValidator:
 
 
 def has_port_in_range(url: str) -> bool:
-    """Whether the port of a URL, if it has one, can be connected to."""
+    """Whether a URL has no port, or one from 1 to 65535."""
     try:
         return urlsplit(url).port != 0
     except ValueError:
@@ -101,7 +102,7 @@ class Model(BaseModel):
 
     model_config = ConfigDict(
         frozen=True,
-        extra="ignore",  # the API server prunes; a newer CRD may know more than this program
+        extra="ignore",  # the API server prunes; a newer CRD may have more fields than this release
         alias_generator=_alias,
         populate_by_name=True,
         use_attribute_docstrings=True,

@@ -1,4 +1,4 @@
-"""Composes a resource's status from what a reconcile found: pure."""
+"""Composes a resource's status from the findings of a reconcile: pure."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ Status = dict[str, Any]
 
 @dataclass(slots=True)
 class Report:
-    """What a reconcile found. `fields` replace those of the status; a None removes one."""
+    """The result of a reconcile. `fields` replace those of the status; a None removes one."""
 
     findings: list[Finding] = field(default_factory=list)
     fields: dict[str, Any] = field(default_factory=dict)
@@ -54,14 +54,14 @@ def composed(before: Mapping[str, Any], report: Report, generation: int, now: da
 def composed_paused(
     before: Mapping[str, Any], fields: Mapping[str, Any], generation: int, now: datetime
 ) -> Status:
-    """Return the status of a paused resource: its conditions are those from before the pause. One
-    that was paused before anybody looked at it cannot be said to be ready or not."""
+    """Return the status of a paused resource: its conditions from before the pause, and Paused. For
+    a resource that was paused before its first reconcile, Ready is Unknown."""
     known: Sequence[Mapping[str, Any]] = before.get("conditions") or []
-    message = "spec.paused is true: nothing is changed until it is false"
-    said = [Finding(PAUSED, Truth.TRUE, PAUSED_BY_USER, message)]
+    message = "spec.paused is true: the operator changes nothing until it is false"
+    findings = [Finding(PAUSED, Truth.TRUE, PAUSED_BY_USER, message)]
     if all(each["type"] != READY for each in known):
-        said.insert(0, Finding(READY, Truth.UNKNOWN, PAUSED_BY_USER, message))
-    paused = conditions(known, said, generation, now)
+        findings.insert(0, Finding(READY, Truth.UNKNOWN, PAUSED_BY_USER, message))
+    paused = conditions(known, findings, generation, now)
     after = with_fields(before, fields)
     after["observedGeneration"] = generation
     after["conditions"] = [
@@ -89,22 +89,22 @@ def deployment_facts(deployment: Mapping[str, Any] | None, wanted: int) -> dict[
 
 
 def instant(moment: datetime | None) -> str | None:
-    """Return an instant as the status has it."""
+    """Return an instant as text of the status."""
     return timestamp(moment) if moment is not None else None
 
 
 def servers_are_good(status: Mapping[str, Any]) -> bool:
-    """Whether the last thorough look found nothing wrong with servers and configuration."""
+    """Whether the last full reconcile found servers and configuration good."""
     truths = {each["type"]: each["status"] for each in status.get("conditions") or []}
-    asked = (BROKER_READY, VIEW_READY, BLOBS_READY)
-    return all(truths.get(each) == "True" for each in asked) and (
+    servers = (BROKER_READY, VIEW_READY, BLOBS_READY)
+    return all(truths.get(each) == "True" for each in servers) and (
         truths.get(CONFIGURATION_ACCEPTED, "True") == "True"
     )
 
 
 def wants_retry(status: Mapping[str, Any]) -> bool:
-    """Whether something could not be brought about. Pods that are not ready are not meant: their
-    own watch tells when they are."""
+    """Whether a full reconcile should be repeated soon. Pods that are not ready need none, because
+    the watch of their Deployment has an event when they are."""
     return not servers_are_good(status) or any(
         each["type"] in (WORKERS_READY, INTAKE_READY)
         and each["status"] == "False"

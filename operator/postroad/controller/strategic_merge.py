@@ -1,7 +1,8 @@
-"""Merges a partial PodTemplateSpec into ours, as `kubectl patch` would (strategic merge).
+"""Merges the user's partial PodTemplateSpec into the operator's, as `kubectl patch` does (strategic
+merge).
 
-Lists of named things are merged by name, so that a partial container changes ours instead of
-replacing it; other lists are replaced. A null removes.
+Lists whose entries have a merge key are merged by it, so that a partial container changes the
+operator's instead of replacing it; other lists are replaced. A null removes.
 """
 
 from __future__ import annotations
@@ -25,15 +26,15 @@ MERGE_KEYS: dict[str, str] = {
     "topologySpreadConstraints": "topologyKey",
     "resourceClaims": "name",
 }
-"""Field → what identifies an entry of its list, as the PodSpec declares it."""
+"""List field → merge key of its entries, as the PodSpec declares it."""
 
 
 def merged(
     base: Mapping[str, Any], partial: Mapping[str, Any], path: str = "template"
 ) -> dict[str, Any]:
-    """Return the base with the partial laid over it; neither is changed.
+    """Return a new mapping: the base, changed by the partial.
 
-    Raises: InvalidInput, with the field's path, where the partial is not of the base's shape.
+    Raises: InvalidInput, with the field's path, where the partial is not of the base's type.
 
     >>> merged({"a": 1, "env": [{"name": "x", "value": "1"}]}, {"a": None, "env": [{"name": "y"}]})
     {'env': [{'name': 'x', 'value': '1'}, {'name': 'y'}]}

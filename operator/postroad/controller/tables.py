@@ -1,4 +1,4 @@
-"""Options of a cluster's tables, computed over the queues that share them: pure."""
+"""Computes the options of a cluster's tables from the queues that share them: pure."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from postroad.ports.view import TableOptions
 
 @dataclass(frozen=True, slots=True)
 class Need:
-    """What one queue needs of the tables."""
+    """What one queue requires of the tables."""
 
     longest_window: timedelta
     longest_step: timedelta
 
 
 def need_of(queue: Queue, status: Mapping[str, Any]) -> Need:
-    """Return what a queue needs: for the window it wants and for every one that its status
-    remembers, since rows under older windows still live."""
+    """Return the need of a queue: for its wanted window and every window in its status, because
+    rows of older windows still live."""
     windows = [queue.spec.view.slice_window]
     for each in (status.get("configuration") or {}, *(status.get("history") or ())):
         try:

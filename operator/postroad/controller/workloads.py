@@ -1,4 +1,4 @@
-"""Says how the Deployments of a queue are doing: pure."""
+"""Turns the state of a Deployment into a finding: pure."""
 
 from __future__ import annotations
 
@@ -9,22 +9,24 @@ from postroad.controller.conditions import PODS_NOT_READY, Finding, bad, good
 from postroad.controller.status import deployment_facts
 
 
-def workload_finding(aspect: str, what: str, deployment: Mapping[str, Any], wanted: int) -> Finding:
-    """Return whether a Deployment has what it should: enough ready pods of the newest template."""
+def workload_finding(
+    condition: str, what: str, deployment: Mapping[str, Any], wanted: int
+) -> Finding:
+    """Return whether a Deployment has enough ready pods of its newest template."""
     facts = deployment_facts(deployment, wanted)
     status = deployment.get("status") or {}
     seen = status.get("observedGeneration", -1) >= deployment["metadata"]["generation"]
     updated = int(status.get("updatedReplicas") or 0)
     ready, desired = facts["ready"], facts["desired"]
     if seen and ready >= desired and updated >= desired and facts["replicas"] == desired:
-        return good(aspect, f"{ready} of {desired} {what} ready")
+        return good(condition, f"{ready} of {desired} {what} ready")
     trouble = _trouble(status)
     message = f"{ready} of {desired} {what} ready, {min(updated, desired)} up to date"
-    return bad(aspect, PODS_NOT_READY, f"{message}{trouble}", waits=True)
+    return bad(condition, PODS_NOT_READY, f"{message}{trouble}", retryable=True)
 
 
 def _trouble(status: Mapping[str, Any]) -> str:
-    """A Deployment that cannot make pods, or has waited too long for them, says why."""
+    """Return why a Deployment cannot create pods, or has waited too long for them."""
     for each in status.get("conditions") or []:
         stuck = each["type"] == "Progressing" and each["status"] == "False"
         if stuck or (each["type"] == "ReplicaFailure" and each["status"] == "True"):

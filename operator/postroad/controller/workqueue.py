@@ -1,8 +1,8 @@
-"""Which objects are to be reconciled, when, and by how many tasks at once.
+"""The queue of objects to reconcile, and the tasks that reconcile them.
 
-Level-based: a key says *look at this object*, never what happened to it, so any number of events
-about one object are one look. A key is never reconciled by two tasks at once; one that is added
-meanwhile is looked at again afterwards. Changes that somebody waits for go before periodic looks.
+Level-based: a key names an object, never what happened to it, so that any number of events about
+one object are one reconcile. No two tasks reconcile a key at once; a key that is added meanwhile is
+reconciled again afterwards. Changed objects go before periodic reconciles.
 """
 
 from __future__ import annotations
@@ -21,22 +21,22 @@ from postroad.telemetry import logs
 K = TypeVar("K", bound=Hashable)
 
 FIRST_RETRY, LONGEST_RETRY = timedelta(seconds=1), timedelta(minutes=5)
-"""Backoff of a key whose reconcile failed unexpectedly: doubled each time, with jitter."""
+"""Delay of a key whose reconcile failed: doubled each time, with jitter."""
 
 PROMOTION_SECONDS = 0.2
-"""How often delayed keys are looked through: delays are no more exact than this."""
+"""Interval at which due keys are found: delays are no more exact than this."""
 
 _log = logs.logger("controller")
 
 
 class Workqueue(Generic[K]):
-    """Runs `look(key)` for added keys. `look` returns after how long it wants to look again (None:
-    not by itself); an error is logged and retried with backoff."""
+    """Runs `reconcile(key)` for added keys, and again after the time that it returns (None: only
+    when added again); an error is logged and retried with backoff."""
 
     def __init__(
-        self, look: Callable[[K], Awaitable[timedelta | None]], randomness: Randomness
+        self, reconcile: Callable[[K], Awaitable[timedelta | None]], randomness: Randomness
     ) -> None:
-        self._look = look
+        self._reconcile = reconcile
         self._randomness = randomness
         self._urgent: deque[K] = deque()
         self._routine: deque[K] = deque()
@@ -50,7 +50,7 @@ class Workqueue(Generic[K]):
         self._wakeup = asyncio.Event()
 
     def add(self, key: K, *, urgent: bool = True) -> None:
-        """Have a key looked at soon."""
+        """Reconcile a key as soon as a task is free; `urgent` keys go first."""
         if key in self._running:
             self._again[key] = self._again.get(key, False) or urgent
             return
@@ -64,12 +64,12 @@ class Workqueue(Generic[K]):
         self._wakeup.set()
 
     def add_after(self, key: K, delay: timedelta) -> None:
-        """Have a key looked at after a delay, routinely; instead of any delay said before."""
+        """Reconcile a key after a delay, which replaces any earlier one."""
         due = self._due[key] = asyncio.get_running_loop().time() + delay.total_seconds()
         heapq.heappush(self._later, (due, next(self._numbers), key))
 
     async def run(self, tasks: int) -> None:
-        """Look at keys with so many tasks until cancelled."""
+        """Reconcile with so many tasks until cancelled."""
         async with asyncio.TaskGroup() as group:
             group.create_task(self._promote())
             for _ in range(tasks):
@@ -94,21 +94,21 @@ class Workqueue(Generic[K]):
             self._waiting.discard(key)
             self._running.add(key)
             try:
-                await self._look_once(key)
+                await self._reconcile_once(key)
             finally:
                 self._running.discard(key)
             if key in self._again:
                 self.add(key, urgent=self._again.pop(key))
 
-    async def _look_once(self, key: K) -> None:
+    async def _reconcile_once(self, key: K) -> None:
         try:
-            after = await self._look(key)
+            after = await self._reconcile(key)
         except Exception as error:
             failures = self._failures[key] = self._failures.get(key, 0) + 1
             delay = min(FIRST_RETRY * 2 ** min(failures - 1, 20), LONGEST_RETRY)
             delay *= 0.5 + self._randomness.uniform()
             _log.warning(
-                "a reconcile failed and is repeated",
+                "reconcile failed; it is repeated",
                 key=str(key),
                 error=str(error),
                 failures=failures,

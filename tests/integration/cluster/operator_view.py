@@ -60,7 +60,7 @@ class OperatorView:
         """Reconcile, and return the conditions by type."""
         found = await self._api.get(QUEUE_CLUSTER, NAMESPACE, "main")
         assert found is not None
-        status = await self._health.look(found)
+        status = await self._health.reconcile(found)
         return {each["type"]: each for each in status["conditions"]}
 
     async def until(

@@ -42,10 +42,10 @@ def queue(**spec: Any) -> Queue:
 
 
 def children(
-    wanted: Queue, *, scaled: frozenset[str] = frozenset(), **around: Any
+    wanted: Queue, *, scaled: frozenset[str] = frozenset(), **context: Any
 ) -> dict[tuple[str, str], dict[str, Any]]:
-    surroundings = PodContext(CLUSTER, "postroad:1", **around)
-    built = wanted_children(wanted, surroundings, scaled_elsewhere=scaled)
+    pods = PodContext(CLUSTER, "postroad:1", **context)
+    built = wanted_children(wanted, pods, scaled_elsewhere=scaled)
     return {(kind.name, child["metadata"]["name"]): child for kind, child in built}
 
 
@@ -294,7 +294,7 @@ def test_authorities_are_mounted_and_named() -> None:
 
 
 @pytest.mark.parametrize(
-    ("spec", "around", "rolls"),
+    ("spec", "context", "rolls"),
     [
         ({}, {}, False),
         ({"view": {"bucketCount": 5}}, {}, False),
@@ -305,7 +305,7 @@ def test_authorities_are_mounted_and_named() -> None:
     ids=["nothing", "the view", "retries", "a secret", "an authority"],
 )
 def test_pods_roll_when_something_that_they_read_changes(
-    spec: dict[str, Any], around: dict[str, Any], rolls: bool
+    spec: dict[str, Any], context: dict[str, Any], rolls: bool
 ) -> None:
     def stamp(found: dict[tuple[str, str], dict[str, Any]]) -> str:
         return str(worker_pod(found)["metadata"]["annotations"][CONFIGURATION_HASH])
@@ -313,7 +313,7 @@ def test_pods_roll_when_something_that_they_read_changes(
     base = {"workers": {"handler": RELAY}}
     before = stamp(children(queue(**base), secret_versions={"s3": "1"}))
 
-    after = stamp(children(queue(**base, **spec), **({"secret_versions": {"s3": "1"}} | around)))
+    after = stamp(children(queue(**base, **spec), **({"secret_versions": {"s3": "1"}} | context)))
 
     assert (before != after) == rolls
 

@@ -32,8 +32,8 @@ from postroad.errors import BrokerUnavailable, CredentialsRefused, ViewRefused
 NOW = datetime(2026, 1, 1, 10, tzinfo=UTC)
 LATER = NOW + timedelta(hours=1)
 FINE = good("BrokerReady", "there")
-AWAY = bad("ViewReady", "ViewUnavailable", "Cassandra is away", waits=True)
-REFUSED = bad("ConfigurationAccepted", "SliceWindowGrows", "keep 1h", waits=False)
+AWAY = bad("ViewReady", "ViewUnavailable", "Cassandra is away", retryable=True)
+REFUSED = bad("ConfigurationAccepted", "SliceWindowGrows", "keep 1h", retryable=False)
 PENDING = unknown("BlobsReady", "Pending", "not looked at yet")
 ADVICE = advice("Durable", "LimitedDurability", "factor 1")
 
@@ -59,7 +59,7 @@ def kstatus(found: list[dict[str, Any]]) -> str:
         ([PENDING, AWAY], "False", "ViewUnavailable", "InProgress"),
         ([FINE, PENDING], "Unknown", "Pending", "InProgress"),
     ],
-    ids=["fine", "advice", "waits", "stuck", "both", "pending and waits", "pending"],
+    ids=["fine", "advice", "retryable", "stuck", "both", "pending and waits", "pending"],
 )
 def test_ready_says_what_most_needs_somebody(
     findings: list[Finding], ready: str, reason: str, read_as: str
@@ -80,9 +80,11 @@ def test_one_trouble_of_several_aspects_is_told_once() -> None:
 
 def test_the_last_transition_is_that_of_the_truth_not_of_the_reason() -> None:
     first = conditions([], [AWAY, FINE], 1, NOW)
-    other_reason = bad("ViewReady", "TooSlow", "no answer", waits=True)
+    other_reason = bad("ViewReady", "TooSlow", "no answer", retryable=True)
 
-    second = conditions(first, [other_reason, bad("BrokerReady", "X", "y", waits=True)], 2, LATER)
+    second = conditions(
+        first, [other_reason, bad("BrokerReady", "X", "y", retryable=True)], 2, LATER
+    )
 
     assert second[0]["lastTransitionTime"] == first[0]["lastTransitionTime"]
     assert second[0]["reason"] == "TooSlow"
@@ -120,14 +122,14 @@ def test_a_resource_that_was_paused_before_anybody_looked_is_neither_ready_nor_n
 
 
 @pytest.mark.parametrize(
-    ("error", "waits"),
+    ("error", "retryable"),
     [(BrokerUnavailable(), True), (ViewRefused(), False), (CredentialsRefused(), False)],
     ids=lambda value: type(value).__name__,
 )
-def test_an_error_is_named_and_says_whether_waiting_helps(error: Any, waits: bool) -> None:
+def test_an_error_is_named_and_says_whether_waiting_helps(error: Any, retryable: bool) -> None:
     finding = failed("ViewReady", error)
 
-    assert (finding.reason, finding.waits) == (type(error).__name__, waits)
+    assert (finding.reason, finding.retryable) == (type(error).__name__, retryable)
     assert finding.message
 
 
@@ -174,7 +176,7 @@ def test_an_event_fits_what_the_api_server_takes() -> None:
         "kind": "MailQueue",
         "metadata": {"name": "q", "namespace": "n", "uid": "u", "resourceVersion": "1"},
     }
-    (announcement,) = announcements({}, status(bad("ViewReady", "X", "ü" * 2000, waits=True)))
+    (announcement,) = announcements({}, status(bad("ViewReady", "X", "ü" * 2000, retryable=True)))
 
     event = event_object(about, announcement, NOW)
 
@@ -208,9 +210,9 @@ def test_servers_are_good_only_when_all_were_asked_and_answered() -> None:
     ("workers", "retried"),
     [
         (good("WorkersReady", ""), False),
-        (bad("WorkersReady", "PodsNotReady", "0 of 2", waits=True), False),
-        (bad("WorkersReady", "NameTaken", "theirs", waits=True), True),
-        (bad("WorkersReady", "KubernetesRefused", "no", waits=False), True),
+        (bad("WorkersReady", "PodsNotReady", "0 of 2", retryable=True), False),
+        (bad("WorkersReady", "NameTaken", "theirs", retryable=True), True),
+        (bad("WorkersReady", "KubernetesRefused", "no", retryable=False), True),
     ],
     ids=lambda value: getattr(value, "reason", value),
 )

@@ -1,7 +1,7 @@
 import pytest
 
 from postroad.controller.cluster_spec import QueueClusterSpec
-from postroad.controller.hosts import in_url, located
+from postroad.controller.hosts import in_url, resolve_hosts
 
 
 @pytest.mark.parametrize(
@@ -19,7 +19,7 @@ def test_only_a_service_beside_the_cluster_gets_its_namespace(url: str, expected
     assert in_url(url, "mail") == expected
 
 
-def test_every_server_of_a_cluster_is_located() -> None:
+def test_every_server_of_a_cluster_resolves_everywhere() -> None:
     spec = QueueClusterSpec.model_validate(
         {
             "rabbitmq": {
@@ -37,7 +37,7 @@ def test_every_server_of_a_cluster_is_located() -> None:
         }
     )
 
-    found = located(spec, "mail")
+    found = resolve_hosts(spec, "mail")
 
     assert found.rabbitmq.uri == "amqp://rabbitmq.mail.svc:5672/%2F"
     assert found.rabbitmq.management_url == "http://rabbitmq.mail.svc:15672"

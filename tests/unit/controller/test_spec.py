@@ -12,7 +12,7 @@ import yaml
 from pydantic import BaseModel, ValidationError
 
 from postroad.controller import api
-from postroad.controller.aspects import invalid_fields
+from postroad.controller.attempts import invalid_fields
 from postroad.controller.cluster_spec import QueueClusterSpec
 from postroad.controller.spec import MailQueueSpec
 from support import spec_cases
@@ -123,16 +123,16 @@ def test_a_field_of_a_newer_crd_does_not_stop_this_program() -> None:
 
 @pytest.mark.parametrize("case", spec_cases.MAIL_QUEUES, ids=str)
 def test_the_model_of_a_queue_refuses_what_the_crd_refuses(case: spec_cases.Case) -> None:
-    check(MailQueueSpec, {"clusterRef": {"name": "main"}} | case.spec, case)
+    attempt(MailQueueSpec, {"clusterRef": {"name": "main"}} | case.spec, case)
 
 
 @pytest.mark.parametrize("case", spec_cases.QUEUE_CLUSTERS, ids=str)
 def test_the_model_of_a_cluster_refuses_what_the_crd_refuses(case: spec_cases.Case) -> None:
     servers = {"rabbitmq": spec_cases.RABBITMQ, "cassandra": spec_cases.CASSANDRA, "s3": {}}
-    check(QueueClusterSpec, servers | case.spec, case)
+    attempt(QueueClusterSpec, servers | case.spec, case)
 
 
-def check(model: type[BaseModel], spec: dict[str, Any], case: spec_cases.Case) -> None:
+def attempt(model: type[BaseModel], spec: dict[str, Any], case: spec_cases.Case) -> None:
     if case.said is None:
         model.model_validate(spec)
         return

@@ -1,4 +1,4 @@
-"""The queue of looks: one look per object at a time, none lost, changes before routine."""
+"""The queue of looks: one reconcile per object at a time, none lost, changes before routine."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ class Middling:
 
 
 async def run(
-    look: Callable[[str], Awaitable[timedelta | None]],
+    reconcile: Callable[[str], Awaitable[timedelta | None]],
     begin: Callable[[Workqueue[str]], None],
     until: Callable[[], bool],
     tasks: int = 2,
 ) -> None:
-    work: Workqueue[str] = Workqueue(look, Middling())
+    work: Workqueue[str] = Workqueue(reconcile, Middling())
     begin(work)
     running = asyncio.create_task(work.run(tasks))
     while not until():
@@ -38,30 +38,30 @@ async def run(
 
 
 async def test_many_events_of_one_object_are_one_look() -> None:
-    looked: list[str] = []
+    reconciled: list[str] = []
 
-    async def look(key: str) -> None:
-        looked.append(key)
+    async def reconcile(key: str) -> None:
+        reconciled.append(key)
 
     def begin(work: Workqueue[str]) -> None:
         for key in ("a", "a", "b", "a"):
             work.add(key)
 
-    await run(look, begin, lambda: len(looked) == 2)
+    await run(reconcile, begin, lambda: len(reconciled) == 2)
 
-    assert sorted(looked) == ["a", "b"]
+    assert sorted(reconciled) == ["a", "b"]
 
 
 async def test_an_object_is_never_looked_at_twice_at_once_and_a_late_event_is_not_lost() -> None:
-    looked, running, together = 0, 0, 0
+    reconciled, running, together = 0, 0, 0
     works: list[Workqueue[str]] = []
 
-    async def look(key: str) -> None:
-        nonlocal looked, running, together
+    async def reconcile(key: str) -> None:
+        nonlocal reconciled, running, together
         running += 1
         together = max(together, running)
-        looked += 1
-        if looked == 1:
+        reconciled += 1
+        if reconciled == 1:
             works[0].add(key)
         for _ in range(5):
             await asyncio.sleep(0.005)
@@ -71,16 +71,16 @@ async def test_an_object_is_never_looked_at_twice_at_once_and_a_late_event_is_no
         works.append(work)
         work.add("a")
 
-    await run(look, begin, lambda: looked >= 2 and running == 0, tasks=3)
+    await run(reconcile, begin, lambda: reconciled >= 2 and running == 0, tasks=3)
 
-    assert (looked, together) == (2, 1)
+    assert (reconciled, together) == (2, 1)
 
 
 async def test_a_change_goes_before_routine() -> None:
-    looked: list[str] = []
+    reconciled: list[str] = []
 
-    async def look(key: str) -> None:
-        looked.append(key)
+    async def reconcile(key: str) -> None:
+        reconciled.append(key)
 
     def begin(work: Workqueue[str]) -> None:
         for key in ("r1", "r2", "r3"):
@@ -88,17 +88,17 @@ async def test_a_change_goes_before_routine() -> None:
         work.add("changed")
         work.add("r3")
 
-    await run(look, begin, lambda: len(looked) == 4, tasks=1)
+    await run(reconcile, begin, lambda: len(reconciled) == 4, tasks=1)
 
-    assert looked == ["changed", "r3", "r1", "r2"]
+    assert reconciled == ["changed", "r3", "r1", "r2"]
 
 
 async def test_a_failed_look_is_repeated_and_stops_nothing() -> None:
-    looked: list[str] = []
+    reconciled: list[str] = []
 
-    async def look(key: str) -> timedelta | None:
-        looked.append(key)
-        if key == "bad" and looked.count("bad") == 1:
+    async def reconcile(key: str) -> timedelta | None:
+        reconciled.append(key)
+        if key == "bad" and reconciled.count("bad") == 1:
             raise RuntimeError("once")
         return None
 
@@ -106,20 +106,20 @@ async def test_a_failed_look_is_repeated_and_stops_nothing() -> None:
         work.add("bad")
         work.add("good")
 
-    await run(look, begin, lambda: looked.count("bad") == 2, tasks=1)
+    await run(reconcile, begin, lambda: reconciled.count("bad") == 2, tasks=1)
 
-    assert looked.count("good") == 1
+    assert reconciled.count("good") == 1
 
 
 async def test_the_next_look_comes_when_the_last_one_said() -> None:
-    looked: list[float] = []
+    reconciled: list[float] = []
     loop = asyncio.get_running_loop()
 
-    async def look(key: str) -> timedelta | None:
-        looked.append(loop.time())
+    async def reconcile(key: str) -> timedelta | None:
+        reconciled.append(loop.time())
         return timedelta(seconds=0.3)
 
-    await run(look, lambda work: work.add("a"), lambda: len(looked) == 3)
+    await run(reconcile, lambda work: work.add("a"), lambda: len(reconciled) == 3)
 
-    assert looked[1] - looked[0] >= 0.3
-    assert looked[2] - looked[1] >= 0.3
+    assert reconciled[1] - reconciled[0] >= 0.3
+    assert reconciled[2] - reconciled[1] >= 0.3
