@@ -9,7 +9,7 @@ SERVERS := rabbitmq cassandra s3 kubernetes
 empty :=
 comma := ,
 
-.PHONY: help setup lock check test test-cluster test-matrix test-peers unit demo bench chaos clean
+.PHONY: help setup lock check test test-cluster test-matrix test-peers unit demo bench chaos mutants clean
 
 help: ## say what can be made
 	@sed -n 's/^\([a-z-]*\):.*## /\1  /p' $(MAKEFILE_LIST) | column -t -l 2
@@ -69,6 +69,9 @@ chaos: setup ## look for lost, returned and repeated mail under drawn faults (BA
 	$(if $(filter single,$(BACKEND)),cd tests && $(PYTHON) -m stack up rabbitmq cassandra s3)
 	eval "$$(cd tests && $(PYTHON) -m stack env)"; \
 	$(PY) -m chaos $(if $(BITE),bite $(filter-out all,$(BITE)),run --backend $(BACKEND) --seed $(SEED) --seeds $(SEEDS) --seconds $(SECONDS) --minutes $(MINUTES) --faults '$(FAULTS)' $(if $(MAILS),--mails $(MAILS)))
+
+mutants: setup ## put faults into a room's code, one at a time, and list those that no test notices (ROOM= COUNT= SEED=)
+	$(PY) -m mutants $(or $(ROOM),domain) --count $(or $(COUNT),60) --seed $(SEED)
 
 clean: ## stop the local stack and remove what was built here
 	-cd tests && $(PYTHON) -m stack down

@@ -1,0 +1,55 @@
+"""A pytest plugin: which lines each test executes, and how long it takes.
+
+pytest runs it in a process of its own (`-p mutants.coverage_by_test`), where `coverage` measures
+the modules of one room; the node id of the running test is the context of its lines.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import coverage
+import pytest
+
+RESULT_VARIABLE = "MUTANTS_RESULT"
+SOURCE_VARIABLE = "MUTANTS_SOURCE"
+
+_measured: coverage.Coverage | None = None
+_seconds: dict[str, float] = {}
+
+
+def pytest_configure() -> None:
+    global _measured
+    _measured = coverage.Coverage(data_file=None, source=[os.environ[SOURCE_VARIABLE]])
+    _measured.start()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Iterator[Any]:
+    assert _measured is not None
+    _measured.switch_context(item.nodeid)
+    try:
+        return (yield)
+    finally:
+        _measured.switch_context("")
+
+
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    _seconds[report.nodeid] = _seconds.get(report.nodeid, 0.0) + report.duration
+
+
+def pytest_unconfigure() -> None:
+    assert _measured is not None
+    _measured.stop()
+    data = _measured.get_data()
+    lines = {
+        path: {str(line): [each for each in tests if each] for line, tests in by_line.items()}
+        for path in data.measured_files()
+        for by_line in [data.contexts_by_lineno(path)]
+    }
+    result = {"lines": lines, "seconds": _seconds}
+    Path(os.environ[RESULT_VARIABLE]).write_text(json.dumps(result))
