@@ -44,8 +44,8 @@ COMMANDS: dict[str, str] = {
 """Subcommand → `module:attribute` of the click command; imported when it is called or listed."""
 
 KUBECTL_COMMANDS: dict[str, str] = {
-    "plan": "postroad.cli.plan_command:plan",
-    "adopt": "postroad.cli.plan_command:adopt",
+    "plan": "postroad.cli.configuration:plan",
+    "adopt": "postroad.cli.configuration:adopt_resource",
     "browse": "postroad.cli.remote:browse",
     "show": "postroad.cli.remote:show",
     "size": "postroad.cli.remote:size",

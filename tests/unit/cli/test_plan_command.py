@@ -15,7 +15,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from postroad.bootstrap.configuration_histories import open_history
-from postroad.cli import kubectl_mailqueue, plan_command
+from postroad.cli import configuration, kubectl_mailqueue
 from postroad.domain.configuration.documents import to_document
 from postroad.domain.configuration.history import decide
 from postroad.domain.configuration.rules import ViewConfiguration
@@ -238,7 +238,7 @@ def test_a_plan_by_the_view_goes_on_without_the_cluster(
     if is_away:
         (folder / "away").touch()
     name = secrets.token_hex(4)
-    monkeypatch.setattr(plan_command, "open_history", lambda _: open_history(f"memory://{name}"))
+    monkeypatch.setattr(configuration, "open_history", lambda _: open_history(f"memory://{name}"))
     manifests = outgoing("{view: {sliceWindow: 1h}}")
     manifests = manifests.replace("{name: outgoing}", "{name: outgoing, namespace: mail}")
 

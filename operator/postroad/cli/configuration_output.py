@@ -1,4 +1,4 @@
-"""What a wanted configuration would lead to, as the commands that only ask say it."""
+"""What the configuration commands print: outcomes of a wanted configuration, advice, events."""
 
 from __future__ import annotations
 
@@ -19,8 +19,6 @@ from postroad.domain.configuration.history import (
 from postroad.domain.configuration.rules import FIELD_NAMES, ViewConfiguration, value_of
 from postroad.domain.durations import format_duration
 from postroad.domain.instants import rfc3339
-
-ADVISED = ("sliceWindow", "bucketCount")
 
 
 def outcome_of(
@@ -47,11 +45,9 @@ def outcome_of(
 
 
 def say_outcome(outcome: Document, *, as_json: bool) -> bool:
-    """Print an outcome; return whether it is one to go on with."""
+    """Print an outcome; return whether it is accepted."""
     lines = [f"{outcome['queue']}: {outcome['outcome']}"]
-    lines += [
-        f"  {each['field']}: {each['from']} -> {each['to']}" for each in outcome.get("changes", ())
-    ]
+    lines += [f"  {each['field']}: {_change(each)}" for each in outcome.get("changes", ())]
     if outcome["outcome"] == "refused":
         lines.append(f"  {outcome['message']}")
     elif outcome["outcome"] != "unchanged":
@@ -90,36 +86,34 @@ def advice_document(present: ViewConfiguration, advice: Advice, seen: Seen) -> D
 def _advice_lines(advice: Document) -> list[str]:
     count, since = advice["closed_slices"], advice["since"]
     basis = f"{count} closed slice{'' if count == 1 else 's'}"
-    if since is not None:
-        basis += f" since {since}"
-    return [f"  advice, from {basis}:", *(_advised_line(name, advice[name]) for name in ADVISED)]
-
-
-def _advised_line(name: str, advised: Document) -> str:
-    present, value = advised["present"], advised["value"]
-    change = f"keep {value}" if value == present else f"{present} -> {value}"
-    return f"    {name}: {change}; {advised['reason']}"
+    lines = [f"  advice, from {basis}{f' since {since}' if since else ''}:"]
+    for name in ("sliceWindow", "bucketCount"):
+        present, value = advice[name]["present"], advice[name]["value"]
+        change = f"keep {value}" if value == present else f"{present} -> {value}"
+        lines.append(f"    {name}: {change}; {advice[name]['reason']}")
+    return lines
 
 
 def event_text(event: ConfigurationEvent) -> str:
     """Return an event as people read it in a list: one line."""
     document = to_document(event)
+    changes = [f"{each['field']} {_change(each)}" for each in document.get("changes", ())]
     parts = [
         f"{event.sequence:>4}",
         f"v{document['version']}" if "version" in document else "-",
         document["at"],
         document["type"],
-        ", ".join(
-            f"{each['field']} {each['from']} -> {each['to']}"
-            for each in document.get("changes", ())
-        )
-        or ", ".join(f"{field} {document[field]}" for field in FIELD_NAMES.values()),
+        ", ".join(changes or (f"{field} {document[field]}" for field in FIELD_NAMES.values())),
         f"({count} events folded)" if (count := document.get("count")) else "",
         document.get("message", ""),
         f"by {event.by}" if event.by else "",
         f"generation {event.generation}" if event.generation is not None else "",
     ]
     return "  ".join(part for part in parts if part)
+
+
+def _change(change: Document) -> str:
+    return f"{change['from']} -> {change['to']}"
 
 
 def configuration_text(configuration: ViewConfiguration) -> str:
@@ -130,5 +124,5 @@ def configuration_text(configuration: ViewConfiguration) -> str:
 
 
 def note(text: str) -> None:
-    """Say something beside the result, where scripts do not read it."""
+    """Print a remark beside the result, on standard error, which scripts do not parse."""
     click.echo(text, err=True)

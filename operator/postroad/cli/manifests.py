@@ -1,4 +1,4 @@
-"""What `kubectl apply` leaves of a resource's specification, found out without applying it.
+"""The MailQueues of manifests, and what `kubectl apply` would leave of their specifications.
 
 A field that a manifest leaves out keeps its stored value, unless the same applier named it before:
 then it is removed, and the API server fills in the default. So the defaults of this release are no
@@ -9,12 +9,42 @@ guide to what an apply changes. The rules are those of kubectl's three-way merge
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Iterator, Mapping
+from typing import Any, BinaryIO
 
-from postroad.cli.kubectl import Resource
+from postroad.cli.kubectl import Kubectl, Resource
+from postroad.controller.api import API_VERSION, MAIL_QUEUE
+from postroad.domain.names import QueueName
+from postroad.errors import InvalidInput, NotInstalled
 
 LAST_APPLIED = "kubectl.kubernetes.io/last-applied-configuration"
+
+
+def mail_queues(manifests: tuple[BinaryIO, ...]) -> Iterator[Resource]:
+    """Yield the MailQueues of manifests, those in Lists too. Raises: InvalidInput; NotInstalled
+    where there is nothing to read YAML with."""
+    try:
+        import yaml
+    except ModuleNotFoundError as error:
+        raise NotInstalled("manifests cannot be read without PyYAML") from error
+    for file in manifests:
+        try:
+            documents = [each for each in yaml.safe_load_all(file) if isinstance(each, dict)]
+        except yaml.YAMLError as error:
+            raise InvalidInput(f"{file.name} is not YAML: {error}") from error
+        for document in documents:
+            items = document.get("items") if document.get("kind") == "List" else [document]
+            for item in items or ():
+                if (item.get("apiVersion"), item.get("kind")) == (API_VERSION, MAIL_QUEUE.name):
+                    yield item
+
+
+def queue_of(resource: Resource, kubectl: Kubectl) -> QueueName:
+    """Return the name of a resource's queue. Raises: InvalidInput."""
+    metadata = resource.get("metadata") or {}
+    if not metadata.get("name"):
+        raise InvalidInput("a MailQueue in the manifests has no name")
+    return QueueName(metadata.get("namespace") or kubectl.default_namespace(), metadata["name"])
 
 
 def specification_after(manifest: Resource, stored: Resource | None) -> Mapping[str, Any]:
@@ -22,19 +52,19 @@ def specification_after(manifest: Resource, stored: Resource | None) -> Mapping[
     wanted = _mapping(manifest.get("spec"))
     if stored is None:
         return wanted
-    return merged(_mapping(stored.get("spec")), _last_applied(stored), wanted)
+    return _merged(_mapping(stored.get("spec")), _last_applied(stored), wanted)
 
 
-def merged(
+def _merged(
     stored: Mapping[str, Any], last: Mapping[str, Any], wanted: Mapping[str, Any]
 ) -> Mapping[str, Any]:
     """Return the stored fields, less those that the last apply named and this one does not, with
-    what this one says."""
+    those of this one."""
     result = {name: value for name, value in stored.items() if name in wanted or name not in last}
     for name, value in wanted.items():
         before = result.get(name)
         if isinstance(value, Mapping) and isinstance(before, Mapping):
-            result[name] = merged(before, _mapping(last.get(name)), value)
+            result[name] = _merged(before, _mapping(last.get(name)), value)
         elif value is not None:
             result[name] = value
         elif name not in last or last[name] is not None:
