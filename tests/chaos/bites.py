@@ -20,7 +20,14 @@ from postroad.adapters.cassandra import view as cassandra_view
 from postroad.adapters.memory import blobs as memory_blobs
 from postroad.adapters.memory import view as memory_view
 from postroad.adapters.s3 import blobs as s3_blobs
-from postroad.distributed import audit, dead_queue, dequeue, enqueue, opening, replacement
+from postroad.distributed import (
+    audit_maintenance,
+    dead_queue,
+    dequeue,
+    enqueue,
+    opening,
+    replacement,
+)
 from postroad.distributed.engine import Engine
 from postroad.distributed.limits_cache import LimitsCache
 from postroad.domain.dispatch import Redeliver, ReferenceArrival, Verdict, decide
@@ -189,7 +196,7 @@ BITES: Mapping[str, Bite] = {
     "audit": Bite(
         "bytes without a mail are not looked for",
         Kind.LEFT,
-        lambda: [(audit, "audit_portion", _nothing_found)],
+        lambda: [(audit_maintenance, "audit_portion", _nothing_found)],
     ),
     "withdrawal": Bite(
         "a failed enqueue is not withdrawn",

@@ -15,7 +15,7 @@ from uuid import UUID
 from chaos.drain import Remains
 from chaos.opening import NAMESPACE
 from chaos.pace import QUICK
-from postroad.distributed import audit, letter_maintenance
+from postroad.distributed import audit_maintenance, letter_maintenance
 from postroad.distributed.lost_messages import REPAIRER
 from postroad.domain.identifiers import moment_of
 from postroad.domain.names import QueueName, key_of_owner
@@ -24,7 +24,7 @@ from support.servers import cql, store_client
 AHEAD = 30.0
 """Seconds, longer than an enqueue and its withdrawal take."""
 
-TIMETABLES = frozenset((audit.CLAIM_ID, letter_maintenance.CLAIM_ID, REPAIRER))
+TIMETABLES = frozenset((audit_maintenance.CLAIM_ID, letter_maintenance.CLAIM_ID, REPAIRER))
 """Claims that maintenance keeps between its rounds; they are claims of no mail."""
 
 

@@ -1,6 +1,6 @@
 """Flush, hold, release, republish: administration changes waiting mails by replacing their entries.
 
-Each goes over the mails that waited when it began, and never over its own replacements.
+Each changes the mails that waited when it began, and never its own replacements.
 """
 
 from __future__ import annotations
@@ -20,25 +20,24 @@ Decision = Callable[[EnqueuedMail, datetime], Change | None]
 
 
 def flushed(entry: EnqueuedMail, now: datetime) -> Change | None:
-    """A delayed mail becomes due. A held one keeps its delay: it is the delay that `release`
-    respects."""
+    """Make a delayed mail due. A held one keeps its delay, which `release` respects."""
     if entry.held or entry.due_at is None or entry.due_at <= now:
         return None
     return replacement.by_administration(entry, due_at=None)
 
 
 def held(entry: EnqueuedMail, now: datetime) -> Change | None:
-    """A mail is kept back."""
+    """Hold a mail."""
     return None if entry.held else replacement.by_administration(entry, held=True)
 
 
 def released(entry: EnqueuedMail, now: datetime) -> Change | None:
-    """A held mail goes on."""
+    """Release a held mail."""
     return replacement.by_administration(entry, held=False) if entry.held else None
 
 
 def republished(older_than: timedelta) -> Decision:
-    """A due mail whose entry began long ago gets a new entry, and so a new message."""
+    """Give a due mail whose entry began long ago a new entry, and so a new message."""
 
     def decide(entry: EnqueuedMail, now: datetime) -> Change | None:
         is_due = not entry.held and (entry.due_at is None or entry.due_at <= now)
@@ -51,12 +50,12 @@ def republished(older_than: timedelta) -> Decision:
 
 
 async def change(engine: Engine, selector: Selector, decide: Decision) -> int:
-    """Change what waits and is selected; return how many mails. Raises: InvalidInput, ViewError,
+    """Change the selected mails that wait; return how many. Raises: InvalidInput, ViewError,
     BrokerError, ClockSkew, ConfigurationStale."""
     selector.require_purpose()
     engine.check_open()
     began = engine.clock.now()
-    latest = began + engine.timing.apart  # by the clock that accepted it, it waits by now
+    latest = began + engine.timing.apart  # the accepting process's clock may be ahead
 
     async def one(each: WaitingMail) -> bool:
         is_meant = each.entry.accepted_at <= latest
@@ -68,8 +67,7 @@ async def change(engine: Engine, selector: Selector, decide: Decision) -> int:
 async def change_entry(
     engine: Engine, entry: EnqueuedMail, decide: Decision, now: datetime
 ) -> bool:
-    """Change one mail, starting from one of its entries. Returns whether it was changed by this
-    call."""
+    """Change one mail, starting from one of its entries. Returns whether this call changed it."""
     wanted = decide(entry, now)
     if wanted is None:
         standing = await engine.view.mark(entry.key)
@@ -83,7 +81,7 @@ async def change_entry(
 async def _change_successor(
     engine: Engine, entry: EnqueuedMail, standing: Mark, decide: Decision, now: datetime
 ) -> bool:
-    """Somebody replaced the entry first: its successor is the mail now."""
+    """Change the successor instead, where another process replaced the entry first."""
     if standing.ending is None or standing.ending.kind is not EndingKind.REPLACED:
         return False
     if not await replacement.finish(engine, entry, standing):

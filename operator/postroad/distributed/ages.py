@@ -1,9 +1,8 @@
-"""Ages: live mails by destination domain and age, the picture known as qshape.
+"""Ages: waiting mails by destination domain and age, as Postfix' qshape shows them.
 
-A closed partition gets no more rows, so it is read again only when the signs of its marks have
-changed; until then the moments its mails were accepted at are remembered, eight octets for each
-mail. A mail that changes its entry while the picture is drawn may be missing from it or be in it
-twice.
+A closed partition gets no more rows, so its mails are read again only when its stamp has changed;
+until then the cache keeps the moments at which they were accepted, eight octets for each mail. A
+mail that changes its entry during the count may be missing from it or be counted twice.
 """
 
 from __future__ import annotations
@@ -35,9 +34,9 @@ AT_ONCE = 4
 
 @dataclass(frozen=True, slots=True)
 class _Picture:
-    """Who waits in a partition: for each domain the moments of acceptance, in seconds since the
-    epoch, sorted. `signs` are those of the partition before it was read, which
-    are believed for a while."""
+    """The waiting mails of a partition: for each domain the moments of acceptance, in seconds since
+    the epoch, sorted. `stamp`: the partition's stamp, read before the rows; the picture is valid
+    until `until`."""
 
     stamp: PartitionStamp
     until: timedelta
@@ -45,7 +44,7 @@ class _Picture:
 
 
 class AgesCache:
-    """Counts at most once in `timing.ages`, however many ask."""
+    """Counts at most once in `timing.ages`, however many callers ask."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
@@ -63,7 +62,7 @@ class AgesCache:
             return self._answer
 
     def forget(self) -> None:
-        """MessageCount at everything anew the next time."""
+        """Count everything anew the next time."""
         self._closed.clear()
         self._answer = None
 
@@ -85,8 +84,7 @@ class AgesCache:
     async def _picture(self, where: tuple[Partition, bool]) -> _Picture:
         engine = self._engine
         partition, is_closed = where
-        # Read before the rows: a mark that comes meanwhile only means that the partition is read
-        # once more than necessary.
+        # Read before the rows: a mark that comes meanwhile only causes one more reading.
         stamp = await engine.view.stamp(partition)
         known = self._closed.get(partition)
         if known and known.stamp == stamp and engine.clock.elapsed() < known.until:
@@ -98,7 +96,7 @@ class AgesCache:
         return picture
 
     async def _read(self, partition: Partition, stamp: PartitionStamp) -> tuple[_Picture, bool]:
-        """Return who waits, and whether that can only change together with the signs: a
+        """Return the waiting mails, and whether they can only change together with the stamp: a
         replacement under way ends without a further mark."""
         accepted: dict[str, array[float]] = defaultdict(lambda: array("d"))
         is_settled = True
@@ -123,7 +121,7 @@ def _ages(pictures: list[_Picture], now: datetime) -> Ages:
     counts: dict[str, dict[timedelta, int]] = defaultdict(lambda: dict.fromkeys(AGES, 0))
     for picture in pictures:
         for domain, moments in picture.accepted.items():
-            # Accepted at `now - limit` sharp is an age of the limit, which is not below it.
+            # An age equal to the limit is not below it.
             past = [len(moments), *(bisect_right(moments, moment) for moment in reached), 0]
             for limit, (before, after) in zip(AGES, pairwise(past), strict=True):
                 counts[domain][limit] += before - after

@@ -1,15 +1,15 @@
-"""Audit: bytes whose mail is nowhere any more are found, and deleted.
+"""Audit: objects whose mail is in no row and no dead letter are found, and deleted.
 
-Each ending deletes its mail's bytes at once; what a killed process, an object store that was away
-or a lost answer left is found here. Keys are listed in order, a portion at a time, and struck out
-for each row that needs them and each dead letter. What then remains has no mail unless its mail
-moved while the rows were read. Every move but a burial makes a row under a new id, and a buried
-entry's row or letter stays: so the letters and all rows made since the audit began are read once
-more, and what they name is left alone. What cannot be judged stays for the next audit: bytes that
-are younger than any upload, and bytes that may be those of a row that vanished or of one that does
-not say whose bytes it needs. Source: ADR 0020.
+Each ending deletes its mail's object at once; the audit finds what a killed process, an object
+store that was away or a lost answer left. It lists keys in order, a portion at a time, and strikes
+out each key that a row or a dead letter needs. A key that remains is an orphan, unless its mail
+moved while the rows were read. Every move but that to the dead letters makes a row under a new id,
+and an entry that moves there leaves its row or its letter: so the letters and all rows made since
+the audit began are read once more, and the keys that they name are struck out. Left for the next
+audit are objects that are younger than any upload, and objects that may belong to a row that
+vanished or to a row that cannot be decoded. Source: ADR 0020.
 
-All this believes the view, so a bucket whose owner object does not name it is refused (ADR 0024).
+The audit believes the view, so it refuses a bucket whose owner object names another (ADR 0024).
 """
 
 from __future__ import annotations
@@ -32,37 +32,31 @@ from postroad.domain.identifiers import LAST, moment_of
 from postroad.domain.names import mail_of_bytes
 from postroad.domain.slices import Partition
 from postroad.domain.wire import decode
-from postroad.errors import (
-    BlobsError,
-    BucketNotOwned,
-    CredentialsRefused,
-    UnreadableReference,
-    ViewRefused,
-)
+from postroad.errors import UnreadableReference
 from postroad.ports.view import FOREVER
 from postroad.telemetry import metrics
 
 PORTION = 100_000
-"""Objects judged together: some 20 MB of memory."""
+"""Objects checked together: some 20 MB of memory."""
 
 TOGETHER = 500
 """Objects that one request deletes."""
 
 MOST_UNASKED = 1000
-"""LostMessages of a portion that maintenance deletes without being asked, if they are more than
-half of what was listed: so many show a view that was restored or lost, or a bucket that is not this
-queue's alone, and then their messages, or another installation, may need them."""
+"""Orphans of a portion that maintenance deletes unasked, if they are more than half of what was
+listed: more than these show a view that was restored or lost, or a bucket that another installation
+uses, and then live mail may need them."""
 
 SLICES = 50
-"""Slices whose rows are looked for by one request."""
+"""Slices whose rows one request looks for."""
 
 Candidates = dict[str, datetime]
-"""Keys that may have no mail, with the moments their mails were accepted at, oldest first."""
+"""Keys that may have no mail, with the moments at which their mails were accepted, oldest first."""
 
 
 @dataclass(frozen=True, slots=True)
 class Orphan:
-    """An object without a mail. `accepted_at` is when its mail was."""
+    """An object without a mail. `accepted_at` is when that mail was accepted."""
 
     blob_key: str
     accepted_at: datetime
@@ -86,9 +80,9 @@ async def audit(engine: Engine, *, repair: bool, adopt: bool) -> AsyncIterator[O
 async def audit_portion(
     engine: Engine, after: str, *, repair: bool, asked: bool = True
 ) -> tuple[str | None, list[Orphan]]:
-    """Judge the objects whose keys come next after one. Returns where the next portion begins, None
-    when this was the last, and the orphans. `asked`: whether a person wants the repair. Raises: as
-    `audit`."""
+    """Check the objects whose keys come next after one. Returns where the next portion begins, None
+    when this was the last, and the orphans. `asked`: whether an administrator asked for the repair.
+    Raises: as `audit`."""
     engine.check_open()
     await ownership.check(engine)
     await engine.limits_cache.refresh()
@@ -116,13 +110,14 @@ async def audit_portion(
 
 
 async def _listed(engine: Engine, after: str) -> tuple[str | None, Candidates]:
-    """List keys whose mails were accepted long enough ago; return the last key, None at the end."""
+    """List keys whose mails were accepted before any upload that may still run; return the last
+    key, None at the end."""
     before = engine.clock.now() - engine.timing.upload - engine.timing.grace
     candidates: Candidates = {}
     async for key in engine.blobs.keys(f"{engine.name}/", after):
         mail_id = mail_of_bytes(engine.name, key)
         if mail_id is None:
-            continue  # nothing that the queue stored
+            continue  # not an object that the queue stored
         accepted_at = moment_of(mail_id)
         if accepted_at < before:
             candidates[key] = accepted_at
@@ -132,13 +127,13 @@ async def _listed(engine: Engine, after: str) -> tuple[str | None, Candidates]:
 
 
 class _OrphanCheck:
-    """Which of some objects have no mail."""
+    """Finds which of some objects have no mail."""
 
     def __init__(self, engine: Engine, candidates: Candidates) -> None:
         self._engine = engine
         self._candidates = candidates
         self._spared_until: datetime | None = None
-        """Mails accepted until then may be those of rows or letters that do not name them."""
+        """Rows or letters that name no object may need those of mails accepted until then."""
 
     async def orphans(self) -> Candidates:
         """Strike out what has a mail; return what remains. Raises: ViewError,
@@ -161,15 +156,16 @@ class _OrphanCheck:
         return candidates
 
     async def _lifetime(self) -> timedelta:
-        """How long a row lives: at most centuries, so that twice that is a time too."""
+        """Return how long a row lives, at most centuries: twice that must still be a timedelta."""
         return min(await self._engine.row_lifetime() or FOREVER, FOREVER / 4)
 
     def _oldest(self) -> datetime:
         return min(self._candidates.values(), default=self._engine.clock.now())
 
     async def _strike_letters(self) -> None:
-        """A letter that holds a message that could not be read counts for the mail it is about, if
-        it can be read now; otherwise that mail's row counts, which has no mark."""
+        """Strike out what dead letters need. A letter with a message that could not be read counts
+        for the mail of its reference, if this release can read it; otherwise that mail's row
+        counts, which has no mark."""
         async for letter in self._engine.view.letters():
             if letter.entry is not None:
                 self._candidates.pop(letter.entry.blob_key, None)
@@ -190,8 +186,8 @@ class _OrphanCheck:
                 await self._strike_partition(partition)
 
     async def _strike_all(self, first: datetime) -> None:
-        """Strike out what rows need in any slice: a late row may lie in one that was drained, or
-        passed, before it came. Where rows vanished, their messages may need bytes."""
+        """Strike out what rows need in any slice: a late row may lie in a slice that was drained,
+        or passed, before it came. Where rows vanished, their messages may need objects."""
         engine, present = self._engine, Counter[Partition]()
         async for partition in _occupied(engine, first):
             present[partition] = await self._strike_partition(partition)
@@ -212,8 +208,8 @@ class _OrphanCheck:
         return count
 
     async def _strike_made_since(self, since: datetime) -> bool:
-        """Strike out what any row made since a moment names, however it ended. Returns whether all
-        these rows were still there."""
+        """Strike out what any row made since a moment names, however it ended. Returns whether
+        cleanup had deleted none of these rows."""
         engine = self._engine
         async for partition in _occupied(engine, since):
             async for enqueue_id, key in engine.view.blob_keys(partition, LAST):
@@ -222,8 +218,8 @@ class _OrphanCheck:
         return content_start is not None and content_start <= _slices_from(engine, since)
 
     def _strike(self, enqueue_id: UUID, key: str | None) -> None:
-        """Strike out what a row names. One that names nothing, and that this release cannot decode,
-        may need any object that is older than its entry."""
+        """Strike out what a row names. A row that names nothing, because this release cannot decode
+        it, may need any object that is older than its entry."""
         if key is None:
             self._spare(moment_of(enqueue_id))
         else:
@@ -256,7 +252,7 @@ async def _occupied(engine: Engine, first: datetime) -> AsyncIterator[Partition]
 async def _keys_with_marks(
     engine: Engine, partition: Partition
 ) -> AsyncIterator[tuple[UUID, str | None, Mark | None]]:
-    """Yield the entries of a partition, what they name as their bytes, and how they ended."""
+    """Yield the entries of a partition, the keys of their objects, and their marks."""
     ids = engine.view.blob_keys(partition, LAST)
     async for (enqueue_id, key), mark in with_marks(engine.view, partition, ids, itemgetter(0)):
         yield enqueue_id, key, mark
@@ -264,7 +260,7 @@ async def _keys_with_marks(
 
 def _needs_bytes(mark: Mark | None) -> bool:
     """Return whether an entry with this mark may need its bytes. After a replacement the
-    successor's row does; a rejected entry's letter does, which may just be on its way."""
+    successor's row needs them, after a rejection the letter, which may still be on its way."""
     if mark is None:
         return True
     is_elsewhere = (
@@ -273,55 +269,3 @@ def _needs_bytes(mark: Mark | None) -> bool:
         and mark.ending.kind in {EndingKind.REPLACED, EndingKind.WITHDRAWN}
     )
     return not is_elsewhere and not deletes_bytes(mark)
-
-
-CLAIM_ID = UUID(int=1)
-"""What an audit claims: no entry has this id."""
-
-PASS = timedelta(hours=6)
-"""From the end of one pass over all objects to the next."""
-
-PACE = timedelta(minutes=10)
-"""Between two portions of a pass."""
-
-
-class Auditing:
-    """Maintenance's audits: of all processes one at a time, portion by portion. Its claim is also
-    the timetable: at the end of a pass it is taken until the next is due, by whichever process.
-    Whether the bucket is the view's is looked at by each process all the time, and needs no
-    claim."""
-
-    def __init__(self, engine: Engine, owner: UUID) -> None:
-        self._engine = engine
-        self._owner = owner
-        self._due = self._pass_due = engine.clock.elapsed() + PACE
-        self._after: str | None = ""
-
-    async def run(self) -> None:
-        """MessageCount after the ownership, and judge the next portion, if it is time.
-        Raises: ViewUnavailable, ClockSkew, ConfigurationStale."""
-        engine, now = self._engine, self._engine.clock.elapsed()
-        if now < self._due:
-            return
-        self._due = now + PACE
-        try:
-            await ownership.renew(engine)
-            if now >= self._pass_due:
-                await self._next_portion()
-        except BucketNotOwned as error:
-            engine.log.error("the bucket's bytes are not audited", error=error.explain())
-        except (BlobsError, CredentialsRefused, ViewRefused) as error:
-            # Maintenance has nothing else to do with bytes: its round has not failed. The view
-            # refuses while its tables are those of an earlier release.
-            engine.log.warning("the audit waits for a server", error=error.explain())
-
-    async def _next_portion(self) -> None:
-        engine = self._engine
-        if not await engine.view.claim(CLAIM_ID, self._owner, 3 * PACE):
-            self._after = ""  # another process begins anew
-            return
-        self._after, _ = await audit_portion(engine, self._after or "", repair=True, asked=False)
-        if self._after is None:
-            self._after = ""
-            self._pass_due = engine.clock.elapsed() + PASS
-            await engine.view.claim(CLAIM_ID, self._owner, PASS)

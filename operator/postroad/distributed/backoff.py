@@ -1,4 +1,4 @@
-"""WaitingMail for servers that are away: longer each time, with jitter, never spinning."""
+"""Waiting for servers that are away: longer each time, with jitter."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ T = TypeVar("T")
 
 
 class Backoff:
-    """Waits between attempts. Full jitter between half and all of the present wait."""
+    """Waits between attempts: each time half to all of the present wait, which doubles."""
 
     def __init__(
         self, clock: Clock, randomness: Randomness, first: timedelta, longest: timedelta
@@ -32,11 +32,11 @@ class Backoff:
 
 async def persist(backoff: Backoff, tries: int, work: Callable[[], Awaitable[T]]) -> T:
     """Do work that may be repeated, at most `tries` times, while the view does not answer in time.
-    Raises: what the last try raised, or another error at once."""
+    Raises: what the last try raised; any other error at once."""
     for _ in range(tries - 1):
         try:
             return await work()
         except ViewUnavailable:
-            pass  # what it was asked for may have been done: asking again tells
+            pass  # the view may have done it; the next try finds out
         await backoff.wait()
     return await work()

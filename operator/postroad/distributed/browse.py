@@ -47,7 +47,7 @@ async def waiting(
     after: UUID | None = None,
     aside: SetAside | None = None,
 ) -> AsyncIterator[WaitingMail]:
-    """Yield waiting mails, oldest entry first; of rows after an id only. What cannot be decoded
+    """Yield waiting mails, oldest entry first; after an id, only later rows. What cannot be decoded
     is set aside. Raises: ViewError, ConfigurationStale."""
     wanted = selector or Selector.all()
     if wanted.is_empty:
@@ -60,7 +60,8 @@ async def waiting(
         first = max(first, moment_of(after))
     last = began + engine.timing.apart
     ahead = _Ahead(last)
-    # A replacement has its row within the deadline: that of an older one is read in its place.
+    # The successor's row is in within the deadline: after an older replacement, that row is read
+    # itself.
     since = began - engine.timing.deadline - engine.timing.apart
     aside = aside or SetAside(engine)
     async for live in live_slices(engine, first, last):
@@ -76,7 +77,7 @@ async def waiting(
             else:
                 try:
                     found = await _follow(engine, row, mark, since, ahead)
-                except InvalidInput:  # what the mark changes makes no envelope
+                except InvalidInput:  # the mark's change makes no valid envelope
                     aside.mark(row.key)
             if found is not None and wanted.matches(found.entry, began):
                 yield found
@@ -84,11 +85,11 @@ async def waiting(
 
 
 class _Ahead:
-    """The successors that a browse went on to before it met their rows: only those that it can
-    still meet, however long it takes and whatever changes meanwhile."""
+    """The successors that a browse followed a replacement to before it met their rows. Holds only
+    those that it can still meet, so memory stays bounded while mails keep changing."""
 
     def __init__(self, last: datetime) -> None:
-        """`last` is up to when slices are read."""
+        """`last`: the browse reads slices up to here."""
         self._last = last
         self._keys: set[EntryKey] = set()
 
@@ -96,7 +97,7 @@ class _Ahead:
         return len(self._keys)
 
     def meets(self, key: EntryKey) -> bool:
-        """Return whether the browse went on to this entry before; it is met once."""
+        """Return whether the browse followed a replacement to this entry before; true once."""
         if key not in self._keys:
             return False
         self._keys.remove(key)
@@ -106,7 +107,8 @@ class _Ahead:
         return key in self._keys
 
     def reach(self, slice_start: datetime) -> None:
-        """Forget what lies in earlier slices: rows that were not there when they were looked at."""
+        """Forget successors in earlier slices: their rows were not there when the slice was
+        read."""
         if self._keys:
             self._keys = {key for key in self._keys if key.slice_start >= slice_start}
 
@@ -116,21 +118,21 @@ class _Ahead:
 
 
 async def browse(engine: Engine, selector: Selector | None) -> AsyncIterator[MailView]:
-    """Yield waiting mails as people see them. See `MailQueue.browse`."""
+    """Yield views of waiting mails. See `MailQueue.browse`."""
     async for each in waiting(engine, selector):
         if each.mark is None or await _waits_on(engine, each.entry):
             yield view_of(each.entry, engine.clock.now())
 
 
 async def _waits_on(engine: Engine, successor: EnqueuedMail) -> bool:
-    """Whether the successor of a replacement under way is not over: its message may have come
-    before its predecessor's mark says `published`, which a process that ended never does."""
+    """Whether the successor of a replacement under way is not over: its message may come before the
+    predecessor's mark is `published`, which a process that ended never writes."""
     mark = await engine.view.mark(successor.key)
     return mark is None or mark.is_live
 
 
 def view_of(entry: EnqueuedMail, now: datetime, letter: DeadLetter | None = None) -> MailView:
-    """Return how people see an entry."""
+    """Return the view of an entry that browsing and listings show."""
     due_at = entry.due_at if entry.due_at is not None and entry.due_at > now else None
     return MailView(
         enqueue_id=entry.enqueue_id,
@@ -174,7 +176,8 @@ async def joined(
 async def _follow(
     engine: Engine, row: EnqueuedMail, mark: Mark | None, since: datetime, ahead: _Ahead
 ) -> WaitingMail | None:
-    """Return how the mail of a row waits; None when it does not (or is met later on its way)."""
+    """Return how the mail of a row waits; None when it does not, or when its successor's row is met
+    later."""
     if mark is None:
         return WaitingMail(row, row, None)
     if mark.is_live:

@@ -1,12 +1,11 @@
-"""Browse start moves forward over drained slices, in order, and no further than it may.
+"""Browse start moves forward over drained slices, in order.
 
-Never after the start of the current slice and never within the grace period of now, because only
-closed slices are passed; only forward, because the limit is written with its own value as
-timestamp (invariant 5). Source: 000 Decision (browseStart).
+It never passes the current slice nor the grace period, because only closed slices are passed, and
+only moves forward, because the limit is written with its own value as timestamp (invariant 5).
+Source: 000 Decision (browseStart).
 
-Where a mail that waits stops it, the slices beyond are judged too, now and then: what is drained
-there is left out by everything that goes over waiting mail, and can no more be taken for vanished
-when its rows expire.
+Where a mail that waits stops it, the later slices are checked too, now and then: reads of waiting
+mail skip a slice that is marked drained, and its rows no longer look vanished when they expire.
 """
 
 from __future__ import annotations
@@ -23,10 +22,10 @@ from postroad.ports.marks import PartitionStamp
 from postroad.telemetry import metrics
 
 AT_MOST = 100_000
-"""Slices gone over in one go; the next goes on from there."""
+"""Slices that one run checks; the next run continues."""
 
 BEYOND = timedelta(minutes=10)
-"""How often the slices beyond the first one with waiting mail are judged."""
+"""How often the slices beyond the first one with waiting mail are checked."""
 
 
 class BrowseStartAdvance:
@@ -38,19 +37,19 @@ class BrowseStartAdvance:
         self._closed_until: datetime | None = None
         self._beyond_due = timedelta(0)
         self._live: dict[datetime, tuple[PartitionStamp, ...]] = {}
-        """Slices in which mail waits and no replacement is under way, with the signs of their
-        partitions before they were read: as long as these stay, so does that."""
+        """Slices in which mail waits and no replacement is under way, with the stamps of their
+        partitions, read before the rows: valid until a stamp changes."""
         self._vanished: dict[datetime, int] = {}
 
     def draw(self) -> None:
-        """Perhaps begin to advance in the background: with probability 1 / pace."""
+        """Begin to advance in the background, with probability 1 / pace."""
         engine = self._engine
         if self._running or engine.closed:
             return
         try:
             pace = engine.configuration.effective().writing.update_browse_start_pace
         except PostroadError:
-            return  # stale: whoever refreshes it will also advance
+            return  # stale; a process with a fresh one advances
         if engine.randomness.uniform() * pace < 1:
             engine.in_background(self._try())
 
@@ -61,7 +60,7 @@ class BrowseStartAdvance:
             self._engine.log.debug("browse start stays for now", error=type(error).__name__)
 
     async def run(self) -> None:
-        """Close what can be closed, then pass what is drained. Raises: ServerError, ClockSkew,
+        """Close slices that are over, then pass drained ones. Raises: ServerError, ClockSkew,
         ConfigurationStale."""
         if self._running:
             return
@@ -76,7 +75,7 @@ class BrowseStartAdvance:
         first = (await engine.limits_cache.refresh()).browse_start
         if first is None:
             return
-        await engine.limits_cache.check_clock()  # by one that is ahead, open slices look closed
+        await engine.limits_cache.check_clock()  # to a clock that is ahead, open slices look closed
         effective = engine.configuration.effective()
         self._forget_before(first)
         last = closable_until(engine, await engine.limits_cache.earliest_now())
@@ -86,13 +85,13 @@ class BrowseStartAdvance:
             await self._check_beyond(stopped, last, effective)
 
     async def _pass(self, first: datetime, last: datetime, effective: Effective) -> datetime | None:
-        """Move browse start; return the slice that it cannot pass, None: there is none."""
+        """Move browse start; return the slice that it cannot pass, None where it can pass all."""
         engine = self._engine
         passed: datetime | None = None
         stopped: datetime | None = None
         gone_over = 0
         async for slice_ in self._in_order(first, last):
-            # Only now its start is known to be safe: the slices before it are drained.
+            # The start of a slice is safe only once all slices before it are drained.
             passed = slice_.start if gone_over else None
             gone_over += 1
             if not await self._is_drained(slice_):
@@ -108,9 +107,9 @@ class BrowseStartAdvance:
         return stopped
 
     async def _in_order(self, first: datetime, last: datetime) -> AsyncIterator[Slice]:
-        """Yield slices; one without a record has rows, or had none when all before it were
-        drained. A slice that was empty earlier is looked at again here, because a successor may
-        have come late, by a write that the view had kept; its predecessor is final by now."""
+        """Yield slices; one without a record had no rows when all before it were drained. A slice
+        that was empty earlier is read again here, because a successor's row may have come late, by
+        a write that the view had delayed; its predecessor's mark is final by now."""
         async for run in _runs(standing(self._engine, first, last)):
             occupied = {each.start for each in await with_rows(self._engine, _unrecorded(run))}
             for slice_ in run:
@@ -130,8 +129,8 @@ class BrowseStartAdvance:
         return True
 
     async def _close_new(self, first: datetime, last: datetime) -> None:
-        """Close what this process has not looked at yet: the sooner, the fewer rows can vanish
-        without being missed."""
+        """Close slices that this process has not read yet. Sooner is better: rows that vanish
+        before the close are not missed."""
         first = max(first, self._closed_until or first)
         gone_over = 0
         async for run in _runs(standing(self._engine, first, last)):
@@ -151,12 +150,13 @@ class BrowseStartAdvance:
         ]
 
     async def _check_beyond(self, first: datetime, last: datetime, effective: Effective) -> None:
-        """Mark what is drained behind a slice that is not.
+        """Mark the drained slices beyond one that is not.
 
         A row may still come into such a slice while a replacement in an earlier one is under way:
         its successor's, written late. So all slices from browse start on are read whole, in order,
         after `last` was taken: a replacement that is not seen then has its successor in a slice
-        that was not closable yet. What cannot be finished leaves the slice of its successor out.
+        that was not closable yet. A replacement that cannot be finished keeps the slice of its
+        successor unmarked.
         """
         engine = self._engine
         if engine.clock.elapsed() < self._beyond_due:
@@ -171,7 +171,7 @@ class BrowseStartAdvance:
                 found = await check_drained(engine, slice_, closed, whole=True)
                 self._note(slice_, found.missing)
                 if found.is_unknown:
-                    return  # its successor may come into any slice
+                    return  # its successor's row may come into any slice
                 doubtful |= found.doubtful
                 if found.state is SliceState.DRAINED and slice_.start not in doubtful:
                     engine.check_still(effective)
@@ -189,7 +189,7 @@ class BrowseStartAdvance:
         return False
 
     def _remember_live(self, slice_: Slice, stamp: tuple[PartitionStamp, ...]) -> None:
-        """PartitionStamp that are too young do not tell whether a mark came since."""
+        """A stamp that is too young does not show whether a mark came since."""
         latest = self._engine.clock.now() - BEYOND
         if all(each.settled(latest) for each in stamp):
             self._live[slice_.start] = stamp
@@ -211,8 +211,8 @@ class BrowseStartAdvance:
 
 
 async def _runs(slices: AsyncIterator[Slice]) -> AsyncIterator[list[Slice]]:
-    """Yield slices together that one request can ask about: those without a record, as long as
-    none with one lies between; that one comes alone."""
+    """Yield slices in runs that one request can ask about: those without a record, up to the next
+    one with a record, which comes alone."""
     run: list[Slice] = []
     async for slice_ in slices:
         if run and (slice_.closed is not None or len(run) * slice_.buckets >= TOGETHER):

@@ -1,9 +1,10 @@
 """Cleanup of slices that browse start has passed: late mail is rescued, then rows are deleted, then
 marks, then content start is moved.
 
-Begins a full lease after browse start was seen where it is: by then everybody's limits are younger,
-and whoever finds no mark finds the entry before browse start (invariant 4). What a failed cleanup
-left is found by the next, because content start did not move. Source: 001 Decision.
+Cleanup begins a full lease after this process read browse start: by then every process has read
+newer limits, so a consumer that finds no mark finds the entry before browse start (invariant 4).
+The next cleanup repeats what a failed one left, because content start did not move.
+Source: 001 Decision.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from postroad.ports.view import ClosedSlice
 
 
 class Cleanup:
-    """Remembers since when browse start stands where it does."""
+    """Keeps when this process first read the present browse start."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
@@ -29,7 +30,7 @@ class Cleanup:
         self._safe: datetime | None = None
 
     async def run(self) -> int:
-        """Clean what may be cleaned; return how many slices. Raises: ServerError, ClockSkew,
+        """Clean the slices that may be cleaned; return how many. Raises: ServerError, ClockSkew,
         ConfigurationStale."""
         engine = self._engine
         limits = await engine.limits_cache.refresh()
@@ -45,7 +46,7 @@ class Cleanup:
         return await self._clean(limits.content_start or limits.browse_start, self._safe)
 
     async def _clean(self, first: datetime, before: datetime) -> int:
-        """Clean the closed slices from `first` on; those never closed had no rows."""
+        """Clean the closed slices from `first` on; a slice that was never closed had no rows."""
         engine = self._engine
         effective = engine.configuration.effective()
         buckets = max(each.bucket_count for each in effective.reading)
@@ -61,9 +62,9 @@ class Cleanup:
         return cleaned
 
     async def _delete_stale_letters(self, first: datetime, before: datetime) -> None:
-        """Delete letters of entries that ended otherwise: their burial stopped, or is suspended,
-        between letter and mark. Without the mark a letter is believed, and to discard it would
-        delete the bytes of the entry under which the mail waits."""
+        """Delete letters of entries that ended otherwise: the process that gave them up stopped, or
+        is suspended, between letter and mark. Once the mark is cleaned, the letter would be
+        believed, and `discard` would delete the bytes of the entry under which the mail waits."""
         async for letter in self._engine.view.letters():
             entry = letter.entry
             if entry is not None and first <= entry.key.slice_start < before:
@@ -77,7 +78,7 @@ class Cleanup:
         for partition in partitions:
             await self._rescue_late(partition, closed.rows.get(partition.bucket_id, 0))
             await self._propagate_deliveries(partition)
-        # What is to be deleted was there a lease ago. A row that comes now was not looked at.
+        # Only rows that are older than a lease: `_rescue_late` has not read a row that comes now.
         before = await self._engine.limits_cache.view_now() - self._youngest
         for partition in partitions:
             await view.delete_rows(partition, before)
@@ -93,8 +94,9 @@ class Cleanup:
         return max(timing.lease - timing.apart, timedelta(0))
 
     async def _rescue_late(self, partition: Partition, known: int) -> None:
-        """Give mail a new entry whose row came after the slice was closed: it has no mark, and must
-        not be deleted. Where as many rows are as were counted then, none came."""
+        """Give a new entry to mail whose row came after the slice was closed: it has no mark, and
+        must not be deleted. Where there are as many rows as were counted at the close, none
+        came."""
         view = self._engine.view
         if (await view.count_rows(partition, None)).total == known:
             return
@@ -105,12 +107,12 @@ class Cleanup:
                 await replacement.finish(self._engine, row, mark)
 
     async def _propagate_deliveries(self, partition: Partition) -> None:
-        """Tell successors of what was delivered since the slice was judged drained, by somebody who
-        had it in hand while it was replaced; from now on, whoever delivers knows the browse start,
-        and tells them by himself."""
+        """Propagate deliveries recorded after the drain check (a consumer held the mail while it
+        was replaced). From now on, the consumer finds the slice before browse start and propagates
+        them itself."""
         engine = self._engine
         if (await engine.view.stamp(partition)).ended is None:
-            return  # nothing was replaced: most partitions need no look at their marks
+            return  # nothing was replaced, as in most partitions: their marks are not read
         async for enqueue_id, mark in engine.view.marks(partition):
             if mark.delivered_at is None or mark.ending is None or mark.ending.successor is None:
                 continue

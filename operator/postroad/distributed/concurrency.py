@@ -1,4 +1,4 @@
-"""Doing something to many mails: several at once, never all, begun in their order."""
+"""Work on many mails: several at once, never all, begun in their order."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ T = TypeVar("T")
 R = TypeVar("R")
 
 AT_ONCE = 16
-"""Mails being changed at the same time: enough to hide the servers' latency, too few to crowd out
-the queue's own work."""
+"""Mails changed at the same time: enough to hide the servers' latency, too few to crowd out
+deliveries."""
 
 TRIES = 5
-"""How often one mail is tried, with backoff, while the view is silent: one transaction of thousands
-that timed out must not end them all."""
+"""How often one mail is tried, with backoff, while the view does not answer: one timeout among
+thousands of transactions must not end them all."""
 
 
 async def count(items: AsyncIterator[T], work: Callable[[T], Awaitable[int]]) -> int:
-    """Do `work` for every item; return the sum of its answers, which may be true and false. Errors
+    """Do `work` for every item; return the sum of its results, which may be true and false. Errors
     as in `results`."""
     total = 0
     async for each in results(items, work):
@@ -28,7 +28,7 @@ async def count(items: AsyncIterator[T], work: Callable[[T], Awaitable[int]]) ->
 
 
 async def each_of(items: Iterable[T]) -> AsyncIterator[T]:
-    """Yield what is at hand already."""
+    """Yield the items of an iterable."""
     for each in items:
         yield each
 
@@ -36,8 +36,8 @@ async def each_of(items: Iterable[T]) -> AsyncIterator[T]:
 async def results(
     items: AsyncIterator[T], work: Callable[[T], Awaitable[R]], at_once: int = AT_ONCE
 ) -> AsyncIterator[R]:
-    """Do `work` for every item; yield its answers as they come. The first error ends it: what is
-    under way is cancelled, a stop between two steps like any other."""
+    """Do `work` for every item; yield its results as they come. The first error ends it and cancels
+    what is under way, which every operation survives as it survives a stop between two steps."""
     running: set[asyncio.Future[R]] = set()
     done: set[asyncio.Future[R]] = set()
     try:
@@ -54,4 +54,6 @@ async def results(
     finally:
         for each in running:
             each.cancel()
-        await asyncio.gather(*running, *done, return_exceptions=True)  # each error is seen
+        await asyncio.gather(
+            *running, *done, return_exceptions=True
+        )  # retrieves each error, so that asyncio logs none

@@ -12,20 +12,20 @@ from postroad.domain.identifiers import moment_of
 from postroad.domain.mail import Envelope
 from postroad.ports.view import DeadLetter
 
-OVER_THE_LIMIT = "consumers broke down over it more often than the delivery limit allows"
+OVER_THE_LIMIT = "delivery limit exceeded: consumers crashed on it repeatedly"
 
 
 def month_of(enqueue_id: UUID) -> str:
     """Return the month that a dead letter is filed under, e.g. `2026-01`: that of its id, so that
-    burying twice is burying once."""
+    giving an entry up twice writes one letter."""
     return f"{moment_of(enqueue_id):%Y-%m}"
 
 
 async def give_up(
     engine: Engine, entry: EnqueuedMail, envelope: Envelope, reason: str
 ) -> Mark | None:
-    """Move a turn to the dead letters: letter, then mark; a crash between is
-    finished by whoever meets the entry or the letter next. Durable, idempotent.
+    """Move an entry to the dead letters: letter, then mark. After a crash between them, the process
+    that meets the entry or the letter next finishes it. Durable, idempotent.
 
     Returns None, or the mark of an entry that ended otherwise before; it has no letter then.
     """
@@ -41,7 +41,8 @@ async def give_up(
 
 
 async def finish(engine: Engine, entry: EnqueuedMail) -> bool:
-    """Finish a burial that stopped between letter and mark. Returns whether the entry is dead."""
+    """Finish a `give_up` that stopped between letter and mark. Returns whether the entry is
+    dead."""
     letter = await engine.view.letter(month_of(entry.enqueue_id), entry.enqueue_id)
     return letter is not None and await _end(engine, entry, letter) is None
 
@@ -51,12 +52,12 @@ async def _end(engine: Engine, entry: EnqueuedMail, letter: DeadLetter) -> Mark 
     standing = await end(engine, entry, ending)
     if standing is None or is_rejected(standing):
         return None
-    # Where nothing tells any more how the entry ended, it may have ended with this letter.
+    # Where no mark is left, or an unknown one, the entry may have ended with this letter.
     if letter.is_decoded and standing is not CLEANED and not standing.is_unknown:
         await engine.view.delete_letter(letter)
     return standing
 
 
 def is_rejected(mark: Mark) -> bool:
-    """Return whether a mark says that the entry went to the dead letters."""
+    """Return whether a mark's ending is a dead letter."""
     return mark.ending is not None and mark.ending.kind is EndingKind.REJECTED

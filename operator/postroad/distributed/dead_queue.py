@@ -1,8 +1,8 @@
-"""The broker's dead queue: what it could not get handled, brought to a decision by maintenance.
+"""The broker's dead queue: maintenance decides each message that consumers could not handle.
 
-A message that is no reference becomes a dead letter with its body. A reference only came here
-because consumers broke down around it: it goes back through a delay step, until that happened too
-often. Row in the dead letters, then mark, then ack.
+A message that is no reference becomes a dead letter with its body. A reference only comes here
+because consumers crashed while they handled it: it goes back through a delay queue, until it
+crashed too many. Row in the dead letters, then mark, then ack.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ from postroad.ports.view import DeadLetter
 
 PREFETCH = 10
 UNREADABLE = "the message is no reference that this version can read"
-BROKEN = "maintenance broke down over this message: "
+BROKEN = "maintenance failed on this message: "
 
 KEPT_BYTES = 64 << 10
-"""Of a message that the view does not take whole: enough to see what it was."""
+"""Of a message that the view refuses whole: enough to see what it was."""
 
 
 async def consume_dead(engine: Engine) -> int:
@@ -54,8 +54,8 @@ async def consume_dead(engine: Engine) -> int:
 
 
 async def _handle_or_keep(engine: Engine, delivery: Delivery) -> None:
-    """A message that breaks its handling stands before all others, so it becomes a dead letter as
-    it is, and `requeue` gives it back. What a server refuses ends the round."""
+    """Handle a message. One whose handling fails becomes a dead letter as it is, because all others
+    wait behind it; `requeue` gives it back. What a server refuses ends the round."""
     try:
         await _handle(engine, delivery)
     except ServerError:
@@ -77,8 +77,9 @@ async def _handle(engine: Engine, delivery: Delivery) -> None:
 
 
 async def _keep_body(engine: Engine, delivery: Delivery, reason: str) -> UUID:
-    """Keep the body under an id made of its bytes, so that keeping it twice is keeping it once. One
-    that is refused as it is would stand before all others: its beginning is kept."""
+    """Write the body as a dead letter under an id made of its bytes, so that a repetition writes
+    the same letter. Of a body that the view refuses the beginning is kept, because all others wait
+    behind it."""
     now = engine.clock.now()
     letter_id = _id_of(delivery.body, engine)
     letter = DeadLetter(

@@ -1,9 +1,9 @@
 """Dequeue: references come from the broker, `domain.dispatch` decides, this module carries out.
 
 A server that is away makes a reference wait here, with backoff, within the consumer's prefetch
-(invariant 9). One that waits while others are served, or that waited for long, goes through the
-delay queues meanwhile: its place is for others, and a broker that gets no ack for half an hour
-takes that for a broken consumer.
+(invariant 9). A reference that waits while others are served, or that waited for long, goes through
+the delay queues meanwhile: others use its place in the prefetch, and a broker that gets no ack for
+half an hour takes the consumer for broken.
 """
 
 from __future__ import annotations
@@ -65,8 +65,8 @@ async def dequeue(engine: Engine, leases: Leases, prefetch: int) -> AsyncIterato
 
 
 class _Dispatch:
-    """Carries out what is decided about one delivery. It has one owner for all its claims, so that
-    an attempt that stopped between two of them is not in its own way."""
+    """Carries out the decision about one delivery. All its claims have one owner, so that an
+    attempt that stopped between two claims does not exclude the next one."""
 
     def __init__(
         self,
@@ -84,19 +84,20 @@ class _Dispatch:
         self._owner = UUID(int=engine.randomness.bits(128))
         self._key: EntryKey | None = None
         self._since = timedelta(0)
-        """When the reading of the mark began."""
+        """When the mark began to be read."""
         self._redelivery: Redeliver | None = None
-        """What was published, or nearly: it may be carried out whatever the broker answered."""
+        """What was published; an error leaves open whether the broker has it."""
         self._deferrals: deque[Redeliver] = deque()
-        """The same, where the reference was put off: two steps, of which one may take nothing."""
+        """The same, where the reference was deferred: two delay queues, as one of them may take
+        nothing."""
         self._claims: list[UUID] = []
-        """Those that were asked for, whatever the answer."""
+        """The claims that were requested, whatever the reply."""
 
     async def run(self) -> DistributedItem | None:
         """Return the item to hand out, or None when the message needed no attempt.
 
-        Waits out servers that are away, as long as the message is ours: the broker gives what was
-        on a lost channel to somebody else. A cancelled dispatch gives the message back.
+        Waits out servers that are away, as long as the delivery is leased: the broker gives the
+        messages of a lost channel to another consumer. A cancelled dispatch gives the message back.
         """
         since, backoff = self._engine.clock.elapsed(), self._engine.backoff()
         defers = False
@@ -110,23 +111,24 @@ class _Dispatch:
                     self._wait_limits.was_served()
                     return item
                 except Undecodable:
-                    # Another consumer decodes it, perhaps, or this one after an upgrade.
+                    # Another consumer may decode it, or this one after an upgrade.
                     defers = True
                 except PostroadError as error:
-                    # Whatever a server refuses (credentials that were changed, say) is mended by
-                    # somebody; the mail waits for that.
+                    # An administrator mends what a server refuses (changed credentials, for
+                    # example); the mail waits for that.
                     if not error.transient and not isinstance(error, ServerError):
                         raise
                     self._engine.log.debug(
                         "a reference waits for a server", error=type(error).__name__
                     )
-                    # Putting off needs the broker: where it fails, too, what was to be done is
-                    # tried again in between.
+                    # Deferring needs the broker: where it fails too, the dispatch is tried again in
+                    # between.
                     defers = not defers and await self._wait_limits.is_over(since, self._key, error)
                     if not defers:
                         await backoff.wait()
                 except Exception:
-                    # No single message stops the others: the dead queue gives it back, counted.
+                    # One message must not stop the others: it goes to the dead queue, which gives
+                    # it back and counts a crash.
                     self._engine.log.exception("a reference could not be dispatched")
                     await _dead_letter(self._delivery)
                     return None
@@ -136,8 +138,8 @@ class _Dispatch:
         return None
 
     async def _defer(self) -> None:
-        """Let a reference wait in the delay queues. To give it back would count as a failed
-        delivery before RabbitMQ 4, and it would come again at once."""
+        """Let a reference wait in the delay queues. Given back, it would count as a failed delivery
+        before RabbitMQ 4, and come again at once."""
         engine, delivery = self._engine, self._delivery
         if not self._deferrals:
             reference = decode(delivery.body).again(crashes=delivery.failed_deliveries)
@@ -149,7 +151,7 @@ class _Dispatch:
         self._deferrals.rotate()
         await publish_again(engine, delivery, deferral.reference, deferral.delay_seconds)
         self._count("deferred")
-        # Else it would come back before they lapse, and wait for itself.
+        # The reference would come back before its claims lapse, and wait for itself.
         await self._release(self._claims)
 
     async def _once(self) -> DistributedItem | None:
@@ -170,7 +172,8 @@ class _Dispatch:
         arrival = ReferenceArrival(
             now=engine.limits_cache.now(),
             redelivered=delivery.redelivered or in_hand,
-            # What we still have in hand broke nobody down: only the channel was lost.
+            # Still leased here: redelivered because the channel was lost, not because a consumer
+            # crashed.
             failed_deliveries=0 if in_hand else delivery.failed_deliveries,
             browse_start=limits.browse_start,
             redelivery_delay=engine.timing.redelivery_delay,
@@ -187,7 +190,7 @@ class _Dispatch:
     ) -> DistributedItem | None:
         engine, delivery = self._engine, self._delivery
         if isinstance(decision, Redeliver):
-            # A repetition is the same message to the same step, so that only one is under way.
+            # Publish the same message to the same step again, so that only one is under way.
             self._redelivery = self._redelivery or decision
             await publish_again(
                 engine, delivery, self._redelivery.reference, self._redelivery.delay_seconds
@@ -205,16 +208,15 @@ class _Dispatch:
             return None
         entry = await self._entry(reference)
         if entry is None:
-            # The message has no envelope and its row is gone: nothing that could be attempted.
+            # The message has no envelope and its row is gone, so there is no mail to attempt.
             self._count("unreadable")
             await _dead_letter(delivery)
             return None
         if decision is Verdict.ATTEMPT and self._is_in_hand(reference):
             await self._redeliver(reference)
             return None
-        # An unclaimed item is in hand from before its mark was read: else a redelivery delay that
-        # began after the reading would be over before the claim, or the limits would be too old by
-        # now.
+        # Hand out without a claim only shortly after the mark was read: later, a redelivery delay
+        # that began after the reading would end before this claim, and the limits would be too old.
         in_time = engine.clock.elapsed() - self._since < engine.timing.keep_after
         if decision is Verdict.ATTEMPT and in_time:
             return self._item(entry, reference, {}, claimed=False)
@@ -233,11 +235,11 @@ class _Dispatch:
         return None
 
     async def _replace(self, entry: EnqueuedMail) -> DistributedItem | None:
-        """Replace the entry, as `republish` does: the message that this one repeats is in some
-        consumer's hands, or finds the mark when it comes, or does not exist."""
+        """Replace the entry, as `republish` does: the message that this one repeats is in a
+        consumer's hands, or meets the mark when it comes, or does not exist."""
         standing = await replacement.replace(self._engine, entry, Change.nothing(entry))
         if standing is not None:
-            return await self._once()  # another ended the entry first: that decides
+            return await self._once()  # the entry was ended first: decide by its mark
         self._count("repetition")
         await ack(self._engine, self._delivery)
         return None
@@ -246,8 +248,8 @@ class _Dispatch:
         """Take the claims on the entry and on those it may follow too closely; then read the marks
         again, because the claims' last owners marked first.
 
-        A delivery that cleanup hands down is in the mark of the entry before it is gone from those
-        of its predecessors: so theirs are read before its own.
+        The predecessors' marks are read before the entry's: cleanup writes a delivery into the
+        entry's mark before it deletes the predecessor's.
         """
         engine, view, owner = self._engine, self._engine.view, self._owner
         snapshot = await engine.limits_cache.snapshot()
@@ -287,7 +289,7 @@ class _Dispatch:
         finished = {each.recipient for each in records.values() if each.outcome.kind in FINISHED}
         if not finished.issuperset(entry.envelope.recipients):
             return item
-        # Everybody is finished; only the ending was lost.
+        # Every recipient is finished; only the ending was lost.
         self._count("marked")
         try:
             if item.failures:
@@ -296,9 +298,7 @@ class _Dispatch:
             else:
                 await item.done()
         except BaseException:
-            await (
-                item.end_lease()
-            )  # else it would stay in hand, and each repetition would find it there
+            await item.end_lease()  # an item in hand would defer every repetition of its message
             raise
         return None
 
@@ -322,8 +322,8 @@ class _Dispatch:
         return DistributedItem(self._engine, entry, reference, self._delivery, lease, records)
 
     def _is_in_hand(self, reference: Reference) -> bool:
-        """Whether this process has the entry in hand, or one that it follows: no claim of ours
-        tells us, and it may have lapsed while we were suspended."""
+        """Whether this process has the entry in hand, or one that it follows. No claim shows that:
+        ours are not refused, and they may have lapsed while this process was suspended."""
         keys = (reference.key, *reference.previous)
         return any(each.enqueue_id in self._engine.in_hand for each in keys)
 

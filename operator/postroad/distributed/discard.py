@@ -1,9 +1,9 @@
-"""Discard: dead letters end for good. The letter goes, then its bytes.
+"""Discard: dead letters end for good. The letter is deleted, then its bytes.
 
-A claim keeps a requeue away meanwhile. The bytes are deleted only while no other process can have
-had the claim since the letter was read, and while the entry's mark still tells a letter that was
-buried from one that a suspended process wrote after the entry had ended otherwise; else the audit
-decides, as it does for whatever a discard that stopped half way leaves, and for letters that are
+A claim excludes a requeue meanwhile. The bytes are deleted only while no other process can have had
+the claim since the letter was read, and while the entry's mark still shows that the entry was given
+up: a suspended process may have written the letter after the entry had ended otherwise. Else the
+audit decides, as it does for what a discard that stopped half way leaves, and for letters that are
 old enough to have come back with a server which missed their deletion.
 """
 
@@ -21,8 +21,8 @@ from postroad.ports.view import DeadLetter
 
 
 async def discard(engine: Engine, selector: Selector) -> int:
-    """End dead letters; return how many. One that a requeue is giving a new entry stays, and one
-    that this release cannot decode. Raises: InvalidInput, ServerError."""
+    """End dead letters; return how many. A letter that a requeue is giving a new entry stays, and
+    one that this release cannot decode. Raises: InvalidInput, ServerError."""
     selector.require_purpose()
     engine.check_open()
     count = 0
@@ -32,7 +32,7 @@ async def discard(engine: Engine, selector: Selector) -> int:
 
 
 async def discard_letter(engine: Engine, letter: DeadLetter) -> bool:
-    """End a dead letter. Returns whether it is over by this call."""
+    """End a dead letter. Returns whether this call ended it."""
     owner, began = UUID(int=engine.randomness.bits(128)), engine.clock.elapsed()
     if not await engine.view.claim(letter.enqueue_id, owner, engine.timing.claim):
         return False
@@ -60,6 +60,6 @@ async def discard_letter(engine: Engine, letter: DeadLetter) -> bool:
 
 
 def _was_never_deleted(engine: Engine, letter: DeadLetter) -> bool:
-    """Whether this cannot be a letter that was requeued and is back since, unknown to the view: a
-    release that leaves no note may have done it. Then the mail may wait on these bytes."""
+    """Whether this cannot be a letter that was requeued and came back since, unknown to the view:
+    an older release deletes letters without a note. Then the mail may wait on these bytes."""
     return engine.clock.now() - moment_of(letter.enqueue_id) < DEAD_LETTER_RETURN

@@ -1,10 +1,10 @@
-"""One consumer's references on their way to items: several at the same time, whichever is ready
-first is handed out first.
+"""One consumer's references on their way to items: several at the same time, the first that is
+ready is handed out first.
 
 Order is roughly that of arrival: of those that are ready, the earliest leaves first, and one that
-waits for a server holds up none behind it (invariant 8). What is being dispatched and what is in
+waits for a server delays none behind it (invariant 8). References being dispatched and items in
 hand together are at most the prefetch, also when the broker's channel is lost and the next one
-brings as much again (invariant 11).
+brings as many again (invariant 11).
 """
 
 from __future__ import annotations
@@ -21,26 +21,26 @@ _Task = asyncio.Task[DistributedItem | None]
 
 
 class PrefetchPlace:
-    """One of the places of a consumer: taken by a reference, kept by its item until it ends."""
+    """One place of a consumer's prefetch: taken by a reference, kept by its item until it ends."""
 
     def __init__(self, places: asyncio.Semaphore) -> None:
         self._places = places
         self._is_free = False
 
     def free(self) -> None:
-        """Let the next reference have it. Idempotent."""
+        """Free the place for the next reference. Idempotent."""
         if not self._is_free:
             self._is_free = True
             self._places.release()
 
 
 Dispatch = Callable[[Delivery, PrefetchPlace], Coroutine[None, None, DistributedItem | None]]
-"""Makes an item of a delivery, or None when there is nothing to attempt. The place is freed by who
-ends the item."""
+"""Makes an item of a delivery, or None when there is nothing to attempt. The item's lease frees the
+place when it ends."""
 
 
 class DispatchPipeline:
-    """One consumer."""
+    """One consumer's pipeline."""
 
     def __init__(
         self, deliveries: AsyncIterator[Delivery], prefetch: int, dispatch: Dispatch
@@ -81,8 +81,8 @@ class DispatchPipeline:
             await aclose()
 
     async def _read(self) -> None:
-        """Take a place first, then a delivery: what the broker sent without a place for it stays
-        with the subscription, which gives it back at the end."""
+        """Take a place first, then a delivery: the subscription keeps what the broker sent without
+        a place for it, and gives it back at the end."""
         try:
             for number in count():
                 await self._places.acquire()

@@ -1,5 +1,5 @@
-"""Slices that can get no more rows: closed once, drained when every row has a final mark, or lies
-behind a line that was swept.
+"""Slices that can get no more rows: closed once, drained when every row has a final mark or was
+purged.
 
 Drained is decided by joining rows and marks by id, never by their numbers (invariant 6). Numbers
 only guard the join: fewer rows than were counted at the close are rows that vanished, and rows that
@@ -30,11 +30,11 @@ from postroad.ports.view import FOREVER, ClosedSlice, View
 from postroad.telemetry import metrics
 
 PURGE_TIMEOUT = timedelta(minutes=10)
-"""How long a purge may sweep a partition by itself before others do it for it."""
+"""How long a purge may take to delete the blobs of a partition before the drain check does it."""
 
 
 class SliceState(Enum):
-    """How a closed slice stands."""
+    """The state of a closed slice."""
 
     DRAINED = "every row has a final mark"
     LIVE = "a row waits"
@@ -47,13 +47,13 @@ def longest_window(engine: Engine) -> timedelta:
 
 
 def closable_until(engine: Engine, now: datetime) -> datetime:
-    """Return up to when slices must have begun that can get no more rows.
-    Raises: ConfigurationStale."""
+    """Return the instant before which a slice must begin to get no more rows. Raises:
+    ConfigurationStale."""
     return now - longest_window(engine) - engine.timing.grace
 
 
 async def close(engine: Engine, slice_: Slice) -> ClosedSlice | None:
-    """Close a slice; return what stands, None for one without rows (nothing is written then)."""
+    """Close a slice; return the stored record, None for a slice without rows, which gets none."""
     counts = await _counts(engine, slice_)
     rows = {bucket: count for bucket, count in counts.items() if count}
     if not rows:
@@ -63,11 +63,11 @@ async def close(engine: Engine, slice_: Slice) -> ClosedSlice | None:
 
 @dataclass(frozen=True, slots=True)
 class DrainCheck:
-    """How a closed slice stands, and what else its reading showed. `doubtful` are the slices of
-    successors whose replacements could not be finished: their rows may still come; `is_unknown`
-    says that a mark may be of a replacement, but this release cannot tell. `signs` are those of the
-    partitions before they were read. These three are complete only where the slice was read whole.
-    """
+    """The state of a closed slice, and what else its reading showed. `doubtful`: the slices of
+    successors whose replacements could not be finished, so that their rows may still come.
+    `is_unknown`: a mark may be of a replacement, but this release cannot decode it. `stamp`: of
+    each partition, read before its rows. These three are complete only where the slice was read
+    whole."""
 
     state: SliceState
     missing: int = 0
@@ -79,8 +79,8 @@ class DrainCheck:
 async def check_drained(
     engine: Engine, slice_: Slice, closed: ClosedSlice, *, whole: bool = False
 ) -> DrainCheck:
-    """Say how a closed slice stands; finish replacements and purges that stopped half way in it.
-    Reads no further than to the first row that waits, or the `whole` slice.
+    """Return the state of a closed slice; finish replacements and purges that stopped half way in
+    it. Reads up to the first row that waits, or the `whole` slice.
 
     Raises: ServerError, ClockSkew, ConfigurationStale.
     """
@@ -112,24 +112,25 @@ async def check_drained(
     elif reading.waits:
         state = SliceState.LIVE
     else:
-        # A successor that lies in the same slice may have been inserted behind the join, just
-        # before its predecessor became final in front of it.
+        # The join may have missed a successor in the same slice, inserted behind it just before its
+        # predecessor became final in front of it.
         counts = await _counts(engine, slice_)
         state = SliceState.DRAINED if sum(counts.values()) == present.total() else SliceState.LIVE
     return DrainCheck(state, missing, frozenset(reading.doubtful), reading.is_unknown, tuple(stamp))
 
 
 def _is_purged(watermark: PurgeWatermark | None, closed: ClosedSlice) -> bool:
-    """Whether a purge ended every entry of a partition, so that no row of it can be missed."""
+    """Whether a purge ended every entry of a partition, so that a row that is gone is not
+    missed."""
     return (
         watermark is not None and moment_of(watermark.through) >= closed.slice_start + closed.window
     )
 
 
 async def _check_blobs_deleted(engine: Engine, partition: Partition) -> tuple[PartitionStamp, bool]:
-    """Return the signs of a partition, and whether no bytes are left of what their line ended;
-    sweep where a purge stopped half way. The drained check goes by this line: one that is drawn
-    meanwhile ends entries that no process has swept.
+    """Return the stamp of a partition, and whether the bytes of all that its watermark ended are
+    deleted; delete them where a purge stopped half way. The drain check uses this watermark: one
+    that is set meanwhile ends entries whose bytes are not deleted yet.
 
     Bytes that the object store refuses to delete keep their slice for half of a row's lifetime, no
     longer: then the rows that name them expire.
@@ -146,7 +147,7 @@ async def _check_blobs_deleted(engine: Engine, partition: Partition) -> tuple[Pa
     if purged.is_whole or age < lifetime / 2:
         return stamp, purged.is_whole
     engine.log.error(
-        "the object store did not delete the bytes of purged mails: they are given up",
+        "the object store did not delete the bytes of purged mails: maintenance gives up on them",
         slice=partition.slice_start.isoformat(),
         bucket=partition.bucket_id,
     )
@@ -176,7 +177,7 @@ async def _marks_of_rows(
 
 
 class _Reading:
-    """What one reading of a slice has met."""
+    """What one reading of a slice has found."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
@@ -186,7 +187,7 @@ class _Reading:
         self.doubtful: set[datetime] = set()
 
     async def take(self, key: EntryKey, mark: Mark | None) -> None:
-        """Take in an entry; finish what stopped half way."""
+        """Note an entry; finish its replacement, if it stopped half way."""
         if await self._is_settled(key, mark):
             return
         self.waits = True
@@ -194,9 +195,9 @@ class _Reading:
             self._doubt(mark)
 
     async def expired(self, partition: Partition) -> int:
-        """Return how many rows are gone whose mails are over: their final marks, which expire
-        later, are still there. An entry that was withdrawn is not taken for one that was counted:
-        it may have got its row after that."""
+        """Return how many rows expired whose mails are over: their final marks, which expire later,
+        are still there. A withdrawn entry does not count: it may have got its row after the slice
+        was closed."""
         view, count = self._engine.view, 0
         rows = Ascending(view.blob_keys(partition, LAST))
         async for enqueue_id, mark in view.marks(partition):
@@ -214,8 +215,9 @@ class _Reading:
             self.doubtful.add(mark.ending.successor.slice_start)
 
     async def _is_settled(self, key: EntryKey, mark: Mark | None) -> bool:
-        """A mail that cannot be settled keeps its slice, and nothing else. After the first error
-        of a server no other is tried: each may take as long as that."""
+        """Whether a mark settles its entry. A mail that fails keeps its slice, and affects no
+        other. After the first error of a server no other mail is tried, because each may take as
+        long."""
         if mark is None or mark.is_unknown:
             return False
         if mark.is_final and mark.delivered_at is None:
@@ -241,7 +243,7 @@ async def _settle(engine: Engine, key: EntryKey, mark: Mark) -> bool:
     if mark.is_unfinished_replacement:
         await replacement.finish(engine, row, mark)
     else:
-        # It was delivered by somebody who had it in hand while it was replaced, and who may have
-        # died after the mark: a held successor has no message that would ask.
+        # A consumer that held the mail while it was replaced delivered it, and may have ended after
+        # the mark; a held successor has no message that would lead a consumer to it.
         await replacement.propagate_delivery(engine, row, mark)
     return True

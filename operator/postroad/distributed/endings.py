@@ -1,8 +1,8 @@
-"""What the endings of an entry have in common: a mark, where the entry is not over; then the bytes
-go when nobody needs them; then the ack.
+"""What the endings of an entry have in common: a mark, unless the entry is over; then the bytes are
+deleted, where no other entry needs them; then the ack.
 
-Mark, then bytes, then ack (invariant 2): a crash between is a redelivery that the mark filters.
-An entry before browse start is over, and its mark may be cleaned away: no mark is written there
+Mark, then bytes, then ack (invariant 2): a crash between is a redelivery that the mark filters. An
+entry before browse start is over, and its mark may be cleaned away: no mark is written there
 (invariant 4), unless its row came late.
 """
 
@@ -19,15 +19,15 @@ from postroad.errors import BlobsError, BrokerUnavailable, ServerError
 from postroad.ports.broker import Delivery
 
 SERVER_RETRY_SECONDS = max(step for step in DELAY_SECONDS if step <= 60)
-"""Seconds until what failed because a server is away is tried again."""
+"""Seconds until a step that failed because a server is away is tried again."""
 
 CLEANED = Mark(ending=Ending(EndingKind.WITHDRAWN, EPOCH))
-"""Stands for the mark of an entry that is over, where nobody can tell any more how it ended."""
+"""Stands for the mark of an entry that is over and was cleaned, so that its ending is not known."""
 
 
 async def mark_if_passed(engine: Engine, entry: EnqueuedMail) -> Mark | None:
-    """Return the mark of an entry before browse start, or `CLEANED`; None: it is not before, or its
-    row came late (`mailqueue.late`) and it is not over. Raises: ViewError."""
+    """Return the mark of an entry before browse start, or `CLEANED`; None where it is not before,
+    or where its row came late (`late_mail`) and it is not over. Raises: ViewError."""
     if not (await engine.limits_cache.limits()).have_passed(entry.key.slice_start):
         return None
     mark = await engine.view.mark(entry.key)
@@ -39,9 +39,9 @@ async def mark_if_passed(engine: Engine, entry: EnqueuedMail) -> Mark | None:
 async def end(engine: Engine, entry: EnqueuedMail, ending: Ending) -> Mark | None:
     """End an entry that is not over. Returns None when it was ended, else the mark that decides.
 
-    After the write it is asked whether the entry was cleaned, before anything follows from it: its
-    successor lives on the bytes that a removal would delete. `protocol.finish` asks that of a
-    replacement. Raises: ViewError.
+    After the write it checks whether the entry was cleaned, before anything follows from the
+    ending: a removal would delete the bytes that the entry's successor needs. `replacement.finish`
+    checks that for a replacement. Raises: ViewError.
     """
     over = await mark_if_passed(engine, entry)
     if over is not None:
@@ -53,18 +53,18 @@ async def end(engine: Engine, entry: EnqueuedMail, ending: Ending) -> Mark | Non
 
 
 async def came_too_late(engine: Engine, key: EntryKey) -> bool:
-    """Whether the entry that was just ended had been cleaned before. Where the ending is gone as
-    well, it was cleaned after that, and was an ending like any other. Raises: ViewError."""
+    """Whether the entry that was just ended had been cleaned before. Where the new ending is gone
+    too, the cleanup came after it, and the ending counts. Raises: ViewError."""
     return await was_cleaned(engine, key) and await engine.view.mark(key) is not None
 
 
 async def was_cleaned(engine: Engine, key: EntryKey) -> bool:
-    """Whether an entry's row was deleted with its slice, so that a mark that is missing, or was
-    written by this process, says nothing about it. To be asked after the mark was read or written.
+    """Whether an entry's row was deleted with its slice, so that a mark that is missing, or that
+    this process wrote, decides nothing. Call it after the mark was read or written.
 
-    It reads the limits anew: a virtual machine that was paused takes those that it has for fresh,
-    and no clock of its own shows the pause (ADR 0016). A row that is there was not cleaned, for
-    rows are deleted before marks. Raises: ViewError.
+    It reads the limits from the view: to a virtual machine that was paused its cached limits look
+    fresh, and no clock of its own shows the pause (ADR 0016). A row that is there was not cleaned,
+    because rows are deleted before marks. Raises: ViewError.
     """
     limits = await engine.view.limits()
     return limits.have_passed(key.slice_start) and await engine.view.row(key) is None
@@ -72,7 +72,7 @@ async def was_cleaned(engine: Engine, key: EntryKey) -> bool:
 
 async def delete_bytes(engine: Engine, keys: list[str]) -> bool:
     """Delete the bytes of mails that were removed. Returns whether the object store did; where it
-    did not, messages delete them when they come, if there are any."""
+    did not, the mails' messages delete them when they come, or else the audit."""
     try:
         if len(keys) == 1:
             await engine.blobs.delete(keys[0])
@@ -89,7 +89,7 @@ async def publish_again(
 ) -> None:
     """Publish a reference again, to come after a delay, and ack the message it came in.
 
-    Raises: BrokerError; the message is then still ours.
+    Raises: BrokerError; the message is then still leased.
     """
     body = encode(reference)
     await engine.broker.publish(reference.key.enqueue_id, body, delay_seconds)
@@ -97,8 +97,8 @@ async def publish_again(
 
 
 async def delete_and_ack(engine: Engine, delivery: Delivery, reference: Reference) -> None:
-    """Delete the bytes of a mail that is over, then ack. The deletion is not lost when the object
-    store is away: the reference comes again and finds the mark. Raises: BrokerError."""
+    """Delete the bytes of a mail that is over, then ack. While the object store is away, the
+    reference is published again with a delay, and meets the mark. Raises: BrokerError."""
     try:
         await engine.blobs.delete(reference.blob_key)
     except ServerError as error:
@@ -109,8 +109,9 @@ async def delete_and_ack(engine: Engine, delivery: Delivery, reference: Referenc
 
 
 async def ack(engine: Engine, delivery: Delivery) -> None:
-    """Ack, or let the broker give it to somebody else, whom the mark stops."""
+    """Ack. Where that fails, the broker redelivers the message to another consumer, and the mark
+    stops it."""
     try:
         await delivery.ack()
     except BrokerUnavailable:
-        engine.log.debug("a finished message comes again")
+        engine.log.debug("ack failed; the message will be redelivered and ignored")

@@ -25,11 +25,9 @@ from postroad.ports.history import ConfigurationSource, Effective
 from postroad.ports.view import View
 from postroad.telemetry.logs import Logger, logger
 
-"""No mail is due later; a delay beyond it ends here."""
-
 
 class Closeable(Protocol):
-    """What holds connections or tasks."""
+    """An object with connections or tasks to end."""
 
     async def close(self) -> None:
         """Idempotent."""
@@ -37,13 +35,13 @@ class Closeable(Protocol):
 
 
 async def two_weeks() -> timedelta:
-    """The lifetime of rows in tables that nobody configured."""
+    """Return the lifetime of rows in tables without a configured one."""
     return timedelta(days=14)
 
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """What an engine is made of. `largest_mail` is in octets; None: no limit. `row_lifetime` asks
+    """What an engine is made of. `largest_mail` is in octets; None: no limit. `row_lifetime` reads
     how long the view keeps a row that is inserted now (`ViewStore.row_lifetime`). `owned` is closed
     with the queue, in order."""
 
@@ -63,12 +61,12 @@ class Parts:
 
 
 class Engine:
-    """The parts, and the little that is made of all of them. One per handle."""
+    """The parts, and what is built from them once per handle."""
 
     def __init__(self, parts: Parts) -> None:
         self.name = parts.name
         self.label = str(parts.name)
-        """The queue as metrics name it."""
+        """The label of the queue in metrics."""
         self.broker = parts.broker
         self.view = parts.view
         self.blobs = parts.blobs
@@ -87,7 +85,7 @@ class Engine:
         """The entries that this process has handed out and that have not ended."""
         self.log: Logger = logger("distributed").bind(queue=str(parts.name))
         self.on_ending: Callable[[], None] = lambda: None
-        """Called after every entry that ended here: draws an update of browse start."""
+        """Called after every entry that this process ended: draws an update of browse start."""
         self.closed = False
         self._background: set[asyncio.Task[Any]] = set()
         self._until_closed: set[asyncio.Task[Any]] = set()
@@ -100,10 +98,9 @@ class Engine:
     async def new_key(self, after: UUID | None = None) -> EntryKey:
         """Make the key of a new entry, in the current slice.
 
-        A successor's id is greater than its predecessor's, also when that was made by a clock
-        ahead of ours: no successor lies in a slice that is passed while its predecessor is not.
-        No entry is made before browse start, whatever the clocks show.
-        Raises: ClockSkew, ConfigurationStale, ViewError.
+        A successor's id is greater than its predecessor's, also when a clock ahead of this one made
+        that: browse start passes no successor before its predecessor. No entry is made before
+        browse start. Raises: ClockSkew, ConfigurationStale, ViewError.
         """
         await self.limits_cache.check_clock()
         configuration = self.configuration.effective().writing
@@ -112,12 +109,12 @@ class Engine:
             raise ClockSkew("the local clock stepped back further than tolerated")
         key = place(enqueue_id, configuration.slice_window, configuration.bucket_count)
         if (await self.limits_cache.limits()).have_passed(key.slice_start):
-            raise ClockSkew("by the local clock a new mail would lie before browse start")
+            raise ClockSkew("the local clock puts a new mail before browse start")
         return key
 
     def check_still(self, effective: Effective) -> None:
-        """Make sure, before a write that rests on what was read long ago, that the configuration
-        is still the one it was read under. Raises: ConfigurationStale."""
+        """Check, before a write that depends on earlier reads, that the configuration is still the
+        one they used. Raises: ConfigurationStale."""
         if self.configuration.effective() != effective:
             raise ConfigurationStale("the configuration changed meanwhile")
 
@@ -126,7 +123,7 @@ class Engine:
         return moment_after(self.clock.now(), delay)
 
     def backoff(self) -> Backoff:
-        """Return a new row of waits."""
+        """Return a new sequence of waits."""
         return Backoff(
             self.clock, self.randomness, self.timing.backoff, self.timing.longest_backoff
         )
@@ -139,13 +136,14 @@ class Engine:
         return task
 
     def until_closed(self, work: Coroutine[Any, Any, Any]) -> None:
-        """Run work that may take as long as a server is away; it is given up at the close."""
+        """Run work that may take as long as a server is away; `finish_background` cancels it."""
         task = asyncio.ensure_future(work)
         self._until_closed.add(task)
         task.add_done_callback(self._until_closed.discard)
 
     async def finish_background(self) -> None:
-        """Wait for background work; its errors were its own to handle."""
+        """Wait for background work, which handles its own errors; cancel the work of
+        `until_closed`."""
         while self._background:
             await asyncio.gather(*self._background, return_exceptions=True)
         for task in self._until_closed:

@@ -57,7 +57,7 @@ async def _enqueue(engine: Engine, mail: Mail, delay: timedelta) -> UUID:
     blob_key = key_of_bytes(engine.name, accepted_at, mail_id)
     stored = await _upload(engine, blob_key, mail)
     try:
-        # The id is made only now, so that a slow upload does not use up the deadline.
+        # Make the id after the upload, so that a slow upload does not use up the deadline.
         key = await engine.new_key()
         engine.check_open()
     except BaseException:
@@ -74,22 +74,22 @@ async def _enqueue(engine: Engine, mail: Mail, delay: timedelta) -> UUID:
         enqueued_at=accepted_at,
         due_at=engine.moment_after(delay),
     )
-    # A caller who goes away must not leave half a mail behind: the rest runs to its end.
+    # The rest runs to its end if the caller is cancelled, so that no row waits without a message.
     await asyncio.shield(engine.in_background(_Registration(engine, entry).run()))
     return key.enqueue_id
 
 
 async def _upload(engine: Engine, blob_key: str, mail: Mail) -> Stored:
-    """Store the bytes. A slower upload is refused, since the audit deletes bytes without a row
-    when they are older than any upload. Raises: DeadlineExceeded, MailTooLarge, BlobsError."""
+    """Store the bytes. An upload that took longer than `Timing.upload` is refused, since the audit
+    deletes older objects without a row. Raises: DeadlineExceeded, MailTooLarge, BlobsError."""
     began = engine.clock.elapsed()
     try:
         stored = await engine.blobs.put(blob_key, mail.content, engine.largest_mail)
         if engine.clock.elapsed() - began > engine.timing.upload:
             raise DeadlineExceeded(f"the upload took longer than {engine.timing.upload}")
     except BaseException:
-        # The store may carry out what failed or was cancelled here. The caller does not wait for
-        # the deletion: it may take as long as the upload that had no answer.
+        # The store may still carry out an upload that failed or was cancelled here. Deleting may
+        # take as long as the upload that had no reply, so the caller does not wait for it.
         engine.in_background(_delete_bytes(engine, blob_key))
         raise
     return stored
@@ -102,7 +102,7 @@ IN_HAND = Mark()
 
 
 class _Registration:
-    """One turn on its way into the view and the broker."""
+    """One entry on its way into the view and the broker."""
 
     def __init__(self, engine: Engine, entry: EnqueuedMail) -> None:
         self._engine = engine
@@ -114,8 +114,7 @@ class _Registration:
         self._has_row = False
 
     async def run(self) -> None:
-        """Insert and publish, or withdraw, whatever the error. Raises: ServerError,
-        DeadlineExceeded."""
+        """Insert and publish; withdraw after any error. Raises: ServerError, DeadlineExceeded."""
         try:
             await self._engine.view.insert(self._entry)
             self._has_row = True
@@ -124,7 +123,7 @@ class _Registration:
                 raise DeadlineExceeded
             await self._check_in_time()
         except asyncio.CancelledError:
-            # The event loop closes: there is time for one attempt.
+            # The event loop closes, which leaves time for one attempt.
             await self._withdraw(timedelta(0))
             raise
         except Exception as error:
@@ -135,23 +134,22 @@ class _Registration:
             )
 
     async def _check_in_time(self) -> None:
-        """An entry that browse start has passed meanwhile is withdrawn, unless a consumer found it
-        and gave it a new one. Raises: ClockSkew."""
+        """Raise where browse start has passed the entry meanwhile: it is withdrawn then, unless a
+        consumer found it and gave it a new one. Raises: ClockSkew."""
         limits_cache = self._engine.limits_cache
         try:
             passed = (await limits_cache.limits()).have_passed(self._entry.key.slice_start)
         except ServerError:
-            return  # the mail is in all three stores; a consumer that meets it late rescues it
+            return  # it is in all three stores; a consumer rescues it if it is late
         if passed:
             raise ClockSkew("browse start passed the mail while it was queued")
 
     async def _publish(self) -> None:
         """Publish until confirmed or until the deadline.
 
-        Only a first message that waits for nothing carries no claim: the delay queues may deliver
-        one twice, and a repetition may meet the first. (The redelivery delay of a repetition is for
-        the costs alone: by its end the first has most often been delivered, and the mark settles
-        it.)
+        Only a first message without delay carries no claim: the delay queues may deliver one twice,
+        and a repetition may meet the first. (The redelivery delay of a repetition only saves work:
+        by its end the first has most often been delivered, and its mark settles the repetition.)
         """
         engine, backoff = self._engine, self._engine.backoff()
         step = next_delay(self._entry.due_at, engine.clock.now())
@@ -162,7 +160,7 @@ class _Registration:
                 return await self._attempt(reference, step)
             except (BrokerRefused, CredentialsRefused, Unroutable):
                 if not reference.is_repetition:
-                    self._published = None  # the broker has said that there is no message
+                    self._published = None  # the broker refused it, so no message exists
                 raise
             except BrokerUnavailable:
                 if not reference.claim:
@@ -181,17 +179,17 @@ class _Registration:
         finally:
             self._published = clock.elapsed()
 
-    async def _withdraw(self, patience: timedelta) -> bool:
-        """Withdraw the entry; return whether a consumer (or an administrator) was first, so that
-        the mail was accepted after all."""
+    async def _withdraw(self, longest: timedelta) -> bool:
+        """Withdraw the entry, trying for `longest`; return whether a consumer (or an administrator)
+        was first, so that the mail was accepted after all."""
         engine, backoff = self._engine, self._engine.backoff()
-        if patience and self._published is not None:
-            # By the end of a redelivery delay a consumer that got the message has claimed the entry
-            # or ended it.
+        if longest and self._published is not None:
+            # By the end of a redelivery delay, a consumer that got the message has claimed the
+            # entry or ended it.
             await engine.clock.sleep(
                 self._published + engine.timing.redelivery_delay - engine.clock.elapsed()
             )
-        give_up = engine.clock.elapsed() + patience
+        give_up = engine.clock.elapsed() + longest
         while True:
             try:
                 standing = await self._end(withdraw_row if self._has_row else withdraw)
@@ -200,21 +198,21 @@ class _Registration:
                 is_transient = isinstance(error, ServerError) and error.transient
                 if not is_transient or engine.clock.elapsed() >= give_up:
                     self._leave(error)
-                    if patience:
+                    if longest:
                         engine.until_closed(self._withdraw_late())
                     return False
             await backoff.wait()
         if standing is CLEANED and not self._has_row:
-            self._leave(None)  # nothing tells any more whether its row came in time
+            self._leave(None)  # cleaned: whether its row came in time is not known
             return False
         if not await self._is_withdrawn(standing):
             return True
-        if patience and self._published is not None:
+        if longest and self._published is not None:
             engine.until_closed(self._look_again())
         return False
 
     async def _end(self, withdraw: Withdrawal) -> Mark | None:
-        """Withdraw under a claim. Returns the mark that stood there first, if any, or `IN_HAND`."""
+        """Withdraw under a claim. Returns the mark that was there first, if any, or `IN_HAND`."""
         if self._published is None:
             return await withdraw(self._engine, self._entry)
         view, enqueue_id = self._engine.view, self._entry.enqueue_id
@@ -226,8 +224,8 @@ class _Registration:
             await view.release_claim(enqueue_id, self._owner)
 
     async def _look_again(self) -> None:
-        """Count the mail if a consumer had it in hand, without a claim yet, when it was withdrawn:
-        the caller has had its error, and the consumer may deliver."""
+        """Count the mail as unwithdrawn if a consumer had it in hand, without a claim yet, when it
+        was withdrawn: the caller has got its error, and the consumer may deliver."""
         engine, key = self._engine, self._entry.key
         try:
             await engine.clock.sleep(engine.timing.redelivery_delay)
@@ -252,8 +250,8 @@ class _Registration:
         )
 
     async def _withdraw_late(self) -> None:
-        """Go on until the view is back: the caller has had its error, and the row would wait for a
-        message that was never published."""
+        """Withdraw once the view is back: the caller has got its error, and the row would wait
+        without a message."""
         engine, backoff = self._engine, self._engine.backoff()
         while True:
             await backoff.wait()
@@ -273,14 +271,14 @@ class _Registration:
             return
 
     async def _may_get_its_row(self) -> bool:
-        """Whether the entry has neither row nor mark: its insert had no answer, and a host of the
-        view that stands still may carry it out when it goes on. Then the mail waits without a mark,
-        and without bytes, if they were deleted. Raises: ViewError."""
+        """Whether the entry has neither row nor mark: its insert had no reply, and a host of the
+        view that stands still may carry it out when it continues. Then the mail waits without a
+        mark, and without bytes, if they were deleted. Raises: ViewError."""
         return not self._has_row and await self._engine.view.mark(self._entry.key) is None
 
     async def _is_withdrawn(self, standing: Mark | None) -> bool:
-        """Return whether the entry is over by our withdrawal; its bytes are deleted then. One that
-        was cleaned had ended otherwise, and a successor may need the bytes."""
+        """Return whether the withdrawal ended the entry; its bytes are deleted then. A cleaned
+        entry had ended otherwise, and its successor may need the bytes."""
         withdrawn = standing is None or (standing is not CLEANED and is_withdrawn(standing))
         if withdrawn:
             await _delete_bytes(self._engine, self._entry.blob_key)

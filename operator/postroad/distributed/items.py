@@ -227,7 +227,7 @@ class DistributedItem(LeasedMail):
             await delete_and_ack(self._engine, self._delivery, self._reference)
         except BrokerUnavailable:
             # The mark is durable, so the mail is over. The message is not acked: it comes again.
-            self._engine.log.debug("a finished message comes again")
+            self._engine.log.debug("ack failed; the message will be redelivered and ignored")
 
     def _check_open(self) -> None:
         self._engine.check_open()

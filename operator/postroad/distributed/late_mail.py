@@ -1,10 +1,11 @@
-"""Late mail: an entry before browse start whose row is there and that has no final mark.
+"""Late mail: an entry before browse start that has a row and no final mark.
 
-No entry that was over looks like this: cleanup deletes rows before marks, and a row that a process
-brings back after a suspension, or after a pause of its machine, gets a mark before its message
-(`protocol.insert_successor`). Its row came after its slice was passed, from a process whose clock
-stood still (a virtual machine that its hypervisor paused) or was wrong in a way that no comparison
-of clocks shows. The mail was acknowledged, so it gets a new entry. Source: ADR 0016; invariant 7.
+No entry that was over looks like this: cleanup deletes rows before marks, and a process that brings
+a row back, after it was suspended or its machine paused, marks it before it publishes a message
+(`replacement.insert_successor`). So the row came after its slice was passed, from a process whose
+clock stood still (a virtual machine that its hypervisor paused) or was wrong in a way that no
+comparison of clocks shows. The mail was acknowledged, so it gets a new entry. Source: ADR 0016;
+invariant 7.
 """
 
 from __future__ import annotations
@@ -18,8 +19,8 @@ from postroad.telemetry import metrics
 
 
 async def rescue_if_late(engine: Engine, key: EntryKey) -> bool:
-    """Give an entry before browse start that had no final mark when it was read a new entry, if its
-    row is there. Returns whether it was. Raises: as `protocol.replace`, Undecodable."""
+    """Give a new entry to an entry before browse start that had no final mark when it was read, if
+    its row is there. Returns whether it was. Raises: as `replacement.replace`, Undecodable."""
     row = await engine.view.row(key)
     if row is None:
         return False
@@ -30,8 +31,8 @@ async def rescue_if_late(engine: Engine, key: EntryKey) -> bool:
 
 
 async def rescue(engine: Engine, entry: EnqueuedMail) -> None:
-    """Replace a late entry, as administration replaces one. The first of several to do so wins; the
-    others finish what it began. Raises: as `protocol.replace`."""
+    """Replace a late entry, as administration replaces one. The first of several processes to do so
+    wins; the others finish its replacement. Raises: as `replacement.replace`."""
     successor = await engine.new_key(after=entry.enqueue_id)
     ending = Ending(EndingKind.REPLACED, engine.clock.now(), successor, Change.nothing(entry))
     standing = await engine.view.end(entry.key, ending, entry.traits)

@@ -1,8 +1,8 @@
-"""Items in the hands of this process, and the claims that tell others about the slow ones.
+"""Items in the hands of this process, and the claims that show other processes the slow ones.
 
 A first delivery takes no claim. An item that is leased for longer than `keep_after` gets one, which
-is renewed until the item ends: so whoever meets another message about the same mail, after its
-delay, sees that it is in somebody's hands (invariant 10).
+is renewed until the item ends: so a consumer that gets another message about the same mail finds
+the claim after that message's delay (invariant 10).
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from postroad.telemetry import metrics
 Claims = tuple[UUID, ...]
 
 AT_ONCE = 64
-"""Claims asked for at the same time: each is a lightweight transaction, and a large prefetch would
-send thousands together."""
+"""Claims taken at the same time: each is a lightweight transaction, and a large prefetch would send
+thousands together."""
 
 
 class Lease:
@@ -46,22 +46,22 @@ class Lease:
         self.when_ended = when_ended
 
     def end(self) -> None:
-        """The item ended. The claim, if any, lapses by itself."""
+        """End the lease with its item. The claim, if any, lapses by itself."""
         self._leases.forget(self)
 
     async def release_claimed(self) -> None:
-        """As `release`, where claims were taken: the entry is over, and its mark keeps others from
-        transmitting it."""
+        """As `release`, where claims were taken: the entry is over, and its mark stops other
+        consumers."""
         if self.is_claimed:
             await self.release()
 
     async def release(self) -> None:
-        """Give all claims back, as nothing was transmitted. Best effort: else they lapse."""
+        """Release all claims, as nothing was transmitted. Best effort: else they lapse."""
         await self._leases.release(self)
 
 
 class Leases:
-    """All leases of a handle, and the task that keeps their claims."""
+    """All leases of a handle, and the task that renews their claims."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
@@ -78,9 +78,9 @@ class Leases:
         since: timedelta,
         when_ended: Callable[[], None],
     ) -> Lease:
-        """Begin a lease. `before` are the entries before this one that were claimed with it;
-        `since` is the elapsed time before the marks were read that it rests on; `when_ended` is
-        called once, when the lease ends."""
+        """Begin a lease. `before`: the entries before this one that were claimed with it. `since`:
+        the elapsed time before the marks were read on which it depends. `when_ended` is called
+        once, when the lease ends."""
         timing = self._engine.timing
         first = timing.claim / 3 if claimed else timing.keep_after
         lease = Lease(self, enqueue_id, owner, since + first, before, when_ended)
@@ -109,7 +109,7 @@ class Leases:
             self._engine.log.debug("claims are left to lapse", error=type(error).__name__)
 
     async def close(self) -> None:
-        """Stop keeping."""
+        """Stop renewing."""
         if self._renewer is not None:
             self._renewer.cancel()
             await asyncio.gather(self._renewer, return_exceptions=True)
@@ -119,7 +119,7 @@ class Leases:
             await self._engine.clock.sleep(self._engine.timing.keep_after / 4)
             now = self._engine.clock.elapsed()
             due = [each for each in self._leases if each.claim_due <= now]
-            # First claims come first: others rely on them within a redelivery delay.
+            # First claims come first: other processes expect them within a redelivery delay.
             due.sort(key=lambda each: (each.is_claimed, each.claim_due))
             async for _ in results(each_of(due), self._renew, AT_ONCE):
                 pass

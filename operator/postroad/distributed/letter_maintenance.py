@@ -1,7 +1,7 @@
-"""Dead letters in maintenance: burials and requeues that stopped half way are finished, and letters
-that are older than their lifetime are discarded, with their bytes.
+"""Dead letters in maintenance: unfinished `give_up` and `requeue` operations are finished, and
+letters older than their lifetime are discarded, with their bytes.
 
-Of all processes one goes over the letters; its claim is the timetable. Source: ADR 0025.
+One process at a time goes over the letters; its claim is the timetable. Source: ADR 0025.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from postroad.ports.view import DeadLetter
 from postroad.telemetry import metrics
 
 CLAIM_ID = UUID(int=3)
-"""What is claimed to go over the letters: no entry has this id."""
+"""What the process that goes over the letters claims; no entry has this id."""
 
 EVERY = timedelta(minutes=10)
 """From one pass to the next; after a pass that took long, ten times as long as it took."""
 
 
 class LetterMaintenance:
-    """Goes over the dead letters now and then."""
+    """Goes over the dead letters, every `EVERY` or less often."""
 
     def __init__(self, engine: Engine, owner: UUID) -> None:
         self._engine = engine
@@ -34,7 +34,7 @@ class LetterMaintenance:
         self._due = timedelta(0)
 
     async def run(self) -> None:
-        """Go over all letters if it is time, and no other process does. Raises: as
+        """Go over all letters if it is time and no other process does. Raises: as
         `RowMaintenance.run`."""
         engine, began = self._engine, self._engine.clock.elapsed()
         if began < self._due:
@@ -51,7 +51,7 @@ class LetterMaintenance:
         self._due = now + pause
 
     async def _pass(self) -> int:
-        """Tend each letter; return how many cannot be decoded."""
+        """Maintain each letter; return how many cannot be decoded."""
         errors, undecodable = MailErrors(self._engine), 0
         async for letter in self._engine.view.letters():
             if not letter.is_decoded:
@@ -77,8 +77,8 @@ class LetterMaintenance:
                     await dead_letters.finish(engine, entry)
 
     def _is_over(self, letter: DeadLetter) -> bool:
-        """Whether a letter is older than its lifetime. The clock that it was dated by may have been
-        wrong; an id is made by a right one."""
+        """Whether a letter is older than its lifetime. `died_at` may come from a wrong clock; an id
+        is made only by a right one."""
         since = max(letter.died_at, moment_of(letter.enqueue_id))
         return self._engine.clock.now() - since > self._engine.dead_letter_lifetime
 

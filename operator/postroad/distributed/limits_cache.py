@@ -1,9 +1,9 @@
-"""Where this process stands in time: the limits it last read, and its clock against the view's.
+"""The limits that this process last read, and its clock compared with the view's.
 
 The view's time is what most of its hosts agree on (`domain.clocks`). Between two readings the
-elapsed time is added to it, so that a wall clock that steps is noticed at its next use.
-Limits may be used for less than one lease after they were read, because cleanup waits a full lease
-between moving browse start and deleting marks: whoever finds no mark knows the browse start that
+elapsed time is added to it, so that a step of the wall clock is noticed at its next use. Limits may
+be used for less than one lease after they were read, because cleanup waits a full lease between
+moving browse start and deleting marks: a process that finds no mark has the browse start that
 explains it. Source: 001; invariants 4 and 7.
 """
 
@@ -31,8 +31,8 @@ class ViewTime:
 
 @dataclass(frozen=True, slots=True)
 class LimitsSnapshot:
-    """What one reading gave. `at` is the elapsed time before it began. `time` is None when most of
-    the view's hosts did not agree for a lease."""
+    """One reading. `at`: the elapsed time before it began. `time`: None when most of the view's
+    hosts have not agreed for a lease."""
 
     at: timedelta
     limits: Limits
@@ -40,7 +40,7 @@ class LimitsSnapshot:
 
 
 class LimitsCache:
-    """Reads limits and the view's clock when needed; a reader refreshes them for all."""
+    """Reads limits and the view's clock when they are needed; one reading serves all callers."""
 
     def __init__(self, view: View, clock: Clock, timing: Timing) -> None:
         self._view = view
@@ -48,7 +48,9 @@ class LimitsCache:
         self._timing = timing
         self._snapshot: LimitsSnapshot | None = None
         self._reading = asyncio.Lock()
-        self._attempt = self._failed = 0  # numbers of readings
+        self._attempt = self._failed = (
+            0  # the numbers of the last reading, and of the last that failed
+        )
 
     async def limits(self) -> Limits:
         """Return limits read less than a lease ago, most often without I/O. Raises: ViewError."""
@@ -59,7 +61,7 @@ class LimitsCache:
         ViewError."""
         time = await self._time()
         apart = abs(self._clock.now() - time.origin - self._clock.elapsed())
-        # Only what is beyond doubt counts.
+        # Subtract the doubt: a slow reading must not refuse ids.
         if apart - time.doubt > self._timing.skew:
             raise ClockSkew(f"the local clock is {apart} from the view's clock")
 
@@ -97,7 +99,7 @@ class LimitsCache:
             return (await self._read()).limits
 
     async def snapshot(self) -> LimitsSnapshot:
-        """Return what was read less than a lease ago, most often without I/O. Raises: ViewError."""
+        """Return a reading less than a lease old, most often without I/O. Raises: ViewError."""
         snapshot = self._snapshot
         if snapshot is not None and self._age(snapshot) < self._timing.lease / 3:
             return snapshot
@@ -108,12 +110,13 @@ class LimitsCache:
                 return snapshot
             try:
                 if waits_for is not None and self._failed >= waits_for:
-                    # Each trying for himself, one after the other, the last would wait for hours.
+                    # Fail everyone queued behind a failed read; sequential retries would add up
+                    # their timeouts.
                     raise ViewUnavailable("the limits could not be read")
                 return await self._read()
             except ServerError as error:
-                # The old reading is good for the rest of its lease; half of it is left to those
-                # who compare it with marks they read later.
+                # The old reading is valid for the rest of its lease. Half of that is left to
+                # callers that compare it with marks they read afterwards.
                 if (
                     error.transient
                     and snapshot is not None
@@ -123,13 +126,13 @@ class LimitsCache:
                 raise
 
     def is_good(self, snapshot: LimitsSnapshot) -> bool:
-        """Return whether a reading may still be acted on: no mark that it cannot explain was
-        cleaned before now."""
+        """Return whether a reading may still be used: cleanup has deleted no mark that it cannot
+        explain."""
         return self._age(snapshot) < self._timing.lease
 
     def check(self, snapshot: LimitsSnapshot) -> None:
-        """Refuse to act on marks that were read after these limits when a suspension, or a slow
-        view, made the limits too old to explain a missing mark. Raises: ViewUnavailable."""
+        """Refuse to use marks that were read after these limits when a suspension, or a slow view,
+        made the limits too old to explain a missing mark. Raises: ViewUnavailable."""
         if not self.is_good(snapshot):
             raise ViewUnavailable("the limits are older than a lease: read them again")
 

@@ -1,9 +1,9 @@
-"""Where mail may wait: the slices from browse start on, less those that are drained or empty.
+"""The slices in which mail may wait: those from browse start on that are not drained and not empty.
 
-What goes over waiting mail goes over these, so it costs requests for the slices in which mail
-waits, not for the time since the oldest of them: a drained slice is left out by its record, and
-empty ones are recognised many at a time. Nothing here holds more than `TOGETHER` partitions,
-however long ago browse start is.
+Reads of waiting mail go over these alone, so they cost requests for the slices in which mail waits,
+not for the time since the oldest of them: a record marks a drained slice, and one request finds the
+empty ones among many. Nothing here holds more than `TOGETHER` partitions, however long ago browse
+start is.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from postroad.ports.view import ClosedSlice
 
 TOGETHER = 100
 """Partitions that one request asks about. Cassandra reads each of them, nearly always without the
-disk, and holds the answers of all together."""
+disk, and holds the replies of all together."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +58,8 @@ def _sliced(
 
 
 def _merged(streams: list[Iterator[tuple[datetime, int]]]) -> Iterator[tuple[datetime, int]]:
-    """A start that several configurations share has the most of their buckets."""
+    """Merge streams of slices; a start that several configurations share has the most of their
+    buckets."""
     known: tuple[datetime, int] | None = None
     for start, buckets in heapq.merge(*streams):
         if known is not None and known[0] != start:
@@ -82,9 +83,9 @@ async def standing(engine: Engine, first: datetime, last: datetime) -> AsyncIter
 
 async def live_slices(engine: Engine, first: datetime, last: datetime) -> AsyncIterator[LiveSlice]:
     """Yield the slices from `first` to `last` in which mail may wait, in order: not drained, and
-    with rows when they were looked at, which is after the call. A row that comes later is that of
-    a mail which was not there yet, or which waited under another row.
-    Raises: ViewError, ConfigurationStale."""
+    with rows when they were read, which is after the call. A row that comes later is that of a mail
+    which was not there yet, or which waited under another row. Raises: ViewError,
+    ConfigurationStale."""
     together: list[Slice] = []
     asked = 0
     async for each in standing(engine, first, last):

@@ -1,6 +1,6 @@
-"""Maintenance gives mails without a message a new one, as `republish` does by hand.
+"""Maintenance gives mails without a message a new one, as `republish` does.
 
-A mail that has its message after all is only replaced: claims and marks keep it from coming twice.
+A mail that has its message after all is only replaced: claims and marks prevent a second delivery.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ from postroad.errors import ServerError
 from postroad.telemetry import metrics
 
 REPAIRER = UUID(int=2)
-"""Claimed by the process that gives new messages; no entry has this id. (The audit has another.)"""
+"""What the process that gives new messages claims; no entry has this id."""
 
 CLAIMED = timedelta(minutes=15)
-"""Lifetime of that claim: longer than from one look to the next, which renews it."""
+"""Lifetime of that claim: longer than from one count to the next, which renews it."""
 
 LONGEST = timedelta(minutes=5)
-"""How long one round gives new messages: the rest of maintenance waits meanwhile. The next goes
-on."""
+"""How long one round gives new messages, because the rest of maintenance waits meanwhile. The next
+round continues."""
 
 
 class LostMessages:
-    """Looks at what waits, from one round to the next."""
+    """Compares the broker's messages with the mails that wait, from one round to the next."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
@@ -39,15 +39,16 @@ class LostMessages:
         self._owner = UUID(int=engine.randomness.bits(128))
 
     async def count_messages(self) -> MessageCount:
-        """Begin a counted. The broker is asked before any mail is seen. Raises: nothing."""
+        """Count the broker's messages, before any waiting mail is counted. Raises: nothing."""
         engine = self._engine
-        # By then an enqueue has published or withdrawn, and a replacement that stopped is in sight.
+        # Entries before this have been published or withdrawn, and a replacement of theirs that
+        # stopped is seen by maintenance.
         before = engine.clock.now() - engine.timing.deadline - engine.timing.grace
         return MessageCount(await self._messages(), before)
 
     async def repair(self, counted: MessageCount, errors: MailErrors) -> None:
-        """Give new messages where some were missing for long; one process at a time does.
-        Raises: ServerError, ClockSkew, ConfigurationStale."""
+        """Give new messages where some were missing for long; by one process at a time. Raises:
+        ServerError, ClockSkew, ConfigurationStale."""
         engine = self._engine
         wanted = self._detector.decide(counted)
         if not wanted:
@@ -71,7 +72,7 @@ class LostMessages:
         self._detector.repaired(counted, await count(self._oldest(counted, wanted), repair))
 
     async def _oldest(self, counted: MessageCount, wanted: int) -> AsyncIterator[EnqueuedMail]:
-        """Yield the oldest entries that the look counted, for as long as one round may take."""
+        """Yield the oldest entries that were counted, for at most `LONGEST`."""
         engine = self._engine
         until = engine.clock.elapsed() + LONGEST
         async for each in waiting(engine):

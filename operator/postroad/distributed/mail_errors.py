@@ -1,8 +1,7 @@
-"""Errors of single mails in maintenance: only that mail may suffer, and somebody has to hear of it.
+"""Errors of single mails in maintenance: each affects only its mail, and is logged and counted.
 
-A transient error may be that of a single mail too: one delay without a route, one object that
-is not deleted. Only where such errors follow one another is a server taken to be away, which ends
-the round.
+A transient error may belong to a single mail too: one delay queue that is missing, one object that
+is not deleted. Only many such errors in a row show that a server is away, which ends the round.
 """
 
 from __future__ import annotations
@@ -17,17 +16,16 @@ from postroad.errors import PostroadError
 from postroad.telemetry import metrics
 
 MOST = 20
-"""Mails in trouble that a round puts in the log. More have a common cause, perhaps, and a log of
-each would drown it; they are still counted, and none keeps the others from being tended."""
+"""Log at most this many mails in a round; further ones, likely of one cause, are only counted."""
 
 
 IN_A_ROW = 32
-"""Transient errors without a success between them that end a round: twice as many as are tended at
-once, since those all meet the server's absence together."""
+"""Transient errors in a row that end a round: twice as many as mails that are maintained at once,
+since those all meet a server's absence together."""
 
 
 class MailErrors:
-    """The mails of one round that could not be tended."""
+    """The mails of one round for which maintenance failed."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
@@ -38,8 +36,8 @@ class MailErrors:
 
     @contextmanager
     def of(self, enqueue_id: UUID) -> Iterator[None]:
-        """Keep what goes wrong with one mail from the others: it is counted and, for the first
-        ones, logged. Raises: a transient error that follows many others."""
+        """Catch the error of one mail, count it and, for the first `MOST`, log it. Raises: a
+        transient error that follows many others."""
         try:
             yield
         except Exception as error:
@@ -56,19 +54,21 @@ class MailErrors:
             self._succeeded += 1
 
     def check(self) -> None:
-        """Raises: a transient error, when nothing succeeded: the round is to be repeated."""
+        """Raises: a transient error, when no mail succeeded: the round is to be repeated."""
         if self._transient is not None and not self._succeeded:
             raise self._transient
 
     def end(self) -> None:
         """End the round. Raises: the first error, when there were more than are logged."""
         if self._first is not None and self._count > MOST:
-            self._engine.log.error("many mails could not be tended", count=self._count, logged=MOST)
+            self._engine.log.error(
+                "maintenance failed for many mails", count=self._count, logged=MOST
+            )
             raise self._first
 
 
 def is_common(error: BaseException) -> bool:
-    """Return whether an error may meet every other mail as well."""
+    """Return whether an error may affect every other mail too."""
     return isinstance(error, PostroadError) and error.transient
 
 
@@ -80,6 +80,6 @@ def note(engine: Engine, enqueue_id: UUID, *, is_logged: bool = True) -> None:
         return
     if error is not None and is_common(error):
         name = type(error).__name__
-        engine.log.warning("a mail could not be tended", enqueue_id=str(enqueue_id), error=name)
+        engine.log.warning("maintenance failed for a mail", enqueue_id=str(enqueue_id), error=name)
     else:
-        engine.log.exception("a mail could not be tended", enqueue_id=str(enqueue_id))
+        engine.log.exception("maintenance failed for a mail", enqueue_id=str(enqueue_id))

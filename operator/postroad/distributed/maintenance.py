@@ -1,8 +1,7 @@
-"""One round of maintenance: dead queue, waiting mail, dead letters, limits, cleanup, bytes.
+"""One round of maintenance: dead queue, waiting mail, dead letters, limits, cleanup, objects.
 
-Every part is idempotent, and a part that failed does not keep the others from being done.
-
-Rounds belong to a long-running process: cleanup waits a lease between two of them.
+Every step is idempotent, and each step runs even if another fails. Rounds belong to a long-running
+process: cleanup waits a lease between two of them.
 """
 
 from __future__ import annotations
@@ -11,7 +10,7 @@ from collections.abc import Awaitable, Callable
 from datetime import datetime
 from uuid import UUID
 
-from postroad.distributed.audit import Auditing
+from postroad.distributed.audit_maintenance import AuditMaintenance
 from postroad.distributed.browse_start import BrowseStartAdvance
 from postroad.distributed.cleanup import Cleanup
 from postroad.distributed.dead_queue import consume_dead
@@ -21,42 +20,42 @@ from postroad.distributed.row_maintenance import RowMaintenance
 
 
 class Maintenance:
-    """The parts of a round, with what they remember from one to the next."""
+    """The steps of a round, with their state from one round to the next."""
 
-    def __init__(self, engine: Engine, advancing: BrowseStartAdvance) -> None:
+    def __init__(self, engine: Engine, advance: BrowseStartAdvance) -> None:
         self._engine = engine
-        self._advancing = advancing
-        self._cleaning = Cleanup(engine)
+        self._advance = advance
+        self._cleanup = Cleanup(engine)
         self._rows = RowMaintenance(engine)
         owner = UUID(int=engine.randomness.bits(128))  # of what one process at a time does
         self._letters = LetterMaintenance(engine, owner)
-        self._auditing = Auditing(engine, owner)
+        self._audit = AuditMaintenance(engine, owner)
 
     async def round(self) -> None:
-        """Do one round. Raises: the first error of a part, after all had their turn."""
+        """Do one round. Raises: the first error of a step, after all steps ran."""
         self._engine.check_open()
-        parts: list[Callable[[], Awaitable[object]]] = [
+        steps: list[Callable[[], Awaitable[object]]] = [
             lambda: consume_dead(self._engine),
             self._rows.run,
             self._letters.run,
-            self._advancing.run,
-            self._cleaning.run,
-            self._auditing.run,
+            self._advance.run,
+            self._cleanup.run,
+            self._audit.run,
         ]
         errors: list[Exception] = []
-        for part in parts:
+        for step in steps:
             try:
-                await part()
-            except Exception as error:  # the other parts have their turn all the same
+                await step()
+            except Exception as error:  # the other steps run all the same
                 errors.append(error)
         if errors:
             raise errors[0]
 
     async def accept_loss(self, first: datetime, last: datetime) -> None:
-        """Go on without rows that vanished from the slices that start from `first` to `last`: those
-        that are not drained are closed anew with what is left.
+        """Close anew, with the rows that are left, the slices that start from `first` to `last` and
+        are not drained: what vanished from them is accepted as lost.
 
-        A person decides this, after looking for the mails elsewhere. Raises: ServerError.
+        An administrator decides this, after looking for the mails elsewhere. Raises: ServerError.
         """
         engine = self._engine
         async for closed in engine.view.closed_slices(first):
@@ -66,4 +65,4 @@ class Maintenance:
                 slice_start = closed.slice_start.isoformat()
                 engine.log.warning("vanished rows are accepted as lost", slice=slice_start)
                 await engine.view.forget_slice(closed.slice_start)
-        await self._advancing.run()
+        await self._advance.run()

@@ -1,4 +1,4 @@
-"""Rows of a partition with the marks of their entries."""
+"""The rows of a partition joined with the marks of their entries."""
 
 from __future__ import annotations
 
@@ -26,9 +26,8 @@ async def with_marks(
     """Join rows, or what was read of them, with their marks: both come in the order of ids.
 
     A page of marks can be older than the page of rows it meets: then an entry that just ended is
-    seen waiting, never the other way round. The line of a purge is older than the marks, read just
-    before them if the caller has no signs: what has no mark behind it never gets one that says
-    more.
+    seen waiting, never the other way round. The stamp is read just before the rows, unless the
+    caller has one, and its watermark holds: no mark is ever added at or below the purge watermark.
     """
     found = Ascending(view.marks(partition, after))
     async for row in rows:
@@ -41,15 +40,15 @@ async def with_marks(
 
 
 class Ascending(Generic[V]):
-    """Looks ids up that come in their order, in what is read in the order of ids too."""
+    """Looks up ids, given in their order, in a stream in the order of ids."""
 
     def __init__(self, items: AsyncIterator[tuple[UUID, V]]) -> None:
-        """Nothing is read before the first look."""
+        """Reads nothing before the first call of `at`."""
         self._items = items
         self._head: tuple[UUID, V | None] | None = (FIRST, None)
 
     async def at(self, enqueue_id: UUID) -> V | None:
-        """Return what there is under an id, None when nothing is."""
+        """Return the value under an id, None where there is none."""
         while self._head is not None and self._head[0] < enqueue_id:
             self._head = await anext(self._items, None)
         return self._head[1] if self._head is not None and self._head[0] == enqueue_id else None

@@ -1,4 +1,4 @@
-"""Opening a queue: its limits say whether it was ever created."""
+"""Opening a queue: a queue exists once it has limits."""
 
 from __future__ import annotations
 
@@ -10,11 +10,12 @@ from postroad.domain.slices import slice_of
 from postroad.errors import BucketNotOwned, QueueNotFound, ServerError
 
 MOST_RACING = timedelta(minutes=10)
-"""Several may create a queue at once; each sets its limits this much earlier than its own now."""
+"""Several processes may create a queue at once; each sets its limits this much earlier than its own
+now."""
 
 
 async def create(engine: Engine) -> None:
-    """Create what is missing of a queue whose tables exist. Idempotent. Raises: ServerError,
+    """Create what a queue whose tables exist lacks. Idempotent. Raises: ServerError,
     ConfigurationError, ClockSkew."""
     await engine.broker.declare()
     await engine.blobs.create()
@@ -23,15 +24,15 @@ async def create(engine: Engine) -> None:
         await ownership.check(engine)
     except BucketNotOwned as error:  # mail is stored and delivered all the same
         engine.log.error("the bucket's bytes will not be audited", error=error.explain())
-    except ServerError as error:  # the first audit makes sure of it
+    except ServerError as error:  # the first audit checks again
         engine.log.debug("the bucket's owner is not known yet", error=error.explain())
 
 
 async def begin(engine: Engine) -> None:
     """Set the limits of a queue that has none yet: from then on it exists. Idempotent.
 
-    A clock that is ahead would put browse start before mail that is still to come, so it is
-    checked as for every other write. Raises: ServerError, ConfigurationError, ClockSkew.
+    A clock that is ahead would put browse start after entries that are still to come, so it is
+    checked as before every other write. Raises: ServerError, ConfigurationError, ClockSkew.
     """
     limits = await engine.limits_cache.refresh()
     if limits.browse_start is None:

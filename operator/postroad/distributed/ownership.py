@@ -1,8 +1,9 @@
-"""Whether the bytes in the bucket are this view's: what an audit makes sure of before it judges.
+"""Whether the bucket's objects are this view's, which an audit checks before it takes any as
+orphans.
 
-An audit takes bytes that no row names for left over. That is wrong where the rows are in another
-view, or were: another installation uses the bucket for a queue of the same name, or the view was
-restored from a backup. The owner object shows both (`domain.ownership`). Source: ADR 0024.
+An audit deletes objects that no row names. That is wrong where the rows are in another view, or
+were: another installation uses the bucket for a queue of the same name, or the view was restored
+from a backup. The owner object shows both (`domain.ownership`). Source: ADR 0024.
 """
 
 from __future__ import annotations
@@ -19,21 +20,21 @@ from postroad.ports.view import View
 from postroad.telemetry import metrics
 
 EVERY = timedelta(minutes=10)
-"""How often `as_of` is raised: a backup is at least as much older than the bytes as it was made
-before the last raise."""
+"""How often `as_of` is raised: the objects' `as_of` is newer than that of a backup made before the
+last raise."""
 
 _ADOPT = "`postroad audit --adopt` records this view as the owner"
 
 
 async def check(engine: Engine) -> None:
-    """Make sure that the owner object names this view, in no later state; make the object where
-    there is none. Raises: BucketNotOwned, BlobsError, CredentialsRefused, ViewError."""
+    """Check that the owner object names this view, in no later state; create the object where there
+    is none. Raises: BucketNotOwned, BlobsError, CredentialsRefused, ViewError."""
     await _owner(engine)
 
 
 async def renew(engine: Engine) -> None:
-    """As `check`, and raise `as_of` if no process did for a while.
-    Raises: as `check`, ClockSkew."""
+    """As `check`, and raise `as_of` if no process did for a while. Raises: as `check`,
+    ClockSkew."""
     found = await _owner(engine)
     if found is None:
         return
@@ -43,8 +44,8 @@ async def renew(engine: Engine) -> None:
 
 
 async def adopt(engine: Engine) -> None:
-    """Record this view as the owner, whatever the owner object names: a person decides that.
-    Raises: QueueNotFound, ClockSkew, BlobsError, CredentialsRefused, ViewError."""
+    """Record this view as the owner, whatever the owner object names: an administrator decides
+    that. Raises: QueueNotFound, ClockSkew, BlobsError, CredentialsRefused, ViewError."""
     identity = await engine.view.identity()
     if not identity.incarnations:
         raise QueueNotFound(f"the queue {engine.name} was never created")
@@ -53,10 +54,9 @@ async def adopt(engine: Engine) -> None:
 
 
 async def check_erasable(name: QueueName, view: View, blobs: Blobs) -> None:
-    """Make sure that no other view is the owner of a queue's bytes, and no later state of this one,
-    before they are all deleted with the queue: a copy has the incarnation of its original. The view
-    must still have its limits.
-    Raises: BucketNotOwned, BlobsError, CredentialsRefused, ViewError."""
+    """Check that no other view owns a queue's objects, and no later state of this one, before they
+    are all deleted with the queue: a copy has the incarnation of its original. The view must still
+    have its limits. Raises: BucketNotOwned, BlobsError, CredentialsRefused, ViewError."""
     try:
         owner = Owner.decode(await blobs.get(key_of_owner(name)))
     except BlobMissing:
@@ -74,8 +74,8 @@ async def check_erasable(name: QueueName, view: View, blobs: Blobs) -> None:
 
 
 async def _raise_as_of(engine: Engine, incarnation: UUID, identity: Identity) -> None:
-    """The view comes first: a process that is killed between leaves the object behind the view,
-    never before it."""
+    """Write the view first: a process that is killed between leaves the object older than the view,
+    never newer."""
     await engine.limits_cache.check_clock()
     as_of = following(identity, engine.clock.now())
     await engine.view.raise_as_of(incarnation, as_of)
@@ -84,12 +84,13 @@ async def _raise_as_of(engine: Engine, incarnation: UUID, identity: Identity) ->
 
 
 async def _owner(engine: Engine) -> tuple[Owner, Identity] | None:
-    """Return the owner and this view's identity. None: the queue has no limits, so no audit judges
-    anything, and there is no owner yet."""
+    """Return the owner and this view's identity; None for a queue without limits, which has no
+    owner yet and is not audited."""
     body = await _object(engine)
     if body is None:
         return None
-    # After the object: else another process' raise between the two would look like a later state.
+    # Read the identity after the object: else a raise between the two would look like a later
+    # state.
     identity = await engine.view.identity()
     try:
         owner = _checked(engine, body, identity)
@@ -101,7 +102,7 @@ async def _owner(engine: Engine) -> tuple[Owner, Identity] | None:
 
 
 async def _object(engine: Engine) -> bytes | None:
-    """Return the owner object; made, where there is none and the queue has limits."""
+    """Return the owner object; create it where there is none and the queue has limits."""
     key = key_of_owner(engine.name)
     try:
         return await engine.blobs.get(key)

@@ -1,9 +1,9 @@
-"""Purge: one line through each partition ends all older entries at once, however many they are.
+"""Purge: one watermark in each partition ends all older entries at once, however many they are.
 
-A line may be drawn only where no more rows come, so it stays a grace period behind (invariant 7);
-mails with younger entries are removed one by one. Then the bytes of all that the lines ended are
-deleted, and replacements under way are followed to their successors. "Behind a line" is what it
-ended: ids up to its own. Source: ADR 0014.
+A watermark may be set only where no more rows come, so it stays a grace period behind now
+(invariant 7); mails with younger entries are removed one by one. Then the bytes of all entries at
+or below the watermarks are deleted, and replacements under way are followed to their successors.
+Source: ADR 0014.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ async def purge(engine: Engine) -> int:
     ConfigurationStale; what was removed until then stays removed."""
     engine.check_open()
     now = engine.clock.now()
-    # By a clock that is ahead, rows on their way look old: it is compared after it was read.
+    # To a clock that is ahead, rows on their way look old: check it after reading it.
     await engine.limits_cache.refresh()
     await engine.limits_cache.check_clock()
     watermark = PurgeWatermark(id_at(now - engine.timing.grace, 0, 0), now)
@@ -42,14 +42,14 @@ async def purge(engine: Engine) -> int:
 
 @dataclass(frozen=True, slots=True)
 class _PurgedPartition:
-    """A partition with a line through it, and up to where an earlier one went."""
+    """A partition with a watermark, and the watermark it had before."""
 
     partition: Partition
     earlier: UUID | None
 
 
 async def _set_watermarks(engine: Engine, watermark: PurgeWatermark) -> list[_PurgedPartition]:
-    """Draw the line through every partition that has older rows."""
+    """Set the watermark in every partition that has older rows."""
     partitions: list[_PurgedPartition] = []
 
     async def set_one(partition: Partition) -> int:
@@ -80,8 +80,9 @@ async def _delete_blobs(engine: Engine, watermark: PurgeWatermark, purged: _Purg
 
 
 async def _follow(engine: Engine, key: EntryKey) -> int:
-    """Remove a mail whose replacement is under way, by its successor. One that lies behind a line
-    is over, and the mail with it; where it has no row, no sweep meets it."""
+    """Remove a mail whose replacement is under way, through its successor. A successor at or below
+    a watermark is over, and the mail with it; where it has no row, `delete_purged_blobs` does not
+    meet it."""
     view = engine.view
     row, mark = await view.row(key), await view.mark(key)
     if not isinstance(row, EnqueuedMail) or mark is None or not mark.is_unfinished_replacement:

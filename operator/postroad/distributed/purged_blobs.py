@@ -1,7 +1,7 @@
-"""Sweeping: the bytes of what only the line of a purge ended are deleted, by the hundreds.
+"""Deletes the bytes of entries that ended by a purge watermark alone, by the hundreds.
 
-No slice is drained before it is swept, so whoever judges one sweeps what a purge left that stopped
-half way. Safe to run several times at once. Source: ADR 0014.
+A slice can only be drained after its purged blobs are deleted, so the drain check completes
+interrupted purges. Safe to run several times at once. Source: ADR 0014.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ TOGETHER = 500
 
 
 _Ended = tuple[UUID, str | None]
-"""An entry's id, and the name of its bytes where the row has one."""
+"""An entry's id, and the key of its bytes where the row has one."""
 
 
 @dataclass(slots=True)
 class PurgedBlobs:
-    """What a sweep met: how many entries ended by nothing but a line, and replacements under way;
-    and whether all bytes are gone."""
+    """How many entries ended by the watermark alone, which replacements are under way, and whether
+    all bytes are deleted."""
 
     removed: int = 0
     unfinished: list[EntryKey] = field(default_factory=list)
@@ -37,9 +37,9 @@ class PurgedBlobs:
 async def delete_purged_blobs(
     engine: Engine, partition: Partition, watermark: PurgeWatermark, earlier: UUID | None = None
 ) -> PurgedBlobs:
-    """Delete the bytes of what a line ended, and say so in the view when all of them are gone.
-    What an earlier line ended is not counted; a replacement under way keeps its slice until it is
-    finished. Raises: ViewError."""
+    """Delete the bytes of entries at or below a watermark, and record in the view when all are
+    deleted. Entries up to the `earlier` watermark are not counted; a replacement under way keeps
+    its slice until it is finished. Raises: ViewError."""
     purged, batch = PurgedBlobs(), list[_Ended]()
     async for each in _unmarked(engine, partition, watermark, purged):
         batch.append(each)
@@ -55,7 +55,7 @@ async def delete_purged_blobs(
 async def _unmarked(
     engine: Engine, partition: Partition, watermark: PurgeWatermark, purged: PurgedBlobs
 ) -> AsyncIterator[_Ended]:
-    """Yield the entries up to a line that have no mark, with the names of their bytes."""
+    """Yield the entries at or below a watermark that have no mark, with the keys of their bytes."""
     marked = Ascending(engine.view.marked(partition, watermark.through))
     async for enqueue_id, blob_key in engine.view.blob_keys(partition, watermark.through):
         is_unfinished = await marked.at(enqueue_id)
@@ -74,9 +74,9 @@ async def _delete(
     earlier: UUID | None,
     purged: PurgedBlobs,
 ) -> None:
-    """Delete the bytes of what a line ended, unless browse start has passed the slice: then marks
-    may be missing because they were cleaned away between two pages, those of entries whose
-    successors live on the bytes. The limits are read from the view, as in `endings.was_cleaned`."""
+    """Delete the bytes of a batch, unless browse start has passed the slice: then cleanup may have
+    deleted marks between two pages, also those of entries whose successors need the bytes. The
+    limits are read from the view, as in `endings.was_cleaned`."""
     if not ended:
         return
     if (await engine.view.limits()).have_passed(partition.slice_start):

@@ -1,4 +1,4 @@
-"""Remove: a mark that wins, then the bytes. The message finds the mark when it comes."""
+"""Remove: a mark, unless another ending was first, then the bytes. The message meets the mark."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ MOST_DOMAINS = 20
 
 @dataclass(slots=True)
 class _Removal:
-    """One removal of some mails. A mark with its ending is its own once an answer was lost; before
-    that, another process removed the mail in the same millisecond."""
+    """One removal of some mails. A mark with an equal ending is its own only once a reply was lost;
+    before that, another process removed the mail in the same millisecond."""
 
     ending: Ending
     is_unsure: bool = False
@@ -47,8 +47,8 @@ class _Removal:
         return cls(Ending(EndingKind.REMOVED, engine.clock.now()))
 
     async def persist(self, engine: Engine, work: Callable[[], Awaitable[bool]]) -> bool:
-        """Do work that ends entries by this removal; again where the view does not answer in time.
-        Raises: as `backoff.persist`."""
+        """Do work that ends entries by this removal; repeat it where the view does not answer in
+        time. Raises: as `backoff.persist`."""
 
         async def tried() -> bool:
             try:
@@ -60,7 +60,7 @@ class _Removal:
         return await persist(engine.backoff(), TRIES, tried)
 
     def made(self, mark: Mark) -> bool:
-        """Return whether a mark that stands there is of this removal."""
+        """Return whether this removal may have written a mark that is there."""
         return self.is_unsure and mark.ending == self.ending
 
 
@@ -75,13 +75,13 @@ async def remove_after(
     engine: Engine, after: UUID | None, selector: Selector, accepted_by: datetime
 ) -> int:
     """Remove the selected mails with an entry after an id, if they were accepted by a moment of
-    this process' clock (by a tolerated clock it may have been later); return how many.
-    Raises: ViewError."""
+    this process' clock (or later, by a tolerated clock that is ahead); return how many. Raises:
+    ViewError."""
     latest = accepted_by + engine.timing.apart
     found = (
         each async for each in waiting(engine, selector, after) if each.entry.accepted_at <= latest
     )
-    # Transactions on one partition would only get into each other's way.
+    # Concurrent transactions on one partition would only fail each other.
     locks: defaultdict[Partition, asyncio.Lock] = defaultdict(asyncio.Lock)
 
     async def together(batch: list[WaitingMail]) -> int:
@@ -92,8 +92,8 @@ async def remove_after(
 
 
 async def _by_partition(found: AsyncIterator[WaitingMail]) -> AsyncIterator[list[WaitingMail]]:
-    """Gather mails by the partition of their rows; one that is changing its entry, or
-    is large, stays alone."""
+    """Batch mails by the partition of their rows; one that is changing its entry, or has many
+    domains, comes alone."""
     gathered: dict[Partition, list[WaitingMail]] = {}
     async for each in found:
         partition = each.row.key.partition
@@ -114,9 +114,9 @@ async def _by_partition(found: AsyncIterator[WaitingMail]) -> AsyncIterator[list
 async def _remove_together(
     engine: Engine, batch: list[WaitingMail], removal: _Removal, lock: asyncio.Lock
 ) -> int:
-    """Remove waiting mails of one partition. If one of them ended meanwhile, none was ended by the
-    transaction: it is looked for by halves. Before browse start all are looked at one by one. So
-    are those of a transaction that was carried out and whose answer was lost."""
+    """Remove waiting mails of one partition. If one of them ended meanwhile, the transaction ended
+    none, and each half is tried alone. Before browse start, or where the transaction's reply was
+    lost, the halves end at single mails, each of which is checked."""
     if len(batch) == 1:
         work = partial(remove_entry, engine, batch[0].row, batch[0].mark, removal)
         async with lock:
@@ -135,8 +135,8 @@ async def _remove_together(
 
 
 async def _end_together(engine: Engine, ended: list[tuple[EntryKey, Ending, Traits]]) -> bool:
-    """End entries of one partition. As `endings.end`: nothing follows from it in a slice that was
-    passed meanwhile."""
+    """End entries of one partition. As in `endings.end`, nothing follows in a slice that was passed
+    meanwhile."""
     slice_start = ended[0][0].slice_start
     if (await engine.limits_cache.limits()).have_passed(slice_start):
         return False
@@ -148,14 +148,14 @@ async def _end_together(engine: Engine, ended: list[tuple[EntryKey, Ending, Trai
 async def remove_entry(
     engine: Engine, entry: EnqueuedMail, mark: Mark | None = None, removal: _Removal | None = None
 ) -> bool:
-    """Remove a mail, starting from one of its entries; go on to its successors if it has some.
+    """Remove a mail, starting from one of its entries, through its successors.
 
-    Returns whether it is removed by this call; False when it ended before.
+    Returns whether this call removed it; False when it ended before.
     """
     removal = removal or _Removal.now(engine)
     if mark is None:
         mark = await end(engine, entry, removal.ending)
-        # An own mark whose answer was lost counts as `endings.end` counts one that was answered.
+        # A mark of this removal whose reply was lost counts as one whose reply came.
         if mark is None or (removal.made(mark) and not await came_too_late(engine, entry.key)):
             await delete_bytes(engine, [entry.blob_key])
             engine.on_ending()
@@ -173,12 +173,14 @@ async def remove_entry(
         return await remove_entry(engine, new, removal=removal)
     if await was_cleaned(engine, entry.key):
         return False
-    # Its row comes first, so that the mark that ends it is not without one.
+    # Insert the row first: a mark that ends the successor must not be without a row (size subtracts
+    # marks from rows).
     if not await insert_successor(engine, new):
-        # Published, the mark would end late mail: as in `finish`, it needs a fresh successor.
+        # With `published`, this mark would end late mail: as in `finish`, it needs a fresh
+        # successor.
         await choose_successor_anew(engine, entry, successor, change)
         return await remove_entry(engine, entry, await engine.view.mark(entry.key), removal)
-    # No message is needed any more: the replacement is finished by its successor's end.
+    # The successor's end finishes the replacement; no message is needed.
     removed = await remove_entry(engine, new, removal=removal)
     if not await engine.view.mark_published(entry.key, successor.enqueue_id):
         return (

@@ -1,11 +1,13 @@
 """The replacement of one entry by another, in exactly this order of steps (ADR 0003):
 
 1. mark the old entry: `replaced`, with the successor and the change, unless it has a mark;
-2. insert the successor's row; 3. publish it and wait for the confirm (a held one has no message);
-4. say `published` in the old entry's mark.
+2. insert the successor's row;
+3. publish it and wait for the confirm (a held one has no message);
+4. write `published` into the old entry's mark.
 
-A crash between any two leaves a mark that is not final: whoever meets it (a redelivery, another
-operation on the mail, maintenance) repeats 2 to 4. All of it is safe to run several times at once.
+A crash between any two leaves a mark that is not final: the process that meets it next (a
+redelivery, another operation on the mail, maintenance) repeats 2 to 4. All of it is safe to run
+several times at once.
 """
 
 from __future__ import annotations
@@ -30,10 +32,10 @@ async def replace(
 ) -> Mark | None:
     """Replace an entry. Durable when it returns.
 
-    Returns None, or the mark that stood there first and that decides (nothing was changed then).
-    Each half is tried so often: an ending whose outcome is unknown is asked for again, and found to
-    be this one or another's. Raises: ServerError, ClockSkew, ConfigurationStale; the replacement is
-    then not begun, or any process finishes it.
+    Returns None, or the mark that was there first and decides (nothing was changed then). Each half
+    is tried `tries` times: repeated after an unknown outcome, it finds its own ending or another's.
+    Raises: ServerError, ClockSkew, ConfigurationStale; the replacement is then not begun, or any
+    process finishes it.
     """
     change = await cut(engine, change)
     successor = await engine.new_key(after=entry.enqueue_id)
@@ -47,11 +49,11 @@ async def replace(
 
 
 async def finish(engine: Engine, entry: EnqueuedMail, mark: Mark) -> bool:
-    """Take an unfinished replacement of `entry` to its end. Raises: as `replace`.
+    """Finish an unfinished replacement of `entry`. Raises: as `replace`.
 
-    Returns False where the entry was cleaned: then the mark was written after that, by a process
-    that was paused, and a successor would be a second entry of a mail that is over or has another.
-    Until the end of a replacement that is not such a one its mark holds the slices of both entries.
+    Returns False where the entry was cleaned: then a process that was paused wrote the mark after
+    that, and a successor would be a second entry of a mail that is over or has another. Until the
+    end of any other replacement its mark holds the slices of both entries.
     """
     while mark.is_unfinished_replacement:
         if await was_cleaned(engine, entry.key):
@@ -62,7 +64,8 @@ async def finish(engine: Engine, entry: EnqueuedMail, mark: Mark) -> bool:
             await propagate_delivery(engine, entry, mark)
         elif await _is_too_late(engine, successor):
             if is_removed(await engine.view.mark(successor)):
-                # A purge took the mail before its row was in. The line was the mark; now the bytes.
+                # A purge ended the successor before its row was in: the watermark is its mark, and
+                # its bytes are deleted here.
                 await engine.blobs.delete(entry.blob_key)
                 await engine.view.mark_published(entry.key, successor.enqueue_id)
                 return True
@@ -83,12 +86,12 @@ async def finish(engine: Engine, entry: EnqueuedMail, mark: Mark) -> bool:
             if await engine.view.mark_published(entry.key, successor.enqueue_id):
                 return True
             if await engine.view.mark(entry.key) is None:
-                # Others finished the replacement, and its mark was cleaned away. Under the
-                # successor the mail may wait: the process that chose another one withdrew it.
+                # Other processes finished the replacement, and its mark was cleaned away. The mail
+                # may wait under this successor; a process that chose another one withdrew it.
                 # Browse start has passed it where its row came, or came back, too late.
                 await _withdraw_if_passed(engine, new)
                 return True
-            # Another process found us too slow and chose another successor: ours must not stay.
+            # Another process found this one too slow and chose another successor: withdraw ours.
             await withdraw_row(engine, new)
         mark = await engine.view.mark(entry.key) or Mark()
     return True
@@ -96,12 +99,13 @@ async def finish(engine: Engine, entry: EnqueuedMail, mark: Mark) -> bool:
 
 async def insert_successor(engine: Engine, new: EnqueuedMail) -> bool:
     """Insert the row of an unfinished replacement's successor. Returns False when browse start has
-    passed it, and ends the row then, if it is there.
+    passed it; the row is then ended, if it is there.
 
     Then this process was suspended, or its virtual machine paused, since it read the mark; others
-    finished the replacement, and the successor is over. Its row may have been cleaned away, and is
-    back: it gets a mark, because one without a mark is taken for late mail. The limits are read
-    from the view, because a pause leaves cached ones looking fresh (ADR 0016). Raises: ViewError.
+    finished the replacement, and the successor is over. Its row may have been cleaned away and is
+    now back: it gets a mark, because a row without one is taken for late mail. The limits are read
+    from the view, because to a paused machine its cached ones look fresh (ADR 0016). Raises:
+    ViewError.
     """
     await engine.view.insert(new)
     return not await _withdraw_if_passed(engine, new)
@@ -126,15 +130,15 @@ def replacement_of(mark: Mark) -> tuple[EntryKey, Change]:
 
 
 async def publish(engine: Engine, entry: EnqueuedMail, delay_seconds: int) -> None:
-    """Publish a successor: its message needs a claim, because it can be published twice."""
+    """Publish a successor. Its message needs a claim, because it can be published twice."""
     body = encode(Reference.to(entry, claim=True))
     await engine.broker.publish(entry.enqueue_id, body, delay_seconds)
 
 
 async def withdraw(engine: Engine, entry: EnqueuedMail) -> Mark | None:
-    """End an entry that must not have been. Returns the mark that stood there first, if any, or
-    `CLEANED`. Its row is inserted only when the mark is there and the entry is known not to be
-    cleaned: a row that came back without a mark would be taken for late mail."""
+    """End an entry that must not exist. Returns the mark that was there first, if any, or
+    `CLEANED`. Its row is inserted only after the mark, and only if the entry was not cleaned: a row
+    that came back without a mark would be taken for late mail."""
     ending = Ending(EndingKind.WITHDRAWN, engine.clock.now())
     standing = await engine.view.end(entry.key, ending, entry.traits)
     if standing is None or is_withdrawn(standing):
@@ -145,10 +149,9 @@ async def withdraw(engine: Engine, entry: EnqueuedMail) -> Mark | None:
 
 
 async def withdraw_row(engine: Engine, entry: EnqueuedMail) -> Mark | None:
-    """End an entry that must not have been, however late: a row that is not there is not made,
-    since its slice may be closed by now, but for that of a withdrawal that stopped behind its mark:
-    size subtracts marks from rows. Returns the mark that stood there first, if any, or
-    `CLEANED`."""
+    """End an entry that must not exist, however late: a missing row is not inserted, since its
+    slice may be closed, unless a withdrawal stopped after its mark, because size subtracts marks
+    from rows. Returns the mark that was there first, if any, or `CLEANED`."""
     if await engine.view.row(entry.key) is None:
         if await was_cleaned(engine, entry.key):
             return CLEANED
@@ -168,20 +171,20 @@ async def _end_as_withdrawn(engine: Engine, entry: EnqueuedMail) -> Mark | None:
 
 
 def is_removed(mark: Mark | None) -> bool:
-    """Return whether a mark says that the mail was removed."""
+    """Return whether a mark's ending is a removal."""
     return mark is not None and mark.ending is not None and mark.ending.kind is EndingKind.REMOVED
 
 
 def is_withdrawn(mark: Mark) -> bool:
-    """Return whether a mark says that its entry must not have been."""
+    """Return whether a mark's ending is a withdrawal."""
     return mark.ending is not None and mark.ending.kind is EndingKind.WITHDRAWN
 
 
 async def propagate_delivery(engine: Engine, entry: EnqueuedMail, mark: Mark) -> None:
-    """Let all successors of a delivered entry know that the mail was delivered.
+    """Write the delivery of an entry into the marks of all its successors.
 
-    It was in a consumer's hands while administration replaced it. Idempotent; where they know
-    already, nothing is written.
+    A consumer held the mail while administration replaced it. Idempotent; where the successors'
+    marks have the delivery, nothing is written.
     """
     assert mark.delivered_at is not None
     if mark.ending is None or mark.ending.kind is not EndingKind.REPLACED:
@@ -193,7 +196,8 @@ async def propagate_delivery(engine: Engine, entry: EnqueuedMail, mark: Mark) ->
         await engine.view.mark_delivered(new.key, mark.delivered_at, new.traits)
         after = await engine.view.mark(new.key) or Mark(mark.delivered_at)
     if not mark.published:
-        # Behind the mark: a row without one waits, and is late mail if its slice was passed.
+        # Insert the row after the mark: without a mark it waits, and is late mail if its slice was
+        # passed.
         await engine.view.insert(new)
     await propagate_delivery(engine, new, after)
     if not mark.published:
@@ -211,9 +215,9 @@ async def _is_too_late(engine: Engine, successor: EntryKey) -> bool:
 
 
 async def _is_given_up(engine: Engine, entry: EnqueuedMail, successor: EntryKey) -> bool:
-    """Whether another process chose another successor while this one was slow. To be asked after
-    the row was inserted: a process that chooses afterwards finds the row. The one that chose may
-    have died before it withdrew this successor, whose message would deliver the mail then."""
+    """Whether another process chose another successor while this one was slow. Call it after the
+    row was inserted: a process that chooses afterwards finds the row. The process that chose may
+    have ended before it withdrew this successor, whose message would then deliver the mail."""
     if not _is_slow(engine, successor):
         return False
     mark = await engine.view.mark(entry.key)
@@ -223,10 +227,10 @@ async def _is_given_up(engine: Engine, entry: EnqueuedMail, successor: EntryKey)
 async def _choose_unless_it_comes(
     engine: Engine, entry: EnqueuedMail, old: EntryKey, change: Change
 ) -> None:
-    """Choose a successor anew if the row of the old one is still not there. The claim keeps the old
-    one's message, which may come at this moment, from being attempted before it meets its mark. A
-    claim that is refused is a consumer's, and then the row is there, or that of another process
-    that does the same."""
+    """Choose a successor anew if the row of the old one is still missing. The claim keeps the old
+    one's message, which may come now, from being attempted before it meets its mark. A refused
+    claim is a consumer's, and then the row is there, or that of another process that does the
+    same."""
     owner = UUID(int=engine.randomness.bits(128))
     is_ours = await engine.view.claim(old.enqueue_id, owner, engine.timing.claim)
     try:
@@ -241,22 +245,22 @@ async def choose_successor_anew(
     engine: Engine, entry: EnqueuedMail, old: EntryKey, change: Change
 ) -> None:
     """Give an unfinished replacement a fresh successor, unless another process did or finished it:
-    the mark tells. Raises: as `replace`."""
+    the mark's transaction decides. Raises: as `replace`."""
     fresh = await engine.new_key(after=entry.enqueue_id)
     previous = (*change.previous, old)
     if await engine.view.change_successor(entry.key, old.enqueue_id, fresh, previous):
-        # Should the old row still arrive, from a process or a write that was only slow: it is over.
+        # End the old successor, whose row may still arrive from a slow process or write.
         standing = await withdraw(engine, entry.with_change(old, change))
         if is_removed(standing):
-            # A purge came between the two.
+            # A purge ended the old successor first: it removes the mail.
             await _remove(engine, entry.with_change(fresh, change))
 
 
 async def withdraw_given_up(engine: Engine, entry: EnqueuedMail, change: Change) -> None:
-    """End the successors that were given up for another one, where the process that chose it ended
-    before it did so: a host of the view that stood still may carry out the insert of such a row at
-    any time, and it would wait without a mark. They are those that the change names as predecessors
-    and the entry does not."""
+    """End the successors that were given up for another one, where the process that chose it
+    stopped before it did so: a host of the view that stood still may carry out the insert of such a
+    row at any time, and the row would wait without a mark. They are the predecessors that the
+    change names and the entry does not."""
     own = (*entry.previous, entry.key)
     given_up = [each for each in change.previous if each not in own]
     kept = copy(change, previous=tuple(each for each in change.previous if each in own))
@@ -275,8 +279,8 @@ async def _remove(engine: Engine, entry: EnqueuedMail) -> None:
 def _first_delay(engine: Engine, entry: EnqueuedMail, new: EnqueuedMail) -> int:
     """Return the delay of a new entry's first message, in seconds.
 
-    An entry that may be in somebody's hands, or that follows such a one too soon, waits one
-    redelivery delay: by then whoever has it has delivered it, or holds a claim on it
+    An entry that a consumer may have in hand, or that follows such an entry too soon, waits one
+    redelivery delay: by then that consumer has delivered the mail, or holds a claim on it
     (invariant 10).
     """
     now = engine.clock.now()
@@ -293,5 +297,5 @@ def _first_delay(engine: Engine, entry: EnqueuedMail, new: EnqueuedMail) -> int:
 
 
 def by_administration(entry: EnqueuedMail, **changes: object) -> Change:
-    """Return the change of an administrative replacement: nothing, but for what is named."""
+    """Return the change of an administrative replacement: only what is named."""
     return copy(Change.nothing(entry), **changes)  # type: ignore[arg-type]

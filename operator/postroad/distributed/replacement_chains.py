@@ -1,9 +1,10 @@
-"""Long chains of administrative replacements are cut to what can still be in a consumer's hands.
+"""Cuts long chains of administrative replacements to entries that a consumer may still have in
+hand.
 
-Of a mail that is republished every minute while a delivery takes an hour, any of its entries may be
-the one in hand, so none is forgotten for its age. One is forgotten when its claim is free a
-redelivery delay after it was replaced: a consumer that had it before has ended it or claimed it by
-then, and a message that comes later meets its mark. Source: ADR 0018; invariant 10.
+Of a mail that is republished every minute while a delivery takes an hour, any entry may be the one
+in hand, so none is dropped for its age. An entry is dropped when its claim is free a redelivery
+delay after it was replaced: a consumer that had it before has ended or claimed it by then, and a
+message that comes later meets its mark. Source: ADR 0018; invariant 10.
 """
 
 from __future__ import annotations
@@ -31,8 +32,8 @@ def _replaced_long_ago(engine: Engine, chain: tuple[EntryKey, ...]) -> list[Entr
     """Return the entries of a chain that were replaced at least a redelivery delay ago, by any
     tolerated clock.
 
-    The one after an entry is made before the entry is marked; the one after that is made by a
-    process that has seen the mark.
+    The key after an entry's is made before the entry is marked; the one after that is made by a
+    process that has read the mark.
     """
     before = engine.clock.now() - engine.timing.redelivery_delay - 2 * engine.timing.skew
     return [
@@ -43,8 +44,8 @@ def _replaced_long_ago(engine: Engine, chain: tuple[EntryKey, ...]) -> list[Entr
 
 
 async def _is_free(engine: Engine, key: EntryKey) -> bool:
-    """Whether an entry that was replaced is in no consumer's hands, and was not delivered in them.
-    The mark is read after the claim: its last owner marked first."""
+    """Whether a replaced entry is in no consumer's hands, and was not delivered there. Read the
+    mark after the claim: the claim's last owner marked first."""
     owner = UUID(int=engine.randomness.bits(128))
     if not await engine.view.claim(key.enqueue_id, owner, engine.timing.claim):
         return False

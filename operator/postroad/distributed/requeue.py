@@ -1,8 +1,8 @@
 """Dead letters listed, and given a new entry.
 
-The new entry's key is written into the letter before anything else, and its message once its row is
-in: so a requeue that stopped half way goes on with the same entry, or ends it when its row may have
-come too late, and it knows an entry that is over from one that never was. A claim keeps two
+The new entry's key is written into the letter first, and its message once its row is in: so a
+requeue that stopped half way continues with the same entry, or ends it when its row may have come
+too late, and it can tell an entry that is over from one that never existed. A claim keeps two
 processes from requeueing the same letter. Source: ADR 0018.
 """
 
@@ -29,7 +29,7 @@ from postroad.ports.view import DeadLetter, Record
 
 
 async def dead_letters(engine: Engine, selector: Selector | None) -> AsyncIterator[MailView]:
-    """Yield dead letters. One that cannot be read at all matches only `Selector.all()` (and None).
+    """Yield dead letters. One that cannot be decoded matches only `Selector.all()` (and None).
     Raises: ViewError."""
     now = engine.clock.now()
     async for letter in selected(engine, selector or Selector.all()):
@@ -47,8 +47,8 @@ async def requeue(engine: Engine, selector: Selector) -> int:
 
 
 async def requeue_letter(engine: Engine, letter: DeadLetter) -> bool:
-    """Give one dead letter a new entry. Returns whether it has one through this call; False when it
-    is somebody else's at the moment, stale, or unreadable."""
+    """Give one dead letter a new entry. Returns whether this call did; False when another process
+    has its claim, when it is stale, or when it cannot be decoded."""
     owner = UUID(int=engine.randomness.bits(128))
     if not await engine.view.claim(letter.enqueue_id, owner, engine.timing.claim):
         return False
@@ -60,9 +60,9 @@ async def requeue_letter(engine: Engine, letter: DeadLetter) -> bool:
 
 
 async def letter_of(engine: Engine, listed: DeadLetter) -> DeadLetter | None:
-    """Return a letter that was listed as it stands now, None when it is gone. One that came back
-    with a server which missed its deletion, or that a suspended process buried again, is deleted
-    once more: its mail is over, or waits. To be asked under the letter's claim."""
+    """Return the present state of a listed letter, None when it is gone. A letter that came back
+    with a server which missed its deletion, or that a suspended process wrote again, is deleted
+    once more: its mail is over, or waits. Call it under the letter's claim."""
     current = await engine.view.letter(listed.month, listed.enqueue_id)
     if current is None and listed.entry is not None:
         await engine.view.delete_letter(listed)
@@ -78,11 +78,11 @@ async def _requeue(engine: Engine, letter: DeadLetter) -> bool:
             await engine.view.delete_letter(letter)
         return False
     entry, key = letter.entry, letter.requeued_as
-    is_given_up = key is not None and await _is_given_up(engine, key)
-    if key is not None and _is_queued(letter) and not is_given_up:
+    was_withdrawn = key is not None and await _is_withdrawn(engine, key)
+    if key is not None and _is_queued(letter) and not was_withdrawn:
         return await _go_on(engine, letter, _again(entry, key))
-    if key is not None and (is_given_up or _is_late(engine, key)):
-        if not await _give_up(engine, _again(entry, key)):
+    if key is not None and (was_withdrawn or _is_late(engine, key)):
+        if not await _withdraw(engine, _again(entry, key)):
             if await engine.view.mark(key) is not None:
                 await engine.view.delete_letter(letter)
             return False
@@ -95,36 +95,36 @@ async def _requeue(engine: Engine, letter: DeadLetter) -> bool:
     await engine.view.insert(new)
     current = None if _is_late(engine, key) else await _naming(engine, letter, key)
     if current is None:
-        # A letter stays, and names an entry that is given up: so requeue may be done again. One
-        # that names another entry, or is gone, was requeued by another process while this one stood
-        # still, or its machine: that process found no row to withdraw.
-        await _give_up(engine, new)
+        # The letter stays, and names a withdrawn entry, so requeue can be repeated. A letter that
+        # names another entry, or is gone, was requeued by another process while this one, or its
+        # machine, stood still: that process found no row to withdraw.
+        await _withdraw(engine, new)
         return False
     body = encode(Reference.to(new, claim=True))
     await engine.view.rewrite_letter(copy(current, body=body))
     await publish(engine, new, 0)
-    if await _is_given_up(engine, key):
-        return False  # the process that withdrew it may have died before it chose another entry
+    if await _is_withdrawn(engine, key):
+        return False  # withdrawn by a process that may have ended before it chose another entry
     await engine.view.delete_letter(letter)
     return True
 
 
-async def _is_given_up(engine: Engine, key: EntryKey) -> bool:
+async def _is_withdrawn(engine: Engine, key: EntryKey) -> bool:
     """Whether a process that found the new entry too slow withdrew it."""
     mark = await engine.view.mark(key)
     return mark is not None and is_withdrawn(mark)
 
 
 async def _naming(engine: Engine, letter: DeadLetter, key: EntryKey) -> DeadLetter | None:
-    """Return the letter if it still says that this is its new entry. To be asked after the row was
-    inserted: a process that chooses another entry afterwards finds the row."""
+    """Return the letter if it still names this new entry. Call it after the row was inserted: a
+    process that chooses another entry afterwards finds the row."""
     current = await engine.view.letter(letter.month, letter.enqueue_id)
     return current if current is not None and current.requeued_as == key else None
 
 
 def _is_queued(letter: DeadLetter) -> bool:
-    """Whether the letter says that the row of its new entry came in time. (A release that knows no
-    such letters may have chosen another entry since.)"""
+    """Whether the letter has the message of its new entry, whose row then came in time. (An older
+    release ignores such messages, and may have chosen another entry since.)"""
     try:
         return letter.body is not None and decode(letter.body).key == letter.requeued_as
     except UnreadableReference:
@@ -133,7 +133,7 @@ def _is_queued(letter: DeadLetter) -> bool:
 
 async def _go_on(engine: Engine, letter: DeadLetter, new: EnqueuedMail) -> bool:
     """Finish a requeue whose new entry is in the queue, or was: where its row and its mark are
-    gone, they were cleaned away. Its message may have been published; claims keep two of them
+    gone, they were cleaned away. Its message may have been published; claims keep two messages
     apart."""
     passed = (await engine.limits_cache.refresh()).have_passed(new.key.slice_start)
     waits = not passed and await engine.view.mark(new.key) is None
@@ -144,7 +144,7 @@ async def _go_on(engine: Engine, letter: DeadLetter, new: EnqueuedMail) -> bool:
 
 
 async def _hand_back(engine: Engine, letter: DeadLetter) -> bool:
-    """Give a message back to the broker that this version can read after all."""
+    """Publish the message of a letter again, if this release can decode it."""
     try:
         reference = decode(letter.body or b"").again()
     except UnreadableReference:
@@ -155,9 +155,9 @@ async def _hand_back(engine: Engine, letter: DeadLetter) -> bool:
 
 
 async def end_as_dead(engine: Engine, entry: EnqueuedMail) -> Mark | None:
-    """Return None when the entry really ended as rejected, else the mark that says otherwise. A
-    burial that stopped half way is finished here; an entry that was cleaned has no mark any more,
-    and was final. (Late mail lies before browse start too, and is not over: its row is there.)"""
+    """Return None when the entry ended as rejected, else its mark. Finishes a `give_up` that
+    stopped half way. A cleaned entry has no mark any more, and was final; late mail, before browse
+    start too, still has its row, and is not over."""
     limits = await engine.limits_cache.refresh()
     if limits.have_passed(entry.key.slice_start) and await engine.view.row(entry.key) is None:
         return None
@@ -172,13 +172,13 @@ def _again(entry: EnqueuedMail, key: EntryKey) -> EnqueuedMail:
 
 
 def _is_late(engine: Engine, key: EntryKey) -> bool:
-    """Whether a row that is inserted now may come into a slice that was judged drained."""
+    """Whether a row that is inserted now may come into a drained slice."""
     return engine.clock.now() - moment_of(key.enqueue_id) >= engine.timing.deadline
 
 
-async def _give_up(engine: Engine, new: EnqueuedMail) -> bool:
+async def _withdraw(engine: Engine, new: EnqueuedMail) -> bool:
     """Withdraw an entry whose row may have come too late to be seen. Returns whether it is
-    withdrawn; False when it is in somebody's hands, or ended otherwise: it was seen then."""
+    withdrawn; False when a consumer has it in hand, or it ended otherwise: it was seen then."""
     owner = UUID(int=engine.randomness.bits(128))
     if not await engine.view.claim(new.enqueue_id, owner, engine.timing.claim):
         return False
@@ -214,7 +214,7 @@ async def selected(engine: Engine, selector: Selector) -> AsyncIterator[DeadLett
 
 
 def _unreadable(letter: DeadLetter) -> MailView:
-    """Return how people see a message that is no reference: addressed to whoever runs the queue."""
+    """Return the view of a message that is no reference, addressed to the postmaster."""
     return MailView(
         enqueue_id=letter.enqueue_id,
         mail_id=letter.enqueue_id,

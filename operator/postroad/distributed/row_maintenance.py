@@ -1,12 +1,10 @@
-"""WaitingMail mail that nobody else would look after: rows about to expire, replacements that
-stopped, mails without a message.
+"""Maintenance of waiting mail: rows about to expire, replacements that stopped, lost messages.
 
-A row is rolled forward at half its lifetime, so that tables may forget rows by age. The lifetime is
-asked for in each round, and each row says its own: both may be changed while processes run. A few
-mails that wait alone in an old slice are rolled forward early, for they would hold back browse
-start, and everything that goes over waiting mail would go over the time since then. A
-replacement whose process died is normally finished by the old entry's message; a held mail has
-none.
+A row is rolled forward at half its lifetime, so that tables may drop rows by age. Each round reads
+the tables' lifetime, and each row has its own: both may change while processes run. A few mails
+that wait alone in an old slice are rolled forward early, because they would hold browse start back,
+and every read of waiting mail would cover the time since then. A replacement whose process ended is
+normally finished by the old entry's message; a held mail has none.
 """
 
 from __future__ import annotations
@@ -31,11 +29,11 @@ from postroad.ports.view import FOREVER
 from postroad.telemetry import metrics
 
 EVERY = timedelta(minutes=10)
-"""All waiting mail is gone over this often; much less than half of any row's lifetime."""
+"""From one pass over all waiting mail to the next; much less than half of any row's lifetime."""
 
 FEW = 10
-"""Mails of one old slice that are rolled forward early. For more the slice is kept: a slice costs
-each round, size and browse a few requests, a mail that is rolled forward some ten."""
+"""Mails of one old slice that are rolled forward early. With more, the slice stays: it costs each
+round, size and browse a few requests, a mail that is rolled forward some ten."""
 
 OLD_SLICES = 100
 OLD = timedelta(hours=1)
@@ -43,7 +41,7 @@ OLD = timedelta(hours=1)
 
 
 class RowMaintenance:
-    """Goes over waiting mail now and then."""
+    """Goes over waiting mail every `EVERY`."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
@@ -51,19 +49,19 @@ class RowMaintenance:
         self._due = timedelta(0)
 
     async def run(self) -> None:
-        """Tend if it is time. Raises: ServerError, ConfigurationStale; and, after all had their
-        entry, the first error of single mails, when there were very many."""
+        """Maintain waiting mail if it is time. Raises: ServerError, ConfigurationStale; and, after
+        all mails, the first error of single mails, when there were very many."""
         now = self._engine.clock.elapsed()
         if now < self._due:
             return
         lifetime = await self._engine.row_lifetime() or FOREVER
         errors = MailErrors(self._engine)
 
-        async def keep(row: UndecodableRow) -> None:
+        async def renew(row: UndecodableRow) -> None:
             with errors.of(row.enqueue_id):
-                await self._keep(row, lifetime)
+                await self._renew(row, lifetime)
 
-        aside = SetAside(self._engine, keep)
+        aside = SetAside(self._engine, renew)
         counted = await self._lost_messages.count_messages()
 
         async def maintain(each: WaitingMail) -> int:
@@ -81,18 +79,18 @@ class RowMaintenance:
     async def _in_need(
         self, counted: MessageCount, lifetime: timedelta, aside: SetAside
     ) -> AsyncIterator[WaitingMail]:
-        """Go over everything that waits, and yield what something has to be done about."""
+        """Read all waiting mail, and yield the mails that need maintenance."""
         engine, now = self._engine, self._engine.clock.now()
         alone = _Alone(now, engine.configuration.effective().writing.slice_window)
         async for each in waiting(engine, aside=aside):
             if each.mark is None:
                 counted.add(each.row)
-            for lonely in alone.go_on(each.row.key.slice_start):
+            for lonely in alone.begin_slice(each.row.key.slice_start):
                 yield lonely
             if _needs_maintenance(each, now, lifetime, engine.timing.grace):
                 yield each
             else:
-                alone.see(each)
+                alone.add(each)
         for lonely in alone.end():
             yield lonely
 
@@ -104,41 +102,44 @@ class RowMaintenance:
 
     async def _roll_forward(self, row: EnqueuedMail) -> None:
         engine = self._engine
-        await self._keep_records(row.mail_id)
+        await self._renew_records(row.mail_id)
         standing = await replacement.replace(engine, row, Change.nothing(row))
         if standing is None:
             metrics.ROLLED_FORWARD.labels(engine.label).inc()
 
-    async def _keep(self, row: UndecodableRow, lifetime: timedelta) -> None:
-        """A row that is set aside cannot be given a new entry. It is written again as it is stored,
-        for a release that can decode it; but not where cleanup may be about to delete it."""
+    async def _renew(self, row: UndecodableRow, lifetime: timedelta) -> None:
+        """Renew a row that is set aside, as it cannot get a new entry: write it again as it is
+        stored, for a release that can decode it; but not where cleanup may be about to delete
+        it."""
         engine = self._engine
         if row.remaining is not None and row.remaining > lifetime / 2:
             return
         if not (await engine.limits_cache.limits()).have_passed(row.key.slice_start):
             if row.mail_id is not None:
-                await self._keep_records(row.mail_id)
+                await self._renew_records(row.mail_id)
             await engine.view.renew_row(row.key)
             await self._end_if_passed(row)
 
     async def _end_if_passed(self, row: UndecodableRow) -> None:
         """End a row that browse start passed before it was renewed: every row there was over, and
         its mark may be cleaned away. The machine was paused meanwhile, or the process suspended,
-        and without a mark the row that is back is taken for late mail. The limits are read from the
-        view, because a pause leaves cached ones looking fresh (ADR 0016)."""
+        and the row that is back without a mark would be taken for late mail. The limits are read
+        from the view, because to a paused machine its cached ones look fresh (ADR 0016)."""
         view = self._engine.view
         passed = (await view.limits()).have_passed(row.key.slice_start)
         if passed and await view.row(row.key) is not None:
             ending = Ending(EndingKind.WITHDRAWN, self._engine.clock.now())
             await view.end(row.key, ending, Traits(()))
 
-    async def _keep_records(self, mail_id: UUID) -> None:
-        """The records of who is finished are written anew: they have the same lifetime as rows, and
-        a mail that is held for longer needs them when it is released."""
+    async def _renew_records(self, mail_id: UUID) -> None:
+        """Write the records of finished recipients anew: they have the same lifetime as rows, and a
+        mail that is held for longer needs them when it is released."""
         try:
             records = (await self._engine.view.records(mail_id)).values()
         except Undecodable:
-            note(self._engine, mail_id)  # the row is kept all the same: without it the mail is lost
+            note(
+                self._engine, mail_id
+            )  # the row is renewed all the same: without it the mail is lost
             return
         finished = tuple(record for record in records if record.outcome.kind in FINISHED)
         if finished:
@@ -148,15 +149,16 @@ class RowMaintenance:
 def _needs_maintenance(
     each: WaitingMail, now: datetime, lifetime: timedelta, grace: timedelta
 ) -> bool:
-    """Whether a replacement stopped half way, or a row grows old."""
+    """Whether a replacement stopped half way, or a row is due to be rolled forward."""
     if each.mark is not None:
         return each.mark.ending is not None and now - each.mark.ending.at > grace
     return is_half_over(now - each.row.enqueued_at, each.row.remaining, lifetime)
 
 
 class _Alone:
-    """Finds the mails that wait alone in old slices, as all that waits is gone over in order. Those
-    that are due soon are no reason: they go by themselves, and may be in a consumer's hands."""
+    """Finds the mails that wait alone in old slices, while all waiting mail is read in order. A
+    slice with a mail that is due soon stays: that mail leaves by itself, and a consumer may have it
+    in hand."""
 
     def __init__(self, now: datetime, window: timedelta) -> None:
         self._before = now - max(OLD_SLICES * window, OLD)
@@ -165,8 +167,8 @@ class _Alone:
         self._found: list[WaitingMail] = []
         self._stays = False
 
-    def go_on(self, slice_start: datetime) -> list[WaitingMail]:
-        """Say which slice is read now; return who was alone in the one before."""
+    def begin_slice(self, slice_start: datetime) -> list[WaitingMail]:
+        """Begin a slice; return the mails that were alone in the one before."""
         if slice_start == self._slice:
             return []
         found = self.end()
@@ -174,8 +176,8 @@ class _Alone:
         self._stays = slice_start >= self._before
         return found
 
-    def see(self, each: WaitingMail) -> None:
-        """Take in a mail of this slice."""
+    def add(self, each: WaitingMail) -> None:
+        """Note a mail of this slice."""
         due_at = each.row.due_at
         is_idle = each.row.held or (due_at is not None and due_at > self._soon)
         self._stays |= each.mark is not None or not is_idle or len(self._found) == FEW
@@ -183,5 +185,5 @@ class _Alone:
             self._found.append(each)
 
     def end(self) -> list[WaitingMail]:
-        """Return who was alone in the last slice."""
+        """Return the mails that were alone in the last slice."""
         return [] if self._stays else self._found

@@ -1,4 +1,5 @@
-"""What the view holds and this release cannot decode: set aside, alarmed, in the way of nothing.
+"""Rows and marks that this release cannot decode: set aside, logged and counted, so that they delay
+no other mail.
 
 A row that is set aside still counts as live and keeps its slice; browsing and bulk operations leave
 it out. An entry whose ending is unknown is over, and keeps its slice too. Source: ADR 0017.
@@ -15,46 +16,46 @@ from postroad.domain.slices import EntryKey
 from postroad.telemetry import metrics
 
 MOST = 20
-"""What is set aside that one pass puts in the log by name; the rest is only counted there."""
+"""Rows and marks that one pass logs by id; further ones are only counted."""
 
 ROW, MARK = "row", "mark"
 
 
 class SetAside:
-    """What one pass over the view met. `keep` is awaited with every row that waits."""
+    """What one pass over the view set aside. `renew` is awaited with every such row that waits."""
 
     def __init__(
-        self, engine: Engine, keep: Callable[[UndecodableRow], Awaitable[None]] | None = None
+        self, engine: Engine, renew: Callable[[UndecodableRow], Awaitable[None]] | None = None
     ) -> None:
         self._engine = engine
-        self._keep = keep
+        self._renew = renew
         self._counts: Counter[str] = Counter()
 
     async def row(self, row: UndecodableRow, mark: Mark | None) -> None:
-        """Take note of a row, unless its mark says that nothing waits under it."""
+        """Note a row, unless its mark shows that nothing waits under it."""
         if mark is not None and mark.is_unknown:
             self.mark(row.key)
         elif mark is None or mark.is_live:
             self._note(ROW, row.key, row.reason)
-            if self._keep is not None and mark is None:
-                await self._keep(row)
+            if self._renew is not None and mark is None:
+                await self._renew(row)
 
     def mark(self, key: EntryKey) -> None:
-        """Take note of a mark whose ending is unknown, or whose change makes no entry."""
+        """Note a mark whose ending is unknown, or whose change makes no valid entry."""
         self._note(MARK, key, "unknown ending")
 
     def end(self) -> None:
-        """Say how much there was, after the last."""
+        """End the pass: log how much was set aside."""
         if self._counts:
             self._engine.log.warning(
-                "what this release cannot decode was left out; another release of postroad wrote"
-                " it, or a person",
+                "rows or marks that this release cannot decode were left out; another release of"
+                " postroad wrote them, or an administrator",
                 rows=self._counts[ROW],
                 marks=self._counts[MARK],
             )
 
     def publish(self) -> None:
-        """Show what there was as metrics: of a pass over everything."""
+        """Set the metrics, after a pass over everything."""
         for what in (ROW, MARK):
             metrics.UNDECODABLE.labels(self._engine.label, what).set(self._counts[what])
 

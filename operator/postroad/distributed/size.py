@@ -1,11 +1,11 @@
 """Size: rows less marks, counted on the servers, partition by partition; no mail is read.
 
-What a purge has passed is not counted at all. A closed slice is counted once, and again when the
-signs of its marks have changed.
+Entries at or below a purge watermark are not counted. A closed slice is counted once, and again
+when its stamp has changed.
 
-Rows less marks is wrong by one for each mark whose row is not there, and for each mail whose
-replacement stopped before its successor's row. Both are looked for where entries ended otherwise
-than by delivery, so that a process that ended between two steps leaves `size` right.
+Rows less marks is wrong by one for each mark without a row, and for each mail whose replacement
+stopped before its successor's row. Both are looked up where entries ended otherwise than by
+delivery, so that a process that ended between two steps leaves `size` right.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from postroad.ports.marks import Counts, PartitionStamp
 from postroad.telemetry import metrics
 
 REMEMBERED = timedelta(hours=1)
-"""How long signs are believed at most: rows that expired leave none, nor does a writer whose clock
+"""How long a count is kept at most: rows that expire change no stamp, nor does a writer whose clock
 is far off."""
 
 
@@ -40,7 +40,7 @@ class _Counted:
 
 
 class SizeCache:
-    """Counts what waits, and remembers closed slices."""
+    """Counts what waits, and caches the counts of closed slices."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
@@ -78,9 +78,9 @@ class SizeCache:
         return Counts(total, delayed, held)
 
     async def _live(self, now: datetime, where: tuple[Partition, bool]) -> Counts:
-        """Count a partition, or remember its count: as soon as none of its mails is delayed any
+        """Count a partition, or return its cached count: once none of its mails is delayed any
         more, it only changes with its marks. (A successor that was given up gets its row and its
-        mark at any time; the mark shows.)"""
+        mark at any time; the mark changes the stamp.)"""
         engine = self._engine
         partition, is_closed = where
         stamp = await engine.view.stamp(partition)
@@ -101,15 +101,15 @@ class SizeCache:
     async def _count(
         self, partition: Partition, stamp: PartitionStamp, now: datetime
     ) -> tuple[Counts, bool]:
-        """Count what waits, and say whether that can only change together with the signs: a
-        replacement under way ends without a further one.
+        """Count what waits, and whether that can only change together with the stamp: a replacement
+        under way ends without a further mark.
 
-        Marks are counted first: every mark has its row by then, so no count is ever negative."""
+        Marks are counted first: every mark has its row by then, so no count is ever negative.
+        """
         view = self._engine.view
         marks = await view.count_marks(partition, now, stamp.purged)
         rows = await view.count_rows(partition, now, stamp.purged)
-        # Only rows that are older than their lifetime can be fewer than their marks, which are
-        # younger.
+        # Rows can be fewer than their marks only once they expired: marks are younger.
         missing, is_settled = await self._missing(partition, stamp)
         more = Counts.of(missing, now)
         live = Counts(
@@ -122,7 +122,7 @@ class SizeCache:
     async def _missing(
         self, partition: Partition, stamp: PartitionStamp
     ) -> tuple[list[Traits], bool]:
-        """Return what rows less marks counts too little, and whether no replacement is under
+        """Return the mails that rows less marks leaves out, and whether no replacement is under
         way."""
         if stamp.ended is None:
             return [], True
@@ -130,7 +130,7 @@ class SizeCache:
         missing = [each async for each in view.withdrawn_without_rows(partition, stamp.purged)]
         async for mark, traits in view.unfinished(partition, stamp.purged):
             if not mark.is_unfinished_replacement:
-                continue  # this release cannot decode it: nothing waits under it
+                continue  # undecodable: nothing waits under it
             is_settled = False
             successor, change = replacement_of(mark)
             if await view.row(successor) is not None:
@@ -148,8 +148,8 @@ class SizeCache:
 
 
 class _DeadLetters:
-    """The number of dead letters. A count that took long is repeated after ten times that, so that
-    counting never takes more than a tenth of the view's time."""
+    """The number of dead letters. A count is repeated after ten times its duration, so that
+    counting takes at most a tenth of the view's time."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
@@ -157,7 +157,8 @@ class _DeadLetters:
         self._until: timedelta | None = None
 
     async def get(self) -> int | None:
-        """Count dead letters; None where the view does not answer: what waits is counted still."""
+        """Count dead letters; None where the view does not answer: waiting mail is counted
+        still."""
         engine, began = self._engine, self._engine.clock.elapsed()
         if self._until is not None and began < self._until:
             return self._count

@@ -1,4 +1,4 @@
-"""The durations that hold the engine together, and the one relation they must keep."""
+"""The durations of the protocol, and the relation that they must keep."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ class Timing:
     """How long things may take. Raises InvalidSettings when a late row could miss its slice.
 
     A row is inserted at most `deadline` after its id was made, by a clock at most `skew` from the
-    view's; it is judged late by a second clock; its slice is closed by a third. What is the view's
-    time may differ by `AGREEING` between readings of different hosts. So three times the skew, that
-    and the deadline have to fit into the grace period (invariant 7).
+    view's; a second clock decides that it is late; a third closes its slice. The view's time may
+    differ by `AGREEING` between readings of different hosts. So three times the skew, that and the
+    deadline must fit into the grace period (invariant 7).
     """
 
     deadline: timedelta = timedelta(seconds=20)
@@ -36,15 +36,15 @@ class Timing:
     """The first delay of a redelivered reference."""
 
     keep_after: timedelta = timedelta(seconds=4)
-    """Items leased for longer are claimed, so that others know that they are in somebody's hands.
-    Shorter than the redelivery delay."""
+    """Items leased for longer are claimed, so that other consumers find them in hand. Shorter than
+    the redelivery delay."""
 
     claim: timedelta = timedelta(minutes=2)
     """Lifetime of a claim; renewed while the item is leased."""
 
     upload: timedelta = timedelta(hours=6)
-    """How long the bytes of one mail may take to be stored. The audit leaves alone what is younger,
-    since its row may still come."""
+    """How long an upload may take. The audit leaves younger objects alone, since their rows may
+    still come."""
 
     backoff: timedelta = timedelta(milliseconds=200)
     """First wait after a server did not answer; doubles up to `longest_backoff`."""
@@ -52,16 +52,16 @@ class Timing:
     longest_backoff: timedelta = timedelta(seconds=10)
 
     wait: timedelta = timedelta(seconds=5)
-    """How long a reference waits in a consumer's prefetch for a server while others are served;
-    then it goes through the delay queues."""
+    """How long a reference waits in a consumer's prefetch for a server while other references are
+    served; then it is deferred through the delay queues."""
 
     longest_wait: timedelta = timedelta(minutes=10)
     """The same, while none is served. Much shorter than RabbitMQ's consumer_timeout (30 minutes by
-    default), after which the broker closes the channel and counts a failed delivery for all that is
-    held on it."""
+    default), after which the broker closes the channel and counts a failed delivery for every
+    message of it."""
 
     ages: timedelta = timedelta(seconds=60)
-    """How old an answer of `ages` may be."""
+    """How old a result of `ages` may be."""
 
     @property
     def apart(self) -> timedelta:

@@ -1,10 +1,9 @@
-"""How long a reference that waits for a server keeps its place among its consumer's.
+"""How long a reference that waits for a server keeps its place in its consumer's prefetch.
 
-Where no server answers, no other reference would do better in the place, and the one that waits is
-there when the server is back. Where others are served meanwhile (one partition of the view has lost
-its replicas, one delay queue its quorum), the place is theirs after seconds: the reference is put
-off through the delay queues. That also keeps short what a message that is held too long does to
-RabbitMQ: the log of its queue cannot be cut off behind it.
+While no server answers, it keeps the place: no other reference would do better there. While others
+are served (one partition of the view has lost its replicas, one delay queue its quorum), it is
+deferred through the delay queues after seconds, and the place is free. Deferring also keeps
+RabbitMQ's log short, which cannot be cut off behind a message that is held.
 """
 
 from __future__ import annotations
@@ -16,14 +15,14 @@ from postroad.domain.slices import EntryKey, Partition
 from postroad.errors import BrokerError, ServerError
 
 REMEMBERED = timedelta(minutes=1)
-"""How long a partition that used up one reference's patience uses up that of others at once."""
+"""How long other references to a partition are deferred at once after one was."""
 
 ASKED_AGAIN = timedelta(seconds=30)
-"""How long a view that did not answer is not asked for the sake of putting references off."""
+"""How long a view that did not answer is not read again to decide about deferring."""
 
 
 class WaitLimits:
-    """One consumer's."""
+    """The limits of one consumer."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
@@ -32,19 +31,19 @@ class WaitLimits:
         self._unreadable: dict[Partition, timedelta] = {}
 
     def was_served(self) -> None:
-        """Note that the servers did for one reference all that it needed."""
+        """Note that one reference was dispatched."""
         self._served = self._engine.clock.elapsed()
 
     async def is_over(self, since: timedelta, key: EntryKey | None, error: Exception) -> bool:
-        """Return whether a reference, which waits since then and has just met this error, is to be
-        put off."""
+        """Return whether a reference, waiting since `since` and just failed with `error`, is to be
+        deferred."""
         now, timing = self._engine.clock.elapsed(), self._engine.timing
         if now - since >= timing.longest_wait:
             return True
         if now - since < timing.wait and not self._is_unreadable(key, now):
             return False
         if isinstance(error, BrokerError):
-            return True  # whether another queue of the delay queues takes it shows when it is tried
+            return True  # another delay queue may take it
         if not (self._was_served_after(since) or await self._view_answers()):
             return False
         if key is not None:
@@ -61,7 +60,7 @@ class WaitLimits:
         return self._served is not None and self._served > since
 
     async def _view_answers(self) -> bool:
-        """Ask the view what any of its servers can answer, not often while none does."""
+        """Read from the view what any of its servers can answer; seldom while none does."""
         now = self._engine.clock.elapsed()
         if self._unanswered is not None and now - self._unanswered < ASKED_AGAIN:
             return False

@@ -1,4 +1,4 @@
-"""The limits of age that a queue's picture is drawn with: doubling, as Postfix' qshape draws it."""
+"""The age limits of `ages`: doubling, as in Postfix' qshape."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Which time is believed when the clocks of several hosts are read: what most of them agree on.
+"""Which time is used when the clocks of several hosts are read: what most of them agree on.
 
-One wrong clock among three neither becomes the time nor keeps the right ones from being it. Where
-no majority agrees, nothing tells which clock is right, and none is believed. Source: ADR 0016.
+One wrong clock among three neither becomes the time nor stops the right ones from being it. Where
+no majority agrees, no clock can be shown to be right, and none is used. Source: ADR 0016.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class HostTime:
 @dataclass(frozen=True, slots=True)
 class Readings:
     """The clocks that were read, all as of one moment. `hosts` counts the hosts that were asked: a
-    host that did not answer in time still has its vote, or a quick wrong one would be alone."""
+    host that did not reply in time still has its vote, or a quick wrong one would decide alone."""
 
     times: tuple[HostTime, ...]
     hosts: int

@@ -1,6 +1,6 @@
-"""The delay queues of delays: which step a mail that has to wait goes through next.
+"""Delay queues: which of them a mail that has to wait goes through next.
 
-A delay is served by the longest step that fits, again and again until the mail is due.
+A delay is served by the longest delay queue that fits, again and again until the mail is due.
 """
 
 from __future__ import annotations
@@ -15,10 +15,9 @@ HIGHEST_DOUBLING = 6
 
 
 def next_delay(due_at: datetime | None, now: datetime) -> int:
-    """Return the longest delay queues step that does not pass `due_at`, in seconds; 0 when it is
-    due.
+    """Return the longest step that does not pass `due_at`, in seconds; 0 when the mail is due.
 
-    The last fraction of a second is waited for in a step of one second, so nothing is early.
+    The last fraction of a second takes a step of one second, so no mail is early.
     """
     if due_at is None or due_at <= now:
         return 0
@@ -27,8 +26,8 @@ def next_delay(due_at: datetime | None, now: datetime) -> int:
 
 
 def beside(step: int) -> int:
-    """Return another step of about the same length, for a message that the queue of this one does
-    not take. From a redelivery delay on it is no shorter than a redelivery delay.
+    """Return another step of about the same length, for a message that the queue of this one
+    refuses. From a redelivery delay on it is no shorter than a redelivery delay.
 
     >>> beside(1), beside(8), beside(16), beside(32)
     (2, 16, 32, 16)
@@ -39,8 +38,8 @@ def beside(step: int) -> int:
 def redelivery_delay_after(crashes: int, redelivery_delay: timedelta, draw: float) -> int:
     """Return the step that a reference waits after a redelivery, in seconds.
 
-    The more crashes, the wider the steps are drawn, so that a mail that breaks consumers is soon
-    alone and those that only were near it get through.
+    The more crashes, the wider the steps are drawn, so that a mail that crashes consumers is soon
+    alone, and mails that were only in hand at the same time get through.
     """
     doubling = int(draw * (min(crashes, HIGHEST_DOUBLING) + 1))
     wanted = redelivery_delay.total_seconds() * (1 << doubling)

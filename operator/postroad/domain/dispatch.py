@@ -5,8 +5,8 @@
     1  its mark is final                                           Settle   (delete bytes, ack)
     2  its slice is before browse start                            Passed   (over, or late: ack)
     3  its replacement stopped half way                            Finish   (then ack)
-    4  consumers broke down over it too often                      GiveUp   (dead letters)
-    5  it was handed out before, or something failed               Redeliver    (one delay step)
+    4  consumers crashed on it too often                           GiveUp   (dead letters)
+    5  the broker redelivered it                                   Redeliver    (one delay step)
     6  it is not due yet                                           Redeliver    (the next step)
     7  it repeats a message that needs no claim                    Replace  (then ack)
     8  another message about the same mail can exist               Claim    (then the marks again)
@@ -88,9 +88,9 @@ def decide(
 
 
 def decide_claimed(mark: Mark | None, previous: Sequence[Mark | None]) -> Verdict:
-    """Return what is to be done once the claims are ours and the marks were read after that.
+    """Return what is to be done once the claims are taken and the marks were read after that.
 
-    An entry that administration replaced may have been in somebody's hands and delivered since.
+    A consumer may have held, and delivered, an entry that administration replaced.
     """
     if (over := _over(mark)) is not None:
         return over
@@ -108,9 +108,9 @@ def _over(mark: Mark | None) -> Verdict | None:
 
 
 def deletes_bytes(mark: Mark) -> bool:
-    """Return whether nobody needs the bytes of a mail whose entry has this final mark.
+    """Return whether no entry and no dead letter needs the bytes of a mail with this final mark.
 
-    A dead letter keeps them, to be queued again. A successor shares them, also when another one
+    A dead letter keeps them, to be requeued. A successor shares them, also when another successor
     was withdrawn in its favour; an enqueue that withdraws deletes its bytes itself. After an
     unknown ending another entry may need them.
     """

@@ -1,9 +1,9 @@
 """How content travels after DATA: leading dots doubled, every line ended by CRLF, a lone dot last.
 
-Both directions work on chunks of any size and hold back at most four octets between them.
-Reading is strict: only CRLF "." CRLF ends the mail, and a bare CR or LF is reported, because a next
-hop that ends lines there would find commands inside the mail (SMTP smuggling); or it is made CRLF,
-behind all that looks for the end and for doubled dots.
+Both directions work on chunks of any size and hold back at most four octets between them. Reading
+is strict: only CRLF "." CRLF ends the mail. A bare CR or LF is reported, because a next hop that
+ends lines there would find commands inside the mail (SMTP smuggling), or is made CRLF after the end
+and the doubled dots were looked for.
 Source: RFC 5321 4.5.2 (transparency), 2.3.8 (lines), 4.1.1.4 (DATA).
 """
 
@@ -29,7 +29,7 @@ _FIRST_OCTET = re.compile(rb"[^ \t\x80-\xbf]")
 """Of a character that is no blank."""
 
 _LONGEST_CHARACTER = 4
-"""Octets of UTF-8. What has no first octet among so many is no UTF-8, and is cut anywhere."""
+"""Octets of UTF-8. A run of more octets without a first one is not UTF-8, and is cut anywhere."""
 
 _TERMINATOR = b"\r\n.\r\n"
 _TAILS = tuple(_TERMINATOR[:length] for length in range(len(_TERMINATOR) - 1, 0, -1))

@@ -1,9 +1,9 @@
-"""Entries and their endings: the one idea that joins the seeds.
+"""Entries, their endings and their replacement.
 
-Rows are never updated. Whatever changes a waiting mail replaces its entry: a new row under a new
-`enqueue_id`, and an ending on the old one. A mail keeps its `mail_id` through all its entries.
+Rows are never updated: a change of a waiting mail replaces its entry by a new row under a new
+`enqueue_id`, and puts an ending on the old one. A mail keeps its `mail_id` through all its entries.
 The mark of an entry is one row with two independent parts: `delivered_at` (a plain write) and the
-ending (first wins). Source: 002 (rewriting at the head); ADR 0003.
+ending (the first one wins). Source: 002 (rewriting at the head); ADR 0003.
 """
 
 from __future__ import annotations
@@ -19,23 +19,22 @@ from postroad.domain.shapes import Shape
 from postroad.domain.slices import EntryKey
 
 LONG_CHAIN = 8
-"""How many entries replaced by administration an entry remembers without a look at which of them
-can still be in hand."""
+"""How many entries that administration replaced an entry names, before it is checked which of them
+a consumer can still have in hand."""
 
 
 @dataclass(frozen=True, slots=True)
 class EnqueuedMail:
     """One row of the view: a mail's entry in the queue.
 
-    `envelope.recipients` are those left. `due_at` is None when the mail was due at once.
-    `attempt` counts the attempts already made. `blob_key` names the one object that all entries of
-    a mail share.
+    `envelope.recipients` are those left. `due_at` is None when the mail was due at once. `attempt`
+    counts the attempts already made. `blob_key` names the one object that all entries of a mail
+    share.
 
-    `previous` are the entries that administration replaced on the way to this one since the mail
-    was last handed out by the rules, and successors that were given up for this one: each may still
-    be in some consumer's hands, so they are asked before this entry is attempted (invariant 10).
-    Oldest first. Where there are more than `LONG_CHAIN`, those that are shown to be in no
-    consumer's hands are left out (ADR 0018).
+    `previous`, oldest first: the entries that administration replaced on the way to this one since
+    an attempt last ended, and successors that were given up for this one. A consumer may still have
+    each in hand, so their claims are taken before this entry is attempted (invariant 10). Of more
+    than `LONG_CHAIN`, those that no consumer can have in hand are left out (ADR 0018).
     """
 
     key: EntryKey
@@ -51,10 +50,10 @@ class EnqueuedMail:
     last_error: str | None = None
     previous: tuple[EntryKey, ...] = ()
     shape: Shape | None = None
-    """What the content looks like; None where a release that did not look has stored it."""
+    """What the content looks like; None where an older release stored the row."""
 
     remaining: timedelta | None = field(default=None, compare=False)
-    """How long the view still keeps the row, as of when it was listed; None: it does not say."""
+    """How long the view still keeps the row, as of its reading; None where that was not read."""
 
     @property
     def enqueue_id(self) -> UUID:
@@ -66,8 +65,8 @@ class EnqueuedMail:
         return Traits(self.envelope.domains, self.due_at, self.held)
 
     def with_change(self, key: EntryKey, change: Change) -> EnqueuedMail:
-        """Return the entry that replaces this one: the same from whoever computes it, so that
-        inserting it twice is inserting it once."""
+        """Return the entry that replaces this one: the same in every process, so that inserting it
+        twice inserts it once."""
         return replace(
             self,
             key=key,
@@ -84,14 +83,15 @@ class EnqueuedMail:
 
 @dataclass(frozen=True, slots=True)
 class UndecodableRow:
-    """A row that this release cannot decode: another release wrote it, or a person. It is set aside
-    (ADR 0017). `reason` names the error, and no value of the row; `mail_id` where it is there."""
+    """A row that this release cannot decode: another release or an administrator wrote it. It is
+    set aside (ADR 0017). `reason` names the error, and no value of the row; `mail_id` is None where
+    it cannot be read."""
 
     key: EntryKey
     reason: str
     mail_id: UUID | None = None
     remaining: timedelta | None = field(default=None, compare=False)
-    """As `Entry.remaining`."""
+    """As `EnqueuedMail.remaining`."""
 
     @property
     def enqueue_id(self) -> UUID:
@@ -109,7 +109,8 @@ class Traits:
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """What a replacement changes; stored in the mark, so that anyone can finish the replacement."""
+    """What a replacement changes; stored in the mark, so that any process can finish the
+    replacement."""
 
     remaining: tuple[str, ...]
     due_at: datetime | None
@@ -120,8 +121,8 @@ class Change:
 
     @classmethod
     def nothing(cls, entry: EnqueuedMail) -> Change:
-        """The change of a roll-forward: the same entry, under a newer id. As every replacement by
-        administration it remembers the entry it replaces."""
+        """Return the change of a roll-forward: the same entry, under a newer id. Like every
+        replacement by administration it names the entry it replaces."""
         return cls(
             entry.envelope.recipients,
             entry.due_at,
@@ -172,8 +173,9 @@ class Mark:
     def is_final(self) -> bool:
         """Whether the entry needs nothing more: its slice may be drained, its message just acked.
 
-        A delivery does not finish a replacement: its successor has to learn of the delivery first.
-        Of an unknown ending only the release that wrote it can say whether its slice is drained.
+        A delivery does not finish a replacement, because the successor's mark must get the delivery
+        first. Of an unknown ending, only the release that wrote it knows whether its slice may be
+        drained.
         """
         if self.ending is not None and self.ending.kind is EndingKind.REPLACED:
             return self.published
@@ -186,7 +188,7 @@ class Mark:
 
     @property
     def is_live(self) -> bool:
-        """Whether the mail waits under this entry, for all that is known here."""
+        """Whether the mail waits under this entry, by this mark alone."""
         return self.delivered_at is None and not self.is_final
 
     @property
@@ -197,14 +199,15 @@ class Mark:
 
 @dataclass(frozen=True, slots=True)
 class PurgeWatermark:
-    """What a purge draws through a partition: every entry up to `through` that had no mark when the
-    line was drawn at `at` was removed, however many there are."""
+    """The watermark that a purge sets in a partition: every entry at or below `through` that had no
+    mark at `at` was removed, however many there are."""
 
     through: UUID
     at: datetime
 
     def mark_of(self, enqueue_id: UUID) -> Mark | None:
-        """Return what the line says of an entry that has no mark of its own."""
+        """Return the mark of an entry at or below the watermark that has none of its own; None
+        above it."""
         if enqueue_id > self.through:
             return None
         return Mark(ending=Ending(EndingKind.REMOVED, self.at))

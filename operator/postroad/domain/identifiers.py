@@ -45,7 +45,8 @@ def moment_of(identifier: UUID) -> datetime:
 class Identifiers:
     """Makes ids that grow strictly, also when the clock stands still or steps back.
 
-    `now` gives the wall clock, `random_bits(n)` n random bits. Not thread-safe: one per event loop.
+    `now` returns the wall clock, `random_bits(n)` n random bits. Not thread-safe: one per event
+    loop.
     """
 
     def __init__(self, now: Callable[[], datetime], random_bits: Callable[[int], int]) -> None:

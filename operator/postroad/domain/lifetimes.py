@@ -1,4 +1,4 @@
-"""How long rows live in the view, and in which pieces Cassandra lets go of them.
+"""How long rows live in the view, and by which compaction windows Cassandra drops them.
 
 Cassandra drops a data file whole only when everything in it has expired, so rows have a lifetime,
 and files are cut by time: one file per compaction window. Live mails are rolled forward long before
@@ -18,15 +18,15 @@ WINDOWS = 30
 more files per read, fewer would keep dead rows longer (one window)."""
 
 LONGEST_GC_GRACE = timedelta(hours=3)
-"""How long a tombstone is kept, so that a host that was away learns of the deletion from hints:
-Cassandra gathers hints for three hours (max_hint_window) and discards those older than this."""
+"""How long a tombstone is kept, so that a host that was away gets the deletion from hints:
+Cassandra stores hints for three hours (max_hint_window), and drops those older than this."""
 
 DEAD_LETTER_LIFETIME = timedelta(days=30)
-"""How long a dead letter is kept where nothing else is said."""
+"""The default lifetime of a dead letter."""
 
 DEAD_LETTER_MEMORY = timedelta(days=100)
-"""How long a view remembers that a dead letter was deleted. Much longer than letters live, and than
-a Cassandra node may be away that is neither repaired nor replaced."""
+"""How long a view records that a dead letter was deleted: much longer than letters live, and than a
+Cassandra node may be away that is neither repaired nor replaced."""
 
 DEAD_LETTER_RETURN = timedelta(days=9)
 """A dead letter that is younger was not deleted before: its tombstone would be there, which
@@ -73,9 +73,9 @@ def lifetimes_of(
 
 
 def is_half_over(age: timedelta, remaining: timedelta | None, lifetime: timedelta) -> bool:
-    """Return whether a row must be rolled forward: half of its own lifetime is over (it was written
-    under another one, perhaps), or half of what rows get now. The second lets slices drain in time
-    whose other rows are younger and live shorter.
+    """Return whether a row must be rolled forward: half of its own lifetime is over (it may have
+    been written under another one), or half of the present lifetime of rows. The second lets slices
+    drain in time whose other rows are younger and live shorter.
 
     >>> is_half_over(timedelta(hours=3), timedelta(hours=2), timedelta(days=14))
     True

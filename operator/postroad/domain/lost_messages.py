@@ -1,12 +1,11 @@
-"""Mails that wait and have no message: what a process that died between row and publish leaves, or
-a broker that lost its queues. Nothing says so of a single mail, but the numbers do.
+"""Waiting mails without a message: left by a process that ended between row and publish, or by a
+broker that lost its queues. A single mail does not show it, but the numbers do.
 
 Every mail that waits under an old entry, and is not held, has at least one message: in the work
 queue, in the delay queues, in a consumer's hands or in the dead queue. So a broker that was counted
-first, and has fewer messages than such mails are met afterwards, lacks some. The reverse does not
-hold: messages of young entries and of entries that are over hide what is missing until they are
-gone. Counts of a busy broker are a little wrong, so only what was missing several times on end
-counts.
+first, and has fewer messages than such mails are found afterwards, lacks some. The reverse does not
+hold: messages of young entries and of entries that are over hide missing ones until they are gone.
+The counts of a busy broker are a little wrong, so messages must be missing several times in a row.
 """
 
 from __future__ import annotations
@@ -18,19 +17,19 @@ from postroad.domain.entries import EnqueuedMail
 from postroad.domain.identifiers import moment_of
 
 STEADY = 3
-"""Looks on end at which something has to be missing."""
+"""Counts in a row in which messages must be missing."""
 
 AT_LEAST = 100
-"""Mails that get a new message when few are missing. Which of those that wait have none is not
-known, so it is the oldest; those that get one are young then, and a later look goes on with the
-others. As many as are missing get one when that is more: all, when the broker has none."""
+"""Mails that get a new message when few are missing. Which mails lack one is not known, so the
+oldest get it; they are young then, and a later count continues with the others. When more are
+missing, as many get one: all, when the broker has none."""
 
 
 @dataclass(slots=True)
 class MessageCount:
-    """One look at everything that waits. `messages` are all that the broker had before it began,
-    None when it could not say; entries made after `before` are too young to count: their messages
-    may be on their way."""
+    """One count of everything that waits. `messages`: all that the broker had before it began, None
+    when it could not count them. Entries made after `before` do not count: their messages may be on
+    their way."""
 
     messages: int | None
     before: datetime
@@ -51,7 +50,7 @@ class MessageCount:
 
 
 class LostMessageDetector:
-    """Decides after each look, knowing the looks before it, and what came of new messages."""
+    """Decides after each count, by the counts before it and by what the new messages changed."""
 
     def __init__(self) -> None:
         self._times = 0
@@ -60,8 +59,8 @@ class LostMessageDetector:
     def decide(self, counted: MessageCount) -> int:
         """Return how many mails get a new message now.
 
-        New messages are messages: the next look misses fewer, and goes on at once. Where it does
-        not, the counts are wrong, and only few mails at a time are published for them.
+        New messages raise the broker's count: when the next one lacks fewer, more are given at
+        once. Else the counts are wrong, and only few mails at a time are published for them.
         """
         if not counted.missing:
             self._times = self._missing = self._repaired = 0
@@ -76,9 +75,9 @@ class LostMessageDetector:
         return AT_LEAST if self._repaired else max(counted.missing, AT_LEAST)
 
     def repaired(self, counted: MessageCount, count: int) -> None:
-        """Take in how many got a message after this counted."""
+        """Note how many mails got a message after this count."""
         self._missing, self._repaired = counted.missing, count
 
     def defer(self) -> None:
-        """Another process gives the messages: judge the next look as this one."""
+        """Leave the messages to another process, and decide at the next count as at this one."""
         self._times = STEADY - 1

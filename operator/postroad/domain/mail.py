@@ -23,7 +23,7 @@ _NOTIFY = frozenset(("NEVER", "SUCCESS", "FAILURE", "DELAY"))
 _ORCPT = re.compile(r"[A-Za-z0-9-]+;[ -~]*")
 _PRINTABLE = re.compile(r"[ -~]*")
 _ORDINARY = re.compile(r"[A-Za-z0-9.+_=-]{1,64}@[A-Za-z0-9.-]{1,255}")
-"""What most addresses look like: nothing in it could be refused."""
+"""What most addresses look like: `check_address` accepts all of these."""
 _ORDINARY_MAILBOX = re.compile(
     r"[A-Za-z0-9.+_=-]{1,64}@(?:[A-Za-z0-9-]{1,63}\.){0,7}[A-Za-z0-9-]{1,63}"
 )
@@ -31,7 +31,7 @@ _LOCAL = re.compile(
     r"\"(?:[^\"\\\x00-\x1f\x7f]|\\[\x20-\x7e])*\"|[^\s\"()<>\[\]\\,;:@\x00-\x20\x7f]+"
 )
 _DOMAIN = re.compile(r"(?:[\w-]+\.)*[\w-]+|\[[A-Za-z0-9:.\-]+\]")
-_UNSPEAKABLE = re.compile("[\x00-\x1f<>\x7f\ud800-\udfff]")
+_FORBIDDEN = re.compile("[\x00-\x1f<>\x7f\ud800-\udfff]")
 LONGEST_ADDRESS = 320
 """Octets: local part 64, "@", domain 255. Source: RFC 5321 4.5.3.1."""
 
@@ -42,7 +42,7 @@ def _no_attributes() -> Mapping[str, str]:
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """Where a mail came from, for people who search the queue."""
+    """Where a mail came from, for administrators who search the queue."""
 
     host: str | None = None
     address: str | None = None
@@ -165,25 +165,26 @@ class Outcome:
 
     @classmethod
     def delivered(cls, text: str = "") -> Outcome:
-        """Somebody else is responsible now."""
+        """The next hop is responsible now."""
         return cls(OutcomeKind.DELIVERED, text)
 
     @classmethod
     def failed(cls, text: str = "") -> Outcome:
-        """It will never work; the recipient is finished."""
+        """The next hop refuses for good; the recipient is finished."""
         return cls(OutcomeKind.FAILED, text)
 
     @classmethod
     def deferred(cls, text: str = "") -> Outcome:
-        """It may work later. Recorded for the record only: the recipient is attempted again."""
+        """A later attempt may succeed. Recorded for administrators only: the recipient is attempted
+        again."""
         return cls(OutcomeKind.DEFERRED, text)
 
 
 def check_address(address: str) -> None:
     """Refuse what can be no mailbox. Raises: InvalidMail (its text does not quote the address).
 
-    Only what would break an SMTP dialogue or the queue's tables is refused; whether the mailbox
-    exists is the next hop's to say. Source: RFC 5321 4.1.2; RFC 6531 for non-ASCII.
+    Refuses only what would break an SMTP dialogue or the queue's tables; the next hop knows whether
+    the mailbox exists. Source: RFC 5321 4.1.2; RFC 6531 for non-ASCII.
     """
     if _ORDINARY.fullmatch(address):
         return
@@ -194,7 +195,7 @@ def check_address(address: str) -> None:
         raise InvalidMail("an address has an empty local part or domain")
     if len(address.encode("utf-8", "surrogatepass")) > LONGEST_ADDRESS:
         raise InvalidMail(f"an address is longer than {LONGEST_ADDRESS} octets")
-    if _UNSPEAKABLE.search(address):
+    if _FORBIDDEN.search(address):
         raise InvalidMail("an address holds a control character, '<' or '>'")
     if " " in address and not local.startswith('"'):
         raise InvalidMail("an address holds a space outside a quoted local part")
@@ -222,8 +223,8 @@ def domain_of(address: str) -> str:
 
 
 def check_left(remaining: Iterable[str], left: Collection[str]) -> None:
-    """Make sure that who is to be tried again is left, in the same spelling: who is not named is
-    taken to have the mail. Raises: InvalidInput."""
+    """Check that the recipients to be tried again are among those left, in the same spelling: a
+    recipient that is not named counts as delivered. Raises: InvalidInput."""
     unknown = sum(each not in left for each in remaining)
     if unknown:
         raise InvalidInput(

@@ -1,7 +1,7 @@
-"""What queues and the objects behind them are called.
+"""Names of queues and of the objects behind them.
 
 A queue's name is `<namespace>.<name>`: table key, URL host and part of every object's name, so it
-is checked once, here, and then only carried.
+is checked once, here.
 """
 
 from __future__ import annotations

@@ -21,8 +21,9 @@ _MILLISECOND = timedelta(milliseconds=1)
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """What tells a view from others, and from what it was. `incarnations`: none where the queue was
-    never created, several where processes created it at once. `as_of` None: never raised."""
+    """The identity of a view, which tells it from others and from earlier states of itself.
+    `incarnations`: none where the queue was never created, several where processes created it at
+    once. `as_of` None: never raised."""
 
     incarnations: Set[UUID]
     as_of: datetime | None
@@ -36,7 +37,7 @@ class Owner:
     as_of: datetime | None
 
     def encode(self, queue: QueueName) -> bytes:
-        """Return the owner object. `queue` is for people who look at it."""
+        """Return the owner object. `queue` is for administrators who read it."""
         as_of = None if self.as_of is None else self.as_of.isoformat()
         document = {"queue": str(queue), "incarnation": str(self.incarnation), "as_of": as_of}
         return json.dumps(document).encode()
@@ -56,7 +57,7 @@ class Owner:
 
 
 def is_older(identity: Identity, owner: Owner) -> bool:
-    """Return whether a view is older than what its bucket's owner object has seen of it."""
+    """Return whether a view is older than the state that its bucket's owner object names."""
     if owner.as_of is None:
         return False
     return identity.as_of is None or identity.as_of < owner.as_of

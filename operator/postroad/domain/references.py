@@ -1,4 +1,4 @@
-"""What a message of the broker says: which entry it is about, and enough of the turn to serve it.
+"""References: messages of the broker that name an entry, and carry enough of it to deliver it.
 
 A reference carries the whole envelope where that is small, so that a dequeue reads one mark and
 nothing else, and so that a lost view could be rebuilt from the broker.
@@ -21,11 +21,11 @@ from postroad.domain.slices import EntryKey
 class Reference:
     """A message about one entry.
 
-    `claim`: another message about the same mail can exist, so a consumer that wants to transmit
-    takes a claim first. A reference that names its own entry among `previous` is a repetition: the
-    message that it repeats can exist, and carries no claim. `crashes` counts how often a consumer
-    broke down while it had this entry. `envelope` is None when it was too large: the row has it,
-    and the shape with it.
+    `claim`: another message about the same mail can exist, so a consumer takes a claim before it
+    transmits. A reference that names its own entry among `previous` is a repetition: the message
+    that it repeats can exist, and carries no claim. `crashes` counts how often a consumer crashed
+    while it had this entry. `envelope` is None when it was too large: the row has it, and the shape
+    with it.
     """
 
     key: EntryKey
@@ -65,7 +65,7 @@ class Reference:
     def repeating(cls, entry: EnqueuedMail) -> Reference:
         """Return a reference to publish after a first one, without a claim, was not confirmed.
 
-        A release that knows no repetitions reads it as any reference that needs a claim.
+        An older release reads it as any reference that needs a claim.
         """
         return replace(cls.to(entry, claim=True), previous=(*entry.previous, entry.key))
 
@@ -76,7 +76,7 @@ class Reference:
 
     @property
     def entry(self) -> EnqueuedMail | None:
-        """The entry as far as the message knows it: all of it, or None without an envelope."""
+        """The entry that the message carries; None without an envelope."""
         if self.envelope is None:
             return None
         return EnqueuedMail(

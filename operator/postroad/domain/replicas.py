@@ -45,21 +45,21 @@ def members_to_add(queue: QuorumQueue, running: Collection[str], copies: int) ->
 def too_few_members(
     queues: Sequence[QuorumQueue], running: Collection[str], copies: int, vhost: str
 ) -> tuple[str, ...]:
-    """Return what the members of our queues do not allow, and what is to be done about it, as words
-    for a condition. Nothing while too few nodes run: that is a condition of its own."""
+    """Return what the members of our queues lack, and what to do about it, as words for a
+    condition. Nothing while too few nodes run: that is a condition of its own."""
     if len(running) < copies:
         return ()
     ours = [each for each in queues if each.name.startswith(OURS)]
     lacking = [each for each in ours if len(each.members) < copies]
     away = [each for each in ours if each not in lacking and len(each.online) < copies]
     found = (
-        _said(lacking, "members", copies, _command(lacking, running, copies, vhost)),
-        _said(away, "members online", copies, "see what became of their nodes"),
+        _message(lacking, "members", copies, _command(lacking, running, copies, vhost)),
+        _message(away, "members online", copies, "check their nodes"),
     )
     return tuple(each for each in found if each)
 
 
-def _said(queues: Sequence[QuorumQueue], what: str, copies: int, remedy: str) -> str:
+def _message(queues: Sequence[QuorumQueue], what: str, copies: int, remedy: str) -> str:
     if not queues:
         return ""
     count = f"{len(queues)} queue{'s have' if len(queues) > 1 else ' has'}"

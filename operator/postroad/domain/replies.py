@@ -18,7 +18,7 @@ _LINE = re.compile(rb"([2-5][0-9]{2})(?:([ -])([^\r\n]*))?")
 _ENHANCED = re.compile(r"([245])\.([0-9]{1,3})\.([0-9]{1,3})(?=\s|$)")
 
 LONGEST_TEXT = 500
-"""Characters of a reply that are kept in records and dead letters; the rest says nothing new."""
+"""Characters of a reply that are kept in records and dead letters."""
 
 _ABOUT_SENDER = frozenset((502, 503, 530, 534, 535, 538))
 
@@ -85,14 +85,13 @@ class Reply:
     @property
     def is_about_sender(self) -> bool:
         """Whether a refusal is about this side and not about the mail: missing authentication or
-        encryption, a command out of order or unknown. What a change of settings mends must never
-        end a mail. Source: RFC 4954 6; RFC 5321 4.2.4; RFC 3463 3.8 (x.7.8).
-        """
+        encryption, a command out of order or unknown. A change of settings mends these, so they
+        must never end a mail. Source: RFC 4954 6; RFC 5321 4.2.4; RFC 3463 3.8 (x.7.8)."""
         return self.code in _ABOUT_SENDER or self.enhanced == _CREDENTIALS_INVALID
 
     @property
     def is_too_many_recipients(self) -> bool:
-        """Whether a refused RCPT says only that a transaction takes no more recipients: any
+        """Whether a refused RCPT only means that a transaction takes no more recipients: any
         transient code or 552 with x.5.3, which OpenSMTPD sends as 451; 452 or 552 alone. Source:
         RFC 5321 4.5.3.1.10; RFC 3463 3.6."""
         enhanced = self.enhanced
@@ -103,9 +102,10 @@ class Reply:
 
     @property
     def refusal(self) -> Outcome:
-        """What a negative reply says about the recipients it answers for.
+        """The outcome of a negative reply for its recipients.
 
-        Anything that is not a clear no defers: mail is not given up on a guess. Never `delivered`.
+        Anything that is not a clear refusal defers, because mail must not be given up on a guess.
+        Never `delivered`.
         """
         if self.is_permanent and not self.is_about_sender:
             return Outcome.failed(str(self))
@@ -118,13 +118,14 @@ class Reply:
 
     @property
     def final_outcome(self) -> Outcome:
-        """What the reply to the end of a mail says: the only reply that may mean `delivered`."""
+        """The outcome of the reply to the end of a mail, the only reply that may mean
+        `delivered`."""
         return Outcome.delivered(str(self)) if self.is_positive else self.refusal
 
     def encode(self) -> bytes:
         """Return the reply as it is sent, every line ended by CRLF."""
         encoded = self._encoded
-        if encoded is None:  # most replies are constants, said a million times
+        if encoded is None:  # most replies are constants, sent a million times
             *first, last = self.lines
             lines = [*(f"{self.code}-{line}\r\n" for line in first), f"{self.code} {last}\r\n"]
             encoded = "".join(lines).encode()
@@ -164,7 +165,7 @@ class ReplyReader:
         return reply
 
 
-@lru_cache(maxsize=64)  # to most commands a server always says the same
+@lru_cache(maxsize=64)  # to most commands a server always gives the same reply
 def _whole(line: bytes) -> Reply | None:
     """Return the reply that consists of this line; None when it is no reply, or one of several
     lines."""

@@ -37,7 +37,7 @@ class RetryPlan:
             raise InvalidSettings("the retry's max age is above zero")
 
     def delay(self, attempt: int, uniform: float) -> timedelta:
-        """Return the delay after attempt number `attempt`, from 0; `uniform` is chance in [0, 1).
+        """Return the delay after attempt number `attempt`, from 0; `uniform` is random in [0, 1).
 
         >>> RetryPlan(spread=0).delay(99, 0.5)
         datetime.timedelta(seconds=14400)
@@ -61,7 +61,7 @@ class Retry:
 
 @dataclass(frozen=True, slots=True)
 class Reject:
-    """Nobody is left to be tried, and somebody did not get the mail."""
+    """No recipient is left to be tried, and some did not get the mail."""
 
     reason: str
 
@@ -101,7 +101,7 @@ def decide(
 
 
 def _joined(texts: Iterable[str]) -> str:
-    """Each text once, in order, few of them: a mail to a thousand may fail in a thousand ways."""
+    """Join the first three distinct texts: a mail to a thousand may fail in a thousand ways."""
     distinct = list(dict.fromkeys(texts))
     more = f"; and {len(distinct) - 3} more" if len(distinct) > 3 else ""
     return "; ".join(distinct[:3]) + more

@@ -1,4 +1,4 @@
-"""Which mails an operation is about. Equality is exact; the fields are joined by *and*."""
+"""Selectors of mails. Equality is exact; the fields are joined by *and*."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from postroad.errors import InvalidInput
 
 
 class Selectable(Protocol):
-    """What a selector looks at: an entry, or what another engine knows of one."""
+    """What a selector compares: an entry of either engine."""
 
     @property
     def enqueue_id(self) -> UUID: ...
@@ -26,7 +26,8 @@ class Selectable(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Selector:
-    """Selects mails. `Selector()` selects nothing by accident: say `Selector.all()`.
+    """Selects mails. `Selector()` selects nothing, so that an accident does; `Selector.all()`
+    selects all.
 
     `older_than` is the age since acceptance; `attribute` is a (name, value) pair; `sender=""` is
     the null reverse-path; `domain` is compared in lower case.
@@ -48,7 +49,7 @@ class Selector:
 
     @property
     def is_empty(self) -> bool:
-        """Whether nothing was said at all."""
+        """Whether no field was given."""
         return self == _NOTHING
 
     def require_purpose(self) -> Selector:

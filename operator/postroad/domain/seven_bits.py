@@ -90,7 +90,7 @@ def in_seven_bits(content: bytes | bytearray) -> Steps[list[bytes] | None]:
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """Where an entity stands: its type if it says none, and the delimiters that are around it."""
+    """Where an entity stands: its default type, and the delimiters around it."""
 
     default_type: str
     delimiters: tuple[bytes, ...]
@@ -116,7 +116,7 @@ class _Delimiter(NamedTuple):
 
 
 class _Conversion:
-    """What is given and returned as `start` and `end` are places in the content."""
+    """`start` and `end` are offsets in the content."""
 
     def __init__(self, content: bytes | bytearray) -> None:
         self._content = content
@@ -138,7 +138,7 @@ class _Conversion:
         if len(fields.get_all("content-transfer-encoding", ())) > 1:
             raise _Unconvertible
         if str(fields.get("content-transfer-encoding", "7bit")).strip().lower() not in _IDENTITIES:
-            raise _Unconvertible  # octets above 127 in what is said to be encoded
+            raise _Unconvertible  # octets above 127 in an encoded part
         encoding = b"7bit"
         if media_type.startswith("multipart/"):
             body = yield from self._multipart(fields, media_type, begin, end, place)
@@ -296,7 +296,7 @@ def _type_of(fields: Message, default: str) -> str:
 
 
 def _with_encoding(header: bytes, fields: Message, encoding: bytes, place: _Place) -> bytes:
-    """Return a header that says this encoding, and that the message is a MIME one."""
+    """Return a header with this encoding, and with the fields of a MIME message."""
     if "content-transfer-encoding" in fields:
         field = b"Content-Transfer-Encoding: " + encoding + b"\r\n"
         header, count = _ENCODING.subn(field, header)
@@ -304,7 +304,7 @@ def _with_encoding(header: bytes, fields: Message, encoding: bytes, place: _Plac
             raise _Unconvertible
         more = b""
     else:
-        # What says nothing is in 7 bits.
+        # A part without the field is in 7 bits.
         more = b"" if encoding == b"7bit" else b"Content-Transfer-Encoding: " + encoding + b"\r\n"
     if place.is_message and "mime-version" not in fields:
         more += b"MIME-Version: 1.0\r\n"

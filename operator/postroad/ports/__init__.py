@@ -1,6 +1,6 @@
-"""What the rules need of the world, as protocols at the level of operations.
+"""What the engines need of the world, as protocols at the level of operations.
 
-Each method says whether its effect is durable when it returns, whether repeating it is harmless,
-what order it keeps, what may run at the same time, and which errors it raises. A new method needs,
-in this order: the memory adapter, a contract test, the real adapter.
+Each method documents whether its effect is durable when it returns, whether repeating it is
+harmless, what order it keeps, what may run at the same time, and which errors it raises. A new
+method needs, in this order: the contract test, the memory adapter, the real adapter.
 """

@@ -12,7 +12,7 @@ from postroad.domain.shapes import Shape
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """What was stored, and what its content looks like: found while it was stored."""
+    """The size of a stored content, and its shape, found while it was stored."""
 
     size_bytes: int
     shape: Shape
@@ -31,9 +31,9 @@ class Blobs(Protocol):
         ...
 
     async def put_new(self, key: str, body: bytes) -> None:
-        """Store a small object unless there is one under this key. Which of several that were put
-        at once stands, only reading it tells. A store without conditional requests may overwrite.
-        Raises: as `put`."""
+        """Store a small object unless the key exists. Which of several that were put at once won,
+        only reading it shows. A store without conditional requests may overwrite. Raises: as
+        `put`."""
         ...
 
     async def get(self, key: str) -> bytes:
@@ -60,7 +60,7 @@ class Blobs(Protocol):
     async def create(self) -> tuple[str, ...]:
         """Create the bucket if it is missing and set its lifecycle. Idempotent.
 
-        Returns what the store cannot do, as words for a condition (`LifecycleUnsupported`).
+        Returns what the store lacks, as words for a condition (`LifecycleUnsupported`).
         """
         ...
 

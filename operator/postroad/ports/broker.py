@@ -16,7 +16,7 @@ from postroad.domain.delay_queues import DELAY_SECONDS as DELAY_SECONDS
 @dataclass(frozen=True, slots=True)
 class Depths:
     """Messages in the broker: ready and unacknowledged together; the latter only with
-    `leased_included`, as not every broker tells."""
+    `leased_included`, as not every broker reports them."""
 
     work: int
     delayed: int
@@ -29,7 +29,7 @@ class Delivery(Protocol):
     """One message leased to this consumer. Exactly one of the three endings, once.
 
     An ending on a delivery whose channel is gone raises BrokerUnavailable; the broker has given the
-    message to somebody else (or will), which the marks make harmless.
+    message to another consumer (or will), which the marks make harmless.
     """
 
     @property
@@ -48,16 +48,16 @@ class Delivery(Protocol):
 
     @property
     def is_leased(self) -> bool:
-        """Whether it is still ours, as far as is known here: it has not ended, and its channel is
-        not known to be gone. Cheap."""
+        """Whether it is still leased, as far as this process knows: it has not ended, and its
+        channel is not known to be gone. Cheap."""
         ...
 
     async def ack(self) -> None:
-        """The message is finished. Cheap: not a round trip."""
+        """Finish the message. Cheap: not a round trip."""
         ...
 
     async def give_back(self) -> None:
-        """Put it back without counting a failure, as far as the broker can."""
+        """Put it back without counting a failure, where the broker can."""
         ...
 
     async def dead_letter(self) -> None:
@@ -100,8 +100,8 @@ class Broker(Protocol):
 
     async def declare(self) -> None:
         """Create the exchange, the queues and the bindings that are missing, and copies of queues
-        on nodes that joined later, where the broker lets us. Idempotent.
-        Raises: BrokerRefused when one exists with other arguments (the message names them)."""
+        on nodes that joined later, where the broker allows it. Idempotent. Raises: BrokerRefused
+        when one exists with other arguments (the message names them)."""
         ...
 
     async def delete(self) -> None:

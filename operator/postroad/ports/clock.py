@@ -1,4 +1,4 @@
-"""Time and chance, so that nothing below the entry rooms asks the machine for them."""
+"""Time and randomness, so that only the outermost rooms read them from the machine."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""What the embedded store needs of a file system, small enough to be doubled by one that forgets.
+"""What the embedded store needs of a file system, small enough for a test double that loses data.
 
-Durability is exactly what `sync` and `sync_directory` promise and nothing more (spool/FORMAT.md,
+Durability is exactly what `sync` and `sync_directory` promise and nothing more (embedded/FORMAT.md,
 A1 to A6); a test double may lose everything else. Calls block: the store makes them in `Threads`,
-or where it is known that nobody waits (recovery's short reads).
+or where no caller waits (recovery's short reads).
 
 Errors: StoreFull when space, inodes or descriptors are short, StoreFailed for anything else that
 the system reports. Nothing is retried here.
@@ -77,7 +77,7 @@ class Lock(Protocol):
         ...
 
     def release(self) -> None:
-        """Let somebody else have it. Idempotent."""
+        """Release the lock for other processes. Idempotent."""
         ...
 
 

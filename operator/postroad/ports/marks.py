@@ -1,6 +1,6 @@
-"""Marks: the half of `View` that says how entries ended, and who ended them first.
+"""Marks: the half of `View` that records how entries ended, and which ending was first.
 
-What `ports.view` says of all its methods holds here too.
+What `ports.view` documents for all its methods holds here too.
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ class Counts:
 
 @dataclass(frozen=True, slots=True)
 class PartitionStamp:
-    """What shows, without reading them, whether a partition got marks: the line of the last purge
-    and up to where it was swept, and when a delivery and another ending were last written, by the
-    view's clock.
+    """What shows, without reading them, whether a partition got marks: the watermark of the last
+    purge, up to where its blobs are deleted, and when a delivery and another ending were last
+    written, by the view's clock.
 
-    Between two readings with equal signs no mark was written, if those were `settled` by the first
-    one and no writer's clock was further off than clocks may be.
+    Between two readings with equal stamps no mark was written, if the stamp was `settled` at the
+    first one and no writer's clock was further off than clocks may be.
     """
 
     watermark: PurgeWatermark | None = None
@@ -58,7 +58,7 @@ class PartitionStamp:
 
     @property
     def are_blobs_deleted(self) -> bool:
-        """Return whether no bytes are left of what a line ended."""
+        """Return whether the bytes of all entries at or below the watermark are deleted."""
         return self.watermark is None or (
             self.blobs_deleted_through is not None
             and self.blobs_deleted_through >= self.watermark.through
@@ -73,17 +73,16 @@ class Marks(Protocol):
     """The marks of one queue."""
 
     async def mark(self, key: EntryKey) -> Mark | None:
-        """Return the mark of an entry, its own or else what the line of a purge says, or None. An
-        ending that cannot be decoded is of the kind `UNKNOWN`.
-        Linearizable with `end` on the same key only for what `end` itself returned; otherwise a
-        quorum read."""
+        """Return the mark of an entry, its own or else that of a purge watermark, or None. An
+        ending that cannot be decoded is of the kind `UNKNOWN`. Linearizable with `end` on the same
+        key only for what `end` itself returned; otherwise a quorum read."""
         ...
 
     def marks(
         self, partition: Partition, after: UUID | None = None
     ) -> AsyncIterator[tuple[UUID, Mark]]:
-        """Yield a partition's marks in the order of their ids, page by page. What a line says is
-        not among them."""
+        """Yield a partition's own marks, without those of a watermark, in the order of their ids,
+        page by page."""
         ...
 
     def marked(self, partition: Partition, through: UUID) -> AsyncIterator[tuple[UUID, bool]]:
@@ -112,7 +111,7 @@ class Marks(Protocol):
         ...
 
     async def stamp(self, partition: Partition) -> PartitionStamp:
-        """Return what tells whether marks were written: one small read."""
+        """Return the partition's stamp: one small read."""
         ...
 
     async def mark_delivered(self, key: EntryKey, at: datetime, traits: Traits) -> None:
@@ -122,9 +121,9 @@ class Marks(Protocol):
     async def end(self, key: EntryKey, ending: Ending, traits: Traits) -> Mark | None:
         """Write an ending if the entry has no mark at all. Durable.
 
-        Returns None when it was written, else the mark that stood there first (nothing changed).
-        A caller unsure after ViewUnavailable calls again, which settles what was under way: an
-        equal ending that stands there is its own.
+        Returns None when it was written, else the mark that was there first (nothing changed). A
+        caller unsure after ViewUnavailable calls again, which settles the outcome: an equal ending
+        that is there is its own.
         """
         ...
 
@@ -136,18 +135,19 @@ class Marks(Protocol):
     async def set_watermark(
         self, partition: Partition, watermark: PurgeWatermark
     ) -> PurgeWatermark | None:
-        """Remove every entry up to `line.through` that has no mark, all at once, as if `end` had
-        been called for each. No row may be inserted there later but such as replacements repeat.
-        Durable, idempotent; one that is not further on than the present line changes nothing.
-        Returns the line that was there before."""
+        """Remove every entry up to `watermark.through` that has no mark, all at once, as if `end`
+        had been called for each. No row may be inserted there later but those that replacements
+        repeat. Durable, idempotent; a watermark that is not further on than the present one changes
+        nothing. Returns the watermark that was there before."""
         ...
 
     async def mark_blobs_deleted(self, partition: Partition, through: UUID) -> None:
-        """Say that the bytes of all that a line ended up to an id are deleted. Idempotent."""
+        """Record that the bytes of all entries that the watermark ended, up to an id, are deleted.
+        Idempotent."""
         ...
 
     async def mark_published(self, key: EntryKey, successor: UUID) -> bool:
-        """Say that the successor's message is confirmed, if the mark still names this successor.
+        """Record that the successor's message is confirmed, if the mark still names this successor.
         Idempotent. Returns whether it does."""
         ...
 

@@ -18,9 +18,8 @@ SAFE_COPIES = 3
 
 @dataclass(frozen=True, slots=True)
 class Checked:
-    """What a check of one server found: its version, or the error that stands in the way.
-    `limits` names what it cannot do, `unknown` what could not be found out, as words for a
-    condition."""
+    """What a check of one server found: its version, or the error that prevents its use. `limits`
+    names what it cannot do, `unknown` what could not be found out, as words for a condition."""
 
     version: str | None = None
     error: ServerError | None = None
@@ -49,7 +48,7 @@ class Servers(Protocol):
 
     async def check(self) -> dict[str, Checked]:
         """Ask each of `rabbitmq`, `cassandra`, `s3` for its version, at the same time, each within
-        a few seconds. Never raises for a server that is away: that is an answer."""
+        a few seconds. A server that is away is a result, and raises nothing."""
         ...
 
     async def close(self) -> None:

@@ -1,4 +1,4 @@
-"""How a worker hands a mail to the next hop."""
+"""How a worker transmits a mail to the next hop."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from postroad.domain.mail import Envelope, Outcome
 from postroad.domain.shapes import Shape
 
 FindShape = Callable[[], Awaitable[Shape | None]]
-"""Returns what acceptance found out about a content, if it is known: `Item.shape`."""
+"""Returns the shape that acceptance found, if it is known: `Item.shape`."""
 
 
 async def not_known() -> Shape | None:
-    """The shape of a content that was never looked at."""
+    """Return the shape of a content that acceptance did not examine: None."""
     return None
 
 

@@ -1,11 +1,11 @@
 """The time-series view: rows, marks and what is derived from them, per queue.
 
-One `View` serves one queue. Reads and writes are quorum reads and writes: what a write returned
-for is seen by every later read. Instants are kept to the millisecond, rounded down. All methods are
-safe to run concurrently. Every method may raise ViewUnavailable, ViewRefused or CredentialsRefused;
-those that say *idempotent* may be repeated after ViewUnavailable.
-What is stored is decoded one by one: a row, mark or letter that this release cannot decode is
-returned as such, and fails no call for the others (ADR 0017).
+One `View` serves one queue. Reads and writes are quorum reads and writes: every read sees what an
+earlier write returned for. Instants are kept to the millisecond, rounded down. All methods are safe
+to run concurrently. Every method may raise ViewUnavailable, ViewRefused or CredentialsRefused;
+*idempotent* ones may be repeated after ViewUnavailable. Rows, marks and letters are decoded one by
+one: what this release cannot decode is returned as such, and fails no call for the others (ADR
+0017).
 Source: 000 Decision; 001; ADR 0004.
 """
 
@@ -25,7 +25,7 @@ from postroad.domain.slices import EntryKey, Partition
 from postroad.ports.marks import Counts, Marks
 
 NOT_READ = "a dead letter can be written anew only as `letter` returned it"
-"""What `View.rewrite_letter` says of any other."""
+"""The error of `View.rewrite_letter` for any other letter."""
 
 FOREVER = timedelta.max
 """The lifetime of what never expires."""
@@ -46,12 +46,12 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class DeadLetter:
-    """A mail that was given up, complete enough to be queued again. `body` holds the raw message
-    when it could not be read as a reference; `entry` is None then. `requeued_as` is written before
-    the new entry of a requeue, so that a requeue that stopped half way goes on with the same one;
-    `body` then holds the new entry's message, once its row came in time.
-    One that cannot be decoded has neither entry nor body, and is not `is_decoded`: it is listed,
-    and stays as it is. `written` is which of its writings `View.letter` read."""
+    """A mail that was given up, complete enough to be requeued. `body` holds the raw message when
+    it could not be decoded as a reference; `entry` is None then. `requeued_as` is written before
+    the new entry of a requeue, so that a requeue that stopped half way continues with the same one;
+    `body` then holds the new entry's message, once its row came in time. A letter that cannot be
+    decoded has neither entry nor body, and is not `is_decoded`: it is listed, and stays as it is.
+    `written`: the timestamp of the state that `View.letter` read."""
 
     enqueue_id: UUID
     month: str
@@ -102,8 +102,8 @@ class View(Marks, Protocol):
     def rows(
         self, partition: Partition, after: UUID | None = None
     ) -> AsyncIterator[EnqueuedMail | UndecodableRow]:
-        """Yield a partition's rows in the order of their ids, page by page. Each says how long it
-        still lives (`Entry.remaining`)."""
+        """Yield a partition's rows in the order of their ids, page by page, each with its remaining
+        lifetime (`EnqueuedMail.remaining`)."""
         ...
 
     async def renew_row(self, key: EntryKey) -> None:
@@ -115,19 +115,19 @@ class View(Marks, Protocol):
     async def count_rows(
         self, partition: Partition, now: datetime | None, after: UUID | None = None
     ) -> Counts:
-        """Count the rows, on the server; without a moment, `delayed` is not asked for and 0."""
+        """Count the rows, on the server; without `now`, `delayed` is 0."""
         ...
 
     async def occupied(self, starts: Sequence[datetime], buckets: int) -> Collection[Partition]:
         """Return which of the first `buckets` partitions of these slices have rows: one request,
-        so ask about some hundred partitions at most."""
+        for some hundred partitions at most."""
         ...
 
     def blob_keys(
         self, partition: Partition, through: UUID
     ) -> AsyncIterator[tuple[UUID, str | None]]:
-        """Yield ids up to `through` with the names of their bytes, in order, page by page: what is
-        needed of many rows to let go of them. None: the row names no bytes; it is undecodable."""
+        """Yield ids up to `through` with the keys of their bytes, in order, page by page, without
+        the rest of the row. None: the row names no bytes, because it is undecodable."""
         ...
 
     # Claims and delivery records
@@ -163,8 +163,8 @@ class View(Marks, Protocol):
         ...
 
     async def identity(self) -> Identity:
-        """Return what tells this view from others, and from what it was.
-        Raises: ViewRefused where the tables are those of an earlier release."""
+        """Return the view's identity. Raises: ViewRefused where the tables are those of an earlier
+        release."""
         ...
 
     async def raise_as_of(self, incarnation: UUID, as_of: datetime) -> None:
@@ -173,11 +173,11 @@ class View(Marks, Protocol):
         ...
 
     async def close_slice(self, closed: ClosedSlice) -> ClosedSlice:
-        """Write the close of a slice if it is not closed yet; return what stands."""
+        """Write the close of a slice if it is not closed yet; return the stored record."""
         ...
 
     async def mark_drained(self, slice_start: datetime) -> None:
-        """Say that a closed slice is drained. Idempotent."""
+        """Record that a closed slice is drained. Idempotent."""
         ...
 
     def closed_slices(self, first: datetime) -> AsyncIterator[ClosedSlice]:
@@ -185,7 +185,7 @@ class View(Marks, Protocol):
         ...
 
     async def forget_slice(self, slice_start: datetime) -> None:
-        """Forget a slice that was cleaned. Idempotent."""
+        """Delete the record of a slice that was cleaned. Idempotent."""
         ...
 
     async def delete_rows(self, partition: Partition, written_before: datetime) -> None:
@@ -205,8 +205,8 @@ class View(Marks, Protocol):
 
     async def rewrite_letter(self, letter: DeadLetter) -> None:
         """Write anew a dead letter that `letter` returned, changed. No effect where it was written
-        or deleted since it was read; only reading it tells. Durable, idempotent.
-        Raises: ValueError for a letter that does not say which of its writings was read."""
+        or deleted since it was read; only reading it shows that. Durable, idempotent. Raises:
+        ValueError for a letter without `written`."""
         ...
 
     async def letter(self, month: str, enqueue_id: UUID) -> DeadLetter | None:
@@ -223,7 +223,7 @@ class View(Marks, Protocol):
         ...
 
     async def delete_letter(self, letter: DeadLetter) -> None:
-        """Delete a dead letter; one that has an entry, for good: `letter` does not return it for
+        """Delete a dead letter; one with an entry for good: `letter` does not return it for
         `DEAD_LETTER_MEMORY`, even if it is there again. Idempotent."""
         ...
 
@@ -235,12 +235,13 @@ class View(Marks, Protocol):
         ...
 
     async def hosts(self) -> int:
-        """Return how many hosts could share this view's partitions, those that are down too."""
+        """Return how many hosts could share this view's partitions, including those that are
+        down."""
         ...
 
     async def erase(self) -> None:
-        """Delete everything this queue has in the view. Idempotent. Its configuration history is
-        deleted after that, by `History.erase`: rows without it could not be read."""
+        """Delete everything this queue has in the view. Idempotent. `History.erase` comes after it:
+        rows without their configuration history could not be read."""
         ...
 
 

@@ -126,8 +126,8 @@ def without_audits(*processes: Process) -> None:
         return 0
 
     for each in processes:
-        each.queue._maintenance._auditing._due = timedelta.max
-        each.queue._maintenance._cleaning.run = nothing  # type: ignore[method-assign]
+        each.queue._maintenance._audit._due = timedelta.max
+        each.queue._maintenance._cleanup.run = nothing  # type: ignore[method-assign]
 
 
 async def test_one_process_goes_over_the_letters_and_another_when_it_is_gone(

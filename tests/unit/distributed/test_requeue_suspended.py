@@ -188,7 +188,7 @@ async def test_requeue_that_died_after_a_suspension_is_done_again() -> None:
         if step.operation == "insert":
             for _ in range(3):
                 await cluster.pass_time(WINDOW + MINUTE)
-                await other.queue._maintenance._advancing.run()
+                await other.queue._maintenance._advance.run()
 
     victim.gate.before = suspend
     victim.fail(lambda step: Fault.STOP_AFTER if step.operation == "insert" else None)
@@ -247,8 +247,8 @@ async def test_requeue_whose_entry_is_over_and_cleaned_makes_no_second_one(
     await consumer.close()
     for _ in range(4):
         await cluster.pass_time(WINDOW + MINUTE)
-        await other.queue._maintenance._advancing.run()
-        await other.queue._maintenance._cleaning.run()
+        await other.queue._maintenance._advance.run()
+        await other.queue._maintenance._cleanup.run()
     assert item.enqueue_id not in {key.enqueue_id for key in cluster.tables.rows}
 
     await other.queue.maintain()
@@ -272,8 +272,8 @@ async def test_requeue_that_died_before_its_turn_was_seen_is_done_again(
     assert victim.gate.stopped
     for _ in range(4):
         await cluster.pass_time(WINDOW + MINUTE)
-        await other.queue._maintenance._advancing.run()
-        await other.queue._maintenance._cleaning.run()
+        await other.queue._maintenance._advance.run()
+        await other.queue._maintenance._cleanup.run()
 
     await recovered(cluster)
     if (operation, fault) == ("rewrite_letter", Fault.STOP_BEFORE):
