@@ -12,8 +12,8 @@ HOSTNAME_PATTERN = (
     "^(([A-Za-z0-9]([-A-Za-z0-9]*[A-Za-z0-9])?[.])+[A-Za-z]([-A-Za-z0-9]*[A-Za-z0-9])?"
     r"|\[([0-9]{1,3}([.][0-9]{1,3}){3}|IPv6:[0-9A-Fa-f:.]+)\])$"
 )
-"""The name of a host in SMTP: a fully qualified name (A-labels) or an address literal. Source: RFC
-5321 2.3.5, 4.1.1.1, 4.1.3."""
+"""The name of a host in SMTP: a fully qualified name (A-labels) or an address literal.
+Source: RFC 5321 2.3.5, 4.1.1.1, 4.1.3."""
 
 _FORM = re.compile(r"(?:\[(?P<literal>[0-9A-Fa-f:.]+)\]|(?P<host>[^\s:\[\]]+))(?::(?P<port>\d+))?")
 
