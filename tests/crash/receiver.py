@@ -23,9 +23,8 @@ from crash.world import Inline
 from postroad import Mail
 from postroad.adapters.disk.files import DiskFiles
 from postroad.adapters.machine.clocks import MachineClock, SystemRandomness
-from postroad.embedded.free_space import FreeSpace
 from postroad.embedded.layout import Layout
-from postroad.embedded.limits import Limits
+from postroad.embedded.limits import FreeSpace, Limits
 from postroad.embedded.mail_queue import EmbeddedQueue
 from postroad.embedded.opening import describe
 from postroad.embedded.receiver import SpoolReceiver

@@ -22,7 +22,7 @@ from postroad.embedded import enqueue, frames, leases, maintenance, spool_files
 from postroad.embedded.engine import Engine
 from postroad.embedded.lanes import LaneLog
 from postroad.embedded.layout import NEW
-from postroad.embedded.maintenance import CheckpointState, Maintenance
+from postroad.embedded.maintenance import Maintenance, Snapshot
 from postroad.embedded.owner import OwnedQueue
 from postroad.embedded.records import Delivery
 from postroad.embedded.spool_files import Filling
@@ -53,10 +53,10 @@ async def test_amb_3_a_header_is_no_proof_of_the_bytes_under_it(
     assert "calls junk a mail" in await broken(crowd)
 
 
-async def test_amb_4_a_mark_is_written_only_behind_its_start(
+async def test_amb_4_a_garbage_flag_is_written_only_behind_its_start(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Undone: marks are written as soon as their STARTs are appended."""
+    """Undone: garbage flags are written as soon as their STARTs are appended."""
     honest = leases.start
 
     def eager(engine: Engine, entry: Any, waiting: Any) -> None:
@@ -69,20 +69,20 @@ async def test_amb_4_a_mark_is_written_only_behind_its_start(
     assert "P1" in await broken(crowd)
 
 
-async def test_amb_4_marks_wait_for_the_sync_of_a_checkpoint(
+async def test_amb_4_garbage_flags_wait_for_the_sync_of_a_checkpoint(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Undone: a checkpoint writes its marks before it syncs the lanes."""
-    honest = Maintenance._moment
+    """Undone: a checkpoint writes garbage flags before it syncs the lanes."""
+    honest = Maintenance._snapshot
 
-    def hasty(self: Maintenance) -> CheckpointState | None:
-        moment = honest(self)
-        for segment, numbers in moment.garbage.items() if moment else ():
+    def hasty(self: Maintenance) -> Snapshot | None:
+        snapshot = honest(self)
+        for segment, numbers in snapshot.garbage.items() if snapshot else ():
             if segment.file is not None:
                 segment.write_garbage_flags(numbers)
-        return moment
+        return snapshot
 
-    monkeypatch.setattr(Maintenance, "_moment", hasty)
+    monkeypatch.setattr(Maintenance, "_snapshot", hasty)
 
     assert "P1" in await broken(aging)
 
@@ -109,14 +109,14 @@ async def test_amb_6_segments_go_only_behind_a_completed_checkpoint(
     """Undone: segments are removed before the checkpoint is written."""
     honest = Maintenance._write
 
-    def removed_first(self: Maintenance, moment: CheckpointState) -> None:
-        for lane, state in moment.checkpoint.lanes.items():
+    def removed_first(self: Maintenance, snapshot: Snapshot) -> None:
+        for lane, state in snapshot.checkpoint.lanes.items():
             for segment in self._engine.lanes[lane].segments:
                 if segment.sequence < state.first_sequence:
                     path = self._engine.layout.segment(lane, segment.sequence)
                     self._engine.files.unlink(path)
         self._engine.files.sync_directory(self._engine.layout.log)
-        honest(self, moment)
+        honest(self, snapshot)
 
     monkeypatch.setattr(Maintenance, "_write", removed_first)
 
@@ -268,7 +268,7 @@ async def test_r1_nothing_refers_to_what_could_still_vanish(
 
     monkeypatch.setattr(Engine, "wait_durable", trusting)
 
-    assert "no envelope" in await broken(changing_minds)
+    assert "no ENVELOPE" in await broken(changing_minds)
 
 
 async def test_r3_a_slot_is_given_away_only_when_nobody_needs_it(

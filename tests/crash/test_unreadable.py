@@ -144,10 +144,10 @@ async def test_without_a_finish_verify_does_not_guess_what_waits(tmp_path: Path)
 
     report = verify_directory(root)
 
-    unreadable, untold = report.damage
+    unreadable, undetermined = report.damage
     assert "a record of type 4" in unreadable
-    assert "cannot be told" in untold
-    assert not report.is_told
+    assert "waiting mail cannot be determined" in undetermined
+    assert not report.is_determined
     shown = await asyncio.to_thread(CliRunner().invoke, main, ["verify", str(root)])
     assert shown.exit_code == 1
     assert "mails" not in shown.output

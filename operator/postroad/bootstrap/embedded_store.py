@@ -15,9 +15,8 @@ from postroad.adapters.disk.threads import ThreadPool
 from postroad.adapters.machine.clocks import MachineClock, SystemRandomness
 from postroad.bootstrap.open_request import OpenRequest
 from postroad.embedded.engine import Engine
-from postroad.embedded.free_space import FreeSpace
 from postroad.embedded.layout import Layout, Options
-from postroad.embedded.limits import Limits
+from postroad.embedded.limits import FreeSpace, Limits
 from postroad.embedded.mail_queue import EmbeddedQueue
 from postroad.embedded.maintenance import Maintenance
 from postroad.embedded.opening import describe, open_store

@@ -28,14 +28,14 @@ def verify(root: Path, as_json: bool) -> None:
     """
     report = verify_directory(root)
     values = {
-        "mails": report.mails if report.is_told else None,
-        "dead_letters": report.dead_letters if report.is_told else None,
-        "in_work": report.working if report.is_told else None,
+        "mails": report.mails if report.is_determined else None,
+        "dead_letters": report.dead_letters if report.is_determined else None,
+        "in_work": report.working if report.is_determined else None,
         "records": report.records,
         "damage": report.damage,
     }
     counted = f"{report.records} records"
-    if report.is_told:
+    if report.is_determined:
         counted = f"{report.mails} mails, {report.dead_letters} dead letters, {counted}"
     lines = [f"damaged: {each}" for each in report.damage] or ["everything is whole"]
     say(values, as_json=as_json, text="\n".join([counted, *lines]))

@@ -1,4 +1,4 @@
-"""What one trip of a thread writes to a lane: records appended to one segment or several.
+"""What one flush writes to a lane: records appended to one or several segments.
 
 Source: AMB-5.
 """
@@ -16,8 +16,8 @@ from postroad.ports.files import Files
 
 @dataclass(slots=True)
 class Batch:
-    """What one segment gets; `offset` is where it begins. `earlier` is the segment of this process
-    before it, when this is the first that it gets."""
+    """Frames for one segment, from `offset` on. `earlier`: the segment before it of this process,
+    in the first batch of a segment."""
 
     segment: Segment
     offset: int
@@ -26,12 +26,11 @@ class Batch:
 
 
 def write(files: Files, layout: Layout, batches: list[Batch], to_sync: Segment | None) -> None:
-    """Write batches. Between two segments lies the barrier of AMB-5; so only the last one can hold
-    anything that is not synced. Blocking."""
+    """Write batches, and sync `to_sync`. Blocking."""
     for batch in batches:
         segment = batch.segment
         if segment.file is None:
-            if batch.earlier is not None:
+            if batch.earlier is not None:  # AMB-5: only the newest segment may need a sync
                 batch.earlier.opened().sync()
             segments.make(files, layout, segment)
         if batch.parts:
@@ -41,7 +40,7 @@ def write(files: Files, layout: Layout, batches: list[Batch], to_sync: Segment |
 
 
 def part_at(batches: Iterable[Batch], segment: Segment, offset: int) -> bytes | None:
-    """Return the frame at an offset of a segment, None when it is not among the batches."""
+    """Return the frame at an offset of a segment; None when the batches do not have it."""
     for batch in batches:
         if batch.segment is segment and offset >= batch.offset:
             at = batch.offset

@@ -1,6 +1,6 @@
-"""Where recovery begins: two slots in one file, written in turn. FORMAT.md 7.
+"""Checkpoints, where recovery begins: two places in one file, written alternately. FORMAT.md 7.
 
-Source: LQ-14..17, LQ-31 (a fixed place: found at once, and its seeks are one in many seconds).
+Source: LQ-14..17, LQ-31 (a fixed place: found at once, and one seek in many seconds).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _CRC = Struct("<I")
 
 @dataclass(frozen=True, slots=True)
 class LaneState:
-    """A lane at the checkpoint: its first segment that is still part of the store, and its end."""
+    """A lane at the checkpoint: the first segment that belongs to the store, and its end."""
 
     first_sequence: int
     end: int
@@ -58,7 +58,7 @@ class Checkpoint:
 
 
 def decode(data: bytes) -> Checkpoint | None:
-    """Read one slot; None when it holds no whole checkpoint."""
+    """Read one slot; None when it has no checkpoint with a right checksum."""
     if data[:8] != MAGIC:
         return None
     try:
@@ -79,14 +79,14 @@ def decode(data: bytes) -> Checkpoint | None:
 
 
 def read_checkpoint(file: File) -> Checkpoint:
-    """Return the checkpoint that counts. Raises: StoreDamaged when neither slot is whole."""
+    """Return the later checkpoint. Raises: StoreDamaged when neither slot is readable."""
     found = [
         checkpoint
         for slot in (0, 1)
         if (checkpoint := decode(file.pread(slot * SLOT_BYTES, SLOT_BYTES))) is not None
     ]
     if not found:
-        raise StoreDamaged("no checkpoint is whole")
+        raise StoreDamaged("neither copy of the checkpoint is readable")
     return max(found, key=lambda each: each.number)
 
 
@@ -94,6 +94,6 @@ def write_checkpoint(file: File, checkpoint: Checkpoint) -> None:
     """Write a checkpoint to the slot of the older one. Durable when it returns."""
     data = checkpoint.encode()
     if len(data) > SLOT_BYTES:
-        raise StoreFailed("too many entries are being worked on for a checkpoint")
+        raise StoreFailed("too many entries are leased for a checkpoint")
     file.pwrite(checkpoint.number % 2 * SLOT_BYTES, data)
     file.sync()

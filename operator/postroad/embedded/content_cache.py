@@ -1,7 +1,7 @@
-"""New mails that are still in memory: most are delivered at once, and need not be read back.
+"""Caches the content of new mails, because consumers lease most of them at once.
 
-Oldest first, as they are delivered: when there is no more room, it is the later ones that are read
-from their files. What was read back was checked; what never left the memory needs no check.
+It keeps the oldest, because they are leased first: when it is full, later ones are read from their
+files. Reading checks the checksum; content that never left memory needs no check.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from postroad.embedded.segments import Entry
 from postroad.embedded.spool_files import SMALL, Kept
 
 MOST_BYTES = 16 * 1024 * 1024
-"""Of content, of all new mails together."""
+"""Bytes of content of all cached mails together."""
 
 
 class ContentCache:
-    """Keeps new mails at their entries until these are handed out or dropped."""
+    """Keeps new mails at their entries until these are leased or end."""
 
     def __init__(self, most_bytes: int = MOST_BYTES) -> None:
         self.room = most_bytes
@@ -24,13 +24,13 @@ class ContentCache:
     def keep(
         self, entry: Entry, record: EnvelopeRecord, content: bytes, shape: Shape | None
     ) -> None:
-        """Keep a mail as long as its entry waits, if there is room."""
+        """Keep a mail while its entry waits, if there is room."""
         if len(content) <= min(self.room, SMALL):
             self.room -= len(content)
             entry.cached = (record, (content, shape))
 
     def take(self, entry: Entry) -> tuple[EnvelopeRecord, Kept] | None:
-        """Return a mail that was kept, and forget it here. None: it has to be read."""
+        """Return a cached mail, and drop it from the cache; None when it is not cached."""
         found, entry.cached = entry.cached, None
         if found is not None:
             self.room += len(found[1][0])

@@ -1,10 +1,9 @@
-"""The store at work: its lanes, the entries that live in them, and the end of it all (R6).
+"""One open store: its lanes, their live entries, and how it stops (R6).
 
-What happens to a mail, record by record, is written over this: `receiving.py` takes it in,
-`leasing.py` hands it out, `bulk.py` changes it. There and here the order of the lines is the
-argument of FORMAT.md 8: a record that is waited for, one that is not, and what may happen only
-after. `starting.py` recovers, `keeping.py` takes checkpoints, `items.py` and `queue.py` are what
-others see.
+`enqueue`, `leases` and `administration` write the records of a mail through it. There and here the
+order of the lines is the argument of FORMAT.md 8: which record a caller waits for, and what may
+happen only behind it. `opening` recovers, `maintenance` takes checkpoints, `items` and `owner` are
+the port.
 Source: LQ-3, LQ-6..10, LQ-28.
 """
 
@@ -21,11 +20,10 @@ from postroad.embedded.arrival_rate import ArrivalRate
 from postroad.embedded.content_cache import ContentCache
 from postroad.embedded.envelope_reader import EnvelopeReader
 from postroad.embedded.envelopes import domains_of
-from postroad.embedded.free_space import FreeSpace
 from postroad.embedded.index import Index
 from postroad.embedded.lanes import LaneLog, SegmentSizes, Written
 from postroad.embedded.layout import DEAD, HELD, NEW, Lane, Layout, Options
-from postroad.embedded.limits import Limits
+from postroad.embedded.limits import FreeSpace, Limits
 from postroad.embedded.ready_queues import ReadyQueues
 from postroad.embedded.records import EnvelopeRecord, Record, encode
 from postroad.embedded.segments import Entry, Segment, State
@@ -41,7 +39,7 @@ log = logger("embedded")
 
 
 class Engine:
-    """One open store. Everything but file calls happens on one event loop."""
+    """One open store. Threads make the file calls; everything else runs on one event loop."""
 
     def __init__(
         self,
@@ -68,7 +66,7 @@ class Engine:
         self.arrival_rate = ArrivalRate()
         self.working: dict[Entry, None] = {}
         self.orphans: dict[Entry, int] = {}
-        """Working entries whose mail was removed, and where its FINISH ends."""
+        """Working entries whose mail was removed, with the end of its FINISH."""
         self.deliverable, self.indexed = asyncio.Event(), asyncio.Event()
         self.failure: PostroadError | None = None
         self.stopped = asyncio.Event()
@@ -83,13 +81,13 @@ class Engine:
         return self.clock.elapsed().total_seconds()
 
     def due_after(self, delay: timedelta) -> int:
-        """Return when a delay that begins now is over, as the store keeps it."""
+        """Return when a delay that begins now ends, in the microseconds of the format."""
         moment = moment_after(self.clock.now(), delay)
         return 0 if moment is None else microseconds(moment)
 
     def due(self, due_us: int) -> float:
-        """Return when an entry is due on the clock that never steps: what is left of its delay now,
-        so that a step of the wall clock moves nothing that already waits."""
+        """Return when an entry is due, on the monotonic clock, so that a step of the wall clock
+        does not move entries that already wait."""
         if not due_us:
             return 0.0
         left = (due_us - self.now_us()) / 1e6
@@ -102,14 +100,14 @@ class Engine:
         return [segment for lane in self.lanes.values() for segment in lane.segments]
 
     def lane(self, lane: Lane) -> LaneLog:
-        """Return a lane; one that was never used begins now."""
+        """Return a lane; the first use makes it."""
         if (known := self.lanes.get(lane)) is None:
             known = self.lanes[lane] = self.build_lane(lane, [])
         return known
 
     def build_lane(self, lane: Lane, segments: list[Segment]) -> LaneLog:
-        """Build a lane over the segments that were found. Once the store has stopped, it takes
-        nothing: `stop` has seen only the lanes that were there."""
+        """Build a lane over existing segments. In a stopped store it fails at once, because `stop`
+        reached only the lanes that existed then."""
         sizes = SegmentSizes(self.options.segment_bytes, self.options.segment_envelopes)
         built = LaneLog(
             lane,
@@ -134,7 +132,7 @@ class Engine:
         return self.lane(lane).append(*encode(record))
 
     def stop(self, error: Exception) -> None:
-        """Stop for good: nothing is retried (FORMAT.md R6)."""
+        """Stop for good: no write is retried (FORMAT.md R6)."""
         if self.failure is not None:
             return
         self.failure = _failure_of(error)
@@ -146,7 +144,7 @@ class Engine:
         self.wakeups.wake_all()
 
     def check(self) -> None:
-        """Raises: what stopped the store."""
+        """Raises: the error that stopped the store."""
         if self.failure is not None:
             raise self.failure
 
@@ -154,7 +152,7 @@ class Engine:
         return self.lanes[entry.segment.lane].durable > entry.position
 
     async def wait_durable(self, entry: Entry) -> None:
-        """Wait until an entry's ENVELOPE is durable, so that records may refer to it (R1)."""
+        """Wait until an entry's ENVELOPE is durable and records may refer to it (R1)."""
         if not self.is_durable(entry):
             await self.lanes[entry.segment.lane].commit(entry.position + 1)
 
@@ -174,7 +172,7 @@ class Engine:
         return self.append(self.lane_for(record), record)
 
     def admit(self, record: EnvelopeRecord, written: Written) -> Entry:
-        """Make an entry known to the index and to the runners."""
+        """Make the entry of an appended ENVELOPE, and add it as `enter` does."""
         entry = Entry(
             segment=written.segment,
             offset=written.offset,
@@ -190,13 +188,13 @@ class Engine:
         return entry
 
     def enter(self, entry: Entry, *, is_parked: bool = False) -> None:
-        """Make an entry known; unless it is held or a dead letter, a runner will hand it out."""
+        """Add an entry to the index and, unless it is parked, to its ready queue."""
         self.index.add(entry)
         if not is_parked:
             self.offer(entry)
 
     def offer(self, entry: Entry) -> None:
-        """Let a runner hand a turn out when it is due."""
+        """Add an entry to its ready queue, and wake a consumer when it is due."""
         self.ready_queues.add(entry, self.elapsed())
         if entry.state is State.READY:
             self.wakeups.wake_one()
@@ -204,7 +202,7 @@ class Engine:
             self.wakeups.wake_at(entry.due)
 
     def successor(self, record: EnvelopeRecord, of: Entry) -> EnvelopeRecord:
-        """Return `waiting` as the replacement of an entry: a new entry number, and the link
+        """Return `record` as the replacement of an entry: the next entry number, and the link
         back."""
         return replace(
             record,
@@ -213,11 +211,11 @@ class Engine:
         )
 
     def new_entry(self, record: EnvelopeRecord) -> EnvelopeRecord:
-        """Return `waiting` under a new enqueue id, beginning now."""
+        """Return `record` under a new enqueue id, enqueued now."""
         return replace(record, enqueue_id=self.identifiers.new().bytes, enqueued_us=self.now_us())
 
     def remove_entry(self, entry: Entry) -> None:
-        """Drop an entry from memory; the record that ends it has been appended."""
+        """Drop an entry from memory. The caller has appended the record that ends it."""
         self.ready_queues.withdraw(entry)
         self.working.pop(entry, None)
         self.lanes[entry.segment.lane].forget(entry.position)
@@ -225,7 +223,7 @@ class Engine:
         self.index.remove(entry)
 
     def replace_entry(self, entry: Entry, record: EnvelopeRecord) -> Entry:
-        """Replace an entry by `waiting`, in the log and in memory. Not durable."""
+        """Replace an entry by `record`, in the log and in memory. Not durable."""
         replacement = self.successor(record, entry)
         written = self.write(replacement)
         self.remove_entry(entry)
@@ -235,8 +233,8 @@ class Engine:
     # -- the end ---------------------------------------------------------------------------------
 
     async def close(self) -> None:
-        """Let go of everything and write nothing more: to stop is to crash (LQ-1). What threads
-        are at comes to its end first: behind us the store, slots and files, may be another's."""
+        """Stop without writing: to stop is to crash (LQ-1). Waits for the calls in threads, because
+        the next owner may write to the same slots and files."""
         self.stop(QueueClosed())
         self.wakeups.close()
         await asyncio.gather(self.log_threads.close(), self.mail_threads.close())
@@ -247,9 +245,9 @@ class Engine:
 
 
 def _failure_of(error: Exception) -> PostroadError:
-    """Return what stops the store: the error itself, or one that stands for what nobody foresaw."""
+    """Return an error of ours as it is, any other as a StoreFailed."""
     if isinstance(error, PostroadError):
         return error
-    failure = StoreFailed(f"an unforeseen {type(error).__name__} stopped the store")
+    failure = StoreFailed(f"an unexpected {type(error).__name__} stopped the store")
     failure.__cause__ = error
     return failure

@@ -1,7 +1,7 @@
-"""Taking responsibility for a mail: its bytes, then its place in the log, then the answer.
+"""Accepts a mail: stores and syncs its bytes, then its ENVELOPE, then returns.
 
-The order of the lines in here is the argument of FORMAT.md 8 for R2: nobody is answered, and no
-entry is known, before the ENVELOPE is durable, and it is written behind the mail's own sync.
+The order of the lines is the argument of FORMAT.md 8 for R2: the ENVELOPE is appended behind the
+sync of the spool file, and the caller returns and the entry appears when the ENVELOPE is durable.
 Source: SP-7..9, SP-13 (a slow sender has a file of its own); LQ-29; FORMAT.md 4.
 """
 
@@ -73,14 +73,13 @@ async def _receive(engine: Engine, mail: Mail, envelope: bytes, delay: timedelta
 
 
 async def accept(engine: Engine, record: EnvelopeRecord, content: Kept | None) -> None:
-    """Write a new mail's ENVELOPE and return when it is durable (R2). A caller that is cancelled
-    meanwhile leaves the mail accepted. `content`: what its spool file holds, and what that looks
-    like, if it is at hand.
+    """Append a new mail's ENVELOPE and return when it is durable (R2). The mail stays accepted when
+    the caller is cancelled. `content`: that of its spool file, if it is in memory.
     Raises: QueueClosed, StoreFailed, StoreFull."""
     written = engine.write(record)
     lane = engine.lanes[written.segment.lane]
     lane.when_durable(written.end, partial(_admit, engine, record, written, content))
-    others = engine.arrival_rate.under_way - lane.waiters > 1  # whose ENVELOPEs come in a moment
+    others = engine.arrival_rate.under_way - lane.waiters > 1  # their ENVELOPEs follow soon
     await lane.durable_at(written.end, engine.sync_wait * others)
 
 
@@ -93,10 +92,10 @@ def _admit(engine: Engine, record: EnvelopeRecord, written: Written, content: Ke
 def accept_stored(
     engine: Engine, payload: bytes, leased: set[int]
 ) -> tuple[UUID, asyncio.Future[None]]:
-    """Queue a mail that another process has stored and synced in a slot that was lent to it
-    (filler.py). `payload`: the mail's ENVELOPE, without an enqueue id.
+    """Queue a mail that a receiver has stored and synced in a slot leased to it (receiver.py).
+    `payload`: the mail's ENVELOPE, without an enqueue id. `leased`: the receiver's slots.
 
-    Returns the enqueue id, and what is done when the mail is durable; until then it is not queued.
+    Returns the enqueue id, and a future that is done when the mail is durable and queued.
     Raises: InvalidInput when it is no new mail in such a slot, StoreFailed, QueueClosed.
     """
     engine.check()
@@ -104,9 +103,9 @@ def accept_stored(
         raise InvalidInput("the envelope is too large for one record")
     enqueue_id = engine.identifiers.new()
     record = with_enqueue_id(payload, enqueue_id.bytes)
-    mail = decode_new(record)  # whole, before anything is written: the log is for ever
+    mail = decode_new(record)  # checked before the append: recovery refuses a bad ENVELOPE
     if mail.slot not in leased:
-        raise InvalidInput(f"slot {mail.slot} was not lent")
+        raise InvalidInput(f"slot {mail.slot} is not leased to this receiver")
     leased.remove(mail.slot)
     lane = engine.lane(NEW)
     written = lane.append(ENVELOPE, record)
@@ -116,8 +115,8 @@ def accept_stored(
 
 
 class _Spooling:
-    """One mail on its way into its spool file. Whatever happens, the slot is not lost, and not
-    used by anybody else before the thread that fills it has let go."""
+    """Stores one mail in its spool file. After an error it releases the slot, but not before the
+    thread that fills the file has ended, because the next mail would share the file with it."""
 
     def __init__(self, engine: Engine, slot: int, mail_id: bytes, accepted_us: int) -> None:
         self._engine, self._slot = engine, slot
@@ -134,11 +133,11 @@ class _Spooling:
             chunks = _chunks_of(content) if isinstance(content, Path) else content
             return await self._store_stream(chunks, envelope)
         except BaseException as error:
-            self._give_up(is_sound=not isinstance(error, StoreFailed | StoreFull))
+            self._abandon(is_sound=not isinstance(error, StoreFailed | StoreFull))
             raise
 
     async def _run(self, work: Callable[..., Result], *arguments: object) -> Result:
-        """Run in a thread; a cancelled caller leaves, the thread goes on."""
+        """Run in a thread, which goes on when the caller is cancelled."""
         call = asyncio.ensure_future(self._engine.mail_threads.run(work, *arguments))
         self._call = call
         return await asyncio.shield(call)
@@ -150,7 +149,7 @@ class _Spooling:
     async def _store_stream(
         self, chunks: AsyncIterator[bytes], envelope: bytes
     ) -> tuple[int, Shape]:
-        """A stream is never held whole."""
+        """Store chunk by chunk, because a stream may be larger than memory."""
         engine = self._engine
         filling = self._filling = await self._run(engine.spool_files.begin, self._slot)
         async for chunk in chunks:
@@ -161,20 +160,20 @@ class _Spooling:
         filling.close()
         return filling.length, shape
 
-    def _give_up(self, *, is_sound: bool) -> None:
-        """Let the slot go once no thread writes to its file any more. It holds no whole mail, or
-        one that the log does not know: both are free."""
+    def _abandon(self, *, is_sound: bool) -> None:
+        """Release the slot when no thread writes to its file any more. The slot is free, because
+        the log has no ENVELOPE that names it."""
         if self._call is None or self._call.done():
-            self._let_go(is_sound)
+            self._release(is_sound)
         else:
-            self._call.add_done_callback(lambda _: self._let_go(is_sound))
+            self._call.add_done_callback(lambda _: self._release(is_sound))
 
-    def _let_go(self, is_sound: bool) -> None:
+    def _release(self, is_sound: bool) -> None:
         if self._call is not None and not self._call.cancelled():
-            self._call.exception()  # it has been, or will never be, told to the caller
+            self._call.exception()  # retrieved here: a cancelled caller does not
         if self._filling is not None:
             self._filling.close()
-        if is_sound:  # otherwise the disk refused a write: nobody uses it before the next start
+        if is_sound:  # where the disk refused a write, the slot waits for the next start
             self._engine.slots.release(self._slot)
 
 

@@ -1,6 +1,6 @@
-"""Reading single ENVELOPEs back, in blocks, because what is due next lies next to what is due now.
+"""Reads single ENVELOPEs in blocks, because entries that are due together lie together.
 
-Source: LQ-32 (bytes read per started message is what lanes are for); SP-17 (one record tells all).
+Source: LQ-32 (lanes keep the bytes read per started message low); SP-17 (one record suffices).
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class EnvelopeReader:
         return frame.payload
 
     async def _block(self, segment: Segment, number: int) -> bytes:
-        """Return one block; a block that is still being appended to is not kept."""
+        """Return one block, and cache it when no more frames can go to it."""
         key = (segment.lane, segment.sequence, number)
         if (known := self._blocks.get(key)) is not None:
             self._blocks.move_to_end(key)

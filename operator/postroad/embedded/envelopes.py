@@ -1,4 +1,4 @@
-"""The envelope of a mail, as records and spool files hold it: JSON. FORMAT.md 4 and 6. Pure."""
+"""The JSON of envelopes in records and spool files. FORMAT.md 4 and 6. Pure."""
 
 from __future__ import annotations
 
@@ -11,18 +11,17 @@ from postroad.domain.mail import Envelope, check_address
 from postroad.errors import InvalidMail, StoreDamaged
 
 LONGEST_DOMAINS = 65_535
-"""Bytes; the most that the format can say."""
+"""Bytes; the format counts them in 16 bits."""
 
 NUMBERS = 1 << 32
 """Recipients have numbers below this."""
 
 UNREADABLE = (ValueError, LookupError, TypeError, AttributeError, InvalidMail, RecursionError)
-"""What reading raises where the checksum is right and the bytes are not ours: another program wrote
-them."""
+"""What decoding raises where the checksum is right: another program wrote these bytes."""
 
 
 def domains_of(envelope: Envelope) -> str:
-    """Return the destination domains, space separated; of very many, the first that fit."""
+    """Return the destination domains, space separated, as many as LONGEST_DOMAINS allows."""
     domains = " ".join(each for each in envelope.domains if each)
     if len(domains.encode()) <= LONGEST_DOMAINS:
         return domains
@@ -30,12 +29,12 @@ def domains_of(envelope: Envelope) -> str:
 
 
 class Unreadable(StoreDamaged):
-    """The checksum is right, and what it covers cannot be read: another program wrote it."""
+    """The checksum is right and the record cannot be decoded: another program wrote it."""
 
 
 def read_envelope(data: bytes) -> tuple[Envelope, dict[str, Any]]:
-    """Read an envelope from its JSON, and return all that the JSON says as well: records and spool
-    files keep more in it. What is returned can be written again. Raises: Unreadable."""
+    """Read an envelope, and return all keys of its JSON too, because records keep more in it.
+    Both can be written again. Raises: Unreadable."""
     try:
         found = json.loads(data)
         _check_types(found)
@@ -45,33 +44,33 @@ def read_envelope(data: bytes) -> tuple[Envelope, dict[str, Any]]:
 
 
 def _check_types(found: dict[str, Any]) -> None:
-    """Refuse what an envelope would take as it is. Raises: TypeError, KeyError."""
+    """Check the types that `Envelope` does not. Raises: TypeError, KeyError."""
     if not isinstance(found["to"], list) or not all(isinstance(to, str) for to in found["to"]):
-        raise TypeError("the recipients are a list of addresses")
+        raise TypeError("`to` must be a list of addresses")
     if not isinstance(found.get("name"), str | None):
-        raise TypeError("a name is text")
+        raise TypeError("`name` must be text")
     if not isinstance(found.get("attributes", {}), dict):
-        raise TypeError("attributes have names")
+        raise TypeError("`attributes` must be an object")
 
 
 def numbers_in(rest: Mapping[str, Any], count: int) -> tuple[int, ...]:
-    """Return the numbers of so many recipients. Raises: ValueError, TypeError."""
+    """Return the numbers of `count` recipients. Raises: ValueError, TypeError."""
     if rest.get("numbers") is None:
         return tuple(range(count))
     numbers = tuple(rest["numbers"])
     if not all(type(each) is int and 0 <= each < NUMBERS for each in numbers):
-        raise TypeError("recipients have numbers")
+        raise TypeError("`numbers` must be recipient numbers")
     if len(numbers) != count or len(set(numbers)) != count:
-        raise ValueError("each recipient has a number of its own")
+        raise ValueError("`numbers` must differ, one for each recipient")
     return numbers
 
 
 def failures_in(rest: Mapping[str, Any]) -> dict[int, tuple[str, str]]:
-    """Return who failed, and why. Raises: ValueError, TypeError, InvalidMail."""
+    """Return failed recipients and reasons. Raises: ValueError, TypeError, InvalidMail."""
     failures: dict[int, tuple[str, str]] = {}
     for number, (to, text) in rest.get("failures", {}).items():
         check_address(to)
         if not isinstance(text, str):
-            raise TypeError("a reason is text")
+            raise TypeError("a reason must be text")
         failures[int(number)] = (to, text)
     return failures

@@ -1,7 +1,6 @@
-"""What is known of every live mail without reading it: a few words each, so that a million fit.
+"""The index of live entries: counts, the walk in the order of their ids, and their ages.
 
-Entries hang at their segments (which is how a segment knows when it is garbage); this module counts
-them, orders them, and draws the picture of ages. Everything else is read from the log on demand.
+The segments have the entries; the log has everything else of a mail, and is read on demand.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from postroad.embedded.segments import Entry, Segment, State
 
 
 def latest(entry: Entry) -> Entry | None:
-    """Return the entry that a mail is in now; None when it has ended."""
+    """Return the entry that replaced this one last; None when the mail has ended."""
     found: Entry | None = entry
     while found is not None and found.state is State.ENDED:
         found = found.successor
@@ -26,7 +25,7 @@ def latest(entry: Entry) -> Entry | None:
 
 
 class Index:
-    """All live entries: how many of each kind, and the walk in the order of their entries."""
+    """Counts live entries, and walks through them."""
 
     def __init__(self, segments: Callable[[], Iterable[Segment]]) -> None:
         self._segments = segments
@@ -38,14 +37,14 @@ class Index:
         self._count(entry, 1)
 
     def remove(self, entry: Entry) -> None:
-        """Take a turn out: it was replaced or finished."""
+        """Remove an entry that was replaced or finished."""
         entry.state = State.ENDED
         del entry.segment.live[entry.ordinal]
         entry.segment.garbage.add(entry.ordinal)
         self._count(entry, -1)
 
     def set_held(self, entry: Entry, held: bool) -> None:
-        """Note that an entry that is being worked on counts as held, or no longer does."""
+        """Count a working entry as held, or no longer."""
         self.held += held - entry.held_next
         entry.held_next = held
 
@@ -58,9 +57,9 @@ class Index:
             self.held += by if lane == HELD or entry.held_next else 0
 
     def walk(self, *, dead: bool = False) -> Iterator[Entry]:
-        """Yield entries in the order of their enqueue ids. Takes what is there now, a word of
-        memory each: an entry that was replaced meanwhile is followed, one that ended is left out, a
-        later one is not seen."""
+        """Yield entries in the order of their enqueue ids, from a snapshot of a word for each. The
+        walk follows an entry that is replaced meanwhile, skips one that ends, and leaves out later
+        ones."""
         runs = [
             sorted(segment.live.values(), key=_BY_ID)
             for segment in self._segments()

@@ -17,7 +17,7 @@ from postroad.embedded import leases
 from postroad.embedded.engine import Engine
 from postroad.embedded.frames import extended
 from postroad.embedded.records import EnvelopeRecord, Kind, cut
-from postroad.embedded.recovery import Work, as_dead_letter, comes_again, with_recipients
+from postroad.embedded.recovery import Work, as_dead_letter, resumed, with_recipients
 from postroad.embedded.segments import Entry, State
 from postroad.embedded.spool_files import CHUNK, HEADER_BYTES, Kept
 from postroad.errors import BlobMissing, EntryEnded
@@ -238,7 +238,7 @@ class SpoolItem(LeasedMail):
         if self._stage is not _Stage.OPEN or self._engine.failure is not None:
             return
         if not self._is_over:
-            again = comes_again(self._record, self._work())
+            again = resumed(self._record, self._work())
             if again is None:
                 leases.end(self._engine, self._entry, self._record)
             else:

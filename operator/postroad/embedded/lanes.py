@@ -1,8 +1,8 @@
-"""A lane: records appended to segments, and many writers behind one sync (group commit).
+"""A lane: appends records to segments, and makes many durable by one sync (group commit).
 
-Appending only touches memory. A flight is one trip of a thread that writes everything appended so
-far and, when somebody waits for it, syncs once for all. While it is under way the next one gathers.
-A flight that fails stops the store (FORMAT.md R6): nothing here is tried twice.
+An append changes memory only. A flush is one call in a thread: it writes all records appended so
+far and, when a caller waits, syncs once for all of them. Records appended meanwhile go with the
+next flush. A flush that fails stops the store (FORMAT.md R6), and is not repeated.
 Source: LQ-18, LQ-29, AMB-5.
 """
 
@@ -23,25 +23,25 @@ from postroad.errors import PostroadError, QueueClosed
 from postroad.ports.files import Files, Threads
 
 FLUSH_DELAY_SECONDS = 0.2
-"""How long records that nobody waits for stay in memory before they are written."""
+"""How long records stay in memory when no caller waits for them."""
 
 FIRST_BYTES = MIB
-"""Where a process' first segment of lane `new` is full: it is filled with zeros before the first
-mail is accepted, so it is small. Each after it is twice as large."""
+"""Size of a process' first segment of lane `new`. It is small, because the first mail waits until
+zeros fill it. Each after it has twice the size."""
 
 RECENT = 4096
-"""Payloads kept in memory, so that new mail is started without reading."""
+"""ENVELOPEs kept in memory, so that consumers lease new mail without reading the log."""
 
 
 class Written(NamedTuple):
-    """Where a record went."""
+    """The place of an appended record."""
 
     segment: Segment
     offset: int
     length: int
     ordinal: int
     end: int
-    """The position behind it: durable once the lane is durable up to here."""
+    """The record is durable when its lane is durable up to this position."""
 
     @property
     def position(self) -> int:
@@ -50,14 +50,14 @@ class Written(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class SegmentSizes:
-    """What new segments of a store look like."""
+    """Sizes of a store's new segments: see `Options`."""
 
     segment_bytes: int
     envelopes: int
 
 
 class LaneLog:
-    """The appending end of one lane, and the list of its segments, oldest first."""
+    """Appends to one lane, and has the list of its segments, oldest first."""
 
     def __init__(
         self,
@@ -93,11 +93,11 @@ class LaneLog:
         self._recent: dict[int, bytes] = {}
 
     def appends_to(self, segment: Segment) -> bool:
-        """Whether records still go to a segment: those of earlier processes are never touched."""
+        """Whether this process appends to a segment. It never appends to those of earlier ones."""
         return segment is self._current
 
     def skip_to(self, sequence: int) -> None:
-        """Let the next segment have at least this number."""
+        """Give the next segment at least this sequence number."""
         self.next_sequence = max(self.next_sequence, sequence)
 
     def append(self, record_type: int, payload: bytes) -> Written:
@@ -127,10 +127,10 @@ class LaneLog:
         return written
 
     def _rotate(self, size: int) -> Segment:
-        """Plan the next segment; its file is made by the flight that first writes to it."""
+        """Plan the next segment; the flush that first writes to it makes the file."""
         sizes, wanted = self._sizes, self._sizes.segment_bytes
         if self.lane == NEW:
-            # It is filled beforehand: a large one is worth that only after many records.
+            # Zeros fill it before use: for few records a large one costs more than it saves.
             wanted = min(wanted, 2 * self._current.header.limit if self._current else FIRST_BYTES)
         limit = max(wanted, segments.HEADER_BLOCK + sizes.envelopes + size)
         previous_end = self.end
@@ -156,23 +156,23 @@ class LaneLog:
             del self._recent[next(iter(self._recent))]
 
     def recall(self, where: int) -> bytes | None:
-        """Return the payload of an ENVELOPE appended lately; None when it is no longer kept."""
+        """Return the payload of a recent ENVELOPE from memory; None for an older one."""
         return self._recent.get(where)
 
     def forget(self, where: int) -> None:
-        """Drop a payload that nobody will read again."""
+        """Drop the payload of an ENVELOPE that became garbage."""
         self._recent.pop(where, None)
 
     async def commit(self, position: int, max_wait: float = 0.0) -> None:
-        """Return when the lane is durable up to `position`. Raises: StoreFailed, StoreFull (the
-        store has stopped then). See `durable_at`."""
+        """Wait until the lane is durable up to `position`; see `durable_at`.
+        Raises: StoreFailed, StoreFull; the store has stopped then."""
         await self.durable_at(position, max_wait)
 
     def durable_at(self, position: int, max_wait: float = 0.0) -> asyncio.Future[None]:
-        """Return what is done when the lane is durable up to `position`.
+        """Return a future that is done when the lane is durable up to `position`.
 
-        `patience`, in seconds: how long to wait for somebody else's sync before asking for one; who
-        waits already may cut it short.
+        `max_wait`, in seconds: how long to wait for the sync of another record before this one
+        starts its own. The shorter wait of another caller counts for both.
         """
         loop = asyncio.get_running_loop()
         waiter: asyncio.Future[None] = loop.create_future()
@@ -190,11 +190,11 @@ class LaneLog:
 
     @property
     def waiters(self) -> int:
-        """How many wait for a sync."""
+        """How many callers wait for a sync."""
         return len(self._waiters)
 
     def when_durable(self, position: int, then: Callable[[], object]) -> None:
-        """Call `then` once the lane is durable up to `position`; never, if it stops before."""
+        """Call `then` when the lane is durable up to `position`; never if the store stops."""
         if position <= self.durable:
             then()
         else:
@@ -225,7 +225,7 @@ class LaneLog:
         target = self.end
         try:
             await self._threads.run(self._write, self._in_flight, self._last if sync else None)
-        except Exception as error:  # whatever it was, what was taken may be in no file
+        except Exception as error:  # of any kind: the file may lack what was taken from memory
             self._stop(error)
             return
         finally:
@@ -250,7 +250,7 @@ class LaneLog:
             self._then.popleft()[1]()
 
     def fail(self, error: PostroadError) -> None:
-        """Refuse everything from now on."""
+        """Fail all waiting callers, and every call from now on."""
         self._failure = error
         for _, waiter in self._waiters:
             if not waiter.done():
@@ -265,18 +265,18 @@ class LaneLog:
         write(self._files, self._layout, batches, to_sync)
 
     def pending(self, segment: Segment, offset: int) -> bytes | None:
-        """Return the frame at an offset that is still in memory; None when it is in the file."""
+        """Return a frame that is still in memory; None when it is in the file."""
         return part_at((*self._in_flight, *self._batches), segment, offset)
 
     def drop_front(self, first: int) -> list[Segment]:
-        """Forget the segments before `first`, and return them."""
+        """Drop the segments before `first` from the list, and return them."""
         dropped = [each for each in self.segments if each.sequence < first]
         self.segments = self.segments[len(dropped) :]
         return dropped
 
     async def close(self) -> None:
-        """Release the files. Writes nothing: to stop is to crash. Waits for the flight under way,
-        whose descriptors must not become somebody else's."""
+        """Close the files without writing: to stop is to crash. Waits for the running flush,
+        because closed descriptors may become those of other files."""
         self.fail(QueueClosed())
         if self._flush is not None:
             await asyncio.wait({self._flush})

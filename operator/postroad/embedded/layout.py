@@ -1,4 +1,4 @@
-"""Where things lie in a store, and the sizes and times that it is run with. FORMAT.md 2, 3."""
+"""Paths in a store, and the sizes and times that its owner uses. FORMAT.md 2, 3."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from pathlib import PurePath
 from postroad.domain.retries import DEFAULT_LANES
 
 FORMAT = 1
-"""The format that this code reads and writes."""
+"""This code reads and writes this format."""
 
 Lane = int
-"""A lane as stored: seconds of its retry step, or one of the three below."""
+"""A lane as stored: the seconds of its retry step, or one of the three below."""
 
 NEW: Lane = 0
 HELD: Lane = 0xFFFF_FFFE
@@ -29,7 +29,7 @@ def lane_name(lane: Lane) -> str:
 
 
 def lane_of(name: str) -> Lane | None:
-    """Read a lane's name; None when it is none."""
+    """Read a lane's name; None for any other text."""
     for lane, known in NAMES.items():
         if name == known:
             return lane
@@ -79,7 +79,7 @@ class Layout:
 
 
 def segment_of(name: str) -> tuple[Lane, int] | None:
-    """Read a segment's file name; None when it is none."""
+    """Read a segment's file name; None for any other name."""
     lane, _, sequence = name.partition(".")
     known = lane_of(lane)
     return None if known is None or not sequence.isdecimal() else (known, int(sequence))
@@ -87,30 +87,30 @@ def segment_of(name: str) -> tuple[Lane, int] | None:
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """How a store is run. The store file keeps `segment_bytes` and `segment_envelopes`."""
+    """How the owner runs a store. The store file keeps `segment_bytes` and `segment_envelopes`."""
 
     segment_bytes: int = 16 * MIB
-    """Where a segment is full."""
+    """Size at which a segment is full."""
 
     segment_envelopes: int = 65_536
-    """ENVELOPEs a segment holds at most; at most 65,536."""
+    """ENVELOPEs in a segment at most; the format allows 65,536."""
 
     steps: tuple[timedelta, ...] = DEFAULT_LANES
-    """The retry steps, a lane each. Empty: one log for everything but held mail. They are no part
-    of the store: a lane whose step is gone drains, and is written no more."""
+    """The retry steps, a lane each. Empty: lane `new` takes all mail that is not held. The store
+    file does not keep them: a lane whose step is gone drains, and gets no more records."""
 
     checkpoint_every: timedelta = timedelta(seconds=15)
-    """Less: a faster start; more: fewer syncs. Every retry step should be longer, so that a retried
-    mail is durable by the time it is due."""
+    """Less makes recovery shorter, more saves syncs. Every retry step should be longer, because a
+    checkpoint makes a retried mail durable before it is due."""
 
     sync_wait: timedelta = timedelta(milliseconds=2)
-    """How long a record may wait for others to share its sync with, while more mail comes in."""
+    """How long a record waits for others to share its sync, while mail is arriving."""
 
     free_wait: timedelta = timedelta(milliseconds=20)
-    """How long a finished mail's file may wait for others to be freed together with."""
+    """How long the slot of a finished mail waits for others that are freed with it."""
 
     least_free_bytes: int = 64 * MIB
-    """Space that is left to others and to the log: below it, new mail is refused."""
+    """Below this free space the store refuses new mail, because the log needs some to end mails."""
 
     least_free_inodes: int = 1000
 
@@ -118,19 +118,19 @@ class Options:
     """Free spool files kept at most."""
 
     pool_file_bytes: int = 256 * 1024
-    """Larger files are removed rather than kept, so that the pool's space is bounded."""
+    """The pool removes larger files, so that its space is bounded."""
 
     largest_mail: int | None = None
-    """Bytes of content; None: as large as fits."""
+    """Bytes of content; None: no limit but the disk's."""
 
     largest_envelope: int = 4 * MIB
     """Bytes of one ENVELOPE; it must fit into a segment."""
 
     compact_below: float = 0.25
-    """A lane whose live share is less has its oldest live mail written again at its end."""
+    """Compaction rewrites the oldest segment of a lane when a smaller share of it is live."""
 
     def lane_for(self, delay: timedelta) -> Lane:
-        """Return the lane of a delay: the longest step that is not longer (AMB-9). A moment less
-        is as good as the step, as time passes between asking and writing."""
+        """Return the lane of a delay: the longest step that is not longer (AMB-9). TOLERANCE covers
+        the time that passes between the consumer's call and the write."""
         fitting = [step for step in self.steps if step <= delay + TOLERANCE]
         return int(max(fitting).total_seconds()) if fitting else NEW

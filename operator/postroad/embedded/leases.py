@@ -1,8 +1,8 @@
-"""An entry in a consumer's hands, from its START to its end.
+"""The records of a leased entry, from its START to its end.
 
-The order of the lines in here is the argument of FORMAT.md 8 for R1 and R3: what is durable before
-a record refers to it, which record is waited for and which is not, and behind which one a slot is
-given away. `items.py` says when each of these is called.
+The order of the lines is the argument of FORMAT.md 8 for R1 and R3: what is durable before a record
+refers to it, which record a caller waits for, and behind which one a slot is released. `items.py`
+calls these.
 Source: LQ-4, LQ-5, LQ-7, LQ-11, LQ-12, LQ-28..30.
 """
 
@@ -25,8 +25,8 @@ log = logger("embedded")
 
 
 async def lease(engine: Engine) -> tuple[Entry, EnvelopeRecord, Kept | None]:
-    """Wait for the next entry that is due, and start it (LQ-11, step 1 and 2). The last is the
-    content with its shape, where that is still in memory.
+    """Wait for the next due entry, and append its START (LQ-11, step 1 and 2). Returns the content
+    and its shape too, where they are still in memory.
     Raises: QueueClosed, StoreFailed, StoreDamaged."""
     await engine.deliverable.wait()
     while True:
@@ -36,9 +36,8 @@ async def lease(engine: Engine) -> tuple[Entry, EnvelopeRecord, Kept | None]:
             await engine.wakeups.wait(engine.ready_queues.next_due())
             continue
         entry.state = State.LEASED
-        if (
-            cached := engine.content_cache.take(entry)
-        ) is not None:  # durable, or it would not be here
+        cached = engine.content_cache.take(entry)
+        if cached is not None:  # durable: `_admit` caches a mail only then
             start(engine, entry, cached[0])
             return entry, *cached
         try:
@@ -61,11 +60,11 @@ async def lease(engine: Engine) -> tuple[Entry, EnvelopeRecord, Kept | None]:
 
 
 def _park(entry: Entry, error: Unreadable) -> None:
-    """Attempt a mail no more whose record cannot be read. It stays in the queue, and others go on:
-    a store that stopped here would forget what those on the wire have come to."""
+    """Park a mail whose record cannot be read. The store does not stop, because the outcomes of
+    deliveries in progress would be lost."""
     if entry.state is State.LEASED:
         entry.state = State.PARKED
-    log.error("a mail cannot be attempted", error=error.explain())
+    log.error("a mail is parked: its record cannot be read", error=error.explain())
 
 
 def start(engine: Engine, entry: Entry, record: EnvelopeRecord) -> None:
@@ -81,7 +80,7 @@ def start(engine: Engine, entry: Entry, record: EnvelopeRecord) -> None:
 async def deliver(
     engine: Engine, record: EnvelopeRecord, kind: Kind, numbers: tuple[int, ...], text: str
 ) -> None:
-    """Record what became of recipients. Durable when it returns, unless they were deferred.
+    """Record the outcome of recipients. Durable when it returns, unless they were deferred.
     Raises: QueueClosed, StoreFailed, StoreFull."""
     delivery = Delivery(record.mail_id, record.entry_number, kind, numbers, text)
     written = engine.append(NEW, delivery)
@@ -92,8 +91,8 @@ async def deliver(
 async def finish(
     engine: Engine, entry: Entry, record: EnvelopeRecord, left: tuple[int, ...]
 ) -> None:
-    """End an entry whose last recipients were delivered. With nobody left to record, no sync is
-    waited for: the DELIVERYs say the same as the FINISH (LQ-28).
+    """End an entry whose last recipients were delivered. With none left to record it does not wait
+    for a sync, because recovery derives the FINISH from the DELIVERYs (LQ-28).
     Raises: QueueClosed, StoreFailed, StoreFull."""
     if not left:
         return end(engine, entry, record)
@@ -105,15 +104,15 @@ async def finish(
 
 
 async def _commit_delivery(engine: Engine, where: int) -> None:
-    """Wait for the sync of what became of a mail. A client that waits for its 250 goes first:
-    while mail comes in, this sync rides on that of the next ENVELOPE (LQ-29, turned round)."""
+    """Wait for the sync of an outcome. While mail arrives, delay it by up to `sync_wait`, to share
+    that of the next ENVELOPE, because a client waits for its 250 (the reverse of LQ-29)."""
     is_busy = engine.arrival_rate.is_busy(asyncio.get_running_loop().time())
     await engine.lanes[NEW].commit(where, engine.sync_wait * is_busy)
 
 
 def end(engine: Engine, entry: Entry, record: EnvelopeRecord) -> None:
-    """End an entry whose recipients all have DELIVERYs. Not durable. The slot waits for the FINISH:
-    without it, recovery makes a dead letter of a mail that failed for somebody.
+    """End an entry whose recipients all have DELIVERYs. Not durable. The slot waits for the FINISH,
+    because without it recovery makes a dead letter where a recipient failed.
     Raises: QueueClosed, StoreFailed."""
     written = _append_finish(engine, entry, record, Finished.DONE)
     engine.remove_entry(entry)
@@ -126,13 +125,13 @@ def _append_finish(engine: Engine, entry: Entry, record: EnvelopeRecord, kind: F
 
 
 def _release_behind(engine: Engine, where: int, slot: int) -> None:
-    """Give a mail's slot away once its FINISH, which ends there, is durable (R3)."""
+    """Release a mail's slot when its FINISH, which ends at `where`, is durable (R3)."""
     engine.lanes[NEW].when_durable(where, partial(engine.slots.release, slot))
 
 
 def remove(engine: Engine, entry: Entry, record: EnvelopeRecord) -> Written:
-    """Append the end of a mail that somebody removed, and drop its entry. Its ENVELOPE must be
-    durable (R1). Not durable; the slot stays with whoever is working on the mail.
+    """Append the FINISH of a mail that an administrator removed, and drop its entry. Its ENVELOPE
+    must be durable (R1). Not durable; the slot waits for the consumer of a leased mail.
     Raises: QueueClosed, StoreFailed."""
     written = _append_finish(engine, entry, record, Finished.REMOVED)
     if entry in engine.working:
@@ -144,13 +143,13 @@ def remove(engine: Engine, entry: Entry, record: EnvelopeRecord) -> Written:
 
 
 def release_orphan(engine: Engine, entry: Entry) -> None:
-    """Give back the slot of a mail that was removed while somebody worked on it."""
+    """Release the slot of a mail that was removed while this entry was leased."""
     if (where := engine.orphans.pop(entry, None)) is not None:
         _release_behind(engine, where, entry.slot)
 
 
 def set_held(engine: Engine, entry: Entry, record: EnvelopeRecord, held: bool) -> Written:
-    """Ask for an entry that is being worked on to be held, or not, when it comes back.
+    """Append a HOLD: a retry of this working entry holds its mail, or no longer.
     Raises: QueueClosed, StoreFailed."""
     engine.index.set_held(entry, held)
     return engine.append(NEW, Hold(record.mail_id, record.entry_number, held))

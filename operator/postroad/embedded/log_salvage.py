@@ -1,8 +1,7 @@
-"""What a log that was put aside still says of each mail. FORMAT.md 9.
+"""Reads the history of each mail from a log in quarantine. FORMAT.md 9.
 
-Its valid frames are believed, whatever lies between them: recipients that were finished, mails that
-ended, were held or given up. What the disk does not give, and what is no record, is counted and
-passed over.
+Every valid frame counts, whatever lies between them: outcomes of recipients, ends of mails, holds,
+dead letters. Pages that the disk does not return, and unreadable records, are counted and skipped.
 """
 
 from __future__ import annotations
@@ -31,19 +30,19 @@ from postroad.errors import StoreFailed
 from postroad.ports.files import File, Files
 
 PAGE = 4096
-"""Bytes that a failing disk may refuse alone."""
+"""The least bytes that a failing disk refuses."""
 
 NEVER = -1
-"""Before every entry."""
+"""An entry number before the first."""
 
 SPOOL_FILE = "mail-"
-"""What the name of a spool file in `quarantine/` begins with; its slot follows."""
+"""The name of a spool file in `quarantine/` is this and its slot."""
 
 
 @dataclass(slots=True)
 class MailHistory:
-    """What the log says of one mail. `is_marked` and `started` tell together whether its last
-    ENVELOPE was garbage without being worked on; `last_hold` is the last HOLD and its entry."""
+    """The records of one mail. `is_garbage`: the flag of its last ENVELOPE; `started`: the entry
+    number of its last START; `last_hold`: entry number and value of its last HOLD."""
 
     last: EnvelopeRecord | None = None
     is_garbage: bool = False
@@ -54,7 +53,7 @@ class MailHistory:
 
     @property
     def since(self) -> list[Delivery]:
-        """The deliveries that the last ENVELOPE does not know of yet."""
+        """The DELIVERYs of the last ENVELOPE's entry and later ones."""
         first = NEVER if self.last is None else self.last.entry_number
         return [each for each in self.deliveries if each.entry_number >= first]
 
@@ -76,7 +75,7 @@ class MailHistory:
 
     @property
     def is_over(self) -> bool:
-        """Whether it is known that nobody is left."""
+        """Whether the records prove that no recipient is left."""
         last = self.last
         if self.has_ended or last is None:
             return self.has_ended
@@ -85,15 +84,15 @@ class MailHistory:
 
     @property
     def seems_over(self) -> bool:
-        """Whether the mail has ended unless a record is missing: the mark of its last ENVELOPE was
-        written, and nobody had begun to work on it."""
+        """Whether the last ENVELOPE is garbage without a START: then the FINISH ended it, or a
+        record is missing."""
         return self.last is not None and self.is_garbage and self.started < self.last.entry_number
 
 
 @dataclass(slots=True)
 class SalvagedLog:
-    """What is remembered, by mail. `moved` are the slots whose files were put aside before;
-    `unreadable_parts` are pages and files that the disk did not give."""
+    """Histories by mail id. `moved`: slots whose files an earlier rebuild moved to quarantine;
+    `unreadable_parts`: pages and files that the disk did not return."""
 
     histories: dict[bytes, MailHistory] = field(default_factory=dict)
     moved: set[int] = field(default_factory=set)
@@ -102,7 +101,7 @@ class SalvagedLog:
 
 
 def salvage_log(files: Files, directories: Iterable[PurePath]) -> SalvagedLog:
-    """Read the logs that were put aside in these directories, oldest first. Blocking.
+    """Read the logs in these directories, oldest first. Blocking.
     Raises: StoreFailed when a directory cannot be listed."""
     salvaged = SalvagedLog()
     for directory in directories:
@@ -115,7 +114,7 @@ def salvage_log(files: Files, directories: Iterable[PurePath]) -> SalvagedLog:
 
 
 def _read_segment(files: Files, path: PurePath, salvaged: SalvagedLog) -> None:
-    data = _contents_of(files, path, salvaged)
+    data = _bytes_of(files, path, salvaged)
     header = segments.read_header(data[: segments.HEADER_BLOCK])
     if header is None:
         return
@@ -123,18 +122,18 @@ def _read_segment(files: Files, path: PurePath, salvaged: SalvagedLog) -> None:
     seed = frames.checksum(header.encode())
     for frame in frames.stray_frames(data, seed, header.first):
         try:
-            _learn(
+            _add(
                 salvaged.histories,
                 frame,
                 is_garbage=flags[frame.ordinal : frame.ordinal + 1] == b"\1",
             )
         except Unreadable:
             salvaged.unreadable_records += 1
-            _keep_back(salvaged.histories, frame)
+            _hold_unreadable(salvaged.histories, frame)
 
 
-def _contents_of(files: Files, path: PurePath, salvaged: SalvagedLog) -> bytes:
-    """Return a file's bytes, with zeros for those that the disk does not give."""
+def _bytes_of(files: Files, path: PurePath, salvaged: SalvagedLog) -> bytes:
+    """Return a file's bytes, with zeros for those that the disk does not return."""
     try:
         file = files.open(path)
     except StoreFailed:
@@ -142,7 +141,7 @@ def _contents_of(files: Files, path: PurePath, salvaged: SalvagedLog) -> bytes:
         return b""
     try:
         return b"".join(_pieces(file, 0, file.size(), salvaged))
-    except StoreFailed:  # without a length there is nothing to go by
+    except StoreFailed:  # the length is unknown too
         salvaged.unreadable_parts += 1
         return b""
     finally:
@@ -150,7 +149,7 @@ def _contents_of(files: Files, path: PurePath, salvaged: SalvagedLog) -> bytes:
 
 
 def _pieces(file: File, offset: int, length: int, salvaged: SalvagedLog) -> Iterator[bytes]:
-    """Yield bytes in pieces as large as can be read: what fails is halved, down to a page."""
+    """Yield bytes in the largest pieces that the disk returns: halves, down to a page."""
     try:
         yield file.pread(offset, length)
     except StoreFailed:
@@ -163,17 +162,17 @@ def _pieces(file: File, offset: int, length: int, salvaged: SalvagedLog) -> Iter
         yield from _pieces(file, offset + half, length - half, salvaged)
 
 
-def _keep_back(histories: dict[bytes, MailHistory], frame: Frame) -> None:
-    """Let a mail be held whose ENVELOPE cannot be read, if its fixed part still says that it was
-    held or a dead letter: people shall decide again."""
+def _hold_unreadable(histories: dict[bytes, MailHistory], frame: Frame) -> None:
+    """Hold a mail whose ENVELOPE cannot be read, if by its fixed part it was held or a dead letter:
+    an administrator decides."""
     if frame.type == ENVELOPE and len(frame.payload) >= ENVELOPE_BYTES:
         head = read_head(frame.payload)
         if head.held or head.dead:
             histories.setdefault(head.mail_id, MailHistory()).last_hold = (head.entry_number, True)
 
 
-def _learn(histories: dict[bytes, MailHistory], frame: Frame, *, is_garbage: bool) -> None:
-    """Take in one record. Raises: Unreadable."""
+def _add(histories: dict[bytes, MailHistory], frame: Frame, *, is_garbage: bool) -> None:
+    """Add one record to the history of its mail. Raises: Unreadable."""
     record = decode(frame.type, frame.payload)
     if record is None:
         return

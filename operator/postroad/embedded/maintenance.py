@@ -1,4 +1,4 @@
-"""Checkpoints, the removal of garbage, and what keeps the log small. FORMAT.md 7 and 10.
+"""Takes checkpoints, removes garbage, and compacts the log. FORMAT.md 7 and 10.
 
 Source: LQ-14..18, LQ-24..27; AMB-4, AMB-6, AMB-8.
 """
@@ -20,19 +20,19 @@ from postroad.errors import QueueClosed
 from postroad.ports.files import File
 
 COMPACTED_AT_ONCE = 2000
-"""Entries written again in one round, so that maintenance never holds up deliveries."""
+"""Entries that one round rewrites, so that deliveries do not wait for it."""
 
 
 @dataclass(frozen=True, slots=True)
-class CheckpointState:
-    """The state of the store at one instant: what a checkpoint will say, and what it rests on."""
+class Snapshot:
+    """The store at one instant: the checkpoint, and the garbage flags to set before it."""
 
     checkpoint: Checkpoint
     garbage: dict[Segment, list[int]]
 
 
 class Maintenance:
-    """Keeps one store: a checkpoint now and then, and what may happen only behind it."""
+    """Maintains one store: a checkpoint at intervals, and what may happen only behind it."""
 
     def __init__(
         self,
@@ -48,35 +48,35 @@ class Maintenance:
         self._busy = asyncio.Lock()
 
     async def _recover(self, recover: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        """Recover, then begin to take checkpoints: only a whole index knows what is garbage."""
+        """Recover, then take checkpoints: garbage is known only by a complete index."""
         await self._or_stop(recover())
         if self._engine.failure is None:
-            self._rounds = asyncio.get_running_loop().create_task(self._or_stop(self._keep()))
+            self._rounds = asyncio.get_running_loop().create_task(self._or_stop(self._repeat()))
 
-    async def _keep(self) -> None:
+    async def _repeat(self) -> None:
         while True:
             await self.round()
             await self._engine.clock.sleep(self._engine.options.checkpoint_every)
 
     async def _or_stop(self, work: Coroutine[Any, Any, None]) -> None:
-        """Do work without which the store cannot go on."""
+        """Await work whose failure stops the store."""
         try:
             await work
         except Exception as error:
             self._engine.stop(error)
 
     async def round(self) -> None:
-        """One round of maintenance. Raises: what stopped the store."""
-        await self._to_its_end(self._round())
+        """Run one round of maintenance. Raises: the error that stopped the store."""
+        await self._to_completion(self._round())
 
     async def checkpoint(self) -> None:
-        """Take a checkpoint, then remove what lies before it. Nothing, when nothing changed.
-        Raises: what stopped the store."""
-        await self._to_its_end(self._checkpoint())
+        """Take a checkpoint unless the store is unchanged, and remove the segments before it.
+        Raises: the error that stopped the store."""
+        await self._to_completion(self._checkpoint())
 
-    async def _to_its_end(self, work: Coroutine[Any, Any, None]) -> None:
-        """Do work that must not end halfway, as what it noted is noted once: a caller that is
-        cancelled only waits no longer, and an error stops the store, whoever hears of it (R6)."""
+    async def _to_completion(self, work: Coroutine[Any, Any, None]) -> None:
+        """Await work that must not end halfway, because it takes the garbage from the segments:
+        it goes on when the caller is cancelled, and its error stops the store (R6)."""
         task = asyncio.get_running_loop().create_task(self._or_stop(work))
         self._begun.add(task)
         task.add_done_callback(self._begun.discard)
@@ -91,16 +91,17 @@ class Maintenance:
     async def _checkpoint(self) -> None:
         async with self._busy:
             self._engine.check()
-            if (moment := self._moment()) is None:
+            if (snapshot := self._snapshot()) is None:
                 return
-            for lane, state in moment.checkpoint.lanes.items():
+            checkpoint = snapshot.checkpoint
+            for lane, state in checkpoint.lanes.items():
                 await self._engine.lanes[lane].commit(state.end)
-            await self._engine.log_threads.run(self._write, moment)
-            self._last = moment.checkpoint
-            await self._remove_garbage(moment.checkpoint)
+            await self._engine.log_threads.run(self._write, snapshot)
+            self._last = checkpoint
+            await self._remove_garbage(checkpoint)
 
-    def _moment(self) -> CheckpointState | None:
-        """Note everything at one instant (FORMAT.md 7, step 1); None when nothing changed."""
+    def _snapshot(self) -> Snapshot | None:
+        """Return the state of this instant (FORMAT.md 7, step 1); None when it is unchanged."""
         engine = self._engine
         end = engine.lane(NEW).end
         working = tuple(entry.start for entry in engine.working)
@@ -119,7 +120,7 @@ class Maintenance:
             if segment.garbage and segment.sequence >= lanes[segment.lane].first_sequence:
                 garbage[segment] = sorted(segment.garbage)
             segment.garbage = set()
-        return CheckpointState(checkpoint, garbage)
+        return Snapshot(checkpoint, garbage)
 
     def _is_unchanged(self, checkpoint: Checkpoint) -> bool:
         last = self._last
@@ -129,15 +130,15 @@ class Maintenance:
             checkpoint.end,
         )
 
-    def _write(self, moment: CheckpointState) -> None:
-        """Marks, then the checkpoint that vouches for what they rest on. In a thread."""
-        for segment, numbers in moment.garbage.items():
+    def _write(self, snapshot: Snapshot) -> None:
+        """Set garbage flags, then write the checkpoint. Blocking."""
+        for segment, numbers in snapshot.garbage.items():
             segment.write_garbage_flags(numbers)
             segment.opened().sync()
-        write_checkpoint(self._file, moment.checkpoint)
+        write_checkpoint(self._file, snapshot.checkpoint)
 
     async def _remove_garbage(self, checkpoint: Checkpoint) -> None:
-        """Remove the segments that the durable checkpoint does not count any more (R4)."""
+        """Remove the segments before the durable checkpoint's first ones (R4)."""
         engine = self._engine
         dropped = [
             segment
@@ -155,8 +156,8 @@ class Maintenance:
         engine.files.sync_directory(engine.layout.log)
 
     async def _compact(self) -> None:
-        """Write the last live entries of old segments again at the end of their lanes, where these
-        keep much garbage behind them: the same entries, under the same enqueue ids."""
+        """Rewrite the live entries of a lane's oldest segment at its end, under the same enqueue
+        ids, where few of them keep many dead segments."""
         for lane in list(self._engine.lanes.values()):
             oldest = self._should_compact(lane)
             if oldest is not None:
@@ -182,13 +183,13 @@ class Maintenance:
         try:
             waiting = await engine.reader.read(entry)
         except Unreadable:
-            return  # it stays where it is, and says so when it is looked at
+            return  # it stays in its segment; `select` and `lease` report it
         if entry.state in (State.DELAYED, State.READY, State.PARKED):
             engine.replace_entry(entry, waiting)
 
     async def close(self) -> None:
-        """Stop; take no last checkpoint. Waits for the thread of one that has begun, whose
-        descriptors must not become somebody else's."""
+        """Stop without a last checkpoint. Waits for one that has begun, because closed descriptors
+        may become those of other files."""
         self._engine.stop(QueueClosed())
         for task in (self.recovering, self._rounds):
             if task is not None:
@@ -200,10 +201,9 @@ class Maintenance:
 
 
 def _first_needed(lane: LaneLog, scan_from: int | None) -> int:
-    """Return the number of the first segment that must stay: the first with a live entry, or with
-    the start of the working suffix, or that may hold an entry which the index does not know yet, as
-    it is not durable, or the one that this process appends to; when there is none, the one that
-    comes next, as no number is used twice."""
+    """Return the number of the first segment that must stay: with a live entry, from the working
+    suffix on, with records that are not durable (their entries are not in the index yet), or that
+    this process appends to. Without one, return the next number: none is used twice."""
     for segment in lane.segments:
         is_scanned = scan_from is not None and segment.sequence >= sequence_of(scan_from)
         is_in_doubt = segment.end_position > lane.durable

@@ -1,7 +1,7 @@
-"""Opening a store, and the recovery that every opening is. FORMAT.md 3 and 9.
+"""Opens a store, and recovers it: every start is a recovery. FORMAT.md 3 and 9.
 
-`open_store` returns as soon as mail can be received; `recover` goes on beside it: first the entries
-that were being worked on, then deliveries begin, then the index fills from the oldest mail on.
+`open_store` returns when mail can be received. `recover` runs beside it: it requeues the entries
+that consumers had, lets deliveries begin, and then fills the index from the oldest mail on.
 """
 
 from __future__ import annotations
@@ -44,16 +44,16 @@ from postroad.errors import QueueNotFound, StoreDamaged
 from postroad.ports.files import File, Files
 
 CHUNK = 32 * 1024
-"""Bytes read at a time while recovering, so that receiving is not held up."""
+"""Bytes that recovery reads at a time, so that receiving does not wait for it."""
 
 PAUSE_SECONDS = 0.004
-"""Left to the threads of mail that is being received, after each chunk; they need the interpreter
-only for moments, but they need it several times a mail."""
+"""While mail is being received, recovery pauses this long after each chunk, so that receiving
+threads get the interpreter."""
 
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What opening found: the checkpoint, its file, and the lanes as they were left."""
+    """What opening read: the checkpoint, its file, and the lanes."""
 
     checkpoint: Checkpoint
     checkpoint_file: File
@@ -65,8 +65,8 @@ class Found:
 def describe(
     files: Files, root: PurePath, options: Options, *, create: bool, mail: PurePath | None = None
 ) -> tuple[Layout, Options]:
-    """Return the layout of the store in `root` and the options it was made with. With `create`, a
-    missing store is made, with its spool files in `mail`. Blocking.
+    """Return the layout of the store in `root`, and `options` with the sizes that it was made with.
+    With `create`, make a missing store, with its spool files in `mail`. Blocking.
 
     Raises: QueueNotFound, StoreDamaged.
     """
@@ -97,14 +97,14 @@ def _read_description(data: bytes) -> dict[str, Any]:
         raise StoreDamaged("the file `store` cannot be read") from error
     if version != FORMAT:
         raise StoreDamaged(
-            f"the store has format {version}, this program knows {FORMAT}",
+            f"the store has format {version}, this program reads {FORMAT}",
             hint="run the version of postroad that made it",
         )
     return known
 
 
 def _refuse_remains(files: Files, layout: Layout) -> None:
-    """A directory with a log but without `store` is not empty: it lost something."""
+    """Refuse to make a store over a log whose file `store` is lost. Raises: StoreDamaged."""
     try:
         names = files.names(layout.log)
     except FileNotFoundError:
@@ -114,7 +114,7 @@ def _refuse_remains(files: Files, layout: Layout) -> None:
 
 
 def _create(files: Files, layout: Layout, options: Options) -> None:
-    """Make an empty store. The file `store` comes last: with it, the store exists."""
+    """Make an empty store. The file `store` comes last, because a directory without it is none."""
     for directory in (layout.root, layout.log, layout.mail):
         files.make_directory(directory)
     files.unlink(layout.checkpoint)
@@ -140,7 +140,7 @@ def _create(files: Files, layout: Layout, options: Options) -> None:
 
 
 def find_store(files: Files, layout: Layout) -> Found:
-    """Read what receiving waits for. Blocking. Raises: StoreDamaged."""
+    """Read what receiving needs. Blocking. Raises: StoreDamaged."""
     try:
         file = files.open(layout.checkpoint)
         checkpoint = checkpoints.read_checkpoint(file)
@@ -151,7 +151,7 @@ def find_store(files: Files, layout: Layout) -> Found:
 
 
 async def open_store(engine: Engine) -> Maintenance:
-    """Open a store for receiving, and begin to recover it. Raises: StoreDamaged, StoreFailed."""
+    """Open a store for receiving, and start its recovery. Raises: StoreDamaged, StoreFailed."""
     found = await engine.log_threads.run(find_store, engine.files, engine.layout)
     for lane, segments in found.lanes.items():
         engine.lanes[lane] = engine.build_lane(lane, segments)
@@ -170,7 +170,7 @@ async def open_store(engine: Engine) -> Maintenance:
 
 
 async def recover(engine: Engine, found: Found) -> None:
-    """Bring the queue to where it stood. Idempotent, whenever it is interrupted. FORMAT.md 9."""
+    """Restore the queue from the log. Idempotent, whenever it is interrupted. FORMAT.md 9."""
     replay = await _replay(engine, found)
     used = await _resume_work(engine, found, replay)
     engine.deliverable.set()
@@ -185,7 +185,7 @@ async def recover(engine: Engine, found: Found) -> None:
 
 
 async def _replay(engine: Engine, found: Found) -> Replay:
-    """Read what was written since the checkpoint, and the working suffix (LQ-20..22)."""
+    """Read the records since the checkpoint, and the working suffix before it (LQ-20..22)."""
     replay = Replay(found.checkpoint)
     lanes = [(NEW, replay.start)]
     lanes += [(lane, replay.start_of(lane)) for lane in found.lanes if lane != NEW]
@@ -207,13 +207,13 @@ async def _frames(engine: Engine, segment: Segment, offset: int) -> AsyncIterato
 
 
 async def _resume_work(engine: Engine, found: Found, replay: Replay) -> set[int]:
-    """Give every entry that was being worked on its place in the queue again (LQ-23). Returns the
-    slots of those that go on."""
+    """Write an ENVELOPE or a FINISH for every entry that a consumer had (LQ-23). Returns the slots
+    of the former."""
     last: dict[Lane, int] = {}
     used: set[int] = set()
     for work in replay.working.values():
         record = await _read_envelope(engine, found, work.lane, work.position)
-        again = recovery.comes_again(record, work)
+        again = recovery.resumed(record, work)
         if again is None:
             finish = Finish(
                 record.mail_id, work.entry_number, work.lane, work.position, Finished.DONE
@@ -237,14 +237,14 @@ async def _read_envelope(engine: Engine, found: Found, lane: Lane, where: int) -
             frames, _ = await engine.log_threads.run(recovery.read_frames, segment, offset, 4096)
             if frames and frames[0].type == ENVELOPE:
                 return envelope_at(segment, offset, frames[0].payload)
-    raise StoreDamaged(f"the log has no envelope at {place(lane, where)}, where an entry began")
+    raise StoreDamaged(f"the log has no ENVELOPE at {place(lane, where)}, which a START names")
 
 
 async def _index_lane(
     engine: Engine, segments: list[Segment], replay: Replay, used: set[int]
 ) -> None:
-    """Make the live entries of one lane known, oldest first, and their slots. Raises:
-    StoreDamaged."""
+    """Add the live entries of one lane to the index, oldest first, and their slots to `used`.
+    Raises: StoreDamaged."""
     for segment in segments:
         flags = await engine.log_threads.run(segment.garbage_flags)
         async for frame in _frames(engine, segment, segment.header.first):

@@ -1,7 +1,7 @@
-"""Whose entry it is: one runner for new mail, one for each retry lane, asked in fair alternation.
+"""Which entry is leased next: a ready queue for new mail and one for each retry lane, alternating.
 
-Pure but for its own memory; the clock is passed in. Nothing polls: `next_due` says when to ask
-again. An entry that ends while it waits here stays in place and is skipped when its time comes.
+Pure but for its own memory: callers pass the time. Consumers do not poll: `next_due` is when to
+call `take` again. An entry that ends while it waits stays in its queue until `take` skips it.
 Source: LQ-9, LQ-10, LQ-34 (incoming, active, deferred), LQ-35; SP-19.
 """
 
@@ -24,7 +24,7 @@ class ReadyQueue:
         self._order = count()
 
     def add(self, entry: Entry, now: float) -> None:
-        """Take in an entry, by its due time."""
+        """Add an entry, by its due time."""
         if entry.due <= now:
             entry.state = State.READY
             self._ready.append(entry)
@@ -33,7 +33,7 @@ class ReadyQueue:
             heapq.heappush(self._delayed, (entry.due, next(self._order), entry))
 
     def promote(self, now: float) -> int:
-        """Make ready what became due; return how many."""
+        """Make due entries ready; return how many."""
         promoted = 0
         while self._delayed and (
             self._delayed[0][0] <= now or self._delayed[0][2].state is not State.DELAYED
@@ -46,7 +46,7 @@ class ReadyQueue:
         return promoted
 
     def take(self) -> Entry | None:
-        """Return the next entry that is due, and drop it from here."""
+        """Remove and return the next due entry."""
         while self._ready:
             entry = self._ready.popleft()
             if entry.state is State.READY:
@@ -54,18 +54,18 @@ class ReadyQueue:
         return None
 
     def give_back(self, entry: Entry) -> None:
-        """Put an entry that was taken back to the front."""
+        """Put an entry that `take` returned back to the front."""
         entry.state = State.READY
         self._ready.appendleft(entry)
 
     @property
     def next_due(self) -> float | None:
-        """When the next delayed entry becomes due."""
+        """When the next delayed entry is due."""
         return self._delayed[0][0] if self._delayed else None
 
 
 class ReadyQueues:
-    """All runners. `delayed` counts the entries that are not due yet."""
+    """All ready queues. `delayed` counts the entries that are not due yet."""
 
     def __init__(self) -> None:
         self._new = ReadyQueue()
@@ -75,7 +75,7 @@ class ReadyQueues:
         self.delayed = 0
 
     def add(self, entry: Entry, now: float) -> None:
-        """Take in an entry that no consumer has."""
+        """Add an entry that no consumer has."""
         self._queue_of(entry.segment.lane).add(entry, now)
         self.delayed += entry.state is State.DELAYED
 
@@ -88,18 +88,17 @@ class ReadyQueues:
         return self._lanes[lane]
 
     def withdraw(self, entry: Entry) -> None:
-        """Forget an entry that ends or is set aside while it waits. Call before its state
-        changes."""
+        """Count an entry no longer that ends while it waits. Call before its state changes."""
         self.delayed -= entry.state is State.DELAYED
 
     def promote(self, now: float) -> None:
-        """Make ready what became due."""
+        """Make due entries ready."""
         for queue in (self._new, *self._lanes.values()):
             self.delayed -= queue.promote(now)
 
     def take(self, now: float) -> Entry | None:
-        """Return the next entry that is due: new mail and the retry lanes alternate, and the retry
-        lanes among themselves, as long as both have something (LQ-35)."""
+        """Remove and return the next due entry: new mail and retry lanes alternate, and the retry
+        lanes among themselves (LQ-35)."""
         self.promote(now)
         first, second = self._take_new, self._take_retried
         if not self._new_is_next:
@@ -121,10 +120,10 @@ class ReadyQueues:
         return None
 
     def give_back(self, entry: Entry) -> None:
-        """Put back an entry that `take` returned and nobody wants after all."""
+        """Put an entry back that `take` returned to a consumer that was cancelled."""
         self._queue_of(entry.segment.lane).give_back(entry)
 
     def next_due(self) -> float | None:
-        """Return when the next delayed entry becomes due; None when there is none."""
+        """Return when the next delayed entry is due; None when there is none."""
         times = [queue.next_due for queue in (self._new, *self._lanes.values())]
         return min((time for time in times if time is not None), default=None)

@@ -1,9 +1,8 @@
-"""A new log from the spool files, when the old one is damaged. FORMAT.md 9.
+"""Makes a new log from the spool files when the old one is damaged. FORMAT.md 9.
 
-Every whole spool file is a mail that was accepted, or nearly: without the log, nobody knows for
-whom it is done. What the old log still says is believed (remembering.py). So no mail is lost by
-this; some may be delivered twice (surveying.py). The old log goes to `quarantine/` whole; nothing
-of it is deleted.
+Every intact spool file is a mail that was accepted, or nearly (spool_scan.py). The records of the
+old log that can be read count (log_salvage.py). So no mail is lost; some may be delivered twice,
+where an outcome cannot be read. The old log moves to `quarantine/` whole.
 Source: SP-23; AMB-2, AMB-12.
 """
 
@@ -20,20 +19,20 @@ from postroad.embedded.spool_scan import SpoolScan
 from postroad.ports.files import Files
 
 AT_ONCE = 500
-"""Records between two syncs, so that memory stays bounded."""
+"""Records between two syncs, which bound the memory."""
 
 COMPLETE = "complete"
-"""The file in `quarantine/N` that says: the log of this rebuild has all that the old ones said."""
+"""The file in `quarantine/N` of a completed rebuild: its log has all records of the old ones."""
 
 DRAFT = "checkpoint.new"
-"""The new checkpoint, until it gets its name."""
+"""The name of the new checkpoint until it is complete."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rebuilt:
-    """What was done. `lost` are mails whose spool files are damaged or missing, and files that may
-    be such mails: they were put aside. `unreadable_parts` are pages and files of the old log that
-    the disk did not give."""
+    """The result. `lost`: mails without an intact spool file, and unreadable files that may be
+    mails; their files are in `quarantine`. `unreadable_parts`: pages and files of the old log that
+    the disk did not return."""
 
     mails: int
     finished: int
@@ -45,9 +44,9 @@ class Rebuilt:
 
 
 async def rebuild(engine: Engine) -> Rebuilt:
-    """Make a new log for a store that is locked and not otherwise open. Until it is complete the
-    store has no checkpoint and opens nowhere; interrupted, it is begun again. What the disk does
-    not give of the old log or of a spool file is told, and ends nothing.
+    """Make a new log for a store that this process has locked and not opened. Until it is complete
+    the store has no checkpoint and cannot be opened; an interrupted rebuild is run again. Pages
+    and files that the disk does not return are reported, and do not end it.
     Raises: StoreFull, StoreFailed."""
     files, layout = engine.files, engine.layout
     quarantine = await engine.log_threads.run(_quarantine_log, files, layout)
@@ -81,7 +80,7 @@ async def _sync(engine: Engine) -> None:
 def _quarantine_log(files: Files, layout: Layout) -> PurePath:
     """Move checkpoint and log into a new directory of `quarantine/`, the checkpoint first."""
     files.make_directory(layout.quarantine)
-    _take_back(files, layout)
+    _undo_draft(files, layout)
     target = layout.quarantine / str(max(_numbers(files, layout), default=0) + 1)
     files.make_directory(target)
     files.sync_directory(layout.quarantine)
@@ -101,9 +100,9 @@ def _numbers(files: Files, layout: Layout) -> list[int]:
     return sorted(int(name) for name in files.names(layout.quarantine) if name.isdecimal())
 
 
-def _take_back(files: Files, layout: Layout) -> None:
-    """A rebuild that left a draft said that it is complete, if it did, and then was not: the log
-    it made was never used, and the older ones know more."""
+def _undo_draft(files: Files, layout: Layout) -> None:
+    """Undo the COMPLETE of a rebuild that left its draft: no process used the log that it made, so
+    the older ones count too."""
     if DRAFT not in files.names(layout.root):
         return
     for number in _numbers(files, layout)[-1:]:
@@ -114,8 +113,8 @@ def _take_back(files: Files, layout: Layout) -> None:
 
 
 def _interrupted(files: Files, layout: Layout) -> list[PurePath]:
-    """Return what was put aside since the last rebuild that was completed: logs that were put
-    aside earlier know nothing of the mail that passed since then."""
+    """Return the directories of quarantine since the last completed rebuild. Earlier logs do not
+    count, because they have no records of the mail since then."""
     found: list[PurePath] = []
     for number in _numbers(files, layout):
         directory = layout.quarantine / str(number)
@@ -124,8 +123,8 @@ def _interrupted(files: Files, layout: Layout) -> list[PurePath]:
 
 
 def _begin_anew(files: Files, layout: Layout, quarantine: PurePath) -> None:
-    """Write a checkpoint that says: read everything. With its name, the store is one again; just
-    before, this rebuild becomes a completed one."""
+    """Write a checkpoint by which recovery reads the whole log. COMPLETE comes before its renaming,
+    which makes the store whole: see FORMAT.md 9 for a crash between them."""
     draft = layout.root / DRAFT
     file = files.open(draft, create=True)
     write_checkpoint(file, Checkpoint(number=1))

@@ -1,10 +1,9 @@
-"""Receiving in another process than the owner's: it fills spool files, the owner writes the log.
+"""A receiver: a process beside the owner that fills spool files, while the owner writes the log.
 
-The owner lends slots. A mail is stored in one of them and synced here, and only then announced to
-the owner, who queues it (FORMAT.md 4 and 8, R2). What makes this safe is the lock on the store: the
-process inherited it from the owner and holds it too, so whoever owns the store next knows that
-nobody writes to its files any more. A slot in which the disk failed, or whose announcement was not
-answered, is not used again before the next start.
+The owner leases slots to the receiver. The receiver stores a mail in one of them, syncs it, and
+then announces it to the owner, which queues it (FORMAT.md 4 and 8, R2). The receiver inherited the
+owner's lock on the store, so the next owner starts only when no receiver writes any more. A slot
+in which the disk failed, or whose announcement got no reply, waits for the next start.
 Source: SP-7..9; ADR 0015.
 """
 
@@ -30,17 +29,17 @@ from postroad.ports.clock import Clock, Randomness
 from postroad.ports.files import Threads
 
 FEW = 8
-"""With fewer free slots than this, more are asked for."""
+"""With fewer free slots than this, the receiver requests more."""
 
 QUICK_SECONDS = 0.002
-"""A mail that is stored faster than this is stored by the event loop itself: a thread would cost
-more than the wait. Where storing takes longer, threads do it, many at a time."""
+"""On a disk that stores a mail faster than this, the event loop does it, because a thread would
+cost more than the wait. On a slower one threads do it, many at a time."""
 
 STALL_SECONDS = 0.1
-"""A disk that took so long for one of the last mails is waited for in threads."""
+"""When a recent mail took so long, threads wait for the disk."""
 
 LATELY = 8
-"""Mails whose storing is looked at."""
+"""How many mails are recent."""
 
 
 class SpoolReceiver:
@@ -63,12 +62,12 @@ class SpoolReceiver:
         self._identifiers = Identifiers(clock.now, randomness.bits)
         self._lease: SlotLease | None = None
         self._seconds = deque([0.0], maxlen=LATELY)
-        """What storing a mail took lately. The least of it tells how fast the disk is: the rest is
-        waiting for a processor, which a thread would have to do as well. The most tells whether it
-        stalls."""
+        """How long recent mails took. The minimum is the speed of the disk, because the rest is
+        waiting for a processor, which threads do too. The maximum shows a disk that stalls."""
 
     async def enqueue(self, connection: Connection, mail: Mail) -> UUID:
-        """Store a mail and have it queued; as `MailQueue.enqueue`. Its content is in memory."""
+        """Store a mail whose content is in memory, and return when the owner has queued it; as
+        `MailQueue.enqueue`."""
         try:
             record = await self._store(connection, mail)
         except PostroadError as error:
@@ -95,7 +94,7 @@ class SpoolReceiver:
         try:
             await self._run(work, lease, slot, is_small=len(content) <= SMALL)
         except StoreFull:
-            lease.give_back(slot)  # whatever is in its file is written again
+            lease.give_back(slot)  # the next mail overwrites its file
             raise
         return encode_new(mail_id, slot, now_us, len(content), domains_of(envelope), json)
 
@@ -119,7 +118,7 @@ class SpoolReceiver:
         self._seconds.append((self._clock.elapsed() - began).total_seconds())
 
     async def close(self) -> None:
-        """Let go of threads and files."""
+        """Close threads and files."""
         if self._lease is not None:
             await self._lease.close()
         await self._threads.close()
@@ -127,7 +126,7 @@ class SpoolReceiver:
 
 
 class SlotLease:
-    """The slots that the owner at the other end of a connection has lent."""
+    """The slots that the owner has leased to one connection."""
 
     def __init__(self, connection: Connection) -> None:
         self.connection = connection
@@ -143,7 +142,7 @@ class SlotLease:
         return self._free.pop()
 
     def give_back(self, slot: int) -> None:
-        """Take back a slot whose mail was not announced, and to which nobody writes any more."""
+        """Free a slot whose mail was not announced, when no thread writes to it any more."""
         self._free.append(slot)
 
     def _start_request(self) -> asyncio.Task[None]:
@@ -159,19 +158,19 @@ class SlotLease:
             self._requesting = None
 
     async def close(self) -> None:
-        """Borrow no more."""
+        """Request no more slots."""
         if self._requesting is not None:
             self._requesting.cancel()
             await asyncio.wait({self._requesting})
 
 
 def _left_behind(lease: SlotLease, slot: int, call: asyncio.Future[None]) -> None:
-    """Nobody waits for a mail that was stored: its slot is free again, unless the disk failed."""
+    """Free the slot of a mail whose caller was cancelled, unless the disk failed."""
     if not call.cancelled() and call.exception() is None:
         lease.give_back(slot)
 
 
 def _seen(request: asyncio.Task[None]) -> None:
-    """Take note of a failure that nobody may be waiting for: who needs a slot asks again."""
+    """Retrieve the error of a request without a caller: the next `take` requests again."""
     if not request.cancelled():
         request.exception()

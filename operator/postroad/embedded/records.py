@@ -1,4 +1,4 @@
-"""The records of the log, to bytes and back. FORMAT.md 6. Pure.
+"""Encodes and decodes the records of the log. FORMAT.md 6. Pure.
 
 Source: LQ-2..8; SP-14; AMB-7.
 """
@@ -37,7 +37,7 @@ ENVELOPE_BYTES = _ENVELOPE.size
 """Of an ENVELOPE, before its domains."""
 
 _NO_RECORD = (struct.error, *UNREADABLE)
-"""What reading a frame raises that is no record. Its checksum is right: somebody else wrote it."""
+"""What decoding raises where the checksum is right: another program wrote these bytes."""
 
 _START = Struct("<16sIIQ")
 _DELIVERY = Struct("<16sIBBHI")
@@ -46,7 +46,7 @@ _HOLD = Struct("<16sIB")
 
 
 class Kind(IntEnum):
-    """What a DELIVERY says of its recipients. Of those, only the deferred are attempted again."""
+    """The outcome in a DELIVERY. Only deferred recipients are attempted again."""
 
     DELIVERED = 1
     FAILED = 2
@@ -55,14 +55,14 @@ class Kind(IntEnum):
 
 
 class Finished(IntEnum):
-    """Why nobody is left."""
+    """Why a mail has no recipients left."""
 
     DONE = 1
     REMOVED = 2
 
 
 class EnvelopeHead(NamedTuple):
-    """The fixed part of an ENVELOPE: all that the index needs, read without the rest."""
+    """The fixed part of an ENVELOPE: all that the index needs, decoded without the JSON."""
 
     mail_id: bytes
     enqueue_id: bytes
@@ -91,7 +91,7 @@ class EnvelopeHead(NamedTuple):
 @dataclass(frozen=True, slots=True)
 class EnvelopeRecord:
     """An ENVELOPE: a mail that waits. `numbers` are the recipients' places in the original list;
-    `failures` maps the numbers of failed recipients to (address, text)."""
+    `failures` maps the number of a failed recipient to (address, text)."""
 
     mail_id: bytes
     enqueue_id: bytes
@@ -113,7 +113,7 @@ class EnvelopeRecord:
 
 
 class Start(NamedTuple):
-    """A consumer has the entry whose ENVELOPE lies there."""
+    """A consumer leased the entry whose ENVELOPE lies at `position`."""
 
     mail_id: bytes
     entry_number: int
@@ -122,7 +122,7 @@ class Start(NamedTuple):
 
 
 class Delivery(NamedTuple):
-    """What became of some recipients, by number."""
+    """The outcome of some recipients, by number."""
 
     mail_id: bytes
     entry_number: int
@@ -132,7 +132,7 @@ class Delivery(NamedTuple):
 
 
 class Finish(NamedTuple):
-    """Nobody is left of the mail whose last ENVELOPE lies there."""
+    """The mail whose last ENVELOPE lies at `position` has no recipients left."""
 
     mail_id: bytes
     entry_number: int
@@ -142,7 +142,7 @@ class Finish(NamedTuple):
 
 
 class Hold(NamedTuple):
-    """A working entry is to be held, or not, when it comes back."""
+    """An administrator holds a working entry, or releases it: it counts when a retry ends it."""
 
     mail_id: bytes
     entry_number: int
@@ -210,8 +210,8 @@ def read_head(payload: bytes) -> EnvelopeHead:
 def encode_new(
     mail_id: bytes, slot: int, accepted_us: int, size: int, domains: str, envelope: bytes
 ) -> bytes:
-    """Return the ENVELOPE of a new mail for all its recipients, from its envelope in JSON. It has
-    no enqueue id yet."""
+    """Return the ENVELOPE of a new mail for all its recipients, from its envelope in JSON, without
+    an enqueue id: the owner sets it (`with_enqueue_id`)."""
     known = domains.encode()
     enqueue_id, entry_number, attempt, due_us = bytes(16), 0, 0, 0
     predecessor, predecessor_lane, flags, reserved = NOWHERE, NEW, 0, 0
@@ -281,7 +281,7 @@ def decode_envelope(payload: bytes) -> EnvelopeRecord:
 
 def _decode_envelope(payload: bytes) -> EnvelopeRecord:
     head = read_head(payload)
-    domains_in(payload, head)  # whoever opens the store reads them: they have to be readable
+    domains_in(payload, head)  # checked: recovery reads them, and would not open the store
     envelope, rest = read_envelope(payload[_ENVELOPE.size + head.domains_length :])
     return EnvelopeRecord(
         mail_id=head.mail_id,
@@ -341,5 +341,5 @@ def _encode_envelope(record: EnvelopeRecord) -> bytes:
 
 
 def cut(text: str) -> bytes:
-    """Return a text's first bytes, as many as records keep."""
+    """Return a text in UTF-8, cut to LONGEST_TEXT bytes at a character."""
     return text.encode(errors="replace")[:LONGEST_TEXT].decode(errors="ignore").encode()

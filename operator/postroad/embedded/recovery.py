@@ -1,8 +1,7 @@
-"""From a directory that crashed to a queue that knows where it stands. FORMAT.md 5.1 and 9.
+"""Rebuilds the state of a store from its log. FORMAT.md 5.1 and 9.
 
 `find_lanes` does what receiving waits for: it opens the segments and cuts torn tails. `Replay` then
-adds up, record by record, which entries were being worked on. Both change nothing that a second
-recovery would read differently.
+finds, record by record, which entries consumers had. A second recovery reads the same after both.
 Source: LQ-13, LQ-19..23, LQ-33; AMB-7, AMB-12, AMB-13.
 """
 
@@ -44,14 +43,14 @@ from postroad.errors import StoreDamaged
 from postroad.ports.files import File, Files
 
 ALL_FINISHED = "some recipients failed for good"
-"""Why a mail is a dead letter whose consumer died between the last outcome and its ending."""
+"""The reason of a dead letter whose consumer died between the last outcome and the ending."""
 
 
 def find_lanes(
     files: Files, layout: Layout, checkpoint: Checkpoint, *, is_reading: bool = False
 ) -> tuple[dict[Lane, list[Segment]], dict[Lane, int]]:
-    """Open every lane's segments and fix where each ends; cut and sync the newest, unless somebody
-    is only reading. Returns them, oldest first, and the number of the next segment of each lane.
+    """Open every lane's segments and find their ends; cut and sync the newest unless `is_reading`.
+    Returns them, oldest first, and the number of the next segment of each lane.
     Raises: StoreDamaged."""
     found: dict[Lane, list[int]] = {lane: [] for lane in checkpoint.lanes}
     for name in files.names(layout.log):
@@ -89,7 +88,9 @@ def _open_lane(files: Files, layout: Layout, lane: Lane, sequences: list[int]) -
                 break
             raise StoreDamaged(f"log/{lane_name(lane)}.{sequence:010} has no valid header")
         if (header.lane, header.sequence) != (lane, sequence):
-            raise StoreDamaged(f"log/{lane_name(lane)}.{sequence:010} is another segment")
+            raise StoreDamaged(
+                f"the header of log/{lane_name(lane)}.{sequence:010} names another segment"
+            )
         segment = Segment.planned(header)
         segment.file = file
         if segments:
@@ -99,7 +100,7 @@ def _open_lane(files: Files, layout: Layout, lane: Lane, sequences: list[int]) -
 
 
 def _was_never_used(file: File) -> bool:
-    """A header is durable before any frame is written: without a frame, nothing was ever here."""
+    """Whether a file has no frame. Its header is durable before the first one, so it was unused."""
     return all(
         frames.MAGIC not in file.pread(offset, READ_SIZE + 4)
         for offset in range(0, file.size(), READ_SIZE)
@@ -107,7 +108,7 @@ def _was_never_used(file: File) -> bool:
 
 
 def _join(earlier: Segment, later: Segment) -> None:
-    """Take the earlier segment's end from the later one's header."""
+    """Set the earlier segment's end from the later one's header."""
     end = later.header.previous_end
     if sequence_of(end) != earlier.sequence or offset_of(end) < earlier.header.first:
         raise StoreDamaged(
@@ -127,7 +128,7 @@ def _check_front(lane: Lane, state: LaneState, segments: list[Segment]) -> None:
 
 
 def _fix_end(segment: Segment, known_durable: int, is_reading: bool) -> None:
-    """Find the end, write what is not proven durable again, cut and sync (FORMAT.md R5)."""
+    """Find the end, write again what may not be durable, cut and sync (FORMAT.md R5)."""
     end, proven = find_end(segment, known_durable)
     segment.end = segment.written = end
     if is_reading:
@@ -140,8 +141,8 @@ def _fix_end(segment: Segment, known_durable: int, is_reading: bool) -> None:
 
 
 def read_frames(segment: Segment, start: int, size: int = READ_SIZE) -> tuple[list[Frame], int]:
-    """Return the frames in about `size` bytes from `start`, with offsets in the segment, and where
-    to go on. Raises: StoreDamaged."""
+    """Return the frames in about `size` bytes from `start`, with offsets in the segment, and the
+    offset of the next. Raises: StoreDamaged."""
     stop = min(start + size, segment.end)
     data = segment.read(start, stop - start)
     found = [
@@ -157,7 +158,7 @@ def read_frames(segment: Segment, start: int, size: int = READ_SIZE) -> tuple[li
 
 
 def stretches(segments: list[Segment], start: int) -> Iterator[tuple[Segment, int]]:
-    """Yield the segments from position `start` on, each with the offset to begin at."""
+    """Yield the segments from position `start` on, with the offset of the first frame."""
     for segment in segments:
         if segment.end_position > start:
             is_first = segment.sequence == sequence_of(start)
@@ -167,7 +168,7 @@ def stretches(segments: list[Segment], start: int) -> Iterator[tuple[Segment, in
 
 @dataclass(slots=True)
 class Work:
-    """An entry that a consumer had: where its ENVELOPE lies and what is known of its recipients."""
+    """A working entry: the place of its ENVELOPE, and the outcomes of its recipients."""
 
     entry_number: int
     lane: Lane
@@ -179,7 +180,7 @@ class Work:
 
 @dataclass(slots=True)
 class Replay:
-    """What the records since the checkpoint add up to. Feed lane `new` first, then the others."""
+    """Working entries and garbage after the records so far. Feed lane `new` before the others."""
 
     checkpoint: Checkpoint
     working: dict[bytes, Work] = field(default_factory=dict)
@@ -188,16 +189,16 @@ class Replay:
 
     @property
     def start(self) -> int:
-        """Where to begin in lane `new`."""
+        """The position in lane `new` to read from."""
         return self.checkpoint.scan_from
 
     def start_of(self, lane: Lane) -> int:
-        """Where to begin in another lane."""
+        """The position in another lane to read from."""
         state = self.checkpoint.lanes.get(lane)
         return 0 if state is None else state.end
 
     def feed(self, lane: Lane, where: int, record: Record | EnvelopeHead) -> None:
-        """Take in one record that lies at position `where`."""
+        """Apply the record at position `where`."""
         self.records += 1
         is_old = lane == NEW and where < self.checkpoint.end
         match record:
@@ -219,7 +220,7 @@ class Replay:
                 self._end(record.mail_id, record.entry_number - 1)
 
     def feed_frame(self, segment: Segment, frame: Frame) -> None:
-        """Take in the record of a frame. Raises: StoreDamaged."""
+        """Apply the record of a frame. Raises: StoreDamaged."""
         where = position(segment.sequence, frame.offset)
         try:
             if frame.type == ENVELOPE:
@@ -230,7 +231,7 @@ class Replay:
             raise segment.unreadable(frame.offset, error) from error
 
     def _end(self, mail_id: bytes, entry_number: int) -> None:
-        """An entry up to this one is over."""
+        """End a mail's working entry, unless it is later than `entry_number`."""
         work = self.working.get(mail_id)
         if work is not None and work.entry_number <= entry_number:
             del self.working[mail_id]
@@ -244,12 +245,11 @@ def _deliver(work: Work, record: Delivery) -> None:
         work.failures.update(dict.fromkeys(record.numbers, record.text))
 
 
-def comes_again(record: EnvelopeRecord, work: Work) -> EnvelopeRecord | None:
-    """Return the ENVELOPE that an entry which was being worked on gets, or None when nobody is
-    left.
+def resumed(record: EnvelopeRecord, work: Work) -> EnvelopeRecord | None:
+    """Return the next ENVELOPE of a working entry, or None when no recipient is left.
 
-    The same turn to everybody outside (same enqueue id, same attempts), due at once. When all are
-    finished but some have failed, it is a dead letter: nobody's failure goes unseen.
+    It has the same enqueue id and attempts, and is due at once. When all recipients are finished
+    and some failed, it is a dead letter, so that an administrator sees the failures.
     """
     addresses = dict(zip(record.numbers, record.envelope.recipients, strict=True))
     failures = dict(record.failures)
@@ -269,7 +269,7 @@ def comes_again(record: EnvelopeRecord, work: Work) -> EnvelopeRecord | None:
 
 
 def with_recipients(record: EnvelopeRecord, left: Mapping[int, str]) -> EnvelopeRecord:
-    """Return the same for these recipients, by number."""
+    """Return `record` for these recipients, by number."""
     envelope = replace(record.envelope, recipients=tuple(left.values()))
     return replace(record, envelope=envelope, numbers=tuple(left))
 
@@ -277,7 +277,7 @@ def with_recipients(record: EnvelopeRecord, left: Mapping[int, str]) -> Envelope
 def as_dead_letter(
     record: EnvelopeRecord, left: Mapping[int, str], reason: str
 ) -> EnvelopeRecord | None:
-    """Return a dead letter for those left and those that failed; None when there are none."""
+    """Return a dead letter for recipients left and failed; None when there are none."""
     failed = {number: to for number, (to, _) in record.failures.items()}
     recipients = dict(sorted({**left, **failed}.items()))
     if not recipients:

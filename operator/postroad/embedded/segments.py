@@ -1,8 +1,7 @@
-"""One file of the log: its header, its marks, where it ends. FORMAT.md 5.
+"""One file of the log: its header, its garbage flags, its end, and its live entries. FORMAT.md 5.
 
-A segment is first planned in memory, so that records can be appended while its file is being made,
-and then written by the lane's thread. The index hangs its live entries here, for their number
-decides when the file goes.
+A lane plans a segment in memory, so that it can append records while its thread makes the file.
+A segment has its live entries, because maintenance removes its file when there are none.
 """
 
 from __future__ import annotations
@@ -42,7 +41,7 @@ def offset_of(where: int) -> int:
 
 
 def place(lane: Lane, where: int) -> str:
-    """Return a position as people read it: lane.segment:offset."""
+    """Return a position as text: lane.segment:offset."""
     return f"{lane_name(lane)}.{sequence_of(where)}:{offset_of(where)}"
 
 
@@ -68,7 +67,7 @@ class Header(NamedTuple):
 
 
 def read_header(block: bytes) -> Header | None:
-    """Read a header; None when it is not whole."""
+    """Read a header; None when it is cut or its checksum is wrong."""
     body = block[12:HEAD_SIZE]
     if len(block) < HEAD_SIZE or block[:8] != MAGIC or _CRC.pack(checksum(body)) != block[8:12]:
         return None
@@ -77,11 +76,11 @@ def read_header(block: bytes) -> Header | None:
 
 @dataclass(slots=True, eq=False)
 class Segment:
-    """A segment of this store. The next frame goes to `end`; `written` is how far the file has
-    them; `file` is None until it is made.
+    """A segment of this store. The next frame goes to `end`; the file has those up to `written`;
+    `file` is None until the lane's thread makes it.
 
-    `live` maps the number of an ENVELOPE to its entry; `garbage` holds the numbers whose marks are
-    not written yet.
+    The ordinal of an ENVELOPE counts those of its segment, and is the place of its garbage flag.
+    `live` maps ordinals to entries; `garbage` has the ordinals whose flags are not written yet.
     """
 
     header: Header
@@ -115,14 +114,14 @@ class Segment:
         return f"{lane_name(self.lane)}.{self.sequence:010}"
 
     def fits(self, size: int) -> bool:
-        """Whether a frame of this size and one more mark still go in. The first one always does."""
+        """Whether a frame of this size and one more ENVELOPE fit. The first frame always does."""
         is_empty = self.end == self.header.first
         return is_empty or (
             self.end + size <= self.header.limit and self.next_ordinal < self.header.envelopes
         )
 
     def opened(self) -> File:
-        """The file. It must have been made."""
+        """Return the file, which the lane's thread must have made."""
         assert self.file is not None, self.name
         return self.file
 
@@ -130,19 +129,19 @@ class Segment:
         return self.opened().pread(offset, length)
 
     def unreadable(self, offset: int, error: Unreadable) -> Unreadable:
-        """Return the error that also says where this segment holds what cannot be read."""
+        """Return the error with the place of the record in this segment."""
         return Unreadable(f"log/{self.name} at offset {offset}: {error}")
 
     def damaged(self, offset: int) -> StoreDamaged:
-        """Return the error that says where this segment has no frame."""
+        """Return the error for a place where this segment must have a frame and has none."""
         return StoreDamaged(f"log/{self.name} is damaged at offset {offset}")
 
     def garbage_flags(self) -> bytes:
-        """Return the marks as they are on disk."""
+        """Return the garbage flags on disk: 0 or 1 for each ordinal."""
         return self.read(HEADER_BLOCK, self.header.envelopes)
 
     def write_garbage_flags(self, numbers: list[int]) -> None:
-        """Write marks: neighbours in one write each. Not durable."""
+        """Set flags, neighbours in one write. Not durable."""
         run: list[int] = []
         for number in [*sorted(numbers), -1]:
             if run and number != run[-1] + 1:
@@ -197,7 +196,7 @@ class Entry:
 
 
 def record_at(segment: Segment, frame: Frame) -> Record | None:
-    """Read the record in a frame; None for a type of a later format. Raises: Unreadable, with the
+    """Decode the record in a frame; None for a type of a later format. Raises: Unreadable, with the
     place."""
     try:
         return decode(frame.type, frame.payload)
@@ -206,7 +205,7 @@ def record_at(segment: Segment, frame: Frame) -> Record | None:
 
 
 def envelope_at(segment: Segment, offset: int, payload: bytes) -> EnvelopeRecord:
-    """Read the ENVELOPE that lies at an offset. Raises: Unreadable, with the place."""
+    """Decode the ENVELOPE of an offset. Raises: Unreadable, with the place."""
     try:
         return decode_envelope(payload)
     except Unreadable as error:
@@ -214,10 +213,10 @@ def envelope_at(segment: Segment, offset: int, payload: bytes) -> EnvelopeRecord
 
 
 def make(files: Files, layout: Layout, segment: Segment) -> None:
-    """Make a planned segment's file durable, name and header: after this, frames may be written.
+    """Make a planned segment's file, with name and header durable when it returns. Blocking.
 
-    Blocks of lane `new` are written beforehand if there is space, so that syncs need not wait for
-    the file system's own journal. A file that was never used, all zeros, is taken over.
+    Zeros fill a segment of lane `new` if there is space, because a sync of blocks that are already
+    allocated does not wait for the file system's journal. An unused file of that name is taken.
     """
     path = layout.segment(segment.lane, segment.sequence)
     try:
@@ -237,7 +236,7 @@ def make(files: Files, layout: Layout, segment: Segment) -> None:
 
 
 def fill_with_zeros(file: File, length: int) -> None:
-    """Write zeros up to `length`, behind what is there."""
+    """Write zeros from the end of the file up to `length`."""
     start = file.size()
     for offset in range(start, length, READ_SIZE):
         file.pwrite(offset, bytes(min(READ_SIZE, length - offset)))
@@ -245,9 +244,9 @@ def fill_with_zeros(file: File, length: int) -> None:
 
 def find_end(segment: Segment, known_durable: int) -> tuple[int, int]:
     """Find the end of a lane's newest segment: its offset, and the offset up to which it is known
-    to be durable. `known_durable` is the checkpoint's word; frames before it are not looked at.
+    to be durable. `known_durable` stands in the checkpoint; frames before it are not read.
 
-    Raises: StoreDamaged when something durable cannot be read. FORMAT.md 5.1.
+    Raises: StoreDamaged when a durable frame is not valid. FORMAT.md 5.1.
     """
     data = segment.read(0, segment.opened().size())
     end, durable = segment.header.first, known_durable

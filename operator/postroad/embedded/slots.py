@@ -1,8 +1,7 @@
-"""The pool of spool files: which slots are free, and how there come to be more or fewer.
+"""The pool of free spool files: it hands out slots, and grows and shrinks.
 
-A finished mail's file is kept and used again, so that a mail in passing costs no change of any
-directory. The pool grows in batches, each made durable by one sync of its directory, and shrinks
-slowly to what was needed lately.
+A slot is used again, so that a mail costs no change of a directory. The pool grows in batches, each
+durable by one sync of its directory, and shrinks slowly to the recent need.
 Source: SP-10..13; FORMAT.md 4.
 """
 
@@ -17,16 +16,16 @@ from postroad.errors import PostroadError
 from postroad.ports.files import Files, Threads
 
 BATCH = 40
-"""Files made at a time; a divisor of a directory's thousand."""
+"""Files made at a time; a divisor of SLOTS_PER_DIRECTORY."""
 
 RESERVED_BYTES = 16 * 1024
-"""Blocks a new file gets, so that most mails do not scatter."""
+"""Allocated for a new file, so that the blocks of most mails lie together."""
 
 KEPT = 2 * BATCH
-"""Free files that are never shrunk away."""
+"""Free files that `shrink` leaves."""
 
 ROUNDS = 20
-"""How many checkpoints long a file must have been superfluous before it is removed."""
+"""`shrink` removes files that were not needed for this many checkpoints."""
 
 
 class Slots:
@@ -45,7 +44,7 @@ class Slots:
         self._threads, self._spool_files = threads, spool_files
         self._next = first_directory * SLOTS_PER_DIRECTORY
         self._directory = -1
-        """The spool directory whose name is known to be durable."""
+        """The spool directory whose name this process has synced."""
         self._free: list[int] = []
         self._low_water = 0
         self._recent_low: deque[int] = deque(maxlen=ROUNDS)
@@ -57,7 +56,7 @@ class Slots:
         return len(self._free)
 
     async def take(self) -> int:
-        """Return a slot nobody uses, with a file. Raises: StoreFull, StoreFailed."""
+        """Remove a free slot, which has a file, from the pool. Raises: StoreFull, StoreFailed."""
         while not self._free:
             if self._making is None:
                 self._making = asyncio.get_running_loop().create_task(self._make_more())
@@ -67,7 +66,7 @@ class Slots:
         return slot
 
     async def lease(self, most: int) -> list[int]:
-        """Return slots nobody uses, at least one, without making more than are needed for it.
+        """Remove free slots for a receiver: at least one, making a batch only for that one.
         Raises: StoreFull, StoreFailed."""
         slots = [await self.take()]
         while self._free and len(slots) < most:
@@ -76,13 +75,13 @@ class Slots:
         return slots
 
     def release(self, slot: int) -> None:
-        """Take back the slot of a finished mail: a durable record says so (FORMAT.md R3)."""
+        """Return the slot of a finished mail, whose FINISH is durable (FORMAT.md R3)."""
         self._released.append(slot)
         if self._cleaning is None:
             self._cleaning = asyncio.get_running_loop().create_task(self._clean())
 
     def adopt(self, slots: list[int]) -> None:
-        """Add slots that recovery found free. Their files hold nothing that anybody needs."""
+        """Add slots of no live entry, which recovery found."""
         keep = max(0, self._options.pool_files - len(self._free))
         self._free.extend(slots[:keep])
         self._released.extend(slots[keep:])
@@ -100,7 +99,7 @@ class Slots:
 
     def _make(self, first: int) -> None:
         directory = self._layout.spool_directory(first)
-        if self._directory != first // SLOTS_PER_DIRECTORY:  # also when that failed before
+        if self._directory != first // SLOTS_PER_DIRECTORY:  # again if it failed the last time
             self._files.make_directory(directory)
             self._files.sync_directory(self._layout.mail)
             self._directory = first // SLOTS_PER_DIRECTORY
@@ -115,7 +114,7 @@ class Slots:
         self._files.sync_directory(directory)
 
     async def _clean(self) -> None:
-        """Mark released files as free and put them into the pool, a batch at a time."""
+        """Free the files of released slots, and add these to the pool, a batch at a time."""
         try:
             if wait := self._options.free_wait.total_seconds():
                 await asyncio.sleep(wait)
@@ -138,11 +137,11 @@ class Slots:
                 else:
                     self._spool_files.remove(slot)
             except PostroadError:
-                pass  # It is not used again before the next start: space, not mail, is lost.
+                pass  # the slot waits for the next start: it costs space, and no mail
         return kept
 
     async def shrink(self) -> None:
-        """Remove half of the files that were superfluous for some time. Once per checkpoint."""
+        """Remove half of the files that were not needed for ROUNDS calls. Once per checkpoint."""
         self._recent_low.append(self._low_water)
         self._low_water = len(self._free)
         if len(self._recent_low) < ROUNDS:
@@ -158,14 +157,14 @@ class Slots:
             self._spool_files.remove(slot)
 
     async def close(self) -> None:
-        """Wait for the threads' work under way."""
+        """Wait for the calls in threads."""
         tasks = {task for task in (self._making, self._cleaning) if task is not None}
         if tasks:
             await asyncio.wait(tasks)
 
 
 def first_unused_directory(files: Files, layout: Layout) -> int:
-    """Return the number of a spool directory that does not exist yet, nor any above it."""
+    """Return the number behind the last spool directory."""
     found = [int(name) for name in files.names(layout.mail) if name.isdecimal()]
     return max(found, default=-1) + 1
 

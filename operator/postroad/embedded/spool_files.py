@@ -1,7 +1,7 @@
-"""Spool files: content, envelope, then the header that makes them valid; one sync. FORMAT.md 4.
+"""Spool files: content, envelope, and the header that makes them valid; one sync. FORMAT.md 4.
 
-Blocking: called in threads. The files used last stay open, as the pool hands them out again first;
-a million waiting mails need no descriptors.
+Blocking: called in threads. The files used last stay open, because the pool hands them out again
+first; a million waiting mails need no descriptors.
 Source: 003; SP-4..13; AMB-1..3.
 """
 
@@ -24,21 +24,21 @@ from postroad.ports.files import File, Files
 MAGIC = b"PRspool1"
 HEADER_BYTES = 512
 CHECKED = 128
-"""Bytes of the header that its checksum covers, from 12."""
+"""The header's checksum covers its bytes from 12 up to here."""
 
 CHUNK = 1024 * 1024
 SMALL = 256 * 1024
-"""Bytes of a content that is kept or copied in memory whole; a larger one is read in pieces."""
+"""Bytes of content up to which a mail is cached, or read without a thread."""
 
 KEPT_OPEN = 256
-"""Spool files that stay open when nobody uses them."""
+"""Idle spool files that stay open."""
 
 _HEAD = Struct("<I16sQQIIIIQIQQQ")
 _CRC = Struct("<I")
 
 
 class Found(IntFlag):
-    """What was found in the content. Without KNOWN, a release that did not look has stored it."""
+    """Properties of a content. KNOWN is absent where an earlier release stored it."""
 
     KNOWN = 1
     EIGHT_BIT_HEADER = 2
@@ -48,7 +48,7 @@ class Found(IntFlag):
 
 
 class SpoolHeader(NamedTuple):
-    """What makes a spool file valid. An envelope offset of 0 says that it is free."""
+    """The header of a spool file; an envelope offset of 0 means that the file is free."""
 
     reserved: int
     mail_id: bytes
@@ -66,7 +66,7 @@ class SpoolHeader(NamedTuple):
 
     @property
     def shape(self) -> Shape | None:
-        """What the content looks like, if that is known."""
+        """The shape of the content; None where an earlier release stored it."""
         found = Found(self.found)
         if Found.KNOWN not in found:
             return None
@@ -87,7 +87,7 @@ class SpoolHeader(NamedTuple):
 
 
 def read_header(block: bytes) -> SpoolHeader | None:
-    """Read a header; None when it is not whole, or says that the file is free."""
+    """Read a header; None when its checksum is wrong, or the file is free."""
     if len(block) < CHECKED or block[:8] != MAGIC:
         return None
     body = block[12:CHECKED]
@@ -98,15 +98,15 @@ def read_header(block: bytes) -> SpoolHeader | None:
 
 
 Kept = tuple[bytes, Shape | None]
-"""A content, and what is known of it."""
+"""A content and its shape."""
 
 FREE = b""
-"""Who has a slot that nobody has."""
+"""The holder of a free slot: see `SpoolFiles.holder`."""
 
 
 @dataclass(slots=True)
 class Filling:
-    """A spool file that is being filled, and what is known of its content so far."""
+    """A spool file that is being filled, with length and checksum of its content so far."""
 
     file: File
     length: int = 0
@@ -121,9 +121,8 @@ class Filling:
         self.length += len(chunk)
 
     def finish(self, mail_id: bytes, envelope: bytes, accepted_us: int, last: bytes = b"") -> Shape:
-        """Write the last piece of content, envelope and header, and sync: the only sync in the
-        life of the file (SP-9). A mail of one piece is one write. Returns what the content looks
-        like."""
+        """Write the last piece of content, envelope and header, and sync: the only sync of a
+        mail's file (SP-9). A mail of one piece is one write. Returns the content's shape."""
         self.scanner.feed(last)
         shape = self.scanner.end()
         length = self.length + len(last)
@@ -151,7 +150,7 @@ class Filling:
         return shape
 
     def close(self) -> None:
-        """Release the file."""
+        """Close the file."""
         self.file.close()
 
 
@@ -170,8 +169,7 @@ class SpoolFiles:
     def store(
         self, slot: int, mail_id: bytes, content: bytes, envelope: bytes, accepted_us: int
     ) -> Shape:
-        """Fill a slot's file with one mail, whole in memory. Durable when it returns. Blocking.
-        Returns what the content looks like."""
+        """Store one mail that is whole in memory. Durable when it returns. Returns its shape."""
         filling = self.begin(slot)
         try:
             shape = filling.finish(mail_id, envelope, accepted_us, content)
@@ -182,7 +180,7 @@ class SpoolFiles:
         return shape
 
     def free(self, slot: int) -> int:
-        """Say in the file that it holds no mail (SP-12). Returns its size. Not durable."""
+        """Write zeros over the header (SP-12). Returns the file's size. Not durable."""
         file = self._taken(slot)
         try:
             file.pwrite(0, bytes(HEADER_BYTES))
@@ -194,14 +192,14 @@ class SpoolFiles:
         return size
 
     def remove(self, slot: int) -> None:
-        """Remove a file that nobody needs. Not durable."""
+        """Remove a free file. Not durable."""
         if (file := self._idle.pop(slot, None)) is not None:
             file.close()
         self._files.unlink(self._path(slot))
 
     def _take(self, slot: int) -> File:
-        """Return a slot's file, for this caller alone. Any thread may call: each step on the table
-        of idle files is one that no other thread can divide."""
+        """Return a slot's file, for this caller alone. Any thread may call, because each operation
+        on the table of idle files is atomic."""
         file = self._idle.pop(slot, None)
         return file or self._files.open(self._path(slot))
 
@@ -213,14 +211,14 @@ class SpoolFiles:
             raise StoreFailed(f"spool file {slot} is missing") from error
 
     def keep(self, slot: int, file: File) -> None:
-        """Let a slot's file stay open for whoever needs it next."""
+        """Keep a slot's file open for the next caller."""
         if self._idle.setdefault(slot, file) is not file:
             file.close()
         elif len(self._idle) > KEPT_OPEN:
             self._idle.popitem(last=False)[1].close()
 
     def close(self) -> None:
-        """Release the files that are idle."""
+        """Close the idle files."""
         while self._idle:
             self._idle.popitem()[1].close()
 
@@ -237,8 +235,8 @@ class SpoolFiles:
         return file, header
 
     def at_hand(self, slot: int, mail_id: bytes, length: int) -> Kept | None:
-        """Return a mail's content, and what is known of it, if it is small and in memory, without
-        waiting for the disk. None: it has to be read, and that will tell what is wrong with it."""
+        """Return a small mail's content and shape from the page cache, without waiting for the
+        disk. None for any other or damaged one: `read` reports what is wrong."""
         if length > SMALL:
             return None
         try:
@@ -254,8 +252,7 @@ class SpoolFiles:
         return (content, header.shape) if checksum(content) == header.content_crc else None
 
     def read(self, slot: int, mail_id: bytes) -> Kept:
-        """Return a mail's content, and what is known of it. Raises: BlobMissing when it is not what
-        was stored."""
+        """Return a mail's content and shape. Raises: BlobMissing when it is damaged or gone."""
         file, header = self.open(slot, mail_id)
         try:
             content = file.pread(HEADER_BYTES, header.content_length)
@@ -266,8 +263,8 @@ class SpoolFiles:
         return content, header.shape
 
     def verify(self, slot: int) -> tuple[SpoolHeader, dict[str, Any]] | None:
-        """Return a whole mail's header and envelope; None for a free or incomplete file (AMB-3).
-        Raises: StoreDamaged when all checksums are right and the envelope is none."""
+        """Return header and envelope of a mail whose checksums are right; None for a free or
+        incomplete file (AMB-3). Raises: StoreDamaged when the envelope cannot be decoded."""
         file = self._files.open(self._path(slot))
         try:
             header = read_header(file.pread(0, HEADER_BYTES))
@@ -281,8 +278,8 @@ class SpoolFiles:
         return header, read_envelope(envelope)[1]
 
     def holder(self, slot: int) -> bytes | None:
-        """Return the id of the mail that has a slot, going by the file's header alone: FREE where
-        it was freed, None where it cannot be told. Raises: StoreFailed."""
+        """Return the id of the mail that has a slot, by the file's header alone: FREE for zeros,
+        None when the header cannot be read. Raises: StoreFailed."""
         file = self._files.open(self._path(slot))
         try:
             block = file.pread(0, HEADER_BYTES)

@@ -1,8 +1,8 @@
-"""What the spool files say when there is no log, beside what is remembered of it. FORMAT.md 9.
+"""Finds mails by their spool files and the salvaged log. FORMAT.md 9.
 
-A whole file is a mail. Whether a mail is over that has no whole file is decided by who has its slot
-now: a slot is given away only when nobody needs it (R3). A file that may be somebody's mail and
-cannot be read is put aside, so that nothing is written over it.
+An intact file is a mail. A mail without an intact file counts as finished if its slot is free or
+has another mail, because a slot is released only behind a FINISH (R3). An unreadable file that may
+be a mail moves to quarantine, so that no later mail overwrites it.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ EVERYWHERE = 1 << 40
 
 
 class SpoolScan:
-    """All spool files, read once. `lost` names mails whose files are damaged or missing, and files
-    that may be such mails."""
+    """All spool files, read once. `lost` names mails without an intact file, and unreadable files
+    that may be mails."""
 
     def __init__(
         self, files: Files, layout: Layout, salvaged: SalvagedLog, quarantine: PurePath
@@ -41,22 +41,22 @@ class SpoolScan:
         self._spool_files = SpoolFiles(files, layout)
         self._whole: set[bytes] = set()
         self._holders: dict[int, bytes | None] = {}
-        """Who has each slot that has a file: see `SpoolFiles.holder`."""
+        """The holder of each slot that has a file: see `SpoolFiles.holder`."""
         self._trouble: dict[int, str] = {}
-        """Why files cannot be read that may be mails."""
+        """The errors of unreadable files, by slot."""
         self.finished = self.unfinished_files = 0
         self.lost: list[str] = []
 
     def records(self) -> Iterator[EnvelopeRecord]:
-        """Yield an ENVELOPE for every mail that may not be over; then name what is lost, and put
-        its files aside. Raises: StoreFailed when a directory cannot be listed."""
+        """Yield an ENVELOPE for every mail that is not known to be finished; then fill `lost`, and
+        move lost files to quarantine. Raises: StoreFailed when a directory cannot be listed."""
         for slot in slots_on_disk(self._files, self._layout, EVERYWHERE):
             found = self._read(slot)
             if found is None:
                 continue
             header, envelope = found
             history = self._salvaged.histories.get(header.mail_id, MailHistory())
-            record = _again(slot, header, envelope_of_brief(envelope), history)
+            record = _record_of(slot, header, envelope_of_brief(envelope), history)
             if record is None:
                 self._free(slot)
             else:
@@ -68,7 +68,7 @@ class SpoolScan:
         self._spool_files.close()
 
     def _read(self, slot: int) -> tuple[SpoolHeader, dict[str, Any]] | None:
-        """Return header and envelope of the mail in a slot, or take note of what is there."""
+        """Return header and envelope of the mail in a slot; None when it has no intact one."""
         try:
             found = self._spool_files.verify(slot)
         except (StoreFailed, StoreDamaged) as error:
@@ -85,14 +85,14 @@ class SpoolScan:
         return None
 
     def _free(self, slot: int) -> None:
-        """Say in the file of a mail that it is over: the log that knew is put aside for good."""
+        """Free the file of a finished mail, because the new log has no FINISH for it."""
         self.finished += 1
-        with suppress(StoreFailed):  # it comes again should this log be lost too
+        with suppress(StoreFailed):  # only another rebuild would deliver it again
             self._spool_files.free(slot)
 
     def _lost_mails(self) -> Iterator[int]:
-        """Name the mails that the old log knows and that have neither ended nor a whole file; yield
-        their slots."""
+        """Add to `lost` the mails of the salvaged log that are not finished and have no intact
+        file; yield their slots."""
         for mail_id, history in self._salvaged.histories.items():
             last = history.last
             if last is None or history.is_over or mail_id in self._whole:
@@ -104,15 +104,15 @@ class SpoolScan:
                 yield last.slot
 
     def _has_ended(self, mail_id: bytes, slot: int, history: MailHistory) -> bool:
-        """Whether a mail without a whole file has ended, though its FINISH is gone: its slot is
-        another mail's or free, or its file was removed."""
+        """Whether a mail without an intact file has ended, though its FINISH is gone: its slot has
+        another mail or is free, or its file was removed."""
         if slot in self._holders:
             return self._holders[slot] not in (None, mail_id)
         return slot not in self._salvaged.moved and history.seems_over
 
     def _lost_files(self, named: set[int]) -> Iterator[int]:
-        """Name the files that cannot be read, of mails that nobody knows to be over; yield their
-        slots."""
+        """Add to `lost` the unreadable files of mails that are not known to be finished; yield
+        their slots."""
         for slot, trouble in self._trouble.items():
             holder = self._holders[slot]
             if slot in named or holder == FREE:
@@ -125,8 +125,8 @@ class SpoolScan:
             yield slot
 
     def _quarantine_file(self, slot: int) -> None:
-        """Take a file out of use, for people to look at: into quarantine or, if that is on other
-        disks, beside where it was. Where the disk refuses both, it stays."""
+        """Rename a file for an administrator to inspect: into quarantine or, if that is on another
+        disk, in its directory. Where the disk refuses both, it stays."""
         source = self._layout.spool_file(slot)
         beside = source.with_name(f"{source.name}.damaged")
         for target in (self._quarantine / f"{SPOOL_FILE}{slot}", beside):
@@ -139,11 +139,11 @@ class SpoolScan:
             return
 
 
-def _again(
+def _record_of(
     slot: int, header: SpoolHeader, whole: Envelope, history: MailHistory
 ) -> EnvelopeRecord | None:
-    """Return the ENVELOPE of a mail from its spool file and what is remembered; None when it is
-    known that nobody is left."""
+    """Return the ENVELOPE of a mail from its spool file and its history; None when no recipient is
+    left."""
     if history.is_over:
         return None
     record = history.last or EnvelopeRecord(

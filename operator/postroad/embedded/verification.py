@@ -1,8 +1,8 @@
-"""Looking at a store that nobody owns right now: is it whole, and what does it say?
+"""Verifies and dumps a store that no process owns. FORMAT.md 5.2.
 
 `verify` and `dump` change nothing. They read each lane up to its end or to the first frame that is
-not valid, and name the records in between that cannot be read. Both want the lock, so that nobody
-writes meanwhile. FORMAT.md 5.2.
+not valid, and name the records before it that cannot be read. Their callers take the lock, so that
+no process writes meanwhile.
 Source: SP-23, AMB-12.
 """
 
@@ -35,11 +35,10 @@ from postroad.ports.files import Files
 
 @dataclass(slots=True)
 class Report:
-    """What a store holds, and what is wrong with it, as far as it can be read. When `is_told` is
-    false, a record that decides what waits cannot be read: mails were neither counted nor looked
-    at."""
+    """The contents of a store, and its damage. When `is_determined` is false, a record that
+    decides which mail waits cannot be read: mails were neither counted nor checked."""
 
-    is_told: bool = True
+    is_determined: bool = True
     records: int = 0
     mails: int = 0
     dead_letters: int = 0
@@ -72,7 +71,7 @@ def _open_for_reading(files: Files, layout: Layout) -> _Opened:
 
 def verify(files: Files, layout: Layout) -> Report:
     """Read the records up to the first frame that is not valid, and the content of every live
-    mail. An unreadable record is named, and its frame passed over."""
+    mail. The report names unreadable records; those behind them are read too."""
     report = Report()
     try:
         opened = _open_for_reading(files, layout)
@@ -80,8 +79,8 @@ def verify(files: Files, layout: Layout) -> Report:
     except StoreDamaged as error:
         report.damage.append(str(error))
         return report
-    if not report.is_told:
-        report.damage.append("what waits cannot be told without a record that cannot be read")
+    if not report.is_determined:
+        report.damage.append("waiting mail cannot be determined: an unreadable record affects it")
         return report
     spool_files = SpoolFiles(files, layout)
     used: dict[int, bytes] = {}
@@ -106,16 +105,16 @@ def _check_content(spool_files: SpoolFiles, record: EnvelopeRecord, report: Repo
 
 
 def _live(opened: _Opened, report: Report) -> list[EnvelopeRecord]:
-    """Return the mails that recovery would find, by the rules of recovery."""
+    """Return the mails that recovery would find, by its rules."""
     replay = recovery.Replay(opened.checkpoint)
     for lane in sorted(opened.lanes, key=lambda each: each != NEW):
         start = replay.start if lane == NEW else replay.start_of(lane)
         for segment, offset in recovery.stretches(opened.lanes[lane], start):
             for frame in _frames_of(segment, offset):
-                with _told(report):
+                with _reported(report):
                     replay.feed_frame(segment, frame)
-    report.is_told = not report.damage
-    report.working = len(replay.working) if report.is_told else 0
+    report.is_determined = not report.damage
+    report.working = len(replay.working) if report.is_determined else 0
     at_work = {(work.lane, work.position) for work in replay.working.values()}
     live = []
     for segments in opened.lanes.values():
@@ -126,17 +125,17 @@ def _live(opened: _Opened, report: Report) -> list[EnvelopeRecord]:
                 where = (segment.lane, position(segment.sequence, frame.offset))
                 is_garbage = bool(flags[frame.ordinal]) or where in replay.garbage
                 if frame.type != ENVELOPE:
-                    with _told(report):
+                    with _reported(report):
                         record_at(segment, frame)
                 elif where in at_work or not is_garbage:
-                    with _told(report):
+                    with _reported(report):
                         live.append(envelope_at(segment, frame.offset, frame.payload))
     return live
 
 
 @contextmanager
-def _told(report: Report) -> Iterator[None]:
-    """Tell of a record that cannot be read, once, and go on."""
+def _reported(report: Report) -> Iterator[None]:
+    """Add the error of an unreadable record to the report, once, and go on."""
     try:
         yield
     except StoreDamaged as error:
@@ -152,9 +151,8 @@ def _frames_of(segment: Segment, offset: int) -> Iterator[Frame]:
 
 
 def dump(files: Files, layout: Layout) -> Iterator[dict[str, Any]]:
-    """Yield the records as people may read them, lane by lane; one that cannot be read is named.
-    Addresses included: it is the owner of the mails who asks. Raises: StoreDamaged at the first
-    frame that is not valid."""
+    """Yield the records as JSON values, lane by lane, with addresses; an unreadable one by its
+    error. Raises: StoreDamaged at the first frame that is not valid."""
     opened = _open_for_reading(files, layout)
     checkpoint = opened.checkpoint
     yield {
@@ -181,7 +179,7 @@ def _described(frame: Frame, flags: bytes) -> dict[str, Any]:
         return {"record": f"unknown type {frame.type}"}
     found: dict[str, Any] = {
         "mail_id": str(UUID(bytes=record.mail_id)),
-        "entry": record.entry_number,
+        "entry_number": record.entry_number,
     }
     match record:
         case EnvelopeRecord():

@@ -1,6 +1,6 @@
-"""Consumers that wait for an entry: woken one by one, or all when the next entry becomes due.
+"""Wakes consumers that wait for an entry: one for a ready entry, all when a delayed one is due.
 
-Nothing polls: one alarm stands at the earliest due time that anybody named.
+Consumers do not poll: one alarm is set for the earliest due time.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ NEVER = float("inf")
 
 
 class Wakeups:
-    """Who waits, and when to wake them. Times are seconds on the clock that never steps."""
+    """Waiting consumers and their alarm. Times are seconds of the monotonic clock."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -24,8 +24,8 @@ class Wakeups:
         self._alarm_at = NEVER
 
     async def wait(self, due: float | None) -> None:
-        """Wait until an entry may be ready; `due` is when the next one is, None when there is none.
-        To cancel is safe: who was woken in vain wakes the next."""
+        """Wait until an entry may be ready. `due`: when the next delayed one is due, or None.
+        A cancelled consumer that was woken wakes the next."""
         waiter = asyncio.get_running_loop().create_future()
         self._waiters.append(waiter)
         if due is not None:
@@ -38,7 +38,7 @@ class Wakeups:
             raise
 
     def wake_one(self) -> None:
-        """Wake who has waited longest."""
+        """Wake the consumer that has waited longest."""
         while self._waiters:
             waiter = self._waiters.popleft()
             if not waiter.done():
@@ -46,14 +46,14 @@ class Wakeups:
                 return
 
     def wake_all(self) -> None:
-        """Wake everybody."""
+        """Wake every consumer."""
         for waiter in self._waiters:
             if not waiter.done():
                 waiter.set_result(None)
         self._waiters.clear()
 
     def wake_at(self, due: float) -> None:
-        """Wake everybody at `due`, unless they are woken before."""
+        """Wake every consumer at `due`, unless an earlier alarm is set."""
         if due >= self._alarm_at:
             return
         self.close()
@@ -67,6 +67,6 @@ class Wakeups:
         self.wake_all()
 
     def close(self) -> None:
-        """Let no alarm ring any more."""
+        """Cancel the alarm."""
         if self._alarm is not None:
             self._alarm.cancel()

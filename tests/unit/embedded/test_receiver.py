@@ -15,9 +15,8 @@ from crash.lossy import LossyFiles
 from postroad.adapters.memory.clock import ManualClock, SeededRandomness
 from postroad.domain.mail import Mail
 from postroad.embedded.connection import Connection
-from postroad.embedded.free_space import FreeSpace
 from postroad.embedded.layout import Layout, Options
-from postroad.embedded.limits import Limits
+from postroad.embedded.limits import FreeSpace, Limits
 from postroad.embedded.receiver import FEW, LATELY, QUICK_SECONDS, STALL_SECONDS, SpoolReceiver
 from postroad.embedded.records import decode_envelope
 from postroad.embedded.spool_files import SMALL, SpoolFiles

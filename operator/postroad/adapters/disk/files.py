@@ -1,5 +1,5 @@
-"""Files by system calls: one call of the port is one call of the kernel, so that a trace of the
-process reads like the store's own account (tests/crash relies on it).
+"""Files by system calls. One call of the port is one call of the kernel, because tests/crash checks
+a trace of the process against the steps of the store.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ PRIVATE_FILE, PRIVATE_DIRECTORY = 0o600, 0o700
 
 @contextmanager
 def translated(what: str, name: object) -> Iterator[None]:
-    """Entry the system's errors into ours. A name that is missing or taken is the caller's case."""
+    """Translate the system's errors into ours. The caller handles a missing or existing name."""
     try:
         yield
     except (FileNotFoundError, FileExistsError):
@@ -38,7 +38,7 @@ def translated(what: str, name: object) -> Iterator[None]:
 
 @contextmanager
 def _all_of_it(what: str, name: object) -> Iterator[None]:
-    """Entry a missing or taken name too into our error, where it is nobody's ordinary case."""
+    """Translate also a missing or existing name, for calls that expect neither."""
     try:
         yield
     except (FileNotFoundError, FileExistsError) as error:
@@ -67,7 +67,7 @@ class DiskFile:
         try:
             read = os.preadv(self._descriptor, [data], offset, os.RWF_NOWAIT)
         except OSError:
-            return None  # the disk would have to be asked, or this file system cannot tell
+            return None  # not in the page cache, or the file system does not support it
         return bytes(data) if read == length else None
 
     def pwrite(self, offset: int, *parts: bytes) -> None:
@@ -91,7 +91,7 @@ class DiskFile:
         except OSError as error:
             if error.errno in SHORT_OF:
                 raise StoreFull(f"{SHORT_OF[error.errno]} to reserve {self._name}") from error
-            # Best effort: a file system without it only costs speed.
+            # A file system that cannot allocate costs speed only.
 
     def truncate(self, length: int) -> None:
         with translated("cut", self._name):

@@ -18,13 +18,13 @@ Result = TypeVar("Result")
 Job = tuple[
     asyncio.AbstractEventLoop, "asyncio.Future[Any]", Callable[..., Any] | None, tuple[Any, ...]
 ]
-"""What to call, and whom to tell. Without a call, the thread ends."""
+"""The future of a call with its loop, the function (None ends the thread), and its arguments."""
 
 
 class ThreadPool:
     """At most `count` calls at a time, the rest in order. For one event loop.
 
-    Its threads end with the process, whatever they are at: to stop is to crash.
+    Its threads are daemons: they end with the process, because to stop is to crash.
     """
 
     def __init__(self, count: int, name: str) -> None:
@@ -40,7 +40,7 @@ class ThreadPool:
         if self._threads < min(self._under_way + 1, self._count):
             name = f"{self._name}-{self._threads + 1}"
             Thread(target=self._work, name=name, daemon=True).start()
-            self._threads += 1  # only now: the system may refuse one
+            self._threads += 1  # behind the start: the system may refuse a thread
         return self._put(work, arguments)
 
     def _put(
@@ -61,7 +61,7 @@ class ThreadPool:
             await asyncio.wait(ends)
 
     def _drop(self) -> None:
-        """Let those whose work has not begun know that it never will."""
+        """Fail the calls that have not begun."""
         while True:
             try:
                 _, future, _, _ = self._jobs.get_nowait()
@@ -80,13 +80,20 @@ class ThreadPool:
                     is_open = False
                 else:
                     result = work(*arguments)
-            except BaseException as raised:  # it is the caller's
+            except BaseException as raised:  # the caller handles it
                 error = raised
             try:
                 loop.call_soon_threadsafe(self._resolve, future, result, error)
             except RuntimeError:
-                pass  # the loop was closed: nobody waits
-            del future, loop, work, arguments, result, error  # while the next job is awaited
+                pass  # the loop is closed, so no caller waits
+            del (
+                future,
+                loop,
+                work,
+                arguments,
+                result,
+                error,
+            )  # so that a waiting thread keeps none of them alive
 
     def _resolve(
         self, future: asyncio.Future[Any], result: object, error: BaseException | None
