@@ -22,7 +22,7 @@ from contract.manageable_mail_queue_contract import (
 from contract.queue_harness import Harness, VirtualTime, letter, names
 from postroad import open_queue
 from postroad.adapters.memory.clock import ManualClock, SeededRandomness
-from postroad.adapters.memory.configuration import FixedConfiguration
+from postroad.adapters.memory.history import FixedConfiguration
 from postroad.adapters.memory.servers import MemoryServers, MemoryWorld
 from postroad.distributed.engine import Parts
 from postroad.distributed.mail_queue import DistributedQueue

@@ -14,7 +14,7 @@ from postroad.adapters.cassandra.loop_bridge import Row
 from postroad.adapters.cassandra.session import Session, Statement
 from postroad.adapters.cassandra.view import CassandraView
 from postroad.adapters.memory.clock import START, ManualClock, SeededRandomness
-from postroad.adapters.memory.configuration import FixedConfiguration
+from postroad.adapters.memory.history import FixedConfiguration
 from postroad.adapters.memory.servers import MemoryServers, MemoryWorld
 from postroad.distributed.cleanup import Cleanup
 from postroad.distributed.engine import Engine, Parts

@@ -18,7 +18,7 @@ import pytest
 
 import servers
 from postroad.adapters.machine.clocks import MachineClock, SystemRandomness
-from postroad.adapters.memory.configuration import FixedConfiguration
+from postroad.adapters.memory.history import FixedConfiguration
 from postroad.bootstrap.cluster import ClusterServers
 from postroad.bootstrap.tables import create_tables
 from postroad.configuration.leased import LeasedConfiguration

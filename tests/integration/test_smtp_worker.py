@@ -9,7 +9,7 @@ from datetime import timedelta
 import pytest
 
 from postroad.adapters.machine.clocks import MachineClock, SystemRandomness
-from postroad.adapters.memory.configuration import FixedConfiguration
+from postroad.adapters.memory.history import FixedConfiguration
 from postroad.adapters.memory.servers import MemoryServers, MemoryWorld
 from postroad.adapters.network.relay import SmtpRelay
 from postroad.distributed.engine import Parts

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from postroad.adapters.machine.clocks import MachineClock, SystemRandomness
-from postroad.adapters.memory.configuration import FixedConfiguration
+from postroad.adapters.memory.history import FixedConfiguration
 from postroad.bootstrap.cluster import connect
 from postroad.distributed.engine import Parts
 from postroad.distributed.mail_queue import DistributedQueue

@@ -18,7 +18,7 @@ from postroad.settings import Settings, from_environment
 
 @dataclass(frozen=True, slots=True)
 class ConfigurationOf:
-    """The configuration history of a queue, and the view it speaks of."""
+    """The configuration history of a queue, and the view whose rows it describes."""
 
     name: QueueName
     history: History

@@ -1,18 +1,20 @@
 """The configuration that this process may act on: read often, used for one lease, never longer.
 
-Every process that touches the view holds one of these, also those outside the cluster, and each
-helps a rollout along (`domain.configuration.rollout`), so that none depends on an operator. A
-process that cannot read the history in time stops acting on it: an old reader is what loses mail.
-Source: ADR 0005; invariants 4 and 7.
+Every process that uses the view holds a `LeasedConfiguration`, also those outside the cluster. Each
+records the steps of a rollout (`domain.configuration.rollout`), so that none depends on an
+operator. A process that cannot read the history in time stops acting on it, because a reader with
+an old configuration does not find new mail. Source: ADR 0005; invariants 4 and 7.
 """
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 
-from postroad.domain.configuration.history import ConfigurationAdopted, replay
+from postroad.domain.configuration.consistency import continues
+from postroad.domain.configuration.history import replay
 from postroad.domain.configuration.rollout import (
     GRACE,
     LEASE,
@@ -39,20 +41,23 @@ REFRESHES_PER_LEASE = 4
 """A read every quarter leaves room for two that fail or take long within a third and the lease."""
 
 RETRIES_PER_REFRESH = 4
-"""A read that failed is tried again so many times sooner, with jitter: a view that is back is known
-within seconds, and one that is away gets few requests."""
+"""A read that failed is tried again so many times sooner, with jitter: the process knows within
+seconds that the view answers again, and a view that is away gets few requests."""
 
-_LOG = logger("distributed")
+_LOG = logger("configuration")
 
 
 @dataclass(frozen=True, slots=True)
 class _Known:
-    """What one good read gave. `read_at` is the elapsed time before it was asked for."""
+    """What one good read gave, and since when. `read_at` is the elapsed time before the read began;
+    `announced_at` and `written_at` are those after the answer, as the step may be as young."""
 
     recorded: Recorded
     rollout: Rollout
     effective: Effective
     read_at: timedelta
+    announced_at: Mapping[int, timedelta]
+    written_at: timedelta
 
 
 class LeasedConfiguration:
@@ -73,17 +78,15 @@ class LeasedConfiguration:
         self._history = history
         self._clock = clock
         self._randomness = randomness
-        self._patience = RolloutTiming(lease, grace)
+        self._timing = RolloutTiming(lease, grace)
         self._known: _Known | None = None
-        self._announced_at: dict[int, timedelta] = {}
-        self._written_at: tuple[int, timedelta] = (0, timedelta(0))
         self._refreshing: asyncio.Task[None] | None = None
         self._reading = asyncio.Lock()
 
     def effective(self) -> Effective:
         """Return what holds now, from memory. Raises: ConfigurationStale past the lease."""
         known = self._known
-        if known is None or self._clock.elapsed() - known.read_at > self._patience.lease:
+        if known is None or self._clock.elapsed() - known.read_at > self._timing.lease:
             raise ConfigurationStale
         return known.effective
 
@@ -95,8 +98,7 @@ class LeasedConfiguration:
         continuation of what was read before; ViewError.
         """
         async with self._reading:
-            await self._read()
-            await self._step()
+            await self._step(await self._read())
 
     async def start(self) -> None:
         """Read, and go on reading in the background. Errors as `refresh`."""
@@ -118,50 +120,43 @@ class LeasedConfiguration:
     async def __aexit__(self, *exc: object) -> None:
         await self.close()
 
-    async def _read(self) -> None:
+    async def _read(self) -> _Known:
         asked_at = self._clock.elapsed()
         recorded = await self._history.load()
         if not recorded.events:
             raise QueueNotFound("the queue has no configuration history")
         replay(recorded.events)
-        if self._known is not None and not _continues(self._known.recorded, recorded):
+        if self._known and not continues(self._known.recorded.events, recorded.events):
             raise HistoryMissing("the configuration history is not the one that was read before")
-        self._learn(recorded, asked_at)
+        return self._learn(recorded, asked_at)
 
-    def _learn(self, recorded: Recorded, asked_at: timedelta) -> None:
-        """Note what is new, and when: after the answer, for it may be as young as that."""
+    def _learn(self, recorded: Recorded, read_at: timedelta) -> _Known:
+        now, before = self._clock.elapsed(), self._known
         rollout = recorded.rollout or first_rollout(recorded.events)
-        now = self._clock.elapsed()
-        known = versions(recorded.events)
-        self._announced_at = {
-            version: self._announced_at.get(version, now)
-            for version in known
+        effective = Effective(*writing_and_reading(recorded.events, rollout))
+        announced_at = {
+            version: before.announced_at.get(version, now) if before else now
+            for version in versions(recorded.events)
             if version > rollout.writing
         }
-        if self._written_at[0] != rollout.writing or self._known is None:
-            self._written_at = (rollout.writing, now)
-        effective = Effective(*writing_and_reading(recorded.events, rollout))
-        self._known = _Known(recorded, rollout, effective, asked_at)
+        is_known = before is not None and before.rollout.writing == rollout.writing
+        written_at = before.written_at if before is not None and is_known else now
+        self._known = _Known(recorded, rollout, effective, read_at, announced_at, written_at)
+        return self._known
 
-    async def _step(self) -> None:
-        known = self._known
-        assert known is not None
+    async def _step(self, known: _Known) -> None:
         now = self._clock.elapsed()
-        watched = Watched(
-            {version: now - since for version, since in self._announced_at.items()},
-            now - self._written_at[1],
-        )
-        after = next_step(known.recorded.events, known.rollout, watched, self._patience)
-        if after is None:
-            return
-        if await self._history.advance(known.recorded.rollout, after):
+        announced = {version: now - since for version, since in known.announced_at.items()}
+        watched = Watched(announced, now - known.written_at)
+        after = next_step(known.recorded.events, known.rollout, watched, self._timing)
+        if after is not None and await self._history.advance(known.recorded.rollout, after):
             _LOG.info("configuration rolled out", writing=after.writing, oldest=after.oldest)
             self._learn(Recorded(known.recorded.events, after), known.read_at)
 
     async def _keep_fresh(self) -> None:
         """Read for as long as the queue is open. The lease bounds the harm of failed reads:
         `effective` raises once it has run out."""
-        interval = self._patience.lease / REFRESHES_PER_LEASE
+        interval = self._timing.lease / REFRESHES_PER_LEASE
         wait = interval
         while True:
             await self._clock.sleep(wait)
@@ -173,11 +168,3 @@ class LeasedConfiguration:
                 _LOG.warning("configuration not read", error=error.explain())
             except Exception:
                 _LOG.exception("configuration not read")
-
-
-def _continues(before: Recorded, after: Recorded) -> bool:
-    """Whether a history went on from where it was, or a person said how after it was lost."""
-    if after.events[: len(before.events)] == before.events:
-        return True
-    adopted = [each for each in after.events if isinstance(each, ConfigurationAdopted)]
-    return bool(adopted) and adopted[-1] not in before.events

@@ -1,4 +1,4 @@
-"""The configuration history's append point, and who answers which configuration holds now.
+"""Where a configuration history is recorded, and which configuration holds now.
 
 Source: 000 Decision (eventSourcing); ADR 0005.
 """
@@ -37,7 +37,7 @@ class History(Protocol):
 
     async def advance(self, before: Rollout | None, after: Rollout) -> bool:
         """Move the rollout, if it still is `before` (linearizable). Durable. Returns whether it
-        moved; when not, somebody else was first. Raises: ViewError."""
+        moved; when not, another process was first. Raises: ViewError."""
         ...
 
     async def erase(self) -> None:
@@ -56,12 +56,12 @@ class Effective:
 
 
 class ConfigurationSource(Protocol):
-    """Answers from memory; somebody refreshes it from the history (readers first: ADR 0005)."""
+    """Answers from memory; its owner refreshes it from the history (readers first: ADR 0005)."""
 
     def effective(self) -> Effective:
         """Return what holds now. Raises: ConfigurationStale past the lease, QueueNotFound.
 
-        Ask once per operation, and again before a write that finishes something on the strength
-        of what was read (closing, advancing, cleaning): a process may have been suspended since.
+        Ask once per operation, and again before a write that depends on what was read (closing,
+        advancing, cleaning), because the process may have been suspended since.
         """
         ...

@@ -1,7 +1,7 @@
 """`History` over Cassandra: one partition per queue, written by lightweight transactions only.
 
-A transaction whose answer was lost may have been carried out. That needs no care here: the same
-event may be appended again, and a reader sees what a transaction under way will have done.
+A transaction whose answer was lost may have been carried out. The caller repeats it without harm,
+because the same event may be appended again, and a serial read completes a transaction under way.
 Source: 000 Decision (eventSourcing); ADR 0005.
 """
 
@@ -23,7 +23,7 @@ SELECT = Statement(
     " WHERE queue = ?",
     serial=True,
 )
-"""Serial, so that no event is missed whose writer was not answered yet: rollouts count on it."""
+"""Serial, so that a read shows every event whose append was answered: rollouts depend on it."""
 
 APPEND = Statement(
     "INSERT INTO {keyspace}.configuration_events"
@@ -52,8 +52,8 @@ class CassandraHistory:
         self._home = Home(session)
 
     async def load(self) -> Recorded:
-        """See the port. Every process reads the history before it uses a queue, and again within
-        each lease: one that works in another data center is refused here (ADR 0004)."""
+        """See the port. Refuses a process that works in another data center (ADR 0004), because
+        every process reads the history before it uses a queue, and again within each lease."""
         await self._home.check()
         rows = await self._rows()
         events = tuple(self._event(row) for row in rows if row["sequence"] is not None)
@@ -100,7 +100,7 @@ class CassandraHistory:
             raise ViewRefused(
                 f"event {row['sequence']} of the configuration history of {self._queue} cannot be "
                 "read",
-                hint="a newer release of postroad wrote it, or a person",
+                hint="a newer release of postroad wrote it, or an administrator",
             ) from error
 
 

@@ -1,4 +1,4 @@
-"""The configuration history in memory."""
+"""The configuration history in memory, and a configuration that does not change."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ from dataclasses import dataclass, field
 from postroad.adapters.memory.fault_injection import FaultInjector
 from postroad.domain.configuration.history import ConfigurationEvent
 from postroad.domain.configuration.rollout import Rollout
+from postroad.domain.configuration.rules import ViewConfiguration
 from postroad.errors import ConfigurationConflict
-from postroad.ports.history import Recorded
+from postroad.ports.history import Effective, Recorded
 
 
 @dataclass(slots=True)
@@ -56,3 +57,14 @@ class MemoryHistory:
             self.records.recorded = Recorded()
 
         await self._gate("view", "erase history", effect)
+
+
+class FixedConfiguration:
+    """A `ConfigurationSource` without a history; a test assigns `current` to change it."""
+
+    def __init__(self, configuration: ViewConfiguration | None = None) -> None:
+        wanted = configuration or ViewConfiguration()
+        self.current = Effective(wanted, (wanted,))
+
+    def effective(self) -> Effective:
+        return self.current

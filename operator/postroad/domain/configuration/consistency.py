@@ -89,6 +89,14 @@ def _settled_until(history: Events) -> int:
     return settled
 
 
+def continues(before: Events, after: Events) -> bool:
+    """Return whether a history goes on from where it was, or a new adoption replaced it."""
+    if tuple(after[: len(before)]) == tuple(before):
+        return True
+    adopted = [each for each in after if isinstance(each, ConfigurationAdopted)]
+    return bool(adopted) and adopted[-1] not in before
+
+
 def readable(status: Sequence[Mapping[str, Any]]) -> tuple[ConfigurationEvent, ...]:
     """Return the entries of a status that can be read; a newer release may have written others."""
     found = []
