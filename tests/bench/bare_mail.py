@@ -16,7 +16,7 @@ from uuid import UUID
 
 from bench.bare_clients import BareCassandra, BareRabbitMQ, BareStore
 from bench.queue_setup import BenchServers, queue_names
-from postroad.adapters.cassandra import mark_statements, rows, statements
+from postroad.adapters.cassandra import mark_rows, mark_statements, rows, statements
 from postroad.adapters.machine.clocks import MachineClock, SystemRandomness
 from postroad.domain.entries import EnqueuedMail, Traits
 from postroad.domain.identifiers import Identifiers
@@ -88,7 +88,7 @@ class BareMail:
         await self._view.execute(mark_statements.SELECT_MARK, place_of)
         began = time.perf_counter()
         assert await self._store.get(f"bare/{key.enqueue_id}") == self._content
-        marked = (*place_of, *rows.trait_values(Traits(("example.net",))), datetime.now(UTC))
+        marked = (*place_of, *mark_rows.trait_values(Traits(("example.net",))), datetime.now(UTC))
         await self._view.execute(mark_statements.MARK_DELIVERED, marked)
         await self._store.delete(f"bare/{key.enqueue_id}")
         self._broker.channel.basic_ack(tag)

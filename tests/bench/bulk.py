@@ -29,7 +29,7 @@ from uuid import UUID
 
 from bench.bare_clients import BareCassandra, BareStore
 from bench.queue_setup import BenchServers
-from postroad.adapters.cassandra import mark_statements, rows, statements
+from postroad.adapters.cassandra import mark_rows, mark_statements, rows, statements
 from postroad.adapters.cassandra.session import Statement
 from postroad.adapters.machine.clocks import MachineClock, SystemRandomness
 from postroad.configuration.store import configured
@@ -104,7 +104,7 @@ class Bulk:
         def mark(entry: EnqueuedMail) -> tuple[object, ...]:
             key, traits = entry.key, entry.traits
             place_of = (key.slice_start, key.bucket_id, key.enqueue_id)
-            return (*place_of, *rows.trait_values(traits), now)
+            return (*place_of, *mark_rows.trait_values(traits), now)
 
         await self._in_batches(mark_statements.MARK_DELIVERED, mark, is_marked)
 

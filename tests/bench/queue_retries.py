@@ -20,7 +20,7 @@ from uuid import UUID
 import servers
 from bench.queue_setup import BenchServers
 from bench.results import Result, compared, percentile, progress
-from postroad.adapters.cassandra import mark_statements, rows
+from postroad.adapters.cassandra import mark_rows, mark_statements, rows
 from postroad.adapters.cassandra.session import Session
 from postroad.adapters.cassandra.view import CassandraView
 from postroad.domain.entries import Change, Ending, EndingKind, Mark, Traits
@@ -70,7 +70,7 @@ class Alone:
 
     async def end(self, key: EntryKey, ending: Ending, traits: Traits) -> Mark | None:
         place = rows.key_values(self._queue, key)
-        values = (*rows.trait_values(traits), *rows.ending_values(ending), *place, None)
+        values = (*mark_rows.trait_values(traits), *mark_rows.ending_values(ending), *place, None)
         [answer] = await self._session.execute(mark_statements.END, values)
         return None if answer["[applied]"] else Mark()
 

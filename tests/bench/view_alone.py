@@ -18,7 +18,7 @@ from itertools import count, islice
 from typing import Any
 
 from bench.attempts import insist
-from postroad.adapters.cassandra import mark_statements, rows, statements
+from postroad.adapters.cassandra import mark_rows, mark_statements, rows, statements
 from postroad.adapters.cassandra.marks import MOST_TOGETHER
 from postroad.distributed.engine import Engine
 from postroad.domain.entries import EnqueuedMail
@@ -120,4 +120,4 @@ class ViewAlone:
 
 
 def _mark_values(name: str, entry: EnqueuedMail, at: datetime) -> tuple[object, ...]:
-    return (*rows.key_values(name, entry.key), *rows.trait_values(entry.traits), at)
+    return (*rows.key_values(name, entry.key), *mark_rows.trait_values(entry.traits), at)

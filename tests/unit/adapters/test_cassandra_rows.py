@@ -9,7 +9,7 @@ from uuid import UUID
 from hypothesis import given
 from hypothesis import strategies as st
 
-from postroad.adapters.cassandra import mark_statements, rows, statements
+from postroad.adapters.cassandra import mark_rows, mark_statements, rows, statements
 from postroad.adapters.cassandra.session import UNSET
 from postroad.domain.entries import Change, Ending, EndingKind, EnqueuedMail, Mark
 from postroad.domain.mail import DsnOptions, Envelope, Origin, RecipientDsn
@@ -120,9 +120,9 @@ def test_earlier_releases_get_the_size_of_a_header_that_this_one_does_not_read(
 
 @given(endings)
 def test_an_ending_survives(ending: Ending) -> None:
-    row = stored(mark_statements.MARK_COLUMNS, (UNSET, *rows.ending_values(ending)))
+    row = stored(mark_statements.MARK_COLUMNS, (UNSET, *mark_rows.ending_values(ending)))
 
-    assert rows.mark_of(row) == Mark(ending=ending)
+    assert mark_rows.mark_of(row) == Mark(ending=ending)
 
 
 @given(entries, st.none() | keys)

@@ -1,1 +1,1 @@
-"""Cassandra, through cassandra-driver. Its errors die here."""
+"""Cassandra, through cassandra-driver, whose errors this folder translates."""

@@ -1,4 +1,4 @@
-"""Where the cluster is and who we are there, and how the driver is set up for it."""
+"""The address and user of a Cassandra cluster, and the driver's settings for it."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from postroad.adapters.cassandra.clocks import HostClocks, RightClocksFirst
 from postroad.tls import client_context
 
 PROTOCOL_VERSION = 4
-"""CQL protocol: the first with unset values, understood from Cassandra 2.2 to 5. Version 5 would
-add checksums that Python computes slowly; TCP has its own."""
+"""CQL protocol: the first with unset values, supported by Cassandra 2.2 to 5. Version 5 would add
+checksums that Python computes slowly, beside TCP's."""
 
 HEARTBEAT = timedelta(seconds=4)
-"""How often a silent connection is asked for a sign of life, and how long the answer may take: a
-server that stands still is noticed within twice this."""
+"""How often the driver probes an idle connection, and how long the answer may take: it notices a
+hanging server within twice this."""
 
 LONGEST_RECONNECT_WAIT = timedelta(seconds=5)
 """The longest wait between two attempts to reach a host that is down."""
@@ -34,10 +34,10 @@ LONGEST_RECONNECT_WAIT = timedelta(seconds=5)
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """A Cassandra cluster as one keyspace's user sees it. Its repr shows no password.
+    """A Cassandra cluster and the user of one keyspace. Its repr has no password.
 
-    `tls` encrypts and checks the servers' certificates by `ca_file` (None: the system's); host
-    names are not checked, since Cassandra's nodes announce each other by address.
+    `tls` encrypts and checks the servers' certificates by `ca_file` (None: the system's), but not
+    host names, because Cassandra's nodes announce each other by address.
     """
 
     contact_points: tuple[str, ...]
@@ -56,9 +56,9 @@ def cluster_of(
     connect_timeout: timedelta,
     clocks: HostClocks | None = None,
 ) -> Cluster:
-    """Return the driver's cluster object. It opens nothing yet, but starts threads when used.
-    `clocks` give the timestamps of plain writes, and the hosts to ask last; without them the local
-    clock stamps."""
+    """Return the driver's cluster object, which does no I/O before its first use. `clocks` give the
+    timestamps of plain writes and the hosts with wrong clocks; None: the local clock gives the
+    timestamps."""
     local = DCAwareRoundRobinPolicy(local_dc=access.local_datacenter)
     profile = ExecutionProfile(
         load_balancing_policy=(

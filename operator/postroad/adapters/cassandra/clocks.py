@@ -1,7 +1,7 @@
-"""The clocks of Cassandra's hosts: each is read by itself, and what most of them show is the time.
+"""Reads the clock of each Cassandra host; the view's time is what most of them agree on.
 
-A host whose clock is wrong stamps and forgets by it what it coordinates: it is asked last, after
-all other hosts, and an alarm is raised. Source: ADR 0016.
+A host whose clock is wrong gives wrong timestamps and expiries to what it coordinates: the session
+sends requests to it last, and logs an error. Source: ADR 0016.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ from postroad.telemetry import metrics
 from postroad.telemetry.logs import logger
 
 SERVER_TIME = "SELECT toTimestamp(now()) AS now FROM system.local"
-"""The clock of the host that is asked."""
+"""The clock of the host that coordinates the request."""
 
-PATIENCE = timedelta(seconds=2)
-"""How long a host may take to tell its time. An answer that took longer would say little."""
+READ_TIMEOUT = timedelta(seconds=2)
+"""How long a host may take to return its time. A slower answer would be too imprecise."""
 
 MOST = 7
-"""Hosts that are read at once. Of more, each reading takes the next ones."""
+"""Hosts of one reading. Of more, each reading takes the next ones."""
 
 FRESH_NS = 1_000_000_000
-"""How long a reading is shared by the queues of a session."""
+"""How long the queues of a session share a reading."""
 
 _LOG = logger("cassandra")
 
@@ -44,28 +44,28 @@ class _Answer(NamedTuple):
 
 
 class HostClocks:
-    """Reads the hosts' clocks, and tells `timestamps` and the load balancing. Safe in threads."""
+    """Reads the hosts' clocks, for `timestamps` and the load balancing. Safe in threads."""
 
     def __init__(self, timestamps: Timestamps, local_datacenter: str) -> None:
         self.timestamps = timestamps
         self.wrong: frozenset[str] = frozenset()
-        """Hosts whose clocks disagreed with most others when they were last read."""
+        """Hosts whose clocks disagreed with most others at the last reading."""
         self._local = local_datacenter
         self._first = 0
         self._last: tuple[int, Readings] | None = None
         self._lock = threading.Lock()
 
     def read(self, session: DriverSession) -> None:
-        """Read the clocks for `now`, blocking for at most `PATIENCE`; the reading of a second ago
-        will do. Raises: ViewUnavailable when no host answers."""
+        """Read the clocks for `now`, unless the last reading is fresh. Blocks for at most
+        READ_TIMEOUT. Raises: ViewUnavailable when no host answers."""
         with self._lock:
             clock = self.timestamps.clock_ns
             if self._last is None or clock() - self._last[0] >= FRESH_NS:
                 at, readings = self._last = self._read(session)
-                self._take_in(at, readings)
+                self._learn(at, readings)
 
     def now(self) -> Readings:
-        """Return what the clocks that were read last show now."""
+        """Return what the clocks of the last reading show now."""
         assert self._last is not None
         at, readings = self._last
         return readings.later(timedelta(microseconds=(self.timestamps.clock_ns() - at) // 1000))
@@ -75,7 +75,7 @@ class HostClocks:
         asked = [self._ask(session, host) for host in hosts]
         answers = [answer for each in asked if (answer := each()) is not None]
         if not answers:
-            raise ViewUnavailable("no Cassandra host told its time")
+            raise ViewUnavailable("no Cassandra host returned its time")
         now = self.timestamps.clock_ns()
         return now, Readings(tuple(_as_of(now, each) for each in answers), len(hosts))
 
@@ -90,11 +90,11 @@ class HostClocks:
         return (local[first:] + local[:first])[:MOST]
 
     def _ask(self, session: DriverSession, host: Host) -> Callable[[], _Answer | None]:
-        """Send the question; return what waits for the answer, None where none comes."""
+        """Send the request; return a function that waits for the answer, None without one."""
         arrived: list[int] = []
         clock = self.timestamps.clock_ns
         before = clock()
-        future = session.execute_async(SERVER_TIME, timeout=PATIENCE.total_seconds(), host=host)
+        future = session.execute_async(SERVER_TIME, timeout=READ_TIMEOUT.total_seconds(), host=host)
         future.add_callbacks(lambda _: arrived.append(clock()), lambda _: None)
 
         def answer() -> _Answer | None:
@@ -102,18 +102,18 @@ class HostClocks:
                 theirs = future.result().one()["now"].replace(tzinfo=UTC)
             except Exception as error:
                 _LOG.debug(
-                    "a host did not tell its time", host=_name(host), error=type(error).__name__
+                    "a host did not return its time", host=_name(host), error=type(error).__name__
                 )
                 return None
             return _Answer(_name(host), before, theirs, arrived[0] if arrived else clock())
 
         return answer
 
-    def _take_in(self, now: int, readings: Readings) -> None:
+    def _learn(self, now: int, readings: Readings) -> None:
         agreed = agreed_time(readings)
         if agreed is None:
             _LOG.error(
-                "the clocks of the Cassandra hosts disagree: none is believed",
+                "the clocks of the Cassandra hosts disagree: no time is agreed",
                 hosts=readings.hosts,
                 times={each.host: each.time.isoformat() for each in readings.times},
             )
@@ -126,7 +126,7 @@ class HostClocks:
         right = {each.host for each in readings.times} - wrong.keys()
         for host in wrong.keys() - self.wrong:
             _LOG.error(
-                "the clock of a Cassandra host is wrong: the host is asked last",
+                "the clock of a Cassandra host is wrong: requests go to the host last",
                 host=host,
                 seconds=round((wrong[host].time - agreed.time).total_seconds(), 1),
             )
@@ -137,7 +137,7 @@ class HostClocks:
 
 
 def _as_of(now: int, answer: _Answer) -> HostTime:
-    """Return what a host's clock shows now, if it goes on as ours does."""
+    """Return what a host's clock shows now, if it runs as fast as the local one."""
     since = now - (answer.before + answer.after) // 2 + READ_PRECISION_NS // 2
     doubt = (answer.after - answer.before + READ_PRECISION_NS) // 2
     return HostTime(
@@ -152,8 +152,7 @@ def _name(host: Host) -> str:
 
 
 class RightClocksFirst(TokenAwarePolicy):  # type: ignore[misc]
-    """Coordinators whose clocks are believed, as the child policy orders them; then the others, for
-    when nothing else answers."""
+    """Orders coordinators as the child policy does, those with wrong clocks last."""
 
     def __init__(self, child: LoadBalancingPolicy, clocks: HostClocks) -> None:
         super().__init__(child)

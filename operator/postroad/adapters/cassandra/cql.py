@@ -1,5 +1,5 @@
-# ruff: noqa: S608  # what is put together here are constants; values are always bound
-"""What the statements are put together from.
+# ruff: noqa: S608  # the statements are built from constants; values are always bound
+"""The parts of the statements.
 
 A partition is (queue, slice_start, bucket_id) in `enqueued_mails` and `deleted_mails` alike.
 """
@@ -12,14 +12,14 @@ COUNTING = timedelta(seconds=60)
 """A count reads a whole partition on the server, page by page."""
 
 COUNTED = 10_000
-"""Rows of such a page: nothing of it travels."""
+"""Rows of such a page, which the server does not send."""
 
 PAGE = 500
-"""Rows or marks of a page: a megabyte when every mail has dozens of recipients. Larger pages cost
-little less on either side."""
+"""Rows or marks of a page: a megabyte when every mail has dozens of recipients. Larger pages save
+little on either side."""
 
 FIRST_PAGE = 100
-"""Enough for who looks at the head of a queue."""
+"""Enough for a reader of the head of a queue."""
 
 KEY = ("queue", "slice_start", "bucket_id", "enqueue_id")
 PARTITION = "queue = ? AND slice_start = ? AND bucket_id = ?"
@@ -41,5 +41,5 @@ def select(table: str, columns: tuple[str, ...], where: str) -> str:
 
 
 def count(table: str, where: str) -> str:
-    """Return a count of rows and of held ones. `held` is true or absent."""
+    """Return a SELECT that counts rows and held ones: `held` is true or absent."""
     return f"SELECT count(*) AS total, count(held) AS held FROM {{keyspace}}.{table} WHERE {where}"

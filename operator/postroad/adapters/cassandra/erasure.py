@@ -1,12 +1,12 @@
-"""Erasing everything that a queue has in the keyspace.
+"""Erases all that a queue has in the keyspace.
 
-Which partitions a queue has follows from its configurations over time; erasing does not trust them
-and asks the tables. Rows go before marks, so that a crash between leaves no mail that looks live.
-Claims are left: they end by themselves within minutes.
+It finds a queue's partitions in the tables, not by the configuration history, which may lack some.
+Rows are deleted before marks, so that a crash in between leaves no mail that looks live. Claims
+expire by themselves within minutes.
 
-A queue may be made anew under the same name at once, by a writer whose estimate of the view's time
-lags. So whole partitions are deleted as of a moment before which no such writer stamps, and what is
-younger by its own id, which is never used again. Source: ADR 0016.
+A queue may be created anew under the same name at once, by a writer whose estimate of the view's
+time lags. So partitions are deleted with a timestamp earlier than any of such a writer, and younger
+rows one by one, by ids that are never used again. Source: ADR 0016.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ from postroad.adapters.cassandra.session import Session, Statement
 from postroad.domain.clocks import AGREEING
 
 AT_ONCE = 32
-"""Deletions on their way at the same time."""
+"""Deletions in flight."""
 
 APART_US = 2 * AGREEING // timedelta(microseconds=1)
-"""How far the stamps of two writers may be from each other, by the clocks that they believe."""
+"""How far the timestamps of two writers may differ at the same moment."""
 
 Key = tuple[object, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class _Table:
-    """How a table's partitions are deleted, and what is left in one."""
+    """The statements that delete a table's partition, list what is left in it, and delete that."""
 
     name: str
     partition: Statement
@@ -88,7 +88,7 @@ async def erase_queue(session: Session, queue: str) -> None:
 
 
 async def _partitions(session: Session, table: str, queue: str) -> AsyncIterator[list[Key]]:
-    """Months of letters are as noted, for a scan may meet too many deletions in one of them."""
+    """Months of letters are read from their list, because a scan may meet too many tombstones."""
     if table == "dead_letters":
         async for page in session.pages(statements.SELECT_MONTHS, (queue,)):
             months = [row["month"] for row in page]

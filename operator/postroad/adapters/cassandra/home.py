@@ -1,13 +1,13 @@
 """The home of a keyspace: the one data center in which all processes that use it work.
 
 Marks, claims and replacements are decided by lightweight transactions of one data center
-(LOCAL_SERIAL). Processes in two data centers would decide the same question twice: a mail would be
-removed and replaced, or claimed by two workers. So the first process records its data center, and
-those that name another are refused. Other data centers may have copies of the keyspace.
+(LOCAL_SERIAL). Processes in two data centers could end a mail twice: removed in one and replaced in
+the other, or claimed by two workers. So the first process records its data center, and a process
+that is set to another is refused. Other data centers may have copies of the keyspace.
 
 The record is an event in `configuration_events`, under a name that no queue can have, appended by a
-transaction of all data centers. It moves only when the recorded data center has no copies left,
-which is how an administrator says that it is given up (ADR 0004).
+transaction of all data centers. It changes only when the recorded data center has no copies left:
+so an administrator gives a data center up (ADR 0004).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from postroad.adapters.cassandra.session import Session, Statement
 from postroad.errors import ViewRefused
 
 KEY = "@home"
-"""Stands where a queue's name does; a queue's name has no @."""
+"""In place of a queue's name, which has no @."""
 
 SELECT = Statement("SELECT sequence, document FROM {keyspace}.configuration_events WHERE queue = ?")
 
@@ -33,16 +33,16 @@ APPEND = Statement(
 
 
 class Home:
-    """What one session knows of its keyspace's home."""
+    """The home of one session's keyspace."""
 
     def __init__(self, session: Session) -> None:
         self._session = session
 
     async def check(self) -> None:
-        """Compare the session's data center with the keyspace's, and record it where there is
-        none. One read within the data center; only a record asks the others.
+        """Compare the session's data center with the keyspace's, or record it as the first. One
+        read within the data center; only a record needs the others.
 
-        Raises: ViewRefused (it is another), ViewUnavailable, CredentialsRefused.
+        Raises: ViewRefused (the home is another), ViewUnavailable, CredentialsRefused.
         """
         mine = self._session.local_datacenter
         rows = await self._session.execute(SELECT, (KEY,))
@@ -63,7 +63,7 @@ class Home:
             )
 
     async def _record(self, sequence: int, mine: str) -> str:
-        """Append an event, and return the home that stands afterwards."""
+        """Append an event; return the home afterwards."""
         document = json.dumps({"data_center": mine})
         values = (KEY, sequence, "HomeChosen", datetime.now(UTC), document)
         [answer] = await self._session.execute(APPEND, values)
@@ -79,5 +79,5 @@ def _data_center(row: Row) -> str:
     except (ValueError, KeyError, TypeError) as error:
         raise ViewRefused(
             "the home of the keyspace cannot be read",
-            hint="a newer release of postroad wrote it, or a person",
+            hint="a newer release of postroad wrote it, or an administrator",
         ) from error

@@ -1,9 +1,9 @@
-"""Reading the dead letters of a queue, however many were taken out.
+"""Reads the dead letters of a queue, however many were deleted.
 
 The letters of a month are one partition, and each that is requeued or discarded leaves a tombstone
 there until `gc_grace_seconds` are over. Cassandra refuses a request that meets more than 100,000 of
-them (`tombstone_failure_threshold`). So a month is read in ranges of ids, and a range that is
-refused is halved. Source: ADR 0025.
+them (`tombstone_failure_threshold`). So the reader reads a month in ranges of ids, and halves a
+range that is refused. Source: ADR 0025.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from postroad.adapters.cassandra.translation import TooManyTombstones
 from postroad.domain.identifiers import EPOCH, FIRST, LAST, id_at
 
 Range = tuple[UUID, UUID]
-"""Ids after the first, up to and with the second."""
+"""Ids after the first, up to the second inclusive."""
 
 
 def month_of_gone(month: str) -> str:
@@ -29,8 +29,8 @@ def month_of_gone(month: str) -> str:
 
 
 class LetterReader:
-    """Reads the letters of one queue. It remembers at which ids a month is divided, so that what
-    was refused once is not asked for again."""
+    """Reads the letters of one queue. It remembers the ranges of a month, so that it requests a
+    refused one only once."""
 
     def __init__(self, session: Session, queue: str) -> None:
         self._session = session
@@ -70,14 +70,14 @@ class LetterReader:
         return total
 
     def _ranges(self, month: str) -> list[Range]:
-        """Return the ranges that a month is read in, the first one last."""
+        """Return the ranges of a month, the first one last: they are popped."""
         bounds = sorted(self._bounds.get(month, ()))
         return list(pairwise([FIRST, *bounds, LAST]))[::-1]
 
     def _halves(
         self, month: str, after: UUID, through: UUID, refusal: TooManyTombstones
     ) -> list[Range]:
-        """Divide a range that was refused; the first half comes last."""
+        """Halve a refused range; the first half comes last."""
         bound = middle(month, after, through)
         if bound is None:
             raise refusal
@@ -86,8 +86,8 @@ class LetterReader:
 
 
 def middle(month: str, after: UUID, through: UUID) -> UUID | None:
-    """Return the id at which a range is divided: where the month begins or ends, as nearly all its
-    ids lie in between, else half way in time. None: the range is within a millisecond.
+    """Return the id that halves a range: the begin or the end of the month, because nearly all its
+    ids are in between, else the middle in time. None: the range is within a millisecond.
 
     >>> str(middle("2026-01", FIRST, LAST))
     '019b76da-a800-7000-8000-000000000000'

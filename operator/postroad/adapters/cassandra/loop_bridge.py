@@ -1,4 +1,4 @@
-"""Where the driver's threads leave results, and the event loop picks them up."""
+"""Takes results from the driver's threads to the event loop."""
 
 from __future__ import annotations
 
@@ -13,53 +13,53 @@ Row = Mapping[str, Any]
 """A row by column name."""
 
 Page = tuple[list[Row], bytes | None]
-"""Rows, and where the next page begins; None: there is none."""
+"""Rows, and the paging state of the next page; None: there is none."""
 
 PendingResult = asyncio.Future[Page]
 
 
 class LoopBridge:
-    """Many results cost one wake-up of the loop."""
+    """Resolves many pending results with one wake-up of the loop."""
 
     def __init__(self) -> None:
-        self._arrived: deque[tuple[PendingResult, Page | None, Exception | None]] = deque()
-        self._woken = False
+        self._results: deque[tuple[PendingResult, Page | None, Exception | None]] = deque()
+        self._is_woken = False
         self._loop: asyncio.AbstractEventLoop | None = None
 
     def expect(self) -> PendingResult:
-        """Return what a request's result will arrive at."""
+        """Return the pending result of a request."""
         if self._loop is None:
             self._loop = asyncio.get_running_loop()
         return self._loop.create_future()
 
-    def rows(self, rows: list[Row] | None, arrival: PendingResult, response: Any) -> None:
-        """Called in the driver's thread with one page."""
+    def rows(self, rows: list[Row] | None, pending: PendingResult, response: Any) -> None:
+        """Put one page; the driver's thread calls it."""
         state = ResultSet(response, rows).paging_state if response.has_more_pages else None
-        self._put(arrival, (rows or [], state), None)
+        self._put(pending, (rows or [], state), None)
 
-    def error(self, error: Exception, arrival: PendingResult) -> None:
-        """Called in the driver's thread."""
-        self._put(arrival, None, error)
+    def error(self, error: Exception, pending: PendingResult) -> None:
+        """Put an error; the driver's thread calls it."""
+        self._put(pending, None, error)
 
-    def _put(self, arrival: PendingResult, page: Page | None, error: Exception | None) -> None:
-        # Append before looking at the flag, which the loop clears before it empties: nothing can
-        # be left behind without a wake-up to come.
-        self._arrived.append((arrival, page, error))
-        if not self._woken:
-            self._woken = True
+    def _put(self, pending: PendingResult, page: Page | None, error: Exception | None) -> None:
+        # Append before the flag is read: the loop clears the flag before it empties the deque, so
+        # no result stays there without a wake-up to come.
+        self._results.append((pending, page, error))
+        if not self._is_woken:
+            self._is_woken = True
             try:
                 assert self._loop is not None
-                self._loop.call_soon_threadsafe(self._hand_out)
+                self._loop.call_soon_threadsafe(self._resolve)
             except RuntimeError:
-                pass  # the loop was closed; nobody waits any more
+                pass  # the loop was closed, and with it every task that waits
 
-    def _hand_out(self) -> None:
-        self._woken = False
-        while self._arrived:
-            arrival, page, error = self._arrived.popleft()
-            if arrival.done():
+    def _resolve(self) -> None:
+        self._is_woken = False
+        while self._results:
+            pending, page, error = self._results.popleft()
+            if pending.done():
                 continue  # its waiter was cancelled
             if error is not None:
-                arrival.set_exception(error)
+                pending.set_exception(error)
             elif page is not None:
-                arrival.set_result(page)
+                pending.set_result(page)

@@ -1,9 +1,9 @@
-# ruff: noqa: S608  # what is put together here are constants of this file; values are always bound
+# ruff: noqa: S608  # the statements are built from constants of this file; values are always bound
 """The statements on marks, with the reason for the form of each.
 
-The line of a purge is kept in static columns, where the condition of a lightweight transaction on
-any mark of the partition sees it. A read of named marks shows static columns only beside a row that
-is there: so a line also puts in a row of its own, under an id after all others.
+A purge's watermark is in static columns, so that the condition of a lightweight transaction on any
+mark of the partition reads it. A read of marks by id returns static columns only beside a row that
+exists, so a watermark also has a row of its own, under an id after all others.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from postroad.adapters.cassandra.session import Statement
 from postroad.domain.identifiers import LAST
 
 WATERMARK_ID = LAST
-"""The id of a line's own row."""
+"""The id of a watermark's own row."""
 
 TRAIT_COLUMNS = ("domains", "due_at", "held")
 """What a mark repeats of its row."""
@@ -45,7 +45,7 @@ MARK_COLUMNS = (
     "new_last_error",
     "new_previous",
 )
-"""What a mark says of how its entry ended."""
+"""How the mark's entry ended."""
 
 WATERMARK_COLUMNS = ("purged_through", "purged_at")
 """How far a partition was purged, and when."""
@@ -59,7 +59,7 @@ MARK_DELIVERED = Statement(
     f" ({', '.join((*KEY, *TRAIT_COLUMNS))}, delivered_at, was_delivered)"
     " VALUES (?, ?, ?, ?, ?, ?, ?, ?, true)"
 )
-"""Plain: the hot path of `done`. It can stand beside an ending, which it never contradicts."""
+"""Plain: the hot path of `done`. It can stand beside an ending without contradicting it."""
 
 END = Statement(
     "UPDATE {keyspace}.deleted_mails SET"
@@ -67,8 +67,9 @@ END = Statement(
     f" was_ended = true WHERE {ENTRY}"
     " IF ending = null AND delivered_at = null AND purged_through = ?"
 )
-"""The first ending wins. Refused also when only `delivered_at` stands there: the mail is gone; and
-when a line was drawn that the caller does not know of, since it may have ended the entry."""
+"""The first ending wins. Refused also where only `delivered_at` is set, because the mail is
+delivered; and after a watermark that the caller does not know, because it may have ended the
+entry."""
 
 SELECT_MARK = Statement(
     select(
@@ -77,8 +78,8 @@ SELECT_MARK = Statement(
         f"{PARTITION} AND enqueue_id IN (?, {WATERMARK_ID})",
     )
 )
-"""The one read that a dequeue costs. Not serial: an ending whose writer was not yet answered may be
-missed, as it may come a moment later anyway."""
+"""The one read of a dequeue. Not serial: it may miss an ending whose writer has no answer yet,
+which may as well come a moment later."""
 
 SELECT_MARKED = Statement(
     select(
@@ -100,8 +101,8 @@ SELECT_MARKED_IDS = Statement(
     select("deleted_mails", ("enqueue_id", "published"), BETWEEN), page_size=2000
 )
 """Which entries have a mark, and which of them are being replaced (`published` is false only
-there). To let the server choose those would make it read the whole partition for one answer.
-`through` is before a line's own row."""
+there). Filtered here, because the server would read the whole partition for one answer. `through`
+is before a watermark's own row."""
 
 SELECT_STAMP = Statement(
     select(
@@ -116,16 +117,16 @@ SELECT_STAMP = Statement(
     )
     + " LIMIT 1"
 )
-"""Static columns only. Of the last two only the time counts at which they were written, plainly the
-one, by lightweight transactions the other: such times cannot be compared with each other."""
+"""Static columns only. Of the last two only the write times count. They cannot be compared with
+each other, because plain writes set the one and lightweight transactions the other."""
 
 COUNT_MARKS = Statement(count("deleted_mails", _OWN), COUNTING, COUNTED)
-"""As the rows, from which they are subtracted."""
+"""As `COUNT_ROWS`, from which this is subtracted."""
 
 COUNT_LATER_MARKS = Statement(
     count("deleted_mails", f"{_OWN} AND due_at > ? ALLOW FILTERING"), COUNTING, COUNTED
 )
-"""As the rows."""
+"""As `COUNT_LATER_ROWS`."""
 
 SELECT_WITHDRAWN = Statement(
     select(
@@ -136,7 +137,7 @@ SELECT_WITHDRAWN = Statement(
     COUNTING,
     page_size=PAGE,
 )
-"""Few of a partition, which is counted anyway: asked for only where entries ended otherwise than by
+"""Few of a partition, which is counted anyway. Sent only where entries ended otherwise than by
 delivery."""
 
 SELECT_UNFINISHED = Statement(
@@ -154,27 +155,27 @@ SET_WATERMARK = Statement(
     "UPDATE {keyspace}.deleted_mails SET purged_through = ?, purged_at = ?, ended_at = ?"
     f" WHERE {PARTITION} AND enqueue_id = {WATERMARK_ID} IF purged_through = ?"
 )
-"""A lightweight transaction like all endings, which it comes before or after. `ended_at` makes the
-line's own row."""
+"""A lightweight transaction, as all endings are, so that it is before or after each of them.
+`ended_at` creates the watermark's own row."""
 
 MARK_BLOBS_DELETED = Statement(
     f"UPDATE {{keyspace}}.deleted_mails SET swept_through = ? WHERE {PARTITION}"
 )
-"""Plain: whoever writes it deleted all bytes up to a line that was there. Should an older one be
-written last, a sweep is repeated."""
+"""Plain: each writer has deleted all bytes up to a watermark that was set. If the older of two is
+written last, maintenance deletes some bytes again."""
 
 MARK_PUBLISHED = Statement(
     f"UPDATE {{keyspace}}.deleted_mails SET published = true WHERE {ENTRY} IF replaced_by = ?"
 )
-"""A lightweight transaction like the ending it completes: a plain write's timestamp could be older
-than the transaction's and be lost."""
+"""A lightweight transaction, as the ending that it completes is: a plain write could have an older
+timestamp and be lost."""
 
 CHANGE_SUCCESSOR = Statement(
     "UPDATE {keyspace}.deleted_mails"
     " SET replaced_by = ?, replaced_by_slice = ?, replaced_by_bucket = ?, new_previous = ?"
     f" WHERE {ENTRY} IF replaced_by = ? AND published = false"
 )
-"""Only one of several finishers gives an unfinished replacement its new successor."""
+"""Only one of several processes gives an unfinished replacement its new successor."""
 
 DELETE_MARKS = Statement(f"DELETE FROM {{keyspace}}.deleted_mails WHERE {PARTITION}")
 """One tombstone for the partition; written only after its rows are deleted."""
@@ -182,10 +183,10 @@ DELETE_MARKS = Statement(f"DELETE FROM {{keyspace}}.deleted_mails WHERE {PARTITI
 ERASE_MARKS = Statement(
     f"DELETE FROM {{keyspace}}.deleted_mails USING TIMESTAMP ? WHERE {PARTITION}"
 )
-"""As `DELETE_MARKS`, of what was written before."""
+"""As `DELETE_MARKS`, for marks with earlier timestamps."""
 
 DELETE_MARK = Statement(f"DELETE FROM {{keyspace}}.deleted_mails USING TIMESTAMP ? WHERE {ENTRY}")
-"""One mark, or a line's own row; for erasing only."""
+"""One mark, or a watermark's own row; for erasing only."""
 
 DELETE_STAMP = Statement(
     f"DELETE {', '.join(WATERMARK_COLUMNS)}, swept_through, was_delivered, was_ended"
@@ -194,4 +195,4 @@ DELETE_STAMP = Statement(
 """The static columns, for erasing only."""
 
 SELECT_MARK_IDS = Statement(select("deleted_mails", ("enqueue_id",), PARTITION), page_size=1000)
-"""Which marks an erasure left."""
+"""The marks that an erasure left."""

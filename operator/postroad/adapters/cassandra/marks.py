@@ -1,4 +1,4 @@
-"""Marks in Cassandra: the half of `View` that says how entries ended, and who ended them first."""
+"""Marks in Cassandra: how entries ended. The half of `View` that decides which ending is first."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from functools import partial
 from typing import TypeVar
 from uuid import UUID
 
+from postroad.adapters.cassandra import mark_rows, rows
 from postroad.adapters.cassandra import mark_statements as statements
-from postroad.adapters.cassandra import rows
 from postroad.adapters.cassandra.loop_bridge import Row
 from postroad.adapters.cassandra.session import Session, Statement
 from postroad.adapters.cassandra.statements import SELECT_PRESENT
@@ -28,8 +28,8 @@ R = TypeVar("R")
 MOST_TOGETHER = 50
 """Rows or marks of one partition in one request."""
 
-PATIENCE = timedelta(seconds=5)
-"""How long a request may wait for the one before it; as long again as a request may take."""
+MAX_WAIT = timedelta(seconds=5)
+"""How long a request may wait for the one before it: as long as one request may take."""
 
 
 class CassandraMarks:
@@ -44,7 +44,7 @@ class CassandraMarks:
         self._deciding = batcher(transactions.together)
         self._alone = transactions.together
 
-    # What stands there
+    # Reads
 
     async def mark(self, key: EntryKey) -> Mark | None:
         return await self._reading(key.partition, key.enqueue_id)
@@ -54,7 +54,7 @@ class CassandraMarks:
     ) -> AsyncIterator[tuple[UUID, Mark]]:
         place = self._place(partition)
         async for row in self._each(statements.SELECT_MARKS, *place, after or FIRST):
-            yield row["enqueue_id"], rows.mark_of(row)
+            yield row["enqueue_id"], mark_rows.mark_of(row)
 
     async def marked(self, partition: Partition, through: UUID) -> AsyncIterator[tuple[UUID, bool]]:
         place = self._place(partition)
@@ -81,23 +81,23 @@ class CassandraMarks:
             present = {row["enqueue_id"] for row in found}
             for row in page:
                 if row["enqueue_id"] not in present:
-                    yield rows.traits_of(row)
+                    yield mark_rows.traits_of(row)
 
     async def unfinished(
         self, partition: Partition, after: UUID | None = None
     ) -> AsyncIterator[tuple[Mark, Traits]]:
         place = self._place(partition)
         async for row in self._each(statements.SELECT_UNFINISHED, *place, after or FIRST):
-            yield rows.mark_of(row), rows.traits_of(row)
+            yield mark_rows.mark_of(row), mark_rows.traits_of(row)
 
     async def stamp(self, partition: Partition) -> PartitionStamp:
         found = await self._session.execute(statements.SELECT_STAMP, self._place(partition))
-        return rows.stamp_of(found[0]) if found else PartitionStamp()
+        return mark_rows.stamp_of(found[0]) if found else PartitionStamp()
 
     # How entries end
 
     async def mark_delivered(self, key: EntryKey, at: datetime, traits: Traits) -> None:
-        values = (*rows.key_values(self._queue, key), *rows.trait_values(traits), at)
+        values = (*rows.key_values(self._queue, key), *mark_rows.trait_values(traits), at)
         if len(traits.domains) <= rows.SMALL:
             await self._marking(key.partition, values)
         else:
@@ -106,7 +106,7 @@ class CassandraMarks:
     async def end(self, key: EntryKey, ending: Ending, traits: Traits) -> Mark | None:
         values = self._end_values(key, ending, traits)
         write = Write(key, statements.END, values, _is_open, wants_watermark=True)
-        if rows.is_small_ending(ending, traits):
+        if mark_rows.is_small_ending(ending, traits):
             return await self._deciding(key.partition, write)
         [standing] = await self._alone(key.partition, [write])
         return standing
@@ -168,13 +168,13 @@ class CassandraMarks:
     async def delete_marks(self, partition: Partition) -> None:
         await self._session.execute(statements.DELETE_MARKS, self._place(partition))
 
-    # What requests have in common
+    # Shared by requests
 
     def _end_values(self, key: EntryKey, ending: Ending, traits: Traits) -> tuple[object, ...]:
-        """Return what END binds, but for the line."""
+        """Return what END binds, without the watermark."""
         return (
-            *rows.trait_values(traits),
-            *rows.ending_values(ending),
+            *mark_rows.trait_values(traits),
+            *mark_rows.ending_values(ending),
             *rows.key_values(self._queue, key),
         )
 
@@ -189,8 +189,8 @@ class CassandraMarks:
         else:
             named = {*ids, statements.WATERMARK_ID}
             found = await self._session.execute(statements.SELECT_MARKED, (*place, named))
-        watermark = rows.watermark_of(found[0]) if found else None
-        marks = {row["enqueue_id"]: rows.mark_of(row) for row in found}
+        watermark = mark_rows.watermark_of(found[0]) if found else None
+        marks = {row["enqueue_id"]: mark_rows.mark_of(row) for row in found}
         if watermark is not None:
             by_watermark = {each: watermark.mark_of(each) for each in ids}
             marks = {each: mark for each, mark in by_watermark.items() if mark is not None} | marks
@@ -248,10 +248,10 @@ def _successor_of(mark: Mark | None) -> UUID | None:
 def batcher(
     send: Callable[[Partition, list[V]], Awaitable[Sequence[R]]],
 ) -> Batcher[Partition, V, R]:
-    """Return what sends the requests of a partition together, as soon as the last ones are done."""
+    """Return a batcher by partition."""
     return Batcher(
         send,
         lambda: ViewUnavailable("Cassandra did not answer others in time"),
         most=MOST_TOGETHER,
-        max_wait=PATIENCE,
+        max_wait=MAX_WAIT,
     )

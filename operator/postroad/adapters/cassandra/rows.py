@@ -1,6 +1,6 @@
-"""Entries, marks, slices and dead letters as rows of the tables, and back.
+"""Entries, slices and dead letters as rows of the tables, and back.
 
-A column whose value is None is left unbound. Instants lose what is finer than a millisecond.
+A column whose value is None is left unbound. Times are rounded down to milliseconds.
 """
 
 from __future__ import annotations
@@ -17,13 +17,7 @@ from postroad.adapters.cassandra.session import UNSET
 from postroad.domain import instants
 from postroad.domain.documents import extras_in, with_extras
 from postroad.domain.entries import (
-    Change,
-    Ending,
-    EndingKind,
     EnqueuedMail,
-    Mark,
-    PurgeWatermark,
-    Traits,
     UndecodableRow,
 )
 from postroad.domain.identifiers import EPOCH
@@ -31,12 +25,11 @@ from postroad.domain.mail import DsnOptions, Envelope, Origin, Outcome, OutcomeK
 from postroad.domain.ownership import Identity
 from postroad.domain.slices import EntryKey
 from postroad.errors import Undecodable
-from postroad.ports.marks import PartitionStamp
 from postroad.ports.view import ClosedSlice, DeadLetter, Limits, Record
 
 SMALL = 20
-"""Recipients, or their domains, of a mail that may share a request with others: Cassandra refuses
-what does not fit half a segment of its commit log (16 MiB by default)."""
+"""Recipients, or their domains, of a mail that may share a request with others: Cassandra refuses a
+request of more than half a segment of its commit log (16 MiB by default)."""
 
 SMALL_ATTRIBUTES = 4096
 """Characters of such a mail's attributes."""
@@ -49,19 +42,13 @@ def is_small(entry: EnqueuedMail) -> bool:
     return len(envelope.recipients) <= SMALL and length <= SMALL_ATTRIBUTES
 
 
-def is_small_ending(ending: Ending, traits: Traits) -> bool:
-    """Whether a mark may share a request with others."""
-    remaining = () if ending.change is None else ending.change.remaining
-    return max(len(remaining), len(traits.domains)) <= SMALL
-
-
 def bound(value: object) -> object:
-    """Return what is bound for a value that may be missing."""
+    """Return what is bound for a value, UNSET for None."""
     return UNSET if value is None else value
 
 
 def key_values(queue: str, key: EntryKey) -> tuple[object, ...]:
-    """Return an entry's place as the tables' key."""
+    """Return the tables' key of an entry."""
     return (queue, key.slice_start, key.bucket_id, key.enqueue_id)
 
 
@@ -87,7 +74,7 @@ def entry_values(entry: EnqueuedMail) -> tuple[object, ...]:
         UNSET if envelope.dsn is None else _dsn_values(dsn),
         entry.blob_key,
         entry.size_bytes,
-        0,  # header_size: unread; releases before this one set a row without it aside
+        0,  # header_size: unused, but an older release sets a row without it aside
         entry.accepted_at,
         entry.enqueued_at,
         bound(entry.due_at),
@@ -98,11 +85,16 @@ def entry_values(entry: EnqueuedMail) -> tuple[object, ...]:
     )
 
 
+def chain_value(previous: Sequence[EntryKey]) -> object:
+    """Return what is bound for the predecessors of an entry."""
+    return [_tuple_of(key) for key in previous] or UNSET
+
+
 def row_of(row: Row) -> EnqueuedMail | UndecodableRow:
     """Return the entry of a row, as far as this release can decode it."""
     try:
         return entry_of(row)
-    except Exception as error:  # whatever it is, it must not fail the rows beside it
+    except Exception as error:  # any error: one bad row must not fail the page
         return UndecodableRow(
             _place_of(row),
             type(error).__name__,
@@ -112,9 +104,9 @@ def row_of(row: Row) -> EnqueuedMail | UndecodableRow:
 
 
 def entry_of(row: Row) -> EnqueuedMail:
-    """Return the entry of a row. Raises: whatever its decoding raises."""
+    """Return the entry of a row. Raises: any error of its decoding."""
     if None in [row[column] for column in _NEVER_MISSING]:
-        raise Undecodable("a column without which there is no entry is missing")
+        raise Undecodable("a row lacks a column that every entry has")
     extras, shape = extras_in(row["attributes"] or _EMPTY, row["mail_id"])
     return EnqueuedMail(
         key=_place_of(row),
@@ -135,79 +127,9 @@ def entry_of(row: Row) -> EnqueuedMail:
         held=bool(row["held"]),
         attempt=row["attempt"],
         last_error=row["last_error"],
-        previous=_keys_of(row["previous"]),
+        previous=keys_of(row["previous"]),
         shape=shape,
         remaining=_seconds(row.get("remaining_seconds")),
-    )
-
-
-def trait_values(traits: Traits) -> tuple[object, ...]:
-    """Return what a mark repeats of its row, in the order of TRAIT_COLUMNS."""
-    return (traits.domains, bound(traits.due_at), traits.held or UNSET)
-
-
-def traits_of(row: Row) -> Traits:
-    """Return what a mark repeats of its row."""
-    return Traits(
-        tuple(row["domains"] or ()), optional_instant(row["due_at"]), held=bool(row["held"])
-    )
-
-
-def ending_values(ending: Ending) -> tuple[object, ...]:
-    """Return an ending in the order of MARK_COLUMNS, without `delivered_at`."""
-    successor, change = ending.successor, ending.change
-    if successor is None or change is None:
-        return (ending.kind.value, ending.at, *(UNSET,) * 10)
-    return (
-        ending.kind.value,
-        ending.at,
-        successor.enqueue_id,
-        successor.slice_start,
-        successor.bucket_id,
-        False,
-        change.remaining,
-        bound(change.due_at),
-        change.held or UNSET,
-        change.attempt,
-        bound(change.last_error),
-        chain_value(change.previous),
-    )
-
-
-def chain_value(previous: Sequence[EntryKey]) -> object:
-    """Return what is bound for the predecessors of an entry."""
-    return [_tuple_of(key) for key in previous] or UNSET
-
-
-def mark_of(row: Row) -> Mark:
-    """Return the mark of a row. An ending that cannot be decoded is unknown, not absent: its entry
-    must not be handed out again."""
-    ending: Ending | None = None
-    if row["ending"] is not None:
-        try:
-            ending = _ending_of(row)
-        except Exception:  # whatever it is, it must not fail the marks beside it
-            ending = Ending(EndingKind.UNKNOWN, optional_instant(row["ended_at"]) or EPOCH)
-    return Mark(
-        delivered_at=optional_instant(row["delivered_at"]),
-        ending=ending,
-        published=bool(row["published"]),
-    )
-
-
-def watermark_of(row: Row) -> PurgeWatermark | None:
-    """Return the line of the partition that a mark was read from."""
-    through = row["purged_through"]
-    return None if through is None else PurgeWatermark(through, instant(row["purged_at"]))
-
-
-def stamp_of(row: Row) -> PartitionStamp:
-    """Return a partition's signs."""
-    return PartitionStamp(
-        watermark_of(row),
-        row["swept_through"],
-        instants.optional_instant(row["delivered"]),
-        instants.optional_instant(row["ended"]),
     )
 
 
@@ -243,7 +165,7 @@ def letter_of(row: Row) -> DeadLetter:
     """Return the dead letter of a row, as far as this release can decode it."""
     try:
         return _letter_of(row)
-    except Exception:  # whatever it is, it must not fail the letters beside it
+    except Exception:  # any error: one bad letter must not fail the page
         return DeadLetter(
             enqueue_id=row["enqueue_id"],
             month=row["month"],
@@ -256,7 +178,7 @@ def letter_of(row: Row) -> DeadLetter:
 
 def _letter_of(row: Row) -> DeadLetter:
     if row["reason"] is None:
-        raise Undecodable("a letter without a reason does not say when it was written")
+        raise Undecodable("a letter without a reason has no write time")
     return DeadLetter(
         enqueue_id=row["enqueue_id"],
         month=row["month"],
@@ -279,13 +201,13 @@ def record_of(row: Row) -> Record:
 
 
 def instant(stored: datetime) -> datetime:
-    """Return an aware instant for the naive one of the driver, which is in UTC. An addition takes
-    a sixth of the time of `replace`, and rows are full of instants."""
+    """Return the driver's naive UTC time as an aware one. By addition, which takes a sixth of the
+    time of `replace`: a row has several times."""
     return EPOCH + (stored - _NAIVE_EPOCH)
 
 
 def optional_instant(stored: datetime | None) -> datetime | None:
-    """Return `instant` of what may be missing."""
+    """Return `instant` of a value that may be None."""
     return None if stored is None else instant(stored)
 
 
@@ -299,7 +221,7 @@ def limits_of(found: Sequence[Row]) -> Limits:
 
 
 def identity_of(limits: Sequence[Row], ownership: Sequence[Row]) -> Identity:
-    """Return what tells a view from others; what an erased incarnation left does not count."""
+    """Return a view's identity, without what erased incarnations left."""
     incarnations = {row["incarnation"] for row in limits}
     raised = (
         instant(row["as_of"])
@@ -310,7 +232,7 @@ def identity_of(limits: Sequence[Row], ownership: Sequence[Row]) -> Identity:
 
 
 def own_timestamp(limit: datetime) -> int:
-    """Return a limit's own value as the timestamp of its write, in microseconds."""
+    """Return a limit as the timestamp of its write, in microseconds."""
     return instants.microseconds(limit)
 
 
@@ -320,33 +242,12 @@ def _place_of(row: Row) -> EntryKey:
 
 @lru_cache(maxsize=64)
 def _start_of(stored: datetime) -> datetime:
-    """Return a slice's start: one and the same object for all rows of the slice."""
+    """Return a slice's start, cached: the rows of a slice share one object."""
     return instant(stored)
 
 
 def _seconds(stored: int | None) -> timedelta | None:
     return None if stored is None else timedelta(seconds=stored)
-
-
-def _ending_of(row: Row) -> Ending:
-    kind, at = EndingKind(row["ending"]), instant(row["ended_at"])
-    if kind is not EndingKind.REPLACED:
-        return Ending(kind, at)
-    return Ending(
-        kind,
-        at,
-        successor=EntryKey(
-            instant(row["replaced_by_slice"]), row["replaced_by_bucket"], row["replaced_by"]
-        ),
-        change=Change(
-            remaining=tuple(row["remaining"]),
-            due_at=optional_instant(row["new_due_at"]),
-            held=bool(row["new_held"]),
-            attempt=int(row["new_attempt"]),
-            last_error=row["new_last_error"],
-            previous=_keys_of(row["new_previous"]),
-        ),
-    )
 
 
 def _origin_of(row: Row) -> Origin | None:
@@ -355,7 +256,8 @@ def _origin_of(row: Row) -> Origin | None:
 
 
 def _dsn_values(dsn: DsnOptions) -> dict[str, tuple[list[str], str | None]]:
-    """An empty map is kept, so that options without any value come back as such."""
+    """Return the options of recipients; an empty map where there are none, because an absent one
+    means no DSN options at all."""
     return {
         recipient: (list(each.notify), each.orcpt) for recipient, each in dsn.recipients.items()
     }
@@ -382,7 +284,8 @@ def _key_of(stored: tuple[datetime, int, UUID] | None) -> EntryKey | None:
     return None if stored is None else EntryKey(instant(stored[0]), *stored[1:])
 
 
-def _keys_of(stored: Sequence[tuple[datetime, int, UUID]] | None) -> tuple[EntryKey, ...]:
+def keys_of(stored: Sequence[tuple[datetime, int, UUID]] | None) -> tuple[EntryKey, ...]:
+    """Return the predecessors of an entry."""
     return tuple(EntryKey(instant(each[0]), *each[1:]) for each in stored) if stored else ()
 
 

@@ -1,7 +1,7 @@
-"""The keyspace and its tables: what is missing is created, options that differ are altered.
+"""The keyspace and its tables: creates what is missing, alters options that differ.
 
-The statements are in `schema/NNNN_{pre,post}_*.cql`, replayed in the order of their numbers.
-Only what is missing is created, so that a user without the right to create can still check.
+The statements are in `schema/NNNN_{pre,post}_*.cql`, and run in the order of their numbers. Those
+of existing tables are skipped, so that a user without the right to create can still check.
 Hazard: Cassandra before 6 may give a table two ids when two hosts create it in the same moment;
 let one process (the operator) create.
 """
@@ -18,12 +18,11 @@ from postroad.adapters.cassandra.session import Session
 from postroad.ports.view import FOREVER, TableOptions
 
 AGING_TABLES = ("deleted_mails", "deliveries", "enqueued_mails")
-"""The tables whose rows expire, in the order in which they are altered: a mark must not go before
-its row, so marks live longer first, and never shorter again than any row may have been written to
-live."""
+"""The tables whose rows expire, in the order in which they are altered. A mark must not expire
+before its row: marks get a longer lifetime before rows do, and never a shorter one again."""
 
 Aging = tuple[int, dict[str, str], int]
-"""Lifetime in seconds, compaction, gc_grace in seconds, as Cassandra keeps them."""
+"""Lifetime in seconds, compaction, gc_grace in seconds, as Cassandra stores them."""
 
 _CREATED = re.compile(r"CREATE TABLE IF NOT EXISTS \{keyspace\}\.(\w+)")
 _UNITS = (("DAYS", timedelta(days=1)), ("HOURS", timedelta(hours=1)))
@@ -59,20 +58,20 @@ async def create(session: Session, options: TableOptions) -> None:
 
 
 def options_of(table: str, found: Aging, options: TableOptions) -> TableOptions:
-    """Return the options of one table that has others now."""
+    """Return the options for one table, whose present ones are `found`."""
     if table == "enqueued_mails":
         return options
     return replace(options, row_lifetime=max(options.row_lifetime, _lifetime(found[0])))
 
 
 async def exists(session: Session) -> bool:
-    """Return whether every table of the schema is there. Raises: ViewError."""
+    """Return whether every table of the schema exists. Raises: ViewError."""
     present = await _tables(session)
     return all(table in present for each in statements() if (table := table_of(each)))
 
 
 async def has_table(session: Session, table: str) -> bool:
-    """Return whether one table is there. Raises: ViewError."""
+    """Return whether one table exists. Raises: ViewError."""
     return table in await _tables(session)
 
 
@@ -86,7 +85,7 @@ async def replication_factor(session: Session, datacenter: str) -> int | None:
 
 
 def copies(replication: Mapping[str, str], datacenter: str) -> int:
-    """Return the copies in a data center, by a keyspace's replication as Cassandra says it.
+    """Return the copies in a data center, by a keyspace's replication as Cassandra stores it.
 
     >>> copies({"class": "…NetworkTopologyStrategy", "dc1": "3"}, "dc1")
     3
@@ -112,7 +111,7 @@ def aging(options: TableOptions) -> str:
 
 
 def wanted(options: TableOptions) -> Aging:
-    """Return lifetime in seconds, compaction and gc_grace in seconds as Cassandra keeps them."""
+    """Return lifetime in seconds, compaction, gc_grace in seconds, as Cassandra stores them."""
     window = options.compaction_window
     unit, length = next(
         ((unit, length) for unit, length in _UNITS if window % length == timedelta(0)),
@@ -128,7 +127,7 @@ def wanted(options: TableOptions) -> Aging:
 
 
 async def _create_keyspace(session: Session, options: TableOptions) -> None:
-    """Create it only when it is missing: the user may be allowed its tables but no keyspaces."""
+    """Create a missing keyspace only: the user may have the right to create tables alone."""
     found = await session.run(
         "SELECT keyspace_name FROM system_schema.keyspaces WHERE keyspace_name = '{keyspace}'"
     )
@@ -170,7 +169,7 @@ async def _tables(session: Session) -> dict[str, Aging]:
 
 
 def _lifetime(seconds: int) -> timedelta:
-    """A lifetime of 0 is Cassandra's for what never expires."""
+    """Return a lifetime; Cassandra's 0 means that rows never expire."""
     return timedelta(seconds=seconds) if seconds else FOREVER
 
 

@@ -1,10 +1,10 @@
-"""A session with Cassandra that speaks asyncio.
+"""A session with Cassandra for asyncio.
 
-It connects at the first use, prepares each statement once, and raises only errors of ours. The
-driver works in threads of its own; what comes back crosses into the event loop in batches, so that
-many requests in flight cost one wake-up. A server that stands still gives ViewUnavailable within
-the request's timeout; when it is back, the driver's own reconnection makes the session usable
-again. Hazard: a request that timed out may still be carried out by the server.
+It connects at the first use, prepares each statement once, and raises only postroad's errors. The
+driver works in threads of its own; the bridge takes their results to the event loop in batches, so
+that many requests in flight cost one wake-up. A server that hangs causes ViewUnavailable within
+the request's timeout; when it is back, the driver reconnects, and the session works again. Hazard:
+the server may still carry out a request that timed out.
 """
 
 from __future__ import annotations
@@ -39,21 +39,21 @@ UNSET = UNSET_VALUE
 """Bound instead of None, it leaves a column alone: a null would be stored as a tombstone."""
 
 IN_FLIGHT = 1024
-"""Requests on their way at once. More wait their turn here rather than inside the driver, which
-would block the event loop when its connections have no stream left (32768 each)."""
+"""Requests in flight. More wait here and not in the driver, which would block the event loop once
+its connections have no stream left (32768 each)."""
 
 _LOG = logger("cassandra")
 
 
 @dataclass(frozen=True, slots=True)
 class Statement:
-    """CQL with `{keyspace}` where the keyspace goes, and `?` for each value.
+    """CQL with `{keyspace}` for the keyspace and `?` for each value.
 
-    `timeout` of None is the session's; counting needs more. `first_page` of None is as large as
-    the others; a smaller one is there sooner. `serial` reads what lightweight transactions wrote,
-    finishing one that is under way; for SELECTs only. `everywhere` lets a transaction be agreed on
-    by a quorum of all data centers, not of the local one. `stamped_by_server`: with the time at
-    which it arrives there, not the one at which it was made here.
+    `timeout` None: the session's; counting needs more. `first_page` None: as large as the others;
+    a smaller one arrives sooner. `serial`, for SELECTs: reads what lightweight transactions wrote,
+    and completes one that is under way. `everywhere`: a quorum of all data centers, not of the
+    local one, decides a transaction. `stamped_by_server`: the coordinator gives the timestamp, on
+    arrival.
     """
 
     cql: str
@@ -66,7 +66,7 @@ class Statement:
 
 
 class Session:
-    """Shared by everything that talks to one keyspace. Bound to one event loop at first use."""
+    """A session with one keyspace, shared by its users. Bound to one event loop at first use."""
 
     def __init__(
         self,
@@ -84,7 +84,7 @@ class Session:
         self._preparing: dict[Statement, asyncio.Task[PreparedStatement]] = {}
         self._clocks = HostClocks(Timestamps(), access.local_datacenter)
         self._slots = asyncio.Semaphore(IN_FLIGHT)
-        self._inbox = LoopBridge()
+        self._bridge = LoopBridge()
         self._closed = False
 
     @property
@@ -93,13 +93,13 @@ class Session:
 
     @property
     def local_datacenter(self) -> str:
-        """The data center whose replicas make this session's quorums."""
+        """The data center whose replicas form this session's quorums."""
         return self._access.local_datacenter
 
     async def execute(self, statement: Statement, values: Sequence[object] = ()) -> list[Row]:
-        """Run a prepared statement and return its rows (the first page of them).
+        """Run a prepared statement and return the first page of its rows.
 
-        Safe to run concurrently. Raises: ViewUnavailable (it may have been carried out),
+        Safe to run concurrently. Raises: ViewUnavailable (the server may have carried it out),
         ViewRefused, CredentialsRefused.
         """
         rows, _ = await self._page(statement, values, None)
@@ -108,9 +108,9 @@ class Session:
     async def execute_together(
         self, statement: Statement, many: Sequence[Sequence[object]]
     ) -> list[Row]:
-        """Run a prepared statement with many values for one partition as one request, which is
-        carried out wholly or not at all. A condition holds for all of them or for none. Errors as
-        `execute`."""
+        """Run a prepared statement with many values for one partition as one request, which the
+        server carries out wholly or not at all. A condition holds for all of them or for none.
+        Errors as `execute`."""
         return await self.execute_batch([(statement, values) for values in many])
 
     async def execute_batch(
@@ -118,7 +118,7 @@ class Session:
     ) -> list[Row]:
         """Run prepared statements for one partition as `execute_together` runs one."""
         _, session = self._connection or await self._connected()
-        batch = BatchStatement(BatchType.UNLOGGED)  # within a partition, a log adds nothing
+        batch = BatchStatement(BatchType.UNLOGGED)  # atomic within a partition without a log
         timeout = self._request_timeout
         for statement, values in together:
             prepared = self._prepared.get(statement) or await self._prepare(session, statement)
@@ -131,9 +131,9 @@ class Session:
     async def pages(
         self, statement: Statement, values: Sequence[object] = ()
     ) -> AsyncGenerator[list[Row], None]:
-        """Yield the rows of a prepared statement. Who goes on after the first page is likely to
-        read them all: while a page is used the next is on its way, so that two are in memory.
-        Errors as `execute`, at any page."""
+        """Yield the rows of a prepared statement. From the second page on, the next page is
+        requested while the caller uses one, because such a caller mostly reads all: two pages are
+        in memory. Errors as `execute`, at any page."""
         rows, state = await self._page(statement, values, None)
         if state is not None:
             yield rows
@@ -149,15 +149,15 @@ class Session:
         yield rows
 
     async def run(self, cql: str, timeout: timedelta = timedelta(seconds=30)) -> list[Row]:
-        """Run a statement that is not worth preparing (schema, system tables); `{keyspace}` is
-        filled in. A schema change returns when the hosts agree on it. Errors as `execute`."""
+        """Run an unprepared statement (schema, system tables) with `{keyspace}` filled in. A schema
+        change returns when the hosts agree on it. Errors as `execute`."""
         _, session = await self._connected()
         rows, _ = await self._send(session, self._filled(cql), timeout, None)
         return rows
 
     async def server_times(self) -> Readings:
-        """Read the clocks of the local data center's hosts; later writes are stamped by what most
-        of them agree on. Errors as `execute`."""
+        """Read the clocks of the local data center's hosts. Later writes have timestamps of the
+        time that most of them agree on. Errors as `execute`."""
         _, session = await self._connected()
         try:
             await asyncio.to_thread(self._clocks.read, session)
@@ -168,7 +168,7 @@ class Session:
         return self._clocks.now()
 
     def now_us(self) -> int:
-        """Return the view's time, as it was last read, in microseconds."""
+        """Return the view's time in microseconds, reckoned from the last reading."""
         return self._clocks.timestamps.now_us()
 
     async def local_nodes(self) -> int:
@@ -178,7 +178,8 @@ class Session:
         return sum(host.datacenter == local for host in cluster.metadata.all_hosts())
 
     async def running_nodes(self) -> int:
-        """Return how many of them run, as far as this session knows. Errors as `execute`."""
+        """Return how many of the local hosts run, as far as this session knows. Errors as
+        `execute`."""
         cluster, _ = await self._connected()
         local = self._access.local_datacenter
         return sum(
@@ -187,7 +188,7 @@ class Session:
         )
 
     async def close(self) -> None:
-        """Close the connections. Idempotent; the session cannot be used again."""
+        """Close the connections for good. Idempotent."""
         self._closed = True
         if self._connecting is not None:
             await asyncio.wait([self._connecting])
@@ -212,7 +213,7 @@ class Session:
     ) -> BoundStatement:
         try:
             return prepared.bind(values)
-        except Exception as error:  # the driver lets pass what its serialisers raise
+        except Exception as error:  # the driver does not wrap what its serialisers raise
             raise ViewRefused(f"a value does not fit {statement.cql!r}: {error}") from error
 
     async def _send(
@@ -225,19 +226,19 @@ class Session:
         by_server: bool = False,
     ) -> tuple[list[Row], bytes | None]:
         async with self._slots:
-            arrival = self._inbox.expect()
+            pending = self._bridge.expect()
             try:
                 with self._clocks.timestamps.left_to_the_server(by_server):
                     response = session.execute_async(
                         query, timeout=timeout.total_seconds(), paging_state=state
                     )
                 response.add_callbacks(
-                    self._inbox.rows,
-                    self._inbox.error,
-                    callback_args=(arrival, response),
-                    errback_args=(arrival,),
+                    self._bridge.rows,
+                    self._bridge.error,
+                    callback_args=(pending, response),
+                    errback_args=(pending,),
                 )
-                return await arrival
+                return await pending
             except ServerError:
                 raise
             except Exception as error:
@@ -259,8 +260,8 @@ class Session:
             self._connection = task.result()
 
     async def _connect(self) -> _Connection:
-        """Connect in a thread. The driver asks one contact point after the other, so that the
-        wait is bounded by their number and the connect timeout."""
+        """Connect in a thread. The driver asks one contact point after the other: the wait is at
+        most their number times the connect timeout."""
         try:
             cluster = cluster_of(
                 self._access, self._request_timeout, self._connect_timeout, self._clocks
@@ -279,7 +280,7 @@ class Session:
         return cluster, session
 
     def _connect_to(self, cluster: Cluster) -> DriverSession:
-        # All pools: the clock of the host that is quickest to connect to may be the wrong one.
+        # All pools: with one host alone, a wrong clock would be the agreed time.
         session = cluster.connect(wait_for_all_pools=True)
         self._clocks.read(session)
         if not self._clocks.timestamps.is_known:
@@ -333,7 +334,7 @@ class Session:
 
 
 def _seen(task: asyncio.Task[Any]) -> None:
-    """Take note of a task's error, also when nobody waits for it any more."""
+    """Read a task's error, because asyncio logs one that no task reads."""
     if not task.cancelled():
         task.exception()
 

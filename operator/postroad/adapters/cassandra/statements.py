@@ -1,6 +1,6 @@
-# ruff: noqa: S608  # what is put together here are constants of this file; values are always bound
-"""The statements of the view, with the reason for the form of each; those on marks are in
-`mark_statements`. What is written plainly is stamped as `timestamps` says.
+# ruff: noqa: S608  # the statements are built from constants of this file; values are always bound
+"""The statements of the view but those on marks (`mark_statements`), with the reason for the form
+of each. Plain writes have the timestamps of `timestamps`.
 """
 
 from __future__ import annotations
@@ -48,16 +48,16 @@ ROW_COLUMNS = (
     "last_error",
     "previous",
 )
-"""What a row says of an entry, in the order in which it is bound."""
+"""A row's columns, in the order in which they are bound."""
 
 LETTER_COLUMNS = ("queue", "month", "died_at", "reason", "body", "requeued_as", *ROW_COLUMNS)
 
 # Rows
 
 INSERT_ROW = Statement(insert("enqueued_mails", ("queue", *ROW_COLUMNS)), stamped_by_server=True)
-"""Plain, since an id is never used twice for different rows; repeating it changes nothing. Stamped
-by the coordinator: a partition's deletion swallows what is stamped before it, and the clock of the
-writer may have stood still."""
+"""Plain, because an id has one row only, and a repetition changes nothing. With the coordinator's
+timestamp: a partition's deletion covers rows with earlier ones, and the writer may have been
+paused."""
 
 SELECT_ROW = Statement(select("enqueued_mails", ROW_COLUMNS, ENTRY))
 """One row, by its whole key."""
@@ -71,18 +71,18 @@ SELECT_ROWS = Statement(
     page_size=PAGE,
     first_page=FIRST_PAGE,
 )
-"""A partition. Every row has a mail id, so its time to live is the row's."""
+"""A partition. Every row has a mail id, so that column's time to live is the row's."""
 
 SELECT_AS_STORED = Statement(
     select("enqueued_mails", ("JSON *",), ENTRY),
 )
-"""All columns of one row, those that a newer release added too, as the server writes them out."""
+"""All columns of one row as JSON, those that a newer release added too."""
 
 RENEW_ROW = Statement("INSERT INTO {keyspace}.enqueued_mails JSON ? DEFAULT UNSET")
-"""What was read as it is stored goes back unchanged; only its lifetime begins anew."""
+"""Writes what SELECT_AS_STORED read, so that the row's lifetime begins anew."""
 
 COUNT_ROWS = Statement(count("enqueued_mails", AFTER), COUNTING, COUNTED)
-"""On the server, so that a size costs no transfer. `held` is true or absent."""
+"""Counted on the server, so that a size costs no transfer. `held` is true or absent."""
 
 COUNT_LATER_ROWS = Statement(
     count("enqueued_mails", f"{AFTER} AND due_at > ? ALLOW FILTERING"), COUNTING, COUNTED
@@ -92,19 +92,19 @@ COUNT_LATER_ROWS = Statement(
 SELECT_BLOB_KEYS = Statement(
     select("enqueued_mails", ("enqueue_id", "blob_key"), BETWEEN), page_size=1000
 )
-"""The names of the bytes of many rows at once, and nothing else of them."""
+"""The blob keys of many rows, without their other columns."""
 
 SELECT_OCCUPIED = Statement(
     select("enqueued_mails", ("slice_start", "bucket_id"), OF_SLICES) + " PER PARTITION LIMIT 1",
     page_size=1000,
 )
-"""Which of many partitions have rows. The coordinator reads each of them, most often by a Bloom
-filter alone; one by one they would cost a round trip each."""
+"""Which of many partitions have rows, in one round trip. The coordinator reads each of them, mostly
+by a Bloom filter alone."""
 
 DELETE_ROWS = Statement(
     f"DELETE FROM {{keyspace}}.enqueued_mails USING TIMESTAMP ? WHERE {PARTITION}"
 )
-"""One tombstone for the partition, however many rows it has; of what was written before."""
+"""One tombstone for the partition's rows with earlier timestamps, however many."""
 
 DELETE_ROW = Statement(f"DELETE FROM {{keyspace}}.enqueued_mails USING TIMESTAMP ? WHERE {ENTRY}")
 """One row, for erasing only."""
@@ -115,7 +115,7 @@ SELECT_PRESENT = Statement(
 """Which of some entries have a row."""
 
 SELECT_ROW_IDS = Statement(select("enqueued_mails", ("enqueue_id",), PARTITION), page_size=1000)
-"""Which rows an erasure left."""
+"""The rows that an erasure left."""
 
 # Claims and delivery records
 
@@ -123,7 +123,7 @@ CLAIM = Statement(
     "INSERT INTO {keyspace}.claims (queue, enqueue_id, owner) VALUES (?, ?, ?)"
     " IF NOT EXISTS USING TTL ?"
 )
-"""One owner at a time; a claim whose owner died ends by itself."""
+"""One owner at a time. The claim of an owner that died expires."""
 
 RENEW_CLAIM = Statement(
     "UPDATE {keyspace}.claims USING TTL ? SET owner = ? WHERE queue = ? AND enqueue_id = ?"
@@ -134,13 +134,13 @@ RENEW_CLAIM = Statement(
 RELEASE_CLAIM = Statement(
     "DELETE FROM {keyspace}.claims WHERE queue = ? AND enqueue_id = ? IF owner = ?"
 )
-"""Never another owner's, who may have it since this one's ended."""
+"""For its owner only: after this one's claim expired, another process may have it."""
 
 RECORD = Statement(
     insert("deliveries", ("queue", "mail_id", "recipient", "outcome", "reply", "recorded_at"))
 )
-"""Plain: the same recipient has one worker at a time, and its last outcome wins, by the view's
-clock: the attempt after a requeue outlives what the requeue wrote."""
+"""Plain: a recipient has one worker at a time, and its last outcome wins by the view's time, so
+that an attempt after a requeue replaces what the requeue wrote."""
 
 SELECT_RECORDS = Statement(
     select(
@@ -160,8 +160,8 @@ ADVANCE_BROWSE_START = Statement(
     "UPDATE {keyspace}.limits USING TIMESTAMP ? SET browse_start = ?"
     " WHERE queue = ? AND incarnation = ?"
 )
-"""The write's timestamp is the value's own, in microseconds: the latest value wins, whoever writes
-it and whenever, without a lightweight transaction."""
+"""The timestamp is the value itself, in microseconds: of all writers' values the latest wins,
+without a lightweight transaction."""
 
 ADVANCE_CONTENT_START = Statement(
     "UPDATE {keyspace}.limits USING TIMESTAMP ? SET content_start = ?"
@@ -170,8 +170,8 @@ ADVANCE_CONTENT_START = Statement(
 """As browse start."""
 
 FORGET_LIMITS = Statement("DELETE FROM {keyspace}.limits WHERE queue = ? AND incarnation = ?")
-"""Never the partition: its tombstone, younger than any limit, would swallow the limits of a queue
-that is made anew under this name."""
+"""Not the partition: its tombstone, younger than any limit, would cover the limits of a queue that
+is created anew under this name."""
 
 SELECT_OWNERSHIP = Statement(select("ownership", ("incarnation", "as_of"), "queue = ?"))
 """Of all incarnations: nearly always one row."""
@@ -189,12 +189,12 @@ CLOSE_SLICE = Statement(
     insert("slices", ("queue", "slice_start", "window_seconds", "rows_by_bucket"))
     + " IF NOT EXISTS"
 )
-"""The first close stands: it counted what every later reader joins against."""
+"""The first close wins, because later readers join against its counts."""
 
 MARK_DRAINED = Statement(
     "UPDATE {keyspace}.slices SET drained = true WHERE queue = ? AND slice_start = ? IF EXISTS"
 )
-"""Only on a slice that is there: a plain write would bring back a forgotten one without counts."""
+"""Only if the slice exists: a plain write would bring back a forgotten one without counts."""
 
 SELECT_SLICES = Statement(
     select(
@@ -208,18 +208,18 @@ SELECT_SLICES = Statement(
 FORGET_SLICE = Statement(
     "DELETE FROM {keyspace}.slices WHERE queue = ? AND slice_start = ? IF EXISTS"
 )
-"""A lightweight transaction like the writes before it, so that their timestamps are in order."""
+"""A lightweight transaction, as the writes before it are, so that their timestamps are in order."""
 
 # Dead letters
 
 LETTERS = "queue = ? AND month = ? AND enqueue_id > ? AND enqueue_id <= ?"
 
 WRITE_LETTER = Statement(insert("dead_letters", LETTER_COLUMNS))
-"""Plain: the same letter again changes nothing. Not a lightweight transaction, for a month is one
-partition, and its transactions would wait for one another."""
+"""Plain, because the same letter again changes nothing, and lightweight transactions on a month,
+which is one partition, would wait for one another."""
 
 REWRITE_LETTER = Statement(insert("dead_letters", LETTER_COLUMNS) + " USING TIMESTAMP ?")
-"""With the timestamp after the one that was read: a later writing stays, and so does the tombstone
+"""With the timestamp after the one that was read: a later letter stays, and so does the tombstone
 of one."""
 
 SELECT_LETTER = Statement(
@@ -229,21 +229,21 @@ SELECT_LETTER = Statement(
         "queue = ? AND month IN ? AND enqueue_id = ?",
     )
 )
-"""One letter, to see whether another process gave it a new entry already; when it was written.
-Beside it the note that it was deleted (`NOTE_GONE`)."""
+"""One letter, with the entry that another process may have given it and its write time, and the
+note that it was deleted (`NOTE_GONE`)."""
 
 NOTE_GONE = Statement(
     insert("dead_letters", ("queue", "month", "enqueue_id"))
     + f" USING TTL {round(DEAD_LETTER_MEMORY.total_seconds())}"
 )
-"""In a month of its own, which no list of months names, so that no reader takes it for a letter.
-It needs no tombstone, so a node that was away for long cannot undo it."""
+"""In a month of its own, which no list of months has, so that no reader takes it for a letter. A
+row and no tombstone, so that a node that was away for long cannot undo it."""
 
 NOTE_MONTH = Statement(insert("dead_letter_months", ("queue", "month")))
-"""Before the letter, so that no letter is ever unlisted."""
+"""Written before the letter, so that every letter is listed."""
 
 SELECT_MONTHS = Statement(select("dead_letter_months", ("month",), "queue = ?"))
-"""In order, for a month is written as year and month with all digits."""
+"""In order of time, because a month is text with all digits (2026-01)."""
 
 SELECT_LETTERS = Statement(select("dead_letters", LETTER_COLUMNS, LETTERS), page_size=200)
 """A range of one month."""
@@ -251,13 +251,13 @@ SELECT_LETTERS = Statement(select("dead_letters", LETTER_COLUMNS, LETTERS), page
 COUNT_LETTERS = Statement(
     f"SELECT count(*) AS count FROM {{keyspace}}.dead_letters WHERE {LETTERS}", COUNTING, COUNTED
 )
-"""On the server, a range of one month."""
+"""Counted on the server, in a range of one month."""
 
 SELECT_BURIED_AT = Statement(
     "SELECT writetime(reason) AS written FROM {keyspace}.dead_letters"
     " WHERE queue = ? AND month = ? AND enqueue_id = ?"
 )
-"""The timestamp of a letter's last writing."""
+"""The timestamp of a letter's last write."""
 
 DELETE_LETTER = Statement(
     "DELETE FROM {keyspace}.dead_letters USING TIMESTAMP ?"
@@ -281,8 +281,8 @@ PARTITIONS = {
         "deliveries": ("queue", "mail_id"),
     }.items()
 }
-"""The partitions that a queue really has, whatever its history says: a scan over partition keys,
-for erasing only."""
+"""The partitions that a queue has in the tables, by a scan over partition keys; for erasing
+only."""
 
 DELETE_RECORDS = Statement("DELETE FROM {keyspace}.deliveries WHERE queue = ? AND mail_id = ?")
 """One mail's records."""
@@ -295,12 +295,13 @@ DELETE_LETTERS = Statement(
 SELECT_LETTER_IDS = Statement(
     select("dead_letters", ("enqueue_id",), "queue = ? AND month = ?"), page_size=1000
 )
-"""Which letters an erasure left."""
+"""The letters that an erasure left."""
 
 DELETE_MONTHS = Statement(
     "DELETE FROM {keyspace}.dead_letter_months USING TIMESTAMP ? WHERE queue = ?"
 )
-"""All months but one that was just noted, which is empty then."""
+"""All months with earlier timestamps; one that was noted just now has no letters yet."""
 
 DELETE_SLICES = Statement("DELETE FROM {keyspace}.slices WHERE queue = ?")
-"""All of a queue. One made anew closes none for longer than clocks may be apart."""
+"""All of a queue. No timestamp: a queue that is created anew closes no slice for longer than clocks
+differ."""

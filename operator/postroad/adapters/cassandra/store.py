@@ -10,11 +10,11 @@ from postroad.adapters.cassandra.view import CassandraView
 from postroad.ports.view import TableOptions
 
 READ_AT_QUORUM = Statement("SELECT queue FROM {keyspace}.limits WHERE queue = 'check'")
-"""Of a queue that there cannot be: a name has a dot."""
+"""No queue has this name: a queue's name has a dot."""
 
 
 class CassandraViewStore:
-    """The keyspace that the views of many queues share. Closing it closes the session."""
+    """The keyspace that the views of many queues share. `close` closes the session."""
 
     def __init__(self, session: Session) -> None:
         self._session = session
@@ -26,7 +26,7 @@ class CassandraViewStore:
         await schema.create(self._session, options)
 
     async def exists(self) -> bool:
-        """Return whether the tables are there. Raises: ViewError."""
+        """Return whether the tables exist. Raises: ViewError."""
         return await schema.exists(self._session)
 
     async def local_nodes(self) -> int:
@@ -34,7 +34,7 @@ class CassandraViewStore:
         return await self._session.local_nodes()
 
     async def running_nodes(self) -> int:
-        """Return how many of them run. Raises: ViewError."""
+        """Return how many of the local nodes run. Raises: ViewError."""
         return await self._session.running_nodes()
 
     async def replication_factor(self, datacenter: str) -> int | None:
@@ -47,7 +47,7 @@ class CassandraViewStore:
 
     async def check(self) -> str:
         found = await self._session.run("SELECT release_version FROM system.local")
-        if await self.exists():  # what was read so far, a host answers without all others
+        if await self.exists():  # the requests so far need one host; this one needs a quorum
             await self._session.execute(READ_AT_QUORUM)
         return str(found[0]["release_version"])
 

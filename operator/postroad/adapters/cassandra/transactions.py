@@ -1,10 +1,10 @@
 """Lightweight transactions on marks: those of one partition that wait at the same time go as one.
 
-Cassandra carries them out one after the other in each partition, a few rounds between replicas
-each, and all mails of a slice share a few partitions. A conditional batch costs as much as one of
-them. It is carried out wholly or not at all: where the condition of one does not hold, its caller
-gets the mark that stands there, and the others go again. A batch whose answer is lost may have been
-carried out, wholly or not at all; each caller gets ViewUnavailable, as alone. Source: ADR 0012.
+Cassandra runs those of a partition one after the other, with a few rounds between replicas each,
+and all mails of a slice share a few partitions. A conditional batch costs as much as one of them
+and takes effect wholly or not at all: where the condition of one write does not hold, its caller
+gets the mark that refused it, and the others are sent again. When the answer to a batch is lost,
+each caller gets ViewUnavailable, as for a lone transaction. Source: ADR 0012.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from postroad.domain.entries import Mark
 from postroad.domain.slices import EntryKey, Partition
 
 NOTHING = Mark()
-"""What refuses a write that wants a mark where there is none."""
+"""Refuses a write that needs a mark where there is none."""
 
 
 @dataclass(frozen=True, slots=True)
 class Write:
-    """A conditional write on the mark of one entry. `holds` says the same as its CQL condition.
-    `wants_watermark`: the id of the line that its caller knows of is bound last."""
+    """A conditional write on the mark of one entry. `holds` is its CQL condition in Python.
+    `wants_watermark`: the watermark that its caller knows is bound last."""
 
     key: EntryKey
     statement: Statement
@@ -34,13 +34,13 @@ class Write:
     wants_watermark: bool = False
 
     def bound(self, through: UUID | None) -> tuple[Statement, tuple[object, ...]]:
-        """Return the statement and what is bound."""
+        """Return the statement and its values."""
         return self.statement, ((*self.values, through) if self.wants_watermark else self.values)
 
 
 class Transactions:
-    """Carries out writes of one partition. `read` reads marks as they stand, own ones or what the
-    line of a purge says."""
+    """Carries out writes of one partition. `read` returns the marks of entries, from their own rows
+    or by the watermark."""
 
     def __init__(
         self,
@@ -51,7 +51,7 @@ class Transactions:
         self._read = read
 
     async def together(self, partition: Partition, writes: Sequence[Write]) -> list[Mark | None]:
-        """Return for each write None when it was carried out, else the mark that refused it.
+        """Return for each write None when it took effect, else the mark that refused it.
         Raises: ViewError."""
         answers: dict[int, Mark | None] = {}
         waiting = dict(enumerate(writes))
@@ -66,10 +66,10 @@ class Transactions:
             else:
                 ids = [each.key.enqueue_id for each in going.values()]
                 refusals = _refused(going, await self._read(partition, ids))
-                before, through = through, _line(answer) or through
+                before, through = through, _watermark_id(answer) or through
                 if not refusals and through == before:
-                    # A mark that was seen by the transaction and not by the read. Each goes alone,
-                    # so that only its own caller waits until the read shows it.
+                    # The transaction met a mark that the read does not return yet. From now on each
+                    # write goes alone, so that only that mark's caller waits for the read.
                     most = 1
             answers |= refusals
             for number in refusals:
@@ -82,14 +82,14 @@ class Transactions:
         return await self._session.execute_batch(bound)
 
 
-def _line(answer: list[Row]) -> UUID | None:
-    """Return the line that the conditions of refused writes met, if they asked for it."""
+def _watermark_id(answer: list[Row]) -> UUID | None:
+    """Return the watermark that refused writes met, if their conditions read it."""
     return next((row["purged_through"] for row in answer if row.get("purged_through")), None)
 
 
 def _first_of_each(waiting: Mapping[int, Write], most: int) -> dict[int, Write]:
-    """Return the first write of each entry, in their order: two of one entry in a batch would be
-    judged by what stood there before both."""
+    """Return the first write of each entry, in their order: of two in a batch, the second one's
+    condition would not see the first."""
     going: dict[int, Write] = {}
     entries: set[UUID] = set()
     for number, write in waiting.items():

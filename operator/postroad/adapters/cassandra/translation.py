@@ -1,4 +1,4 @@
-"""The driver's errors in postroad's words. An unforeseen one counts as transient."""
+"""Translates the driver's errors into postroad's. An unforeseen one counts as transient."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from postroad.tls import refusal
 
 NOT_CREATED = f"apply the QueueCluster, or {CREATE}"
 
-_SERVERS_WORDS = re.compile(r'message="(.*)"', re.DOTALL)
+_SERVER_MESSAGE = re.compile(r'message="(.*)"', re.DOTALL)
 
 _PERMANENT = (
     RequestValidationException,
@@ -32,34 +32,34 @@ _PERMANENT = (
 
 
 _TOO_MANY_TOMBSTONES = "READ_TOO_MANY_TOMBSTONES"
-"""A replica's reason, in the words of Cassandra's `RequestFailureReason`: version 4 of the protocol
-has no other place for it."""
+"""A replica's reason, a name of Cassandra's `RequestFailureReason`. In version 4 of the protocol it
+is only in the text."""
 
 
 class TooManyTombstones(ViewUnavailable):
-    """Cassandra refuses to read across so many deletions."""
+    """Cassandra refuses to read across so many tombstones."""
 
-    hint = "the deletions are forgotten after the table's gc_grace_seconds"
+    hint = "Cassandra drops the tombstones after the table's gc_grace_seconds"
 
 
 def translated(error: Exception) -> ServerError:
-    """Return the error of ours that says what the driver's error says.
+    """Return postroad's error for the driver's.
 
-    One host's opinion counts for all when it is about the request or the credentials: every host
-    would answer the same.
+    Where one host refused the request or the credentials, its error is returned, because every host
+    would refuse the same.
     """
     if isinstance(error, ServerError):
         return error
     if isinstance(error, NoHostAvailable):
         return _of_all_hosts(error)
     if isinstance(error, AuthenticationFailed):
-        return CredentialsRefused(f"Cassandra refused the credentials: {_said(error)}")
+        return CredentialsRefused(f"Cassandra refused the credentials: {_message_of(error)}")
     if isinstance(error, _PERMANENT):
         is_missing = isinstance(error, InvalidRequest) and (
             "unconfigured table" in str(error) or "does not exist" in str(error)
         )
         return ViewRefused(
-            f"Cassandra refused the request: {_said(error)}",
+            f"Cassandra refused the request: {_message_of(error)}",
             hint=NOT_CREATED if is_missing else None,
         )
     if isinstance(error, ReadFailure) and _TOO_MANY_TOMBSTONES in str(error):
@@ -73,7 +73,7 @@ def _of_all_hosts(error: NoHostAvailable) -> ServerError:
     for cause in each:
         if isinstance(cause, (AuthenticationFailed, *_PERMANENT)):
             return translated(cause)
-    reasons = sorted({_said(cause) for cause in each})
+    reasons = sorted({_message_of(cause) for cause in each})
     if (refused := refusal("Cassandra", "; ".join(reasons))) is not None:
         return refused
     is_cut = any(isinstance(cause, ConnectionResetError | ConnectionShutdown) for cause in each)
@@ -83,8 +83,8 @@ def _of_all_hosts(error: NoHostAvailable) -> ServerError:
     )
 
 
-def _said(error: object) -> str:
-    """Return the server's own words where the driver wraps them, else the first line."""
+def _message_of(error: object) -> str:
+    """Return the server's message where the driver wraps it, else the first line."""
     text = str(error)
-    quoted = _SERVERS_WORDS.search(text)
+    quoted = _SERVER_MESSAGE.search(text)
     return quoted[1] if quoted else (text.splitlines() or [type(error).__name__])[0]

@@ -1,5 +1,5 @@
-"""`View` over Cassandra. What each method promises is said at the port; why each statement has its
-form, in `statements` and `mark_statements`."""
+"""`View` over Cassandra. The port has the contract of each method; `statements` and
+`mark_statements` have the reason for the form of each statement."""
 
 from __future__ import annotations
 
@@ -209,6 +209,6 @@ class CassandraView(CassandraMarks):
         return await self._session.local_nodes()
 
     async def erase(self) -> None:
-        await self._session.server_times()  # the tombstones' time is a fresh one
+        await self._session.server_times()  # for the tombstones' timestamps
         await erase_queue(self._session, self._queue)
         self._incarnation = None

@@ -97,7 +97,7 @@ class MemoryMarks:
 
     async def stamp(self, partition: Partition) -> PartitionStamp:
         return await self._step(
-            "signs", lambda: self._tables.stamp.get(partition, PartitionStamp())
+            "stamp", lambda: self._tables.stamp.get(partition, PartitionStamp())
         )
 
     async def mark_delivered(self, key: EntryKey, at: datetime, traits: Traits) -> None:
