@@ -25,13 +25,13 @@ async def test_each_confirm_makes_room_for_one_more(monkeypatch: pytest.MonkeyPa
         waiting.check_room("work")
     waiting.check_room("dead")
 
-    waiting.settle(0, None, multiple=False)
+    waiting.resolve(0, None, multiple=False)
     waiting.check_room("work")
     waiting.add(3, message(3))
 
     with pytest.raises(BrokerUnavailable):
         waiting.check_room("work")
-    waiting.settle(3, None, multiple=True)
+    waiting.resolve(3, None, multiple=True)
     for tag in range(4, 7):
         waiting.check_room("work")
         waiting.add(tag, message(tag))

@@ -1,1 +1,1 @@
-"""RabbitMQ, through pika. pika's errors die here."""
+"""RabbitMQ, through pika, whose errors this folder translates."""

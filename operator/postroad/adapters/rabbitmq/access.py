@@ -1,4 +1,4 @@
-"""Where RabbitMQ is and who we are there, and how the driver is set up for it."""
+"""The address, user and vhost at RabbitMQ, and the driver's settings for it."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from postroad.errors import InvalidSettings
 from postroad.tls import client_context
 
 HEARTBEAT = timedelta(seconds=8)
-"""A server that stands still is noticed within this and five seconds more; RabbitMQ gives a client
-up after twice this."""
+"""The driver notices a hanging server within this and five seconds more; RabbitMQ drops a client
+after twice this."""
 
 CONNECT_TIMEOUT = timedelta(seconds=5)
 """For TCP, TLS and the AMQP handshake together."""
 
 BLOCKED_TIMEOUT = timedelta(seconds=60)
-"""A server that takes nothing because its memory or disk is full is left after this, so that
-another node of its cluster can be tried."""
+"""After this the driver closes a connection that the server blocks (its memory or disk is full), so
+that the next one may reach another node of the cluster."""
 
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """A vhost as one user sees it. Its repr shows no password."""
+    """A vhost and its user. Its repr has no password."""
 
     host: str
     port: int

@@ -25,14 +25,14 @@ LONGEST_WAIT = timedelta(seconds=15)
 """The longest wait before a lost consumer tries again."""
 
 QUIET = timedelta(seconds=1)
-"""How long the dead queue is silent before it counts as empty."""
+"""How long the dead queue sends nothing before it counts as empty."""
 
 _LOG = logger("rabbitmq")
 
 
 class RabbitMQ:
-    """The connections that all queues of a process share: one to publish and to administer, one to
-    consume, so that a server that stops reading from publishers still takes acks."""
+    """The connections that all queues of a process share: one to publish and administer, one to
+    consume, because a server that blocks publishers must still read acks."""
 
     def __init__(self, access: Access) -> None:
         self.vhost = access.vhost
@@ -163,7 +163,7 @@ class RabbitMQBroker:
     async def _administer(
         self, action: Callable[[Channel, topology.Topology], Awaitable[None]]
     ) -> None:
-        """On a channel of its own, since a refusal closes it."""
+        """Run an action on a channel of its own, because a refusal closes the channel."""
         channel = await self._server.publishing.channel()
         try:
             await action(channel, self._topology)
@@ -171,8 +171,8 @@ class RabbitMQBroker:
             await channel.close()
 
     async def _replicate(self) -> None:
-        """Give the queues copies on nodes that joined after they were declared. Best effort: before
-        RabbitMQ 4 the API cannot, and what is missing is a condition of the QueueCluster."""
+        """Add copies of the queues on nodes that joined after they were declared. Best effort: the
+        API of RabbitMQ 3 cannot, and a condition of the QueueCluster shows missing copies."""
         management = self._server.management
         if management is None:
             return
@@ -185,13 +185,13 @@ class RabbitMQBroker:
             for queue in queues:
                 for node in members_to_add(queue, running, SAFE_COPIES):
                     await management.add_member(queue.name, node)
-                    _LOG.info("a queue has a copy more", queue=queue.name, node=node)
+                    _LOG.info("a copy of a queue was added", queue=queue.name, node=node)
         except ServerError as error:
-            _LOG.debug("queues keep the copies they have", error=str(error))
+            _LOG.debug("copies of queues could not be added", error=str(error))
 
     async def _wait(self, failures: int) -> None:
-        """Wait before the next attempt: longer each time, never in step with others, and no longer
-        than until the broker is closed."""
+        """Wait before the next attempt: longer each time, with jitter, and at most until the broker
+        is closed."""
         try:
             async with asyncio.timeout(longest_wait(failures) * random.uniform(0.5, 1.0)):
                 await self._closing.wait()
@@ -200,7 +200,7 @@ class RabbitMQBroker:
 
 
 def longest_wait(failures: int) -> float:
-    """Return how many seconds at most a consumer waits after so many failures on end.
+    """Return how many seconds at most a consumer waits after so many failures in a row.
 
     >>> [longest_wait(failures) for failures in (0, 1, 3, 6, 10**6)]
     [0.25, 0.5, 2.0, 15.0, 15.0]

@@ -1,5 +1,5 @@
-"""An AMQP connection that opens when somebody needs it, and again after it was lost; and channels
-whose requests can be awaited. Everything here belongs to one event loop."""
+"""An AMQP connection that opens at its first use, and again after it was lost; and channels whose
+requests can be awaited. All of it belongs to one event loop."""
 
 from __future__ import annotations
 
@@ -22,15 +22,14 @@ ANSWER_TIMEOUT = timedelta(seconds=10)
 """How long the server may take to answer a request on a channel."""
 
 CLOSE_TIMEOUT = timedelta(seconds=3)
-"""How long a server is waited for when all is over."""
+"""How long `close` waits for the server."""
 
 _LOG = logger("rabbitmq")
 _T = TypeVar("_T")
 
 
 class Shared(Generic[_T]):
-    """One attempt that all who ask for it at the same time share. Who is cancelled leaves it to the
-    others."""
+    """One attempt that concurrent callers share. A cancelled caller does not cancel it."""
 
     def __init__(self) -> None:
         self._attempt: asyncio.Task[_T] | None = None
@@ -44,28 +43,28 @@ class Shared(Generic[_T]):
     def _ended(self, attempt: asyncio.Task[_T]) -> None:
         self._attempt = None
         if not attempt.cancelled():
-            attempt.exception()  # seen, also when nobody waits any more
+            attempt.exception()  # read here: asyncio logs an error that no caller reads
 
 
 class CoalescingConnection(AsyncioConnection):  # type: ignore[misc]  # pika has no types
-    """Sends what one entry of the event loop wrote with one system call: a publish alone is three
+    """Sends what one pass of the event loop wrote with one system call. A publish alone is three
     frames, and the driver sends each by itself."""
 
     def __init__(self, *values: Any, **named: Any) -> None:
-        self._gathered: list[bytes] = []
+        self._frames: list[bytes] = []
         self._loop = asyncio.get_running_loop()
         super().__init__(*values, **named)
 
     def _adapter_emit_data(self, data: bytes) -> None:
         """Overrides how the driver's adapters hand bytes to their transport."""
-        if not self._gathered:
-            self._loop.call_soon(self._send_gathered)
-        self._gathered.append(data)
+        if not self._frames:
+            self._loop.call_soon(self._send_frames)
+        self._frames.append(data)
 
-    def _send_gathered(self) -> None:
-        data = b"".join(self._gathered)
-        self._gathered.clear()
-        if self._transport is not None:  # it went away meanwhile: nobody would read this
+    def _send_frames(self) -> None:
+        data = b"".join(self._frames)
+        self._frames.clear()
+        if self._transport is not None:  # None: the connection was lost in this pass
             super()._adapter_emit_data(data)
 
 
@@ -81,8 +80,8 @@ class Connection:
         self._closed = False
 
     async def version(self) -> str:
-        """Return the server's version, after it has answered just now: it was told when the
-        connection was opened. Raises: ServerError."""
+        """Return the server's version, once the server has answered a request: the version itself
+        is known since the connection was opened. Raises: ServerError."""
         await (await self.channel()).close()
         driver = await self._opened()
         return str((driver.server_properties or {}).get("version", "unknown"))
@@ -101,11 +100,11 @@ class Connection:
         if driver is None or gone is None or gone.done():
             return
         if not (driver.is_closing or driver.is_closed):
-            driver.close()  # one that is still being opened is broken off
+            driver.close()  # also ends an attempt to connect
         await asyncio.wait([gone], timeout=CLOSE_TIMEOUT.total_seconds())
         if not driver.is_closed:
-            # A server that stands still does not say goodbye; the driver has no public way to
-            # leave without it.
+            # A hanging server never answers the close; the driver has no public method to end the
+            # connection without its answer.
             driver._terminate_stream(None)
             await asyncio.wait([gone], timeout=CLOSE_TIMEOUT.total_seconds())
 
@@ -147,7 +146,7 @@ class Connection:
 
 
 class Channel:
-    """A channel whose requests can be awaited. `lost` says why it is gone, once it is."""
+    """A channel whose requests can be awaited. `lost` is the reason once it is closed."""
 
     def __init__(self) -> None:
         self.driver: DriverChannel
@@ -169,7 +168,7 @@ class Channel:
             await self._answer(answer, "opening a channel")
 
     async def call(self, request: Callable[..., object], *values: object, **named: object) -> Any:
-        """Make a request of the driver that takes a `callback`, and return the answer's method.
+        """Call a method of the driver that takes a `callback`; return the answer's method.
         Raises: ServerError."""
         if self.lost is not None:
             raise self.lost
@@ -188,8 +187,8 @@ class Channel:
 
     @asynccontextmanager
     async def or_abandoned(self) -> AsyncIterator[None]:
-        """Abandon the channel when what is done within fails or is cancelled: nobody else knows of
-        it, and what the server sends it later would stay with it."""
+        """Abandon the channel when the block fails or is cancelled: no other code closes it, and
+        messages that the server sends on it would stay there."""
         try:
             yield
         except BaseException:
@@ -197,16 +196,16 @@ class Channel:
             raise
 
     def abandon(self) -> None:
-        """Ask the server to close it, and wait for nothing: the driver sends the request once the
-        server has answered what was asked before. Idempotent."""
+        """Request the close without waiting: the driver sends it once the server has answered
+        earlier requests. Idempotent."""
         if self.lost is None and not (self.driver.is_closed or self.driver.is_closing):
             try:
                 self.driver.close()
             except exceptions.AMQPError:
-                pass  # gone is gone
+                pass  # the channel is closed already
 
     async def close(self) -> None:
-        """Close it: what it was given and did not settle goes back. Idempotent."""
+        """Close it; RabbitMQ requeues its unacknowledged messages. Idempotent."""
         if self.lost is None and self.driver.is_open:
             answer = self._expect()
             self.when_lost.append(lambda _: _resolve(answer))
@@ -214,7 +213,7 @@ class Channel:
             try:
                 await self._answer(answer, "closing a channel")
             except ServerError:
-                pass  # gone is gone
+                pass  # the channel is closed already
 
     def _expect(self) -> asyncio.Future[Any]:
         answer: asyncio.Future[Any] = self._loop.create_future()

@@ -1,10 +1,9 @@
-"""Consuming: one subscription is one consumer on one channel, with what it was sent and holds.
+"""Consumes messages: a subscription is one consumer on a channel of its own, with its deliveries.
 
-Acks are gathered for one entry of the event loop and sent as one `multiple` ack as far as they are
-without a gap. RabbitMQ closes a channel that holds a message longer than its consumer_timeout (30
-minutes by default), and counts a failed delivery for everything that was held on it: a handler
-that needs longer than that for a mail, time and again, needs a higher consumer_timeout.
-Source: AMB-21.
+The subscription sends the acks of one pass of the event loop together, those without a gap as one
+`multiple` ack. RabbitMQ closes a channel that holds a message longer than its consumer_timeout (30
+minutes by default), and counts a failed delivery for each message on it: a handler that often needs
+longer for a mail needs a higher consumer_timeout. Source: AMB-21.
 """
 
 from __future__ import annotations
@@ -41,7 +40,7 @@ class RabbitMQDelivery:
 
     @property
     def failed_deliveries(self) -> int:
-        """The broker's count: before RabbitMQ 4 what was given back counts, too."""
+        """The broker's count, which before RabbitMQ 4 includes messages that were given back."""
         return int((self._properties.headers or {}).get("x-delivery-count", 0))
 
     @property
@@ -59,14 +58,14 @@ class RabbitMQDelivery:
 
 
 class Subscription:
-    """An async iterator of deliveries that ends when its channel is gone or it is stopped."""
+    """An async iterator of deliveries that ends when it is stopped or its channel is lost."""
 
     def __init__(self, channel: Channel) -> None:
         self._channel = channel
         self._driver = channel.driver
-        self._inbox: deque[RabbitMQDelivery] = deque()
+        self._buffer: deque[RabbitMQDelivery] = deque()
         self._arrived = asyncio.Event()
-        self._leased: dict[int, bool] = {}  # tag → whether its ack is to be sent, in order of tags
+        self._leased: dict[int, bool] = {}  # tag → whether its ack waits to be sent, in tag order
         self._acks_waiting = 0
         self._loop = asyncio.get_running_loop()
         self._consumer_tag = ""
@@ -81,7 +80,8 @@ class Subscription:
         subscription = cls(channel)
         driver = channel.driver
         driver.add_on_cancel_callback(subscription._on_cancelled)
-        # A consumer that the server starts after we gave up would be sent messages for nobody.
+        # Else the server could start the consumer after a timeout here, and lease it messages that
+        # no code reads.
         async with channel.or_abandoned():
             await channel.call(driver.basic_qos, prefetch_count=prefetch)
             answer = await channel.call(driver.basic_consume, queue, subscription._on_message)
@@ -90,62 +90,62 @@ class Subscription:
 
     @property
     def lost(self) -> ServerError | None:
-        """Why the channel is gone, once it is."""
+        """Why the channel was lost, None while it is open."""
         return self._channel.lost
 
     @property
     def broken(self) -> ServerError | None:
-        """Why nothing comes any more though nobody here stopped it; None as long as it is well."""
+        """Why the server ended the subscription; None: it did not."""
         if self._cancelled:
             return self.lost or BrokerUnavailable("RabbitMQ cancelled the consumer")
         return self.lost
 
     @property
     def holds(self) -> int:
-        """How many deliveries are handed out and not ended."""
-        return len(self._leased) - self._acks_waiting - len(self._inbox)
+        """How many deliveries were handed out and have not ended."""
+        return len(self._leased) - self._acks_waiting - len(self._buffer)
 
     def __aiter__(self) -> Subscription:
         return self
 
     async def __anext__(self) -> RabbitMQDelivery:
-        while not self._inbox:
+        while not self._buffer:
             if self._stopped or self._channel.lost is not None:
                 raise StopAsyncIteration
             self._arrived.clear()
             await self._arrived.wait()
         if self._channel.lost is not None:
-            raise StopAsyncIteration  # what is left here the broker gives to others
-        return self._inbox.popleft()
+            raise StopAsyncIteration  # the broker redelivers what is left in the buffer
+        return self._buffer.popleft()
 
     async def stop(self) -> None:
-        """Take no more; give back what was not handed out. What was handed out stays leased: the
-        channel is closed when the last of it has ended."""
+        """Stop consuming; give back what was not handed out. The other deliveries stay leased: the
+        last of them to end closes the channel."""
         self._stopped = True
         self._arrived.set()
         try:
             if self._channel.lost is None and not self._cancelled:
                 await self._channel.call(self._driver.basic_cancel, self._consumer_tag)
         except ServerError:
-            pass  # the driver sends back what comes until the server has heard of it
+            pass  # the driver rejects what arrives before the server handles the cancel
         finally:
-            while self._inbox and self._driver.is_open:
-                self.nack(self._inbox.popleft().tag, requeue=True)
+            while self._buffer and self._driver.is_open:
+                self.nack(self._buffer.popleft().tag, requeue=True)
             self._close_when_empty()
 
     async def close(self) -> None:
-        """Close the channel: everything that did not end goes back."""
+        """Close the channel: RabbitMQ requeues every delivery that has not ended."""
         self._stopped = True
         self._arrived.set()
         self._send_acks()
         await self._channel.close()
 
     def is_leased(self, tag: int) -> bool:
-        """Return whether it has not ended and the channel it came on is not known to be gone."""
+        """Return whether the delivery has not ended and its channel is not known to be lost."""
         return self._channel.lost is None and not self._leased.get(tag, True)
 
     def ack(self, tag: int) -> None:
-        """Send an ack with this entry of the loop's others. Raises: BrokerUnavailable."""
+        """Send an ack, with others of this pass of the loop. Raises: BrokerUnavailable."""
         self._require_leased(tag)
         self._leased[tag] = True
         self._acks_waiting += 1
@@ -153,24 +153,24 @@ class Subscription:
             self._loop.call_soon(self._send_acks)
 
     def nack(self, tag: int, *, requeue: bool) -> None:
-        """Send it back or to the dead queue. Raises: BrokerUnavailable."""
+        """Requeue the delivery, or dead-letter it. Raises: BrokerUnavailable."""
         self._require_leased(tag)
         del self._leased[tag]
         try:
             self._driver.basic_nack(tag, requeue=requeue)
         except exceptions.AMQPError as error:
-            raise BrokerUnavailable("the channel of this delivery is gone") from error
+            raise BrokerUnavailable("the channel of this delivery is lost") from error
         self._close_when_empty()
 
     def _require_leased(self, tag: int) -> None:
         if not self.is_leased(tag):
             raise BrokerUnavailable(
-                "the channel of this delivery is gone, or it has ended already"
+                "the channel of this delivery is lost, or it has ended already"
             ) from self._channel.lost
 
     def _send_acks(self) -> None:
-        """Everything up to the first delivery that has not ended goes in one `multiple` ack; what
-        was nacked in between is settled and not meant by it."""
+        """Acknowledge all deliveries before the first that has not ended with one `multiple` ack,
+        which does not affect nacked ones in between, and later ones singly."""
         if not self._acks_waiting or self._channel.lost is not None:
             return
         self._acks_waiting = 0
@@ -190,7 +190,7 @@ class Subscription:
             for tag in scattered:
                 self._driver.basic_ack(tag)
         except exceptions.AMQPError:
-            return  # the channel is going; the broker delivers these again
+            return  # the channel closes; the broker redelivers these
         for tag in (*acked, *scattered):
             del self._leased[tag]
         self._close_when_empty()
@@ -203,14 +203,14 @@ class Subscription:
         self, _: object, method: Any, properties: pika.BasicProperties, body: bytes
     ) -> None:
         self._leased[method.delivery_tag] = False
-        self._inbox.append(
+        self._buffer.append(
             RabbitMQDelivery(self, method.delivery_tag, method.redelivered, properties, body)
         )
         self._arrived.set()
 
     def _on_cancelled(self, _: object) -> None:
-        """The queue was deleted or its node left: this consumer gets nothing any more. The driver
-        has forgotten its tag, and would never answer a request to cancel it."""
+        """The queue was deleted, or its node left the cluster. `stop` must not cancel the consumer:
+        the driver has dropped its tag, and would never answer."""
         self._cancelled = self._stopped = True
         self._arrived.set()
 

@@ -1,5 +1,5 @@
-"""The little that only the management API knows and does: how many messages are handed out, which
-nodes run, and which of them have copies of a queue.
+"""The management API, for what AMQP lacks: the number of unacknowledged messages, the running
+nodes, and the copies of queues.
 
 Its numbers are as old as RabbitMQ's collect_statistics_interval (5 s by default).
 """
@@ -34,13 +34,13 @@ class Management:
         self._session: aiohttp.ClientSession | None = None
 
     async def unacknowledged(self, queue: str) -> int:
-        """Return how many messages of a queue consumers hold.
+        """Return how many messages of a queue are unacknowledged.
         Raises: BrokerUnavailable, BrokerRefused, CredentialsRefused, TlsRefused."""
         found = await self._get(f"queues/{self._vhost}/{quote(queue, safe='')}")
         return int(found.get("messages_unacknowledged", 0))
 
     async def nodes(self) -> list[str]:
-        """Return the nodes of the cluster that run. Errors as `unacknowledged`."""
+        """Return the running nodes of the cluster. Errors as `unacknowledged`."""
         return [each["name"] for each in await self._get("nodes") if each.get("running")]
 
     async def quorum_queues(self) -> list[QuorumQueue]:
@@ -52,9 +52,9 @@ class Management:
         ]
 
     async def add_member(self, queue: str, node: str) -> None:
-        """Give a queue a copy on one more node. Idempotent.
+        """Add a copy of a queue on one more node. Idempotent.
         Raises: as `unacknowledged`; BrokerRefused before RabbitMQ 4, where only
-        `rabbitmq-queues grow` can, and without the tag `administrator`."""
+        `rabbitmq-queues grow` can, and for a user without the tag `administrator`."""
         path = f"queues/quorum/{self._vhost}/{quote(queue, safe='')}/replicas/add"
         await self._ask("POST", path, json={"node": node})
 
@@ -74,7 +74,7 @@ class Management:
                     raise BrokerRefused(f"RabbitMQ's management API answered {answer.status}")
                 return await answer.json() if method == "GET" else None
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
-            await self.close()  # authorities are read again with the next session
+            await self.close()  # so that the next session reads the authorities again
             refused = refusal("RabbitMQ's management API", str(error))
             if refused is not None:
                 raise refused from error

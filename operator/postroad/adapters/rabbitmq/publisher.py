@@ -1,7 +1,7 @@
-"""Publishing with confirms that many publishes share.
+"""Publishes messages with confirms.
 
-Each publish waits for its own confirm, but the server confirms what it synced together, so that
-publishes in flight at the same time cost one sync. Source: 000 Decision; ADR 0011.
+Each publish waits for its own confirm. The server syncs many messages at once, so publishes in
+flight at the same time share a sync. Source: 000 Decision; ADR 0011.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from postroad.adapters.rabbitmq.unconfirmed import Message, Unconfirmed
 from postroad.errors import BrokerUnavailable, Unroutable
 
 CONFIRM_DEADLINE = timedelta(seconds=10)
-"""How long a publish may take, connecting included. A quorum that is not there never answers."""
+"""How long a publish may take, connecting included. A queue without a quorum never confirms."""
 
 PERSISTENT = 2
 
 
 class Publisher:
-    """Publishes to one exchange, over one channel, which is opened again when it was lost. An
-    exchange that does not exist closes the channel, so exchanges do not share one."""
+    """Publishes to one exchange over a channel of its own, because a missing exchange closes the
+    channel. Opens a lost channel again."""
 
     def __init__(self, connection: Connection, exchange: str) -> None:
         self._connection = connection
@@ -37,15 +37,15 @@ class Publisher:
         self._closed = False
 
     async def publish(self, routing_key: str, message_id: UUID, body: bytes) -> None:
-        """Return when the message is confirmed. One that was published before and
-        is not confirmed yet, is not sent again. Raises: ServerError."""
+        """Return when the message is confirmed. One that was sent before and has no confirm yet is
+        not sent again. Raises: ServerError."""
         try:
             async with asyncio.timeout(CONFIRM_DEADLINE.total_seconds()):
                 current = self._current
                 if current is None or current.channel.lost is not None:
                     current = await self._opening.get(self._open)
                 message = Message(routing_key, message_id, body)
-                # Who gives up waiting leaves the message on its way, and its confirm to the next.
+                # Shielded: after a timeout here, a repetition waits for the same confirm.
                 await asyncio.shield(current.send(self._exchange, message))
         except TimeoutError as error:
             raise BrokerUnavailable("RabbitMQ did not confirm in time") from error
@@ -68,8 +68,7 @@ class Publisher:
 
 
 class _Confirming:
-    """A channel in confirm mode. Whatever becomes of an earlier channel of the publisher is nothing
-    to this one's."""
+    """A channel in confirm mode, with the unconfirmed messages of this channel alone."""
 
     def __init__(self, channel: Channel) -> None:
         self.channel = channel
@@ -80,8 +79,9 @@ class _Confirming:
         channel.driver.add_on_return_callback(self._on_return)
 
     def send(self, exchange: str, message: Message) -> asyncio.Future[None]:
-        """Send, unless it was sent and waits for its confirm; return the confirm to come. No await
-        between counting and sending: the tag is the server's own count. Raises: ServerError."""
+        """Send the message, unless it waits for a confirm; return the pending confirm. There is no
+        await between the count and the send, because the tag is the server's own count.
+        Raises: ServerError."""
         under_way = self._unconfirmed.confirm_of(message)
         if under_way is not None:
             return under_way
@@ -107,17 +107,17 @@ class _Confirming:
         method = frame.method
         tag, error = method.delivery_tag, None
         if not isinstance(method, spec.Basic.Ack):
-            error = BrokerUnavailable("RabbitMQ could not take the message")
+            error = BrokerUnavailable("RabbitMQ could not store the message")
         returned = {
             each for each in self._returned if each == tag or (method.multiple and each < tag)
         }
         self._returned -= returned
         for each in returned:
-            self._unconfirmed.settle(each, Unroutable(), multiple=False)
-        self._unconfirmed.settle(tag, error, multiple=method.multiple)
+            self._unconfirmed.resolve(each, Unroutable(), multiple=False)
+        self._unconfirmed.resolve(tag, error, multiple=method.multiple)
 
     def _on_return(
         self, _: object, __: object, properties: pika.BasicProperties, ___: object
     ) -> None:
-        """What cannot be routed comes back before it is confirmed."""
+        """Called by the driver before the confirm of a message that no queue got."""
         self._returned.add(int(properties.correlation_id or 0))

@@ -1,7 +1,7 @@
-"""The exchange, queues and bindings of one mail queue, and carrying them out.
+"""The exchange, queues and bindings of one mail queue: describes, declares and deletes them.
 
-All queues are quorum queues. Work that is dead-lettered, and delayed messages whose time is over,
-move on at least once: RabbitMQ keeps them until their next queue has them, which needs
+All queues are quorum queues. Dead-lettered messages, and delayed ones whose time is over, move to
+their next queue at least once: RabbitMQ keeps each until that queue has it, which needs
 `x-overflow: reject-publish`. Source: 000 Decision; ADR 0011.
 """
 
@@ -15,11 +15,11 @@ from postroad.domain.names import QueueName
 from postroad.ports.broker import DELAY_SECONDS
 
 WORK, DEAD = "work", "dead"
-"""Routing keys of the two queues that are consumed."""
+"""Routing keys of the two queues that have consumers."""
 
 NEVER = 1_000_000_000
-"""A delivery limit nobody reaches, for the dead queue, where the limit of RabbitMQ 4 (20) would
-drop messages. No limit at all is written differently before 4."""
+"""A delivery limit beyond reach for the dead queue, where the default of RabbitMQ 4 (20) would drop
+messages. RabbitMQ 3 and 4 write "no limit" differently."""
 
 
 def delay_key(step_seconds: int) -> str:
@@ -29,7 +29,7 @@ def delay_key(step_seconds: int) -> str:
 
 @dataclass(frozen=True, slots=True)
 class DeclaredQueue:
-    """One queue and the routing key that leads to it."""
+    """One queue and its routing key."""
 
     name: str
     routing_key: str
@@ -38,7 +38,7 @@ class DeclaredQueue:
 
 @dataclass(frozen=True, slots=True)
 class Topology:
-    """What a mail queue needs at the broker."""
+    """The exchange and the queues of a mail queue."""
 
     exchange: str
     queues: tuple[DeclaredQueue, ...]
@@ -79,8 +79,8 @@ def topology_of(queue: QueueName, delivery_limit: int) -> Topology:
 
 
 async def declare(channel: Channel, topology: Topology) -> None:
-    """Create what is missing. A queue is bound only when it is there; the dead queue before the
-    work queue, so that nothing is dead-lettered into the void. Raises: ServerError."""
+    """Create what is missing. The work queue comes last, because a message that it dead-letters
+    before the dead queue exists would be lost. Raises: ServerError."""
     driver = channel.driver
     await channel.call(
         driver.exchange_declare, topology.exchange, exchange_type="direct", durable=True
@@ -94,8 +94,8 @@ async def declare(channel: Channel, topology: Topology) -> None:
 
 
 async def delete(channel: Channel, topology: Topology) -> None:
-    """Delete it with what is in it; what is missing is fine. The exchange goes first, so that
-    nobody publishes into what is left. Raises: ServerError."""
+    """Delete exchange and queues with their messages. Idempotent. The exchange goes first, so that
+    no process publishes to the other queues meanwhile. Raises: ServerError."""
     driver = channel.driver
     await channel.call(driver.exchange_delete, topology.exchange)
     for queue in topology.queues:

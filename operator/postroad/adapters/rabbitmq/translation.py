@@ -1,4 +1,4 @@
-"""The driver's errors, and the broker's replies, in postroad's words."""
+"""Translates the driver's errors and the broker's replies into postroad's errors."""
 
 from __future__ import annotations
 
@@ -21,8 +21,7 @@ NOT_FOUND, PRECONDITION_FAILED, ACCESS_REFUSED, NOT_ALLOWED = 404, 406, 403, 530
 
 
 def translated(error: BaseException | None) -> ServerError:
-    """Return the error of ours that says what the driver's error says. Unforeseen ones count as
-    transient."""
+    """Return postroad's error for the driver's. An unforeseen one counts as transient."""
     cause = _innermost(error)
     if isinstance(cause, ServerError):
         return cause
@@ -38,12 +37,12 @@ def translated(error: BaseException | None) -> ServerError:
         return BrokerUnavailable(f"RabbitMQ's host is unknown: {cause.strerror}")
     if cause is None:
         return BrokerUnavailable()
-    if (refused := refusal("RabbitMQ", _said(cause))) is not None:
+    if (refused := refusal("RabbitMQ", _text_of(cause))) is not None:
         return refused
     is_cut = isinstance(cause, exceptions.IncompatibleProtocolError)
     return BrokerUnavailable(
-        f"RabbitMQ cannot be reached: {_said(cause)}",
-        # So does a proxy that has no server behind it: this may pass.
+        f"RabbitMQ cannot be reached: {_text_of(cause)}",
+        # Not permanent: a proxy without a server behind it causes the same error.
         hint="where the port is one for TLS, write amqps://" if is_cut else None,
     )
 
@@ -62,7 +61,7 @@ def _of_channel(code: int, text: str) -> ServerError:
     if code == PRECONDITION_FAILED and "delivery acknowledgement" not in text:
         return BrokerRefused(
             f"RabbitMQ refused: {text}",
-            hint="it was declared otherwise: keep its value, or delete it when it is empty",
+            hint="it was declared otherwise: restore its value, or delete it when it is empty",
         )
     if code == ACCESS_REFUSED:
         return BrokerRefused(
@@ -72,7 +71,7 @@ def _of_channel(code: int, text: str) -> ServerError:
 
 
 def _innermost(error: BaseException | None) -> BaseException | None:
-    """The driver wraps what happened in up to three stages of connecting."""
+    """Return the cause, which the driver wraps in up to three stages of connecting."""
     while True:
         if isinstance(error, workflow.AMQPConnectionWorkflowFailed) and error.exceptions:
             error = error.exceptions[-1]
@@ -88,5 +87,5 @@ def _innermost(error: BaseException | None) -> BaseException | None:
             return error
 
 
-def _said(error: BaseException) -> str:
+def _text_of(error: BaseException) -> str:
     return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__

@@ -1,10 +1,9 @@
-"""The publishes of one channel that RabbitMQ has not confirmed.
+"""The messages of one channel that RabbitMQ has not confirmed.
 
-A queue without a quorum neither takes nor refuses: RabbitMQ keeps what is published to it, and the
-publisher hears nothing. Who published gives up after a while, but what was sent stays sent, and is
-carried out when the quorum is back. So it is kept here until its confirm or until the channel is
-lost; a repetition waits for it instead of being sent as well; and beyond a bound, nothing more is
-sent to that queue.
+RabbitMQ neither confirms nor refuses messages for a queue without a quorum: it keeps them, and
+enqueues them when the quorum is back, though the publisher's timeout is over. So each message stays
+here until its confirm or the loss of the channel; a repetition waits for the same confirm instead
+of being sent; and beyond a limit, the publisher sends that queue no more.
 """
 
 from __future__ import annotations
@@ -17,16 +16,16 @@ from uuid import UUID
 from postroad.errors import BrokerUnavailable, ServerError, Unroutable
 
 MOST = 4096
-"""Unconfirmed publishes with one routing key: many times those that are under way at once where
-all is well, and a few megabytes of the driver's memory."""
+"""Unconfirmed messages with one routing key: many times those in flight with a healthy queue, and a
+few megabytes of the driver's memory."""
 
 MOST_BYTES = 64 * 2**20
-"""The same, counted by their bodies: as much as so many messages with the largest envelopes."""
+"""The same, by the size of their bodies: as many messages with the largest envelopes."""
 
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """What is published. Two that are equal are one, published twice."""
+    """A published message. Two equal ones are one, published twice."""
 
     routing_key: str
     message_id: UUID
@@ -34,7 +33,7 @@ class Message:
 
 
 class Unconfirmed:
-    """By delivery tag, and by message."""
+    """Unconfirmed messages, by delivery tag and by message."""
 
     def __init__(self) -> None:
         self._messages: dict[int, Message] = {}
@@ -43,11 +42,11 @@ class Unconfirmed:
         self._bytes: Counter[str] = Counter()
 
     def confirm_of(self, message: Message) -> asyncio.Future[None] | None:
-        """Return the confirm to come of a message that was sent already."""
+        """Return the pending confirm of a message; None: it is not among them."""
         return self._confirms.get(message)
 
     def check_room(self, routing_key: str) -> None:
-        """Raises: BrokerUnavailable."""
+        """Raises: BrokerUnavailable at the limits of a routing key."""
         count, size = self._count[routing_key], self._bytes[routing_key]
         if count >= MOST or size >= MOST_BYTES:
             raise BrokerUnavailable(
@@ -57,7 +56,7 @@ class Unconfirmed:
             )
 
     def add(self, tag: int, message: Message) -> asyncio.Future[None]:
-        """Note a message as sent; return the confirm to come."""
+        """Note a message as sent; return its pending confirm."""
         confirm: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         confirm.add_done_callback(_seen)
         self._messages[tag] = message
@@ -66,8 +65,8 @@ class Unconfirmed:
         self._bytes[message.routing_key] += len(message.body)
         return confirm
 
-    def settle(self, tag: int, error: ServerError | None, *, multiple: bool) -> None:
-        """Note what became of a message, or of all up to this tag."""
+    def resolve(self, tag: int, error: ServerError | None, *, multiple: bool) -> None:
+        """Resolve the confirm of a message; `multiple`: of all up to this tag."""
         if multiple:
             tags = []
             for each in self._messages:  # in the order of tags
@@ -77,15 +76,16 @@ class Unconfirmed:
         else:
             tags = [tag]
         for each in tags:
-            self._settle(each, error)
+            self._resolve(each, error)
 
     def lose(self, error: ServerError) -> None:
-        """Note that the channel is gone: whether these messages exist is unknown."""
+        """Fail all confirms, because the channel is lost: whether the queues have the messages is
+        unknown."""
         unknown = _unknown(error)
         for tag in list(self._messages):
-            self._settle(tag, unknown)
+            self._resolve(tag, unknown)
 
-    def _settle(self, tag: int, error: ServerError | None) -> None:
+    def _resolve(self, tag: int, error: ServerError | None) -> None:
         message = self._messages.pop(tag, None)
         if message is None:
             return
@@ -99,12 +99,12 @@ class Unconfirmed:
 
 
 def _seen(confirm: asyncio.Future[None]) -> None:
-    confirm.exception()  # read here, also when no publish waits for it any more
+    confirm.exception()  # read here, because asyncio logs an error that no publish reads
 
 
 def _unknown(error: ServerError) -> ServerError:
-    """A missing exchange is as good as unroutable; a channel that was closed for
-    another publisher's message leaves open what became of this one."""
+    """Return Unroutable for a missing exchange. After any other loss of the channel it is open
+    whether a queue has the message."""
     if isinstance(error, Unroutable):
         return Unroutable(str(error))
     return BrokerUnavailable(f"the channel was lost before the confirm: {error}")

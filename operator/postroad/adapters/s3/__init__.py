@@ -1,1 +1,1 @@
-"""S3 and what speaks it, through boto3. Its errors die here."""
+"""S3 and compatible stores, through boto3 and obstore, whose errors this folder translates."""

@@ -1,4 +1,4 @@
-"""Where an object store is, and who we are there."""
+"""The address and user of an object store."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """Where a store is and who we are there. `endpoint` None: AWS by region."""
+    """A store and its user. `endpoint` None: AWS by region. Its repr has no key."""
 
     endpoint: str | None
     region: str
@@ -18,8 +18,8 @@ class Access:
 
     @property
     def identity(self) -> dict[str, str]:
-        """The parameters by which obstore knows a store and its user; what is not given, it finds
-        as AWS's own tools do."""
+        """obstore's parameters for the store and the user; those without a value it finds as AWS's
+        own tools do."""
         given = {
             "endpoint": self.endpoint,
             "access_key_id": self.access_key,

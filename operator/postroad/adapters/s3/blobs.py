@@ -14,18 +14,19 @@ from postroad.errors import BlobsUnavailable, PostroadError
 from postroad.ports.blobs import Stored
 
 MOST_TOGETHER = 100
-"""Objects in one request; S3 takes a thousand. Mails of one request wait for each other."""
+"""Objects in one request; S3 allows a thousand, but the mails of one request wait for each
+other."""
 
 
 class S3Blobs:
-    """The objects of one bucket. Cheap to make; the store is shared and closed by its owner."""
+    """The objects of one bucket. Cheap to create; the owner of the shared store closes it."""
 
     def __init__(self, store: Store, bucket: str) -> None:
         self._store = store
         self._bucket = bucket
         self._objects = store.objects(bucket)
         self._deleting: Batcher[None, str, PostroadError | None] = Batcher(
-            self._delete_gathered,
+            self._delete_batch,
             lambda: BlobsUnavailable("the object store did not answer others in time"),
             most=MOST_TOGETHER,
             max_wait=SILENCE,
@@ -54,7 +55,7 @@ class S3Blobs:
             if error is not None:
                 raise error
 
-    async def _delete_gathered(self, _: None, keys: list[str]) -> Sequence[PostroadError | None]:
+    async def _delete_batch(self, _: None, keys: list[str]) -> Sequence[PostroadError | None]:
         if len(keys) > 1:
             return await self._objects.delete_together(keys)
         await self._objects.delete(keys[0])
@@ -78,4 +79,4 @@ class S3Blobs:
         return count
 
     async def close(self) -> None:
-        """Nothing of its own to release: the store is its owner's."""
+        """Nothing to release: the owner of the store closes it."""

@@ -1,7 +1,7 @@
-"""Buckets as a whole: making them, their lifecycle, emptying and deleting them.
+"""Creates, lists, empties and deletes buckets, and sets their lifecycle.
 
-The only lifecycle rule aborts uploads that were never completed. Objects are never expired by
-age: what a mail still needs, only the view knows.
+The only lifecycle rule aborts incomplete uploads. No rule expires objects by age, because only the
+view knows which ones a mail needs.
 """
 
 from __future__ import annotations
@@ -36,7 +36,8 @@ _GONE = {"NoSuchBucket", "404", "NotFound"}
 
 
 async def create(store: Store, bucket: str) -> tuple[str, ...]:
-    """Create the bucket if it is missing, and set its lifecycle; return what the store cannot."""
+    """Create the bucket if it is missing, and set its lifecycle; return the names of features that
+    the store lacks."""
 
     def work(client: S3Client) -> tuple[str, ...]:
         if not _is_there(client, bucket):
@@ -47,7 +48,7 @@ async def create(store: Store, bucket: str) -> tuple[str, ...]:
 
 
 async def exists(store: Store, bucket: str) -> bool:
-    """Return whether the bucket is there."""
+    """Return whether the bucket exists."""
     return await store(lambda client: _is_there(client, bucket))
 
 
@@ -70,7 +71,7 @@ async def pages(
 
 
 async def empty(store: Store, bucket: str, prefix: str) -> int:
-    """Delete the objects with this prefix; return how many. A missing bucket has none."""
+    """Delete the objects with this prefix; return how many; 0 for a missing bucket."""
     if not await exists(store, bucket):
         return 0
     count = 0
@@ -82,7 +83,7 @@ async def empty(store: Store, bucket: str, prefix: str) -> int:
 
 
 async def delete(store: Store, bucket: str) -> None:
-    """Delete the bucket unless something else is in it. Idempotent."""
+    """Delete the bucket unless it holds objects. Idempotent."""
 
     def work(client: S3Client) -> None:
         try:
@@ -115,12 +116,12 @@ def _make(client: S3Client, bucket: str) -> None:
                 CreateBucketConfiguration={"LocationConstraint": region},  # type: ignore[typeddict-item]
             )
     except ClientError as error:
-        if code_of(error) not in _THERE:  # somebody was as quick; a foreign owner shows at use
+        if code_of(error) not in _THERE:  # another process created it; a foreign one fails at use
             raise
 
 
 def _set_lifecycle(client: S3Client, bucket: str) -> bool:
-    """Add our rule to the bucket's others; return whether the store takes it."""
+    """Add the rule to the bucket's others; return whether the store keeps it."""
     rule: LifecycleRuleTypeDef = {
         "ID": _RULE_ID,
         "Status": "Enabled",
@@ -134,7 +135,7 @@ def _set_lifecycle(client: S3Client, bucket: str) -> bool:
         client.put_bucket_lifecycle_configuration(
             Bucket=bucket, LifecycleConfiguration={"Rules": [*present, rule]}
         )
-        # A store may answer 200 and keep nothing: believe what it shows.
+        # Read it back, because a store may answer 200 and store no rule.
         return any(each.get("ID") == _RULE_ID for each in _lifecycle(client, bucket))
     except ClientError as error:
         if code_of(error) in _UNSUPPORTED:

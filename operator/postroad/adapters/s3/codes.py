@@ -1,4 +1,4 @@
-"""What S3's error codes mean for us, whichever driver saw them."""
+"""Translates S3's error codes into postroad's errors, for both drivers."""
 
 from __future__ import annotations
 
@@ -30,17 +30,17 @@ LATER = {
     "ServiceUnavailable",
     "InternalError",
 }
-"""What a store says that can do it, but not now."""
+"""Codes of a store that refuses for now."""
 
 _LATER_STATUS = {404, 408, 409, 429}
-"""A 404 without S3's own code may be a proxy's word: a mail must not be given up for that. A 409
-says that another request was in the way: versitygw answers so (`ExistingObjectIsDirectory`) to an
-upload whose parent folder a deletion removes at that moment."""
+"""Transient, too. A 404 without S3's own code may come from a proxy, and must not end a mail. A 409
+means a concurrent request: versitygw answers so (`ExistingObjectIsDirectory`) to an upload whose
+parent folder a deletion removes at that moment."""
 
 
-def error_of(code: str, said: str = "", status: int = 500) -> PostroadError:
-    """Return our error for a code. `said` stands in where there is none; `status` is HTTP's. An
-    unforeseen one counts as transient."""
+def error_of(code: str, text: str = "", status: int = 500) -> PostroadError:
+    """Return postroad's error for a code, or for the error's text where there is no code. `status`
+    is HTTP's. An unforeseen code counts as transient."""
     if code in _REFUSED_CREDENTIALS:
         return CredentialsRefused(f"the object store refused the credentials: {code}")
     if code in _MISSING:
@@ -52,4 +52,4 @@ def error_of(code: str, said: str = "", status: int = 500) -> PostroadError:
         )
     if code not in LATER and 400 <= status < 500 and status not in _LATER_STATUS:
         return BlobsRefused(f"the object store refused the request: {code}")
-    return BlobsUnavailable(f"the object store did not answer as it should: {code or said}")
+    return BlobsUnavailable(f"the object store did not answer as it should: {code or text}")

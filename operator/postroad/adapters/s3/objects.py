@@ -1,7 +1,7 @@
 """Single objects, through obstore: the hot path of every mail.
 
-A request costs a quarter of boto3's CPU and no thread of ours (ADR 0010). Whatever is rare and rich
-in options (buckets, listings, uploads in parts) stays with boto3.
+A request costs a quarter of boto3's CPU and no Python thread (ADR 0010). Rare requests with many
+options (buckets, listings, uploads in parts) go through boto3.
 """
 
 from __future__ import annotations
@@ -31,30 +31,30 @@ SILENCE = timedelta(seconds=8)
 """How long a store may send nothing before it counts as away."""
 
 TRANSFER = timedelta(minutes=10)
-"""How long one transfer may take as long as something comes."""
+"""How long one transfer may take while octets arrive."""
 
 SLOWEST = 32 << 10
-"""Bytes a second. What is uploaded more slowly counts as stuck."""
+"""Bytes a second. A slower upload counts as stuck."""
 
 FAILURES = (BaseError, OSError)
-"""A missing object is raised as the built-in FileNotFoundError."""
+"""OSError, because obstore raises FileNotFoundError for a missing object."""
 
 _CODE = re.compile(r"<Code>(\w+)</Code>")
 _STATUS = re.compile(r"status code: (\d+)")
 _LATER_STATUS = {408, 429, 502, 503, 504}
 _LACKING = {"NotImplemented", "MethodNotAllowed", "501", "405"}
-"""What a store says that does not know a request: deleting many at once, or a condition."""
+"""Answers of a store without DeleteObjects, or without conditional writes."""
 
 _OF_A_KEY = ("request failed for key", "invalid DeleteObjects response")
-"""How obstore begins when the store answered, but not that all is deleted."""
+"""obstore's errors where the store answered that it did not delete all."""
 
 SINGLY = 16
-"""Deletions at the same time, where they cannot go together."""
+"""Concurrent deletions where one request cannot have many."""
 
 
 def timeout_of(size_bytes: int) -> timedelta:
-    """Return how long the upload of so much may take. While a request is sent nothing comes back,
-    so a store's silence says nothing before a slow line had the time it needs."""
+    """Return how long an upload of this size may take. A store sends nothing before it has the
+    whole request, so its silence counts only after the time that a slow line needs."""
     return 2 * SILENCE + timedelta(seconds=size_bytes / SLOWEST)
 
 
@@ -64,7 +64,7 @@ class Objects:
     def __init__(self, access: Access, bucket: str) -> None:
         self._reading = _opened(access, bucket, {"read_timeout": SILENCE})
         self._writing = _opened(access, bucket, {})
-        # Else obstore says even a lone deletion by the request for many, which not all stores know.
+        # Else obstore sends DeleteObjects for a single deletion too, which some stores lack.
         self._singly = _opened(access, bucket, {"read_timeout": SILENCE}, disable_bulk_delete=True)
         self._deletes_many = True
 
@@ -77,7 +77,7 @@ class Objects:
             raise translated(error) from error
 
     async def put_new(self, key: str, body: bytes) -> None:
-        """Store one object unless there is one. Errors as `put`."""
+        """Store one object unless the key has one. Errors as `put`."""
         try:
             async with asyncio.timeout(timeout_of(len(body)).total_seconds()):
                 await obstore.put_async(
@@ -110,7 +110,7 @@ class Objects:
             raise translated(error) from error
 
     async def delete(self, key: str) -> None:
-        """Delete an object; a missing one is fine. Errors as `put`."""
+        """Delete an object. Idempotent. Errors as `put`."""
         try:
             await obstore.delete_async(self._singly, key)
         except FAILURES as error:
@@ -119,9 +119,9 @@ class Objects:
                 raise failed from error
 
     async def delete_together(self, keys: Sequence[str]) -> list[PostroadError | None]:
-        """Delete many objects, a thousand a request; missing ones are fine. Return for each key
-        what keeps it from being deleted, which says nothing about the others. Raises what would
-        meet each of them: BlobsUnavailable, which leaves open how many are deleted."""
+        """Delete many objects, a thousand a request; missing ones are no error. Return for each key
+        its error, or None. Raises: BlobsUnavailable, where each key would meet it; some may be
+        deleted."""
         if self._deletes_many:
             try:
                 await obstore.delete_async(self._reading, list(keys))
@@ -170,12 +170,11 @@ def _opened(
 
 
 def translated(error: Exception) -> PostroadError:
-    """Return our error for one of obstore's, by S3's code where there is one."""
+    """Return postroad's error for one of obstore's, by S3's code where there is one."""
     found = _CODE.search(str(error))
     if found is not None:
         return error_of(found[1])
-    # A 404 without S3's own code is not the store's word about the object: a proxy in between may
-    # have said it, and a mail must not be given up for that.
+    # A 404 without S3's own code is transient: it may come from a proxy, and must not end a mail.
     if isinstance(error, PermissionDeniedError | UnauthenticatedError | PermissionError):
         return CredentialsRefused("the object store refused the credentials")
     refused = refusal("the object store", str(error))
@@ -183,15 +182,15 @@ def translated(error: Exception) -> PostroadError:
 
 
 def _answer_of(error: Exception) -> str:
-    """Return the code or else the status with which a whole request was refused."""
+    """Return the code, or else the status, with which the store refused a whole request."""
     found = _CODE.search(str(error)) or _STATUS.search(str(error))
     return found[1] if found is not None else ""
 
 
 def _is_later(error: Exception) -> bool:
-    """Return whether the store was out of reach or asked to be spared, so that single requests
-    would fare no better."""
-    said, answer = str(error), _answer_of(error)
+    """Return whether the store is away or refuses for now, so that single requests would fail,
+    too."""
+    text, answer = str(error), _answer_of(error)
     if answer.isdigit():
         return int(answer) in _LATER_STATUS
-    return answer in LATER if answer else not any(each in said for each in _OF_A_KEY)
+    return answer in LATER if answer else not any(each in text for each in _OF_A_KEY)

@@ -1,8 +1,8 @@
-"""A boto3 client behind asyncio, and its errors in our words: for buckets, listings and parts.
+"""A boto3 client for asyncio, and its errors translated: for buckets, listings and parts.
 
-boto3 blocks, so its calls run in a bounded pool of threads; as many requests are in flight as there
-are threads. Every call ends within its timeouts and one repetition, also when the server stands
-still. Hazard: a call whose waiter was cancelled goes on in its thread.
+boto3 blocks, so its calls run in a pool of threads, whose number bounds the requests in flight.
+Every call ends within its timeouts and one repetition, also when the server hangs. Hazard: a call
+whose waiter was cancelled goes on in its thread.
 """
 
 from __future__ import annotations
@@ -48,21 +48,21 @@ class Store:
         self._is_closed = False
 
     async def __call__(self, work: Callable[[S3Client], T], timeout: timedelta | None = None) -> T:
-        """Run `work` with the client in a thread; with `patience`, a body may take as long to be
-        sent, and the answer as long to come. Raises: BlobsError, CredentialsRefused."""
+        """Run `work` with the client in a thread. `timeout`: for sending a body, and again for its
+        answer. Raises: BlobsError, CredentialsRefused."""
         if self._is_closed:
             raise BlobsUnavailable("the connection with S3 was closed")
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(self._threads, self._run, work, timeout)
 
     def objects(self, bucket: str) -> Objects:
-        """Return the objects of a bucket; connections are shared by those of one bucket."""
+        """Return the objects of a bucket, which share its connections."""
         if bucket not in self._objects:
             self._objects[bucket] = Objects(self._access, bucket)
         return self._objects[bucket]
 
     async def check(self) -> str:
-        """Return what the store calls itself; S3 knows no versions.
+        """Return the name in the store's header `server`, because S3 has no request for a version.
         Raises: BlobsError, CredentialsRefused."""
         return await self(_name_of_server)
 
@@ -73,8 +73,8 @@ class Store:
             raise translated(error) from error
 
     def _client(self, timeout: timedelta | None) -> S3Client:
-        """Return the client with this patience. boto3 sends a body within its timeout for
-        connecting: there is no other for it."""
+        """Return the client with this timeout: a client of its own, because boto3's timeout for
+        connecting is also the one for sending a body."""
         if timeout not in self._clients:
             access = self._access
             if access.ca_file is not None:
@@ -88,14 +88,14 @@ class Store:
                 aws_secret_access_key=access.secret_key,
                 verify=str(access.ca_file) if access.ca_file else None,
                 config=Config(
-                    # Without it, presigned URLs and some stores get the signature of 2006.
+                    # Else presigned URLs and some stores get version 2 signatures.
                     signature_version="s3v4",
                     s3={"addressing_style": "path" if access.endpoint else "auto"},
                     max_pool_connections=THREADS,
                     connect_timeout=seconds or CONNECT_SECONDS,
                     read_timeout=seconds or READ_SECONDS,
                     retries={"mode": "standard", "total_max_attempts": ATTEMPTS},
-                    # Stores other than AWS do not know the newer default checksums.
+                    # Stores other than AWS lack the newer default checksums.
                     request_checksum_calculation="when_required",
                     response_checksum_validation="when_required",
                 ),
@@ -103,7 +103,7 @@ class Store:
         return self._clients[timeout]
 
     async def close(self) -> None:
-        """Let running calls end and release what is idle. Idempotent."""
+        """Close idle connections; running calls end by themselves. Idempotent."""
         self._is_closed = True
         self._threads.shutdown(wait=False, cancel_futures=True)
         for client in self._clients.values():
@@ -116,7 +116,7 @@ def _name_of_server(client: S3Client) -> str:
     except ClientError as error:
         if code_of(error) != "AccessDenied":
             raise
-        # It knows the keys, and need not let them list all buckets.
+        # The store knows the user, who may lack the right to list all buckets.
         headers = error.response["ResponseMetadata"]["HTTPHeaders"]
     return headers.get("server", "S3")
 
@@ -129,7 +129,7 @@ def code_of(error: BaseException) -> str:
 
 
 def translated(error: Exception) -> PostroadError:
-    """Return our error for one of boto3's."""
+    """Return postroad's error for one of boto3's."""
     if isinstance(error, NoCredentialsError):
         return CredentialsRefused(f"the object store got no credentials: {error}")
     if (refused := refusal("the object store", str(error))) is not None:
@@ -137,7 +137,7 @@ def translated(error: Exception) -> PostroadError:
     if isinstance(error, ConnectionClosedError):
         return BlobsUnavailable(
             "the object store closed the connection",
-            # So does a proxy that has no store behind it: this may pass.
+            # Transient: a proxy without a store behind it causes the same error.
             hint="where the port is one for TLS, write https://",
         )
     status = 500

@@ -1,7 +1,7 @@
-"""Putting content of any size into a bucket with little memory.
+"""Uploads content of any size with little memory.
 
-What fits one part goes in one request; anything longer goes part by part, and is aborted on any
-error, so that nothing is ever visible under a key but the whole.
+Content of one part goes in one request; longer content goes part by part, and an error aborts the
+upload, so that a key never shows a part of a mail.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from mypy_boto3_s3.type_defs import CompletedPartTypeDef
 
 PART_BYTES = 5 << 20
-"""Size of a part; S3 takes none below 5 MiB but the last, and at most 10,000 (here 48 GiB). The
-smaller, the sooner an upload that is stuck is known to be."""
+"""Size of a part; S3 allows no smaller one but the last, and at most 10,000 (here 48 GiB). Small,
+because the timeout of a stuck upload grows with it."""
 
 
 async def upload(
@@ -69,7 +69,7 @@ class _Multipart:
                 lambda client: client.complete_multipart_upload(
                     Bucket=bucket, Key=key, UploadId=self._id, MultipartUpload={"Parts": done}
                 ),
-                timeout_of(PART_BYTES),  # some stores put the parts together only now
+                timeout_of(PART_BYTES),  # some stores join the parts in this request
             )
         except BaseException:
             await asyncio.shield(self._abort())
@@ -95,8 +95,8 @@ class _Multipart:
                 )
             )
         except ServerError:
-            # The error that led here is the one to report; the bucket's lifecycle, or the audit,
-            # removes what could not be aborted.
+            # The caller gets the first error; the bucket's lifecycle, or the audit, removes the
+            # parts.
             pass
 
 
