@@ -1,4 +1,4 @@
-"""Every failure that postroad can name.
+"""The errors that postroad raises, as a tree.
 
 ::
 
@@ -7,63 +7,63 @@
     │   ├── InvalidMail         no recipients, a malformed address, too large
     │   ├── InvalidQueueName
     │   ├── InvalidQueueURL
-    │   ├── UnreadableReference a message of the broker that is none of ours
+    │   ├── UnreadableReference a message of the broker that is no reference to an entry
     │   └── InvalidSettings
     ├── QueueNotFound           nothing was created under this name
-    ├── QueueClosed             the handle was closed by its owner
+    ├── QueueClosed             the handle was closed
     ├── ConfigurationError
     │   ├── ConfigurationRefused    a change that would make mail invisible
-    │   ├── ConfigurationConflict   somebody else appended to the history first
+    │   ├── ConfigurationConflict   another process appended to the history first
     │   ├── ConfigurationStale      the last good read is older than the lease
     │   └── HistoryMissing          data exist whose history is gone
-    ├── ServerError             an outside server did not do what it was asked
+    ├── ServerError             an outside server did not carry out a request
     │   ├── BrokerError, ViewError, BlobsError
     │   │   ├── BrokerUnavailable, ViewUnavailable, BlobsUnavailable   (transient)
     │   │   └── BrokerRefused, ViewRefused, BlobsRefused               (permanent)
     │   ├── Unroutable          the broker has no queue behind the exchange
     │   ├── Undecodable         the view holds what this release cannot decode
     │   ├── BlobMissing         no object under this key
-    │   ├── KubernetesError     the API server said no
+    │   ├── KubernetesError     the API server did not carry out a request
     │   │   ├── KubernetesUnavailable   it is away or overloaded (transient)
     │   │   ├── KubernetesConflict      the object was changed meanwhile (transient)
     │   │   └── KubernetesRefused       the request is invalid or forbidden
     │   ├── CredentialsRefused
     │   ├── TlsRefused
     │   ├── CertificateUnusable a Secret holds no certificate with its key
-    │   └── CredentialsMissing  a Secret that holds them is missing or incomplete (transient)
-    ├── ClusterNotFound         a MailQueue names a QueueCluster that is not there (transient)
+    │   └── CredentialsMissing  the Secret of credentials is missing or incomplete (transient)
+    ├── ClusterNotFound         a MailQueue names a QueueCluster that is missing (transient)
     ├── ClusterNotAllowed       the QueueCluster serves other namespaces only
-    ├── NameTaken               a child's name belongs to somebody else's object (transient)
+    ├── NameTaken               an object of a child's name has another owner (transient)
     ├── BucketNotOwned          the bucket's bytes are another view's, or of a later state
     ├── DeadlineExceeded        enqueue took longer than its deadline; it was withdrawn
     ├── ClockSkew               the local clock is further from the view's than tolerated
-    ├── EntryEnded               the item was already ended, by this consumer or another
-    ├── EntryLost                who kept the item for this process is gone; it may come again
+    ├── EntryEnded              the item was already ended, by this consumer or another
+    ├── EntryLost               the process that leased the item is gone; it may be redelivered
     ├── NotInstalled            a library that only some installations have is missing
     ├── StoreDamaged            an embedded store failed verification; it never opens empty
     ├── StoreFull               no space or inodes left for one more mail (transient)
     ├── StoreFailed             the disk refused a write or a sync; the engine stopped (transient)
-    ├── StoreInUse              a process owns the store that should be at rest
+    ├── StoreInUse              a process owns the store, which the command needs closed
     └── StoreUnavailable        the process that owns the store does not answer (transient)
 
-`transient` answers whether trying again, unchanged, can help; `hint` says what the person who runs
-the system can do. An unforeseen error counts as transient: mail is never dropped on a guess.
+`transient`: the same call, repeated unchanged, can succeed. `hint`: what the administrator can do.
+An error of another kind counts as transient, so that no mail is dropped on a guess.
 """
 
 from __future__ import annotations
 
 CREATE = "let `postroad intake --create` or `postroad worker --create` make what is missing"
-"""How a queue comes to be without an operator. Hints are read by people at a shell."""
+"""For hints: how to create a queue without an operator."""
 
 
 class PostroadError(Exception):
-    """postroad could not do what was asked."""
+    """postroad could not carry out the call."""
 
     transient: bool = False
-    """Whether the same call can succeed later without anybody changing anything."""
+    """Whether the same call can succeed later, unchanged."""
 
     hint: str = ""
-    """What the operator of the system can do about it; empty when the message says it all."""
+    """What the administrator can do about it; empty when the message is enough."""
 
     def __init__(self, message: str | None = None, *, hint: str | None = None) -> None:
         super().__init__(message or (type(self).__doc__ or "").strip().splitlines()[0])
@@ -71,7 +71,7 @@ class PostroadError(Exception):
             self.hint = hint
 
     def explain(self) -> str:
-        """Return the message and the hint as one sentence or two."""
+        """Return the message, with the hint in brackets."""
         return f"{self} ({self.hint})" if self.hint else str(self)
 
 
@@ -122,7 +122,7 @@ class ConfigurationRefused(ConfigurationError):
 
 
 class ConfigurationConflict(ConfigurationError):
-    """Somebody else appended to the configuration history first."""
+    """Another process appended to the configuration history first."""
 
     transient = True
 
@@ -131,7 +131,7 @@ class ConfigurationStale(ConfigurationError):
     """The configuration was last read longer ago than the lease allows."""
 
     transient = True
-    hint = "the view could not be read for a while; reading goes on as soon as it answers"
+    hint = "Cassandra does not answer; the process reads the configuration as soon as it does"
 
 
 class HistoryMissing(ConfigurationError):
@@ -141,11 +141,11 @@ class HistoryMissing(ConfigurationError):
 
 
 class ServerError(PostroadError):
-    """An outside server did not do what it was asked."""
+    """An outside server did not carry out a request."""
 
 
 class BrokerError(ServerError):
-    """RabbitMQ did not do what it was asked."""
+    """RabbitMQ did not carry out a request."""
 
 
 class BrokerUnavailable(BrokerError):
@@ -166,7 +166,7 @@ class Unroutable(BrokerError):
 
 
 class ViewError(ServerError):
-    """Cassandra did not do what it was asked."""
+    """Cassandra did not carry out a request."""
 
 
 class ViewUnavailable(ViewError):
@@ -182,11 +182,11 @@ class ViewRefused(ViewError):
 class Undecodable(ViewError):
     """The view holds what this release cannot decode."""
 
-    hint = "another release of postroad wrote it, or a person"
+    hint = "another release of postroad wrote it, or it was changed by hand"
 
 
 class BlobsError(ServerError):
-    """The object store did not do what it was asked."""
+    """The object store did not carry out a request."""
 
 
 class BlobsUnavailable(BlobsError):
@@ -204,17 +204,17 @@ class BlobMissing(BlobsError):
 
 
 class KubernetesError(ServerError):
-    """The Kubernetes API server said no."""
+    """The Kubernetes API server did not carry out a request."""
 
 
 class KubernetesUnavailable(KubernetesError):
-    """The Kubernetes API server cannot be reached, or has too much to do."""
+    """The Kubernetes API server cannot be reached, or is overloaded."""
 
     transient = True
 
 
 class KubernetesConflict(KubernetesError):
-    """The object was changed or deleted by somebody else meanwhile."""
+    """The object was changed or deleted by another client meanwhile."""
 
     transient = True
 
@@ -230,7 +230,7 @@ class CredentialsRefused(ServerError):
 
 
 class TlsRefused(ServerError):
-    """A server's certificate is not accepted, or it speaks no TLS where it should."""
+    """The server's certificate is not accepted, or the server offers no TLS."""
 
 
 class CertificateUnusable(ServerError):
@@ -254,7 +254,7 @@ class ClusterNotAllowed(PostroadError):
 
 
 class NameTaken(PostroadError):
-    """An object of this name exists and is somebody else's."""
+    """An object of this name exists and has another owner."""
 
     transient = True
 
@@ -288,8 +288,8 @@ class EntryEnded(PostroadError):
 
 
 class EntryLost(PostroadError):
-    """The process that kept the item for this one is gone, and nothing more can be said about this
-    entry. An ending that was under way may have got through; if none was, the mail comes again."""
+    """The process that leased the item for this one is gone. An ending that was under way may have
+    been recorded; if it was not, the mail is redelivered."""
 
 
 class NotInstalled(PostroadError):
@@ -315,7 +315,7 @@ class StoreFailed(PostroadError):
     """The embedded store's disk refused a write or a sync."""
 
     transient = True
-    hint = "see to the disk, then start the process again; it recovers by itself"
+    hint = "repair the disk, then start the process again; it recovers by itself"
 
 
 class StoreUnavailable(PostroadError):

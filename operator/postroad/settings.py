@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import timedelta
 from enum import Enum
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, TypeVar
 
 from pydantic import (
     BaseModel,
@@ -32,27 +32,23 @@ from postroad.errors import InvalidInput, InvalidSettings
 
 PREFIX = "POSTROAD_"
 
+T = TypeVar("T")
+
 
 def _split(value: object) -> object:
     return [part.strip() for part in value.split(",")] if isinstance(value, str) else value
 
 
-def _duration(value: object) -> object:
-    if not isinstance(value, str):
-        return value
-    try:
-        return parse_duration(value)
-    except InvalidInput as error:
-        raise ValueError(str(error)) from error
+def parsed(kind: type[T], parse: Callable[[str], T]) -> BeforeValidator:
+    """Parse the text of a value that is not of this type yet; InvalidInput makes it invalid."""
 
+    def check(value: object) -> T:
+        try:
+            return value if isinstance(value, kind) else parse(str(value))
+        except InvalidInput as error:
+            raise ValueError(str(error)) from error
 
-def _networks(value: object) -> object:
-    if not isinstance(value, str):
-        return value
-    try:
-        return Networks.parse(value)
-    except InvalidInput as error:
-        raise ValueError(str(error)) from error
+    return BeforeValidator(check)
 
 
 def _hostname(value: object) -> object:
@@ -61,10 +57,10 @@ def _hostname(value: object) -> object:
     return value
 
 
-Duration = Annotated[timedelta, BeforeValidator(_duration), Field(gt=timedelta(0))]
-"""Written as Kubernetes writes it: `1h30m`."""
+Duration = Annotated[timedelta, parsed(timedelta, parse_duration), Field(gt=timedelta(0))]
+"""Written as in Kubernetes: `1h30m`."""
 
-NetworkList = Annotated[InstanceOf[Networks], BeforeValidator(_networks)]
+NetworkList = Annotated[InstanceOf[Networks], parsed(Networks, Networks.parse)]
 """Comma separated."""
 
 
@@ -73,7 +69,7 @@ class _Section(BaseModel):
 
 
 class RabbitMQ(_Section):
-    """Where references wait."""
+    """The RabbitMQ server, which holds references."""
 
     uri: SecretStr = SecretStr("amqp://guest:guest@localhost:5672/%2F")
     """AMQP URI, with user and password (percent-encoded) and vhost."""
@@ -89,7 +85,7 @@ class RabbitMQ(_Section):
 
 
 class Cassandra(_Section):
-    """Where the view lies."""
+    """The Cassandra servers, which hold the view."""
 
     contact_points: Annotated[tuple[str, ...], BeforeValidator(_split)] = ("localhost",)
     """Host names or addresses, comma separated."""
@@ -110,7 +106,7 @@ class Cassandra(_Section):
 
 
 class S3(_Section):
-    """Where the bytes lie."""
+    """The object store, which holds the bytes."""
 
     endpoint: str | None = None
     """URL of the store; None: AWS by region."""
@@ -131,7 +127,7 @@ class Broker(_Section):
     """How RabbitMQ keeps references."""
 
     delivery_limit: Annotated[int, Field(ge=1, le=1000)] = 20
-    """How often a mail may be handed out without being finished, before it is a dead letter."""
+    """How often RabbitMQ may deliver a mail that is not finished, before it is a dead letter."""
 
 
 class Retry(_Section):
@@ -146,11 +142,11 @@ class Retry(_Section):
     """Since acceptance; a mail that is older is given up at its next deferral."""
 
     dead_letter_lifetime: Duration = DEAD_LETTER_LIFETIME
-    """From the death of a mail to its discard, with its bytes; of the distributed queue."""
+    """From the death of a mail until it is discarded, with its bytes; distributed queue only."""
 
 
 class Worker(_Section):
-    """Where the worker hands mail to."""
+    """The worker and its next hop."""
 
     relay_host: str | None = None
     """The next hop. None: given on the command line."""
@@ -181,7 +177,7 @@ class LongLines(Enum):
 
 
 class Intake(_Section):
-    """What the intake accepts."""
+    """The intake, and the limits of its clients."""
 
     host: Annotated[str, Field(min_length=1)] = "127.0.0.1"
     """The address to listen on; `*`: all of both families."""
@@ -189,8 +185,8 @@ class Intake(_Section):
     port: Annotated[int, Field(ge=0, le=65535)] = 2525
 
     tls_port: Annotated[int, Field(ge=0, le=65535)] | None = None
-    """Where clients begin with TLS (RFC 8314 3.3), beside `port`; the same as `port`: instead of
-    it. None: nowhere."""
+    """The port on which clients begin with TLS (RFC 8314 3.3), beside `port`; the same number:
+    instead of it. None: no such port."""
 
     relay_from: NetworkList | None = None
     """Networks whose clients may send, to any recipient. None: loopback, and only while `host` is
@@ -217,17 +213,17 @@ class Intake(_Section):
     """No mail begins in an older session."""
 
     bare_line_ends: BareLineEnds = BareLineEnds.REFUSE
-    """What becomes of a mail with a CR without LF, or an LF without CR."""
+    """What the intake does with a mail that has a CR without LF, or an LF without CR."""
 
     normalise_from: NetworkList | None = None
-    """Networks whose mail is normalised though `bare_line_ends` is to refuse it."""
+    """Networks whose mail is normalised although `bare_line_ends` is `refuse`."""
 
     early_input_from: NetworkList | None = None
-    """Networks whose clients may send more behind EHLO, HELO and DATA before the replies."""
+    """Networks whose clients may send more after EHLO, HELO and DATA before the reply."""
 
     long_lines: LongLines = LongLines.REFUSE
-    """What becomes of a mail with a line of more than 998 octets. `fold`: it is accepted as it is;
-    the worker folds the line where the mail is not signed."""
+    """What the intake does with a mail that has a line of more than 998 octets. `fold`: it accepts
+    the mail unchanged, and the worker folds the line where the mail is not signed."""
 
     tls_certificate: Path | None = None
     """PEM file of the certificate and its chain; with `tls_key`, STARTTLS is offered."""
@@ -236,7 +232,7 @@ class Intake(_Section):
 
 
 class Settings(_Section):
-    """All of it."""
+    """All settings of a process."""
 
     rabbitmq: RabbitMQ = RabbitMQ()
     cassandra: Cassandra = Cassandra()
@@ -247,8 +243,8 @@ class Settings(_Section):
     intake: Intake = Intake()
 
     hostname: Annotated[str, BeforeValidator(_hostname)] | None = None
-    """What this process calls itself in SMTP: a fully qualified name or an address literal. None:
-    the machine's own name."""
+    """The name of this process in SMTP: a fully qualified name or an address literal. None: the
+    machine's own name."""
 
     health_port: Annotated[int, Field(ge=0, le=65535)] = 8080
 
@@ -274,7 +270,7 @@ SECTIONS: Mapping[str, type[_Section]] = {
 
 
 def from_environment(environment: Mapping[str, str] | None = None) -> Settings:
-    """Read the settings. Unknown POSTROAD_* variables are somebody else's and ignored.
+    """Read the settings. Unknown POSTROAD_* variables are ignored.
 
     Raises: InvalidSettings with the variable's name, and never with a secret.
     """

@@ -159,7 +159,7 @@ async def test_the_command_tells_what_of_the_old_log_could_not_be_read(root: Pat
     shown = await asyncio.to_thread(CliRunner().invoke, main, ["rebuild", str(root)])
 
     assert shown.exit_code == 0, shown.output
-    assert "1 records of it could not be read" in shown.output
+    assert "1 of its records could not be read" in shown.output
 
 
 @pytest.mark.parametrize("name", ["held", "dead"])

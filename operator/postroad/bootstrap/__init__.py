@@ -1,7 +1,7 @@
-"""The only room that knows every adapter: it entries a queue's URL and settings into a queue.
+"""Opens queues from a URL and settings. Only this package imports every adapter.
 
-Each scheme has its module, loaded when it is first asked for: a mail server over one directory, or
-`--help`, need not wait for the drivers of servers that they never talk to.
+Each scheme has its module, imported on first use, so that `--help` or a mail server over one
+directory loads no driver of a server that it never connects to.
 """
 
 from __future__ import annotations
@@ -73,17 +73,17 @@ def open_queue(
 
 
 async def open_inherited(url: str, lock: int, settings: Settings) -> MailQueue:
-    """Open an embedded queue in a process that its owner started and gave the descriptor of the
-    lock on the store: it stores mails itself, and the owner queues them.
+    """Open an embedded queue in a process that the store's owner started and that inherited the
+    descriptor `lock`: it stores mails itself, and the owner queues them.
 
-    Raises: InvalidQueueURL, InvalidInput when that is not the lock, StoreUnavailable.
+    Raises: InvalidQueueURL, InvalidInput when `lock` is not the store's, StoreUnavailable.
     """
     return await _open(OpenRequest(urlsplit(url), settings, False, None, lock))
 
 
 def lock_of(queue: MailQueue) -> int | None:
-    """Return the descriptor of the lock on a store that this process owns: processes that inherit
-    it may store mails themselves. None for any other queue."""
+    """Return the descriptor of the lock on a store that this process owns, for processes that
+    inherit it and store mails themselves; None for any other queue."""
     lock: int | None = getattr(queue, "lock", None)
     return lock
 
@@ -96,6 +96,6 @@ async def _open(request: OpenRequest) -> MailQueue:
             + ", ".join(f"{scheme}://" for scheme in sorted(_HOMES))
         )
     check_parts(request.url)
-    # In a thread: it takes a second, in which the caller's loop has other things to do.
+    # In a thread, because the import takes a second in which the event loop must go on.
     opener: Opener = (await asyncio.to_thread(import_module, home)).open_requested
     return await opener(request)

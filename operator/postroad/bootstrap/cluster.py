@@ -1,4 +1,4 @@
-"""The real servers of a cluster as settings name them, behind the `Servers` port."""
+"""The `Servers` port over the RabbitMQ, Cassandra and S3 that settings name."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from postroad.ports.servers import SAFE_COPIES, Checked, Servers
 from postroad.settings import Settings
 
 CHECK_TIMEOUT = timedelta(seconds=8)
-"""How long one server may take to say its version before it counts as away."""
+"""How long the check of one server may take before the server counts as away."""
 
 
 class ClusterServers:
@@ -70,7 +70,7 @@ class ClusterServers:
             running, queues = await management.nodes(), await management.quorum_queues()
             members = too_few_members(queues, running, SAFE_COPIES, self._rabbitmq.vhost)
             return Checked(version, limits=(*too_few_nodes(len(running)), *members))
-        except ServerError as error:  # a queue works without it
+        except ServerError as error:  # a queue works without the management API
             return Checked(version, unknown=(f"its nodes: {error.explain()}",))
 
     async def _check_cassandra(self) -> Checked:
@@ -88,20 +88,20 @@ class ClusterServers:
 
 
 def connect(settings: Settings) -> Servers:
-    """Return the servers that settings name. No I/O; connections open on first use.
+    """Return the servers that settings name, without I/O; connections open on first use.
     Raises: InvalidSettings."""
     return ClusterServers(settings)
 
 
 def too_few_nodes(count: int) -> tuple[str, ...]:
-    """Return what a server's number of nodes does not allow."""
+    """Return what a server lacks in nodes, as text; nothing when it has enough."""
     if count >= SAFE_COPIES:
         return ()
     return (f"{count} node{'' if count == 1 else 's'}, fewer than {SAFE_COPIES}",)
 
 
 def too_few_copies(factor: int | None) -> tuple[str, ...]:
-    """Return what a keyspace's replication does not allow; None: there is none yet."""
+    """Return what a keyspace lacks in copies, as text; `factor` None: no keyspace yet."""
     if factor is None or factor >= SAFE_COPIES:
         return ()
     return (f"replication factor {factor} is below {SAFE_COPIES}",)

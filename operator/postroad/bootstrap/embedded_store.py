@@ -28,15 +28,15 @@ from postroad.errors import InvalidInput, InvalidQueueURL, QueueNotFound, StoreI
 from postroad.ports.mail_queue import MailQueue
 
 LOG_THREADS = 4
-"""Lanes that can be written at a time; nearly always it is one."""
+"""Lanes that can be written at the same time; nearly always one is."""
 
 MAIL_THREADS = 16
-"""Spool files that can be written and synced at a time: the disk sees them together."""
+"""Spool files that can be written and synced at the same time, so that the disk merges syncs."""
 
 
 async def open_requested(request: OpenRequest) -> MailQueue:
-    """Open `embedded:///DIR`, with `?mail=DIR` for spool files on other disks than the log's.
-    The retry steps, a lane each, may be others than last time.
+    """Open `embedded:///DIR`, with `?mail=DIR` for spool files on another disk than the log's.
+    The retry lanes may differ from those of the last opening.
 
     Raises: InvalidQueueURL, QueueNotFound, StoreDamaged, StoreFailed, StoreUnavailable.
     """
@@ -54,7 +54,7 @@ async def open_requested(request: OpenRequest) -> MailQueue:
 
 @contextmanager
 def locked(root: Path) -> Iterator[tuple[DiskFiles, Layout, Options]]:
-    """Hold a store that nobody owns now. Raises: QueueNotFound, StoreDamaged, StoreInUse."""
+    """Lock a store that no process owns. Raises: QueueNotFound, StoreDamaged, StoreInUse."""
     files = DiskFiles()
     if not root.is_dir():
         raise QueueNotFound(f"there is no directory {root}")
@@ -68,7 +68,7 @@ def locked(root: Path) -> Iterator[tuple[DiskFiles, Layout, Options]]:
 
 
 def verify_directory(root: Path) -> Report:
-    """Read all of a store and report what is wrong with it."""
+    """Read all of a store and report its damage."""
     with locked(root) as (files, layout, _):
         return verify(files, layout)
 
@@ -80,7 +80,7 @@ def dump_directory(root: Path) -> Iterator[dict[str, Any]]:
 
 
 async def rebuild_directory(root: Path) -> Rebuilt:
-    """Make a new log from the spool files of a store."""
+    """Write a new log from the spool files of a store."""
     with locked(root) as (files, layout, options):
         engine = _engine(files, layout, options)
         try:
@@ -105,8 +105,8 @@ async def open_directory(
     root: Path, *, create: bool = False, mail: Path | None = None, options: Options | None = None,
     lock: int | None = None,
 ) -> EmbeddedQueue:  # fmt: skip
-    """Open the store in `root`; with `create`, make it if it is missing. `lock`: the descriptor of
-    its lock, inherited from the process that owns it."""
+    """Open the store in `root`, with `create` also a missing one. `lock`: the descriptor of its
+    lock, inherited from the process that owns it."""
     files = DiskFiles()
     if create:
         await asyncio.to_thread(files.make_directory, root)
@@ -130,7 +130,8 @@ async def open_directory(
 
 
 def _receiver(files: DiskFiles, root: Path, lock: int) -> SpoolReceiver:
-    """Return what stores mails for the owner. Raises: InvalidInput when `lock` is not its lock."""
+    """Return the receiver that stores mails for the owner. Raises: InvalidInput when `lock` is not
+    the store's lock."""
     layout, options = describe(files, root, Options(), create=False)
     try:
         is_lock = os.path.samestat(os.fstat(lock), Path(layout.lock).stat())

@@ -1,4 +1,4 @@
-"""Wires the distributed engine to its servers, whichever they are."""
+"""Wires the distributed engine to servers, real ones or those in memory."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ async def open_over(
     servers: Servers, name: QueueName, bucket: str, request: OpenRequest
 ) -> MailQueue:
     """Open a queue of the distributed engine, which then owns the servers. The configuration is
-    settled before anything is made that follows from it (ADR 0005)."""
+    recorded before anything is created from it (ADR 0005)."""
     clock, randomness, views = MachineClock(), SystemRandomness(), servers.views()
     if await views.row_lifetime() is None:
         raise QueueNotFound(f"the queue {name} was never created: there are no tables")

@@ -1,4 +1,4 @@
-"""`memory://NAME`: the distributed engine over servers in this process' memory."""
+"""`memory://NAME`: the distributed engine over servers in the memory of this process."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from postroad.domain.names import QueueName
 from postroad.ports.mail_queue import MailQueue
 
 _MEMORY = MemoryWorld(MachineClock())
-"""What the queues of this process hold; gone with it."""
+"""The servers of this process' queues; their data end with the process."""
 
 
 def connect() -> MemoryServers:
-    """Return the servers of this process."""
+    """Return the servers in the memory of this process."""
     return MemoryServers(_MEMORY)
 
 

@@ -1,4 +1,4 @@
-"""What a caller of `open_queue` asked for."""
+"""The request of a caller of `open_queue`, and the check of its URL."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from postroad.settings import Settings
 
 @dataclass(frozen=True, slots=True)
 class OpenRequest:
-    """A queue's URL, and how it is to be opened."""
+    """A queue's URL, and how to open it."""
 
     url: SplitResult
     settings: Settings
@@ -27,7 +27,7 @@ PARAMETERS = {"embedded": {"mail"}}
 
 
 def check_parts(url: SplitResult) -> None:
-    """Refuse what would be ignored: a misspelt parameter is not what was asked for.
+    """Refuse parts of a URL that would be ignored, such as a misspelt parameter.
     Raises: InvalidQueueURL."""
     if url.fragment or (url.path.strip("/") and url.scheme != "embedded"):
         raise InvalidQueueURL(

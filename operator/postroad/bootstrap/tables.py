@@ -1,4 +1,4 @@
-"""The tables that a library creates when nobody has yet; an operator computes its own."""
+"""Creates missing tables for a queue without an operator, which computes their options itself."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From settings to transports."""
+"""Builds transports from settings, and the names of this process in SMTP."""
 
 from __future__ import annotations
 
@@ -25,14 +25,13 @@ def open_transport(settings: Settings, next_hop: NextHop) -> Transport:
 
 
 def hostname_of(settings: Settings) -> str:
-    """Return what this process calls itself in greetings and trace fields."""
+    """Return the name of this process in greetings and trace fields."""
     return settings.hostname or socket.getfqdn()
 
 
 def ehlo_name_of(settings: Settings) -> str | None:
-    """Return what it calls itself to a next hop. None: the machine has no name that means anything
-    elsewhere (a pod's has no dot), and servers refuse such names.
-    Source: RFC 5321 4.1.1.1."""
+    """Return the name for EHLO to a next hop. None: the machine's name has no dot (as a pod's), and
+    servers refuse such names. Source: RFC 5321 4.1.1.1."""
     name = hostname_of(settings)
     if settings.hostname or ("." in name and not name.lower().endswith(".localdomain")):
         return name

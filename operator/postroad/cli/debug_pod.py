@@ -1,7 +1,7 @@
-"""The pod that a day-2 command runs in when none of the queue's pods does: pure but for reading.
+"""Builds the pod in which a command runs while no pod of the queue does.
 
-It is like a worker's pod in all that a command needs, waits for the command, and ends by itself
-when nobody deletes it.
+It has what a command needs of a worker's pod, sleeps while commands run in it, and ends by itself
+after an hour if it is not deleted.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from postroad.domain.names import QueueName
 from postroad.errors import ClusterNotFound
 
 COMPONENTS = (WORKER, INTAKE)
-"""The containers of ours that have all that a command needs."""
+"""The containers of the queue's pods, each of which has what a command needs."""
 
 CONTAINER = "postroad"
 LONGEST_SECONDS = 3600
-"""After which the pod ends by itself."""
+"""After this time the pod ends by itself."""
 
 _OF_THE_POD = (
     *("serviceAccountName", "automountServiceAccountToken", "enableServiceLinks"),
@@ -42,8 +42,8 @@ def labels_of(queue: QueueName) -> str:
 
 
 def debug_pod(kubectl: Kubectl, resource: Resource, queue: QueueName, image: str) -> Resource:
-    """Return the pod. It is made as the queue's Deployments make theirs, also while these have no
-    replicas; `image` is for a queue that has none.
+    """Return the pod, from the template of one of the queue's Deployments; for a queue without
+    Deployments with `image`.
 
     Raises: ClusterNotFound, KubernetesUnavailable, KubernetesRefused.
     """
@@ -80,7 +80,7 @@ def debug_pod(kubectl: Kubectl, resource: Resource, queue: QueueName, image: str
 
 
 def _spec(kubectl: Kubectl, resource: Resource, image: str) -> dict[str, Any]:
-    """Return the spec that a worker's pod would have."""
+    """Return the spec of a worker's pod."""
     queue = Queue.of(resource)
     name, namespace = queue.spec.cluster_ref.name, queue.cluster_namespace
     cluster = kubectl.get(f"{QUEUE_CLUSTER.plural}.{GROUP}", name, namespace)

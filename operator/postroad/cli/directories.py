@@ -1,4 +1,4 @@
-"""`postroad verify|dump|rebuild DIR`: the log of an embedded store that nobody owns right now."""
+"""`postroad verify|dump|rebuild DIR`: the log of an embedded store that no process owns."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ directory = click.argument(
 @directory
 @json_option
 def verify(root: Path, as_json: bool) -> None:
-    """Read the records and the waiting mails of the store in DIR, and change nothing.
+    """Check the log and the waiting mails of the store in DIR, and change nothing.
 
-    Each lane of the log is read up to its first invalid frame; records before it that cannot be
-    read are named. Exit code 1 when anything is damaged.
+    Each lane of the log is read up to its first invalid frame; unreadable records before it are
+    listed. Exit code 1 for damage.
     """
     report = verify_directory(root)
     values = {
@@ -37,7 +37,7 @@ def verify(root: Path, as_json: bool) -> None:
     counted = f"{report.records} records"
     if report.is_determined:
         counted = f"{report.mails} mails, {report.dead_letters} dead letters, {counted}"
-    lines = [f"damaged: {each}" for each in report.damage] or ["everything is whole"]
+    lines = [f"damaged: {each}" for each in report.damage] or ["no damage"]
     say(values, as_json=as_json, text="\n".join([counted, *lines]))
     if not report.is_whole:
         sys.exit(1)
@@ -48,7 +48,7 @@ def verify(root: Path, as_json: bool) -> None:
 def dump(root: Path) -> None:
     """Print the checkpoint and the records of the log in DIR, one JSON object a line.
 
-    A record that cannot be read is named; the first invalid frame ends it.
+    An unreadable record is listed as such; the output ends at the first invalid frame.
     """
     for record in dump_directory(root):
         click.echo(json.dumps(record, ensure_ascii=False))
@@ -58,9 +58,9 @@ def dump(root: Path) -> None:
 @directory
 @json_option
 def rebuild(root: Path, as_json: bool) -> None:
-    """Make a new log for the store in DIR from its spool files.
+    """Write a new log for the store in DIR from its spool files.
 
-    The old log is kept in DIR/quarantine. No mail is lost by this; some may be delivered twice.
+    The old log is kept in DIR/quarantine. This loses no mail; some may be delivered twice.
     Exit code 1 when spool files of mails that may wait are damaged.
     """
     done = asyncio.run(rebuild_directory(root))
@@ -75,9 +75,9 @@ def rebuild(root: Path, as_json: bool) -> None:
     }
     lines = [f"{done.mails} mails wait; the old log is in {done.quarantine}"]
     if done.unreadable_records:
-        lines.append(f"{done.unreadable_records} records of it could not be read")
+        lines.append(f"{done.unreadable_records} of its records could not be read")
     if done.unreadable_parts:
-        lines.append(f"{done.unreadable_parts} pages or files of it were not given by the disk")
+        lines.append(f"the disk could not read {done.unreadable_parts} of its pages or files")
     lines += [f"the content is damaged: {each}" for each in done.lost]
     say(values, as_json=as_json, text="\n".join(lines))
     if done.lost:

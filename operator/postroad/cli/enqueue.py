@@ -1,4 +1,4 @@
-"""`postroad enqueue`: files or standard input into a queue."""
+"""`postroad enqueue`: queues messages from files or standard input."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from postroad.ports.mail_queue import NO_DELAY, MailQueue
 @click.argument("files", nargs=-1, type=click.Path(exists=True, dir_okay=False, path_type=Path))
 @click.option("--from", "sender", help="The reverse-path; default: the From field. '<>': null.")
 @click.option("--to", "recipients", multiple=True, help="Repeatable; default: To and Cc fields.")
-@click.option("--delay", type=DURATION, default=NO_DELAY, help="Due only after, e.g. 5m.")
+@click.option("--delay", type=DURATION, default=NO_DELAY, help="Due after this time, e.g. 5m.")
 @click.option("--name", help="A name to find the mail by; default: none.")
 @json_option
 async def enqueue(
@@ -61,17 +61,17 @@ def _mail(
 def _sender(header: Message) -> str:
     found = _addresses(header, "From")
     if len(found) != 1:
-        raise click.UsageError("the message has not exactly one From address: say --from")
+        raise click.UsageError("the message has not exactly one From address: give --from")
     return found[0]
 
 
 def _recipients(header: Message) -> tuple[str, ...]:
     """Return the recipients the header names. Bcc is refused: its field would be sent to all."""
     if header.get_all("Bcc"):
-        raise click.UsageError("the message has a Bcc field, which all would see: say --to")
+        raise click.UsageError("the message has a Bcc field, which all would see: give --to")
     found = _addresses(header, "To", "Cc")
     if not found:
-        raise click.UsageError("the message names no recipients: say --to")
+        raise click.UsageError("the message names no recipients: give --to")
     return tuple(dict.fromkeys(found))
 
 

@@ -1,4 +1,4 @@
-"""`postroad intake`: accept mail over SMTP into a queue."""
+"""`postroad intake`: accepts mail over SMTP into a queue."""
 
 from __future__ import annotations
 
@@ -10,8 +10,14 @@ import click
 from postroad.adapters.machine.clocks import MachineClock, SystemRandomness
 from postroad.adapters.network.certificates import ServerCertificate
 from postroad.bootstrap.transports import hostname_of
-from postroad.cli.background_maintenance import SELDOM, background_maintenance
-from postroad.cli.long_running import Inheritance, Process, process, run
+from postroad.cli.long_running import (
+    SELDOM,
+    Inheritance,
+    Process,
+    background_maintenance,
+    process,
+    run,
+)
 from postroad.cli.queue_options import LISTEN, NETWORKS, queue_option
 from postroad.domain.networks import EVERY_ADDRESS, LOOPBACK, NO_ADDRESS, Networks
 from postroad.domain.next_hops import parse_host_port
@@ -36,8 +42,8 @@ listen_option = click.option(
     "--listen",
     type=LISTEN,
     metavar="HOST:PORT",
-    help="Where to listen (or POSTROAD_INTAKE_HOST and POSTROAD_INTAKE_PORT; default: "
-    "127.0.0.1:2525). *:PORT is that port of all addresses. Other than loopback addresses need "
+    help="Address to listen on (or POSTROAD_INTAKE_HOST and POSTROAD_INTAKE_PORT; default: "
+    "127.0.0.1:2525). *:PORT is that port of all addresses. Addresses other than loopback need "
     "--relay-from.",
 )
 relay_from_option = click.option(
@@ -53,7 +59,7 @@ relay_from_option = click.option(
 @queue_option
 @listen_option
 @relay_from_option
-@click.option("--create", is_flag=True, help="Create what is missing of the queue.")
+@click.option("--create", is_flag=True, help="Create the queue, or what it lacks.")
 @click.option("--inherited", type=click.IntRange(3), multiple=True, hidden=True)
 @click.option("--inherited-tls", type=click.IntRange(3), multiple=True, hidden=True)
 @click.option("--lock", type=click.IntRange(3), hidden=True)
@@ -68,8 +74,7 @@ def intake(
 ) -> None:
     """Accept mail over SMTP into a queue, until SIGTERM.
 
-    Probes and metrics are answered on port 8080 of all addresses (POSTROAD_HEALTH_PORT; 0: any that
-    is free).
+    Serves probes and metrics on port 8080 of all addresses (POSTROAD_HEALTH_PORT; 0: any free one).
     """
     settings = with_clients(from_environment(), listen, relay_from)
     listening = dict.fromkeys(inherited, False) | dict.fromkeys(inherited_tls, True)
@@ -79,10 +84,10 @@ def intake(
 def with_clients(
     settings: Settings, listen: str | None, relay_from: Networks | None = None
 ) -> Settings:
-    """Return the settings with what the command line says of where to listen, and for whom.
+    """Return the settings with the address and the networks of the command line.
 
-    Raises: InvalidSettings for an intake that other machines reach while no setting names those
-    that may send: after an upgrade it would refuse permanently what it accepted before.
+    Raises: InvalidSettings for an address that other machines reach without networks that may send:
+    after an upgrade the intake would refuse permanently what it accepted before.
     """
     update: dict[str, object] = {} if relay_from is None else {"relay_from": relay_from}
     if listen is not None:
@@ -91,14 +96,14 @@ def with_clients(
     is_local = section.host == "localhost" or section.host in LOOPBACK
     if section.relay_from is None and not is_local:
         raise InvalidSettings(
-            f"the intake would listen on {section.host}, and it is not set which clients may send",
+            f"the intake would listen on {section.host}, but no client may send",
             hint="name their networks with --relay-from or POSTROAD_INTAKE_RELAY_FROM",
         )
     return settings.model_copy(update={"intake": section})
 
 
 def rules_of(section: Intake) -> Rules:
-    """Return which clients may do what."""
+    """Return the rights of clients by network."""
     all_normalised = section.bare_line_ends is BareLineEnds.NORMALISE
     return Rules(
         relay_from=section.relay_from or LOOPBACK,
@@ -108,7 +113,7 @@ def rules_of(section: Intake) -> Rules:
 
 
 def log_rules(queue: MailQueue, section: Intake) -> None:
-    """Write for whom this intake relays into the log, before it listens."""
+    """Log the networks that may send, and warn of an open relay."""
     networks = rules_of(section).relay_from
     _log.info("relaying for", queue=queue.name, networks=str(networks))
     if networks.hold_the_internet:
@@ -127,9 +132,8 @@ async def _receive(
     inherited: Mapping[int, bool] = NONE_INHERITED,
     lock: int | None = None,
 ) -> None:
-    """`inherited`: the descriptors of the sockets to listen on, each with whether TLS begins with
-    the connection, from the process that started this one; `lock`: that of the lock on the store
-    that it owns."""
+    """`inherited`: descriptors of sockets to listen on, from the parent process, each with whether
+    TLS begins with the connection; `lock`: the descriptor of the lock on the parent's store."""
     certificate = certificate_of(settings.intake)
     inheritance = Inheritance(STANDARD_INPUT, lock) if inherited else None
     async with process(settings, url, create=create, inheritance=inheritance) as this:
@@ -147,9 +151,8 @@ async def receive(
     certificate: ServerCertificate | None,
     listening: Mapping[socket.socket, bool] | None = None,
 ) -> None:
-    """Accept mail into the queue until the process is to end. `listening`: on these sockets, each
-    with whether TLS begins with the connection, rather than at the address that the settings
-    name."""
+    """Accept mail into the queue until the process is to end. `listening`: sockets to use instead
+    of the settings' address, each with whether TLS begins with the connection."""
     section = settings.intake
     offer = Offer(hostname_of(settings), section.max_size_bytes, section.max_recipients)
     timeouts = ClientTimeouts(
@@ -183,7 +186,7 @@ async def receive(
 
 
 def client_limits(section: Intake) -> ClientLimits:
-    """Return what one client may have of this process."""
+    """Return the limits of one client in this process."""
     return ClientLimits(
         section.client_sessions or -(-section.max_sessions // 2),
         section.client_connections_per_minute,
@@ -203,7 +206,7 @@ def certificate_of(section: Intake) -> ServerCertificate | None:
     """Return the certificate that the settings name. Raises: InvalidSettings."""
     if section.tls_certificate is None and section.tls_port is not None:
         raise InvalidSettings(
-            "POSTROAD_INTAKE_TLS_PORT is set, and there is no certificate",
+            "POSTROAD_INTAKE_TLS_PORT is set without a certificate",
             hint="name its PEM file with POSTROAD_INTAKE_TLS_CERTIFICATE",
         )
     if section.tls_certificate is None:

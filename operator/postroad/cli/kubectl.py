@@ -1,4 +1,4 @@
-"""The user's `kubectl`, run as it is, so that its contexts and credentials are the user's."""
+"""Runs the user's `kubectl`, and so uses the user's contexts and credentials."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Resource = dict[str, Any]
 RESOURCE = f"{MAIL_QUEUE.plural}.{GROUP}"
 
 ENDED_WITH = "command terminated with exit code"
-"""What `kubectl exec` says when the program ran and failed, beside what the program said."""
+"""Begins the line that `kubectl exec` adds to the output of a program that failed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,8 +36,8 @@ class Kubectl:
 
     def get(self, kind: str, name: str, namespace: str | None, *options: str) -> Resource | None:
         """Return an object, or None. Errors as `find`."""
-        said = self._say("get", kind, name, "--ignore-not-found", *options, namespace=namespace)
-        return json.loads(said) if said.strip() else None
+        output = self._run("get", kind, name, "--ignore-not-found", *options, namespace=namespace)
+        return json.loads(output) if output.strip() else None
 
     def require(self, name: str, namespace: str) -> Resource:
         """Return a MailQueue. Raises: InvalidInput when there is none; else as `find`."""
@@ -48,44 +48,44 @@ class Kubectl:
 
     def list(self, kind: str, labels: str, namespace: str) -> Sequence[Resource]:
         """Return the objects with these labels. Errors as `find`."""
-        said = self._say("get", kind, "--selector", labels, namespace=namespace)
-        found: Sequence[Resource] = json.loads(said)["items"] if said.strip() else []
+        output = self._run("get", kind, "--selector", labels, namespace=namespace)
+        found: Sequence[Resource] = json.loads(output)["items"] if output.strip() else []
         return found
 
     def create(self, manifest: Resource, namespace: str) -> None:
         """Create an object. Errors as `find`."""
         text = json.dumps(manifest)
-        self._say("create", "--filename", "-", namespace=namespace, stdin=text)
+        self._run("create", "--filename", "-", namespace=namespace, stdin=text)
 
     def wait_ready(self, pod: str, seconds: int, namespace: str) -> None:
         """Wait for a pod. Errors as `find`."""
         within = f"--timeout={seconds}s"
-        self._say("wait", f"pod/{pod}", "--for=condition=Ready", within, namespace=namespace)
+        self._run("wait", f"pod/{pod}", "--for=condition=Ready", within, namespace=namespace)
 
     def delete(self, pod: str, namespace: str) -> None:
         """Delete a pod without waiting. Errors as `find`."""
         options = ("--ignore-not-found", "--wait=false")
-        self._say("delete", f"pod/{pod}", *options, namespace=namespace, output="name")
+        self._run("delete", f"pod/{pod}", *options, namespace=namespace, output="name")
 
     def execute(self, pod: str, container: str, namespace: str, command: Sequence[str]) -> int:
         """Run a command in a pod, with this process' output; return its exit code.
 
         Raises: KubernetesUnavailable, KubernetesRefused when it could not be run.
         """
-        place = ("--namespace", namespace, pod, "--container", container)
-        line = ["kubectl", *self.options, "exec", *place, "--", *command]
+        target = ("--namespace", namespace, pod, "--container", container)
+        line = ["kubectl", *self.options, "exec", *target, "--", *command]
         try:
             with subprocess.Popen(  # noqa: S603
                 line, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
             ) as running:
                 assert running.stderr is not None
-                said = running.stderr.read().splitlines()
+                errors = running.stderr.read().splitlines()
         except OSError as error:
             raise KubernetesUnavailable("kubectl cannot be run") from error
-        ended = [each for each in said if each.startswith(ENDED_WITH)]
+        ended = [each for each in errors if each.startswith(ENDED_WITH)]
         if running.returncode > 0 and not ended:
-            raise _failure(said)
-        for each in said:
+            raise _failure(errors)
+        for each in errors:
             if each not in ended:
                 click.echo(each, err=True)
         return running.returncode
@@ -97,13 +97,13 @@ class Kubectl:
         command = ["kubectl", *self.options, "config", "view", "--minify", "--output"]
         return _run([*command, "jsonpath={..namespace}"]).stdout.strip() or "default"
 
-    def _say(
+    def _run(
         self, *command: str, namespace: str | None, stdin: str | None = None, output: str = "json"
     ) -> str:
-        place = namespace or self.namespace
+        chosen = namespace or self.namespace
         line = [
             *("kubectl", *self.options, *command),
-            *(("--namespace", place) if place else ()),
+            *(("--namespace", chosen) if chosen else ()),
             *("--output", output),
         ]
         done = _run(line, stdin)
@@ -112,11 +112,11 @@ class Kubectl:
         return done.stdout
 
 
-def _failure(said: Sequence[str]) -> Exception:
-    """Return what kubectl's complaint means: a no of the API server, or that it was not reached."""
-    refused = any(each.startswith("Error from server") for each in said)
+def _failure(errors: Sequence[str]) -> Exception:
+    """Return the error behind kubectl's output: the API server refused, or was not reached."""
+    refused = any(each.startswith("Error from server") for each in errors)
     kind = KubernetesRefused if refused else KubernetesUnavailable
-    return kind(said[-1] if said else "kubectl failed")
+    return kind(errors[-1] if errors else "kubectl failed")
 
 
 def _run(command: Sequence[str], stdin: str | None = None) -> subprocess.CompletedProcess[str]:
@@ -129,7 +129,7 @@ def _run(command: Sequence[str], stdin: str | None = None) -> subprocess.Complet
 
 
 def with_kubectl(command: Any) -> Any:
-    """Add kubectl's options of where to look; the command gets them as `kubectl`."""
+    """Add kubectl's options of cluster and namespace; the command gets a `kubectl` with them."""
 
     @click.option("-n", "--namespace", help="The namespace (default: the context's).")
     @click.option("--context", help="The kubeconfig's context.")

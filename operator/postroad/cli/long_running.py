@@ -1,7 +1,8 @@
-"""What long-running commands share: signals, the health port, a queue opened with patience.
+"""What long-running commands share: signals, the health port, waiting for a queue's servers,
+maintenance beside their work.
 
-At SIGTERM a process ends the work it has in hand, which makes duplicates rarer; what is stored is
-right without it. Source: AMB-22.
+At SIGTERM a process finishes its work in progress, which makes duplicates rarer; the stored state
+needs no such end. Source: AMB-22.
 """
 
 from __future__ import annotations
@@ -20,30 +21,34 @@ from typing import Any
 
 import uvloop
 
+from postroad.adapters.machine.clocks import MachineClock, SystemRandomness
 from postroad.bootstrap import open_inherited, open_queue
 from postroad.errors import PostroadError
 from postroad.ports.mail_queue import MailQueue
 from postroad.settings import Settings
 from postroad.telemetry import logs
 from postroad.telemetry.health import HealthServer, Readiness
+from postroad.worker.maintenance import EVERY, run_maintenance
 
 _log = logs.logger("process")
 
 OBJECTS_BEFORE_SEARCH = 50_000
-"""Objects that may be made, less those that went, before garbage is searched among them."""
+"""Net new objects before the garbage collector runs."""
 
 LONGEST_PAUSE_SECONDS = 30.0
 """Between attempts to open a queue whose servers are away."""
 
-
 ORPHANED_DRAIN = timedelta(seconds=1)
-"""How long an orphan lets what is under way be finished: whoever takes over waits for its end."""
+"""Time of an orphan to finish its work: short, because the next owner waits for its end."""
+
+SELDOM = timedelta(minutes=10)
+"""Interval of maintenance in a process beside which workers do it, or none runs."""
 
 
 @dataclass(frozen=True, slots=True)
 class Inheritance:
-    """What a process has of the one that started it: `parent`, a descriptor whose end says that it
-    is gone, and perhaps that of the lock on a store."""
+    """What a process inherits: `parent`, a descriptor that reaches its end when the parent is gone,
+    and perhaps the descriptor of the lock on a store."""
 
     parent: int
     lock: int | None = None
@@ -51,15 +56,15 @@ class Inheritance:
 
 @dataclass(slots=True)
 class Process:
-    """A running process: what it says to probes, when it is to end and within what time, and its
-    queue once that is open."""
+    """A running process: its readiness for probes, the event and the time of its end, and its queue
+    once that is open."""
 
     readiness: Readiness
     stop: asyncio.Event
     drain_within: timedelta
     _queue: MailQueue | None = None
     last_moment: asyncio.TimerHandle | None = None
-    """When an orphan ends, whatever it is at."""
+    """When an orphan exits, even amid work."""
 
     @property
     def queue(self) -> MailQueue:
@@ -82,18 +87,18 @@ def run(settings: Settings, main: Coroutine[Any, Any, None]) -> None:
 
 
 def collect_seldom() -> None:
-    """Look for cyclic garbage seldom: a mail makes thousands of objects and no cycles, so that most
-    searches find nothing. What the imports made is not looked at again."""
+    """Run the garbage collector seldom, because a mail creates thousands of objects and no cycles;
+    exempt the objects of the imports."""
     gc.collect()
     gc.freeze()
     gc.set_threshold(OBJECTS_BEFORE_SEARCH, *gc.get_threshold()[1:])
 
 
 def allow_all_descriptors() -> None:
-    """Let this process open as many files and connections as it may at all: the soft limit, often
-    1024, is meant for programs that use select(2)."""
+    """Raise the limit of open files to the hard limit: the soft one, often 1024, is for programs
+    that use select(2)."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    with contextlib.suppress(OSError, ValueError):  # as before, then
+    with contextlib.suppress(OSError, ValueError):  # the soft limit stays, then
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
@@ -101,11 +106,11 @@ def allow_all_descriptors() -> None:
 async def process(
     settings: Settings, url: str, *, create: bool, inheritance: Inheritance | None = None
 ) -> AsyncIterator[Process | None]:
-    """Listen for signals and probes, open the queue, and close all of it in the end.
+    """Listen for signals and probes, open the queue, and close both at the end.
 
-    Servers that are away are waited for. Gives None when the process is to end before that. With an
-    inheritance, it ends when its parent does.
-    Raises: what `open_queue` raises and will raise again.
+    Waits for servers that are away; yields None when the process is to end before they answer. With
+    an inheritance, the process ends when its parent does.
+    Raises: permanent errors of `open_queue`.
     """
     this = Process(Readiness(), asyncio.Event(), timedelta(seconds=settings.drain_seconds))
     loop = asyncio.get_running_loop()
@@ -133,11 +138,26 @@ async def process(
             this.last_moment.cancel()
 
 
+@asynccontextmanager
+async def background_maintenance(this: Process, every: timedelta = EVERY) -> AsyncIterator[None]:
+    """Maintain the queue until the process is to end, so that no round delays its last mails."""
+    running = asyncio.create_task(
+        run_maintenance(this.queue, MachineClock(), SystemRandomness(), every)
+    )
+    stopping = asyncio.create_task(this.stop.wait())
+    stopping.add_done_callback(lambda _: running.cancel())
+    try:
+        yield
+    finally:
+        stopping.cancel()
+        await asyncio.wait([running, stopping])
+
+
 def _orphaned(loop: asyncio.AbstractEventLoop, parent: int, this: Process) -> None:
-    loop.remove_reader(parent)  # an end can be read for ever
+    loop.remove_reader(parent)  # the end of a file stays readable: the loop would call again
     this.drain_within = min(this.drain_within, ORPHANED_DRAIN)
     this.end()
-    # It may be draining already, with more time, and whoever takes over waits for this end.
+    # A drain that began with more time goes on; the next owner must not wait for it.
     this.last_moment = loop.call_later(2 * ORPHANED_DRAIN.total_seconds(), os._exit, 1)
 
 

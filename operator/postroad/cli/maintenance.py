@@ -1,4 +1,5 @@
-"""`postroad maintain`, maintenance once or as a loop; `postroad audit`, of all bytes at once."""
+"""`postroad maintain`: runs maintenance once or in a loop. `postroad audit`: compares all bytes in
+S3 with mails."""
 
 from __future__ import annotations
 
@@ -16,18 +17,19 @@ from postroad.telemetry.logs import logger
 
 @click.command()
 @with_queue
-@click.option("--every", type=DURATION, help="Go on for ever, with this pause; default: one round.")
+@click.option("--every", type=DURATION, help="Repeat for ever, with this pause; default: once.")
 @click.option(
     "--accept-loss",
     "lost",
     metavar="SLICE[/SLICE]",
-    help="Go on without the rows that vanished from the slice that starts at this time, or from"
-    " all slices between two times.",
+    help="First accept as lost the rows that vanished from the slice that starts at this time, or"
+    " from all slices between two times.",
 )
 async def maintain(queue: MailQueue, every: timedelta | None, lost: str | None) -> None:
-    """Move limits, clean what is over, roll old mail forward, decide dead letters.
+    """Run maintenance: advance browse start, clean drained slices, refresh expiring rows, process
+    the dead queue.
 
-    Cleanup waits a lease after the limits moved, so it needs --every.
+    Cleanup waits a lease after browse start moved, so it needs --every.
     """
     if lost is not None:
         await _accept_loss(queue, lost)
@@ -45,19 +47,19 @@ async def maintain(queue: MailQueue, every: timedelta | None, lost: str | None) 
 
 @click.command()
 @with_queue
-@click.option("--repair", is_flag=True, help="Delete what is found.")
+@click.option("--repair", is_flag=True, help="Delete these objects.")
 @click.option(
     "--adopt",
     is_flag=True,
-    help="First record this view as the owner of the bucket's bytes: where it was restored, or its"
-    " keyspace was made anew, and no other installation uses the bucket.",
+    help="First record this view as the owner of the bucket's bytes, after it was restored or its"
+    " keyspace was created again, where no other installation uses the bucket.",
 )
 @json_option
 async def audit(queue: MailQueue, repair: bool, adopt: bool, as_json: bool) -> None:
-    """List the objects whose mail is nowhere any more, oldest first.
+    """List the objects that no mail needs, oldest first.
 
-    Maintenance finds and deletes them within hours. Mail younger than the longest upload (6 hours)
-    is not looked at.
+    Maintenance finds and deletes them within hours. Objects younger than the longest upload
+    (6 hours) are left out.
     """
     judge = getattr(queue, "audit", None)
     if judge is None:

@@ -1,4 +1,4 @@
-"""`postroad mta`: a small MTA: what intake and worker do, over one queue."""
+"""`postroad mta`: a small MTA, which runs intake and worker over one queue."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ from postroad.settings import Settings, from_environment
     type=click.IntRange(0),
     default=0,
     show_default=True,
-    help="Processes that talk to clients; 0: this one does it too.",
+    help="Processes that serve clients; 0: this one does.",
 )
 def mta(
     url: str,
@@ -54,15 +54,17 @@ def mta(
     concurrency: int | None,
     receivers: int,
 ) -> None:
-    """Accept mail over SMTP into a queue, and hand it to a next hop, until SIGTERM.
+    """Accept mail over SMTP into a queue, and deliver it to a next hop, until SIGTERM.
 
-    With embedded:///DIR nothing else is needed; the directory is made when it is missing.
+    With embedded:///DIR it needs no server; a missing directory is created.
 
-    Probes and metrics are answered on port 8080 of all addresses (POSTROAD_HEALTH_PORT; 0: any that
-    is free).
+    Serves probes and metrics on port 8080 of all addresses (POSTROAD_HEALTH_PORT; 0: any free one).
     """
     if receivers and url.startswith("memory:"):
-        raise InvalidSettings("a queue in this process' memory cannot be reached by receivers")
+        raise InvalidSettings(
+            "receivers cannot reach a queue in the memory of this process",
+            hint="leave out --receivers, or use embedded:///DIR",
+        )
     settings = with_relay(from_environment(), relay, tls, concurrency)
     settings = with_clients(settings, listen, relay_from)
     certificate = certificate_of(settings.intake)
@@ -76,7 +78,7 @@ async def _serve(
     certificate: ServerCertificate | None,
     receivers: int,
 ) -> None:
-    """When either half fails the process ends, and whoever started it starts it again."""
+    """End the process when intake or worker fails, so that its supervisor restarts both."""
     async with process(settings, url, create=True) as this:
         if this is None:
             return

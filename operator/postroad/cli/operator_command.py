@@ -1,4 +1,4 @@
-"""`postroad operator`: keeps QueueClusters and MailQueues as they are declared."""
+"""`postroad operator`: reconciles QueueClusters and MailQueues."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from postroad.telemetry import logs
     envvar="POSTROAD_OPERATOR_IMAGE",
     default=lambda: f"postroad:{version('postroad')}",
     show_default="postroad:<this version>",
-    help="Image that workers and intake run.",
+    help="Image of workers and intakes.",
 )
 @click.option(
     "--deletion-timeout",
@@ -42,7 +42,7 @@ from postroad.telemetry import logs
     envvar="POSTROAD_OPERATOR_TASKS",
     default=8,
     show_default=True,
-    help="Resources that are looked at at the same time.",
+    help="Resources that are reconciled at the same time.",
 )
 @click.option(
     "--health-port",
@@ -61,10 +61,10 @@ def operator(
     health_port: int,
     log_level: str,
 ) -> None:
-    """Keep QueueClusters and MailQueues as they are declared.
+    """Reconcile QueueClusters and MailQueues, until SIGTERM.
 
-    Runs until SIGTERM. Needs no storage of its own: what it decided stands in Cassandra, what it
-    found in the resources' status. Run one at a time.
+    Needs no storage of its own: Cassandra has the configuration histories, and each resource's
+    status what was found. Run one at a time.
     """
     try:
         from postroad.controller import program

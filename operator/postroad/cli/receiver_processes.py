@@ -1,10 +1,10 @@
-"""Receiving in processes of their own: they talk to clients, this process keeps the store.
+"""Runs receivers as processes of their own, which serve clients, because a Python process uses one
+core.
 
-A process' Python runs on one core. The children share one listening socket, which they inherit, and
-hand every mail to the queue as any client of it does: 250 is said only after `enqueue` returned.
-With an embedded queue that this process owns they inherit the lock on its store too, and store the
-mails themselves (spool/filler.py).
-They end when this process does, however it ends: their standard input ends with it.
+The children share the listening sockets, which they inherit, and reply 250 only after `enqueue`
+returned. With an embedded queue that this process owns, they also inherit the lock on its store and
+store the mails themselves (`embedded/receiver.py`).
+They end when this process does, even by a crash, because their standard input then ends.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ from postroad.telemetry.logs import logger
 _log = logger("intake")
 
 GRACE = timedelta(seconds=5)
-"""Longer than a child's own time to drain, after which it is killed."""
+"""How long a child may run beyond the drain time before it is killed."""
 
 
 async def receive_in_children(this: Process, settings: Settings, url: str, count: int) -> None:
     """Accept mail in `count` processes until this one is to end.
 
-    Raises: InvalidSettings when the address cannot be had, ReceiverEnded when one of them ends.
+    Raises: InvalidSettings for an address that cannot be used, ReceiverEnded when a child ends.
     """
     children: list[Child] = []
     try:
@@ -64,7 +64,7 @@ async def _watch(this: Process, children: list[Child], addresses: list[str]) -> 
         either: list[asyncio.Future[Any]] = [stopping, beginning]
         await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
         if this.stop.is_set():
-            return  # a signal to all of us may have ended them before
+            return  # a signal to the whole process group may have ended the children already
         if not all(beginning.result()):
             raise ReceiverEnded
         for address in addresses:
@@ -97,7 +97,7 @@ async def _start(
     inherited = [each.fileno() for each in listening] + ([] if lock is None else [lock])
     section = settings.intake
     environment = {
-        "POSTROAD_HEALTH_PORT": "0",  # the probes are this process' to answer
+        "POSTROAD_HEALTH_PORT": "0",  # the parent answers the probes
         "POSTROAD_INTAKE_RELAY_FROM": str(rules_of(section).relay_from),
         "POSTROAD_INTAKE_MAX_SESSIONS": str(-(-section.max_sessions // count)),
     }
@@ -120,7 +120,7 @@ async def _is_listening(child: Child) -> bool:
 
 
 async def _end(children: list[Child], within: timedelta) -> None:
-    """Let the children finish the mails that they are receiving."""
+    """Stop the children, which first finish the mails that they are receiving; kill late ones."""
     if not children:
         return
     for child in children:

@@ -1,4 +1,4 @@
-"""`postroad worker`: take mail from a queue and hand it to a next hop."""
+"""`postroad worker`: delivers the mail of a queue to a next hop."""
 
 from __future__ import annotations
 
@@ -6,8 +6,7 @@ import click
 
 from postroad.adapters.machine.clocks import MachineClock, SystemRandomness
 from postroad.bootstrap.transports import open_transport
-from postroad.cli.background_maintenance import background_maintenance
-from postroad.cli.long_running import Process, process, run
+from postroad.cli.long_running import Process, background_maintenance, process, run
 from postroad.cli.queue_options import RELAY, queue_option
 from postroad.domain.next_hops import NextHop, TlsMode, parse_host_port
 from postroad.domain.retries import RetryPlan
@@ -42,14 +41,13 @@ concurrency_option = click.option(
 @relay_option
 @tls_option
 @concurrency_option
-@click.option("--create", is_flag=True, help="Create what is missing of the queue.")
+@click.option("--create", is_flag=True, help="Create the queue, or what it lacks.")
 def worker(
     url: str, relay: str | None, tls: str | None, concurrency: int | None, create: bool
 ) -> None:
-    """Take mail from a queue and hand it to a next hop, until SIGTERM.
+    """Deliver the mail of a queue to a next hop, until SIGTERM.
 
-    Probes and metrics are answered on port 8080 of all addresses (POSTROAD_HEALTH_PORT; 0: any that
-    is free).
+    Serves probes and metrics on port 8080 of all addresses (POSTROAD_HEALTH_PORT; 0: any free one).
     """
     settings = with_relay(from_environment(), relay, tls, concurrency)
     run(settings, _deliver(settings, url, create))
@@ -58,7 +56,7 @@ def worker(
 def with_relay(
     settings: Settings, relay: str | None, tls: str | None, concurrency: int | None
 ) -> Settings:
-    """Return the settings with what the command line says of the next hop."""
+    """Return the settings with the next hop of the command line."""
     mode = settings.worker.relay_tls if tls is None else TlsMode(tls)
     changes: dict[str, object] = {"relay_tls": mode, "concurrency": concurrency}
     if relay is not None:
@@ -77,7 +75,7 @@ async def _deliver(settings: Settings, url: str, create: bool) -> None:
 
 
 def next_hop(settings: Settings) -> NextHop:
-    """Return where mail goes. Raises: InvalidSettings."""
+    """Return the next hop. Raises: InvalidSettings."""
     section = settings.worker
     if section.relay_host is None:
         raise InvalidSettings("the worker has no next hop", hint="give --relay host:port")
@@ -86,7 +84,7 @@ def next_hop(settings: Settings) -> NextHop:
 
 
 async def deliver(this: Process, settings: Settings, hop: NextHop) -> None:
-    """Hand the queue's mail to the next hop until the process is to end. Raises: what `dequeue`
+    """Deliver the queue's mail to the next hop until the process is to end. Raises: what `dequeue`
     raises."""
     transport = open_transport(settings, hop)
     deliverer = Deliverer(

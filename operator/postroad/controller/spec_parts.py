@@ -10,7 +10,6 @@ from urllib.parse import urlsplit
 from pydantic import (
     AfterValidator,
     BaseModel,
-    BeforeValidator,
     ConfigDict,
     Field,
     PlainSerializer,
@@ -20,7 +19,7 @@ from pydantic.alias_generators import to_camel
 
 from postroad.domain.durations import format_duration, parse_duration
 from postroad.domain.next_hops import HOSTNAME_PATTERN
-from postroad.errors import InvalidInput
+from postroad.settings import parsed
 
 DURATION_PATTERN = "^([0-9]{1,6}h)?([0-9]{1,8}m)?([0-9]{1,9}s)?$"
 NAME_PATTERN = "^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$"
@@ -33,15 +32,6 @@ NETWORK_PATTERN = "^([0-9]{1,3}([.][0-9]{1,3}){3}|[0-9A-Fa-f.]*:[0-9A-Fa-f:.]*)(
 
 def _alias(name: str) -> str:
     return to_camel(name).replace("Url", "URL")
-
-
-def _duration(value: object) -> timedelta:
-    if isinstance(value, timedelta):
-        return value
-    try:
-        return parse_duration(str(value))
-    except InvalidInput as error:
-        raise ValueError(str(error)) from error
 
 
 def at_least(shortest: timedelta) -> AfterValidator:
@@ -77,7 +67,7 @@ def has_port_in_range(url: str) -> bool:
 
 Duration = Annotated[
     timedelta,
-    BeforeValidator(_duration),
+    parsed(timedelta, parse_duration),
     PlainSerializer(format_duration),
     WithJsonSchema(
         {"type": "string", "minLength": 2, "maxLength": 16, "pattern": DURATION_PATTERN}

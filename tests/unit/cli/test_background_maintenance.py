@@ -1,4 +1,4 @@
-"""Which commands keep a queue up."""
+"""Which commands run maintenance of a queue."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import socket
 
 import pytest
 
-from postroad.cli import background_maintenance, intake, long_running
+from postroad.cli import intake, long_running
 from postroad.ports.mail_queue import MailQueue
 from postroad.settings import Intake, Settings
 
@@ -16,28 +16,28 @@ SETTINGS = Settings(health_port=0, intake=Intake(host="127.0.0.1", port=0))
 
 
 @pytest.fixture
-def kept(monkeypatch: pytest.MonkeyPatch) -> asyncio.Queue[str]:
-    """The names of queues that are being kept up."""
-    kept: asyncio.Queue[str] = asyncio.Queue()
+def maintained(monkeypatch: pytest.MonkeyPatch) -> asyncio.Queue[str]:
+    """Names of the queues under maintenance."""
+    maintained: asyncio.Queue[str] = asyncio.Queue()
 
     async def run_maintenance(queue: MailQueue, *_: object) -> None:
-        await kept.put(queue.name)
+        await maintained.put(queue.name)
         try:
             await asyncio.Event().wait()
         finally:
-            kept.put_nowait("ended")
+            maintained.put_nowait("ended")
 
-    monkeypatch.setattr(background_maintenance, "run_maintenance", run_maintenance)
-    return kept
+    monkeypatch.setattr(long_running, "run_maintenance", run_maintenance)
+    return maintained
 
 
-async def test_an_intake_keeps_its_queue_up_since_there_may_be_no_worker(
-    kept: asyncio.Queue[str], caplog: pytest.LogCaptureFixture
+async def test_an_intake_maintains_its_queue_because_no_worker_may_run(
+    maintained: asyncio.Queue[str], caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("INFO")
     running = asyncio.create_task(intake._receive(SETTINGS, "memory://q", True))
 
-    assert await asyncio.wait_for(kept.get(), 5) == "memory.q"
+    assert await asyncio.wait_for(maintained.get(), 5) == "memory.q"
     while "listening" not in caplog.messages:
         assert not running.done(), running
         await asyncio.sleep(0.01)
@@ -45,8 +45,8 @@ async def test_an_intake_keeps_its_queue_up_since_there_may_be_no_worker(
     await asyncio.wait([running])
 
 
-async def test_a_receiver_leaves_the_maintenance_to_the_process_that_it_receives_for(
-    kept: asyncio.Queue[str],
+async def test_a_receiver_leaves_maintenance_to_its_parent(
+    maintained: asyncio.Queue[str],
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -64,13 +64,13 @@ async def test_a_receiver_leaves_the_maintenance_to_the_process_that_it_receives
     os.close(parent)
     os.close(end)
 
-    assert kept.empty()
+    assert maintained.empty()
 
 
-async def test_no_round_begins_once_the_process_is_to_end(kept: asyncio.Queue[str]) -> None:
+async def test_no_round_begins_once_the_process_is_to_end(maintained: asyncio.Queue[str]) -> None:
     async with long_running.process(SETTINGS, "memory://q", create=True) as this:
         assert this is not None
-        async with background_maintenance.background_maintenance(this):
-            await kept.get()
+        async with long_running.background_maintenance(this):
+            await maintained.get()
             this.stop.set()
-            assert await asyncio.wait_for(kept.get(), 5) == "ended"
+            assert await asyncio.wait_for(maintained.get(), 5) == "ended"
