@@ -11,6 +11,7 @@ from cassandra import ConsistencyLevel
 from cassandra.auth import PlainTextAuthProvider
 from cassandra.cluster import EXEC_PROFILE_DEFAULT, Cluster, ExecutionProfile
 from cassandra.policies import (
+    ConstantSpeculativeExecutionPolicy,
     DCAwareRoundRobinPolicy,
     ExponentialReconnectionPolicy,
     TokenAwarePolicy,
@@ -30,6 +31,13 @@ hanging server within twice this."""
 
 LONGEST_RECONNECT_WAIT = timedelta(seconds=5)
 """The longest wait between two attempts to reach a host that is down."""
+
+SLOW = timedelta(seconds=1)
+"""A read that a host leaves without an answer for so long is sent to the next host as well: one
+that freezes is marked down only after two heartbeats."""
+
+OTHER_HOSTS = 2
+"""How many other hosts a slow read is sent to."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +76,9 @@ def cluster_of(
         serial_consistency_level=ConsistencyLevel.LOCAL_SERIAL,
         request_timeout=request_timeout.total_seconds(),
         row_factory=dict_factory,
+        speculative_execution_policy=ConstantSpeculativeExecutionPolicy(
+            SLOW.total_seconds(), OTHER_HOSTS
+        ),
     )
     return Cluster(
         contact_points=list(access.contact_points),

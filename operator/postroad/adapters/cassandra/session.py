@@ -24,6 +24,7 @@ from cassandra.query import (
     BatchType,
     BoundStatement,
     PreparedStatement,
+    SimpleStatement,
 )
 
 from postroad.adapters.cassandra.access import Access, cluster_of
@@ -152,7 +153,8 @@ class Session:
         """Run an unprepared statement (schema, system tables) with `{keyspace}` filled in. A schema
         change returns when the hosts agree on it. Errors as `execute`."""
         _, session = await self._connected()
-        rows, _ = await self._send(session, self._filled(cql), timeout, None)
+        query = SimpleStatement(self._filled(cql), is_idempotent=_is_read(cql))
+        rows, _ = await self._send(session, query, timeout, None)
         return rows
 
     async def server_times(self) -> Readings:
@@ -322,6 +324,7 @@ class Session:
         except Exception as error:
             raise translated(error) from error
         prepared.fetch_size = statement.page_size
+        prepared.is_idempotent = _is_read(statement.cql)
         if statement.serial:
             prepared.consistency_level = ConsistencyLevel.LOCAL_SERIAL
         if statement.everywhere:
@@ -331,6 +334,12 @@ class Session:
 
     def _filled(self, cql: str) -> str:
         return cql.replace("{keyspace}", self._access.keyspace)
+
+
+def _is_read(cql: str) -> bool:
+    """Whether the driver may send a statement to a second host while the first is slow. A write is
+    not: a transaction that is carried out twice is refused by its own first time."""
+    return cql.startswith("SELECT")
 
 
 def _seen(task: asyncio.Task[Any]) -> None:
