@@ -80,8 +80,8 @@ async def _waiting(base: Path) -> list[Result]:
 
 
 async def _compare_all(base: Path, relay: int, sink: SmtpSink | None) -> list[Result]:
-    """Compare with every number of sessions. Without a sink nobody listens at the next hop, and
-    all that is accepted waits there for an hour."""
+    """Compare with every number of sessions. Without a sink the next hop does not listen, and
+    all accepted mail waits for an hour."""
     base.mkdir(mode=0o755)
     settings = UNTHROTTLED if IS_UNTHROTTLED or sink is None else ""
     road = Road(relay, concurrency=CONCURRENCY, retry_seconds=3600)

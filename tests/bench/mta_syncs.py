@@ -1,6 +1,6 @@
 """Syncs for a mail that comes in and goes out, counted by strace around the whole MTA.
 
-Shared by nobody they would be three: one of the mail's file, one of its place in the log, one of
+Without sharing they would be three: one of the mail's file, one of its place in the log, one of
 its delivery.
 """
 
@@ -15,7 +15,7 @@ from support.disk_calls import trace
 CLIENTS = (1, 16, 64)
 MAILS = 192
 UNSHARED = 3
-PEER = "nobody shares a sync"
+PEER = "no sync is shared"
 
 
 def measure(base: Path) -> list[Result]:

@@ -109,7 +109,7 @@ class EmbeddedHarness:
 
 
 class ClientHarness(EmbeddedHarness):
-    """The same, when somebody else owns the stores."""
+    """The same, when another process owns the stores."""
 
     async def _open(self, name: str) -> EmbeddedQueue:
         await super()._open(name)
@@ -117,7 +117,7 @@ class ClientHarness(EmbeddedHarness):
 
 
 class ReceiverHarness(EmbeddedHarness):
-    """The same, when this handle stores the mails for whoever owns the stores."""
+    """The same, when this handle stores the mails for the owner of the stores."""
 
     async def _open(self, name: str) -> EmbeddedQueue:
         await super()._open(name)
@@ -275,7 +275,7 @@ async def test_store_whose_log_is_gone_never_opens_empty(tmp_path: Path) -> None
         await open_queue(url, create=True)
 
 
-async def test_a_client_that_speaks_nonsense_disturbs_nobody(tmp_path: Path) -> None:
+async def test_a_client_that_sends_nonsense_disturbs_no_other(tmp_path: Path) -> None:
     harness = EmbeddedHarness(tmp_path)
     queue = await harness.open()
     for nonsense in (
@@ -314,7 +314,7 @@ async def test_what_a_receiver_refuses_its_owner_counts(tmp_path: Path) -> None:
     with pytest.raises(StoreFull):
         await queue.enqueue(letter())
 
-    await queue.size()  # what was told before is heard before
+    await queue.size()  # the owner reads in order: the refusal came before
     assert failures(label) == before + 1
     await harness.close()
 

@@ -1,4 +1,4 @@
-"""A store with a bit of everything, and what may happen to its files while nobody owns it."""
+"""A store with a bit of everything, and what may happen to its files while no process owns it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ LEFT = {"partly", "held", "waits", "late", "newest"}
 
 
 async def fill(root: Path) -> Path:
-    """Make a store with a bit of everything, that nobody owns any more."""
+    """Make a store with a bit of everything, and close it."""
     async with open_queue(f"embedded://{root}", create=True) as queue:
         for name in ("done", "partly", "dead", "held", "waits", "late"):
             recipients = (f"{name}-a@x.example", f"{name}-b@y.example")
@@ -101,7 +101,7 @@ def unparsable(payload: bytes) -> bytes:
     return payload.replace(b'{"sender', b'["sender')
 
 
-def envelope_that_nobody_can_read(root: Path) -> None:
+def unreadable_envelope(root: Path) -> None:
     rewrite_record(root, envelope_of("waits"), unparsable)
 
 
@@ -114,7 +114,7 @@ def envelope_with_a_recipient_without_number(root: Path) -> None:
     rewrite_record(root, envelope_of("waits"), payload)
 
 
-def envelope_whose_domains_nobody_can_read(root: Path) -> None:
+def envelope_with_unreadable_domains(root: Path) -> None:
     def payload(old: bytes) -> bytes:
         return old[:ENVELOPE_BYTES] + b"\xff" + old[ENVELOPE_BYTES + 1 :]
 
@@ -129,7 +129,7 @@ def _last_record(root: Path, record_type: int) -> None:
     rewrite_first_segment(root, change)
 
 
-def record_that_nobody_can_read(root: Path) -> None:
+def unreadable_record(root: Path) -> None:
     _last_record(root, DELIVERY)
 
 

@@ -162,13 +162,13 @@ def _be_born(live: Life, folder: Path, may_begin: int) -> NoReturn:
         os.read(may_begin, 1)
         code = one_life(live, folder)
     except BaseException:
-        traceback.print_exc()  # nobody else would: what follows ends the process at once
+        traceback.print_exc()  # here, because `_exit` prints nothing
     finally:
         os._exit(code)
 
 
-def nobody(folder: Path) -> AbstractContextManager[object]:
-    """Nobody else is needed for a life."""
+def no_helper(folder: Path) -> AbstractContextManager[object]:
+    """A life needs no other process."""
     return nullcontext()
 
 
@@ -194,4 +194,4 @@ def main(
 
 
 if __name__ == "__main__":
-    main(live, nobody, Path(sys.argv[1]), *sys.argv[2:])
+    main(live, no_helper, Path(sys.argv[1]), *sys.argv[2:])

@@ -126,7 +126,7 @@ async def received(outside: Outside, clock: ManualClock) -> None:
 
 async def crowd(outside: Outside, clock: ManualClock) -> None:
     """Several are worked on at once when an envelope comes that needs a segment of its own, so that
-    the one before ends with records nobody waited for."""
+    the one before ends with records without a waiting caller."""
     for number in range(2):
         names = [f"crowd{number}{letter}" for letter in "ab"]
         await outside.enqueue(names[0])

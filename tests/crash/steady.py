@@ -41,7 +41,7 @@ class ForgetfulFiles(LossyFiles):
         self.disk.apply(step)
 
     def note(self, kind: str, mail: str, recipients: tuple[str, ...] = ()) -> None:
-        """Nobody reads the journal."""
+        """Drop it: this test does not read the journal."""
 
     def bytes_in(self, room: str) -> int:
         """Return the length of all files in a directory of the store."""

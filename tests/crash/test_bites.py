@@ -141,7 +141,7 @@ async def test_amb_6_a_segment_stays_while_it_may_hold_what_the_index_does_not_k
     assert "P1" in await broken(hurried)
 
 
-async def test_amb_6_a_checkpoint_syncs_the_lanes_before_it_speaks_of_them(
+async def test_amb_6_a_checkpoint_syncs_the_lanes_that_it_names_first(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Undone: old segments go while the replacements of their mails are not durable."""
@@ -188,7 +188,7 @@ async def test_the_answer_waits_for_the_sync_of_the_log(monkeypatch: pytest.Monk
 
 
 @pytest.mark.parametrize("phase", [crowd, received])
-async def test_whoever_stores_a_mail_syncs_it_before_it_is_queued(
+async def test_the_process_that_stores_a_mail_syncs_it_before_it_is_queued(
     monkeypatch: pytest.MonkeyPatch, phase: Phase
 ) -> None:
     """Undone: the sync of the spool file comes after the answer."""
@@ -224,7 +224,7 @@ async def test_a_receiver_is_answered_when_its_mail_is_durable_in_the_log(
     assert "P1" in await broken(received)
 
 
-async def test_nobody_owns_the_store_while_a_receiver_of_the_owner_before_lives() -> None:
+async def test_the_store_has_no_owner_while_a_receiver_of_the_owner_before_lives() -> None:
     """Undone: the next owner does not wait for the end of a process that shares the lock. What
     this receiver writes late goes into the file of another mail."""
     files, clock = LossyFiles(), ManualClock()
@@ -258,7 +258,7 @@ async def test_a_delivery_is_recorded_when_it_is_synced(monkeypatch: pytest.Monk
     assert "P2" in await broken(crowd)
 
 
-async def test_r1_nothing_refers_to_what_could_still_vanish(
+async def test_r1_records_refer_only_to_durable_envelopes(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Undone: an entry is started, or changed, before its envelope is durable."""
@@ -271,7 +271,7 @@ async def test_r1_nothing_refers_to_what_could_still_vanish(
     assert "no ENVELOPE" in await broken(changing_minds)
 
 
-async def test_r3_a_slot_is_given_away_only_when_nobody_needs_it(
+async def test_r3_a_slot_is_released_only_behind_a_durable_finish(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Undone: the file of a finished mail goes to the pool before that is durable."""

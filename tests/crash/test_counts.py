@@ -71,7 +71,7 @@ def test_a_mail_deferred_by_the_state_of_its_next_hop_opens_and_reads_no_spool_f
     assert away["sync log"] == 0, "a retry waits for no sync"
 
 
-def test_250_is_said_only_after_both_syncs(run: Run) -> None:
+def test_250_follows_both_syncs(run: Run) -> None:
     """P9: at each answer, there were as many syncs of spool files as answers, and one of the log
     after the last of them. With one client this is the order mail by mail."""
     answers = spool = 0

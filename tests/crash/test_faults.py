@@ -84,10 +84,10 @@ async def test_full_disk_is_refused_before_anything_is_written() -> None:
 
 
 @pytest.mark.parametrize("error", [RuntimeError("can't start new thread"), MemoryError()])
-async def test_a_flight_that_fails_as_nobody_foresaw_stops_the_store(
+async def test_a_flush_that_fails_unexpectedly_stops_the_store(
     error: Exception, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What it had taken is in no file: nobody may be told that it is durable, then or later."""
+    """The records that it took are in no file, so none may count as durable, then or later."""
     files = LossyFiles()
     queue = await start(files)
     await queue.maintenance.recovering

@@ -153,7 +153,7 @@ async def test_other_lanes_at_the_next_start_make_no_mail_early_late_or_lost(
         await queue.maintenance.checkpoint()
 
         assert (await queue.size()).size == 0
-        assert lanes_on(again.disk) <= {"new"}, "a lane that nobody needs has no files"
+        assert lanes_on(again.disk) <= {"new"}, "a lane without live mail has no files"
     assert came.keys() == due.keys()
     for name in came:
         assert due[name] - MOMENT < came[name] < due[name] + SECOND, name

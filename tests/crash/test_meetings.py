@@ -1,4 +1,4 @@
-"""A mail that gets another entry while somebody looks at it, or changes it, is not missed."""
+"""A mail that gets another entry while it is browsed or changed is not missed."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ HOUR = timedelta(hours=1)
 
 @pytest.fixture
 async def queue() -> OwnedQueue:
-    """A queue with one mail, whose consumer retries it at the moment in which somebody reads it."""
+    """A queue with one mail, whose consumer retries it while an operation reads it."""
     files = LossyFiles()
     queue = await start(files)
     await queue.maintenance.recovering

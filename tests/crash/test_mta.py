@@ -109,7 +109,7 @@ async def receivers_of(program: Program) -> list[int]:
 async def test_a_receiver_that_ends_ends_the_mta_and_an_mta_that_ends_its_receivers(
     tmp_path: Path,
 ) -> None:
-    """Nobody goes on alone: whoever started it starts all of it again."""
+    """No process of an MTA runs alone; its supervisor starts all of it again."""
     async with Sink() as sink:
         program, port = await an_mta(tmp_path, tmp_path / "store", sink.port, receivers=2)
         assert await asyncio.to_thread(send, port, ["one"]) == ["one"]
@@ -126,7 +126,7 @@ async def test_a_receiver_that_ends_ends_the_mta_and_an_mta_that_ends_its_receiv
             await asyncio.sleep(0.05)
 
 
-async def test_nobody_owns_the_store_before_the_last_receiver_of_the_owner_before_has_ended(
+async def test_the_store_has_no_owner_before_the_last_receiver_of_the_owner_before_has_ended(
     tmp_path: Path,
 ) -> None:
     """It may still be writing into a spool file: it holds the lock too (FORMAT.md 4)."""
@@ -157,7 +157,7 @@ async def test_nobody_owns_the_store_before_the_last_receiver_of_the_owner_befor
 
 async def test_an_orphan_that_was_draining_already_ends_soon(tmp_path: Path) -> None:
     """A client in the middle of a mail has half a minute when the MTA drains, and no longer when
-    the MTA is killed meanwhile: whoever takes over waits for the end of its receivers."""
+    the MTA is killed meanwhile: the next owner waits for the end of its receivers."""
     root = tmp_path / "store"
     async with Sink() as sink:
         program, port = await an_mta(tmp_path, root, sink.port, receivers=1)
@@ -181,7 +181,7 @@ async def test_an_orphan_that_was_draining_already_ends_soon(tmp_path: Path) -> 
 
 
 def is_draining(receiver: int, port: int) -> bool:
-    """Whether a process has closed the socket that it listened on: nobody is accepted any more."""
+    """Whether a process has closed the socket that it listened on, and accepts no client."""
     lines = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
     listening = {line[9] for line in lines if line[1].endswith(f":{port:04X}") and line[3] == "0A"}
     links = {str(each.readlink()) for each in Path(f"/proc/{receiver}/fd").iterdir()}

@@ -17,7 +17,7 @@ from crash.accidents import (
     every_segment_zeroed,
     fill,
     log_deleted,
-    record_that_nobody_can_read,
+    unreadable_record,
 )
 from postroad import open_queue
 from postroad.bootstrap.embedded_store import dump_directory, rebuild_directory, verify_directory
@@ -51,7 +51,7 @@ async def test_store_that_is_in_use_is_left_alone(root: Path) -> None:
 
 
 ACCIDENTS = [
-    record_that_nobody_can_read,
+    unreadable_record,
     log_deleted,
     checkpoint_deleted,
     checkpoint_zeroed,
@@ -149,7 +149,7 @@ async def test_mail_whose_content_is_damaged_is_named_and_kept(root: Path) -> No
 
 async def test_a_second_rebuild_does_not_believe_what_the_first_one_put_aside(root: Path) -> None:
     """What was lost is named once, and so is what could not be read."""
-    record_that_nobody_can_read(root)
+    unreadable_record(root)
     damage_content(root, "waits")
     first = await rebuild_directory(root)
     async with open_queue(f"embedded://{root}") as queue:

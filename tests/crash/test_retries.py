@@ -35,7 +35,7 @@ async def retried(files: LossyFiles, clock: ManualClock) -> OwnedQueue:
     return queue
 
 
-async def test_a_retry_waits_for_no_sync_unless_it_leaves_somebody_out() -> None:
+async def test_a_retry_waits_for_no_sync_unless_it_leaves_a_recipient_out() -> None:
     files, clock = LossyFiles(), ManualClock()
     queue = await start(files, clock)
     await queue.maintenance.recovering

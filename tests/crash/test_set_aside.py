@@ -1,6 +1,6 @@
-"""A live mail whose record has the right checksum and cannot be read: it is set aside.
+"""A live mail whose record has the right checksum and cannot be read: it is parked.
 
-The mail is told of and kept; nobody else's mail is repeated, held up or out of reach for its sake.
+The store reports and keeps the mail; no other mail is repeated, delayed or hidden because of it.
 """
 
 from __future__ import annotations
@@ -65,7 +65,9 @@ async def look(queue: MailQueue, found: list[MailView]) -> None:
         found.append(view)
 
 
-async def test_it_is_told_of_by_whoever_looks(root: Path, caplog: pytest.LogCaptureFixture) -> None:
+async def test_browsing_and_delivering_report_it(
+    root: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     found: list[MailView] = []
     async with open_queue(f"embedded://{root}") as queue:
         with pytest.raises(StoreDamaged, match=r"log/new.0000000001 at offset \d+"):
@@ -76,8 +78,8 @@ async def test_it_is_told_of_by_whoever_looks(root: Path, caplog: pytest.LogCapt
 
         assert not caplog.records
         await delivered(queue, 7)
-        (told,) = caplog.records
-        assert "log/new.0000000001 at offset" in told.getMessage() + str(vars(told))
+        (logged,) = caplog.records
+        assert "log/new.0000000001 at offset" in logged.getMessage() + str(vars(logged))
 
 
 async def test_the_others_can_be_held_and_removed(root: Path) -> None:

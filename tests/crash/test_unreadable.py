@@ -1,4 +1,4 @@
-"""Frames whose checksum is right and whose record nobody can read: another program wrote them.
+"""Frames whose checksum is right and whose record cannot be read: another program wrote them.
 
 `verify` and `dump` name them, `rebuild` counts them and goes by the spool file, and the store stops
 at those it needs (FORMAT.md 5.2).
@@ -18,13 +18,13 @@ from crash.accidents import (
     LEFT,
     checkpoint_deleted,
     envelope_that_is_too_short,
-    envelope_that_nobody_can_read,
-    envelope_whose_domains_nobody_can_read,
     envelope_with_a_recipient_without_number,
+    envelope_with_unreadable_domains,
     fill,
-    record_that_nobody_can_read,
     rewrite_record,
     unparsable,
+    unreadable_envelope,
+    unreadable_record,
 )
 from postroad import Outcome, open_queue
 from postroad.adapters.disk.files import DiskFiles
@@ -37,11 +37,11 @@ from postroad.errors import StoreDamaged
 
 Accident = Callable[[Path], None]
 OF_ENVELOPES = [
-    envelope_that_nobody_can_read,
+    unreadable_envelope,
     envelope_with_a_recipient_without_number,
-    envelope_whose_domains_nobody_can_read,
+    envelope_with_unreadable_domains,
 ]
-OF_RECORDS = [record_that_nobody_can_read, envelope_that_is_too_short]
+OF_RECORDS = [unreadable_record, envelope_that_is_too_short]
 """Those that decide what waits."""
 
 PLACE = r"log/new\.0000000001 at offset \d+: "
@@ -107,7 +107,7 @@ async def test_a_record_that_decides_what_waits_keeps_the_store_closed(
 async def test_an_envelope_whose_domains_cannot_be_read_stops_the_store_as_it_is_found(
     root: Path,
 ) -> None:
-    envelope_whose_domains_nobody_can_read(root)
+    envelope_with_unreadable_domains(root)
 
     with pytest.raises(StoreDamaged, match=PLACE):
         async with open_queue(f"embedded://{root}") as queue:
@@ -121,7 +121,7 @@ async def test_an_envelope_that_was_being_worked_on_is_named_with_its_place(tmp_
         await queue.enqueue(letter("waits", recipients=recipients))
         item = await anext(queue.dequeue())
         await item.record(recipients[:1], Outcome.delivered())
-    envelope_that_nobody_can_read(root)
+    unreadable_envelope(root)
 
     (damage,) = verify_directory(root).damage
     assert "at offset" in damage
@@ -154,7 +154,7 @@ async def test_without_a_finish_verify_does_not_guess_what_waits(tmp_path: Path)
 
 
 async def test_the_command_tells_what_of_the_old_log_could_not_be_read(root: Path) -> None:
-    envelope_that_nobody_can_read(root)
+    unreadable_envelope(root)
 
     shown = await asyncio.to_thread(CliRunner().invoke, main, ["rebuild", str(root)])
 

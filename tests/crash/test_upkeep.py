@@ -1,4 +1,4 @@
-"""A checkpoint that has begun is finished or stops the store, whoever asked for it (FORMAT.md 7).
+"""A checkpoint that has begun finishes or stops the store, without its caller too (FORMAT.md 7).
 
 What ended since the last one is noted once: a checkpoint forgotten halfway would bring it back.
 """
@@ -68,7 +68,7 @@ async def test_who_asked_for_maintenance_and_left_brings_nothing_back(steps: int
         assert [view.mail.name async for view in queue.browse()] == ["waits"]
 
 
-async def test_nobody_writes_beside_a_checkpoint_whose_caller_left() -> None:
+async def test_no_checkpoint_is_written_beside_one_whose_caller_left() -> None:
     files = LossyFiles()
     queue = await with_an_ended_turn(files)
     queue.engine.log_threads = threads = Held()
@@ -87,22 +87,22 @@ async def test_nobody_writes_beside_a_checkpoint_whose_caller_left() -> None:
     await asyncio.wait({another})
 
 
-async def test_a_checkpoint_that_fails_stops_the_store_whoever_asked_for_it() -> None:
-    """R6: nothing goes on over marks of which nobody knows whether they were written. Only a spool
-    file that cannot be marked as free is left alone."""
+async def test_a_checkpoint_that_fails_stops_the_store_of_any_caller() -> None:
+    """R6: the store stops, because it cannot know which garbage flags were written. Only a spool
+    file that cannot be freed stops nothing."""
     stops = 0
     for call in range(1, await calls_of_a_round() + 1):
         files = LossyFiles()
         queue = await with_an_ended_turn(files)
         files.fail[files.calls + call] = StoreFailed("cannot write: Input/output error")
-        told = None
+        raised = None
         try:
             await queue.maintain()
         except StoreFailed as error:
-            told = error
+            raised = error
 
-        assert queue.engine.failure is told, call
-        stops += told is not None
+        assert queue.engine.failure is raised, call
+        stops += raised is not None
         await queue.close()
     assert stops > 3
 

@@ -164,7 +164,7 @@ class Outside:
         self.files.note("failed", name, (recipient,))
 
     async def done(self, name: str) -> None:
-        """End a mail; whoever was not recorded was transmitted to just now."""
+        """End a mail; recipients without a record were transmitted to just now."""
         item = self.items.pop(name)
         self.files.note("transmitted", name, item.mail.recipients)
         await item.done()
@@ -178,7 +178,7 @@ class Outside:
         self.files.note("rejected", name)
 
     async def change(self, operation: str, name: str) -> None:
-        """Change one mail. When there was nothing to change, the world was told so."""
+        """Change one mail; the journal has whether there was one to change."""
         self.files.note(f"{operation} begins", name)
         count = await self.queue.change(operation, Selector(name=name))
         self.files.note(operation if count else f"{operation} in vain", name)
@@ -253,8 +253,8 @@ class Broken(AssertionError):
 async def check(queue: OwnedQueue, events: Iterable[Event], *, strict: bool = True) -> set[object]:
     """Compare a recovered queue with what was promised; return its state. Raises: Broken.
 
-    P1 nothing accepted is lost; P2 nobody recorded comes again; P3 no mail is there twice; P4 what
-    is there is whole, and was offered.
+    P1 nothing accepted is lost; P2 no recorded recipient is attempted again; P3 no mail is there
+    twice; P4 each mail is whole, and was offered.
     """
     expected = promises(events)
     live = [view async for view in queue.browse()]
@@ -274,7 +274,7 @@ async def check(queue: OwnedQueue, events: Iterable[Event], *, strict: bool = Tr
         if found & finished:
             raise Broken(f"P2: {name} comes again for {found & finished}")
         if not found <= set(mail.recipients):
-            raise Broken(f"P4: {name} has recipients that nobody named")
+            raise Broken(f"P4: {name} has recipients that were not offered")
         if not mail.is_accepted and strict and found != set(mail.recipients):
             raise Broken(f"P4: {name} was never accepted and lacks recipients")
         if mail.is_held is not None and view.reason is None and view.held != mail.is_held:
@@ -295,7 +295,7 @@ async def check(queue: OwnedQueue, events: Iterable[Event], *, strict: bool = Tr
 
 
 async def _failures(queue: OwnedQueue) -> dict[str, set[str]]:
-    """Return who failed of each mail: they wait to be told of, and are not lost."""
+    """Return the failed recipients of each mail: they wait for their report, and are not lost."""
     engine, found = queue.engine, dict[str, set[str]]()
     for entry in engine.index.walk():
         waiting = await engine.reader.read(entry)

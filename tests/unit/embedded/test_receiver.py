@@ -1,4 +1,4 @@
-"""Storing mails for the owner: what is told to it, when, and what happens to slots."""
+"""A receiver stores mails for the owner: what it announces, when, and what happens to slots."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ class Bench:
         return [decode_envelope(envelope).slot for envelope in self.owner.stored]
 
 
-async def test_what_the_owner_is_told_of_lies_whole_in_its_slot() -> None:
+async def test_an_announced_mail_lies_whole_in_its_slot() -> None:
     bench = Bench()
 
     assert await bench.enqueue(letter()) == 1

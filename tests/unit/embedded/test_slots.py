@@ -18,7 +18,7 @@ LAYOUT = Layout(ROOT, ROOT / "mail")
 
 
 class RefusingFiles(LossyFiles):
-    """Refuses what it is told to, once, and notes what was done to directories."""
+    """Refuses chosen calls, once each, and notes the changes of directories."""
 
     def __init__(self) -> None:
         super().__init__()

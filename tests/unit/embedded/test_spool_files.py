@@ -113,7 +113,7 @@ def test_a_whole_mail_is_one_write_and_one_sync() -> None:
 
 
 def test_a_file_that_is_missing_cannot_be_filled() -> None:
-    """It is a failure of the disk, as nobody removes the file of a slot that is given out."""
+    """It is a failure of the disk, because no code removes the file of a slot in use."""
     store = SpoolFiles(CountedFiles(1), LAYOUT)
 
     with pytest.raises(StoreFailed, match="missing"):
@@ -134,7 +134,7 @@ def test_a_header_tells_who_has_a_slot() -> None:
     assert store.holder(0) == MAIL_ID, "whole or not"
     assert store.holder(1) == spool_files.FREE
     assert store.holder(2) is None
-    assert store.holder(3) is None, "nobody freed an empty file"
+    assert store.holder(3) is None, "an empty file was not freed"
 
 
 def test_a_whole_file_with_an_envelope_that_is_none_is_damaged() -> None:

@@ -41,7 +41,7 @@ class StopsMeanwhile(Inline):
 async def test_a_mail_that_was_stored_meanwhile_is_refused(
     error: Exception, told: type[Exception], delay: timedelta
 ) -> None:
-    """Also one for a lane that nobody has used yet."""
+    """Also one for a lane without a segment."""
     files = LossyFiles()
     queue = await start(files)
     await queue.maintenance.recovering

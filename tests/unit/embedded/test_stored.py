@@ -62,7 +62,7 @@ async def test_a_stored_mail_is_queued_under_an_id_of_the_owner(queue: OwnedQueu
         replace(waiting(7), due_us=1),
         replace(waiting(7), predecessor=(0, 1)),
     ],
-    ids=["a slot that was not lent", "a later entry", "held", "dead", "delayed", "a replacement"],
+    ids=["a slot that was not leased", "a later entry", "held", "dead", "delayed", "a replacement"],
 )
 async def test_what_is_no_new_mail_in_a_slot_that_was_lent_is_refused(
     queue: OwnedQueue, wrong: EnvelopeRecord
