@@ -13,7 +13,7 @@ from bench.results import Result, compared
 from crash.steady import OPTIONS, ForgetfulFiles, Steady, steady
 from postroad.domain.retries import RetryPlan
 from postroad.embedded import envelope_reader, lanes
-from postroad.embedded.layout import Options
+from postroad.embedded.layout import StoreOptions
 
 HOUR = timedelta(hours=1)
 PLAN = RetryPlan(max_age=24 * HOUR)
@@ -50,7 +50,7 @@ async def measure() -> list[Result]:
 
 async def _half_a_day(steps: tuple[timedelta, ...]) -> tuple[float, float]:
     """Return octets read for each started mail, and the largest log in kB."""
-    options = Options(
+    options = StoreOptions(
         OPTIONS.segment_bytes, OPTIONS.segment_envelopes, steps, OPTIONS.checkpoint_every,
         pool_files=OPTIONS.pool_files,
     )  # fmt: skip

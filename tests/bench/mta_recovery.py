@@ -23,7 +23,7 @@ from postroad import Mail, open_queue
 from postroad.adapters.disk.files import DiskFiles
 from postroad.adapters.machine.clocks import MachineClock, SystemRandomness
 from postroad.embedded.engine import Engine
-from postroad.embedded.layout import Options
+from postroad.embedded.layout import StoreOptions
 from postroad.embedded.opening import describe, open_store
 from postroad.embedded.owner import OwnedQueue
 from support.cpu_time import cpu_seconds
@@ -88,7 +88,7 @@ async def measure(base: Path) -> list[Result]:
 async def _fill(store: Path) -> None:
     files = Unsynced()
     store.mkdir()
-    layout, options = describe(files, store, Options(), create=True)
+    layout, options = describe(files, store, StoreOptions(), create=True)
     engine = Engine(files, layout, options, MachineClock(), SystemRandomness(), Inline(), Inline())
     queue = OwnedQueue("filled", engine, await open_store(engine))
     await queue.maintenance.recovering

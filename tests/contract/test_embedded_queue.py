@@ -29,8 +29,8 @@ from postroad.adapters.disk.files import DiskFiles
 from postroad.adapters.memory.clock import ManualClock, SeededRandomness
 from postroad.embedded import wire
 from postroad.embedded.engine import Engine
-from postroad.embedded.layout import Layout, Options
-from postroad.embedded.limits import FreeSpace, Limits
+from postroad.embedded.layout import Layout, StoreOptions
+from postroad.embedded.limits import FreeSpace, StoreLimits
 from postroad.embedded.mail_queue import EmbeddedQueue
 from postroad.embedded.maintenance import Maintenance
 from postroad.embedded.opening import describe, open_store
@@ -41,7 +41,7 @@ from postroad.errors import EntryLost, InvalidQueueURL, QueueNotFound, StoreDama
 from postroad.ports.mail_queue import MailQueue
 
 T = TypeVar("T")
-OPTIONS = Options(
+OPTIONS = StoreOptions(
     segment_bytes=32 * 1024,
     segment_envelopes=64,
     sync_wait=timedelta(0),
@@ -67,7 +67,7 @@ class Inline:
 class EmbeddedHarness:
     """Handles on stores in one directory. Virtual time, real files, real sockets."""
 
-    def __init__(self, root: Path, options: Options = OPTIONS) -> None:
+    def __init__(self, root: Path, options: StoreOptions = OPTIONS) -> None:
         self.clock, self.options = ManualClock(), options
         self._root = root
         self._handles: list[EmbeddedQueue] = []
@@ -123,7 +123,7 @@ class ReceiverHarness(EmbeddedHarness):
         await super()._open(name)
         root, files = self._root / name, DiskFiles()
         layout, options = describe(files, root, self.options, create=False)
-        limits = Limits(options, FreeSpace(files, layout, lambda: 0.0))
+        limits = StoreLimits(options, FreeSpace(files, layout, lambda: 0.0))
         randomness = SeededRandomness(len(self._handles))
         receiver = SpoolReceiver(
             SpoolFiles(files, layout), limits, self.clock, randomness, Inline()

@@ -32,12 +32,12 @@ from postroad.adapters.disk.files import DiskFiles
 from postroad.adapters.machine.clocks import MachineClock, SystemRandomness
 from postroad.embedded import slots
 from postroad.embedded.engine import Engine
-from postroad.embedded.layout import Options
+from postroad.embedded.layout import StoreOptions
 from postroad.embedded.opening import describe, open_store
 from postroad.embedded.owner import OwnedQueue
 from postroad.errors import PostroadError
 
-OPTIONS = Options(segment_bytes=4096 + 16 + 2600, segment_envelopes=16, pool_files=2)
+OPTIONS = StoreOptions(segment_bytes=4096 + 16 + 2600, segment_envelopes=16, pool_files=2)
 """Small segments and a small pool, so that few mails meet everything."""
 
 MAILS = 3

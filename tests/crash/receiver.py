@@ -24,7 +24,7 @@ from postroad import Mail
 from postroad.adapters.disk.files import DiskFiles
 from postroad.adapters.machine.clocks import MachineClock, SystemRandomness
 from postroad.embedded.layout import Layout
-from postroad.embedded.limits import FreeSpace, Limits
+from postroad.embedded.limits import FreeSpace, StoreLimits
 from postroad.embedded.mail_queue import EmbeddedQueue
 from postroad.embedded.opening import describe
 from postroad.embedded.receiver import SpoolReceiver
@@ -94,7 +94,7 @@ def a_receiver(root: Path) -> EmbeddedQueue:
     """Return a queue that stores mails in this thread and announces them to the owner."""
     files, clock = DiskFiles(), MachineClock()
     layout, options = describe(files, root, driver.OPTIONS, create=False)
-    limits = Limits(options, FreeSpace(files, layout, lambda: clock.elapsed().total_seconds()))
+    limits = StoreLimits(options, FreeSpace(files, layout, lambda: clock.elapsed().total_seconds()))
     receiver = SpoolReceiver(SpoolFiles(files, layout), limits, clock, SystemRandomness(), Inline())
 
     async def never() -> Any:

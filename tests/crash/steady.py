@@ -12,14 +12,14 @@ from crash.world import start
 from postroad.adapters.memory.clock import ManualClock
 from postroad.domain.retries import RetryPlan
 from postroad.embedded.items import SpoolItem
-from postroad.embedded.layout import MIB, Options
+from postroad.embedded.layout import MIB, StoreOptions
 from postroad.embedded.owner import OwnedQueue
 
 MINUTE = timedelta(minutes=1)
 ATTEMPT = 10 * MINUTE
 """The longest attempt: some next hops take so long to say no."""
 
-OPTIONS = Options(
+OPTIONS = StoreOptions(
     segment_bytes=MIB // 8,
     segment_envelopes=512,
     checkpoint_every=timedelta(days=3650),
@@ -99,7 +99,9 @@ class Steady:
             await item.done()
 
 
-async def steady(plan: RetryPlan, options: Options) -> tuple[ForgetfulFiles, OwnedQueue, Steady]:
+async def steady(
+    plan: RetryPlan, options: StoreOptions
+) -> tuple[ForgetfulFiles, OwnedQueue, Steady]:
     """Open a store for days of steady load."""
     files, clock = ForgetfulFiles(), ManualClock()
     queue = await start(files, clock, options=options)

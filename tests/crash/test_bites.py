@@ -24,7 +24,7 @@ from postroad.embedded.lanes import LaneLog
 from postroad.embedded.layout import NEW
 from postroad.embedded.maintenance import Maintenance, Snapshot
 from postroad.embedded.owner import OwnedQueue
-from postroad.embedded.records import Delivery
+from postroad.embedded.records import DeliveryRecord
 from postroad.embedded.spool_files import Filling
 from postroad.errors import PostroadError, QueueClosed
 
@@ -251,7 +251,9 @@ async def test_a_delivery_is_recorded_when_it_is_synced(monkeypatch: pytest.Monk
     """Undone: `record` returns when its record is appended."""
 
     async def impatient(engine: Engine, waiting: Any, kind: Any, numbers: Any, text: str) -> None:
-        engine.append(NEW, Delivery(waiting.mail_id, waiting.entry_number, kind, numbers, text))
+        engine.append(
+            NEW, DeliveryRecord(waiting.mail_id, waiting.entry_number, kind, numbers, text)
+        )
 
     monkeypatch.setattr(leases, "deliver", impatient)
 

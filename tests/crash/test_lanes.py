@@ -21,7 +21,7 @@ from postroad.domain.retries import RetryPlan
 from postroad.embedded import leases
 from postroad.embedded.engine import Engine
 from postroad.embedded.items import SpoolItem
-from postroad.embedded.layout import Options
+from postroad.embedded.layout import StoreOptions
 from postroad.embedded.owner import Consumer, OwnedQueue
 from postroad.embedded.records import EnvelopeRecord
 from postroad.embedded.segments import Entry
@@ -41,7 +41,7 @@ AFTER: list[tuple[timedelta, ...]] = [
 DELAYS = [timedelta(0), 30 * SECOND, MINUTE, 4 * MINUTE, 6 * MINUTE, 61 * MINUTE, 600 * MINUTE]
 
 
-def with_steps(*steps: timedelta) -> Options:
+def with_steps(*steps: timedelta) -> StoreOptions:
     return replace(OPTIONS, steps=steps)
 
 

@@ -17,7 +17,7 @@ from postroad.domain.selection import Selector
 from postroad.embedded.connection import Connection
 from postroad.embedded.engine import Engine
 from postroad.embedded.items import SpoolItem
-from postroad.embedded.layout import Options
+from postroad.embedded.layout import StoreOptions
 from postroad.embedded.opening import describe, open_store
 from postroad.embedded.owner import OwnedQueue
 from postroad.embedded.receiver import SpoolReceiver
@@ -27,7 +27,7 @@ from postroad.errors import BlobMissing
 
 T = TypeVar("T")
 ROOT = PurePosixPath("/store")
-OPTIONS = Options(
+OPTIONS = StoreOptions(
     segment_bytes=4096 + 8 + 1800,
     segment_envelopes=8,
     steps=(timedelta(minutes=1), timedelta(hours=1)),
@@ -56,7 +56,10 @@ def content_of(name: str) -> bytes:
 
 
 async def start(
-    files: LossyFiles, clock: ManualClock | None = None, seed: int = 0, options: Options = OPTIONS
+    files: LossyFiles,
+    clock: ManualClock | None = None,
+    seed: int = 0,
+    options: StoreOptions = OPTIONS,
 ) -> OwnedQueue:
     """Open the store on a disk."""
     layout, options = describe(files, ROOT, options, create=True)
@@ -69,7 +72,7 @@ async def start(
 
 @asynccontextmanager
 async def opened(
-    disk: Disk, clock: ManualClock | None = None, seed: int = 0, options: Options = OPTIONS
+    disk: Disk, clock: ManualClock | None = None, seed: int = 0, options: StoreOptions = OPTIONS
 ) -> AsyncIterator[tuple[LossyFiles, OwnedQueue]]:
     """Recover the store on a disk. Raises: what recovery raises."""
     files = LossyFiles(disk)

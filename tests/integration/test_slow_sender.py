@@ -16,7 +16,7 @@ from postroad.adapters.disk.files import DiskFiles
 from postroad.adapters.disk.threads import ThreadPool
 from postroad.adapters.machine.clocks import MachineClock, SystemRandomness
 from postroad.embedded.engine import Engine
-from postroad.embedded.layout import Options
+from postroad.embedded.layout import StoreOptions
 from postroad.embedded.opening import describe, open_store
 from postroad.embedded.owner import OwnedQueue
 from postroad.intake.dialogue import Offer
@@ -31,7 +31,7 @@ OTHERS = 100
 async def queue(tmp_path: Path) -> AsyncIterator[OwnedQueue]:
     """A store with a single thread for spool files and a single one for the log."""
     files = DiskFiles()
-    layout, options = describe(files, tmp_path / "store", Options(), create=True)
+    layout, options = describe(files, tmp_path / "store", StoreOptions(), create=True)
     clock, randomness = MachineClock(), SystemRandomness()
     threads = ThreadPool(1, "log"), ThreadPool(1, "mail")
     engine = Engine(files, layout, options, clock, randomness, *threads)

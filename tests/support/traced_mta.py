@@ -27,7 +27,7 @@ from postroad.domain.mail_views import Sizes
 from postroad.domain.next_hops import NextHop, TlsMode
 from postroad.domain.retries import RetryPlan
 from postroad.domain.selection import Selector
-from postroad.embedded.layout import Options
+from postroad.embedded.layout import StoreOptions
 from postroad.intake.dialogue import Offer
 from postroad.intake.receiver import Receiver
 from postroad.intake.server import SmtpServer
@@ -39,7 +39,7 @@ from support.ports import free_port
 from support.sink import Sink
 
 HOUR = timedelta(hours=1)
-OPTIONS = Options(steps=(HOUR,), checkpoint_every=24 * HOUR)
+OPTIONS = StoreOptions(steps=(HOUR,), checkpoint_every=24 * HOUR)
 """Checkpoints have a price of their own, once in many seconds; here none comes of itself."""
 
 CONTENT = b"Subject: counted\r\n\r\n" + (b"0123456789abcdef" * 4 + b"\r\n") * 62 + b".\r\n"

@@ -15,15 +15,15 @@ from postroad.adapters.disk.threads import ThreadPool
 from postroad.adapters.machine.clocks import MachineClock, SystemRandomness
 from postroad.bootstrap.open_request import OpenRequest
 from postroad.embedded.engine import Engine
-from postroad.embedded.layout import Layout, Options
-from postroad.embedded.limits import FreeSpace, Limits
+from postroad.embedded.layout import Layout, StoreOptions
+from postroad.embedded.limits import FreeSpace, StoreLimits
 from postroad.embedded.mail_queue import EmbeddedQueue
 from postroad.embedded.maintenance import Maintenance
 from postroad.embedded.opening import describe, open_store
 from postroad.embedded.rebuild import Rebuilt, rebuild
 from postroad.embedded.receiver import SpoolReceiver
 from postroad.embedded.spool_files import SpoolFiles
-from postroad.embedded.verification import Report, dump, verify
+from postroad.embedded.verification import StoreReport, dump, verify
 from postroad.errors import InvalidInput, InvalidQueueURL, QueueNotFound, StoreInUse
 from postroad.ports.mail_queue import MailQueue
 
@@ -46,14 +46,14 @@ async def open_requested(request: OpenRequest) -> MailQueue:
         raise InvalidQueueURL("write embedded:///DIR, with an absolute path")
     elsewhere = parse_qs(url.query).get("mail")
     mail = None if elsewhere is None else Path(elsewhere[-1])
-    options = Options(steps=request.settings.retry.lanes)
+    options = StoreOptions(steps=request.settings.retry.lanes)
     return await open_directory(
         root, create=request.create, mail=mail, options=options, lock=request.lock
     )
 
 
 @contextmanager
-def locked(root: Path) -> Iterator[tuple[DiskFiles, Layout, Options]]:
+def locked(root: Path) -> Iterator[tuple[DiskFiles, Layout, StoreOptions]]:
     """Lock a store that no process owns. Raises: QueueNotFound, StoreDamaged, StoreInUse."""
     files = DiskFiles()
     if not root.is_dir():
@@ -62,12 +62,12 @@ def locked(root: Path) -> Iterator[tuple[DiskFiles, Layout, Options]]:
     if lock is None:
         raise StoreInUse(f"a process owns {root}")
     try:
-        yield files, *describe(files, root, Options(), create=False)
+        yield files, *describe(files, root, StoreOptions(), create=False)
     finally:
         lock.release()
 
 
-def verify_directory(root: Path) -> Report:
+def verify_directory(root: Path) -> StoreReport:
     """Read all of a store and report its damage."""
     with locked(root) as (files, layout, _):
         return verify(files, layout)
@@ -89,7 +89,7 @@ async def rebuild_directory(root: Path) -> Rebuilt:
             await engine.close()
 
 
-def _engine(files: DiskFiles, layout: Layout, options: Options) -> Engine:
+def _engine(files: DiskFiles, layout: Layout, options: StoreOptions) -> Engine:
     return Engine(
         files,
         layout,
@@ -102,9 +102,13 @@ def _engine(files: DiskFiles, layout: Layout, options: Options) -> Engine:
 
 
 async def open_directory(
-    root: Path, *, create: bool = False, mail: Path | None = None, options: Options | None = None,
+    root: Path,
+    *,
+    create: bool = False,
+    mail: Path | None = None,
+    options: StoreOptions | None = None,
     lock: int | None = None,
-) -> EmbeddedQueue:  # fmt: skip
+) -> EmbeddedQueue:
     """Open the store in `root`, with `create` also a missing one. `lock`: the descriptor of its
     lock, inherited from the process that owns it."""
     files = DiskFiles()
@@ -115,7 +119,7 @@ async def open_directory(
 
     async def engine() -> tuple[Engine, Maintenance]:
         layout, stored = await asyncio.to_thread(
-            describe, files, root, options or Options(), create=create, mail=mail
+            describe, files, root, options or StoreOptions(), create=create, mail=mail
         )
         opened = _engine(files, layout, stored)
         try:
@@ -132,7 +136,7 @@ async def open_directory(
 def _receiver(files: DiskFiles, root: Path, lock: int) -> SpoolReceiver:
     """Return the receiver that stores mails for the owner. Raises: InvalidInput when `lock` is not
     the store's lock."""
-    layout, options = describe(files, root, Options(), create=False)
+    layout, options = describe(files, root, StoreOptions(), create=False)
     try:
         is_lock = os.path.samestat(os.fstat(lock), Path(layout.lock).stat())
     except OSError:
@@ -141,6 +145,6 @@ def _receiver(files: DiskFiles, root: Path, lock: int) -> SpoolReceiver:
         raise InvalidInput(f"descriptor {lock} is not the lock on {root}")
     os.set_inheritable(lock, False)
     clock = MachineClock()
-    limits = Limits(options, FreeSpace(files, layout, lambda: clock.elapsed().total_seconds()))
+    limits = StoreLimits(options, FreeSpace(files, layout, lambda: clock.elapsed().total_seconds()))
     threads = ThreadPool(MAIL_THREADS, "mail")
     return SpoolReceiver(SpoolFiles(files, layout), limits, clock, SystemRandomness(), threads)

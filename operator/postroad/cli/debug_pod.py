@@ -14,7 +14,7 @@ from postroad.controller.api import GROUP, INSTANCE, QUEUE_CLUSTER
 from postroad.controller.children import INTAKE, WORKER, labels
 from postroad.controller.cluster_spec import QueueClusterSpec
 from postroad.controller.pods import pod_template
-from postroad.controller.resource import PodContext, Queue
+from postroad.controller.queue_resource import PodContext, Queue
 from postroad.domain.names import QueueName
 from postroad.errors import ClusterNotFound
 

@@ -10,7 +10,7 @@ from postroad.controller.api import CHILDREN, DEPLOYMENT, INSTANCE, MANAGED_BY, 
 from postroad.controller.api_server import ApiServer, Object
 from postroad.controller.children import Child
 from postroad.controller.drift import is_current
-from postroad.controller.resource import Queue
+from postroad.controller.queue_resource import Queue
 from postroad.errors import NameTaken
 
 Found = dict[tuple[str, str], Object]

@@ -23,7 +23,7 @@ from postroad.controller.api import (
 )
 from postroad.controller.drift import with_hash
 from postroad.controller.pods import AUTHORITIES_KEY, pod_template
-from postroad.controller.resource import PodContext, Queue
+from postroad.controller.queue_resource import PodContext, Queue
 from postroad.domain.durations import format_duration
 
 Child = tuple[Kind, dict[str, Any]]

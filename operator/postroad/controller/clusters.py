@@ -20,7 +20,7 @@ from postroad.controller.credentials import (
 )
 from postroad.controller.hosts import resolve_hosts
 from postroad.controller.namespaces import allows
-from postroad.controller.resource import Queue
+from postroad.controller.queue_resource import Queue
 from postroad.controller.tables import Need, need_of, table_options
 from postroad.errors import (
     ClusterNotAllowed,

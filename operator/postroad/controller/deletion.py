@@ -20,8 +20,8 @@ from postroad.controller.apply_children import find_children
 from postroad.controller.clusters import Cluster, Clusters
 from postroad.controller.conditions import READY, RECONCILING, STALLED, Finding, Truth, conditions
 from postroad.controller.events import NORMAL, WARNING, Announcement
+from postroad.controller.queue_resource import Queue
 from postroad.controller.reporting import Reporter
-from postroad.controller.resource import Queue
 from postroad.distributed.ownership import check_erasable
 from postroad.errors import InvalidQueueName, PostroadError
 from postroad.ports.clock import Clock

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from postroad.configuration.leased import LeasedConfiguration
-from postroad.controller.resource import Queue
+from postroad.controller.queue_resource import Queue
 from postroad.controller.status import instant
 from postroad.distributed.engine import Engine, Parts
 from postroad.distributed.opening import begin

@@ -14,7 +14,7 @@ from typing import Any
 from postroad.controller.api import CONFIGURATION_HASH
 from postroad.controller.cluster_spec import QueueClusterSpec
 from postroad.controller.drift import hash_of
-from postroad.controller.resource import PodContext, Queue
+from postroad.controller.queue_resource import PodContext, Queue
 from postroad.controller.spec import Intake
 from postroad.controller.strategic_merge import merged
 

@@ -18,7 +18,7 @@ from postroad.controller.attempts import attempt
 from postroad.controller.clusters import Cluster, Clusters
 from postroad.controller.conditions import Finding, bad, good, unknown
 from postroad.controller.engines import Engines
-from postroad.controller.resource import Queue
+from postroad.controller.queue_resource import Queue
 from postroad.controller.status import Report
 from postroad.controller.tables import need_of
 from postroad.errors import ServerError, ViewRefused

@@ -21,9 +21,9 @@ from postroad.controller.clusters import Cluster, Clusters
 from postroad.controller.conditions import Finding, Truth, advice, good, unknown
 from postroad.controller.credentials import check_certificate, read_credentials
 from postroad.controller.engines import Engines
+from postroad.controller.queue_resource import PodContext, Queue
 from postroad.controller.queue_servers import SERVER_CONDITIONS, QueueServers, ReconcileState
 from postroad.controller.reporting import Reporter
-from postroad.controller.resource import PodContext, Queue
 from postroad.controller.spec import Intake, Workers
 from postroad.controller.status import (
     Report,

@@ -8,7 +8,7 @@ from datetime import timedelta
 from typing import Any
 
 from postroad.controller.cluster_spec import Cassandra
-from postroad.controller.resource import Queue
+from postroad.controller.queue_resource import Queue
 from postroad.domain.durations import parse_duration
 from postroad.domain.lifetimes import lifetimes_of
 from postroad.errors import InvalidInput

@@ -22,8 +22,8 @@ from postroad.embedded.envelope_reader import EnvelopeReader
 from postroad.embedded.envelopes import domains_of
 from postroad.embedded.index import Index
 from postroad.embedded.lanes import LaneLog, SegmentSizes, Written
-from postroad.embedded.layout import DEAD, HELD, NEW, Lane, Layout, Options
-from postroad.embedded.limits import FreeSpace, Limits
+from postroad.embedded.layout import DEAD, HELD, NEW, Lane, Layout, StoreOptions
+from postroad.embedded.limits import FreeSpace, StoreLimits
 from postroad.embedded.ready_queues import ReadyQueues
 from postroad.embedded.records import EnvelopeRecord, Record, encode
 from postroad.embedded.segments import Entry, Segment, State
@@ -45,7 +45,7 @@ class Engine:
         self,
         files: Files,
         layout: Layout,
-        options: Options,
+        options: StoreOptions,
         clock: Clock,
         randomness: Randomness,
         log_threads: Threads,
@@ -58,7 +58,7 @@ class Engine:
         self.spool_files = SpoolFiles(files, layout)
         self.lanes: dict[Lane, LaneLog] = {}
         self.reader = EnvelopeReader(self.lanes, log_threads)
-        self.limits = Limits(options, FreeSpace(files, layout, self.elapsed))
+        self.limits = StoreLimits(options, FreeSpace(files, layout, self.elapsed))
         self.index, self.content_cache = Index(self.segments), ContentCache()
         self.ready_queues = ReadyQueues()
         self.slots = Slots(files, layout, options, mail_threads, self.spool_files, 0)

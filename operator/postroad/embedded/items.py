@@ -16,7 +16,7 @@ from postroad.domain.shapes import Shape
 from postroad.embedded import leases
 from postroad.embedded.engine import Engine
 from postroad.embedded.frames import extended
-from postroad.embedded.records import EnvelopeRecord, Kind, cut
+from postroad.embedded.records import DeliveryKind, EnvelopeRecord, cut
 from postroad.embedded.recovery import Work, as_dead_letter, resumed, with_recipients
 from postroad.embedded.segments import Entry, State
 from postroad.embedded.spool_files import CHUNK, HEADER_BYTES, Kept
@@ -24,9 +24,9 @@ from postroad.errors import BlobMissing, EntryEnded
 from postroad.telemetry import metrics
 
 KINDS = {
-    OutcomeKind.DELIVERED: Kind.DELIVERED,
-    OutcomeKind.FAILED: Kind.FAILED,
-    OutcomeKind.DEFERRED: Kind.DEFERRED,
+    OutcomeKind.DELIVERED: DeliveryKind.DELIVERED,
+    OutcomeKind.FAILED: DeliveryKind.FAILED,
+    OutcomeKind.DEFERRED: DeliveryKind.DEFERRED,
 }
 _ended_of = lru_cache(metrics.ENDED.labels)  # to look it up costs more than to count
 BYTES_MISSING = "the bytes of the mail are missing or damaged"
@@ -140,12 +140,12 @@ class SpoolItem(LeasedMail):
             return
         kind, text = KINDS[outcome.kind], cut(outcome.text).decode()
         await leases.deliver(self._engine, self._record, kind, numbers, text)
-        if kind is Kind.DEFERRED:
+        if kind is DeliveryKind.DEFERRED:
             return
         for number in numbers:
             self._left.pop(number, None)
             self._failures.pop(number, None)
-            if kind is Kind.FAILED:
+            if kind is DeliveryKind.FAILED:
                 self._failures[number] = (self._addresses[number], text)
 
     def _numbers(self, recipients: tuple[str, ...]) -> tuple[int, ...]:
@@ -184,7 +184,7 @@ class SpoolItem(LeasedMail):
     async def _retry(self, delay: timedelta, kept: dict[int, str], error: str | None) -> None:
         engine, record = self._engine, self._record
         if dropped := tuple(number for number in self._left if number not in kept):
-            await leases.deliver(engine, record, Kind.DROPPED, dropped, "")
+            await leases.deliver(engine, record, DeliveryKind.DROPPED, dropped, "")
             if self._is_over:
                 return
         again = replace(

@@ -86,7 +86,7 @@ def segment_of(name: str) -> tuple[Lane, int] | None:
 
 
 @dataclass(frozen=True, slots=True)
-class Options:
+class StoreOptions:
     """How the owner runs a store. The store file keeps `segment_bytes` and `segment_envelopes`."""
 
     segment_bytes: int = 16 * MIB

@@ -15,7 +15,15 @@ from postroad.embedded.engine import Engine
 from postroad.embedded.envelopes import Unreadable
 from postroad.embedded.lanes import Written
 from postroad.embedded.layout import NEW
-from postroad.embedded.records import Delivery, EnvelopeRecord, Finish, Finished, Hold, Kind, Start
+from postroad.embedded.records import (
+    DeliveryKind,
+    DeliveryRecord,
+    EnvelopeRecord,
+    FinishKind,
+    FinishRecord,
+    HoldRecord,
+    StartRecord,
+)
 from postroad.embedded.segments import Entry, State
 from postroad.embedded.spool_files import Kept
 from postroad.errors import PostroadError
@@ -71,20 +79,20 @@ def start(engine: Engine, entry: Entry, record: EnvelopeRecord) -> None:
     """Append the START of an entry, whose ENVELOPE is durable (R1).
     Raises: QueueClosed, StoreFailed."""
     lane = entry.segment.lane
-    started = Start(record.mail_id, record.entry_number, lane, entry.position)
+    started = StartRecord(record.mail_id, record.entry_number, lane, entry.position)
     entry.start = engine.append(NEW, started).position
     entry.segment.garbage.add(entry.ordinal)
     engine.working[entry] = None
 
 
 async def deliver(
-    engine: Engine, record: EnvelopeRecord, kind: Kind, numbers: tuple[int, ...], text: str
+    engine: Engine, record: EnvelopeRecord, kind: DeliveryKind, numbers: tuple[int, ...], text: str
 ) -> None:
     """Record the outcome of recipients. Durable when it returns, unless they were deferred.
     Raises: QueueClosed, StoreFailed, StoreFull."""
-    delivery = Delivery(record.mail_id, record.entry_number, kind, numbers, text)
+    delivery = DeliveryRecord(record.mail_id, record.entry_number, kind, numbers, text)
     written = engine.append(NEW, delivery)
-    if kind is not Kind.DEFERRED:
+    if kind is not DeliveryKind.DEFERRED:
         await _commit_delivery(engine, written.end)
 
 
@@ -96,7 +104,9 @@ async def finish(
     Raises: QueueClosed, StoreFailed, StoreFull."""
     if not left:
         return end(engine, entry, record)
-    delivered = Delivery(record.mail_id, record.entry_number, Kind.DELIVERED, left, "")
+    delivered = DeliveryRecord(
+        record.mail_id, record.entry_number, DeliveryKind.DELIVERED, left, ""
+    )
     written = engine.append(NEW, delivered)
     end(engine, entry, record)
     await _commit_delivery(engine, written.end)
@@ -114,14 +124,18 @@ def end(engine: Engine, entry: Entry, record: EnvelopeRecord) -> None:
     """End an entry whose recipients all have DELIVERYs. Not durable. The slot waits for the FINISH,
     because without it recovery makes a dead letter where a recipient failed.
     Raises: QueueClosed, StoreFailed."""
-    written = _append_finish(engine, entry, record, Finished.DONE)
+    written = _append_finish(engine, entry, record, FinishKind.DONE)
     engine.remove_entry(entry)
     _release_behind(engine, written.end, entry.slot)
 
 
-def _append_finish(engine: Engine, entry: Entry, record: EnvelopeRecord, kind: Finished) -> Written:
+def _append_finish(
+    engine: Engine, entry: Entry, record: EnvelopeRecord, kind: FinishKind
+) -> Written:
     lane, position = entry.segment.lane, entry.position
-    return engine.append(NEW, Finish(record.mail_id, record.entry_number, lane, position, kind))
+    return engine.append(
+        NEW, FinishRecord(record.mail_id, record.entry_number, lane, position, kind)
+    )
 
 
 def _release_behind(engine: Engine, where: int, slot: int) -> None:
@@ -133,7 +147,7 @@ def remove(engine: Engine, entry: Entry, record: EnvelopeRecord) -> Written:
     """Append the FINISH of a mail that an administrator removed, and drop its entry. Its ENVELOPE
     must be durable (R1). Not durable; the slot waits for the consumer of a leased mail.
     Raises: QueueClosed, StoreFailed."""
-    written = _append_finish(engine, entry, record, Finished.REMOVED)
+    written = _append_finish(engine, entry, record, FinishKind.REMOVED)
     if entry in engine.working:
         engine.orphans[entry] = written.end
     else:
@@ -152,4 +166,4 @@ def set_held(engine: Engine, entry: Entry, record: EnvelopeRecord, held: bool) -
     """Append a HOLD: a retry of this working entry holds its mail, or no longer.
     Raises: QueueClosed, StoreFailed."""
     engine.index.set_held(entry, held)
-    return engine.append(NEW, Hold(record.mail_id, record.entry_number, held))
+    return engine.append(NEW, HoldRecord(record.mail_id, record.entry_number, held))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from postroad.embedded.layout import Layout, Options
+from postroad.embedded.layout import Layout, StoreOptions
 from postroad.errors import InvalidMail, MailTooLarge, StoreFailed, StoreFull
 from postroad.ports.files import DiskSpace, Files
 
@@ -46,10 +46,10 @@ class FreeSpace:
         return DiskSpace(min(room.bytes for room in rooms), min(inodes, default=None))
 
 
-class Limits:
+class StoreLimits:
     """Checks the size of mails and the free space."""
 
-    def __init__(self, options: Options, free_space: FreeSpace) -> None:
+    def __init__(self, options: StoreOptions, free_space: FreeSpace) -> None:
         self._options, self._free_space = options, free_space
 
     def check(self, envelope: bytes, size: int) -> None:

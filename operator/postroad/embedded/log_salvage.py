@@ -17,12 +17,12 @@ from postroad.embedded.layout import segment_of
 from postroad.embedded.records import (
     ENVELOPE,
     ENVELOPE_BYTES,
-    Delivery,
+    DeliveryKind,
+    DeliveryRecord,
     EnvelopeRecord,
-    Finish,
-    Hold,
-    Kind,
-    Start,
+    FinishRecord,
+    HoldRecord,
+    StartRecord,
     decode,
     read_head,
 )
@@ -47,12 +47,12 @@ class MailHistory:
     last: EnvelopeRecord | None = None
     is_garbage: bool = False
     started: int = NEVER
-    deliveries: list[Delivery] = field(default_factory=list)
+    deliveries: list[DeliveryRecord] = field(default_factory=list)
     last_hold: tuple[int, bool] = (NEVER, False)
     has_ended: bool = False
 
     @property
-    def since(self) -> list[Delivery]:
+    def since(self) -> list[DeliveryRecord]:
         """The DELIVERYs of the last ENVELOPE's entry and later ones."""
         first = NEVER if self.last is None else self.last.entry_number
         return [each for each in self.deliveries if each.entry_number >= first]
@@ -63,7 +63,7 @@ class MailHistory:
 
     @property
     def failures(self) -> dict[int, str]:
-        failed = (each for each in self.since if each.kind is Kind.FAILED)
+        failed = (each for each in self.since if each.kind is DeliveryKind.FAILED)
         return {number: each.text for each in failed for number in each.numbers}
 
     @property
@@ -181,13 +181,13 @@ def _add(histories: dict[bytes, MailHistory], frame: Frame, *, is_garbage: bool)
         case EnvelopeRecord():
             if history.last is None or record.entry_number >= history.last.entry_number:
                 history.last, history.is_garbage = record, is_garbage
-        case Start():
+        case StartRecord():
             history.started = max(history.started, record.entry_number)
-        case Delivery() if record.kind is not Kind.DEFERRED:
+        case DeliveryRecord() if record.kind is not DeliveryKind.DEFERRED:
             history.deliveries.append(record)
-        case Finish():
+        case FinishRecord():
             history.has_ended = True
-        case Hold() if record.entry_number >= history.last_hold[0]:
+        case HoldRecord() if record.entry_number >= history.last_hold[0]:
             history.last_hold = (record.entry_number, record.held)
         case _:
             pass

@@ -19,13 +19,13 @@ from postroad.embedded.checkpoints import Checkpoint
 from postroad.embedded.engine import Engine, log
 from postroad.embedded.envelopes import Unreadable
 from postroad.embedded.frames import Frame
-from postroad.embedded.layout import DEAD, FORMAT, HELD, NEW, Lane, Layout, Options
+from postroad.embedded.layout import DEAD, FORMAT, HELD, NEW, Lane, Layout, StoreOptions
 from postroad.embedded.maintenance import Maintenance
 from postroad.embedded.records import (
     ENVELOPE,
     EnvelopeRecord,
-    Finish,
-    Finished,
+    FinishKind,
+    FinishRecord,
     domains_in,
     read_head,
 )
@@ -52,7 +52,7 @@ threads get the interpreter."""
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class OpenedStore:
     """What opening read: the checkpoint, its file, and the lanes."""
 
     checkpoint: Checkpoint
@@ -63,8 +63,13 @@ class Found:
 
 
 def describe(
-    files: Files, root: PurePath, options: Options, *, create: bool, mail: PurePath | None = None
-) -> tuple[Layout, Options]:
+    files: Files,
+    root: PurePath,
+    options: StoreOptions,
+    *,
+    create: bool,
+    mail: PurePath | None = None,
+) -> tuple[Layout, StoreOptions]:
     """Return the layout of the store in `root`, and `options` with the sizes that it was made with.
     With `create`, make a missing store, with its spool files in `mail`. Blocking.
 
@@ -113,7 +118,7 @@ def _refuse_remains(files: Files, layout: Layout) -> None:
         raise StoreDamaged(f"{layout.root} has a log but no file `store`")
 
 
-def _create(files: Files, layout: Layout, options: Options) -> None:
+def _create(files: Files, layout: Layout, options: StoreOptions) -> None:
     """Make an empty store. The file `store` comes last, because a directory without it is none."""
     for directory in (layout.root, layout.log, layout.mail):
         files.make_directory(directory)
@@ -139,13 +144,15 @@ def _create(files: Files, layout: Layout, options: Options) -> None:
     files.sync_directory(layout.root.parent)
 
 
-def find_store(files: Files, layout: Layout) -> Found:
+def find_store(files: Files, layout: Layout) -> OpenedStore:
     """Read what receiving needs. Blocking. Raises: StoreDamaged."""
     try:
         file = files.open(layout.checkpoint)
         checkpoint = checkpoints.read_checkpoint(file)
         lanes, following = recovery.find_lanes(files, layout, checkpoint)
-        return Found(checkpoint, file, lanes, following, first_unused_directory(files, layout))
+        return OpenedStore(
+            checkpoint, file, lanes, following, first_unused_directory(files, layout)
+        )
     except FileNotFoundError as error:
         raise StoreDamaged(f"{error.filename or error} is missing") from error
 
@@ -169,7 +176,7 @@ async def open_store(engine: Engine) -> Maintenance:
     )
 
 
-async def recover(engine: Engine, found: Found) -> None:
+async def recover(engine: Engine, found: OpenedStore) -> None:
     """Restore the queue from the log. Idempotent, whenever it is interrupted. FORMAT.md 9."""
     replay = await _replay(engine, found)
     used = await _resume_work(engine, found, replay)
@@ -184,7 +191,7 @@ async def recover(engine: Engine, found: Found) -> None:
     log.info("the store is recovered", count=engine.index.live, records=replay.records)
 
 
-async def _replay(engine: Engine, found: Found) -> Replay:
+async def _replay(engine: Engine, found: OpenedStore) -> Replay:
     """Read the records since the checkpoint, and the working suffix before it (LQ-20..22)."""
     replay = Replay(found.checkpoint)
     lanes = [(NEW, replay.start)]
@@ -206,7 +213,7 @@ async def _frames(engine: Engine, segment: Segment, offset: int) -> AsyncIterato
             yield frame
 
 
-async def _resume_work(engine: Engine, found: Found, replay: Replay) -> set[int]:
+async def _resume_work(engine: Engine, found: OpenedStore, replay: Replay) -> set[int]:
     """Write an ENVELOPE or a FINISH for every entry that a consumer had (LQ-23). Returns the slots
     of the former."""
     last: dict[Lane, int] = {}
@@ -215,8 +222,8 @@ async def _resume_work(engine: Engine, found: Found, replay: Replay) -> set[int]
         record = await _read_envelope(engine, found, work.lane, work.position)
         again = recovery.resumed(record, work)
         if again is None:
-            finish = Finish(
-                record.mail_id, work.entry_number, work.lane, work.position, Finished.DONE
+            finish = FinishRecord(
+                record.mail_id, work.entry_number, work.lane, work.position, FinishKind.DONE
             )
             last[NEW] = engine.append(NEW, finish).end
             continue
@@ -229,7 +236,9 @@ async def _resume_work(engine: Engine, found: Found, replay: Replay) -> set[int]
     return used
 
 
-async def _read_envelope(engine: Engine, found: Found, lane: Lane, where: int) -> EnvelopeRecord:
+async def _read_envelope(
+    engine: Engine, found: OpenedStore, lane: Lane, where: int
+) -> EnvelopeRecord:
     """Read the ENVELOPE that a START names. Raises: StoreDamaged."""
     offset = offset_of(where)
     for segment in found.lanes.get(lane, []):

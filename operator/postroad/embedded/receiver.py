@@ -21,7 +21,7 @@ from postroad.domain.instants import microseconds
 from postroad.domain.mail import Mail
 from postroad.embedded.connection import Connection
 from postroad.embedded.envelopes import domains_of
-from postroad.embedded.limits import Limits, reason_of
+from postroad.embedded.limits import StoreLimits, reason_of
 from postroad.embedded.records import encode_new
 from postroad.embedded.spool_files import SMALL, SpoolFiles
 from postroad.errors import PostroadError, StoreFull
@@ -48,7 +48,7 @@ class SpoolReceiver:
     def __init__(
         self,
         spool_files: SpoolFiles,
-        limits: Limits,
+        limits: StoreLimits,
         clock: Clock,
         randomness: Randomness,
         threads: Threads,

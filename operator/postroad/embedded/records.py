@@ -45,7 +45,7 @@ _FINISH = Struct("<16sIIQB")
 _HOLD = Struct("<16sIB")
 
 
-class Kind(IntEnum):
+class DeliveryKind(IntEnum):
     """The outcome in a DELIVERY. Only deferred recipients are attempted again."""
 
     DELIVERED = 1
@@ -54,7 +54,7 @@ class Kind(IntEnum):
     DROPPED = 4
 
 
-class Finished(IntEnum):
+class FinishKind(IntEnum):
     """Why a mail has no recipients left."""
 
     DONE = 1
@@ -112,7 +112,7 @@ class EnvelopeRecord:
     failures: Mapping[int, tuple[str, str]] = field(default_factory=dict)
 
 
-class Start(NamedTuple):
+class StartRecord(NamedTuple):
     """A consumer leased the entry whose ENVELOPE lies at `position`."""
 
     mail_id: bytes
@@ -121,27 +121,27 @@ class Start(NamedTuple):
     position: int
 
 
-class Delivery(NamedTuple):
+class DeliveryRecord(NamedTuple):
     """The outcome of some recipients, by number."""
 
     mail_id: bytes
     entry_number: int
-    kind: Kind
+    kind: DeliveryKind
     numbers: tuple[int, ...]
     text: str
 
 
-class Finish(NamedTuple):
+class FinishRecord(NamedTuple):
     """The mail whose last ENVELOPE lies at `position` has no recipients left."""
 
     mail_id: bytes
     entry_number: int
     lane: Lane
     position: int
-    kind: Finished
+    kind: FinishKind
 
 
-class Hold(NamedTuple):
+class HoldRecord(NamedTuple):
     """An administrator holds a working entry, or releases it: it counts when a retry ends it."""
 
     mail_id: bytes
@@ -149,7 +149,7 @@ class Hold(NamedTuple):
     held: bool
 
 
-Record: TypeAlias = EnvelopeRecord | Start | Delivery | Finish | Hold
+Record: TypeAlias = EnvelopeRecord | StartRecord | DeliveryRecord | FinishRecord | HoldRecord
 
 
 def encode(record: Record) -> tuple[int, bytes]:
@@ -157,15 +157,15 @@ def encode(record: Record) -> tuple[int, bytes]:
     match record:
         case EnvelopeRecord():
             return ENVELOPE, _encode_envelope(record)
-        case Start():
+        case StartRecord():
             return START, _START.pack(*record)
-        case Delivery(mail_id, entry_number, kind, numbers, text):
+        case DeliveryRecord(mail_id, entry_number, kind, numbers, text):
             words = cut(text)
             head = _DELIVERY.pack(mail_id, entry_number, kind, 0, len(words), len(numbers))
             return DELIVERY, head + Struct(f"<{len(numbers)}I").pack(*numbers) + words
-        case Finish():
+        case FinishRecord():
             return FINISH, _FINISH.pack(*record)
-        case Hold():
+        case HoldRecord():
             return HOLD, _HOLD.pack(*record)
 
 
@@ -178,25 +178,25 @@ def decode(record_type: int, payload: bytes) -> Record | None:
         raise Unreadable(f"a record of type {record_type} cannot be read") from error
 
 
-def _decode_start(payload: bytes) -> Start:
-    return Start(*_START.unpack(payload))
+def _decode_start(payload: bytes) -> StartRecord:
+    return StartRecord(*_START.unpack(payload))
 
 
-def _decode_delivery(payload: bytes) -> Delivery:
+def _decode_delivery(payload: bytes) -> DeliveryRecord:
     mail_id, entry_number, kind, _, _, count = _DELIVERY.unpack_from(payload)
     numbers = Struct(f"<{count}I").unpack_from(payload, _DELIVERY.size)
     text = payload[_DELIVERY.size + 4 * count :].decode(errors="replace")
-    return Delivery(mail_id, entry_number, Kind(kind), numbers, text)
+    return DeliveryRecord(mail_id, entry_number, DeliveryKind(kind), numbers, text)
 
 
-def _decode_finish(payload: bytes) -> Finish:
+def _decode_finish(payload: bytes) -> FinishRecord:
     mail_id, entry_number, lane, position, finished = _FINISH.unpack(payload)
-    return Finish(mail_id, entry_number, lane, position, Finished(finished))
+    return FinishRecord(mail_id, entry_number, lane, position, FinishKind(finished))
 
 
-def _decode_hold(payload: bytes) -> Hold:
+def _decode_hold(payload: bytes) -> HoldRecord:
     mail_id, entry_number, held = _HOLD.unpack(payload)
-    return Hold(mail_id, entry_number, bool(held))
+    return HoldRecord(mail_id, entry_number, bool(held))
 
 
 def read_head(payload: bytes) -> EnvelopeHead:

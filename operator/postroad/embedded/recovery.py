@@ -18,14 +18,14 @@ from postroad.embedded.frames import Frame
 from postroad.embedded.layout import NEW, Lane, Layout, lane_name, segment_of
 from postroad.embedded.records import (
     ENVELOPE,
-    Delivery,
+    DeliveryKind,
+    DeliveryRecord,
     EnvelopeHead,
     EnvelopeRecord,
-    Finish,
-    Hold,
-    Kind,
+    FinishRecord,
+    HoldRecord,
     Record,
-    Start,
+    StartRecord,
     decode,
     read_head,
 )
@@ -202,17 +202,17 @@ class Replay:
         self.records += 1
         is_old = lane == NEW and where < self.checkpoint.end
         match record:
-            case Start(mail_id, entry_number, of_lane, of_position):
+            case StartRecord(mail_id, entry_number, of_lane, of_position):
                 if not is_old or where in self.checkpoint.working:
                     self.garbage.add((of_lane, of_position))
                     self.working[mail_id] = Work(entry_number, of_lane, of_position)
-            case Delivery():
+            case DeliveryRecord():
                 if (work := self.working.get(record.mail_id)) is not None:
                     _deliver(work, record)
-            case Hold(mail_id, _, held):
+            case HoldRecord(mail_id, _, held):
                 if (work := self.working.get(mail_id)) is not None:
                     work.held = held
-            case Finish() if not is_old:
+            case FinishRecord() if not is_old:
                 self.garbage.add((record.lane, record.position))
                 self._end(record.mail_id, record.entry_number)
             case EnvelopeHead() if not is_old:
@@ -237,11 +237,11 @@ class Replay:
             del self.working[mail_id]
 
 
-def _deliver(work: Work, record: Delivery) -> None:
-    if record.kind is Kind.DEFERRED:
+def _deliver(work: Work, record: DeliveryRecord) -> None:
+    if record.kind is DeliveryKind.DEFERRED:
         return
     work.finished.update(record.numbers)
-    if record.kind is Kind.FAILED:
+    if record.kind is DeliveryKind.FAILED:
         work.failures.update(dict.fromkeys(record.numbers, record.text))
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 
-from postroad.embedded.layout import SLOTS_PER_DIRECTORY, Layout, Options
+from postroad.embedded.layout import SLOTS_PER_DIRECTORY, Layout, StoreOptions
 from postroad.embedded.spool_files import SpoolFiles
 from postroad.errors import PostroadError
 from postroad.ports.files import Files, Threads
@@ -35,7 +35,7 @@ class Slots:
         self,
         files: Files,
         layout: Layout,
-        options: Options,
+        options: StoreOptions,
         threads: Threads,
         spool_files: SpoolFiles,
         first_directory: int,

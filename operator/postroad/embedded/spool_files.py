@@ -37,7 +37,7 @@ _HEAD = Struct("<I16sQQIIIIQIQQQ")
 _CRC = Struct("<I")
 
 
-class Found(IntFlag):
+class ContentFlags(IntFlag):
     """Properties of a content. KNOWN is absent where an earlier release stored it."""
 
     KNOWN = 1
@@ -67,18 +67,18 @@ class SpoolHeader(NamedTuple):
     @property
     def shape(self) -> Shape | None:
         """The shape of the content; None where an earlier release stored it."""
-        found = Found(self.found)
-        if Found.KNOWN not in found:
+        found = ContentFlags(self.found)
+        if ContentFlags.KNOWN not in found:
             return None
         return Shape(
             header_size=self.header_size,
-            has_8bit_header=Found.EIGHT_BIT_HEADER in found,
-            has_8bit_body=Found.EIGHT_BIT_BODY in found,
-            has_leading_dots=Found.LEADING_DOTS in found,
+            has_8bit_header=ContentFlags.EIGHT_BIT_HEADER in found,
+            has_8bit_body=ContentFlags.EIGHT_BIT_BODY in found,
+            has_leading_dots=ContentFlags.LEADING_DOTS in found,
             bare_line_ends=self.bare_line_ends,
             longest_line=self.longest_line,
             folds=self.folds,
-            is_terminated=Found.TERMINATED in found,
+            is_terminated=ContentFlags.TERMINATED in found,
         )
 
     def encode(self) -> bytes:
@@ -292,15 +292,15 @@ class SpoolFiles:
 
 
 def _found(shape: Shape) -> int:
-    found = Found.KNOWN
+    found = ContentFlags.KNOWN
     if shape.has_8bit_header:
-        found |= Found.EIGHT_BIT_HEADER
+        found |= ContentFlags.EIGHT_BIT_HEADER
     if shape.has_8bit_body:
-        found |= Found.EIGHT_BIT_BODY
+        found |= ContentFlags.EIGHT_BIT_BODY
     if shape.has_leading_dots:
-        found |= Found.LEADING_DOTS
+        found |= ContentFlags.LEADING_DOTS
     if shape.is_terminated:
-        found |= Found.TERMINATED
+        found |= ContentFlags.TERMINATED
     return found
 
 

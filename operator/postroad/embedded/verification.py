@@ -20,11 +20,12 @@ from postroad.embedded.frames import Frame
 from postroad.embedded.layout import NEW, Lane, Layout
 from postroad.embedded.records import (
     ENVELOPE,
-    Delivery,
+    DeliveryRecord,
     EnvelopeRecord,
-    Finish,
-    Hold,
-    Start,
+    FinishRecord,
+    HoldRecord,
+    Record,
+    StartRecord,
     decode,
 )
 from postroad.embedded.segments import Segment, envelope_at, place, position, record_at
@@ -34,7 +35,7 @@ from postroad.ports.files import Files
 
 
 @dataclass(slots=True)
-class Report:
+class StoreReport:
     """The contents of a store, and its damage. When `is_determined` is false, a record that
     decides which mail waits cannot be read: mails were neither counted nor checked."""
 
@@ -69,10 +70,10 @@ def _open_for_reading(files: Files, layout: Layout) -> _Opened:
     return _Opened(checkpoint, lanes)
 
 
-def verify(files: Files, layout: Layout) -> Report:
+def verify(files: Files, layout: Layout) -> StoreReport:
     """Read the records up to the first frame that is not valid, and the content of every live
     mail. The report names unreadable records; those behind them are read too."""
-    report = Report()
+    report = StoreReport()
     try:
         opened = _open_for_reading(files, layout)
         live = _live(opened, report)
@@ -93,7 +94,7 @@ def verify(files: Files, layout: Layout) -> Report:
     return report
 
 
-def _check_content(spool_files: SpoolFiles, record: EnvelopeRecord, report: Report) -> None:
+def _check_content(spool_files: SpoolFiles, record: EnvelopeRecord, report: StoreReport) -> None:
     try:
         found = spool_files.verify(record.slot)
     except (PostroadError, FileNotFoundError) as error:
@@ -104,7 +105,7 @@ def _check_content(spool_files: SpoolFiles, record: EnvelopeRecord, report: Repo
         report.damage.append(f"spool file {record.slot} does not hold mail {mail}")
 
 
-def _live(opened: _Opened, report: Report) -> list[EnvelopeRecord]:
+def _live(opened: _Opened, report: StoreReport) -> list[EnvelopeRecord]:
     """Return the mails that recovery would find, by its rules."""
     replay = recovery.Replay(opened.checkpoint)
     for lane in sorted(opened.lanes, key=lambda each: each != NEW):
@@ -134,7 +135,7 @@ def _live(opened: _Opened, report: Report) -> list[EnvelopeRecord]:
 
 
 @contextmanager
-def _reported(report: Report) -> Iterator[None]:
+def _reported(report: StoreReport) -> Iterator[None]:
     """Add the error of an unreadable record to the report, once, and go on."""
     try:
         yield
@@ -170,6 +171,16 @@ def dump(files: Files, layout: Layout) -> Iterator[dict[str, Any]]:
                 yield {"at": place(segment.lane, where), **_described(frame, flags)}
 
 
+NAMES: dict[type[Record], str] = {
+    EnvelopeRecord: "envelope",
+    StartRecord: "start",
+    DeliveryRecord: "delivery",
+    FinishRecord: "finish",
+    HoldRecord: "hold",
+}
+"""What `dump` calls the records."""
+
+
 def _described(frame: Frame, flags: bytes) -> dict[str, Any]:
     try:
         record = decode(frame.type, frame.payload)
@@ -194,14 +205,10 @@ def _described(frame: Frame, flags: bytes) -> dict[str, Any]:
                 "held": record.held,
                 "reason": record.reason,
             }
-        case Start() | Finish():
+        case StartRecord() | FinishRecord():
             found["envelope"] = place(record.lane, record.position)
-        case Delivery():
+        case DeliveryRecord():
             found |= {"kind": record.kind.name.lower(), "numbers": list(record.numbers)}
-        case Hold():
+        case HoldRecord():
             found["held"] = record.held
-    return {
-        "record": "envelope"
-        if isinstance(record, EnvelopeRecord)
-        else type(record).__name__.lower()
-    } | found
+    return {"record": NAMES[type(record)]} | found

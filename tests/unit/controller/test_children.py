@@ -14,7 +14,7 @@ from postroad.controller.children import wanted_children
 from postroad.controller.cluster_spec import AllowedNamespaces, QueueClusterSpec
 from postroad.controller.drift import is_current, with_hash
 from postroad.controller.namespaces import allows
-from postroad.controller.resource import PodContext, Queue
+from postroad.controller.queue_resource import PodContext, Queue
 from postroad.controller.strategic_merge import merged
 from postroad.controller.workloads import workload_finding
 from postroad.domain.networks import Networks

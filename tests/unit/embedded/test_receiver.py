@@ -15,8 +15,8 @@ from crash.lossy import LossyFiles
 from postroad.adapters.memory.clock import ManualClock, SeededRandomness
 from postroad.domain.mail import Mail
 from postroad.embedded.connection import Connection
-from postroad.embedded.layout import Layout, Options
-from postroad.embedded.limits import FreeSpace, Limits
+from postroad.embedded.layout import Layout, StoreOptions
+from postroad.embedded.limits import FreeSpace, StoreLimits
 from postroad.embedded.receiver import FEW, LATELY, QUICK_SECONDS, STALL_SECONDS, SpoolReceiver
 from postroad.embedded.records import decode_envelope
 from postroad.embedded.spool_files import SMALL, SpoolFiles
@@ -78,11 +78,11 @@ class Threads:
 class Bench:
     """A filler, its files and its owner."""
 
-    def __init__(self, options: Options | None = None) -> None:
+    def __init__(self, options: StoreOptions | None = None) -> None:
         self.files, self.clock, self.threads = LossyFiles(), ManualClock(), Threads()
         self.files.make_directory(LAYOUT.spool_directory(0))
         self.owner, self.contents = Owner(self.files), SpoolFiles(self.files, LAYOUT)
-        limits = Limits(options or Options(), FreeSpace(self.files, LAYOUT, lambda: 0.0))
+        limits = StoreLimits(options or StoreOptions(), FreeSpace(self.files, LAYOUT, lambda: 0.0))
         self.filler = SpoolReceiver(
             self.contents, limits, self.clock, SeededRandomness(1), self.threads
         )
@@ -213,7 +213,7 @@ async def test_where_storing_takes_long_threads_do_it() -> None:
 
 
 async def test_what_is_too_large_or_finds_no_room_costs_no_slot() -> None:
-    bench = Bench(Options(largest_mail=10))
+    bench = Bench(StoreOptions(largest_mail=10))
     with pytest.raises(MailTooLarge):
         await bench.enqueue(letter())
     bench = Bench()
@@ -226,7 +226,7 @@ async def test_what_is_too_large_or_finds_no_room_costs_no_slot() -> None:
 
 
 async def test_asking_whether_a_mail_finds_room_takes_none() -> None:
-    bench = Bench(Options(least_free_bytes=1000))
+    bench = Bench(StoreOptions(least_free_bytes=1000))
     bench.files.free = DiskSpace(100_000, None)
 
     answers = [bench.filler.has_room(size) for size in (99_000, 99_001, 99_000)]

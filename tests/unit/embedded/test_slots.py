@@ -8,7 +8,7 @@ import pytest
 
 from crash.lossy import LossyFiles
 from crash.world import Inline
-from postroad.embedded.layout import SLOTS_PER_DIRECTORY, Layout, Options
+from postroad.embedded.layout import SLOTS_PER_DIRECTORY, Layout, StoreOptions
 from postroad.embedded.slots import BATCH, Slots
 from postroad.embedded.spool_files import SpoolFiles
 from postroad.errors import StoreFailed, StoreFull
@@ -40,7 +40,7 @@ class RefusingFiles(LossyFiles):
 
 
 def slots_on(files: RefusingFiles) -> Slots:
-    return Slots(files, LAYOUT, Options(), Inline(), SpoolFiles(files, LAYOUT), 0)
+    return Slots(files, LAYOUT, StoreOptions(), Inline(), SpoolFiles(files, LAYOUT), 0)
 
 
 @pytest.mark.parametrize("refused", [("make", LAYOUT.mail / "000000"), ("sync", LAYOUT.mail)])
@@ -74,7 +74,7 @@ async def test_a_directory_is_made_once_and_the_next_when_it_is_full() -> None:
 async def test_a_file_that_is_missing_costs_the_pool_no_other() -> None:
     files = RefusingFiles()
     contents = SpoolFiles(files, LAYOUT)
-    slots = Slots(files, LAYOUT, Options(), Inline(), contents, 0)
+    slots = Slots(files, LAYOUT, StoreOptions(), Inline(), contents, 0)
     taken = [await slots.take() for _ in range(3)]
     left = len(slots)
     contents.close()
