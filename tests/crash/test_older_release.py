@@ -1,0 +1,67 @@
+"""A store directory of an older release is opened by this one with every mail as it was left, and
+by the older one again."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from postroad.bootstrap.embedded_store import verify_directory
+from support.releases import HERE, unpack_older
+
+DRIVER = Path(__file__).parents[1] / "support" / "store_driver.py"
+BOTH = ["a@x.example", "b@y.example"]
+PLAIN = {
+    "recipients": BOTH,
+    "attributes": {"key": "\u00e9"},
+    "held": False,
+    "delayed": False,
+    "attempt": 0,
+    "error": None,
+    "reason": None,
+}
+LEFT = {
+    "partly": {**PLAIN, "recipients": BOTH[1:], "content": True},
+    "retried": {**PLAIN, "delayed": True, "attempt": 1, "error": "451 later"},
+    "dead": {**PLAIN, "reason": "550 no"},
+    "held": {**PLAIN, "delayed": True, "held": True},
+    "later": {**PLAIN, "delayed": True},
+    "waits": {**PLAIN, "content": True},
+}
+
+
+def run(release: Path, command: str, root: Path) -> str:
+    """Let a release work on a store, as a process that ends without closing it."""
+    environment = {"PYTHONPATH": str(release), "PATH": "/usr/bin:/bin"}
+    program = [sys.executable, str(DRIVER), command, str(root)]
+    ended = subprocess.run(
+        program, env=environment, capture_output=True, text=True, timeout=120, check=False
+    )
+    assert ended.returncode == 0, ended.stderr
+    return ended.stdout
+
+
+def state(release: Path, root: Path) -> Any:
+    return json.loads(run(release, "read", root))
+
+
+def test_a_store_of_an_older_release_has_every_mail_as_it_was_left(tmp_path: Path) -> None:
+    older, root = unpack_older(tmp_path / "older"), tmp_path / "store"
+    run(older, "fill", root)
+
+    report = verify_directory(root)
+    assert (report.damage, report.mails, report.dead_letters) == ([], 5, 1)
+    assert state(HERE, root) == LEFT
+    assert verify_directory(root).damage == []
+    assert state(older, root) == LEFT, "it goes back to the older release"
+
+
+def test_a_store_of_this_release_is_read_by_an_older_one(tmp_path: Path) -> None:
+    older, root = unpack_older(tmp_path / "older"), tmp_path / "store"
+    run(HERE, "fill", root)
+
+    assert state(older, root) == LEFT
+    assert state(HERE, root) == LEFT

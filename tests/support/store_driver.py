@@ -1,0 +1,70 @@
+"""A program that fills or reads an embedded store, with any release of postroad: it may import
+only the standard library and postroad's public names. Both end as a crash does."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import sys
+from datetime import timedelta
+from typing import Any
+
+from postroad import Mail, Outcome, Selector, open_queue
+
+HOUR = timedelta(hours=1)
+CONTENT = b"Subject: x\r\n\r\n.\xc3\xa9\r\n" * 30
+
+
+async def fill(queue: Any) -> None:
+    """Leave a mail in every state that a store keeps, before and behind a checkpoint."""
+    for name in ("done", "partly", "retried", "dead"):
+        await queue.enqueue(_mail(name))
+    consumer = queue.dequeue()
+    items = {item.mail.name: item for item in [await anext(consumer) for _ in range(4)]}
+    await items["done"].done()
+    await items["retried"].retry(HOUR, error="451 later")
+    await queue.maintain()
+    await items["dead"].reject("550 no")
+    await items["partly"].record(("a@x.example",), Outcome.delivered("250 ok"))
+    await queue.enqueue(_mail("held"), delay=HOUR)
+    await queue.hold(Selector(name="held"))
+    await queue.enqueue(_mail("later"), delay=HOUR)
+    await queue.enqueue(_mail("waits"))
+
+
+async def read(queue: Any) -> None:
+    """Print the state of each mail, and the content of those that are due."""
+    found = {view.mail.name: _state(view) async for view in queue.browse()}
+    found |= {view.mail.name: _state(view) async for view in queue.dead_letters()}
+    consumer = queue.dequeue()
+    for _ in range(sum(not each["delayed"] and not each["reason"] for each in found.values())):
+        item = await anext(consumer)
+        found[item.mail.name]["content"] = (await item.content()) == CONTENT
+    print(json.dumps(found), flush=True)
+
+
+def _mail(name: str) -> Mail:
+    return Mail("s@x.example", ("a@x.example", "b@y.example"), CONTENT, name, {"key": "\u00e9"})
+
+
+def _state(view: Any) -> dict[str, Any]:
+    return {
+        "recipients": list(view.mail.recipients),
+        "attributes": dict(view.mail.attributes),
+        "held": view.held,
+        "delayed": view.due_at is not None,
+        "attempt": view.attempt,
+        "error": view.last_error,
+        "reason": view.reason,
+    }
+
+
+async def main(command: str, root: str) -> None:
+    queue: Any = await open_queue(f"embedded://{root}", create=True)
+    await {"fill": fill, "read": read}[command](queue)
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    asyncio.run(main(*sys.argv[1:]))
