@@ -35,6 +35,43 @@ def test_the_source_root_is_never_a_package() -> None:
     assert not (ROOT / "operator" / "__init__.py").exists(), "it would shadow stdlib's operator"
 
 
+def test_no_module_is_named_like_one_of_the_standard_library() -> None:
+    modules = (ROOT / "operator" / "postroad").rglob("*.py")
+    named = {path: path.parent.name if path.stem == "__init__" else path.stem for path in modules}
+
+    assert named
+    assert [str(path) for path, name in named.items() if name in sys.stdlib_module_names] == []
+
+
+SHARED_CLASS_NAMES = {
+    "the same of each engine": {"Engine", "Maintenance"},
+    "the same of each server or protocol": {
+        "Access", "Connection", "Lease", "Message", "Session", "Transaction",
+    },
+    "a section of the settings, and what it is about": {
+        "Broker", "Cassandra", "Intake", "RabbitMQ", "Retry", "S3", "View",
+    },
+    "an error, and the event that records it": {"ConfigurationRefused"},
+    "their modules never meet": {"Consumer", "Kind", "Queues", "Step"},
+}  # fmt: skip
+"""Public classes in several modules, with the reason. Elsewhere a name means one class."""
+
+
+def test_a_class_name_means_one_class_unless_a_reason_is_listed() -> None:
+    homes: dict[str, set[str]] = {}
+    for path in (ROOT / "operator" / "postroad").rglob("*.py"):
+        for name in re.findall(r"^class ([A-Z]\w*)", path.read_text(), re.MULTILINE):
+            homes.setdefault(name, set()).add(str(path.relative_to(ROOT)))
+    explained = set[str]().union(*SHARED_CLASS_NAMES.values())
+
+    assert {
+        name: sorted(modules)
+        for name, modules in homes.items()
+        if len(modules) > 1 and name not in explained
+    } == {}
+    assert {name for name in explained if name not in homes} == set(), "these classes are gone"
+
+
 def test_a_room_without_a_place_breaks_the_import_contracts(house: Path) -> None:
     (house / "operator/postroad/attic").mkdir()
     (house / "operator/postroad/attic/__init__.py").touch()
