@@ -1,5 +1,7 @@
-"""Servers, clocks and chance in memory: for tests, for `memory://`, and as the ports' reference.
+"""Servers, clocks and random numbers in memory: for tests, for `memory://`, as the ports'
+reference.
 
-Several processes are played by several `MemoryServers` over one `MemoryWorld`; each call of a port
-passes a gate, where a test can fail it, lose its answer, stop the process or let others go first.
+Several `MemoryServers` over one `MemoryWorld` stand for several processes. Each call of a port goes
+through a fault injector, by which a test fails it, loses its answer, stops the process or runs
+other processes first.
 """

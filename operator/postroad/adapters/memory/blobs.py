@@ -1,4 +1,4 @@
-"""Objects in a dict."""
+"""A bucket in memory."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ PAGE = 3
 
 
 class Bucket:
-    """What a bucket holds, shared by all processes."""
+    """The objects of a bucket, shared by all processes."""
 
     def __init__(self) -> None:
         self.is_created = False

@@ -1,8 +1,8 @@
-"""A broker in memory that keeps RabbitMQ's promises and makes its difficulties.
+"""A broker in memory with RabbitMQ's guarantees and failures.
 
-What was handed out and not ended when its connection breaks comes again as redelivered; a message
-given out too often is dead-lettered; delay steps return their messages when their time is over.
-Consumers that have room are served in turn, one message each.
+It redelivers unacknowledged messages of a broken connection, dead-letters a message that was
+delivered too often, and moves messages of delay queues to the work queue when their time is over.
+Consumers with room get one message each, one after the other.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ CONFIRM_DEADLINE = timedelta(seconds=10)
 
 @dataclass(slots=True)
 class Message:
-    """A message wherever it is."""
+    """A message in any queue."""
 
     message_id: UUID
     body: bytes
@@ -48,9 +48,9 @@ class Queues:
     missing: set[int] = field(default_factory=set)
     """Steps of the delay queues whose queue does not exist; 0 is the work queue."""
     without_quorum: set[int] = field(default_factory=set)
-    """The same, of queues that neither take nor refuse; `regain_quorum` mends them."""
+    """The same, of queues that neither confirm nor refuse until `regain_quorum`."""
     unconfirmed: list[tuple[int, Message]] = field(default_factory=list)
-    """What they will take."""
+    """The messages that those queues get with `regain_quorum`."""
     _delayed: list[tuple[timedelta, int, Message]] = field(default_factory=list)
     _count: int = 0
     _waiting: set[asyncio.Future[None]] = field(default_factory=set)
@@ -76,7 +76,7 @@ class Queues:
         self.wake()
 
     def regain_quorum(self) -> None:
-        """All queues are well again: what was published meanwhile is carried out."""
+        """Give all queues a quorum, and enqueue what was published meanwhile."""
         self.without_quorum.clear()
         unconfirmed, self.unconfirmed = self.unconfirmed, []
         for step, message in unconfirmed:
@@ -92,7 +92,7 @@ class Queues:
             self.wake()
 
     def dead_letter_message(self, message: Message) -> None:
-        """Dead-letter, as the broker does: the message starts anew there."""
+        """Dead-letter a message, whose deliveries the dead queue counts anew."""
         message.redelivered = False
         self.dead.append(message)
         self.wake()
@@ -113,13 +113,13 @@ class Queues:
                 each.set_result(None)
 
     def lease(self, prefetch: int) -> Lease:
-        """Return what a new consumer holds: nothing yet."""
+        """Return the empty lease of a new consumer."""
         self._consumers_made += 1
         return Lease(prefetch, self._consumers_made)
 
     async def next_for(self, lease: Lease) -> Message | None:
-        """Return a message for a consumer that has room, or None after something changed. Of those
-        that wait here, the one that was served longest ago is served first."""
+        """Return a message for a consumer with room, or None after a change. Of the consumers that
+        wait here, the one served longest ago is served first."""
         self._with_room.add(lease)
         try:
             self.ripen()
@@ -137,7 +137,7 @@ class Queues:
             self._with_room.discard(lease)
 
     async def change(self) -> None:
-        """Wait until something was put or a delay is over."""
+        """Wait until a message was put or a delay is over."""
         change: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiting.add(change)
         sleeping = asyncio.ensure_future(self._ripening())
@@ -185,7 +185,7 @@ class MemoryDelivery:
 
     def _end(self, how: str) -> None:
         if not self.is_leased:
-            raise BrokerUnavailable("the channel of this delivery is gone")
+            raise BrokerUnavailable("the channel of this delivery is lost")
         self._broker.leased.discard(self)
         queues = self._broker.queues
         self._forget(queues)
@@ -195,7 +195,7 @@ class MemoryDelivery:
             queues.dead_letter_message(self._message)
 
     def lost(self) -> None:
-        """The connection broke: the broker gives the message to somebody else."""
+        """Requeue the message, because its connection broke."""
         queues = self._broker.queues
         self._forget(queues)
         self._return(queues, failed=True)
@@ -217,8 +217,8 @@ class MemoryDelivery:
 
 
 class Lease:
-    """How many deliveries one consumer holds. `served` is the number, among all that its queue
-    handed out, of the last message it got."""
+    """How many deliveries one consumer holds. `served` is the number of the last message it got,
+    among all that the queue handed out."""
 
     def __init__(self, prefetch: int, number: int) -> None:
         self.prefetch = prefetch
@@ -230,7 +230,7 @@ class Lease:
 
 
 class MemoryBroker:
-    """`Broker` over shared `Queues`, as one process sees it."""
+    """`Broker` of one process over shared `Queues`."""
 
     def __init__(self, queues: Queues, gate: FaultInjector, delivery_limit: int = 20) -> None:
         self.queues = queues
@@ -241,7 +241,7 @@ class MemoryBroker:
         gate.when_stopped.append(self.disconnect)
 
     def disconnect(self) -> None:
-        """Break the connection: everything leased goes back, newest first so that order holds."""
+        """Break the connection: requeue all leased messages, newest first to keep their order."""
         leased, self.leased = self.leased, set()
         for delivery in sorted(leased, key=lambda each: each.number, reverse=True):
             delivery.lost()

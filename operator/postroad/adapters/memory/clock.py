@@ -1,4 +1,4 @@
-"""A clock that only moves when told, and chance that repeats itself."""
+"""A clock that a test moves, and random numbers that repeat."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ START = datetime(2026, 1, 1, 10, 0, tzinfo=UTC)
 class ManualClock:
     """Virtual time: `sleep` returns when `advance` has passed its end.
 
-    `skew` moves this process' wall clock away from the true time, which all clocks made by `beside`
-    share.
+    `skew` is the error of this process's wall clock. All clocks made by `beside` share the true
+    time.
     """
 
     def __init__(self, start: datetime = START, skew: timedelta = timedelta(0)) -> None:
@@ -23,7 +23,7 @@ class ManualClock:
         self.skew = skew
 
     def beside(self, skew: timedelta) -> ManualClock:
-        """Return the clock of another process, whose wall clock differs by `skew`."""
+        """Return the clock of another process, whose wall clock is wrong by `skew`."""
         other = ManualClock(skew=skew)
         other._time = self._time
         return other
@@ -35,8 +35,7 @@ class ManualClock:
         return self._time.elapsed - self._paused
 
     def pause(self, duration: timedelta) -> None:
-        """Let this clock, both its hands, have stood still: a virtual machine that its hypervisor
-        paused."""
+        """Set wall clock and elapsed time back: a virtual machine that its hypervisor paused."""
         self._paused += duration
 
     async def sleep(self, duration: timedelta) -> None:
@@ -46,21 +45,21 @@ class ManualClock:
         await self._time.wait_until(self._time.elapsed + duration)
 
     async def advance(self, duration: timedelta) -> None:
-        """Let time pass: whoever sleeps wakes in order, each at its own time."""
+        """Let time pass; sleeping tasks wake in order, each at its own time."""
         await self._time.advance(duration)
 
     def jump(self, duration: timedelta) -> None:
-        """Let time pass at once, as a suspended process sees it: nobody runs meanwhile."""
+        """Let time pass at once, as for a suspended process: no task runs meanwhile."""
         self._time.elapsed += duration
 
     @property
     def next_waking(self) -> timedelta | None:
-        """How long until the first sleeper wakes; None when nobody sleeps."""
+        """How long until the first sleeping task wakes; None: no task sleeps."""
         return self._time.next_waking
 
 
 class _Time:
-    """The one true time behind several clocks."""
+    """The true time of several clocks."""
 
     def __init__(self, start: datetime) -> None:
         self.start = start
@@ -93,8 +92,8 @@ class _Time:
 
 
 async def settle(passes: int = 100) -> None:
-    """Let every task that can run do so, as far as `turns` turns of the event loop go; fewer where
-    the loop tells that nobody is ready any more."""
+    """Run every task that is ready, for at most so many passes of the event loop; fewer where the
+    loop shows that no task is ready."""
     ready = getattr(asyncio.get_running_loop(), "_ready", None)
     for _ in range(passes):
         await asyncio.sleep(0)

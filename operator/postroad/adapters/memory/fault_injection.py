@@ -1,7 +1,7 @@
-"""Where every call of a memory port passes, so that tests can make the world go wrong there.
+"""Fault injection: every call of a port in memory goes through a `FaultInjector`.
 
-A call is a *step* of its process: the smallest thing between two crashes. What can happen to it is
-a `Fault`; a process that stopped never has an effect again.
+A call is a *step* of its process, the unit between two crashes. A `Fault` is what a test lets
+happen to a step. A step of a stopped process has no effect.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ T = TypeVar("T")
 
 
 class Stopped(BaseException):
-    """The process was killed here. Not an `Exception`: nothing may handle it."""
+    """The process was killed here. Not an `Exception`, because no code may handle it."""
 
 
 class Fault(Enum):
@@ -36,7 +36,7 @@ class Fault(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One call: the how-manieth of its process, of which server, which operation."""
+    """One call: its number in its process from 0, the server, the operation."""
 
     number: int
     server: str
@@ -44,7 +44,7 @@ class Step:
 
 
 Plan = Callable[[Step], Fault | None]
-"""Decides what happens to a step; None: it goes well."""
+"""Returns the fault of a step; None: it succeeds."""
 
 UNAVAILABLE: dict[str, type[ServerError]] = {
     "broker": BrokerUnavailable,
@@ -54,23 +54,23 @@ UNAVAILABLE: dict[str, type[ServerError]] = {
 
 
 def no_fault(step: Step) -> Fault | None:
-    """All goes well."""
+    """Let every step succeed."""
     return None
 
 
 def at(number: int, fault: Fault) -> Plan:
-    """Let the step with this number go wrong."""
+    """Return a plan in which the step of this number has the fault."""
     return lambda step: fault if step.number == number else None
 
 
 def away(*servers: str) -> Plan:
-    """Let whole servers be away: `broker`, `view`, `blobs`."""
+    """Return a plan in which these servers are away: `broker`, `view`, `blobs`."""
     return lambda step: Fault.AWAY if step.server in servers else None
 
 
 class FaultInjector:
-    """The gate of one process. `plan` may be changed at any time; `before` is awaited at each step
-    and lets a test choose which process goes on; `steps` lists what happened."""
+    """The faults of one process. A test may set `plan` at any time; each step awaits `before`, by
+    which a test chooses the process that goes on; `steps` has all steps so far."""
 
     def __init__(self, plan: Plan = no_fault) -> None:
         self.plan = plan
@@ -80,14 +80,14 @@ class FaultInjector:
         self.when_stopped: list[Callable[[], None]] = []
 
     def stop(self) -> None:
-        """Kill the process: its connections break, its later calls raise Stopped."""
+        """Kill the process: its connections break, and later calls raise Stopped."""
         if not self.stopped:
             self.stopped = True
             for each in self.when_stopped:
                 each()
 
     async def __call__(self, server: str, operation: str, effect: Callable[[], T]) -> T:
-        """Do one step. Raises: Stopped, or the server's unavailability."""
+        """Run one step. Raises: Stopped, or the error of a server that is away."""
         step = self._begin(server, operation)
         if self.before is not None:
             await self.before(step)

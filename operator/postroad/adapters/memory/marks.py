@@ -21,7 +21,7 @@ PAGE = 3
 
 
 class MemoryMarks:
-    """What `View` says of marks, over `Tables`."""
+    """The half of `View` on marks, over `Tables`."""
 
     def __init__(self, tables: Tables, gate: FaultInjector) -> None:
         self._tables = tables
@@ -104,7 +104,7 @@ class MemoryMarks:
         def effect() -> None:
             mark = self._tables.marks.get(key, Mark())
             self._put_mark(key, replace(mark, delivered_at=at), traits)
-            self._sign(key.partition, delivered=self._tables.clock.now())
+            self._stamp(key.partition, delivered=self._tables.clock.now())
 
         await self._step("mark_delivered", effect)
 
@@ -133,14 +133,14 @@ class MemoryMarks:
         def effect() -> PurgeWatermark | None:
             before = self._tables.watermark(partition)
             if before is None or before.through < watermark.through:
-                self._sign(partition, watermark=watermark)
+                self._stamp(partition, watermark=watermark)
             return before
 
         return await self._step("set_watermark", effect)
 
     async def mark_blobs_deleted(self, partition: Partition, through: UUID) -> None:
         await self._step(
-            "mark_blobs_deleted", lambda: self._sign(partition, blobs_deleted_through=through)
+            "mark_blobs_deleted", lambda: self._stamp(partition, blobs_deleted_through=through)
         )
 
     async def mark_published(self, key: EntryKey, successor: UUID) -> bool:
@@ -179,13 +179,13 @@ class MemoryMarks:
 
     def _end(self, key: EntryKey, ending: Ending, traits: Traits) -> None:
         self._put_mark(key, Mark(ending=ending), traits)
-        self._sign(key.partition, ended=self._tables.clock.now())
+        self._stamp(key.partition, ended=self._tables.clock.now())
 
     def _put_mark(self, key: EntryKey, mark: Mark, traits: Traits) -> None:
         self._tables.marks[key] = mark
         self._tables.traits.setdefault(key, traits)
 
-    def _sign(self, partition: Partition, **changes: Any) -> None:
+    def _stamp(self, partition: Partition, **changes: Any) -> None:
         known = self._tables.stamp.get(partition, PartitionStamp())
         self._tables.stamp[partition] = replace(known, **changes)
 

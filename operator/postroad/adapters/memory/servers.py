@@ -1,4 +1,4 @@
-"""All servers of a cluster in one world of memory."""
+"""All servers of a cluster in memory."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from postroad.ports.servers import Checked
 
 
 class MemoryWorld:
-    """What outlives every process: the contents of the servers. `clock` is theirs; `view_hosts`
-    are the clocks that the view's hosts show, which a test may set."""
+    """The contents of the servers, which outlive every process. `clock` is the servers'; a test may
+    set `view_hosts`, the clocks that the view's hosts show."""
 
     def __init__(self, clock: Clock) -> None:
         self.clock = clock
@@ -39,7 +39,7 @@ class MemoryWorld:
 
 
 class MemoryServers:
-    """`Servers` as one process sees them."""
+    """`Servers` of one process."""
 
     def __init__(self, world: MemoryWorld, gate: FaultInjector | None = None) -> None:
         self.world = world

@@ -1,4 +1,4 @@
-"""What one queue has in the keyspace of a view in memory, shared by all processes."""
+"""The tables of one queue's view in memory, shared by all processes."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ T = TypeVar("T")
 
 @dataclass(slots=True)
 class Tables:
-    """`clock` is what the server goes by; `hosts` are the clocks that its hosts show."""
+    """`clock` is the server's, for expiry; `hosts` are the clocks that its hosts show."""
 
     clock: Clock
     hosts: Mapping[str, Clock]
@@ -37,10 +37,10 @@ class Tables:
     slices: dict[datetime, ClosedSlice] = field(default_factory=dict)
     letters: dict[UUID, DeadLetter] = field(default_factory=dict)
     gone: dict[UUID, datetime] = field(default_factory=dict)
-    """Letters that were deleted, and until when that is remembered."""
+    """Notes of deleted letters, and when each expires."""
 
     writings: int = 0
-    """Of letters, so far."""
+    """Writes of letters so far."""
 
     row_lifetime: timedelta = timedelta(days=14)
     """Of rows that are inserted from now on."""
@@ -48,7 +48,7 @@ class Tables:
     expire_at: dict[EntryKey, datetime] = field(default_factory=dict)
     written: dict[EntryKey, datetime] = field(default_factory=dict)
     undecodable: set[EntryKey] = field(default_factory=set)
-    """Rows whose cells no reader of this release decodes; counts and names of bytes are read."""
+    """Rows whose cells this release does not decode; counts and blob keys are read."""
 
     def insert(self, entry: EnqueuedMail) -> None:
         """Insert a row that lives for `row_lifetime`."""
@@ -63,7 +63,7 @@ class Tables:
             self.expire_at[key] = self.clock.now() + self.row_lifetime
 
     def unexpired(self) -> dict[EntryKey, EnqueuedMail]:
-        """Return the rows, those that are too old removed."""
+        """Remove expired rows; return the others."""
         now = self.clock.now()
         for key in [key for key, at in self.expire_at.items() if at <= now]:
             del self.expire_at[key]
@@ -76,7 +76,7 @@ class Tables:
         return None if entry is None else self.decoded(entry)
 
     def decoded(self, entry: EnqueuedMail) -> EnqueuedMail | UndecodableRow:
-        """Return a row, with the time it still lives, as far as it can be decoded."""
+        """Return a row with its remaining lifetime, as far as it can be decoded."""
         expires = self.expire_at.get(entry.key)
         remaining = None if expires is None else expires - self.clock.now()
         if entry.key in self.undecodable:
@@ -95,11 +95,11 @@ class Tables:
         self.letters.pop(letter.enqueue_id, None)
 
     def is_gone(self, enqueue_id: UUID) -> bool:
-        """Return whether it is remembered that a letter was deleted."""
+        """Return whether a note of the letter's deletion exists."""
         return enqueue_id in self.gone and self.clock.now() < self.gone[enqueue_id]
 
     def mark(self, key: EntryKey) -> Mark | None:
-        """Return an entry's own mark, or what a line says of it."""
+        """Return an entry's own mark, or that of the watermark."""
         watermark = self.watermark(key.partition)
         by_watermark = watermark.mark_of(key.enqueue_id) if watermark is not None else None
         return self.marks.get(key, by_watermark)
@@ -109,7 +109,7 @@ class Tables:
         return self.stamp.get(partition, PartitionStamp()).watermark
 
     def live(self) -> list[EnqueuedMail]:
-        """Return the entries that wait, in order: what a test compares with."""
+        """Return the waiting entries in order, for tests to compare with."""
         return [
             entry
             for key, entry in sorted(self.unexpired().items())
@@ -123,7 +123,7 @@ def within(
     after: UUID | None = None,
     through: UUID | None = None,
 ) -> list[tuple[EntryKey, T]]:
-    """Return what a partition has, in order."""
+    """Return what a table has in a partition, in order."""
     return sorted(
         (
             (key, value)
@@ -137,6 +137,6 @@ def within(
 
 
 def delete(table: dict[EntryKey, T], partition: Partition) -> None:
-    """Empty a partition."""
+    """Empty a partition of a table."""
     for key, _ in within(table, partition):
         del table[key]

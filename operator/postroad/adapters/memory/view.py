@@ -1,4 +1,4 @@
-"""A view in memory: what Cassandra promises, in dicts."""
+"""A view in memory: Cassandra's guarantees over dicts."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from postroad.ports.view import NOT_READ, ClosedSlice, DeadLetter, Limits, Recor
 
 
 class MemoryView(MemoryMarks):
-    """`View` over `Tables`, as one process sees it."""
+    """`View` of one process over `Tables`."""
 
     # Rows
 
@@ -38,7 +38,7 @@ class MemoryView(MemoryMarks):
                 after = key.enqueue_id
 
     async def renew_row(self, key: EntryKey) -> None:
-        """In two steps, as a client reads the row and writes it again."""
+        """Renew a row in two steps, because a client of Cassandra reads the row and writes it."""
         row = await self._step("read_row", lambda: self._tables.unexpired().get(key))
         if row is not None:
             await self._step("renew_row", lambda: self._tables.insert(row))
