@@ -124,7 +124,7 @@ async def test_an_event_that_cannot_be_read_stops_everything_that_would_follow_f
         await history.load()
 
 
-async def test_an_event_that_somebody_deleted_is_noticed(session: Session, queue: str) -> None:
+async def test_a_deleted_event_is_noticed(session: Session, queue: str) -> None:
     history = CassandraHistory(session, queue)
     for buckets in (1, 2, 3):
         await settle(history, ViewConfiguration(bucket_count=buckets), at=NOON, by="test")

@@ -167,7 +167,7 @@ async def test_what_an_entry_lacks_is_left_unset_and_makes_no_tombstone(session:
     assert await view.row(key) == replace(full, attempt=0)
 
 
-async def test_tables_that_nobody_created_are_refused_with_what_to_do(session: Session) -> None:
+async def test_missing_tables_are_refused_with_what_to_do(session: Session) -> None:
     view = CassandraViewStore(session).view("test.out")
 
     with pytest.raises(ViewRefused) as refused:

@@ -112,7 +112,7 @@ async def test_what_cannot_be_understood_is_refused(
         ({"contact_points": ("nowhere.invalid",)}, ViewUnavailable),
         ({"local_datacenter": "elsewhere"}, ViewRefused),
     ],
-    ids=["wrong password", "no user", "nobody listens", "no such host", "no such data center"],
+    ids=["wrong password", "no user", "no listener", "no such host", "no such data center"],
 )
 async def test_a_connection_that_cannot_be_made_says_why(
     change: dict[str, object], expected: type[ServerError]
@@ -139,7 +139,7 @@ async def test_a_misspelt_data_center_is_answered_with_those_there_are() -> None
     await session.close()
 
 
-async def test_a_closed_session_says_so() -> None:
+async def test_a_closed_session_raises_that_it_is_closed() -> None:
     session = Session(servers.cassandra("postroad"))
     await session.run(VERSION)
     await session.close()

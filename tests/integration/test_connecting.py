@@ -37,7 +37,7 @@ async def test_each_server_says_its_version() -> None:
     await connected.close()
 
 
-async def test_servers_of_one_node_say_so() -> None:
+async def test_servers_of_one_node_report_one_node() -> None:
     connected = connect(settings())
     alone = connect(settings(POSTROAD_RABBITMQ_MANAGEMENT_URL=""))
 

@@ -1,4 +1,4 @@
-"""Implicit TLS: nothing is said in clear, to a next hop or by a client. Source: RFC 8314 3."""
+"""Implicit TLS: neither the relay nor a client sends an octet in clear. Source: RFC 8314 3."""
 
 import asyncio
 import socket
@@ -49,7 +49,7 @@ def test_it_goes_so_on_uvloop_as_in_the_pods(certificates: Certificates) -> None
                 certificates, Protocol.SMTP
             )
         )
-        runner.run(test_a_next_hop_that_speaks_in_clear_gets_nothing(certificates, (), True))
+        runner.run(test_a_next_hop_without_tls_at_connect_gets_no_command(certificates, (), True))
 
 
 async def test_the_dot_behind_a_full_name_is_no_part_of_a_certificates_name(
@@ -88,7 +88,7 @@ async def test_a_certificate_that_does_not_verify_is_handed_nothing(
 
 @pytest.mark.parametrize("extensions", [EXTENSIONS, (*EXTENSIONS, "STARTTLS")])
 @pytest.mark.parametrize("greets", [True, False])
-async def test_a_next_hop_that_speaks_in_clear_gets_nothing(
+async def test_a_next_hop_without_tls_at_connect_gets_no_command(
     certificates: Certificates, extensions: tuple[str, ...], greets: bool
 ) -> None:
     """Neither a greeting in clear nor an offer of STARTTLS makes implicit TLS less."""

@@ -1,4 +1,4 @@
-"""Channels that nobody would use any more are closed, and a cancelled consumer consumes again."""
+"""Unused channels are closed, and a cancelled consumer consumes again."""
 
 from __future__ import annotations
 

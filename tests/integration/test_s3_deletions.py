@@ -1,5 +1,5 @@
-"""Deletions that go together: who is refused keeps nobody else's bytes, and a store that cannot
-delete many at once is asked for each."""
+"""Batched deletions: a refused one does not keep other objects, and a store that cannot delete many
+objects in one request gets one for each."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ async def test_a_key_that_is_refused_keeps_no_other_from_being_deleted(
     assert deleted(server) == SINGLY
 
 
-async def test_many_are_deleted_although_one_is_refused_and_that_is_said(
+async def test_many_are_deleted_although_one_is_refused_with_an_error(
     server: SlowStore, blobs: S3Blobs
 ) -> None:
     server.refusals = {"POST": (200, ONE_DENIED), "/bucket/queue/b": (403, DENIED)}

@@ -41,7 +41,7 @@ async def queue(tmp_path: Path) -> AsyncIterator[OwnedQueue]:
     await queue.close()
 
 
-async def test_a_stream_that_never_ends_keeps_nobody_waiting(queue: OwnedQueue) -> None:
+async def test_a_stream_that_never_ends_delays_no_other_client(queue: OwnedQueue) -> None:
     """A hundred mails are accepted and handed out between two chunks of one that goes on."""
     has_begun, goes_on = asyncio.Event(), asyncio.Event()
 

@@ -42,7 +42,7 @@ MEBIBYTE = 2**20
 
 
 class Client:
-    """A client that says exactly what it is told to."""
+    """A client that sends exactly the lines of the test."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.reader = reader
@@ -194,7 +194,7 @@ async def test_the_trace_field_leads_to_the_mail_in_the_queue() -> None:
     assert reply == "250 2.0.0 queued as 00000000-0000-0000-0000-000000000001"
 
 
-async def test_250_is_said_only_after_the_queue_has_the_mail() -> None:
+async def test_250_is_sent_only_after_the_queue_has_the_mail() -> None:
     async with an_intake() as intake, intake.client() as client:
         intake.queue.gate.clear()
         await client.envelope()
@@ -361,7 +361,7 @@ async def test_pipelined_commands_are_answered_in_order() -> None:
     assert [without_trace(content) for _, content in intake.queue.mails] == [b"one\r\n", b"two\r\n"]
 
 
-async def test_thousands_of_pipelined_commands_are_answered_and_hold_back_nobody(
+async def test_thousands_of_pipelined_commands_are_answered_and_delay_no_other_client(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     count, answered, honest = 50 * BURST, list[bytes](), Dialogue.answer
@@ -384,7 +384,7 @@ async def test_thousands_of_pipelined_commands_are_answered_and_hold_back_nobody
     assert answered.index(b"RSET") < count, "it need not wait until the other is through"
 
 
-async def test_all_that_was_said_is_done_though_the_client_says_no_more() -> None:
+async def test_all_commands_are_executed_though_the_client_sends_no_more() -> None:
     said = (
         b"body\r\n.\r\n"
         b"MAIL FROM:<>\r\nRCPT TO:<c@d.example>\r\nRCPT TO:<e@f.example>\r\nRSET\r\nQUIT\r\n"
@@ -504,7 +504,7 @@ async def test_a_client_that_stops_within_its_mail_is_sent_away_and_nothing_is_q
     assert intake.queue.mails == []
 
 
-async def test_slow_clients_hold_back_nobody() -> None:
+async def test_slow_clients_delay_no_other_client() -> None:
     async with an_intake() as intake, intake.client() as slow, intake.client() as fast:
         await slow.envelope("slow@dest.example")
         slow.writer.write(b"half a mail\r\n")
@@ -653,7 +653,7 @@ def test_tls_and_a_drain_run_on_uvloop_as_in_the_pods(certificates: Certificates
         runner.run(test_a_drain_finishes_mails_and_sends_the_others_away())
 
 
-async def test_a_client_that_leaves_at_any_moment_harms_nobody() -> None:
+async def test_a_client_that_leaves_at_any_moment_harms_no_other_client() -> None:
     said = b"EHLO x\r\nMAIL FROM:<>\r\nRCPT TO:<a@b.example>\r\nDATA\r\nbody\r\n"
     async with an_intake() as intake:
         for length in range(0, len(said), 7):

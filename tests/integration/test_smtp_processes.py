@@ -196,7 +196,7 @@ async def test_an_mta_without_further_settings_listens_on_loopback_only(
         (("mta", "--queue", "memory://q", "--relay", "x", "--receivers", "1"), 1, "memory"),
     ],
 )
-async def test_what_cannot_work_is_said_at_once(
+async def test_settings_that_cannot_work_are_refused_at_once(
     tmp_path: Path, arguments: tuple[str, ...], code: int, text: str
 ) -> None:
     environment = {"POSTROAD_INTAKE_TLS_PORT": "0"} if arguments[0] == "intake" else {}

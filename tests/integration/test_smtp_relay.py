@@ -95,7 +95,7 @@ async def test_each_recipient_gets_the_answer_that_was_given_for_it() -> None:
     [
         (refusing("MAIL", "550 5.7.1 not you"), OutcomeKind.FAILED),
         (refusing("MAIL", "451 4.3.0 later"), OutcomeKind.DEFERRED),
-        (refusing("RCPT", "550 5.1.1 nobody"), OutcomeKind.FAILED),
+        (refusing("RCPT", "550 5.1.1 unknown"), OutcomeKind.FAILED),
         (refusing("RCPT", "552 too many recipients"), OutcomeKind.DEFERRED),
         (refusing("DATA", "554 5.6.0 no"), OutcomeKind.FAILED),
         (refusing("DATA", "451 4.3.0 no"), OutcomeKind.DEFERRED),
@@ -114,7 +114,7 @@ async def test_each_recipient_gets_the_answer_that_was_given_for_it() -> None:
         (refusing("DOT", HANG_UP), OutcomeKind.DEFERRED),
     ],
 )
-async def test_a_failure_is_final_only_when_the_next_hop_said_so(
+async def test_a_failure_is_final_only_by_a_reply_of_the_next_hop(
     rule: Rule, expected: OutcomeKind, extensions: tuple[str, ...]
 ) -> None:
     async with Sink(rule, extensions=extensions) as sink:
@@ -129,7 +129,7 @@ async def test_a_failure_is_final_only_when_the_next_hop_said_so(
     assert [each.recipients for each in sink.mails] == [["d@x.example"]]
 
 
-async def test_a_loss_between_the_end_of_a_mail_and_its_answer_is_said_to_be_in_doubt() -> None:
+async def test_a_loss_between_the_end_of_a_mail_and_its_answer_is_in_doubt() -> None:
     async with Sink(refusing("DOT", HANG_UP)) as sink:
         relay = relay_to(sink)
         outcomes = await hand_over(relay, a_mail())
@@ -138,7 +138,7 @@ async def test_a_loss_between_the_end_of_a_mail_and_its_answer_is_said_to_be_in_
     assert outcomes == {"b@dest.example": Outcome.deferred(IN_DOUBT)}
 
 
-async def test_a_data_reply_to_nobody_is_answered_with_a_lone_dot() -> None:
+async def test_a_data_reply_without_recipients_is_answered_with_a_lone_dot() -> None:
     """RFC 2920 3.1: a server may accept a pipelined DATA although every recipient was refused."""
     lines: list[bytes] = []
 
@@ -147,7 +147,7 @@ async def test_a_data_reply_to_nobody_is_answered_with_a_lone_dot() -> None:
         replies = {b"EHLO": b"250-x\r\n250 PIPELINING", b"RCPT": b"550 no", b"DATA": b"354 go"}
         while line := await reader.readline():
             lines.append(line)
-            reply = b"554 nobody" if line == b".\r\n" else replies.get(line[:4], b"250 ok")
+            reply = b"554 no recipients" if line == b".\r\n" else replies.get(line[:4], b"250 ok")
             writer.write(reply + b"\r\n")
         writer.close()
 
@@ -377,7 +377,7 @@ async def test_a_silent_next_hop_is_given_up_in_time(verb: str) -> None:
     assert kinds(outcomes) == {"b@dest.example": OutcomeKind.DEFERRED}
 
 
-async def test_nobody_listening_defers() -> None:
+async def test_a_port_without_a_listener_defers() -> None:
     async with Sink() as sink:
         pass
     relay = relay_to(sink)

@@ -66,7 +66,7 @@ class Road:
     """The one recipient that is refused with 550."""
 
     retry_seconds: int = 1800
-    """Between attempts for mail that was deferred, where a peer can be told."""
+    """Between attempts for deferred mail, where the peer has a setting for it."""
 
     most_recipients: int = 100_000
     """Per mail that comes in; peers that cannot be limited take all."""

@@ -1,4 +1,4 @@
-"""What waits at the same time goes together, and nobody suffers for another's refusal."""
+"""Requests that wait at the same time go as one, and a refused one does not fail the others."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ async def test_a_refused_value_is_refused_alone() -> None:
     assert answers[2] == 6
 
 
-async def test_request_that_is_lost_fails_nobody_who_waits_behind_it() -> None:
+async def test_lost_request_fails_no_request_that_waits() -> None:
     server = Server()
     server.gate.clear()
     server.lost = 1
@@ -140,7 +140,7 @@ async def test_what_waited_for_too_long_is_not_sent(monkeypatch: pytest.MonkeyPa
     assert server.requests == [("a", [1])]
 
 
-async def test_when_the_sender_is_cancelled_nobody_waits_for_ever() -> None:
+async def test_when_the_sender_is_cancelled_no_caller_waits_for_ever() -> None:
     """As `asyncio.run` does with all tasks at its end, also while others still want to end well."""
     server = Server()
     server.gate.clear()

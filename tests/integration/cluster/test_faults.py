@@ -189,7 +189,7 @@ def test_the_machine_can_be_cut_off_from_nodes(cluster: Cluster) -> None:
         pass
 
 
-def test_a_slow_node_answers_later_by_what_was_said(cluster: Cluster) -> None:
+def test_a_slow_node_answers_later_by_the_same_rules(cluster: Cluster) -> None:
     target = cluster.node("s3-1").host
     before = connecting_seconds(target, 9000)
 

@@ -26,10 +26,10 @@ T = TypeVar("T")
 SERVERS = ("rabbitmq", "cassandra", "s3")
 
 BOUND_SECONDS = 45
-"""Whatever hangs longer than this hangs; every call is meant to end in a third of it."""
+"""A call that takes longer counts as hanging; every call should end in a third of it."""
 
 RECOVERY_SECONDS = 90
-"""Whoever has not recovered by then needs a restart, which nobody should."""
+"""How long a recovery may take: a process that needs longer would need a restart."""
 
 
 class Victims:
@@ -134,7 +134,7 @@ async def bounded(work: Awaitable[T]) -> T:
 
 
 async def recovered(action: Callable[[], Awaitable[T]]) -> T:
-    """Repeat until it works, as everybody above the adapters does."""
+    """Repeat until it succeeds, as every caller of the adapters does."""
     async with asyncio.timeout(RECOVERY_SECONDS):
         while True:
             try:

@@ -115,7 +115,7 @@ async def test_mark_that_only_a_transaction_sees_holds_up_its_own_caller_alone()
     assert await together(server, end(1), end(2)) == [ENDED, None]
 
 
-async def test_lost_answer_is_told_to_all_that_went_together() -> None:
+async def test_lost_answer_fails_all_writes_of_the_batch() -> None:
     """Each may have been carried out; who asks again finds its own mark."""
     server = Server(lost_answers=1)
 

@@ -71,7 +71,7 @@ async def test_quorum_queues_are_those_with_members(url: str, certificates: Cert
     await api.close()
 
 
-async def test_a_certificate_that_nobody_known_vouches_for_is_not_believed(url: str) -> None:
+async def test_a_certificate_of_an_unknown_authority_is_not_accepted(url: str) -> None:
     api = management(url, None)
 
     with pytest.raises(TlsRefused, match="is not accepted"):

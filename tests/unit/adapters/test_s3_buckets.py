@@ -98,7 +98,7 @@ async def test_a_store_that_takes_the_rule_and_keeps_nothing_is_not_believed(
 
 
 @pytest.mark.parametrize("code", ["NotImplemented", "MalformedXML", "InvalidRequest"])
-async def test_a_store_that_refuses_the_rule_is_said_to(store: PlayedStore, code: str) -> None:
+async def test_a_store_that_refuses_the_rule_is_reported(store: PlayedStore, code: str) -> None:
     store.shows(THEIRS)
     store.answers.add_client_error(
         "put_bucket_lifecycle_configuration",

@@ -90,7 +90,7 @@ async def test_what_arrived_before_is_taken_when_serving_begins() -> None:
     assert echo.transport.written == [b"done"]
 
 
-async def test_others_have_their_turn_between_two_of_a_busy_client() -> None:
+async def test_others_are_served_between_two_rounds_of_a_busy_client() -> None:
     echo, seen = Echo(most=1), list[int]()
     task = await echo.serving()
     echo.wire.data_received(b"x\r\n" * 3)

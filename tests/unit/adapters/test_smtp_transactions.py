@@ -41,7 +41,7 @@ class ScriptedHop(FakeTransport):
         self._is_in_content = False
         self.received = b""
         self.said_after_end = b""
-        """What was said after the end of a mail had arrived."""
+        """The replies after the end of a mail had arrived."""
         self.wire.connection_made(self)
         self._say()
 
@@ -244,7 +244,7 @@ STREAMS = int(os.environ.get("POSTROAD_TEST_REPLY_STREAMS", "500"))
 
 @settings(max_examples=STREAMS, deadline=None)
 @given(scripts(), st.sampled_from(list(Protocol)))
-def test_delivered_is_said_only_behind_an_end_that_was_answered(
+def test_delivered_is_reported_only_after_an_end_that_was_answered(
     script: list[bytes | None], protocol: Protocol
 ) -> None:
     async def run() -> None:

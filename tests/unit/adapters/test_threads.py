@@ -58,7 +58,7 @@ async def test_work_goes_on_when_its_caller_is_cancelled() -> None:
     await pool.close()
 
 
-async def test_a_loop_that_is_closed_before_its_work_is_done_harms_nobody() -> None:
+async def test_a_loop_that_is_closed_before_its_work_is_done_harms_no_thread() -> None:
     pool, gate = ThreadPool(1, "test"), threading.Event()
 
     async def leave() -> None:

@@ -109,7 +109,7 @@ def test_rcpt_is_read(argument: str, expected: RcptTo) -> None:
         ("TO:<ä@b.example>", 553),
         ("TO:<a@b.example> NOTIFY=NEVER,DELAY", 501),
         ("TO:<a@b.example> NOTIFY=SOMETIMES", 501),
-        ("TO:<a@b.example> ORCPT=nobody", 501),
+        ("TO:<a@b.example> ORCPT=untyped", 501),
         ("TO:<a@b.example> SIZE=1", 555),
     ],
 )

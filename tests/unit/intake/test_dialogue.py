@@ -82,7 +82,7 @@ def test_recipients_beyond_the_limit_are_to_come_in_another_mail() -> None:
     assert codes == [250, 250, 250, 452, 452]
 
 
-def test_starttls_is_offered_once_and_forgets_what_was_said_in_clear() -> None:
+def test_starttls_is_offered_once_and_drops_what_was_sent_in_clear() -> None:
     dialogue = Dialogue(Offer("intake.example", 1000, tls=True), INSIDE)
     offered = dialogue.answer(b"EHLO x")[0].lines
     say(dialogue, "MAIL FROM:<>")
@@ -285,7 +285,7 @@ WORDS = st.one_of(st.sampled_from(PIECES), st.text())
 
 
 @given(st.lists(st.tuples(st.sampled_from(VERBS), st.lists(WORDS))))
-def test_whatever_is_said_each_line_gets_one_reply(said: list[tuple[str, list[str]]]) -> None:
+def test_each_line_gets_one_reply(said: list[tuple[str, list[str]]]) -> None:
     dialogue = Dialogue(Offer("intake.example", 1000, tls=True), INSIDE)
 
     for verb, words in said:

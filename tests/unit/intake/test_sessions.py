@@ -114,7 +114,7 @@ async def test_a_client_that_does_not_wait_where_it_must_is_cut_off(sent: bytes)
 @pytest.mark.parametrize(
     "line", [b"POST / HTTP/1.1", b"GET /x HTTP/1.0", b"Host: x.example", b"CONNECT a:25 HTTP/1.1"]
 )
-async def test_a_client_that_speaks_http_is_cut_off_at_its_first_line(line: bytes) -> None:
+async def test_an_http_client_is_cut_off_at_its_first_line(line: bytes) -> None:
     async with a_session() as wire:
         wire.data_received(line + b"\r\nHELO x\r\nMAIL FROM:<>\r\n")
 

@@ -23,7 +23,7 @@ def test_a_changed_field_and_an_added_one_are_named() -> None:
     assert of(PLAIN, b"X-Spam: no\r\n" + changed) == "adds subject, x-spam; changes subject"
 
 
-def test_folded_lines_are_told_from_other_changes() -> None:
+def test_folded_lines_differ_from_other_changes() -> None:
     folded = LONG.content().replace(b"x" * 998, b"x" * 500 + b"\r\n " + b"x" * 498)
     assert of(LONG, folded) == "folds long lines"
 

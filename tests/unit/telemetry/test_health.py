@@ -1,4 +1,4 @@
-"""Probes are told the truth, and servers are not asked more often than they should be."""
+"""Probes get the present state, and do not probe the servers more often than every few seconds."""
 
 from unittest.mock import patch
 
@@ -81,7 +81,7 @@ async def test_other_requests_are_answered_shortly(method: str, path: str, statu
     assert (await ask(Readiness(), path, method))[0] == status
 
 
-async def test_a_second_process_on_one_machine_is_told_how_to_get_a_port_of_its_own() -> None:
+async def test_a_second_process_on_one_machine_reads_how_to_get_a_port_of_its_own() -> None:
     first, second = HealthServer(Readiness()), HealthServer(Readiness())
     await first.listen(0)
     taken = first.port

@@ -8,7 +8,7 @@ import pytest
 from postroad.telemetry import logs
 
 FOUND_OUT = ("_srcfile", "logThreads", "logProcesses", "logMultiprocessing")
-"""What `logging` finds out about each record unless it is told that nobody wants it."""
+"""The switches by which `logging` finds out more about each record."""
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""The metrics that people are told of are those that there are."""
+"""The documents list exactly the metrics that exist."""
 
 from __future__ import annotations
 

@@ -405,7 +405,7 @@ async def test_a_content_that_was_not_read_to_its_end_is_closed(error: Exception
     assert not item.is_open
 
 
-async def test_logs_name_ids_and_codes_but_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_logs_hold_ids_and_codes_but_no_address(monkeypatch: pytest.MonkeyPatch) -> None:
     written = structlog.testing.LogCapture()
     monkeypatch.setattr(deliveries, "_log", structlog.wrap_logger(None, [written]))
     secret = "secret.person@secret.example"
