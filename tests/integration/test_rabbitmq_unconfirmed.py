@@ -30,7 +30,7 @@ async def server() -> AsyncIterator[AmqpServer]:
 async def broker(
     server: AmqpServer, monkeypatch: pytest.MonkeyPatch
 ) -> AsyncIterator[RabbitMQBroker]:
-    """A broker that waits for a confirm for a moment only; its server confirms nothing."""
+    """A broker with a short CONFIRM_DEADLINE, over a server that a test can silence."""
     monkeypatch.setattr(publisher, "CONFIRM_DEADLINE", timedelta(milliseconds=300))
     rabbitmq = RabbitMQ(Access("127.0.0.1", server.port, "/", "guest", "guest"))
     made = rabbitmq.broker(QueueName("test", "unconfirmed"))
@@ -49,7 +49,7 @@ async def unconfirmed_publish(
 
 
 async def published(broker: RabbitMQBroker, message_id: UUID) -> None:
-    """Assert that a publish succeeds once the broker knows what the server sent."""
+    """Publish until it succeeds: the broker may not have read yet what the server sent."""
     async with asyncio.timeout(20):
         while True:
             try:
@@ -111,6 +111,7 @@ async def test_unconfirmed_publishes_are_bounded(
 
     server.answer_all()
     await published(broker, uuid4())
+    assert server.saw(PUBLISH) == 5, "after the confirms the first queue takes messages again"
 
 
 async def test_lost_connection_ends_what_was_unconfirmed(
@@ -126,3 +127,4 @@ async def test_lost_connection_ends_what_was_unconfirmed(
     await server.until(lambda: server.left)
 
     await published(broker, message_id)
+    assert server.saw(PUBLISH) == 2, "the unconfirmed message was sent again"
