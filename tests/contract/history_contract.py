@@ -72,7 +72,7 @@ class HistoryContract:
 
         assert (await history.load()).rollout == Rollout(2, 2)
 
-    async def test_a_rollout_that_somebody_else_moved_stays(self, history: History) -> None:
+    async def test_a_rollout_that_another_process_moved_stays(self, history: History) -> None:
         await history.append(FIRST)
         await history.advance(None, Rollout(2, 1))
 

@@ -25,7 +25,7 @@ pytestmark = [pytest.mark.needs("kubernetes"), pytest.mark.timeout(120)]
 
 @pytest.fixture
 async def unguarded(api: ApiServer) -> AsyncIterator[None]:
-    """The CRDs without rules, as after a downgrade, or for whoever writes to etcd."""
+    """The CRDs without rules, as after a downgrade, or for a client that writes to etcd."""
     for crd in manifests(ROOT / "crds"):
         await api.apply(CRD, without_rules(crd))
     yield
@@ -131,7 +131,7 @@ async def test_a_wiped_status_comes_back_by_itself(operator: Running) -> None:
 
 
 async def test_a_history_that_is_gone_is_not_begun_anew(operator: Running) -> None:
-    """The status remembers a configuration that the view does not: somebody lost data."""
+    """The status remembers a configuration that the view does not: data were lost."""
     await operator.apply_cluster()
     await operator.apply(mail_queue(operator.namespace, view=view("1h", 3)))
     await operator.until_ready()

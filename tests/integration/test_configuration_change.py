@@ -261,7 +261,7 @@ async def pass_slices(queue: DistributedQueue, newest: UUID) -> None:
 
 
 async def deliver_all(site: Site) -> None:
-    """Deliver until every mail was, or the broker has no message any more, in nobody's hands."""
+    """Deliver until every mail was, or the broker has no message, ready or unacknowledged."""
     broker = site.servers.broker(site.name)
     is_empty = False
     while not is_empty and len(site.done) < len(site.enqueued):

@@ -91,9 +91,9 @@ async def settle(
         wanted: None: whatever holds, or the defaults for a new queue.
         status: `status.history` as it stands, to notice a history that was lost or restored.
         has_data: whether the view holds anything of this queue; asked only when the history is
-            empty, since an empty history over data must never be begun anew.
+            empty, because a new history would not name what the rows were written under.
 
-    Raises: ConfigurationConflict when others were faster too often; ViewError.
+    Raises: ConfigurationConflict when other processes were first each time; ViewError.
     """
     for _ in range(ATTEMPTS):
         events = (await history.load()).events
@@ -164,7 +164,7 @@ async def adopt(
     status: Sequence[Mapping[str, Any]] = (),
     used: Sequence[ViewConfiguration] = (),
 ) -> Settled:
-    """Record how an administrator says the queue is configured (`consistency.adopt`).
+    """Record an adoption, with what it brings back (`consistency.adopt`).
 
     A call that was cut short is finished by the next one. Raises: ConfigurationRefused,
     InvalidInput, HistoryMissing as `consistency.adopt`; ConfigurationConflict when another process
@@ -176,8 +176,9 @@ async def adopt(
     )
     complete = consistency.in_order(recorded.events, events)
     rollout = adoption_rollout(complete)
-    # Before the events, so that no process ever writes under an early version of what is brought
-    # back only in part: until the version of the rollout is there, the history counts as missing.
+    # Before the events: a process that reads a history brought back only in part raises
+    # HistoryMissing, since the rollout's version is not there yet. Without it, that process would
+    # write under an early version, in slices that browse start has passed.
     if rollout != recorded.rollout and not await history.advance(recorded.rollout, rollout):
         raise ConfigurationConflict
     for event in events:

@@ -133,7 +133,7 @@ def test_check_of_what_no_queue_could_accept_is_an_error(url: str, window: str) 
     assert run("check", url, "--slice-window", window).exit_code != 0
 
 
-def test_a_queue_that_nobody_created_would_be_created() -> None:
+def test_a_queue_without_a_history_would_be_created() -> None:
     result = run("check", f"memory://t{secrets.token_hex(4)}", "--slice-window", "7m", "--json")
 
     assert json.loads(result.stdout)["outcome"] == "created"
@@ -219,7 +219,7 @@ def test_a_check_is_answered_without_advice_where_the_view_cannot_be_read(
     assert "no advice" in result.stderr
 
 
-def test_a_lost_history_is_said_and_not_taken_for_a_new_queue(url: str) -> None:
+def test_a_lost_history_is_an_error_and_not_taken_for_a_new_queue(url: str) -> None:
     lose_history(url)
 
     for command in ("show", "history", "check"):
@@ -242,15 +242,15 @@ def test_adopt_brings_back_what_the_status_remembers(url: str) -> None:
     assert (listed[-1]["sliceWindow"], listed[-1]["message"]) == ("30m", "lost")
 
 
-def test_adopt_takes_a_persons_word_where_nothing_is_remembered(url: str) -> None:
+def test_adopt_takes_a_configuration_where_nothing_is_remembered(url: str) -> None:
     lose_history(url)
 
-    half_a_word = run("adopt", url, "--reason", "lost", "--slice-window", "30m")
+    window_alone = run("adopt", url, "--reason", "lost", "--slice-window", "30m")
     result = run(
         *("adopt", url, "--reason", "lost", "--slice-window", "30m", "--bucket-count", "4")
     )
 
-    assert half_a_word.exit_code == 2
+    assert window_alone.exit_code == 2
     assert result.exit_code == 0, result.output
     assert read("show", url)[0]["bucketCount"] == 4
 

@@ -1,7 +1,7 @@
 """Which window and how many buckets suit the mail that a queue has had: advice, never applied.
 
-A window cannot grow back and buckets cannot become fewer, so in doubt the advice is to keep what
-is there. Every configuration advised is one that `configuration_rules` accepts.
+A window cannot grow back and buckets cannot become fewer, so in doubt the advice is to keep the
+present values. Every configuration advised is one that `rules` accepts.
 Source: 000 Decision (about 10,000 mails in a slice of the users' maximum throughput; as many
 buckets as Cassandra has servers).
 """
@@ -17,7 +17,7 @@ from postroad.domain.configuration.rules import SHORTEST_WINDOW, ViewConfigurati
 from postroad.domain.durations import format_duration
 
 ROWS_IN_SLICE = 10_000
-"""What the busiest slice should hold. Source: 000 Decision (sliceWindow)."""
+"""The rows that the busiest slice should have. Source: 000 Decision (sliceWindow)."""
 
 ROWS_IN_PARTITION = 100_000
 BYTES_IN_PARTITION = 100_000_000
@@ -59,7 +59,7 @@ class Seen:
     row_bytes: int | None = None
 
     def with_slice(self, found: SliceCount) -> Seen:
-        """Take in one more slice, later than those before."""
+        """Return this with one more slice, later than those before."""
         busiest = self.busiest
         if busiest is None or found.rows_in(busiest.window) > busiest.rows:
             busiest = found

@@ -3,9 +3,9 @@
 The operator writes the history first and the status last, so a status is never ahead of an intact
 history. Where it is ahead, Cassandra lost the history, was restored from a backup, or belongs to
 another installation: postroad then decides nothing, because mail may lie where only the status
-remembers. An adoption records how an administrator says the queue is configured. It brings back
-what the status remembers, because readers read under the configuration before the adopted one for
-as long as a process may still write under it.
+remembers. An adoption records the configuration that an administrator gives. It first brings back
+what the status remembers, because a process with a lease may still write under the configuration
+before the adopted one, and readers must read there.
 Source: ADR 0005.
 """
 
@@ -140,7 +140,7 @@ def adopt(
     last = [each for each in (_last(history), _last(remembered)) if each]
     wanted = wanted or (last[-1] if remembered and last else None)
     if wanted is None:
-        raise InvalidInput("say how the queue is configured: nothing remembers it")
+        raise InvalidInput("give the configuration of the queue: nothing remembers it")
     _check(wanted, (*used, *last))
     reached = state.sequence if state else 0
     newest = max((each.sequence for each in remembered), default=0)

@@ -37,19 +37,20 @@ class _Event:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ConfigurationCreated(_Event):
-    """The first configuration of a queue; no mail was stored before it."""
-
+class _Accepted(_Event):
     version: int
     configuration: ViewConfiguration
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ConfigurationChanged(_Event):
+class ConfigurationCreated(_Accepted):
+    """The first configuration of a queue; no mail was stored before it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConfigurationChanged(_Accepted):
     """An accepted change."""
 
-    version: int
-    configuration: ViewConfiguration
     changes: tuple[FieldChange, ...]
 
 
@@ -62,26 +63,22 @@ class ConfigurationRefused(_Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ConfigurationAdopted(_Event):
-    """How an administrator says the queue is configured, after its history was lost or forked.
+class ConfigurationAdopted(_Accepted):
+    """What an administrator recorded after the history was lost or forked.
 
     `supersedes` is the last sequence of the contradicting status that this settles, else 0.
     """
 
-    version: int
-    configuration: ViewConfiguration
     reason: str
     supersedes: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class HistoryFolded(_Event):
+class HistoryFolded(_Accepted):
     """Stands for `count` events up to `sequence`: the state that they led to. `at` is when that
     configuration was accepted, `since` when the first event was. Only ever the first of a history.
     """
 
-    version: int
-    configuration: ViewConfiguration
     count: int
     since: datetime
 

@@ -1,8 +1,8 @@
 """What a view configuration is, and which one may follow which.
 
-`slice_window` and `bucket_count` decide where mails lie in the view, so a careless change makes
-mails invisible: a window may only be divided, buckets may only be added. Both relations are
-transitive, so whatever is allowed now finds everything that was ever accepted.
+`slice_window` and `bucket_count` decide where mails lie in the view, so a window may only be
+divided and buckets may only be added: otherwise readers would not look where mails lie. Both
+relations are transitive, so an allowed configuration finds what any accepted one before it stored.
 Source: 000 Decision (sliceWindow, bucketCount, updateBrowseStartPace); ADR 0005.
 """
 
@@ -24,8 +24,8 @@ SHORTEST_WINDOW = timedelta(seconds=1)
 class ViewConfiguration:
     """Where entries lie. `slice_window` is whole seconds, at least 1 s; `bucket_count` at least 1;
     a browse start update is drawn once in `update_browse_start_pace` endings on average.
-    The defaults are a new queue's; one that has a history keeps what that says. As many buckets as
-    Cassandra has servers let a slice be written and read by all of them (Source: 000 Decision).
+    The defaults are a new queue's; a queue with a history keeps the configuration accepted last. As
+    many buckets as Cassandra has servers spread a slice over all of them (Source: 000 Decision).
 
     Raises: InvalidInput for values that no history could accept.
     """
@@ -63,8 +63,8 @@ class FieldChange:
 @dataclass(frozen=True, slots=True)
 class Refusal:
     """Why a wanted configuration does not hold, and what would: `reason` is the condition's (the
-    first broken rule), `message` says all of them, `allowed` has the nearest allowed values by
-    field, as the resource writes them."""
+    first broken rule), `message` names every broken rule, `allowed` has the nearest allowed values
+    by field, as the resource writes them."""
 
     reason: str
     message: str

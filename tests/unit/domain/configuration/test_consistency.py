@@ -92,7 +92,7 @@ def test_a_gap_that_nothing_fills_is_left_to_a_backup() -> None:
         adopted((THREE[0], THREE[2]), (), HALF)
 
 
-def test_rows_without_any_history_are_adopted_by_a_persons_word() -> None:
+def test_rows_without_any_history_are_adopted_under_a_given_configuration() -> None:
     appended = adopted((), (), HALF)
 
     check((), (), appended, HALF)
