@@ -9,8 +9,9 @@ from pathlib import Path
 from contract.queue_harness import letter
 from postroad import Outcome, Selector, open_queue
 from postroad.embedded import frames
+from postroad.embedded.envelope_records import ENVELOPE_BYTES
 from postroad.embedded.frames import Frame
-from postroad.embedded.records import DELIVERY, ENVELOPE, ENVELOPE_BYTES
+from postroad.embedded.records import DELIVERY, ENVELOPE
 from postroad.embedded.segments import HEADER_BLOCK, read_header
 
 HOUR = timedelta(hours=1)

@@ -20,10 +20,10 @@ from postroad.adapters.memory.clock import ManualClock
 from postroad.domain.retries import RetryPlan
 from postroad.embedded import leases
 from postroad.embedded.engine import Engine
+from postroad.embedded.envelope_records import EnvelopeRecord
 from postroad.embedded.items import SpoolItem
 from postroad.embedded.layout import StoreOptions
 from postroad.embedded.owner import Consumer, OwnedQueue
-from postroad.embedded.records import EnvelopeRecord
 from postroad.embedded.segments import Entry
 from postroad.settings import Retry, Settings
 

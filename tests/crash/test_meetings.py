@@ -10,8 +10,8 @@ from crash.lossy import LossyFiles
 from crash.world import Outside, start
 from postroad.domain.selection import Selector
 from postroad.embedded import leases
+from postroad.embedded.envelope_records import EnvelopeRecord
 from postroad.embedded.owner import OwnedQueue
-from postroad.embedded.records import EnvelopeRecord
 from postroad.embedded.segments import Entry
 
 HOUR = timedelta(hours=1)

@@ -102,9 +102,12 @@ class _Place:
             raise _Unconvertible
         delimiters = (*self.delimiters, *delimiters)
         return replace(
-            self, default_type=default_type, delimiters=delimiters, depth=self.depth + 1,
+            self,
+            default_type=default_type,
+            delimiters=delimiters,
+            depth=self.depth + 1,
             is_message=is_message,
-        )  # fmt: skip
+        )
 
 
 class _Delimiter(NamedTuple):

@@ -206,9 +206,15 @@ class Scanner:
         self._lines.end()
         size = self._size if self._header_size is None else self._header_size
         return Shape(
-            size, self._has_8bit_header, self._has_8bit_body, self._has_dots, self._bare,
-            self._lines.longest, self._lines.folds, self._is_at_line_start,
-        )  # fmt: skip
+            header_size=size,
+            has_8bit_header=self._has_8bit_header,
+            has_8bit_body=self._has_8bit_body,
+            has_leading_dots=self._has_dots,
+            bare_line_ends=self._bare,
+            longest_line=self._lines.longest,
+            folds=self._lines.folds,
+            is_terminated=self._is_at_line_start,
+        )
 
     def _look(self, data: bytes) -> None:
         header = self._header_in(data)

@@ -19,16 +19,16 @@ from postroad.domain.mail_views import MailView
 from postroad.domain.selection import Selector
 from postroad.embedded import leases
 from postroad.embedded.engine import Engine
+from postroad.embedded.envelope_records import EnvelopeRecord
 from postroad.embedded.envelopes import Unreadable
 from postroad.embedded.index import latest
 from postroad.embedded.lanes import Written
 from postroad.embedded.layout import DEAD, HELD, Lane
-from postroad.embedded.records import EnvelopeRecord
 from postroad.embedded.segments import Entry, State
 from postroad.errors import PostroadError
 
 YIELD_EVERY = 200
-"""Mails after which others on the event loop get their turn."""
+"""Entries between two yields to the event loop."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ files. Reading checks the checksum; content that never left memory needs no chec
 from __future__ import annotations
 
 from postroad.domain.shapes import Shape
-from postroad.embedded.records import EnvelopeRecord
+from postroad.embedded.envelope_records import EnvelopeRecord
 from postroad.embedded.segments import Entry
 from postroad.embedded.spool_files import SMALL, Kept
 

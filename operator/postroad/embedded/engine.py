@@ -19,13 +19,14 @@ from postroad.domain.instants import microseconds, moment_after
 from postroad.embedded.arrival_rate import ArrivalRate
 from postroad.embedded.content_cache import ContentCache
 from postroad.embedded.envelope_reader import EnvelopeReader
+from postroad.embedded.envelope_records import EnvelopeRecord
 from postroad.embedded.envelopes import domains_of
 from postroad.embedded.index import Index
 from postroad.embedded.lanes import LaneLog, SegmentSizes, Written
 from postroad.embedded.layout import DEAD, HELD, NEW, Lane, Layout, StoreOptions
 from postroad.embedded.limits import FreeSpace, StoreLimits
 from postroad.embedded.ready_queues import ReadyQueues
-from postroad.embedded.records import EnvelopeRecord, Record, encode
+from postroad.embedded.records import Record, encode
 from postroad.embedded.segments import Entry, Segment, State
 from postroad.embedded.slots import Slots
 from postroad.embedded.spool_files import SpoolFiles

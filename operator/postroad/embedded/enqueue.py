@@ -19,16 +19,16 @@ from postroad.domain.documents import brief_envelope, to_json
 from postroad.domain.mail import Content, Mail
 from postroad.domain.shapes import Shape
 from postroad.embedded.engine import Engine
-from postroad.embedded.envelopes import LONGEST_DOMAINS
-from postroad.embedded.lanes import Written
-from postroad.embedded.layout import NEW
-from postroad.embedded.records import (
-    ENVELOPE,
+from postroad.embedded.envelope_records import (
     ENVELOPE_BYTES,
     EnvelopeRecord,
     decode_new,
     with_enqueue_id,
 )
+from postroad.embedded.envelopes import LONGEST_DOMAINS
+from postroad.embedded.lanes import Written
+from postroad.embedded.layout import NEW
+from postroad.embedded.records import ENVELOPE
 from postroad.embedded.spool_files import CHUNK, Filling, Kept
 from postroad.errors import InvalidInput, InvalidMail, StoreFailed, StoreFull
 

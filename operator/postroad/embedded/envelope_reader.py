@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from collections import OrderedDict
 
+from postroad.embedded.envelope_records import EnvelopeRecord
 from postroad.embedded.frames import HEAD, frame_at, frame_size
 from postroad.embedded.lanes import LaneLog
 from postroad.embedded.layout import Lane
-from postroad.embedded.records import EnvelopeRecord
 from postroad.embedded.segments import Entry, Segment, envelope_at
 from postroad.ports.files import Threads
 

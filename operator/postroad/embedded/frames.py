@@ -1,4 +1,4 @@
-"""Frames: what a record is wrapped in, so that its loss, its damage and its age can be told.
+"""Frames wrap records, so that a reader finds loss, damage and bytes of an older segment.
 
 FORMAT.md 5. Pure: bytes in, bytes out.
 """

@@ -15,8 +15,9 @@ from postroad.domain.mail_views import LeasedMail
 from postroad.domain.shapes import Shape
 from postroad.embedded import leases
 from postroad.embedded.engine import Engine
+from postroad.embedded.envelope_records import EnvelopeRecord
 from postroad.embedded.frames import extended
-from postroad.embedded.records import DeliveryKind, EnvelopeRecord, cut
+from postroad.embedded.records import DeliveryKind, cut
 from postroad.embedded.recovery import Work, as_dead_letter, resumed, with_recipients
 from postroad.embedded.segments import Entry, State
 from postroad.embedded.spool_files import CHUNK, HEADER_BYTES, Kept

@@ -12,13 +12,13 @@ import asyncio
 from functools import partial
 
 from postroad.embedded.engine import Engine
+from postroad.embedded.envelope_records import EnvelopeRecord
 from postroad.embedded.envelopes import Unreadable
 from postroad.embedded.lanes import Written
 from postroad.embedded.layout import NEW
 from postroad.embedded.records import (
     DeliveryKind,
     DeliveryRecord,
-    EnvelopeRecord,
     FinishKind,
     FinishRecord,
     HoldRecord,

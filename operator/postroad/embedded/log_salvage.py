@@ -11,20 +11,18 @@ from dataclasses import dataclass, field
 from pathlib import PurePath
 
 from postroad.embedded import frames, segments
+from postroad.embedded.envelope_records import ENVELOPE_BYTES, EnvelopeRecord, read_head
 from postroad.embedded.envelopes import Unreadable
 from postroad.embedded.frames import Frame
 from postroad.embedded.layout import segment_of
 from postroad.embedded.records import (
     ENVELOPE,
-    ENVELOPE_BYTES,
     DeliveryKind,
     DeliveryRecord,
-    EnvelopeRecord,
     FinishRecord,
     HoldRecord,
     StartRecord,
     decode,
-    read_head,
 )
 from postroad.errors import StoreFailed
 from postroad.ports.files import File, Files

@@ -17,18 +17,12 @@ from typing import Any
 from postroad.embedded import checkpoints, recovery
 from postroad.embedded.checkpoints import Checkpoint
 from postroad.embedded.engine import Engine, log
+from postroad.embedded.envelope_records import EnvelopeRecord, domains_in, read_head
 from postroad.embedded.envelopes import Unreadable
 from postroad.embedded.frames import Frame
 from postroad.embedded.layout import DEAD, FORMAT, HELD, NEW, Lane, Layout, StoreOptions
 from postroad.embedded.maintenance import Maintenance
-from postroad.embedded.records import (
-    ENVELOPE,
-    EnvelopeRecord,
-    FinishKind,
-    FinishRecord,
-    domains_in,
-    read_head,
-)
+from postroad.embedded.records import ENVELOPE, FinishKind, FinishRecord
 from postroad.embedded.recovery import Replay
 from postroad.embedded.segments import (
     Entry,

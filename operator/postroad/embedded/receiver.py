@@ -20,9 +20,9 @@ from postroad.domain.identifiers import Identifiers
 from postroad.domain.instants import microseconds
 from postroad.domain.mail import Mail
 from postroad.embedded.connection import Connection
+from postroad.embedded.envelope_records import encode_new
 from postroad.embedded.envelopes import domains_of
 from postroad.embedded.limits import StoreLimits, reason_of
-from postroad.embedded.records import encode_new
 from postroad.embedded.spool_files import SMALL, SpoolFiles
 from postroad.errors import PostroadError, StoreFull
 from postroad.ports.clock import Clock, Randomness

@@ -13,6 +13,7 @@ from pathlib import PurePath
 
 from postroad.embedded import frames
 from postroad.embedded.checkpoints import Checkpoint, LaneState
+from postroad.embedded.envelope_records import EnvelopeHead, EnvelopeRecord, read_head
 from postroad.embedded.envelopes import Unreadable
 from postroad.embedded.frames import Frame
 from postroad.embedded.layout import NEW, Lane, Layout, lane_name, segment_of
@@ -20,14 +21,11 @@ from postroad.embedded.records import (
     ENVELOPE,
     DeliveryKind,
     DeliveryRecord,
-    EnvelopeHead,
-    EnvelopeRecord,
     FinishRecord,
     HoldRecord,
     Record,
     StartRecord,
     decode,
-    read_head,
 )
 from postroad.embedded.segments import (
     HEADER_BLOCK,

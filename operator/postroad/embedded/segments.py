@@ -11,10 +11,11 @@ from enum import IntEnum
 from struct import Struct
 from typing import NamedTuple
 
+from postroad.embedded.envelope_records import EnvelopeRecord, decode_envelope
 from postroad.embedded.envelopes import Unreadable
 from postroad.embedded.frames import Frame, checksum, frames, stray_frames
 from postroad.embedded.layout import NEW, Lane, Layout, lane_name
-from postroad.embedded.records import EnvelopeRecord, Record, decode, decode_envelope
+from postroad.embedded.records import Record, decode
 from postroad.embedded.spool_files import Kept
 from postroad.errors import StoreDamaged, StoreFull
 from postroad.ports.files import File, Files

@@ -16,9 +16,9 @@ from uuid import UUID
 
 from postroad.domain.documents import envelope_of_brief
 from postroad.domain.mail import Envelope
+from postroad.embedded.envelope_records import EnvelopeRecord
 from postroad.embedded.layout import NEW, Layout
 from postroad.embedded.log_salvage import SPOOL_FILE, MailHistory, SalvagedLog
-from postroad.embedded.records import EnvelopeRecord
 from postroad.embedded.recovery import ALL_FINISHED, as_dead_letter, with_recipients
 from postroad.embedded.slots import slots_on_disk
 from postroad.embedded.spool_files import FREE, SpoolFiles, SpoolHeader

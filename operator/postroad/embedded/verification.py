@@ -16,12 +16,12 @@ from uuid import UUID
 
 from postroad.embedded import checkpoints, recovery
 from postroad.embedded.checkpoints import Checkpoint
+from postroad.embedded.envelope_records import EnvelopeRecord
 from postroad.embedded.frames import Frame
 from postroad.embedded.layout import NEW, Lane, Layout
 from postroad.embedded.records import (
     ENVELOPE,
     DeliveryRecord,
-    EnvelopeRecord,
     FinishRecord,
     HoldRecord,
     Record,

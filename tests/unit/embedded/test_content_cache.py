@@ -2,7 +2,7 @@ from typing import cast
 
 from postroad.domain.shapes import Shape
 from postroad.embedded.content_cache import ContentCache
-from postroad.embedded.records import EnvelopeRecord
+from postroad.embedded.envelope_records import EnvelopeRecord
 from postroad.embedded.segments import Entry, Segment, State
 from postroad.embedded.spool_files import SMALL
 

@@ -15,10 +15,10 @@ from crash.lossy import LossyFiles
 from postroad.adapters.memory.clock import ManualClock, SeededRandomness
 from postroad.domain.mail import Mail
 from postroad.embedded.connection import Connection
+from postroad.embedded.envelope_records import decode_envelope
 from postroad.embedded.layout import Layout, StoreOptions
 from postroad.embedded.limits import FreeSpace, StoreLimits
 from postroad.embedded.receiver import FEW, LATELY, QUICK_SECONDS, STALL_SECONDS, SpoolReceiver
-from postroad.embedded.records import decode_envelope
 from postroad.embedded.spool_files import SMALL, SpoolFiles
 from postroad.errors import MailTooLarge, PostroadError, StoreFailed, StoreFull, StoreUnavailable
 from postroad.ports.files import DiskSpace

@@ -10,14 +10,8 @@ import pytest
 
 from contract.queue_harness import letter
 from postroad.domain.documents import to_json
-from postroad.embedded.records import (
-    ENVELOPE,
-    ENVELOPE_BYTES,
-    EnvelopeRecord,
-    decode,
-    decode_envelope,
-    encode,
-)
+from postroad.embedded.envelope_records import ENVELOPE_BYTES, EnvelopeRecord, decode_envelope
+from postroad.embedded.records import ENVELOPE, decode, encode
 from postroad.errors import StoreDamaged
 
 WAITING = replace(

@@ -12,10 +12,11 @@ from contract.queue_harness import letter
 from crash.lossy import LossyFiles
 from crash.world import start
 from postroad.domain.documents import brief_envelope, to_json
+from postroad.embedded.envelope_records import EnvelopeRecord, decode_envelope, encode_new
 from postroad.embedded.envelopes import domains_of
 from postroad.embedded.layout import NEW
 from postroad.embedded.owner import OwnedQueue
-from postroad.embedded.records import EnvelopeRecord, decode_envelope, encode, encode_new
+from postroad.embedded.records import encode
 from postroad.embedded.slots import BATCH
 from postroad.errors import InvalidInput, PostroadError, StoreFailed, StoreFull
 from postroad.ports.files import DiskSpace
