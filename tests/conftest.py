@@ -17,7 +17,7 @@ from stack.progress import Progress
 
 settings.register_profile("calm", deadline=None)
 settings.load_profile("calm")
-"""How long an example takes says something about the machine, not about the code."""
+"""The duration of an example depends on the machine, not on the code."""
 
 SIGNS = {
     "rabbitmq": "POSTROAD_RABBITMQ_URI",

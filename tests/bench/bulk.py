@@ -1,4 +1,4 @@
-"""Fills a view with a large queue, as if it had grown over hours and nobody had delivered.
+"""Fills a view with a large queue, as if it had grown over hours without a delivery.
 
 What it writes, and nothing else:
 

@@ -13,7 +13,7 @@ OURSELVES = "this process"
 
 
 def used(client: int | None = None) -> dict[str, float]:
-    """Return seconds of CPU by process group. A server that somebody else runs is not there; the
+    """Return seconds of CPU by process group. A server that this stack did not start is absent; the
     client is this process, or the one with this id in its stead."""
     found = {OURSELVES: cpu_seconds([client or os.getpid()])}
     for name in SERVERS:

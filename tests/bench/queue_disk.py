@@ -82,7 +82,7 @@ class Mirrored:
 
 @dataclass
 class Found:
-    """What is to be told in the end."""
+    """The results for the report."""
 
     sizes: Sizes
     written: int = 0

@@ -36,7 +36,7 @@ TOLD_EVERY = 30
 
 @dataclass
 class ViewAlone:
-    """Passes mails as fast as the view takes them, but never leaves maintenance behind: nobody
+    """Passes mails as fast as the view takes them, but never leaves maintenance behind: no process
     fills a real view with so many mails that their rows expire before they are cleaned."""
 
     engine: Engine

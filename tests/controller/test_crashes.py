@@ -85,7 +85,7 @@ async def test_a_change_that_was_recorded_but_not_reported_is_reported(
 
 
 @pytest.mark.parametrize("policy", ["Retain", "Delete"])
-async def test_the_end_of_a_queue_is_told_once_by_two_operators(
+async def test_two_operators_post_one_event_about_the_end_of_a_queue(
     api: ApiServer, kubeconfig: Path, namespace: str, policy: str
 ) -> None:
     """The first dies with the Event written and the finalizer still there."""

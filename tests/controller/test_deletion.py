@@ -147,7 +147,7 @@ async def test_a_server_that_comes_back_in_time_is_still_cleaned(operator: Runni
 async def test_secrets_that_are_gone_do_not_keep_a_queue_from_being_deleted(
     operator: Running,
 ) -> None:
-    """In a namespace that goes away nobody knows which objects go first."""
+    """A namespace that is being deleted loses its objects in any order."""
     await declare(operator, deletionPolicy="Delete")
 
     for each in await operator.api.list(SECRET, operator.namespace):

@@ -1,4 +1,4 @@
-"""The certificate of an intake: looked at by the operator, renewed without a rollout."""
+"""The certificate of an intake: checked by the operator, renewed without a rollout."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def made(folder: Path, name: str) -> dict[str, str]:
 
 
 def is_false(found: Mapping[str, Object]) -> bool:
-    """Whether the intake is said not to be ready; while the queue is made, nothing is said."""
+    """Whether a status has IntakeReady False; while the queue is created it has no IntakeReady."""
     return bool(found.get("IntakeReady", {}).get("status") == "False")
 
 
@@ -64,7 +64,7 @@ async def test_a_missing_certificate_is_named_and_waited_for(
 
 
 @pytest.mark.parametrize("damage", ["no certificate", "another key"])
-async def test_a_secret_that_holds_no_pair_is_said_and_its_key_is_not(
+async def test_a_condition_names_a_secret_without_a_pair_and_not_its_key(
     operator: Running, pair: dict[str, str], tmp_path: Path, damage: str
 ) -> None:
     other = made(tmp_path, "other")

@@ -1,4 +1,4 @@
-"""What stands in the way is said once, in a condition that says what to do, and is got over."""
+"""An error becomes one condition, which names what to do, and passes when its cause does."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ async def test_wrong_credentials_are_one_event_and_no_hot_loop(operator: Running
         ("blobs", "BlobsReady", ("BrokerReady", "ViewReady", "ConfigurationAccepted")),
     ],
 )
-async def test_a_server_that_is_away_is_said_and_the_children_stay(
+async def test_a_condition_names_a_server_that_is_away_and_the_children_stay(
     operator: Running, server: str, condition: str, others: tuple[str, ...]
 ) -> None:
     await operator.apply_cluster()
@@ -141,7 +141,7 @@ async def test_a_server_that_is_away_is_said_and_the_children_stay(
     ],
     ids=str,
 )
-async def test_a_malformed_template_is_said_once_and_stalls(
+async def test_a_malformed_template_is_reported_once_and_stalls(
     operator: Running, template: dict[str, Any], reason: str, said: str
 ) -> None:
     await operator.apply_cluster()
@@ -157,7 +157,7 @@ async def test_a_malformed_template_is_said_once_and_stalls(
     await operator.until_ready()
 
 
-async def test_somebody_elses_object_under_a_childs_name_is_left_alone(operator: Running) -> None:
+async def test_an_object_of_a_childs_name_with_another_owner_stays(operator: Running) -> None:
     theirs = {
         "apiVersion": "v1",
         "kind": "ConfigMap",
@@ -178,7 +178,9 @@ async def test_somebody_elses_object_under_a_childs_name_is_left_alone(operator:
     await operator.until_ready()
 
 
-async def test_spark_jobs_that_this_release_does_not_run_are_said(operator: Running) -> None:
+async def test_a_condition_names_spark_jobs_that_this_release_does_not_run(
+    operator: Running,
+) -> None:
     await operator.apply_cluster()
     pipeline = {"audit": {"schedule": "30 3 * * *"}}
     await operator.apply(mail_queue(operator.namespace, pipeline=pipeline))

@@ -17,7 +17,7 @@ pytestmark = [
 ]
 
 
-def test_a_queue_whose_cluster_does_not_exist_says_so_and_recovers_when_it_appears(
+def test_a_condition_names_a_missing_cluster_and_the_queue_recovers_when_it_appears(
     sandbox: Sandbox,
 ) -> None:
     sandbox.apply(sandbox.mail_queue(clusterRef={"name": "later"}))

@@ -58,7 +58,7 @@ class Entry:
     def _make(self) -> None:
         self.path.parent.mkdir(parents=True, exist_ok=True)
         self.log.parent.mkdir(parents=True, exist_ok=True)
-        # Whoever left a partial folder is dead: we hold the entry's lock.
+        # The process that left a partial folder has ended: this one holds the entry's lock.
         for left in self.path.parent.glob(f"{self.key}.partial-*"):
             remove_tree(left)
         partial = self.path.with_name(f"{self.key}.partial-{os.getpid()}")

@@ -1,4 +1,4 @@
-"""What tests and demos do with a running cluster, whoever runs it.
+"""What tests and demos do with a running cluster of any kind.
 
 Pods reach servers of this machine through a forwarder on the cluster's gateway, the machine's
 address on the network that it shares with the cluster; a Service without a selector names it.

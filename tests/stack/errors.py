@@ -1,4 +1,4 @@
-"""What can go wrong with the local stack, said so that a person can act on it.
+"""Errors of the local stack, each with what to do about it.
 
 StackError
 ├── MissingRequirement   a program, package or right that this machine lacks

@@ -22,7 +22,7 @@ from stack.errors import MissingRequirement
 from stack.progress import Progress
 
 OLDEST = (1, 25)
-"""The oldest Go that builds all of it: versitygw's go.mod says so."""
+"""The oldest Go that builds all of it: versitygw's go.mod requires it."""
 
 TOOLCHAIN = "go1.25.5"
 """What is fetched where there is no such Go."""

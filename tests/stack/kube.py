@@ -189,7 +189,7 @@ class Api:
             return response.status, response.read()
 
     def is_ready(self) -> bool:
-        """Tell whether the API server says so."""
+        """Return whether the API server is ready."""
         return self.get("/readyz")[0] == 200
 
     def serves(self) -> bool:

@@ -4,7 +4,7 @@ All of it lives in network, mount and pid namespaces of its own (as a kind node 
 to the machine by one private link, whose addresses come from the range reserved for tests
 (RFC 2544). Pods reach the cluster, and of the machine what is forwarded to them (`publish`),
 nothing else. Unlike a real cluster: one node, kubelet and DNS run as processes, no NetworkPolicy,
-no load balancers, and whoever is in the namespaces may talk to the kubelet.
+no load balancers, and every process in the namespaces may reach the kubelet.
 """
 
 import contextlib

@@ -1,6 +1,6 @@
 """The stack as a whole: which servers there are, who runs each, what is done with several at once.
 
-A server is run by whoever is there: the environment names it, or a Docker engine answers, or this
+A server has one of three sources: the environment names it, or a Docker engine answers, or this
 machine runs it itself. The choice is made once and kept until `down`.
 """
 
@@ -59,7 +59,7 @@ class Stack:
         self._environment = os.environ if environment is None else environment
 
     def server(self, name: str) -> Server:
-        """Return a server by name, run by whoever runs it or would.
+        """Return a server by name, from the source that has it.
 
         Raises:
             StackError: there is no server of that name.

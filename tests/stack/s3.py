@@ -20,7 +20,7 @@ VERSITYGW = ("github.com/versity/versitygw/cmd/versitygw", "v1.8.0")
 
 
 class S3Server(NativeServer):
-    """A server of the S3 protocol on loopback, whoever made it."""
+    """A server of the S3 protocol on loopback, of any make."""
 
     port_names = ("s3",)
     variables: ClassVar[str]

@@ -1,4 +1,4 @@
-"""A server of the stack: what can be done with it, whoever runs it.
+"""A server of the stack: what can be done with it, from whichever source.
 
 `Server` is what tests and commands see. `ManagedServer` is one that the stack starts itself: it has
 a folder with a record of ports and secrets, which stay the same until the server is removed.

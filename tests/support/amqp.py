@@ -1,4 +1,4 @@
-"""An AMQP server that answers as it is told: it can keep an answer back and give it later, and it
+"""An AMQP server with scripted answers: it can keep an answer back and give it later, and it
 knows which channels are open. Frames are the driver's own."""
 
 from __future__ import annotations

@@ -91,7 +91,7 @@ class Flow:
         self._over.set()
 
     def ended(self, running: asyncio.Task[None]) -> None:
-        """Whoever waits for mail must know when none comes any more."""
+        """Record the error of a flow that ended, and wake the tasks that wait for mail."""
         self._error = None if running.cancelled() else running.exception()
         self._changed.set()
 
@@ -141,7 +141,7 @@ class Flow:
                 await item.content()
                 break
             except BlobMissing:
-                return None  # somebody ended it
+                return None  # it was ended
             except PostroadError:
                 await asyncio.sleep(AGAIN_SECONDS)
         self.deliveries[item.mail.name or ""] += 1

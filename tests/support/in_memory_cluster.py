@@ -1,5 +1,5 @@
-"""A post office in memory: processes over one world, that can be killed at any step, and a ledger
-of what was transmitted, with which the engine's promises are checked."""
+"""Processes over servers in memory, which can be killed at any step, and a count of transmissions
+with which the engine's promises are checked."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from postroad.ports.mail_queue import Item
 NAME = QueueName("mail", "outgoing")
 WINDOW = timedelta(minutes=5)
 LONG = timedelta(minutes=8)
-"""Longer than a claim, several hops, a slice with its grace, and two leases."""
+"""Longer than a claim, several redelivery delays, a slice with its grace, and two leases."""
 
 
 class Process:
@@ -95,7 +95,7 @@ class MailBytes(MutableMapping[str, bytes]):
 
 
 class InMemoryCluster(VirtualTime):
-    """The world, its processes and its ledger."""
+    """The servers, the processes and the count of transmissions."""
 
     def __init__(
         self,
@@ -159,7 +159,7 @@ class InMemoryCluster(VirtualTime):
         return [await process.queue.enqueue(letter(name), seconds) for name in names]
 
     async def pass_time(self, duration: timedelta) -> None:
-        """Let time pass for everybody."""
+        """Let time pass for all processes and servers."""
         await self.clock.advance(duration)
 
     async def take(self, process: Process) -> tuple[Consumer, Item]:

@@ -19,7 +19,7 @@ Manifest = dict[str, Any]
 
 
 class KubectlFailed(Exception):
-    """kubectl said no; the message is what it said."""
+    """kubectl failed; the message is its output."""
 
 
 class TooLate(AssertionError):
@@ -86,7 +86,7 @@ class Kubectl:
             for line in process.stdout:
                 said.append(line)
                 if found := re.search(r"127\.0\.0\.1:(\d+) ->", line):
-                    # It says a line for each connection: nobody reading would stop it.
+                    # It writes a line for each connection, and would stop at a full pipe.
                     reading = threading.Thread(target=process.stdout.read, daemon=True)
                     reading.start()
                     yield int(found[1])

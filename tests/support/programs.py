@@ -73,7 +73,7 @@ class Program:
         return response
 
     async def until_ready(self) -> None:
-        """Wait until `/readyz` says so."""
+        """Wait until `/readyz` answers 200."""
         while not (await self.ask("/readyz")).startswith(READY):
             await asyncio.sleep(0.1)
 

@@ -1,5 +1,5 @@
-"""An S3 store that takes what is uploaded as slowly as it is told, or stops taking it, and that
-answers as it is told. No bucket, no signature is looked at."""
+"""An S3 store that reads uploads as slowly as a test sets, or stops reading, and answers as a
+test sets. It ignores bucket and signature."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A mail sink: an SMTP (or LMTP) server that keeps what it receives and fails where it is told to.
+"""A mail sink: an SMTP (or LMTP) server that keeps what it receives and fails on demand.
 
 Written apart from postroad's own SMTP code, line by line, so that a mistake there is not repeated
 here. As a program: `python -m support.sink --listen 127.0.0.1:2525 --store DIR`; every mail becomes

@@ -1,4 +1,5 @@
-"""An MTA in one process over a store, whose calls somebody counts: `counted STORE CLIENTS MAILS`.
+"""An MTA in one process over a store, for a test that counts its calls: `traced_mta STORE CLIENTS
+MAILS`.
 
 With a fourth word, `receiver`, mails are stored by a handle that shares the owner's lock, as the
 receivers of an MTA do it.

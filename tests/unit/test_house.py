@@ -1,4 +1,4 @@
-"""Guards of the house: its layout, its import contracts, and what must not be in it."""
+"""Guards of the repository: layout, import contracts, sources, sentences and commit subjects."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ def lint(copy: Path) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.fixture
-def house(tmp_path: Path) -> Path:
-    """A copy of the source, to break rules in."""
+def source(tmp_path: Path) -> Path:
+    """A copy of the source, in which a test breaks a rule."""
     shutil.copy(ROOT / "pyproject.toml", tmp_path)
     shutil.copytree(ROOT / "operator", tmp_path / "operator")
     return tmp_path
@@ -72,14 +72,14 @@ def test_a_class_name_means_one_class_unless_a_reason_is_listed() -> None:
     assert {name for name in explained if name not in homes} == set(), "these classes are gone"
 
 
-def test_a_room_without_a_place_breaks_the_import_contracts(house: Path) -> None:
-    (house / "operator/postroad/attic").mkdir()
-    (house / "operator/postroad/attic/__init__.py").touch()
+def test_a_package_without_a_layer_breaks_the_import_contracts(source: Path) -> None:
+    (source / "operator/postroad/stray").mkdir()
+    (source / "operator/postroad/stray/__init__.py").touch()
 
-    found = lint(house)
+    found = lint(source)
 
     assert found.returncode == 1
-    assert "attic" in found.stdout
+    assert "stray" in found.stdout
 
 
 @pytest.mark.parametrize(
@@ -96,16 +96,16 @@ def test_a_room_without_a_place_breaks_the_import_contracts(house: Path) -> None
     ids=lambda value: value.replace("import ", ""),
 )
 def test_an_import_in_the_wrong_direction_breaks_the_contracts(
-    house: Path, module: str, line: str
+    source: Path, module: str, line: str
 ) -> None:
-    target = house / "operator/postroad" / module
+    target = source / "operator/postroad" / module
     target.write_text(f"{target.read_text()}\n{line}\n")
 
-    assert lint(house).returncode == 1
+    assert lint(source).returncode == 1
 
 
 @pytest.mark.parametrize("module", ["cli", "cli.kubectl", "cli.mta", "bootstrap.embedded_store"])
-def test_what_needs_no_server_loads_none_of_their_drivers(module: str) -> None:
+def test_modules_that_need_no_server_import_no_driver(module: str) -> None:
     drivers = ["kopf", "kubernetes", "cassandra", "pika", "boto3", "botocore", "obstore", "aiohttp"]
     program = f"import sys, postroad.{module}; print(*set({drivers}) & set(sys.modules))"
 
@@ -200,13 +200,14 @@ def own_numbers_in(text: str) -> set[str]:
     }
 
 
-def texts(*rooms: str) -> list[tuple[str, str]]:
-    """Tracked texts under these rooms, but for this file, whose examples are wrong on purpose."""
+def texts(*folders: str) -> list[tuple[str, str]]:
+    """Tracked texts under these folders, without this file, whose examples are wrong on purpose."""
     names = [(f"{path.relative_to(ROOT)}", path) for path in tracked_files()]
     return [
         (name, path.read_text())
         for name, path in names
-        if name.startswith(rooms) and path.suffix in {".py", ".md", ".cql", ".yaml", ".sh", ".toml"}
+        if name.startswith(folders)
+        and path.suffix in {".py", ".md", ".cql", ".yaml", ".sh", ".toml"}
         if path != Path(__file__)
     ]
 
@@ -328,3 +329,18 @@ def test_every_file_that_the_guide_names_is_there() -> None:
 
     assert named
     assert sorted(name for name in named if not (ROOT / name).exists()) == []
+
+
+LAST_LONG_SUBJECT = "3527b62"
+
+
+@needs_a_clone
+def test_commit_subjects_keep_72_columns() -> None:
+    revisions = f"{LAST_LONG_SUBJECT}..HEAD"
+    log = subprocess.run(
+        ["git", "log", "--format=%s", revisions], cwd=ROOT, capture_output=True, text=True
+    )
+    if log.returncode != 0:
+        pytest.skip(f"commit {LAST_LONG_SUBJECT} is missing: use a clone with its history")
+
+    assert [subject for subject in log.stdout.splitlines() if len(subject) > 72] == []

@@ -51,7 +51,7 @@ public final class Harness {
 
     public static void main(String[] arguments) throws IOException {
         PrintStream answers = System.out;
-        System.setOut(System.err); // a library that speaks must not be taken for an answer
+        System.setOut(System.err); // a library's output must not be taken for an answer
         ObjectMapper json = new ObjectMapper();
         BufferedReader lines =
                 new BufferedReader(new InputStreamReader(System.in, StandardCharsets.UTF_8));
@@ -183,7 +183,7 @@ public final class Harness {
                                                                         numbers.getAndIncrement()))
                                                 .subscribeOn(threads),
                                 inFlight)
-                        .take(mails) // only now: whoever cancels cannot ack any more
+                        .take(mails) // only now: a cancelled consumer cannot ack
                         .count()
                         .block();
             } finally {

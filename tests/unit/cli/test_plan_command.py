@@ -1,6 +1,6 @@
 """`kubectl mailqueue plan`: the decision before an apply, with exit codes for CI.
 
-`kubectl` is played by a script that answers like it, from a folder of resources.
+A script stands in for `kubectl` and answers from a folder of resources.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ def test_a_plan_of_allowed_changes_exits_with_0(folder: Path) -> None:
     ]
 
 
-def test_one_refused_change_exits_with_1_after_all_were_said(folder: Path) -> None:
+def test_one_refused_change_exits_with_1_after_all_are_listed(folder: Path) -> None:
     put(folder, "outgoing")
 
     result = plan(manifest("outgoing", "25m", 3), manifest("incoming", "7m", 1))

@@ -185,8 +185,8 @@ def test_loss_is_accepted_for_a_slice_by_its_start(url: str, slice_start: str, c
     assert len(read(url, "browse")) == 1
 
 
-def test_a_queue_that_is_not_there_is_told_in_words_for_a_shell() -> None:
-    said = run("memory://nobody-made-it", "size").output
+def test_the_error_about_a_missing_queue_names_commands_for_a_shell() -> None:
+    said = run("memory://missing", "size").output
 
     assert "postroad worker --create" in said
     hints = [each.hint for each in vars(errors).values() if hasattr(each, "hint")]
@@ -233,7 +233,7 @@ def test_bulk_commands_want_a_selector(url: str, command: str) -> None:
 @pytest.mark.parametrize(
     ("queue", "code"),
     [
-        pytest.param("memory://nobody-made-it", 1, id="not found"),
+        pytest.param("memory://missing", 1, id="not found"),
         pytest.param("imap://host", 2, id="no such scheme"),
         pytest.param("embedded://relative", 2, id="no absolute path"),
         pytest.param("embedded:///var/q?mial=/mnt/a", 2, id="a misspelt parameter"),
@@ -277,7 +277,7 @@ def test_a_store_is_not_made_below_a_file(tmp_path: Path) -> None:
             DiskFiles().make_directory(tmp_path / name)
 
 
-def test_output_that_cannot_be_written_is_told_in_one_line(
+def test_output_that_cannot_be_written_is_an_error_of_one_line(
     url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def full(*_: object, **__: object) -> None:

@@ -63,7 +63,7 @@ async def test_a_receiver_whose_parent_goes_ends_though_its_queue_never_opens(
         work = intake._receive(SETTINGS, "memory://q", False, {listening.fileno(): False})
         await asyncio.wait_for(work, 5)
 
-    assert len(tried) <= 1, "nobody is left to open it for"
+    assert len(tried) <= 1, "no process is left that needs it"
     assert "listening" not in capsys.readouterr().out
 
 
@@ -99,7 +99,7 @@ async def test_a_receiver_that_ends_by_itself_ends_its_parent(
         )
 
 
-async def test_a_process_that_is_told_to_end_before_its_receivers_listen_ends_in_good_order(
+async def test_a_process_stopped_before_its_receivers_listen_ends_in_good_order(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """SIGTERM to all of them, as from a service manager."""

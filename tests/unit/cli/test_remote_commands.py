@@ -1,6 +1,6 @@
 """`kubectl mailqueue browse …`: the day-2 commands, run in a pod of the queue.
 
-`kubectl` is played by a script that writes down what it is asked for.
+A script stands in for `kubectl` and records its calls.
 """
 
 from __future__ import annotations
@@ -111,7 +111,7 @@ def test_every_option_reaches_the_command_as_it_was_written(queue: Path) -> None
     ],
     ids=" ".join,
 )
-def test_mistakes_of_usage_are_told_before_anything_is_asked(
+def test_usage_errors_come_before_any_call_of_kubectl(
     queue: Path, arguments: tuple[str, ...]
 ) -> None:
     assert run(*arguments).exit_code == 2

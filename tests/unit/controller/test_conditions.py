@@ -61,7 +61,7 @@ def kstatus(found: list[dict[str, Any]]) -> str:
     ],
     ids=["fine", "advice", "retryable", "stuck", "both", "pending and waits", "pending"],
 )
-def test_ready_says_what_most_needs_somebody(
+def test_ready_has_the_error_that_most_needs_an_administrator(
     findings: list[Finding], ready: str, reason: str, read_as: str
 ) -> None:
     found = conditions([], conclude(findings), 3, NOW)
@@ -72,7 +72,7 @@ def test_ready_says_what_most_needs_somebody(
     assert {each["observedGeneration"] for each in found} == {3}
 
 
-def test_one_trouble_of_several_aspects_is_told_once() -> None:
+def test_one_error_of_several_conditions_is_in_the_message_once() -> None:
     same = [Finding(each, Truth.UNKNOWN, "ClusterNotFound", "no cluster") for each in ("A", "B")]
 
     assert conclude(same)[0].message == "no cluster"
@@ -184,7 +184,7 @@ def test_an_event_fits_what_the_api_server_takes() -> None:
     assert event["eventTime"] == "2026-01-01T10:00:00.000000Z"
 
 
-def test_what_happens_once_has_one_name_for_its_event_however_often_it_is_told() -> None:
+def test_an_event_that_happens_once_has_one_name_however_often_it_is_posted() -> None:
     about = {
         "apiVersion": "postroad.dev/v1alpha1",
         "kind": "MailQueue",

@@ -1,4 +1,4 @@
-"""What is known of the servers' copies becomes one condition that nobody mistakes."""
+"""What is known of the servers' copies becomes one unmistakable condition."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_what_is_known_decides(
     assert found.is_good
 
 
-def test_one_lack_is_said_once() -> None:
+def test_one_lack_is_in_the_message_once() -> None:
     checked = {"cassandra": Checked("5.0", limits=too_few_copies(1))}
 
     assert durability(cluster(1), checked).message.count("replication factor") == 1

@@ -95,7 +95,7 @@ def test_the_group_and_version_are_those_of_the_code(plural: str) -> None:
 
 
 @pytest.mark.parametrize("plural", KINDS)
-def test_a_new_resource_says_that_nobody_has_looked_at_it_yet(plural: str) -> None:
+def test_a_new_resource_shows_that_no_reconcile_has_ended(plural: str) -> None:
     status = schema_of(plural)["properties"]["status"]
 
     assert status["default"] == {"observedGeneration": -1}

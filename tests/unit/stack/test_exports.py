@@ -36,7 +36,7 @@ def test_a_server_that_the_environment_names_is_used() -> None:
     assert exports.given("s3", {**S3, **RABBITMQ, "HOME": "/"}) == S3
 
 
-def test_a_server_that_nobody_names_is_not_used() -> None:
+def test_a_server_without_a_name_in_the_environment_is_not_used() -> None:
     assert exports.given("s3", RABBITMQ) == {}
     assert exports.given("s3", {"POSTROAD_S3_REGION": "us-east-1"}) == {}
 

@@ -50,7 +50,7 @@ def test_where_packages_may_be_installed_no_go_is_needed(
     assert len(golang.toolchain()) == 1
 
 
-def test_elsewhere_its_absence_is_said(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_elsewhere_its_absence_is_an_error(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(packages, "may_install", lambda: False)
 
     with pytest.raises(MissingRequirement, match=r"Go 1\.25"):

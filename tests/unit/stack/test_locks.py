@@ -6,7 +6,7 @@ from pathlib import Path
 from stack import locks
 
 
-def test_the_second_waits_and_says_so(tmp_path: Path) -> None:
+def test_the_second_waits_and_prints_why(tmp_path: Path) -> None:
     waiting, entered = threading.Event(), threading.Event()
 
     def second() -> None:

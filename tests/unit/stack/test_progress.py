@@ -19,7 +19,7 @@ def test_a_step_ends_with_a_line_that_has_its_time() -> None:
     assert re.fullmatch(r"stack: kube: build: done \(\d+\.\d s\)\n", output.getvalue())
 
 
-def test_a_failed_step_says_so() -> None:
+def test_a_failed_step_is_marked() -> None:
     output = io.StringIO()
 
     with pytest.raises(ValueError), Progress(output).step("kube: build"):
