@@ -71,9 +71,9 @@ async def _measure(name: str, window: timedelta, *, is_kept: bool) -> list[Resul
 
 
 async def _count(process: Process, work: Callable[[], Awaitable[object]]) -> int:
-    before = len(process.gate.steps)
+    before = len(process.faults.steps)
     await work()
-    return len(process.gate.steps) - before
+    return len(process.faults.steps) - before
 
 
 async def _browse(process: Process) -> None:

@@ -77,7 +77,7 @@ class Actor:
     def __init__(self, town: Town, name: str) -> None:
         self._town, self.name = town, name
         self.clock = ProcessClock(town.clock)
-        self.gate = FaultInjector()
+        self.faults = FaultInjector()
         self.brokers: list[MemoryBroker] = []
         self.place: Place | None = None
         self._lives = 0
@@ -90,12 +90,12 @@ class Actor:
     def opening(self) -> Opening:
         """Begin a new life, with connections of its own."""
         self._lives += 1
-        self.gate = FaultInjector(self._town.plan_of(self.name))
-        self.gate.before = self._before
+        self.faults = FaultInjector(self._town.plan_of(self.name))
+        self.faults.before = self._before
         self.brokers = []
         self._town.note("started", self.life)
         return Opening(
-            MemoryServers(self._town.world, self.gate),
+            MemoryServers(self._town.world, self.faults),
             lambda name: BUCKET,
             self.clock,
             SeededRandomness(hash_of(self._town.seed, self.life)),
@@ -129,7 +129,7 @@ class Actor:
                 return await self._live(self.opening())
             except Exception as error:
                 self._town.note("crashed", self.life, error=repr(_first(error))[:300])
-                self.gate.stop()
+                self.faults.stop()
                 await self.clock.sleep(timedelta(seconds=RESTART))
 
     async def _live(self, opening: Opening) -> None:
@@ -155,10 +155,10 @@ class Actor:
 
     async def kill(self, how: str = "killed") -> None:
         """End this life at once."""
-        if self.gate.stopped:
+        if self.faults.stopped:
             return
         self._town.note(how, self.life)
-        self.gate.stop()
+        self.faults.stop()
         self.clock.running.set()
         if self._task is not None:
             self._task.cancel()

@@ -120,7 +120,7 @@ async def test_a_queue_made_anew_after_delete_begins_anew(operator: Running) -> 
 async def test_a_dead_server_does_not_hold_a_deletion_for_ever(operator: Running) -> None:
     await declare(operator, deletionPolicy="Delete")
 
-    operator.gate.plan = away("blobs")
+    operator.faults.plan = away("blobs")
     await delete(operator)
     conditions = await operator.until(lambda found: found["Ready"]["reason"] == "Deleting")
     await operator.until_gone(MAIL_QUEUE, "outgoing")
@@ -135,10 +135,10 @@ async def test_a_dead_server_does_not_hold_a_deletion_for_ever(operator: Running
 async def test_a_server_that_comes_back_in_time_is_still_cleaned(operator: Running) -> None:
     await declare(operator, deletionPolicy="Delete")
 
-    operator.gate.plan = away("view")
+    operator.faults.plan = away("view")
     await delete(operator)
     await operator.until(lambda found: found["Ready"]["reason"] == "Deleting")
-    operator.gate.plan = no_fault
+    operator.faults.plan = no_fault
     await operator.until_gone(MAIL_QUEUE, "outgoing")
 
     assert await what_is_left(operator) == (False, False, False)

@@ -104,7 +104,7 @@ async def test_a_condition_names_a_server_that_is_away_and_the_children_stay(
     await operator.until_ready()
     before = await operator.status()
 
-    operator.gate.plan = away(server)
+    operator.faults.plan = away(server)
     await operator.change({"workers": workers() | {"concurrency": 9}})
     conditions = await operator.until(lambda found: found[condition]["status"] == "False")
 
@@ -117,7 +117,7 @@ async def test_a_condition_names_a_server_that_is_away_and_the_children_stay(
     assert status["history"] == before["history"]
     assert status["size"] == 0
 
-    operator.gate.plan = no_fault
+    operator.faults.plan = no_fault
     await operator.until_ready()
 
 

@@ -70,7 +70,7 @@ async def test_an_upload_that_is_stuck_fails(
     assert server.aborted == (size_bytes > PART_BYTES)
 
 
-def test_patience_grows_with_the_size() -> None:
+def test_the_timeout_grows_with_the_size() -> None:
     assert objects.timeout_of(0) == 2 * objects.SILENCE
     assert objects.timeout_of(objects.SLOWEST) - objects.timeout_of(0) == timedelta(seconds=1)
 

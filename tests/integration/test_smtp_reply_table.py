@@ -1,4 +1,4 @@
-"""What becomes of a mail for every kind of reply at every point of a dialogue: the table in
+"""The outcome of a mail for every kind of reply at every point of a dialogue: the tables in
 docs/smtp-replies.md, which `POSTROAD_WRITE_DOCS=yes` writes anew."""
 
 import asyncio
@@ -52,7 +52,7 @@ BEGIN, REST = b"Subject: x\r\n\r\n" + b"line\r\n" * 10, b"last\r\n" * 10
 TRAVEL = 0.05
 """Seconds for what the sink says in the midst of a mail to arrive before the mail goes on."""
 
-PATIENCE = timedelta(seconds=5)
+TIMEOUT = timedelta(seconds=5)
 
 
 def rule_at(point: str, reply: str) -> Rule:
@@ -90,7 +90,7 @@ async def outcome_of(point: str, reply: str, mode: str, certificates: Certificat
             s,
             TlsMode.OPPORTUNISTIC if by_tls else TlsMode.NONE,
             protocol=protocol,
-            timeouts=Timeouts(*[PATIENCE] * 8),
+            timeouts=Timeouts(*[TIMEOUT] * 8),
         )
         envelope = Envelope("a@origin.example", ("b@dest.example",))
         results = await relay.transmit(envelope, in_two_pieces(), len(BEGIN + REST))

@@ -30,17 +30,17 @@ LONG = timedelta(minutes=8)
 
 
 class Process:
-    """One process: a handle, and the gate through which it can be killed."""
+    """One process: a handle, and the faults by which a test stops it."""
 
-    def __init__(self, queue: DistributedQueue, gate: FaultInjector, clock: ManualClock) -> None:
+    def __init__(self, queue: DistributedQueue, faults: FaultInjector, clock: ManualClock) -> None:
         self.queue = queue
-        self.gate = gate
+        self.faults = faults
         self.clock = clock
 
     def fail(self, plan: Plan) -> None:
         """Let steps from now on go wrong; the plan's numbers count from here."""
-        first = len(self.gate.steps)
-        self.gate.plan = lambda step: plan(type(step)(step.number - first, *_rest(step)))
+        first = len(self.faults.steps)
+        self.faults.plan = lambda step: plan(type(step)(step.number - first, *_rest(step)))
 
 
 def _rest(step: object) -> tuple[str, str]:
@@ -59,7 +59,7 @@ def every_other(operation: str, fault: Fault) -> Plan:
 
 
 class Before:
-    """Does something just before the first step of one name: to be set as a gate's `before`."""
+    """Acts just before the first step of one name: a test sets it as `faults.before`."""
 
     def __init__(self, operation: str, act: Callable[[], Awaitable[object]]) -> None:
         self._operation = operation
@@ -132,8 +132,8 @@ class InMemoryCluster(VirtualTime):
 
     async def start(self, skew: timedelta = timedelta(0)) -> Process:
         """Start one more process, which creates the queue if it is the first."""
-        gate = FaultInjector(no_fault)
-        servers = MemoryServers(self.world, gate)
+        faults = FaultInjector(no_fault)
+        servers = MemoryServers(self.world, faults)
         clock = self.clock.beside(skew)
         parts = Parts(
             name=NAME,
@@ -147,7 +147,7 @@ class InMemoryCluster(VirtualTime):
             row_lifetime=self._row_lifetime,
         )
         queue = await DistributedQueue.open(parts, create_missing=True)
-        self.processes.append(Process(queue, gate, clock))
+        self.processes.append(Process(queue, faults, clock))
         return self.processes[-1]
 
     async def _row_lifetime(self) -> timedelta:
@@ -220,10 +220,10 @@ class InMemoryCluster(VirtualTime):
 
     async def close(self) -> None:
         for process in self.processes:
-            if process.gate.stopped:
+            if process.faults.stopped:
                 await _abandon(process)
             else:
-                process.gate.plan = no_fault
+                process.faults.plan = no_fault
                 await process.queue.close()
 
 

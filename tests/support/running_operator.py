@@ -39,7 +39,7 @@ class Locked(MemoryServers):
 
 
 class Running:
-    """An operator that watches one namespace. `gate` makes servers go away, `settings` are those
+    """An operator that watches one namespace. `faults` makes servers go away, `settings` are those
     that it connected with, newest last."""
 
     def __init__(
@@ -55,7 +55,7 @@ class Running:
         self.api = api
         self.namespace = namespace
         self.memory = memory or MemoryWorld(MachineClock())
-        self.gate = FaultInjector()
+        self.faults = FaultInjector()
         self.settings: list[Settings] = []
         self._also = also
         self.right_password = ""
@@ -81,7 +81,7 @@ class Running:
         given = password.get_secret_value() if password else ""
         if self.right_password and given != self.right_password:
             return Locked(self.memory, FaultInjector(self._refuse))
-        return MemoryServers(self.memory, self.gate)
+        return MemoryServers(self.memory, self.faults)
 
     def _refuse(self, step: Step) -> Fault | None:
         if step.server == "view":

@@ -96,7 +96,7 @@ async def test_broker_redelivers_in_order_what_a_dead_process_held(world: Memory
     messages = theirs.consume(10)
     held = [await take(messages), await take(messages)]
 
-    theirs.gate.stop()
+    theirs.faults.stop()
     mine = ours.consume(10)
     again = [await take(mine), await take(mine)]
 
@@ -111,7 +111,7 @@ async def test_broker_dead_letters_what_was_handed_out_too_often(world: MemoryWo
     for _ in range(3):
         victim = broker(world, limit=2)
         await take(victim.consume(1))
-        victim.gate.stop()
+        victim.faults.stop()
 
     ours = broker(world)
 

@@ -1,4 +1,4 @@
-"""A served client is answered within the call that brings its lines, in its turn and in time."""
+"""A client is answered within the call that brings its lines, after other clients' rounds."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ LIMIT = 100
 
 
 class Echo:
-    """Serves a wire: repeats every line until one says `done`; `most` lines an entry."""
+    """Serves a wire: repeats every line until `done`, at most `most` lines in a round."""
 
     def __init__(
         self, most: int = 1000, *, timeout: timedelta = LONG, run_queue: RunQueue | None = None

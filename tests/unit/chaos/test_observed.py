@@ -33,13 +33,13 @@ async def test_a_failed_enqueue_that_is_counted_a_redelivery_delay_later_is_note
     events: list[Event] = []
     engine: Engine = producer.queue._engine
     engine.log = ObservedLog(engine.log, ListRecorder(events, "producer", lambda: 0.0))  # type: ignore[assignment]
-    producer.gate.plan = lambda step: Fault.ANSWER_LOST if step.operation == "publish" else None
+    producer.faults.plan = lambda step: Fault.ANSWER_LOST if step.operation == "publish" else None
     consumer = Consumer(cluster, worker.queue)
 
     async def take() -> None:
         assert not await consumer.nothing()
 
-    producer.gate.before = Before("end", take)
+    producer.faults.before = Before("end", take)
     work = asyncio.ensure_future(producer.queue.enqueue(letter("mail")))
     await cluster.outcome(work, timedelta(minutes=2))
     item = await consumer.next()

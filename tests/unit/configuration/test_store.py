@@ -161,20 +161,20 @@ async def test_a_restored_history_behind_the_status_is_not_continued() -> None:
 
 
 class Process:
-    """A process that reconciles a resource: history, then effects, then status. `gate` counts its
+    """A process that reconciles a resource: history, then effects, then status. `faults` counts its
     writes, of all three kinds, and kills it at one of them."""
 
-    def __init__(self, records: Records, gate: FaultInjector | None = None) -> None:
-        self.gate = gate or FaultInjector()
-        self.history = MemoryHistory(records, self.gate)
+    def __init__(self, records: Records, faults: FaultInjector | None = None) -> None:
+        self.faults = faults or FaultInjector()
+        self.history = MemoryHistory(records, self.faults)
 
     async def reconcile(self, resource: Resource, wanted: ViewConfiguration) -> None:
         result = await settled(self.history, wanted, status=resource.status)
         state = result.state
         assert state is not None
         if resource.applied[-1:] != [state.version]:
-            await self.gate("view", "effect", lambda: resource.applied.append(state.version))
-        await self.gate("view", "status", lambda: resource.write(result.entries()))
+            await self.faults("view", "effect", lambda: resource.applied.append(state.version))
+        await self.faults("view", "status", lambda: resource.write(result.entries()))
 
 
 @dataclass
@@ -188,12 +188,12 @@ class Resource:
         self.status = status
 
 
-async def transition(gate: FaultInjector, wanted: ViewConfiguration) -> tuple[Records, Resource]:
-    """Accept an hour, then let a process with this gate want something else."""
+async def transition(faults: FaultInjector, wanted: ViewConfiguration) -> tuple[Records, Resource]:
+    """Accept an hour, then let a process with this faults want something else."""
     records, resource = Records(), Resource()
     await Process(records).reconcile(resource, HOUR)
     try:
-        await Process(records, gate).reconcile(resource, wanted)
+        await Process(records, faults).reconcile(resource, wanted)
     except Stopped:
         pass
     return records, resource
@@ -234,14 +234,14 @@ async def test_the_history_is_written_before_anything_that_follows_from_it() -> 
 def hostile(seed: int) -> FaultInjector:
     """Lets others go on at every step, and loses a seventh of the answers."""
     randomness = random.Random(seed)
-    gate = FaultInjector(lambda step: Fault.ANSWER_LOST if randomness.random() < 1 / 7 else None)
+    faults = FaultInjector(lambda step: Fault.ANSWER_LOST if randomness.random() < 1 / 7 else None)
 
     async def let_others_go_on(step: Step) -> None:
         for _ in range(randomness.randrange(3)):
             await asyncio.sleep(0)
 
-    gate.before = let_others_go_on
-    return gate
+    faults.before = let_others_go_on
+    return faults
 
 
 def test_the_transitions_below_differ() -> None:
@@ -314,10 +314,10 @@ async def test_an_adoption_that_is_killed_at_any_step_is_never_written_under_an_
 
     for number in range(5):
         records = Records()
-        gate = FaultInjector(at(number, Fault.STOP_AFTER))
+        faults = FaultInjector(at(number, Fault.STOP_AFTER))
         try:
             await adopt(
-                MemoryHistory(records, gate), None, at=NOON, by="test", reason="", status=status
+                MemoryHistory(records, faults), None, at=NOON, by="test", reason="", status=status
             )
         except Stopped:
             pass

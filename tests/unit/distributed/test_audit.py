@@ -75,7 +75,7 @@ async def test_bytes_of_removed_mail_go_whether_it_has_a_message_or_not(
 ) -> None:
     await prepare(cluster, process)  # type: ignore[misc]
     victim = await cluster.start()
-    victim.gate.plan = plan
+    victim.faults.plan = plan
     with suppress(Stopped):
         await victim.queue.remove(ALL)
     assert len(cluster.blobs) == 1
@@ -90,7 +90,7 @@ async def test_bytes_go_when_deletions_failed_until_the_slice_was_cleaned(
     cluster: InMemoryCluster, process: Process
 ) -> None:
     await cluster.enqueue(process, "mail")
-    process.gate.plan = fails("delete", Fault.AWAY)
+    process.faults.plan = fails("delete", Fault.AWAY)
     consumer = Consumer(cluster, process.queue)
     item = await consumer.next()
     await item.done()
@@ -99,7 +99,7 @@ async def test_bytes_go_when_deletions_failed_until_the_slice_was_cleaned(
         await process.queue.maintain()
         assert await consumer.nothing(MINUTE)
     assert cluster.tables.marks == {}
-    process.gate.plan = no_fault
+    process.faults.plan = no_fault
     await consumer.close()
 
     await day(cluster, process)
@@ -114,7 +114,7 @@ async def test_bytes_go_when_deletions_failed_until_the_slice_was_cleaned(
 async def test_upload_whose_answer_was_lost_is_deleted(
     cluster: InMemoryCluster, process: Process, fault: Fault
 ) -> None:
-    process.gate.plan = fails("put", fault)
+    process.faults.plan = fails("put", fault)
 
     with pytest.raises(BlobsUnavailable):
         await process.queue.enqueue(letter("mail"))
@@ -135,14 +135,14 @@ async def test_upload_whose_caller_went_away_is_deleted(
             cluster.blobs[f"{NAME}/carried out all the same"] = b""
             await asyncio.Event().wait()
 
-    process.gate.before = hang
+    process.faults.before = hang
     caller = asyncio.ensure_future(process.queue.enqueue(letter("mail")))
     await entered.wait()
     caller.cancel()
     await asyncio.gather(caller, return_exceptions=True)
     await process.queue._engine.finish_background()
 
-    assert [each.operation for each in process.gate.steps][-1] == "delete"
+    assert [each.operation for each in process.faults.steps][-1] == "delete"
 
 
 async def test_upload_slower_than_the_audit_waits_is_refused(
@@ -152,7 +152,7 @@ async def test_upload_slower_than_the_audit_waits_is_refused(
         if step.operation == "put":
             await cluster.pass_time(6 * HOUR + SECOND)
 
-    process.gate.before = slow
+    process.faults.before = slow
 
     with pytest.raises(DeadlineExceeded, match="upload"):
         await process.queue.enqueue(letter("mail"))
@@ -165,7 +165,7 @@ async def test_upload_of_a_killed_process_is_found_by_maintenance_once_no_row_ca
     cluster: InMemoryCluster, process: Process
 ) -> None:
     victim = await cluster.start()
-    victim.gate.plan = fails("put", Fault.STOP_AFTER)
+    victim.faults.plan = fails("put", Fault.STOP_AFTER)
     with pytest.raises(Stopped):
         await victim.queue.enqueue(letter("mail"))
     await cluster.pass_time(5 * HOUR + 50 * MINUTE)
@@ -249,7 +249,7 @@ async def test_bytes_of_a_replacement_that_stopped_half_way_stay(
 ) -> None:
     await cluster.enqueue(process, "mail", delay=10**6)
     victim = await cluster.start()
-    victim.gate.plan = fails(after, Fault.STOP_AFTER)
+    victim.faults.plan = fails(after, Fault.STOP_AFTER)
     with pytest.raises(Stopped):
         await victim.queue.hold(ALL)
 
@@ -368,7 +368,7 @@ async def test_mail_that_moves_while_it_is_audited_keeps_its_bytes(
             await (await moved.next()).reject("no")
             await moved.close()
 
-    auditor.gate.before = move
+    auditor.faults.before = move
     found = [each async for each in auditor.queue.audit(repair=True)]
 
     assert found == []
@@ -380,14 +380,14 @@ async def test_nothing_is_deleted_when_rows_were_cleaned_while_they_were_read(
 ) -> None:
     """What was made and ended since the audit began cannot be seen any more."""
     victim = await cluster.start()
-    victim.gate.plan = fails("put", Fault.STOP_AFTER)
+    victim.faults.plan = fails("put", Fault.STOP_AFTER)
     with pytest.raises(Stopped):
         await victim.queue.enqueue(letter("orphan"))
     await cluster.pass_time(7 * HOUR)
     auditor = await cluster.start()
     view = process.queue._engine.view
     later = cluster.clock.now() + 2 * WINDOW
-    auditor.gate.before = Before("occupied", lambda: view.advance(content_start=later))
+    auditor.faults.before = Before("occupied", lambda: view.advance(content_start=later))
 
     assert [each async for each in auditor.queue.audit(repair=True)] == []
     assert len(cluster.blobs) == 1
@@ -414,7 +414,7 @@ async def test_one_process_of_several_audits_and_goes_on_where_it_was(
     several = [await cluster.start() for _ in range(3)]
     await cluster.enqueue(several[0], "one", "two", "three", delay=10**6)
     await cluster.pass_time(7 * HOUR)
-    before = [len(each.gate.steps) for each in several]
+    before = [len(each.faults.steps) for each in several]
 
     for _ in range(8):
         await cluster.pass_time(10 * MINUTE)
@@ -422,7 +422,7 @@ async def test_one_process_of_several_audits_and_goes_on_where_it_was(
             await each.queue.maintain()
 
     listed = [
-        sum(step.operation == "keys" for step in each.gate.steps[first:])
+        sum(step.operation == "keys" for step in each.faults.steps[first:])
         for each, first in zip(several, before, strict=True)
     ]
     # Three portions of one object, and one that finds the end; then hours of rest.
@@ -434,7 +434,7 @@ async def test_another_process_audits_when_the_first_died(cluster: InMemoryClust
     first, second = await cluster.start(), await cluster.start()
     await cluster.pass_time(10 * MINUTE)
     await first.queue.maintain()
-    first.gate.stop()
+    first.faults.stop()
     orphaned(cluster, 0)
 
     for _ in range(80):
@@ -514,7 +514,7 @@ async def _tell(story: list[tuple[str, int]]) -> None:
             work.cancel()
         with suppress(Stopped, PostroadError, asyncio.CancelledError, StopAsyncIteration):
             await work
-        victim.gate.stop()
+        victim.faults.stop()
     keeper = await cluster.start()
     for _ in range(3):
         await cluster.pass_time(10 * MINUTE)
@@ -540,7 +540,7 @@ async def _act(cluster: InMemoryCluster, process: Process, action: str, name: st
     if action in {"enqueue", "delayed"}:
         await queue.enqueue(letter(name), timedelta(hours=20 if action == "delayed" else 0))
     elif action == "upload":
-        process.gate.plan = fails("put", Fault.STOP_AFTER)
+        process.faults.plan = fails("put", Fault.STOP_AFTER)
         await queue.enqueue(letter(name))
     elif action in {"hold", "release", "remove"}:
         await getattr(queue, action)(Selector(name=name))

@@ -24,7 +24,7 @@ async def cluster() -> AsyncIterator[InMemoryCluster]:
 
 
 def count(process: Process, since: int, operation: str) -> int:
-    return sum(step.operation == operation for step in process.gate.steps[since:])
+    return sum(step.operation == operation for step in process.faults.steps[since:])
 
 
 def names(numbers: range) -> list[str]:
@@ -35,7 +35,7 @@ async def test_a_purge_ends_the_mails_of_a_partition_together(
     cluster: InMemoryCluster, process: Process
 ) -> None:
     await cluster.enqueue(process, *names(range(60)))
-    began = len(process.gate.steps)
+    began = len(process.faults.steps)
 
     assert await process.queue.purge() == 60
 
@@ -56,7 +56,7 @@ async def test_mails_that_ended_under_a_purge_are_not_counted_and_keep_no_others
         cluster.transmit(item)
         await item.done()
 
-    process.gate.before = before = Before("end", deliver)
+    process.faults.before = before = Before("end", deliver)
 
     assert await process.queue.purge() == 39
 
@@ -103,13 +103,13 @@ async def test_ages_read_a_closed_slice_once_and_again_when_a_mail_of_it_ended(
     await closed_slices(cluster, process)
     assert len(cluster.tables.slices) >= 2
     assert await total(process) == 24
-    began = len(process.gate.steps)
+    began = len(process.faults.steps)
 
     await cluster.pass_time(SECOND)
     assert await total(process) == 24
     again = count(process, began, "rows")
     assert await process.queue.remove(Selector(name="mail 2")) == 1
-    began = len(process.gate.steps)
+    began = len(process.faults.steps)
     await cluster.pass_time(SECOND)
     assert await total(process) == 23
 

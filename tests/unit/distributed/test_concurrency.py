@@ -29,7 +29,7 @@ async def test_step_that_times_out_is_tried_again_and_its_mail_counted_once(
     cluster: InMemoryCluster, process: Process, operation: str, fault: Fault
 ) -> None:
     await cluster.enqueue(process, *MAILS)
-    process.gate.plan = every_other(operation, fault)
+    process.faults.plan = every_other(operation, fault)
 
     assert await hold(cluster, process) == len(MAILS)
 
@@ -44,7 +44,7 @@ async def test_removal_that_times_out_is_tried_again_and_counts_each_mail_once(
     cluster: InMemoryCluster, process: Process, mails: tuple[str, ...], fault: Fault
 ) -> None:
     await cluster.enqueue(process, *mails)
-    process.gate.plan = every_other("end", fault)
+    process.faults.plan = every_other("end", fault)
 
     work = asyncio.ensure_future(process.queue.remove(ALL))
     assert await cluster.outcome(work, LONG)
@@ -67,8 +67,8 @@ async def test_mail_that_ended_meanwhile_is_not_counted(
         if step.operation == "end" and asked[0] == 2:
             assert await other.queue.remove(ALL) == 1
 
-    process.gate.before = before
-    process.gate.plan = every_other("end", Fault.AWAY)
+    process.faults.before = before
+    process.faults.plan = every_other("end", Fault.AWAY)
 
     assert await hold(cluster, process) == 0
     assert cluster.tables.live() == []
@@ -87,8 +87,8 @@ async def test_removal_of_another_process_is_not_counted(
         if step.operation == "end" and asked[0] == 2:
             assert await other.queue.remove(Selector(name="a")) == 1
 
-    process.gate.before = before
-    process.gate.plan = every_other("end", Fault.AWAY)
+    process.faults.before = before
+    process.faults.plan = every_other("end", Fault.AWAY)
 
     work = asyncio.ensure_future(process.queue.remove(ALL))
     assert await cluster.outcome(work, LONG)
@@ -100,11 +100,11 @@ async def test_server_that_stays_away_ends_it_within_bounds(
     cluster: InMemoryCluster, process: Process
 ) -> None:
     await cluster.enqueue(process, "a")
-    process.gate.plan = lambda step: Fault.AWAY if step.operation == "end" else None
-    first, began = len(process.gate.steps), cluster.clock.elapsed()
+    process.faults.plan = lambda step: Fault.AWAY if step.operation == "end" else None
+    first, began = len(process.faults.steps), cluster.clock.elapsed()
 
     with pytest.raises(ViewUnavailable):
         await hold(cluster, process)
 
-    assert [each.operation for each in process.gate.steps[first:]].count("end") == TRIES
+    assert [each.operation for each in process.faults.steps[first:]].count("end") == TRIES
     assert cluster.clock.elapsed() - began < timedelta(minutes=1)

@@ -104,7 +104,7 @@ async def test_letter_whose_requeue_stopped_half_way_is_requeued_not_discarded(
     await give_up(cluster, process, "mail")
     await cluster.pass_time(31 * DAY)
     victim = await cluster.start()
-    victim.gate.plan = lambda step: Fault.STOP_AFTER if step.operation == operation else None
+    victim.faults.plan = lambda step: Fault.STOP_AFTER if step.operation == operation else None
     with pytest.raises(Stopped):
         await victim.queue.requeue(Selector.all())
     await cluster.pass_time(3 * MINUTE)
@@ -116,7 +116,7 @@ async def test_letter_whose_requeue_stopped_half_way_is_requeued_not_discarded(
 
 def passes(*processes: Process) -> list[int]:
     """Return how often each went over the letters."""
-    return [sum(step.operation == "letters" for step in each.gate.steps) for each in processes]
+    return [sum(step.operation == "letters" for step in each.faults.steps) for each in processes]
 
 
 def without_audits(*processes: Process) -> None:
@@ -154,7 +154,7 @@ async def test_pass_that_took_long_is_repeated_after_ten_times_as_long(
     async def slow() -> None:
         await cluster.pass_time(5 * MINUTE)
 
-    process.gate.before = Before("letters", slow)
+    process.faults.before = Before("letters", slow)
     other = await cluster.start()
     without_audits(process, other)
     await process.queue.maintain()

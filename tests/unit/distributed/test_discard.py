@@ -91,9 +91,9 @@ async def test_discard_and_requeue_at_once_leave_a_whole_mail_or_none(
     async def requeue() -> None:
         counts.append(await other.queue.requeue(ALL))
 
-    process.gate.before = Before(operation, requeue)
+    process.faults.before = Before(operation, requeue)
     counts.append(await process.queue.discard(ALL))
-    process.gate.before = None
+    process.faults.before = None
     delivered = await cluster.recover()
 
     assert sum(counts) == 1
@@ -111,7 +111,7 @@ async def test_suspended_discard_takes_no_bytes_of_a_mail_requeued_meanwhile(
         await cluster.pass_time(3 * MINUTE)
         assert await other.queue.requeue(ALL) == 1
 
-    process.gate.before = Before("delete_letter", sleep)
+    process.faults.before = Before("delete_letter", sleep)
     await process.queue.discard(ALL)
 
     assert await cluster.recover() == ["mail"]
@@ -165,7 +165,7 @@ async def test_letter_that_came_back_half_requeued_is_not_gone_on_with(
     async def see() -> None:
         seen.extend(cluster.tables.letters.values())
 
-    process.gate.before = Before("publish", see)
+    process.faults.before = Before("publish", see)
     assert await process.queue.requeue(ALL) == 1
     assert await cluster.deliver(process) == ["mail"]
     cluster.tables.write_letter(seen[0])
@@ -204,7 +204,7 @@ async def test_letter_that_a_suspended_consumer_buries_again_takes_nothing_of_th
     await cluster.enqueue(process, "mail")
     victim, other = await cluster.start(), await cluster.start()
     consumer, item = await cluster.take(victim)
-    victim.gate.plan = lambda step: Fault.AWAY if step.operation == "claim" else None
+    victim.faults.plan = lambda step: Fault.AWAY if step.operation == "claim" else None
 
     async def sleep() -> None:
         entry = cluster.tables.live()[-1]
@@ -212,7 +212,7 @@ async def test_letter_that_a_suspended_consumer_buries_again_takes_nothing_of_th
         await cluster.pass_time(3 * MINUTE)
         assert await other.queue.requeue(ALL) == 1
 
-    victim.gate.before = Before("write_letter", sleep)
+    victim.faults.before = Before("write_letter", sleep)
     await item.reject("no")
     await consumer.close()
 
@@ -225,7 +225,7 @@ async def test_letter_that_a_requeue_left_half_way_is_not_discarded(
 ) -> None:
     await give_up(cluster, process, "mail")
     victim = await cluster.start()
-    victim.gate.plan = lambda step: Fault.STOP_AFTER if step.operation == "publish" else None
+    victim.faults.plan = lambda step: Fault.STOP_AFTER if step.operation == "publish" else None
     with pytest.raises(Stopped):
         await victim.queue.requeue(ALL)
     await cluster.pass_time(3 * MINUTE)
@@ -259,10 +259,10 @@ async def test_claim_renewed_while_a_slow_item_is_rejected_is_given_back_too(
 
     async def reject(step: Step) -> None:
         if step.operation == "claim":
-            process.gate.before = None
+            process.faults.before = None
             await item.reject("no")
 
-    process.gate.before = reject
+    process.faults.before = reject
     await cluster.pass_time(10 * timedelta(seconds=1))
 
     assert await process.queue.requeue(ALL) == 1

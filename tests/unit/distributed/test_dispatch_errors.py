@@ -27,7 +27,7 @@ def raise_at(process: Process, operation: str, error: Exception, times: int) -> 
             left[0] -= 1
             raise error
 
-    process.gate.before = before
+    process.faults.before = before
 
 
 def nth(operation: str, number: int, fault: Fault) -> Plan:
@@ -61,11 +61,11 @@ async def test_server_that_refuses_is_waited_for(
     await cluster.enqueue(process, "mail")
     raise_at(process, "mark", CredentialsRefused("no"), times=30)
     consumer = Consumer(cluster, process.queue)
-    first = len(process.gate.steps)
+    first = len(process.faults.steps)
 
     assert await consumer.nothing(MINUTE)
-    assert len(process.gate.steps) - first < 60, "it does not spin"
-    process.gate.before = None
+    assert len(process.faults.steps) - first < 60, "it does not spin"
+    process.faults.before = None
 
     assert (await consumer.next()).mail.name == "mail"
 
@@ -78,7 +78,7 @@ async def test_claims_that_were_taken_in_part_do_not_stand_in_ones_own_way(
     await cluster.enqueue(process, "mail")
     await process.queue.hold(ALL)
     await process.queue.release(ALL)
-    process.gate.plan = nth("claim", number, fault)
+    process.faults.plan = nth("claim", number, fault)
     consumer = Consumer(cluster, process.queue)
 
     item = await consumer.next(timedelta(seconds=20))
@@ -92,14 +92,14 @@ async def test_marks_that_could_not_be_read_again_do_not_lose_the_claims(
     await cluster.enqueue(process, "mail")
     await process.queue.hold(ALL)
     await process.queue.release(ALL)
-    process.gate.plan = lambda step: (
+    process.faults.plan = lambda step: (
         Fault.AWAY
-        if step.operation == "mark" and process.gate.steps[-2].operation == "records"
+        if step.operation == "mark" and process.faults.steps[-2].operation == "records"
         else None
     )
     consumer = Consumer(cluster, process.queue)
     assert await consumer.nothing(timedelta(seconds=15))
-    process.gate.plan = no_fault
+    process.faults.plan = no_fault
 
     assert (await consumer.next(timedelta(seconds=45))).mail.name == "mail", "before they lapse"
 
@@ -113,9 +113,9 @@ async def test_ending_that_was_lost_is_repeated_although_it_fails_once_more(
     _, item = await cluster.take(process)
     await item.record(who[:1], Outcome.delivered("250"))
     await item.record(who[1:], Outcome.failed("550"))
-    process.gate.stop()
+    process.faults.stop()
     other = await cluster.start()
-    other.gate.plan = nth("write_letter", 1, Fault.AWAY)
+    other.faults.plan = nth("write_letter", 1, Fault.AWAY)
     consumer = Consumer(cluster, other.queue)
 
     assert await consumer.nothing(timedelta(minutes=5))
@@ -133,7 +133,7 @@ async def test_reference_whose_channel_is_gone_is_left_to_whom_the_broker_gave_i
     """Each of those who wait for a server would put off a message that is not theirs any more, so
     that it would be there several times."""
     await cluster.enqueue(process, "mail")
-    process.gate.plan = away("view")
+    process.faults.plan = away("view")
     consumer = Consumer(cluster, process.queue)
     assert await consumer.nothing(MINUTE)
     broker = process.queue._engine.broker

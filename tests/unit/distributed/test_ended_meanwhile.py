@@ -81,13 +81,13 @@ async def test_suspended_between_the_limits_and_the_ending_a_retry_makes_no_seco
     async def suspend() -> None:
         await clean(cluster, person, item)
         if limits_away:
-            worker.gate.plan = limits_are_away
+            worker.faults.plan = limits_are_away
 
-    worker.gate.before = before = Before("end", suspend)
+    worker.faults.before = before = Before("end", suspend)
     if limits_away:
         with pytest.raises(ViewUnavailable):
             await item.retry(timedelta(0))
-        worker.gate.plan = no_fault
+        worker.faults.plan = no_fault
     await item.retry(timedelta(0))
     assert before.happened
 
@@ -106,12 +106,12 @@ async def test_administrator_who_was_suspended_makes_no_second_entry(
 
     async def suspend(step: Step) -> None:
         if step.operation == "end":
-            person.gate.before = None
+            person.faults.before = None
             cluster.transmit(item)
             await item.done()
             await clean(cluster, worker, item)
 
-    person.gate.before = suspend
+    person.faults.before = suspend
     await person.queue.hold(ALL)
 
     assert cluster.tables.live() == []
@@ -192,12 +192,12 @@ async def test_delivery_during_the_cleanup_of_its_slice_reaches_the_successor(
 
     async def deliver(step: Step) -> None:
         if step.operation == before and cluster.tables.limits.have_passed(item_slice):
-            person.gate.before = None
+            person.faults.before = None
             cluster.transmit(item)
             await item.done()
 
     (item_slice,) = {key.slice_start for key in cluster.tables.marks}
-    person.gate.before = deliver
+    person.faults.before = deliver
     await clean(cluster, person, item)
 
     assert cluster.copies("mail") == 1
@@ -218,7 +218,7 @@ async def test_delivery_by_who_did_not_know_that_browse_start_had_passed_reaches
         assert cluster.tables.limits.have_passed(item_slice)
 
     (item_slice,) = {key.slice_start for key in cluster.tables.marks}
-    worker.gate.before = before = Before("mark_delivered", pass_meanwhile)
+    worker.faults.before = before = Before("mark_delivered", pass_meanwhile)
     cluster.transmit(item)
     await item.done()
     assert before.happened
@@ -242,13 +242,13 @@ async def test_administrator_who_was_suspended_removes_no_bytes_of_a_successor(
 
     async def suspend(step: Step) -> None:
         if step.operation == "marks":
-            person.gate.before = None
+            person.faults.before = None
             await cluster.pass_time(ROUND)  # the successors are none of those that wait now
             for item in items:
                 await item.retry(timedelta(hours=9))
             await clean(cluster, worker, items[0])
 
-    person.gate.before = suspend
+    person.faults.before = suspend
     await person.queue.remove(ALL)
 
     assert len(cluster.tables.live()) == 6

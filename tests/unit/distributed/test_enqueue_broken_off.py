@@ -20,10 +20,10 @@ class DriverBug(Exception):
 def broken_at(process: Process, operation: str) -> None:
     async def before(step: Step) -> None:
         if step.operation == operation:
-            process.gate.before = None
+            process.faults.before = None
             raise DriverBug(operation)
 
-    process.gate.before = before
+    process.faults.before = before
 
 
 @pytest.mark.parametrize("operation", ["insert", "publish"])
@@ -45,7 +45,7 @@ async def test_enqueue_is_withdrawn_whatever_the_error(
 async def test_enqueue_whose_withdrawal_is_broken_too_is_withdrawn_later(
     cluster: InMemoryCluster, process: Process
 ) -> None:
-    process.gate.plan = lambda step: Fault.AWAY if step.operation == "publish" else None
+    process.faults.plan = lambda step: Fault.AWAY if step.operation == "publish" else None
     broken_at(process, "end")
 
     work = asyncio.ensure_future(process.queue.enqueue(letter("mail")))
@@ -66,11 +66,11 @@ async def test_enqueue_that_the_closing_loop_cancels_is_withdrawn(
 
     async def hang(step: Step) -> None:
         if step.operation == operation:
-            process.gate.before = None
+            process.faults.before = None
             entered.set()
             await asyncio.Event().wait()
 
-    process.gate.before = hang
+    process.faults.before = hang
     caller = asyncio.ensure_future(process.queue.enqueue(letter("mail")))
     await entered.wait()
     for task in [caller, *process.queue._engine._background]:
@@ -90,14 +90,14 @@ async def test_cancelled_enqueue_does_not_hold_up_the_loop_for_a_view_that_is_aw
 
     async def hang(step: Step) -> None:
         if step.operation == "publish":
-            process.gate.before = None
+            process.faults.before = None
             entered.set()
             await asyncio.Event().wait()
 
-    process.gate.before = hang
+    process.faults.before = hang
     caller = asyncio.ensure_future(process.queue.enqueue(letter("mail")))
     await entered.wait()
-    process.gate.plan = lambda step: Fault.AWAY if step.server == "view" else None
+    process.faults.plan = lambda step: Fault.AWAY if step.server == "view" else None
     background = list(process.queue._engine._background)
     for task in background:
         task.cancel()
@@ -111,16 +111,16 @@ async def test_bytes_are_deleted_when_no_id_can_be_made_after_the_upload(
 ) -> None:
     async def step_back(step: Step) -> None:
         if step.operation == "put":
-            process.gate.before = None
+            process.faults.before = None
             cluster.clock.jump(process.queue._engine.timing.lease)
-            process.gate.plan = skewed
+            process.faults.plan = skewed
 
     def skewed(step: Step) -> Fault | None:
         if step.operation == "server_times":
             process.clock.skew = -10 * process.queue._engine.timing.skew
         return None
 
-    process.gate.before = step_back
+    process.faults.before = step_back
     with pytest.raises(ClockSkew):
         await process.queue.enqueue(letter("mail"))
 
@@ -132,10 +132,10 @@ async def test_enqueue_whose_queue_is_closed_during_the_upload_is_refused(
 ) -> None:
     async def close(step: Step) -> None:
         if step.operation == "put":
-            process.gate.before = None
+            process.faults.before = None
             await process.queue.close()
 
-    process.gate.before = close
+    process.faults.before = close
     with pytest.raises(QueueClosed):
         await process.queue.enqueue(letter("mail"))
 

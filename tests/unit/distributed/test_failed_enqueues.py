@@ -31,7 +31,7 @@ def unwithdrawn() -> float:
 async def test_enqueue_whose_mail_is_in_hand_is_accepted(cluster: InMemoryCluster) -> None:
     """The broker stores what it does not confirm; the delivery takes longer than the deadline."""
     producer, worker = await cluster.start(), await cluster.start()
-    producer.gate.plan = unconfirmed
+    producer.faults.plan = unconfirmed
     work = asyncio.ensure_future(producer.queue.enqueue(letter("mail")))
     consumer = Consumer(cluster, worker.queue)
     item = await consumer.next()
@@ -51,16 +51,16 @@ async def test_mail_that_a_consumer_got_just_before_it_was_withdrawn_is_counted(
     cluster: InMemoryCluster, delivered: bool
 ) -> None:
     producer, worker = await cluster.start(), await cluster.start()
-    producer.gate.plan = unconfirmed
+    producer.faults.plan = unconfirmed
     before = unwithdrawn()
     consumer = Consumer(cluster, worker.queue)
 
     async def take() -> None:
         assert not await consumer.nothing()
         if delivered:
-            producer.gate.before = Before("release_claim", (await consumer.next()).done)
+            producer.faults.before = Before("release_claim", (await consumer.next()).done)
 
-    producer.gate.before = Before("end", take)
+    producer.faults.before = Before("end", take)
     work = asyncio.ensure_future(producer.queue.enqueue(letter("mail")))
     await cluster.outcome(work, 2 * MINUTE)
 
@@ -74,14 +74,14 @@ async def test_mail_in_hand_is_counted_though_its_producer_closes_before_it_can_
     cluster: InMemoryCluster,
 ) -> None:
     producer, worker = await cluster.start(), await cluster.start()
-    producer.gate.plan = unconfirmed
+    producer.faults.plan = unconfirmed
     before = unwithdrawn()
     consumer = Consumer(cluster, worker.queue)
 
     async def take() -> None:
         assert not await consumer.nothing()
 
-    producer.gate.before = Before("end", take)
+    producer.faults.before = Before("end", take)
     work = asyncio.ensure_future(producer.queue.enqueue(letter("mail")))
     await cluster.outcome(work, 2 * MINUTE)
     with pytest.raises(BrokerUnavailable):
@@ -97,13 +97,13 @@ async def test_enqueue_whose_only_publish_was_slow_is_accepted_when_its_mail_is_
 ) -> None:
     """The broker stored the message as late as it should have confirmed it."""
     producer, worker = await cluster.start(), await cluster.start()
-    producer.gate.plan = unconfirmed
+    producer.faults.plan = unconfirmed
 
     async def slowly(step: Step) -> None:
         if step.operation == "publish":
             await cluster.clock.sleep(25 * SECOND)
 
-    producer.gate.before = slowly
+    producer.faults.before = slowly
     work = asyncio.ensure_future(producer.queue.enqueue(letter("mail")))
     consumer = Consumer(cluster, worker.queue)
     assert not await consumer.nothing(26 * SECOND)
@@ -124,13 +124,13 @@ async def test_withdrawal_that_ends_long_after_its_mark_leaves_size_as_it_is(
 ) -> None:
     producer, other = await cluster.start(), await cluster.start()
     await cluster.enqueue(other, "waits", delay=3600)
-    producer.gate.plan = lambda step: Fault.AWAY if step.operation == "insert" else None
+    producer.faults.plan = lambda step: Fault.AWAY if step.operation == "insert" else None
     work = asyncio.ensure_future(producer.queue.enqueue(letter("mail")))
     await cluster.outcome(work, 2 * MINUTE)
     with pytest.raises(ViewUnavailable):
         work.result()
 
-    producer.gate.plan = no_fault
+    producer.faults.plan = no_fault
     await cluster.pass_time(MINUTE)
 
     cluster.check_marks_have_rows()
@@ -142,7 +142,7 @@ async def test_enqueue_without_a_message_is_withdrawn_at_once_and_not_counted(
 ) -> None:
     producer = await cluster.start()
     before = unwithdrawn()
-    producer.gate.plan = lambda step: Fault.AWAY if step.operation == "publish" else None
+    producer.faults.plan = lambda step: Fault.AWAY if step.operation == "publish" else None
     work = asyncio.ensure_future(producer.queue.enqueue(letter("mail")))
     await cluster.outcome(work, 2 * MINUTE)
 
@@ -166,14 +166,14 @@ async def test_row_that_a_standing_host_inserts_after_the_withdrawal_waits_for_n
         kept.append(entry)
         raise ViewUnavailable("no answer")
 
-    producer.gate.plan = lambda step: Fault.AWAY if step.operation == "end" else None
+    producer.faults.plan = lambda step: Fault.AWAY if step.operation == "end" else None
     with patch.object(view, "insert", unanswered):
         work = asyncio.ensure_future(producer.queue.enqueue(letter("mail")))
         await cluster.outcome(work, 2 * MINUTE)
     with pytest.raises(ViewUnavailable):
         work.result()
 
-    producer.gate.plan = no_fault
+    producer.faults.plan = no_fault
     await cluster.pass_time(20 * SECOND)
     await insert(kept[0])
     await cluster.pass_time(MINUTE)

@@ -62,7 +62,7 @@ async def test_many_items_in_hand_are_claimed_some_at_a_time_and_within_a_redeli
             await asyncio.sleep(0)
             asking -= 1
 
-    process.gate.before = before
+    process.faults.before = before
     await cluster.pass_time(process.queue._engine.timing.redelivery_delay)
 
     assert 1 < most <= AT_ONCE
@@ -104,7 +104,7 @@ async def test_process_whose_claim_lapsed_does_not_hand_out_the_successor_too(
     async def lapse(step: Step) -> None:
         cluster.tables.claims.clear()
 
-    process.gate.before = lapse
+    process.faults.before = lapse
     assert await consumer.nothing(5 * MINUTE)
     cluster.transmit(item)
     await item.done()

@@ -51,18 +51,18 @@ async def drained_rounds(cluster: InMemoryCluster, process: Process, rounds: int
 async def test_invariant_1_bytes_then_row_then_message(
     cluster: InMemoryCluster, process: Process
 ) -> None:
-    first = len(process.gate.steps)
+    first = len(process.faults.steps)
 
     await cluster.enqueue(process, "mail")
 
-    order = servers_of(process.gate.steps[first:], "put", "insert", "publish")
+    order = servers_of(process.faults.steps[first:], "put", "insert", "publish")
     assert order == ["put", "insert", "publish"]
 
 
 async def test_invariant_1_unconfirmed_publish_is_repeated_with_the_same_id_and_a_claim(
     cluster: InMemoryCluster, process: Process
 ) -> None:
-    process.gate.plan = failing("publish", times=2, fault=Fault.ANSWER_LOST)
+    process.faults.plan = failing("publish", times=2, fault=Fault.ANSWER_LOST)
 
     work = asyncio.ensure_future(cluster.enqueue(process, "mail"))
     assert await cluster.outcome(work, 20 * SECOND)
@@ -82,13 +82,13 @@ async def test_invariant_1_enqueue_that_took_too_long_is_withdrawn(
         if step.operation == "publish":
             cluster.clock.jump(21 * SECOND)
 
-    process.gate.before = slow
+    process.faults.before = slow
     work = asyncio.ensure_future(process.queue.enqueue(letter("mail")))
     await cluster.outcome(work, MINUTE)
 
     with pytest.raises(DeadlineExceeded):
         work.result()
-    process.gate.before = None
+    process.faults.before = None
     assert await cluster.recover() == []
     cluster.check_nothing_is_left()
 
@@ -105,14 +105,14 @@ async def test_invariant_1_what_could_not_be_withdrawn_in_time_is_withdrawn_once
             return Fault.ANSWER_LOST
         return Fault.AWAY if inserted and step.server == "view" else None
 
-    process.gate.plan = view_lost_at_the_insert
+    process.faults.plan = view_lost_at_the_insert
     work = asyncio.ensure_future(cluster.enqueue(process, "mail"))
     assert await cluster.outcome(work, 2 * MINUTE)
     assert isinstance(work.exception(), ViewUnavailable)
     other = await cluster.start()
     assert (await other.queue.size()).size == 1
 
-    process.gate.plan = no_fault
+    process.faults.plan = no_fault
     await cluster.pass_time(MINUTE)
 
     assert (await other.queue.size()).size == 0
@@ -123,7 +123,7 @@ async def test_invariant_1_what_could_not_be_withdrawn_in_time_is_withdrawn_once
 async def test_invariant_1_enqueue_succeeds_when_a_consumer_was_first(
     cluster: InMemoryCluster, process: Process
 ) -> None:
-    process.gate.plan = failing("publish", times=100, fault=Fault.ANSWER_LOST)
+    process.faults.plan = failing("publish", times=100, fault=Fault.ANSWER_LOST)
     work = asyncio.ensure_future(cluster.enqueue(process, "mail"))
     other = await cluster.start()
     assert await cluster.deliver(other, SECOND) == ["mail"]
@@ -138,14 +138,14 @@ async def test_invariant_1_enqueue_succeeds_when_a_consumer_was_first(
 async def test_invariant_1_failed_enqueue_leaves_nothing(
     cluster: InMemoryCluster, process: Process
 ) -> None:
-    process.gate.plan = away("broker")
+    process.faults.plan = away("broker")
 
     work = asyncio.ensure_future(cluster.enqueue(process, "mail"))
     assert await cluster.outcome(work, 2 * MINUTE)
 
     with pytest.raises(BrokerUnavailable):
         work.result()
-    process.gate.plan = no_fault
+    process.faults.plan = no_fault
     cluster.check_nothing_is_left()
 
 
@@ -157,11 +157,11 @@ async def test_invariant_2_mark_then_bytes_then_ack(
 ) -> None:
     await cluster.enqueue(process, "mail")
     _, item = await cluster.take(process)
-    first = len(process.gate.steps)
+    first = len(process.faults.steps)
 
     await item.done()
 
-    order = servers_of(process.gate.steps[first:], "mark_delivered", "delete", "ack")
+    order = servers_of(process.faults.steps[first:], "mark_delivered", "delete", "ack")
     assert order == ["mark_delivered", "delete", "ack"]
 
 
@@ -170,12 +170,12 @@ async def test_invariant_2_bytes_that_could_not_be_deleted_are_deleted_later(
 ) -> None:
     await cluster.enqueue(process, "mail")
     _, item = await cluster.take(process)
-    process.gate.plan = away("blobs")
+    process.faults.plan = away("blobs")
 
     await item.done()
 
     assert len(cluster.blobs) == 1
-    process.gate.plan = no_fault
+    process.faults.plan = no_fault
     assert await cluster.recover() == []
     assert cluster.blobs == {}
 
@@ -188,13 +188,13 @@ async def test_invariant_3_bytes_are_fetched_only_for_a_transmission(
 ) -> None:
     await cluster.enqueue(process, "removed", "kept")
     await process.queue.remove(Selector(name="removed"))
-    first = len(process.gate.steps)
+    first = len(process.faults.steps)
 
     _, item = await cluster.take(process)
-    assert servers_of(process.gate.steps[first:], "get") == []
+    assert servers_of(process.faults.steps[first:], "get") == []
     await item.content()
 
-    assert servers_of(process.gate.steps[first:], "mark", "get")[-1] == "get"
+    assert servers_of(process.faults.steps[first:], "mark", "get")[-1] == "get"
     assert item.mail.name == "kept"
 
 
@@ -204,12 +204,12 @@ async def test_invariant_3_mark_is_checked_again_when_bytes_are_missing(
     await cluster.enqueue(process, "mail")
     _, item = await cluster.take(process)
     await process.queue.remove(ALL)
-    first = len(process.gate.steps)
+    first = len(process.faults.steps)
 
     with pytest.raises(BlobMissing):
         await item.content()
 
-    done = [step.operation for step in process.gate.steps[first:]]
+    done = [step.operation for step in process.faults.steps[first:]]
     assert done[:2] == ["get", "mark"]
     assert "write_letter" not in done, "for a moment a removed mail was a dead letter"
     assert (await process.queue.size()).dead_letters == 0
@@ -243,18 +243,18 @@ async def test_invariant_4_cleanup_waits_a_lease_and_deletes_rows_then_marks(
     await cluster.enqueue(process, "mail")
     await cluster.deliver(process, SECOND)
     await cluster.pass_time(2 * WINDOW + 2 * MINUTE)
-    first = len(process.gate.steps)
+    first = len(process.faults.steps)
 
     await process.queue.maintain()
     await process.queue.maintain()
-    assert servers_of(process.gate.steps[first:], "delete_rows") == []
+    assert servers_of(process.faults.steps[first:], "delete_rows") == []
     await cluster.pass_time(61 * SECOND)
     await process.queue.maintain()
     await cluster.pass_time(61 * SECOND)
     await process.queue.maintain()
 
     wanted = ("delete_rows", "delete_marks", "forget_slice")
-    order = servers_of(process.gate.steps[first:], *wanted)
+    order = servers_of(process.faults.steps[first:], *wanted)
     assert list(dict.fromkeys(order)) == list(wanted)
     assert cluster.tables.limits.content_start == cluster.tables.limits.browse_start
     assert (len(cluster.tables.rows), len(cluster.tables.marks), len(cluster.tables.slices)) == (
@@ -269,13 +269,13 @@ async def test_invariant_4_stale_limits_are_not_used(
 ) -> None:
     consumer = Consumer(cluster, process.queue)
     assert await consumer.nothing()
-    process.gate.plan = failing("limits", times=10**6, fault=Fault.AWAY)
+    process.faults.plan = failing("limits", times=10**6, fault=Fault.AWAY)
     await cluster.pass_time(2 * MINUTE)
 
     await cluster.enqueue(await cluster.start(), "mail")
 
     assert await consumer.nothing(MINUTE)
-    process.gate.plan = no_fault
+    process.faults.plan = no_fault
     assert (await consumer.next()).mail.name == "mail"
 
 
@@ -383,11 +383,11 @@ async def test_invariant_6_row_that_came_behind_the_join_keeps_its_slice(
         if has_joined and step.operation == "count_rows":
             cluster.tables.rows[late.key] = late
 
-    process.gate.before = insert_late
+    process.faults.before = insert_late
     await drained_rounds(cluster, process, rounds=1)
 
     assert late.key in cluster.tables.rows
-    process.gate.before = None
+    process.faults.before = None
     await drained_rounds(cluster, process)
     assert cluster.tables.rows.keys() == {row.key, late.key}
     assert cluster.tables.limits.browse_start == row.key.slice_start
@@ -503,7 +503,7 @@ async def test_invariant_8_mail_that_breaks_its_consumers_is_a_dead_letter_and_o
         while not await consumer.nothing(10 * MINUTE):
             item = await consumer.next()
             if item.mail.name == "poison":
-                victim.gate.stop()
+                victim.faults.stop()
                 break
             cluster.transmit(item)
             await item.done()
@@ -525,7 +525,7 @@ async def test_invariant_8_mail_that_breaks_its_consumers_is_a_dead_letter_and_o
 async def test_invariant_9_enqueue_fails_for_the_time_a_server_is_away(
     cluster: InMemoryCluster, process: Process, server: str
 ) -> None:
-    process.gate.plan = away(server)
+    process.faults.plan = away(server)
     work = asyncio.ensure_future(cluster.enqueue(process, "mail"))
     assert await cluster.outcome(work, 5 * MINUTE)
 
@@ -533,7 +533,7 @@ async def test_invariant_9_enqueue_fails_for_the_time_a_server_is_away(
         work.result()
     assert caught.value.transient
 
-    process.gate.plan = no_fault
+    process.faults.plan = no_fault
     await cluster.enqueue(process, "later")
     assert "later" in await cluster.recover()
 
@@ -546,14 +546,14 @@ async def test_invariant_9_consumer_waits_without_spinning_and_recovers(
     await cluster.pass_time(MINUTE)
     fresh = await cluster.start()
     waiting = Consumer(cluster, fresh.queue)
-    fresh.gate.plan = away("view")
+    fresh.faults.plan = away("view")
     await consumer.close()
-    first = len(fresh.gate.steps)
+    first = len(fresh.faults.steps)
     await cluster.enqueue(process, "second")
 
     assert await waiting.nothing(10 * MINUTE)
-    assert len(fresh.gate.steps) - first < 200
-    fresh.gate.plan = no_fault
+    assert len(fresh.faults.steps) - first < 200
+    fresh.faults.plan = no_fault
 
     assert (await waiting.next(MINUTE)).mail.name in {"mail", "second"}
 
@@ -569,7 +569,7 @@ async def test_invariant_9_what_waits_for_the_view_is_never_held_as_long_as_the_
     consumer = Consumer(cluster, fresh.queue, prefetch=3)
     broker = fresh.queue._engine.broker
     assert isinstance(broker, MemoryBroker)
-    fresh.gate.plan = away("view")
+    fresh.faults.plan = away("view")
     held_since: dict[MemoryDelivery, timedelta] = {}
     longest = timedelta(0)
 
@@ -578,7 +578,7 @@ async def test_invariant_9_what_waits_for_the_view_is_never_held_as_long_as_the_
         now = cluster.clock.elapsed()
         held_since = {each: held_since.get(each, now) for each in broker.leased}
         longest = max([longest, *(now - since for since in held_since.values())])
-    fresh.gate.plan = no_fault
+    fresh.faults.plan = no_fault
     waiting = [
         decode(each.body) for each in [*cluster.broker.ready, *cluster.broker.delayed_messages]
     ]
@@ -586,7 +586,7 @@ async def test_invariant_9_what_waits_for_the_view_is_never_held_as_long_as_the_
 
     assert 10 * MINUTE <= longest + 3 * MINUTE <= 20 * MINUTE
     assert [each.crashes for each in waiting] == [0] * len(waiting)
-    assert len(servers_of(fresh.gate.steps, "publish")) < 2 * 5 * 24 * 6
+    assert len(servers_of(fresh.faults.steps, "publish")) < 2 * 5 * 24 * 6
     assert len(found) == len({*found} & {*names}) == 3
     await consumer.close()
     await fresh.queue.close()
@@ -606,8 +606,8 @@ async def test_invariant_9_those_who_wait_for_the_limits_share_one_failure(
         attempts += 1
         await process.clock.sleep(5 * SECOND)
 
-    process.gate.before = slowly
-    process.gate.plan = away("view")
+    process.faults.before = slowly
+    process.faults.plan = away("view")
 
     work = asyncio.gather(*(limits_cache.limits() for _ in range(100)), return_exceptions=True)
     assert await cluster.outcome(work, MINUTE)
@@ -666,7 +666,7 @@ async def test_invariant_10_claim_of_a_dead_consumer_lapses(
     await cluster.take(process)
     await cluster.pass_time(MINUTE)
 
-    process.gate.stop()
+    process.faults.stop()
 
     assert await cluster.recover() == ["mail"]
 
@@ -691,12 +691,12 @@ async def test_invariant_11_browse_reads_no_further_than_it_is_asked(
     cluster: InMemoryCluster, process: Process
 ) -> None:
     await cluster.enqueue(process, *(f"mail{number}" for number in range(100)))
-    first = len(process.gate.steps)
+    first = len(process.faults.steps)
 
     async for _ in process.queue.browse():
         break
 
-    assert len(process.gate.steps) - first < 20
+    assert len(process.faults.steps) - first < 20
 
 
 # The rest of the engine's promises
@@ -761,7 +761,7 @@ async def test_failure_in_the_middle_of_many_leaves_the_rest_as_they_were(
     cluster: InMemoryCluster, process: Process
 ) -> None:
     await cluster.enqueue(process, *(f"mail{number}" for number in range(50)), delay=60)
-    process.gate.plan = failing("publish", times=1, fault=Fault.AWAY)
+    process.faults.plan = failing("publish", times=1, fault=Fault.AWAY)
 
     with pytest.raises(BrokerUnavailable):
         await process.queue.flush(ALL)
@@ -780,9 +780,9 @@ async def test_size_counts_a_closed_slice_once_and_again_when_a_mail_of_it_ended
     for expected in (2, 2, 1):
         if expected == 1:
             await process.queue.remove(Selector(name="held"))
-        first = len(process.gate.steps)
+        first = len(process.faults.steps)
         assert (await process.queue.size()).held == expected
-        counted.append(len(servers_of(process.gate.steps[first:], "count_rows", "count_marks")))
+        counted.append(len(servers_of(process.faults.steps[first:], "count_rows", "count_marks")))
 
     assert counted[1] < counted[0]
     assert counted[2] == counted[1] + 2

@@ -25,7 +25,7 @@ class Suspension:
     def __init__(self, process: Process, operation: str) -> None:
         self._operation = operation
         self.began, self._ended = asyncio.Event(), asyncio.Event()
-        process.gate.before = self._before
+        process.faults.before = self._before
 
     async def _before(self, step: Step) -> None:
         if step.operation == self._operation:
@@ -75,7 +75,7 @@ async def test_removal_of_late_mail_that_outlasts_the_slice_of_its_successor_los
     await begun(cluster, insertion)
     await maintenance(cluster, process, 20)
     if rescuer_dies:
-        rescuer.gate.stop()
+        rescuer.faults.stop()
     insertion.end()
     removed = await removing
     rescue.end()
@@ -127,7 +127,7 @@ async def test_successor_that_was_given_up_half_way_and_comes_late_makes_no_seco
             while not publication[0].began.is_set():
                 await asyncio.sleep(0)
 
-    other.gate.before = let_its_row_come
+    other.faults.before = let_its_row_come
     while (cluster.tables.limits.browse_start or first) <= first:
         await maintenance(cluster, other, 1)
     assert publication

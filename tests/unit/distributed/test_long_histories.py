@@ -43,12 +43,12 @@ async def requests(process: Process) -> dict[str, int]:
     process.queue._maintenance._rows._due = timedelta(0)
     counted = {}
     for what in ("size", "ages", "maintain"):
-        first = len(process.gate.steps)
+        first = len(process.faults.steps)
         await getattr(process.queue, what)()
-        counted[what] = len(process.gate.steps) - first
-    first = len(process.gate.steps)
+        counted[what] = len(process.faults.steps) - first
+    first = len(process.faults.steps)
     await names(process)
-    counted["browse"] = len(process.gate.steps) - first
+    counted["browse"] = len(process.faults.steps) - first
     return counted
 
 
@@ -60,12 +60,12 @@ async def test_size_and_browse_of_an_idle_queue_ask_about_many_slices_at_once(
     await process.queue.hold(ALL)
     await cluster.pass_time(3 * DAY)
 
-    first = len(process.gate.steps)
+    first = len(process.faults.steps)
     assert (await process.queue.size()).held == 1
-    assert len(process.gate.steps) - first < 200
-    first = len(process.gate.steps)
+    assert len(process.faults.steps) - first < 200
+    first = len(process.faults.steps)
     assert await names(process) == ["held"]
-    assert len(process.gate.steps) - first < 200
+    assert len(process.faults.steps) - first < 200
 
 
 async def test_queue_that_was_left_alone_is_gone_over_in_bounded_memory(
@@ -80,9 +80,9 @@ async def test_queue_that_was_left_alone_is_gone_over_in_bounded_memory(
         nonlocal asked
         asked += step.operation == "occupied"
         if asked > 50:
-            process.gate.stop()
+            process.faults.stop()
 
-    process.gate.before = stop_soon
+    process.faults.before = stop_soon
     tracemalloc.start()
     with pytest.raises(Stopped):
         await process.queue.size()
@@ -96,11 +96,11 @@ async def test_idle_queue_keeps_up_with_few_requests(
     cluster: InMemoryCluster, process: Process
 ) -> None:
     await cluster.pass_time(3 * DAY)
-    first = len(process.gate.steps)
+    first = len(process.faults.steps)
 
     await process.queue.maintain()
 
-    assert len(process.gate.steps) - first < 500
+    assert len(process.faults.steps) - first < 500
     start = cluster.tables.limits.browse_start
     assert start is not None
     assert start > cluster.clock.now() - 4 * MINUTE
@@ -161,12 +161,12 @@ async def test_successor_that_comes_late_into_a_slice_behind_a_waiting_mail_is_n
         if step.operation == "change_successor":
             raise RuntimeError(step)
 
-    process.gate.before = cannot_be_finished
+    process.faults.before = cannot_be_finished
     await process.queue.maintain()
     assert not cluster.tables.slices[successor.slice_start].drained
 
     cluster.tables.insert(late)
-    process.gate.before = None
+    process.faults.before = None
     await cluster.pass_time(BEYOND)
     await process.queue.maintain()
 

@@ -40,7 +40,7 @@ async def test_size_is_right_when_a_closed_slice_gets_a_row_that_is_withdrawn(
         if step.operation in {"change_successor", "mark_published"}:
             sizes.append((await asker.queue.size()).size)
 
-    process.gate.before = ask
+    process.faults.before = ask
     await process.queue.maintain()
 
     assert len(sizes) == 2
@@ -118,7 +118,7 @@ async def test_nothing_new_begins_while_a_queue_closes(
     cluster: InMemoryCluster, process: Process
 ) -> None:
     """It waits for what is under way, which may take as long as a server is away."""
-    process.gate.plan = lambda step: Fault.AWAY if step.operation == "publish" else None
+    process.faults.plan = lambda step: Fault.AWAY if step.operation == "publish" else None
     under_way = asyncio.ensure_future(cluster.enqueue(process, "under way"))
     await cluster.pass_time(timedelta(seconds=1))
     closing = asyncio.ensure_future(process.queue.close())
@@ -140,7 +140,7 @@ async def test_nothing_new_begins_while_a_queue_closes(
 async def test_withdrawal_that_a_closing_queue_leaves_over_does_not_outlive_it(
     cluster: InMemoryCluster, process: Process
 ) -> None:
-    process.gate.plan = lambda step: Fault.AWAY if cluster.tables.rows else None
+    process.faults.plan = lambda step: Fault.AWAY if cluster.tables.rows else None
     under_way = asyncio.ensure_future(cluster.enqueue(process, "under way"))
     await cluster.pass_time(timedelta(seconds=1))
     closing = asyncio.ensure_future(process.queue.close())

@@ -37,7 +37,7 @@ async def enqueued_without_confirm(
     cluster: InMemoryCluster, *names: str, delay: float = 0
 ) -> Process:
     producer = await cluster.start()
-    producer.gate.plan = confirms_lost(len(names))
+    producer.faults.plan = confirms_lost(len(names))
     work = asyncio.gather(*(cluster.enqueue(producer, name, delay=delay) for name in names))
     assert await cluster.outcome(work, 20 * SECOND)
     work.result()
@@ -45,7 +45,7 @@ async def enqueued_without_confirm(
 
 
 def steps(process: Process, *operations: str) -> list[str]:
-    return [step.operation for step in process.gate.steps if step.operation in operations]
+    return [step.operation for step in process.faults.steps if step.operation in operations]
 
 
 async def works(cluster: InMemoryCluster, process: Process, seconds: float, at_once: int) -> None:
@@ -110,10 +110,10 @@ async def test_repetition_comes_up_before_the_message_that_it_repeats(
 
 async def test_first_message_was_not_stored(cluster: InMemoryCluster) -> None:
     producer = await cluster.start()
-    producer.gate.plan = lambda step: Fault.AWAY if step.operation == "publish" else None
+    producer.faults.plan = lambda step: Fault.AWAY if step.operation == "publish" else None
     work = asyncio.ensure_future(cluster.enqueue(producer, "mail"))
     await cluster.pass_time(SECOND)
-    producer.gate.plan = lambda step: None
+    producer.faults.plan = lambda step: None
     assert await cluster.outcome(work, 20 * SECOND)
 
     assert await cluster.deliver(producer) == ["mail"]

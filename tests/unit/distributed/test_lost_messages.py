@@ -33,7 +33,7 @@ async def killed_before_the_publish(
     victim = await cluster.start()
     victim.fail(lambda step: Fault.STOP_AFTER if step.operation == "insert" else None)
     await asyncio.wait([asyncio.ensure_future(cluster.enqueue(victim, name, delay=delay))])
-    assert victim.gate.stopped
+    assert victim.faults.stopped
 
 
 async def test_row_of_a_process_that_was_killed_before_its_publish_is_delivered_once(
@@ -109,7 +109,7 @@ async def test_orphan_among_many_is_found_and_nothing_comes_twice(
 
 
 def replaced(process: Process) -> int:
-    return [step.operation for step in process.gate.steps].count("end")
+    return [step.operation for step in process.faults.steps].count("end")
 
 
 async def test_broker_that_lost_everything_gets_all_of_it_back_in_one_round(
@@ -152,7 +152,7 @@ async def test_process_that_dies_over_it_is_relieved(
     await looks(cluster, process, STEADY - 1)
     victim.fail(lambda step: Fault.STOP_BEFORE if step.operation == "end" else None)
     await asyncio.wait([asyncio.ensure_future(looks(cluster, victim, 1))])
-    assert victim.gate.stopped
+    assert victim.faults.stopped
 
     await looks(cluster, process, 3)
 
@@ -170,7 +170,7 @@ async def test_round_of_maintenance_does_not_wait_for_all_of_many(
         if step.operation == "publish":
             process.clock.jump(SECOND)
 
-    process.gate.before = slow
+    process.faults.before = slow
     healed = []
     for _ in range(STEADY + 2):
         await looks(cluster, process, 1)
@@ -204,11 +204,11 @@ async def test_broker_that_is_away_keeps_nothing_else_from_its_turn(
 ) -> None:
     await killed_before_the_publish(cluster)
     await looks(cluster, process, STEADY - 1)
-    process.gate.plan = lambda step: Fault.AWAY if step.operation == "depths" else None
+    process.faults.plan = lambda step: Fault.AWAY if step.operation == "depths" else None
 
     await looks(cluster, process, 1)
 
-    process.gate.plan = lambda step: None
+    process.faults.plan = lambda step: None
     await looks(cluster, process, STEADY - 1)
     assert len(cluster.tables.live()) == 1
     assert await cluster.deliver(process, MINUTE) == []

@@ -49,7 +49,7 @@ def break_at(process: Process, operation: str, times: int = 1) -> None:
             left[0] -= 1
             raise DriverBug(operation)
 
-    process.gate.before = before
+    process.faults.before = before
 
 
 def errors() -> float:
@@ -102,15 +102,15 @@ async def test_server_that_is_away_ends_the_round_at_once(
 ) -> None:
     await cluster.enqueue(process, *(f"mail{number}" for number in range(100)), delay=10**6)
     await wait_half_a_lifetime(cluster)
-    process.gate.plan = lambda step: Fault.AWAY if step.operation == "end" else None
-    first = len(process.gate.steps)
+    process.faults.plan = lambda step: Fault.AWAY if step.operation == "end" else None
+    first = len(process.faults.steps)
 
     with pytest.raises(ViewUnavailable):
         await process.queue.maintain()
 
-    tried = [step.operation for step in process.gate.steps[first:]].count("end")
+    tried = [step.operation for step in process.faults.steps[first:]].count("end")
     assert tried < IN_A_ROW + AT_ONCE
-    process.gate.plan = no_fault
+    process.faults.plan = no_fault
     await process.queue.maintain()
     assert not [entry for entry in cluster.tables.live() if entry.accepted_at == entry.enqueued_at]
 
@@ -121,10 +121,10 @@ async def test_server_that_failed_for_every_mail_is_asked_again_in_the_next_roun
 ) -> None:
     await cluster.enqueue(process, *(f"mail{number}" for number in range(mails)), delay=10**6)
     await wait_half_a_lifetime(cluster)
-    process.gate.plan = away("broker")
+    process.faults.plan = away("broker")
     with pytest.raises(BrokerUnavailable):
         await process.queue.maintain()
-    process.gate.plan = no_fault
+    process.faults.plan = no_fault
 
     await cluster.pass_time(2 * MINUTE)
     await process.queue.maintain()
@@ -145,7 +145,7 @@ async def test_server_error_of_one_mail_keeps_no_other_from_maintenance(
         left[0] -= step.operation == "publish"
         return Fault.AWAY if step.operation == "publish" and left[0] == 0 else None
 
-    process.gate.plan = no_route
+    process.faults.plan = no_route
     before = errors()
 
     await process.queue.maintain()
@@ -255,7 +255,7 @@ async def test_message_that_the_view_cannot_keep_whole_is_cut_and_blocks_no_othe
             left[0] -= 1
             raise ViewRefused("the mutation is too large")
 
-    process.gate.before = refuse_first
+    process.faults.before = refuse_first
 
     await process.queue.maintain()
 
@@ -270,12 +270,12 @@ async def test_messages_of_the_dead_queue_are_given_back_when_a_round_ends_early
     cluster: InMemoryCluster, process: Process
 ) -> None:
     cluster.broker.dead.append(Message(UUID(int=1), b"garbage"))
-    process.gate.plan = away("view")
+    process.faults.plan = away("view")
     with pytest.raises(ViewUnavailable):
         await process.queue.maintain()
 
     assert (len(cluster.broker.dead), cluster.broker.unacked_dead) == (1, 0)
-    process.gate.plan = no_fault
+    process.faults.plan = no_fault
     await process.queue.maintain()
     assert len(cluster.tables.letters) == 1
 
@@ -299,7 +299,7 @@ async def test_delivery_records_live_as_long_as_the_mail_that_needs_them(
         if step.operation == "record":
             written = cluster.clock.now()
 
-    process.gate.before = note_writing
+    process.faults.before = note_writing
     for _ in range(5):
         await wait_half_a_lifetime(cluster)
         await process.queue.maintain()

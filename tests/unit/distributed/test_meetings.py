@@ -39,7 +39,7 @@ def interleave(seed: int, *processes: Process) -> None:
             await asyncio.sleep(0)
 
     for process in processes:
-        process.gate.before = before
+        process.faults.before = before
 
 
 @pytest.mark.parametrize("administration", ADMINISTRATION)
@@ -59,7 +59,7 @@ async def test_ending_meets_administration(ending: str, administration: str) -> 
         assert await cluster.outcome(meeting, timedelta(minutes=1))
         removed = administration == "remove" and meeting.result()[1] == 1
 
-        worker.gate.before = person.gate.before = None
+        worker.faults.before = person.faults.before = None
         await person.queue.release(ALL)
         await worker.queue.close()
         await cluster.recover()
@@ -92,7 +92,7 @@ async def test_administration_meets_administration(one: str, other: str) -> None
         assert await cluster.outcome(meeting, timedelta(minutes=1))
         counts = meeting.result()
 
-        first.gate.before = second.gate.before = None
+        first.faults.before = second.faults.before = None
         where = f"{one} meets {other}, order {order}: {counts}"
         assert len(cluster.tables.live()) <= 1, where
         await first.queue.release(ALL)

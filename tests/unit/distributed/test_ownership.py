@@ -53,7 +53,7 @@ def snapshot(cluster: InMemoryCluster) -> Tables:
 async def restored(cluster: InMemoryCluster, tables: Tables) -> Process:
     """Put the view back to what it was, and start a process over it."""
     for process in cluster.processes:
-        process.gate.stop()
+        process.faults.stop()
     cluster.world._tables[str(NAME)] = tables
     return await cluster.start()
 
@@ -252,7 +252,7 @@ async def test_a_view_that_is_restored_while_an_audit_reads_it_is_seen(
         for each in fields(backup):
             setattr(cluster.tables, each.name, getattr(backup, each.name))
 
-    auditor.gate.before = Before("letters", restore)
+    auditor.faults.before = Before("letters", restore)
 
     with pytest.raises(BucketNotOwned):
         await audited(auditor, repair=True)
@@ -307,7 +307,7 @@ async def test_a_raise_that_breaks_off_anywhere_does_not_lock_the_view_out(
             await victim.queue.maintain()
         except (Stopped, PostroadError):
             pass
-        victim.gate.stop()
+        victim.faults.stop()
         assert await audited(process) == []
 
 
@@ -316,7 +316,7 @@ async def test_processes_of_one_view_never_refuse_each_other(cluster: InMemoryCl
     for operation in ("get", "identity", "raise_as_of", "put"):
         first, second = await cluster.start(), await cluster.start()
         await cluster.pass_time(11 * MINUTE)
-        first.gate.before = Before(operation, second.queue.maintain)
+        first.faults.before = Before(operation, second.queue.maintain)
         await first.queue.maintain()
         assert refused() == 0
         for each in (first, second):
@@ -328,11 +328,11 @@ async def test_maintenance_goes_on_where_the_bucket_or_its_tables_are_away(
 ) -> None:
     """A process of this release may start before the operator made its tables."""
     await cluster.pass_time(11 * MINUTE)
-    process.gate.plan = away("blobs")
+    process.faults.plan = away("blobs")
     await process.queue.maintain()
     with pytest.raises(BlobsUnavailable):
         await audited(process)
-    process.gate.plan = lambda step: None
+    process.faults.plan = lambda step: None
 
     async def missing() -> None:
         raise ViewRefused("unconfigured table ownership")
@@ -350,7 +350,7 @@ async def test_maintenance_raises_as_of_every_ten_minutes_whoever_audits(
     raised = set()
 
     def puts() -> int:
-        return sum(step.operation == "put" for each in several for step in each.gate.steps)
+        return sum(step.operation == "put" for each in several for step in each.faults.steps)
 
     before = puts()
     for _ in range(36):
@@ -372,7 +372,7 @@ async def test_bytes_of_a_failed_upload_go_where_the_view_is_the_owner(
     def stops(step: Step) -> Fault | None:
         return Fault.STOP_AFTER if step.operation == "put" else None
 
-    victim.gate.plan = stops
+    victim.faults.plan = stops
     with pytest.raises(Stopped):
         await victim.queue.enqueue(letter("mail"))
     assert len(cluster.blobs) == 1

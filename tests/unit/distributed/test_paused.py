@@ -51,16 +51,16 @@ class Pause:
         meanwhile: Meanwhile,
     ) -> None:
         self._cluster, self._victim, self._other = cluster, victim, other
-        self._number = number + len(victim.gate.steps)
+        self._number = number + len(victim.faults.steps)
         self._meanwhile = meanwhile
         self._over = asyncio.Event()
         self._over.set()
-        victim.gate.before = self._before
+        victim.faults.before = self._before
 
     @property
     def has_step(self) -> bool:
         """Whether the process had this step."""
-        return len(self._victim.gate.steps) > self._number
+        return len(self._victim.faults.steps) > self._number
 
     async def _before(self, step: Step) -> None:
         await self._over.wait()
@@ -102,7 +102,7 @@ async def over(cluster: InMemoryCluster, other: Process) -> None:
 
 async def settled(cluster: InMemoryCluster, victim: Process) -> None:
     """Let all that waits be delivered by a healthy process."""
-    victim.gate.before = None
+    victim.faults.before = None
     healthy = await cluster.start()
     for _ in range(3):
         await cluster.pass_time(HOUR)
@@ -126,7 +126,7 @@ async def test_a_retry_paused_before_any_step_makes_no_second_entry(meanwhile: M
             pass
         await consumer.close()
         await settled(cluster, victim)
-        assert cluster.copies("mail") == 1, victim.gate.steps[-STEPS:]
+        assert cluster.copies("mail") == 1, victim.faults.steps[-STEPS:]
         cluster.check_nothing_is_left()
         await cluster.close()
         if not pause.has_step:
@@ -153,7 +153,7 @@ async def test_administration_paused_before_any_step_loses_and_repeats_nothing(
         await cluster.pass_time(5 * HOUR)
         await settled(cluster, victim)
         removed = count if operation == "remove" else 0
-        assert cluster.copies("mail") == 1 - removed, victim.gate.steps[-STEPS:]
+        assert cluster.copies("mail") == 1 - removed, victim.faults.steps[-STEPS:]
         cluster.check_nothing_is_left()
         await cluster.close()
         if not pause.has_step:
@@ -172,13 +172,13 @@ async def test_an_enqueue_without_confirms_paused_before_any_step_fails_only_uns
         await cluster.enqueue(other, "before")
         await cluster.deliver(other, SECOND)
         await victim.queue._engine.limits_cache.refresh()
-        victim.gate.plan = lambda step: Fault.ANSWER_LOST if step.operation == "publish" else None
+        victim.faults.plan = lambda step: Fault.ANSWER_LOST if step.operation == "publish" else None
         counted = metrics.UNWITHDRAWN.labels("mail.outgoing")._value
         before = counted.get()
         pause = Pause(cluster, victim, other, number, meanwhile)
         work = asyncio.ensure_future(cluster.enqueue(victim, "mail"))
         await pause.end_of(work)
-        victim.gate.plan = lambda step: None
+        victim.faults.plan = lambda step: None
         await settled(cluster, victim)
         failed = work.exception() is not None
         transmitted = cluster.copies("mail")

@@ -86,12 +86,12 @@ async def test_references_keep_their_places_while_the_whole_view_is_away(
     await cluster.enqueue(process, *(f"mail{number}" for number in range(5)))
     worker = await cluster.start()
     consumer = Consumer(cluster, worker.queue)
-    worker.gate.plan = away("view")
+    worker.faults.plan = away("view")
 
     assert await consumer.nothing(5 * MINUTE)
 
     assert cluster.broker.delayed == 0
-    worker.gate.plan = no_fault
+    worker.faults.plan = no_fault
     for _ in range(5):
         assert await consumer.next(15 * SECOND)
 
@@ -106,7 +106,7 @@ async def test_delay_queue_that_is_missing_holds_up_no_new_mail(
     held = Consumer(cluster, victim.queue, prefetch=5)
     for _ in range(5):
         await held.next()
-    victim.gate.stop()
+    victim.faults.stop()
     cluster.broker.missing.add(HOP)
     await cluster.enqueue(process, "new")
     consumer = Consumer(cluster, process.queue, prefetch=5)
@@ -134,9 +134,9 @@ async def test_claims_of_a_reference_that_is_put_off_are_given_back(
     async def before(step: Step) -> None:
         records_are_unreadable(step)
 
-    process.gate.before = before
+    process.faults.before = before
     assert await consumer.nothing(20 * SECOND)
-    process.gate.before = None
+    process.faults.before = None
 
     assert (await consumer.next(50 * SECOND)).mail.name == "mail"
 
@@ -187,7 +187,7 @@ async def test_delay_queue_without_a_quorum_holds_up_no_new_mail(
     held = Consumer(cluster, victim.queue, prefetch=5)
     for _ in range(5):
         await held.next()
-    victim.gate.stop()
+    victim.faults.stop()
     cluster.broker.without_quorum.add(HOP)
     await cluster.enqueue(process, "new")
     consumer = Consumer(cluster, process.queue, prefetch=5)

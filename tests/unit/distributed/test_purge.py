@@ -29,7 +29,7 @@ def names(numbers: range) -> list[str]:
 
 
 def steps(process: Process, since: int, *operations: str) -> list[str]:
-    done = [step.operation for step in process.gate.steps[since:]]
+    done = [step.operation for step in process.faults.steps[since:]]
     return [each for each in done if each in operations]
 
 
@@ -38,7 +38,7 @@ async def test_old_mail_is_ended_by_one_line_a_partition(
 ) -> None:
     await cluster.enqueue(process, *names(range(40)))
     await cluster.pass_time(GRACE)
-    began = len(process.gate.steps)
+    began = len(process.faults.steps)
 
     assert await process.queue.purge() == 40
 
@@ -99,7 +99,7 @@ async def test_mail_that_gets_another_entry_during_a_purge_is_purged(
         with suppress(EntryEnded):  # where the line was first
             await item.retry(timedelta(0))
 
-    process.gate.before = before = Before(moment, retry)
+    process.faults.before = before = Before(moment, retry)
 
     assert await process.queue.purge() == 4
 
@@ -122,7 +122,7 @@ async def test_a_purge_in_the_middle_of_a_retry_takes_the_mail(
     async def purge() -> None:
         purged.append(await process.queue.purge())
 
-    other.gate.before = Before(moment, purge)
+    other.faults.before = Before(moment, purge)
     await item.retry(timedelta(0))
 
     assert purged == [4]
@@ -163,7 +163,7 @@ async def test_a_replacement_that_stopped_half_way_is_purged_and_counted(
     assert await process.queue.purge() == 2
 
     assert await process.queue.size() == NOTHING
-    victim.gate.stop()
+    victim.faults.stop()
     assert await cluster.recover() == []
     cluster.check_nothing_is_left()
 
@@ -192,7 +192,7 @@ async def test_bytes_that_could_not_be_deleted_go_with_their_messages(
 ) -> None:
     await cluster.enqueue(process, *names(range(3)))
     await cluster.pass_time(GRACE)
-    process.gate.plan = away("blobs")
+    process.faults.plan = away("blobs")
 
     assert await process.queue.purge() == 3
 
@@ -211,7 +211,7 @@ async def test_two_purges_at_once_count_each_mail_once(
     async def purge_too() -> None:
         counts.append(await other.queue.purge())
 
-    process.gate.before = Before("marked", purge_too)
+    process.faults.before = Before("marked", purge_too)
     counts.append(await process.queue.purge())
 
     assert len(counts) == 2
@@ -258,7 +258,7 @@ async def test_a_mail_on_its_way_during_a_purge_is_not_lost(
         await cluster.pass_time(10 * SECOND)
         assert await process.queue.purge() == 8
 
-    slow.gate.before = before = Before("insert", purge)
+    slow.faults.before = before = Before("insert", purge)
     await cluster.enqueue(slow, "mail")
 
     assert before.happened

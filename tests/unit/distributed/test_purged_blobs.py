@@ -43,10 +43,10 @@ async def stopped_retry(cluster: InMemoryCluster, *, after: str) -> None:
     """Leave a replacement under way: its mark is written, and perhaps its row."""
     victim = await cluster.start()
     _, item = await cluster.take(victim)
-    victim.gate.plan = lambda step: Fault.STOP_AFTER if step.operation == after else None
+    victim.faults.plan = lambda step: Fault.STOP_AFTER if step.operation == after else None
     with pytest.raises(Stopped):
         await item.retry(timedelta(0))
-    victim.gate.stop()
+    victim.faults.stop()
 
 
 @pytest.mark.parametrize("moment", ["marked", "delete"])
@@ -60,7 +60,7 @@ async def test_cleaning_does_not_overtake_a_blob_deletion(
     worker = await cluster.start()
     await worker.queue.maintain()
     clean = partial(maintenance, cluster, worker, rounds=3, every=31 * SECOND)
-    process.gate.before = before = Before(moment, clean)
+    process.faults.before = before = Before(moment, clean)
 
     assert await process.queue.purge() == 20
 
@@ -83,7 +83,7 @@ async def test_what_a_purge_left_that_stopped_is_swept(
     await cluster.pass_time(OLD)
     worker = await cluster.start()
     await worker.queue.maintain()
-    process.gate.plan = stop_before(operation)
+    process.faults.plan = stop_before(operation)
     with pytest.raises(Stopped):
         await process.queue.purge()
 
@@ -115,16 +115,16 @@ async def test_a_line_that_comes_while_a_slice_is_judged_does_not_drain_it(
         asked += step.operation in {"stamp", "blob_keys", "marks"}
         if asked == moment:
             asked += 1
-            process.gate.plan = stop_before("marked")
+            process.faults.plan = stop_before("marked")
             with pytest.raises(Stopped):
                 await process.queue.purge()
 
-    worker.gate.before = purge_first
+    worker.faults.before = purge_first
     await worker.queue.maintain()
     await maintenance(cluster, worker)
 
-    assert process.gate.stopped or asked < moment
-    if process.gate.stopped:
+    assert process.faults.stopped or asked < moment
+    if process.faults.stopped:
         assert (cluster.tables.rows, cluster.blobs) == ({}, {})
 
 
@@ -143,17 +143,17 @@ async def test_a_purge_may_stop_at_any_step_of_a_replacement(
         await cluster.enqueue(process, *names(range(6)), delay=7200)
         await cluster.pass_time(62 * SECOND)
         purging = await cluster.start()
-        first = len(purging.gate.steps)
+        first = len(purging.faults.steps)
         purging.fail(at(number, fault))
         with suppress(ServerError, Stopped):
             await purging.queue.purge()
-        has_step = len(purging.gate.steps) - first > number
-        purging.gate.plan = no_fault
+        has_step = len(purging.faults.steps) - first > number
+        purging.faults.plan = no_fault
         await process.queue.purge()
 
         await maintenance(cluster, process, rounds=6)
 
-        where = f"step {number} of {[each.operation for each in purging.gate.steps[first:]]}"
+        where = f"step {number} of {[each.operation for each in purging.faults.steps[first:]]}"
         assert await process.queue.size() == Sizes(0, 0, 0, 0), where
         assert (cluster.tables.rows, cluster.blobs) == ({}, {}), where
         await cluster.close()
@@ -168,12 +168,12 @@ async def test_what_could_not_be_deleted_keeps_its_slice(
     await cluster.enqueue(process, *names(range(3)))
     cluster.broker.lose_everything()
     await cluster.pass_time(OLD)
-    process.gate.plan = lambda step: Fault.AWAY if step.server == "blobs" else None
+    process.faults.plan = lambda step: Fault.AWAY if step.server == "blobs" else None
     assert await process.queue.purge() == 3
 
     await maintenance(cluster, process)
     assert (len(cluster.tables.rows), len(cluster.blobs)) == (3, 3)
-    process.gate.plan = no_fault
+    process.faults.plan = no_fault
     await maintenance(cluster, process)
 
     assert (cluster.tables.rows, cluster.blobs) == ({}, {})
@@ -188,12 +188,12 @@ async def test_a_mail_that_was_purged_in_its_replacement_does_not_come_back(
     await cluster.enqueue(process, *names(range(6)), delay=7200)  # each partition gets its line
     await cluster.pass_time(62 * SECOND)
     purging = await cluster.start()
-    purging.gate.plan = stop_before("marked")
+    purging.faults.plan = stop_before("marked")
     with pytest.raises(Stopped):
         await purging.queue.purge()
 
     finisher = await cluster.start()
-    finisher.gate.plan = lambda step: (
+    finisher.faults.plan = lambda step: (
         Fault.STOP_AFTER if step.operation == "change_successor" else None
     )
     with suppress(Stopped):
@@ -217,11 +217,11 @@ async def test_a_purge_between_two_choices_of_a_successor_takes_the_mail(
 
     async def draw_lines() -> None:
         purging = await cluster.start()
-        purging.gate.plan = stop_before("marked")
+        purging.faults.plan = stop_before("marked")
         with pytest.raises(Stopped):
             await purging.queue.purge()
 
-    finisher.gate.before = before = Before("change_successor", draw_lines)
+    finisher.faults.before = before = Before("change_successor", draw_lines)
 
     assert await cluster.deliver(finisher) == []
 
@@ -252,7 +252,7 @@ async def test_a_purge_reaches_buckets_that_were_empty_at_the_close(
         del cluster.tables.rows[key]
     await cluster.pass_time(8 * MINUTE)
     closing, stopping = await cluster.start(), await cluster.start()
-    closing.gate.plan = lambda step: Fault.AWAY if step.operation == "change_successor" else None
+    closing.faults.plan = lambda step: Fault.AWAY if step.operation == "change_successor" else None
     with suppress(ServerError):  # it closes slices, and cannot finish the replacement
         await closing.queue.maintain()
     stopping.fail(lambda step: Fault.STOP_AFTER if step.operation == "insert" else None)
@@ -288,11 +288,11 @@ async def test_a_blob_deletion_that_failed_is_repeated_by_the_next_purge(
 ) -> None:
     await cluster.enqueue(process, *names(range(8)))
     await cluster.pass_time(62 * SECOND)
-    process.gate.plan = lambda step: Fault.AWAY if step.operation == "marked" else None
+    process.faults.plan = lambda step: Fault.AWAY if step.operation == "marked" else None
     with pytest.raises(ViewUnavailable):
         await process.queue.purge()
     assert await process.queue.size() == Sizes(0, 0, 0, 0)
-    process.gate.plan = no_fault
+    process.faults.plan = no_fault
 
     assert await process.queue.purge() == 0  # the first one ended them
 

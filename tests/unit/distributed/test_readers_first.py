@@ -380,18 +380,18 @@ class TestLease:
         self, world: MemoryWorld
     ) -> None:
         await self.want(world, CHANGES[0])
-        gate = FaultInjector()
-        history = MemoryHistory(world.history.records, gate)
+        faults = FaultInjector()
+        history = MemoryHistory(world.history.records, faults)
         async with LeasedConfiguration(
             history, world.clock, SeededRandomness(0), lease=LEASE, grace=GRACE
         ) as source:
-            gate.plan = away("view")
+            faults.plan = away("view")
             await world.clock.advance(LEASE)
             assert source.effective().writing == CHANGES[0]
             await world.clock.advance(LEASE)
             with pytest.raises(ConfigurationStale):
                 source.effective()
-            gate.plan = lambda step: None
+            faults.plan = lambda step: None
             await world.clock.advance(LEASE / 3)
 
             assert source.effective().writing == CHANGES[0]
@@ -399,28 +399,28 @@ class TestLease:
     async def test_a_view_that_comes_back_is_read_soon_after(self, world: MemoryWorld) -> None:
         """And not often while it is away."""
         await self.want(world, CHANGES[0])
-        gate = FaultInjector()
-        history = MemoryHistory(world.history.records, gate)
+        faults = FaultInjector()
+        history = MemoryHistory(world.history.records, faults)
         async with LeasedConfiguration(
             history, world.clock, SeededRandomness(0), lease=LEASE, grace=GRACE
         ) as source:
-            gate.plan = away("view")
-            read = len(gate.steps)
+            faults.plan = away("view")
+            read = len(faults.steps)
             await world.clock.advance(2 * LEASE)
-            assert len(gate.steps) - read <= 2 * LEASE / SECOND
-            gate.plan = lambda step: None
+            assert len(faults.steps) - read <= 2 * LEASE / SECOND
+            faults.plan = lambda step: None
             await world.clock.advance(2 * SECOND)
 
             assert source.effective().writing == CHANGES[0]
 
     async def test_it_is_read_at_least_every_third_of_the_lease(self, world: MemoryWorld) -> None:
         await self.want(world, CHANGES[0])
-        gate = FaultInjector()
-        history = MemoryHistory(world.history.records, gate)
+        faults = FaultInjector()
+        history = MemoryHistory(world.history.records, faults)
         async with LeasedConfiguration(
             history, world.clock, SeededRandomness(0), lease=LEASE, grace=GRACE
         ):
             for _ in range(10):
-                read = len(gate.steps)
+                read = len(faults.steps)
                 await world.clock.advance(LEASE / 3)
-                assert len(gate.steps) > read
+                assert len(faults.steps) > read

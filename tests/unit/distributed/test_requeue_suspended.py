@@ -56,7 +56,7 @@ async def stands_still(number: int, duration: timedelta, *, is_paused: bool) -> 
     """Stop a requeue before one of its steps for a time; return whether it has this step."""
     cluster, victim, other = await with_a_letter()
     await victim.queue._engine.limits_cache.refresh()
-    number += len(victim.gate.steps)
+    number += len(victim.faults.steps)
 
     async def stand_still(step: Step) -> None:
         if step.number == number:
@@ -65,17 +65,17 @@ async def stands_still(number: int, duration: timedelta, *, is_paused: bool) -> 
             if is_paused:
                 victim.clock.pause(cluster.clock.elapsed() - start)
 
-    victim.gate.before = stand_still
+    victim.faults.before = stand_still
     with suppress(ClockSkew):
         await victim.queue.requeue(ALL)
-    reached = len(victim.gate.steps) > number
+    reached = len(victim.faults.steps) > number
 
-    victim.gate.before = None
+    victim.faults.before = None
     await recovered(cluster)
     if cluster.tables.letters:
         assert await other.queue.requeue(ALL) == 1
         await recovered(cluster)
-    assert cluster.copies("mail") == 1, victim.gate.steps[number:][:1]
+    assert cluster.copies("mail") == 1, victim.faults.steps[number:][:1]
     cluster.check_nothing_is_left()
     await cluster.close()
     return reached
@@ -97,7 +97,7 @@ async def another_is_made(number: int, *, is_delivered: bool, is_paused: bool) -
     """Requeue the letter before a step of another requeue; return whether that has this step."""
     cluster, victim, other = await with_a_letter()
     await victim.queue._engine.limits_cache.refresh()
-    number += len(victim.gate.steps)
+    number += len(victim.faults.steps)
 
     async def stand_still(step: Step) -> None:
         if step.number == number:
@@ -109,14 +109,14 @@ async def another_is_made(number: int, *, is_delivered: bool, is_paused: bool) -
             if is_paused:
                 victim.clock.pause(cluster.clock.elapsed() - start)
 
-    victim.gate.before = stand_still
+    victim.faults.before = stand_still
     with suppress(ClockSkew):
         await victim.queue.requeue(ALL)
-    reached = len(victim.gate.steps) > number
+    reached = len(victim.faults.steps) > number
 
-    victim.gate.before = None
+    victim.faults.before = None
     await recovered(cluster)
-    assert cluster.copies("mail") == 1, victim.gate.steps[number:][:1]
+    assert cluster.copies("mail") == 1, victim.faults.steps[number:][:1]
     cluster.check_nothing_is_left()
     await cluster.close()
     return reached
@@ -144,10 +144,10 @@ async def test_row_that_comes_after_its_turn_was_given_up_is_not_published() -> 
             cluster.transmit(item)
             await item.done()
 
-    victim.gate.before = suspend
+    victim.faults.before = suspend
     assert await victim.queue.requeue(ALL) == 0
 
-    victim.gate.before = None
+    victim.faults.before = None
     await consumer.close()
     await recovered(cluster)
     assert cluster.copies("mail") == 1
@@ -169,12 +169,12 @@ async def test_letter_whose_entry_was_given_up_by_a_process_that_died_stays(befo
                 lambda each: Fault.STOP_BEFORE if each.operation == "rewrite_letter" else None
             )
             await asyncio.wait([asyncio.ensure_future(dying.queue.requeue(ALL))])
-            dying.gate.stop()
+            dying.faults.stop()
 
-    victim.gate.before = suspend
+    victim.faults.before = suspend
     await victim.queue.requeue(ALL)
 
-    victim.gate.before = None
+    victim.faults.before = None
     await recovered(cluster)
     assert cluster.copies("mail") == 1
     cluster.check_nothing_is_left()
@@ -190,12 +190,12 @@ async def test_requeue_that_died_after_a_suspension_is_done_again() -> None:
                 await cluster.pass_time(WINDOW + MINUTE)
                 await other.queue._maintenance._advance.run()
 
-    victim.gate.before = suspend
+    victim.faults.before = suspend
     victim.fail(lambda step: Fault.STOP_AFTER if step.operation == "insert" else None)
     work = asyncio.ensure_future(victim.queue.requeue(ALL))
     await asyncio.wait([work])
 
-    assert victim.gate.stopped
+    assert victim.faults.stopped
     assert await cluster.recover() == ["mail"]
     assert cluster.copies("mail") == 1
     cluster.check_nothing_is_left()
@@ -239,7 +239,7 @@ async def test_requeue_whose_entry_is_over_and_cleaned_makes_no_second_one(
     cluster, victim, other = await with_a_letter()
     victim.fail(lambda step: fault if step.operation == "delete_letter" else None)
     await asyncio.wait([asyncio.ensure_future(victim.queue.requeue(ALL))])
-    victim.gate.stop()
+    victim.faults.stop()
     consumer = Consumer(cluster, other.queue)
     item = await consumer.next()
     await cluster.pass_time(WINDOW)
@@ -269,7 +269,7 @@ async def test_requeue_that_died_before_its_turn_was_seen_is_done_again(
     cluster, victim, other = await with_a_letter()
     victim.fail(lambda step: fault if step.operation == operation else None)
     await asyncio.wait([asyncio.ensure_future(victim.queue.requeue(ALL))])
-    assert victim.gate.stopped
+    assert victim.faults.stopped
     for _ in range(4):
         await cluster.pass_time(WINDOW + MINUTE)
         await other.queue._maintenance._advance.run()

@@ -85,7 +85,7 @@ class ScenarioRunner:
             else:
                 await self.act(action, which, detail)
         for process in self.processes:
-            process.gate.stop()
+            process.faults.stop()
         await self.cluster.recover()
         person = await self.cluster.start()
         await person.queue.release(ALL)
@@ -113,7 +113,7 @@ class ScenarioRunner:
             await self.attempt(process.queue.maintain())
         else:
             await self.attempt(getattr(process.queue, action)(ALL))
-        if process.gate.stopped:
+        if process.faults.stopped:
             self.processes[which] = await self.cluster.start()
 
     async def attempt(self, work: Awaitable[T]) -> T | None:
@@ -186,7 +186,7 @@ class ScenarioRunner:
             await self.attempt(ended(item.retry(timedelta(seconds=delay))))
         elif how == "reject":
             await self.attempt(ended(item.reject("no")))
-        if not process.gate.stopped:
+        if not process.faults.stopped:
             await self.attempt(consumer.close())
 
     async def record_one(self, item: Item, delay: int) -> None:
@@ -204,7 +204,7 @@ class ScenarioRunner:
                 return await consumer.next()
             await consumer.close()
         except (Stopped, StopAsyncIteration):
-            assert process.gate.stopped
+            assert process.faults.stopped
         return None
 
     def check(self) -> None:
@@ -246,7 +246,7 @@ def test_no_long_story_loses_repeats_or_resurrects_mail(seed: int) -> None:
     asyncio.run(teller.tell(story))
 
     assert len(teller.ledger.accepted) > 50
-    assert sum(len(each.gate.steps) for each in teller.cluster.processes) > 2000
+    assert sum(len(each.faults.steps) for each in teller.cluster.processes) > 2000
 
 
 def test_a_story_of_one_mail_ends_well() -> None:

@@ -259,7 +259,7 @@ async def test_row_renewed_after_its_slice_was_cleaned_is_no_late_mail(
             victim.clock.pause(cluster.clock.elapsed() - start)
 
     before = Before("renew_row", stand_still)
-    victim.gate.before = before
+    victim.faults.before = before
     await victim.queue._maintenance._rows.run()
 
     assert before.happened

@@ -112,7 +112,7 @@ async def test_row_of_a_successor_comes_after_both_processes_that_knew_of_it_die
 
     async def unanswered(entry: EnqueuedMail) -> None:
         inserted.append(entry)
-        slow.gate.stop()
+        slow.faults.stop()
         raise Stopped
 
     await cluster.enqueue(slow, "mail", delay=3600)

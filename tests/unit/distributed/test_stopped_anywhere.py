@@ -254,25 +254,25 @@ async def attempt(case: Case, name: str, number: int, fault: Fault) -> bool:
     cluster = InMemoryCluster(seed=number)
     healthy, victim = await cluster.start(), await cluster.start()
     operation = await case.run(cluster, healthy, victim)
-    first = len(victim.gate.steps)
+    first = len(victim.faults.steps)
     victim.fail(at(number, fault))
     work = asyncio.ensure_future(operation())
     try:
         await cluster.outcome(work, timedelta(minutes=3))
         if not work.done():
-            assert victim.gate.stopped, f"step {number}: it hangs"
+            assert victim.faults.stopped, f"step {number}: it hangs"
             work.cancel()
         await work
         succeeded = True
     except (PostroadError, Stopped, asyncio.CancelledError):
         succeeded = False
-    reached = len(victim.gate.steps) - first > number
-    victim.gate.stop()
+    reached = len(victim.faults.steps) - first > number
+    victim.faults.stop()
 
     await cluster.recover()
     await finish_by_hand(cluster, requeue=not case.dead)
 
-    where = f"{name}, step {number}: {victim.gate.steps[first : first + number + 1][-1:]}"
+    where = f"{name}, step {number}: {victim.faults.steps[first : first + number + 1][-1:]}"
     allowed = case.after_success if succeeded else case.after_failure
     dead = [each.entry for each in cluster.tables.letters.values()]
     copies = cluster.copies("mail")

@@ -27,7 +27,7 @@ class Suspension:
         self._operation, self._left = operation, number
         self._awake = asyncio.Event()
         self.began = asyncio.Event()
-        process.gate.before = self._before
+        process.faults.before = self._before
 
     async def _before(self, step: Step) -> None:
         if step.operation == self._operation:
@@ -67,9 +67,9 @@ async def test_consumer_delivers_no_mail_that_was_removed_and_cleaned(
     assert await consumer.nothing(10 * SECOND)
     assert suspension.began.is_set()
 
-    other.gate.plan = away("blobs")
+    other.faults.plan = away("blobs")
     assert await other.queue.remove(ALL) == 1
-    other.gate.plan = no_fault
+    other.faults.plan = no_fault
     await maintained(cluster, other)
     assert cluster.tables.marks == {}
     suspension.end()
@@ -182,7 +182,7 @@ async def test_administrator_removes_no_bytes_of_a_successor(
         await item.retry(timedelta(hours=9))
     await maintained(cluster, other)
     if answer_lost:
-        sleeper.gate.plan = every_other("end", Fault.ANSWER_LOST)
+        sleeper.faults.plan = every_other("end", Fault.ANSWER_LOST)
     suspension.end()
     assert await cluster.outcome(removing, LONG)
 

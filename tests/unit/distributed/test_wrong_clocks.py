@@ -214,7 +214,7 @@ async def test_late_mail_is_delivered_though_its_rescue_outlasts_the_slice_of_it
             suspended.set()
             await resumed.wait()
 
-    rescuer.gate.before = before
+    rescuer.faults.before = before
     consumer = Consumer(cluster, rescuer.queue)
     assert await consumer.nothing(10 * SECOND)
     assert suspended.is_set()
@@ -301,10 +301,10 @@ async def test_mail_that_browse_start_passed_while_it_was_queued_is_withdrawn_or
         elif step.operation == "limits" and is_taken:
             assert await cluster.deliver(process) == ["mail"]
 
-    paused.gate.before = before
+    paused.faults.before = before
     work = asyncio.ensure_future(cluster.enqueue(paused, "mail"))
     assert await cluster.outcome(work, HOUR)
-    paused.gate.before = None
+    paused.faults.before = None
 
     assert (work.exception() is None) == is_taken
     assert is_taken or isinstance(work.exception(), ClockSkew)
@@ -374,7 +374,7 @@ async def test_late_mail_that_both_cleanup_and_a_consumer_meet_is_delivered_once
         if step.operation == "end" and not delivered:
             delivered.extend(await cluster.deliver(other))
 
-    process.gate.before = meanwhile
+    process.faults.before = meanwhile
     await maintenance(cluster, process, rounds=3)
     assert delivered == ["late"]
 
@@ -396,7 +396,7 @@ async def test_late_mail_that_comes_while_its_slice_is_cleaned_is_delivered(seed
             resumed_beside.clock.pause(cluster.clock.elapsed() - since)
             await cluster.enqueue(resumed_beside, "late")
 
-    process.gate.before = at_the_last_moment
+    process.faults.before = at_the_last_moment
     await maintenance(cluster, process, rounds=2)
 
     (late,) = cluster.tables.live()
@@ -416,7 +416,7 @@ async def test_invariant_4_content_start_moves_only_behind_what_is_deleted(
     await cluster.deliver(process, SECOND)
     await cluster.pass_time(2 * WINDOW)
     cleaner = await cluster.start()
-    cleaner.gate.plan = lambda step: Fault.STOP_BEFORE if step.operation == operation else None
+    cleaner.faults.plan = lambda step: Fault.STOP_BEFORE if step.operation == operation else None
     with pytest.raises(Stopped):
         await maintenance(cluster, cleaner)
     left = min(cluster.tables.slices)

@@ -27,9 +27,9 @@ class Bucket:
 class MemoryBlobs:
     """`Blobs` over one `Bucket`."""
 
-    def __init__(self, bucket: Bucket, gate: FaultInjector) -> None:
+    def __init__(self, bucket: Bucket, faults: FaultInjector) -> None:
         self._bucket = bucket
-        self._gate = gate
+        self._faults = faults
 
     async def put(self, key: str, content: Content, limit_bytes: int | None = None) -> Stored:
         body = await _read(content, limit_bytes)
@@ -41,7 +41,7 @@ class MemoryBlobs:
             self._bucket.objects[key] = body
             return Stored(len(body), shape)
 
-        return await self._gate("blobs", "put", effect)
+        return await self._faults("blobs", "put", effect)
 
     async def put_new(self, key: str, body: bytes) -> None:
         def effect() -> None:
@@ -49,7 +49,7 @@ class MemoryBlobs:
                 raise BlobsUnavailable("the bucket does not exist")
             self._bucket.objects.setdefault(key, body)
 
-        await self._gate("blobs", "put_new", effect)
+        await self._faults("blobs", "put_new", effect)
 
     async def get(self, key: str) -> bytes:
         def effect() -> bytes:
@@ -57,7 +57,7 @@ class MemoryBlobs:
                 raise BlobMissing(f"there is no object {key}")
             return self._bucket.objects[key]
 
-        return await self._gate("blobs", "get", effect)
+        return await self._faults("blobs", "get", effect)
 
     async def stream(self, key: str) -> AsyncIterator[bytes]:
         body = await self.get(key)
@@ -65,7 +65,7 @@ class MemoryBlobs:
             yield body[first : first + CHUNK]
 
     async def delete(self, key: str) -> None:
-        await self._gate("blobs", "delete", lambda: self._bucket.objects.pop(key, None))
+        await self._faults("blobs", "delete", lambda: self._bucket.objects.pop(key, None))
 
     async def delete_together(self, keys: Sequence[str]) -> None:
         for key in keys:
@@ -76,7 +76,7 @@ class MemoryBlobs:
             wanted = (key for key in self._bucket.objects if key.startswith(prefix) and key > after)
             return sorted(wanted)[:PAGE]
 
-        while found := await self._gate("blobs", "keys", page):
+        while found := await self._faults("blobs", "keys", page):
             for key in found:
                 yield key
             after = found[-1]
@@ -86,10 +86,10 @@ class MemoryBlobs:
             self._bucket.is_created = True
             return ()
 
-        return await self._gate("blobs", "create", effect)
+        return await self._faults("blobs", "create", effect)
 
     async def exists(self) -> bool:
-        return await self._gate("blobs", "exists", lambda: self._bucket.is_created)
+        return await self._faults("blobs", "exists", lambda: self._bucket.is_created)
 
     async def drop(self, prefix: str = "", *, bucket: bool = True) -> int:
         def effect() -> int:
@@ -100,7 +100,7 @@ class MemoryBlobs:
                 self._bucket.is_created = False
             return len(doomed)
 
-        return await self._gate("blobs", "drop", effect)
+        return await self._faults("blobs", "drop", effect)
 
     async def close(self) -> None:
         """Nothing to release."""

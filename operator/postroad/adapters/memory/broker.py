@@ -175,13 +175,13 @@ class MemoryDelivery:
         return self in self._broker.leased
 
     async def ack(self) -> None:
-        await self._broker.gate("broker", "ack", lambda: self._end("ack"))
+        await self._broker.faults("broker", "ack", lambda: self._end("ack"))
 
     async def give_back(self) -> None:
-        await self._broker.gate("broker", "give_back", lambda: self._end("give_back"))
+        await self._broker.faults("broker", "give_back", lambda: self._end("give_back"))
 
     async def dead_letter(self) -> None:
-        await self._broker.gate("broker", "dead_letter", lambda: self._end("dead_letter"))
+        await self._broker.faults("broker", "dead_letter", lambda: self._end("dead_letter"))
 
     def _end(self, how: str) -> None:
         if not self.is_leased:
@@ -232,13 +232,13 @@ class Lease:
 class MemoryBroker:
     """`Broker` of one process over shared `Queues`."""
 
-    def __init__(self, queues: Queues, gate: FaultInjector, delivery_limit: int = 20) -> None:
+    def __init__(self, queues: Queues, faults: FaultInjector, delivery_limit: int = 20) -> None:
         self.queues = queues
-        self.gate = gate
+        self.faults = faults
         self.delivery_limit = delivery_limit
         self.leased: set[MemoryDelivery] = set()
         self._closed = False
-        gate.when_stopped.append(self.disconnect)
+        faults.when_stopped.append(self.disconnect)
 
     def disconnect(self) -> None:
         """Break the connection: requeue all leased messages, newest first to keep their order."""
@@ -262,7 +262,7 @@ class MemoryBroker:
             elif (delay_seconds, message) not in queues.unconfirmed:
                 queues.unconfirmed.append((delay_seconds, message))
 
-        await self.gate("broker", "publish", effect)
+        await self.faults("broker", "publish", effect)
         if delay_seconds in self.queues.without_quorum:
             await self._confirmed(delay_seconds, message_id, body)
 
@@ -277,7 +277,7 @@ class MemoryBroker:
         lease = self.queues.lease(prefetch)
         self.queues.consumers += 1
         try:
-            while not self._closed and not self.gate.stopped:
+            while not self._closed and not self.faults.stopped:
                 if lease.count >= prefetch:
                     lease.freed.clear()
                     await lease.freed.wait()
@@ -289,7 +289,7 @@ class MemoryBroker:
 
     async def consume_dead(self, prefetch: int) -> AsyncIterator[MemoryDelivery]:
         lease = self.queues.lease(prefetch)
-        while not self._closed and not self.gate.stopped:
+        while not self._closed and not self.faults.stopped:
             if lease.count >= prefetch:
                 lease.freed.clear()
                 await lease.freed.wait()
@@ -318,20 +318,20 @@ class MemoryBroker:
                 consumers=queues.consumers,
             )
 
-        return await self.gate("broker", "depths", effect)
+        return await self.faults("broker", "depths", effect)
 
     async def declare(self) -> None:
         def effect() -> None:
             self.queues.declared = True
 
-        await self.gate("broker", "declare", effect)
+        await self.faults("broker", "declare", effect)
 
     async def delete(self) -> None:
         def effect() -> None:
             self.queues.lose_everything()
             self.queues.declared = False
 
-        await self.gate("broker", "delete", effect)
+        await self.faults("broker", "delete", effect)
 
     async def close(self) -> None:
         self._closed = True

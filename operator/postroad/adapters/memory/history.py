@@ -22,12 +22,12 @@ class Records:
 class MemoryHistory:
     """`History` over `Records`, as one process sees it."""
 
-    def __init__(self, records: Records | None = None, gate: FaultInjector | None = None) -> None:
+    def __init__(self, records: Records | None = None, faults: FaultInjector | None = None) -> None:
         self.records = records or Records()
-        self._gate = gate or FaultInjector()
+        self._faults = faults or FaultInjector()
 
     async def load(self) -> Recorded:
-        return await self._gate("view", "load", lambda: self.records.recorded)
+        return await self._faults("view", "load", lambda: self.records.recorded)
 
     async def append(self, event: ConfigurationEvent) -> None:
         def effect() -> None:
@@ -41,7 +41,7 @@ class MemoryHistory:
             ordered = tuple(present[each] for each in sorted(present))
             self.records.recorded = Recorded(ordered, rollout)
 
-        await self._gate("view", "append", effect)
+        await self._faults("view", "append", effect)
 
     async def advance(self, before: Rollout | None, after: Rollout) -> bool:
         def effect() -> bool:
@@ -50,13 +50,13 @@ class MemoryHistory:
             self.records.recorded = Recorded(self.records.recorded.events, after)
             return True
 
-        return await self._gate("view", "advance", effect)
+        return await self._faults("view", "advance", effect)
 
     async def erase(self) -> None:
         def effect() -> None:
             self.records.recorded = Recorded()
 
-        await self._gate("view", "erase history", effect)
+        await self._faults("view", "erase history", effect)
 
 
 class FixedConfiguration:

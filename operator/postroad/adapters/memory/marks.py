@@ -23,12 +23,12 @@ PAGE = 3
 class MemoryMarks:
     """The half of `View` on marks, over `Tables`."""
 
-    def __init__(self, tables: Tables, gate: FaultInjector) -> None:
+    def __init__(self, tables: Tables, faults: FaultInjector) -> None:
         self._tables = tables
-        self._gate = gate
+        self._faults = faults
 
     async def _step(self, operation: str, effect: Callable[[], T]) -> T:
-        return await self._gate("view", operation, effect)
+        return await self._faults("view", operation, effect)
 
     async def _page(
         self,

@@ -41,23 +41,23 @@ class MemoryWorld:
 class MemoryServers:
     """`Servers` of one process."""
 
-    def __init__(self, world: MemoryWorld, gate: FaultInjector | None = None) -> None:
+    def __init__(self, world: MemoryWorld, faults: FaultInjector | None = None) -> None:
         self.world = world
-        self.gate = gate or FaultInjector()
+        self.faults = faults or FaultInjector()
 
     def broker(self, queue: QueueName, *, delivery_limit: int = 20) -> MemoryBroker:
-        return MemoryBroker(self.world.queues(str(queue)), self.gate, delivery_limit)
+        return MemoryBroker(self.world.queues(str(queue)), self.faults, delivery_limit)
 
     def views(self) -> MemoryViewStore:
         return MemoryViewStore(
-            lambda queue: MemoryView(self.world.tables(queue), self.gate), self.gate
+            lambda queue: MemoryView(self.world.tables(queue), self.faults), self.faults
         )
 
     def history(self, queue: QueueName) -> MemoryHistory:
-        return MemoryHistory(self.world.records(str(queue)), self.gate)
+        return MemoryHistory(self.world.records(str(queue)), self.faults)
 
     def blobs(self, bucket: str) -> MemoryBlobs:
-        return MemoryBlobs(self.world.bucket(bucket), self.gate)
+        return MemoryBlobs(self.world.bucket(bucket), self.faults)
 
     async def check(self) -> dict[str, Checked]:
         return {server: Checked("memory") for server in ("rabbitmq", "cassandra", "s3")}

@@ -228,9 +228,9 @@ class MemoryView(MemoryMarks):
 class MemoryViewStore:
     """`ViewStore` over the tables of a world."""
 
-    def __init__(self, view: Callable[[str], MemoryView], gate: FaultInjector) -> None:
+    def __init__(self, view: Callable[[str], MemoryView], faults: FaultInjector) -> None:
         self._view = view
-        self._gate = gate
+        self._faults = faults
         self.options: TableOptions | None = None
 
     def view(self, queue: str) -> MemoryView:
@@ -240,13 +240,13 @@ class MemoryViewStore:
         def effect() -> None:
             self.options = options
 
-        await self._gate("view", "create", effect)
+        await self._faults("view", "create", effect)
 
     async def row_lifetime(self) -> timedelta | None:
         return self.options.row_lifetime if self.options else timedelta(days=14)
 
     async def check(self) -> str:
-        return await self._gate("view", "check", lambda: "memory")
+        return await self._faults("view", "check", lambda: "memory")
 
     async def close(self) -> None:
         """Nothing to release."""
