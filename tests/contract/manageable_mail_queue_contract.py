@@ -11,6 +11,7 @@ from contract.queue_harness import Consumer, Harness, letter, names
 from postroad.domain.mail_views import Sizes
 from postroad.domain.selection import Selector
 from postroad.errors import InvalidInput
+from postroad.ports.administration import Operation
 from postroad.ports.mail_queue import MailQueue
 
 ALL = Selector.all()
@@ -143,16 +144,13 @@ class ManageableMailQueueContract(_Fixtures):
         assert await names(queue.browse()) == ["one"]
 
     async def test_empty_selector_is_refused(self, queue: MailQueue) -> None:
-        for operation in (
-            queue.remove,
-            queue.flush,
-            queue.hold,
-            queue.release,
-            queue.requeue,
-            queue.discard,
-        ):
+        for operation in Operation:
             with pytest.raises(InvalidInput):
-                await operation(Selector())
+                await queue.change(operation, Selector())
+
+    async def test_each_operation_is_a_method_of_its_name(self, queue: MailQueue) -> None:
+        for operation in Operation:
+            assert await getattr(queue, operation.value)(ALL) == 0
 
     async def test_removed_mail_never_comes(self, queue: MailQueue, consumer: Consumer) -> None:
         await queue.enqueue(letter("removed"))

@@ -68,8 +68,8 @@ async def test_what_is_left_after_a_cut_can_be_delivered_and_the_store_drained(
     """P7: nothing that was in doubt keeps the log or the spool from shrinking again."""
     for cut in range(40, len(journal.steps), 97):
         async with opened(disks_after(journal, cut)[-1]) as (files, queue):
-            await queue.change("release", ALL)
-            await queue.change("flush", ALL)
+            await queue.release(ALL)
+            await queue.flush(ALL)
             outside = Outside(files, queue)
             while (await queue.size()).size:
                 item = await outside.lease()

@@ -13,6 +13,7 @@ from postroad.embedded import leases
 from postroad.embedded.envelope_records import EnvelopeRecord
 from postroad.embedded.owner import OwnedQueue
 from postroad.embedded.segments import Entry
+from postroad.ports.administration import Operation
 
 HOUR = timedelta(hours=1)
 
@@ -44,7 +45,7 @@ async def test_browse_sees_it(queue: OwnedQueue) -> None:
 
 @pytest.mark.parametrize("operation", ["remove", "hold", "flush"])
 async def test_a_change_meets_it(queue: OwnedQueue, operation: str) -> None:
-    assert await queue.change(operation, Selector(name="mail")) == 1
+    assert await queue.change(Operation(operation), Selector(name="mail")) == 1
 
     sizes = await queue.size()
     found = {"remove": sizes.size == 0, "hold": sizes.held == 1, "flush": sizes.delayed == 0}
@@ -65,4 +66,4 @@ async def test_a_mail_that_ends_meanwhile_is_neither_seen_nor_changed(queue: Own
     queue.engine.reader.read = removed  # type: ignore[method-assign]
 
     assert [view async for view in queue.browse()] == []
-    assert await queue.change("hold", Selector(name="mail")) == 0
+    assert await queue.hold(Selector(name="mail")) == 0

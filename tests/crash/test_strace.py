@@ -77,7 +77,7 @@ async def check_survivors(folder: Path) -> None:
     coming = {to for view in views.values() for to in view.mail.recipients}
     assert not coming & recorded, "P2"
     assert views.keys() <= events.get("offered", set()) - events.get("refused", set()), "P4"
-    await queue.change("flush", Selector.all())
+    await queue.flush(Selector.all())
     consumer = queue.consumer(len(views) + 1)
     for _ in views:
         item = await consumer.next()

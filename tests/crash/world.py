@@ -24,6 +24,7 @@ from postroad.embedded.receiver import SpoolReceiver
 from postroad.embedded.serving import MOST_LEASED_SLOTS
 from postroad.embedded.spool_files import SpoolFiles
 from postroad.errors import BlobMissing
+from postroad.ports.administration import Operation
 
 T = TypeVar("T")
 ROOT = PurePosixPath("/store")
@@ -183,7 +184,7 @@ class Outside:
     async def change(self, operation: str, name: str) -> None:
         """Change one mail; the journal has whether there was one to change."""
         self.files.note(f"{operation} begins", name)
-        count = await self.queue.change(operation, Selector(name=name))
+        count = await self.queue.change(Operation(operation), Selector(name=name))
         self.files.note(operation if count else f"{operation} in vain", name)
 
 

@@ -7,28 +7,47 @@ from __future__ import annotations
 
 import errno
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from importlib import import_module
 from typing import Any
 
 import click
 
 from postroad.errors import InvalidQueueName, InvalidQueueURL, PostroadError
+from postroad.ports.administration import Operation
 
-COMMANDS: dict[str, str] = {
+Load = Callable[[], click.Command]
+
+
+def _load(place: str) -> click.Command:
+    """Return the command at `module:attribute`."""
+    module, _, attribute = place.partition(":")
+    command: click.Command = getattr(import_module(module), attribute)
+    return command
+
+
+def _load_operation(operation: Operation) -> click.Command:
+    from postroad.cli.administration import changing
+
+    return changing(operation)
+
+
+def _load_remote(name: str) -> click.Command:
+    """Return the command of that name for the queue of a resource, run in a pod of it."""
+    from postroad.cli.remote import remote
+
+    return remote(COMMANDS[name]())
+
+
+_PLACES = {
     "enqueue": "postroad.cli.enqueue:enqueue",
     "browse": "postroad.cli.inspection:browse",
     "show": "postroad.cli.inspection:show",
     "size": "postroad.cli.inspection:size",
     "ages": "postroad.cli.inspection:ages",
     "dead-letters": "postroad.cli.inspection:dead_letters",
-    "remove": "postroad.cli.administration:remove",
     "purge": "postroad.cli.administration:purge",
-    "flush": "postroad.cli.administration:flush",
-    "hold": "postroad.cli.administration:hold",
-    "release": "postroad.cli.administration:release",
-    "requeue": "postroad.cli.administration:requeue",
-    "discard": "postroad.cli.administration:discard",
     "republish": "postroad.cli.administration:republish",
     "worker": "postroad.cli.worker:worker",
     "intake": "postroad.cli.intake:intake",
@@ -41,25 +60,19 @@ COMMANDS: dict[str, str] = {
     "dump": "postroad.cli.directories:dump",
     "rebuild": "postroad.cli.directories:rebuild",
 }
-"""Subcommand → `module:attribute` of the click command; imported when it is called or listed."""
 
-KUBECTL_COMMANDS: dict[str, str] = {
-    "plan": "postroad.cli.configuration:plan",
-    "adopt": "postroad.cli.configuration:adopt_resource",
-    "browse": "postroad.cli.remote:browse",
-    "show": "postroad.cli.remote:show",
-    "size": "postroad.cli.remote:size",
-    "ages": "postroad.cli.remote:ages",
-    "dead-letters": "postroad.cli.remote:dead_letters",
-    "remove": "postroad.cli.remote:remove",
-    "purge": "postroad.cli.remote:purge",
-    "flush": "postroad.cli.remote:flush",
-    "hold": "postroad.cli.remote:hold",
-    "release": "postroad.cli.remote:release",
-    "requeue": "postroad.cli.remote:requeue",
-    "discard": "postroad.cli.remote:discard",
-    "republish": "postroad.cli.remote:republish",
-    "audit": "postroad.cli.remote:audit",
+COMMANDS: dict[str, Load] = {
+    **{name: partial(_load, place) for name, place in _PLACES.items()},
+    **{operation.value: partial(_load_operation, operation) for operation in Operation},
+}
+"""Subcommands, each imported when it is called or listed."""
+
+_REMOTE = ("browse", "show", "size", "ages", "dead-letters", "purge", "republish", "audit")
+
+KUBECTL_COMMANDS: dict[str, Load] = {
+    "plan": partial(_load, "postroad.cli.configuration:plan"),
+    "adopt": partial(_load, "postroad.cli.configuration:adopt_resource"),
+    **{name: partial(_load_remote, name) for name in (*_REMOTE, *Operation)},
 }
 """The same for `kubectl mailqueue`."""
 
@@ -67,10 +80,10 @@ FAILED, USAGE, TRY_AGAIN = 1, 2, 75
 
 
 class LazyGroup(click.Group):
-    """A group whose commands live in modules that are imported on use, and whose errors are said
-    in one line with what to do about them."""
+    """A group whose commands live in modules that are imported on use. It prints an error in one
+    line, with what to do about it."""
 
-    def __init__(self, *args: Any, lazy: Mapping[str, str], **options: Any) -> None:
+    def __init__(self, *args: Any, lazy: Mapping[str, Load], **options: Any) -> None:
         super().__init__(*args, **options)
         self._lazy = lazy
 
@@ -80,9 +93,7 @@ class LazyGroup(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in self._lazy:
             return super().get_command(ctx, cmd_name)
-        module, _, attribute = self._lazy[cmd_name].partition(":")
-        command: click.Command = getattr(import_module(module), attribute)
-        return command
+        return self._lazy[cmd_name]()
 
     def invoke(self, ctx: click.Context) -> object:
         try:

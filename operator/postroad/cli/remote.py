@@ -15,7 +15,6 @@ from typing import Any
 
 import click
 
-from postroad.cli import administration, inspection, maintenance
 from postroad.cli.debug_pod import COMPONENTS, CONTAINER, debug_pod, labels_of
 from postroad.cli.kubectl import Kubectl, Resource, with_kubectl
 from postroad.domain.names import QueueName
@@ -119,19 +118,3 @@ def running(pods: Sequence[Resource]) -> tuple[str, str] | None:
         if status["name"] in COMPONENTS and "running" in (status.get("state") or {})
     )
     return (found[0][2], COMPONENTS[found[0][1]]) if found else None
-
-
-browse = remote(inspection.browse)
-show = remote(inspection.show)
-size = remote(inspection.size)
-ages = remote(inspection.ages)
-dead_letters = remote(inspection.dead_letters)
-remove = remote(administration.remove)
-purge = remote(administration.purge)
-flush = remote(administration.flush)
-hold = remote(administration.hold)
-release = remote(administration.release)
-requeue = remote(administration.requeue)
-discard = remote(administration.discard)
-republish = remote(administration.republish)
-audit = remote(maintenance.audit)

@@ -5,15 +5,19 @@ Each changes the mails that waited when it began, and never its own replacements
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Mapping
 from datetime import datetime, timedelta
+from functools import partial
 
-from postroad.distributed import replacement
+from postroad.distributed import replacement, requeue
 from postroad.distributed.browse import WaitingMail, waiting
 from postroad.distributed.concurrency import TRIES, count
+from postroad.distributed.discard import discard
 from postroad.distributed.engine import Engine
+from postroad.distributed.remove import remove
 from postroad.domain.entries import Change, EndingKind, EnqueuedMail, Mark
 from postroad.domain.selection import Selector
+from postroad.ports.administration import Operation
 
 Decision = Callable[[EnqueuedMail, datetime], Change | None]
 """What to change of a waiting entry at a moment; None: nothing."""
@@ -49,7 +53,7 @@ def republished(older_than: timedelta) -> Decision:
     return decide
 
 
-async def change(engine: Engine, selector: Selector, decide: Decision) -> int:
+async def change_waiting(decide: Decision, engine: Engine, selector: Selector) -> int:
     """Change the selected mails that wait; return how many. Raises: InvalidInput, ViewError,
     BrokerError, ClockSkew, ConfigurationStale."""
     selector.require_purpose()
@@ -91,3 +95,14 @@ async def _change_successor(
         return False
     successor, change_made = replacement.replacement_of(after)
     return await change_entry(engine, entry.with_change(successor, change_made), decide, now)
+
+
+OPERATIONS: Mapping[Operation, Callable[[Engine, Selector], Awaitable[int]]] = {
+    Operation.REMOVE: remove,
+    Operation.FLUSH: partial(change_waiting, flushed),
+    Operation.HOLD: partial(change_waiting, held),
+    Operation.RELEASE: partial(change_waiting, released),
+    Operation.REQUEUE: requeue.requeue,
+    Operation.DISCARD: discard,
+}
+"""What each operation does. Each raises: InvalidInput for an empty selector, ServerError."""

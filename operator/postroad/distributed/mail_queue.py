@@ -12,7 +12,6 @@ from postroad.distributed.audit import Orphan, audit
 from postroad.distributed.browse import browse
 from postroad.distributed.browse_start import BrowseStartAdvance
 from postroad.distributed.dequeue import dequeue
-from postroad.distributed.discard import discard
 from postroad.distributed.engine import Engine, Parts
 from postroad.distributed.enqueue import enqueue
 from postroad.distributed.items import DistributedItem
@@ -20,15 +19,15 @@ from postroad.distributed.leases import Leases
 from postroad.distributed.maintenance import Maintenance
 from postroad.distributed.opening import create, open_existing
 from postroad.distributed.purge import purge
-from postroad.distributed.remove import remove
 from postroad.distributed.size import SizeCache
 from postroad.domain.mail import Mail
 from postroad.domain.mail_views import MailView, Sizes
 from postroad.domain.selection import Selector
+from postroad.ports.administration import Administration, Operation
 from postroad.ports.mail_queue import NO_DELAY
 
 
-class DistributedQueue:
+class DistributedQueue(Administration):
     """One handle on a queue. Make it with `open`."""
 
     def __init__(self, parts: Parts) -> None:
@@ -72,33 +71,18 @@ class DistributedQueue:
     async def ages(self) -> Mapping[str, Mapping[timedelta, int]]:
         return await self._ages.get()
 
-    async def remove(self, selector: Selector) -> int:
-        return await remove(self._engine, selector)
+    async def change(self, operation: Operation, selector: Selector) -> int:
+        return await administration.OPERATIONS[operation](self._engine, selector)
 
     async def purge(self) -> int:
         return await purge(self._engine)
 
-    async def flush(self, selector: Selector) -> int:
-        return await administration.change(self._engine, selector, administration.flushed)
-
-    async def hold(self, selector: Selector) -> int:
-        return await administration.change(self._engine, selector, administration.held)
-
-    async def release(self, selector: Selector) -> int:
-        return await administration.change(self._engine, selector, administration.released)
-
     def dead_letters(self, selector: Selector | None = None) -> AsyncIterator[MailView]:
         return requeue.dead_letters(self._engine, selector)
 
-    async def requeue(self, selector: Selector) -> int:
-        return await requeue.requeue(self._engine, selector)
-
-    async def discard(self, selector: Selector) -> int:
-        return await discard(self._engine, selector)
-
     async def republish(self, older_than: timedelta) -> int:
         decide = administration.republished(older_than)
-        return await administration.change(self._engine, Selector.all(), decide)
+        return await administration.change_waiting(decide, self._engine, Selector.all())
 
     async def maintain(self) -> None:
         await self._maintenance.round()

@@ -8,7 +8,7 @@ followed to it; one that a consumer has is removed or held as far as that is sti
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from uuid import UUID
@@ -26,6 +26,7 @@ from postroad.embedded.lanes import Written
 from postroad.embedded.layout import DEAD, HELD, Lane
 from postroad.embedded.segments import Entry, State
 from postroad.errors import PostroadError
+from postroad.ports.administration import Operation
 
 YIELD_EVERY = 200
 """Entries between two yields to the event loop."""
@@ -99,10 +100,11 @@ def _matches(selector: Selector, record: EnvelopeRecord, now: datetime) -> bool:
     return selector.matches(candidate, now)
 
 
-async def change(engine: Engine, selector: Selector, apply: Change, *, dead: bool = False) -> int:
-    """Apply a change to every selected mail; return how many were changed, durably.
+async def change(engine: Engine, operation: Operation, selector: Selector) -> int:
+    """Do an operation to every selected mail; return how many were changed, durably.
     Raises: InvalidInput for an empty selector, StoreFailed, StoreDamaged (see `select`)."""
     selector.require_purpose()
+    apply, dead = OPERATIONS[operation], operation.of_dead_letters
     changed = 0
     ends: dict[Lane, int] = {}
     try:
@@ -192,4 +194,14 @@ def view_of(engine: Engine, entry: Entry, record: EnvelopeRecord) -> MailView:
 
 
 FRESH = timedelta(seconds=60)
-"""How old the picture of ages may be."""
+"""How old a count of ages may be."""
+
+OPERATIONS: Mapping[Operation, Change] = {
+    Operation.REMOVE: remove,
+    Operation.FLUSH: flush,
+    Operation.HOLD: hold,
+    Operation.RELEASE: release,
+    Operation.REQUEUE: requeue,
+    Operation.DISCARD: remove,
+}
+"""What each operation does to one mail."""

@@ -30,6 +30,7 @@ from postroad.errors import (
     InvalidMail,
     StoreUnavailable,
 )
+from postroad.ports.administration import Administration, Operation
 from postroad.ports.mail_queue import NO_DELAY
 
 
@@ -113,7 +114,7 @@ class RemoteItem(LeasedMail):
             await self._connection.call(operation, None, item=self._number, **arguments)
 
 
-class RemoteQueue:
+class RemoteQueue(Administration):
     """The port over a connection."""
 
     def __init__(self, connection: Connection) -> None:
@@ -166,8 +167,7 @@ class RemoteQueue:
             for domain, counts in found.items()
         }
 
-    async def change(self, operation: str, selector: Selector) -> int:
-        """Remove, flush, hold, release, requeue or discard; return how many."""
+    async def change(self, operation: Operation, selector: Selector) -> int:
         value = documents.selector_value(selector)
         return int(await self.connection.call(operation, selector=value))
 

@@ -26,6 +26,7 @@ from postroad.embedded.owner import OwnedQueue
 from postroad.embedded.receiver import SpoolReceiver
 from postroad.embedded.server import Server
 from postroad.errors import QueueClosed, StoreUnavailable
+from postroad.ports.administration import Administration, Operation
 from postroad.ports.clock import Clock
 from postroad.ports.files import Files, Lock
 from postroad.ports.mail_queue import NO_DELAY, Item, MailQueue
@@ -62,7 +63,7 @@ class _Owner:
 Role = _Owner | RemoteQueue
 
 
-class EmbeddedQueue:
+class EmbeddedQueue(Administration):
     """`MailQueue` over a store. `open_engine` recovers the store, once the lock is held.
 
     `filler`: this process inherited the lock from the owner and stores mails itself. It never
@@ -190,26 +191,11 @@ class EmbeddedQueue:
     async def ages(self) -> Mapping[str, Mapping[timedelta, int]]:
         return await self._ask(lambda queue: queue.ages())
 
-    async def remove(self, selector: Selector) -> int:
-        return await (await self._queue()).change("remove", selector)
+    async def change(self, operation: Operation, selector: Selector) -> int:
+        return await (await self._queue()).change(operation, selector)
 
     async def purge(self) -> int:
         return await (await self._queue()).purge()
-
-    async def flush(self, selector: Selector) -> int:
-        return await (await self._queue()).change("flush", selector)
-
-    async def hold(self, selector: Selector) -> int:
-        return await (await self._queue()).change("hold", selector)
-
-    async def release(self, selector: Selector) -> int:
-        return await (await self._queue()).change("release", selector)
-
-    async def requeue(self, selector: Selector) -> int:
-        return await (await self._queue()).change("requeue", selector)
-
-    async def discard(self, selector: Selector) -> int:
-        return await (await self._queue()).change("discard", selector)
 
     async def republish(self, older_than: timedelta) -> int:
         return await self._ask(lambda queue: queue.republish(older_than))

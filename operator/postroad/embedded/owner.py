@@ -18,18 +18,9 @@ from postroad.embedded.items import SpoolItem
 from postroad.embedded.limits import reason_of
 from postroad.embedded.maintenance import Maintenance
 from postroad.errors import PostroadError
+from postroad.ports.administration import Administration, Operation
 from postroad.ports.mail_queue import NO_DELAY
 from postroad.telemetry import metrics
-
-CHANGES: dict[str, tuple[administration.Change, bool]] = {
-    "remove": (administration.remove, False),
-    "flush": (administration.flush, False),
-    "hold": (administration.hold, False),
-    "release": (administration.release, False),
-    "requeue": (administration.requeue, True),
-    "discard": (administration.remove, True),
-}
-"""What can be done to selected mails, and whether these are the dead letters."""
 
 
 class Consumer:
@@ -57,7 +48,7 @@ class Consumer:
         self._free.release()
 
 
-class OwnedQueue:
+class OwnedQueue(Administration):
     """The port over an engine. `name` is what the queue is called in metrics and to people."""
 
     def __init__(self, name: str, engine: Engine, maintenance: Maintenance) -> None:
@@ -150,13 +141,11 @@ class OwnedQueue:
             self._ages = (now, engine.index.ages(engine.now_us()))
         return self._ages[1]
 
-    async def change(self, operation: str, selector: Selector) -> int:
-        """Remove, flush, hold, release or requeue what is selected; return how many."""
-        apply, dead = CHANGES[operation]
-        return await administration.change(self.engine, selector, apply, dead=dead)
+    async def change(self, operation: Operation, selector: Selector) -> int:
+        return await administration.change(self.engine, operation, selector)
 
     async def purge(self) -> int:
-        return await self.change("remove", Selector.all())
+        return await self.remove(Selector.all())
 
     async def republish(self, older_than: timedelta) -> int:
         """Nothing: there is no broker that could have lost anything."""

@@ -20,9 +20,10 @@ from postroad.domain.mail_views import MailView
 from postroad.domain.selection import Selector
 from postroad.embedded import wire
 from postroad.embedded.items import SpoolItem
-from postroad.embedded.owner import CHANGES, Consumer, OwnedQueue
+from postroad.embedded.owner import Consumer, OwnedQueue
 from postroad.embedded.wire import Kind
 from postroad.errors import InvalidInput, PostroadError, StoreFailed
+from postroad.ports.administration import Operation
 from postroad.telemetry.logs import logger
 
 log = logger("embedded")
@@ -198,7 +199,7 @@ class Serving:
     async def change(self, call: int, arguments: Arguments) -> object:
         selector = _selector(arguments)
         assert selector is not None
-        return await self._queue.change(arguments["op"], selector)
+        return await self._queue.change(Operation(arguments["op"]), selector)
 
     async def purge(self, call: int, arguments: Arguments) -> object:
         return await self._queue.purge()
@@ -274,8 +275,8 @@ def _selector(arguments: Arguments) -> Selector | None:
     return documents.selector_of(arguments["selector"])
 
 
-Operation = Callable[[Serving, int, Arguments], Awaitable[object]]
-OPERATIONS: dict[str, Operation] = {
+Answer = Callable[[Serving, int, Arguments], Awaitable[object]]
+OPERATIONS: dict[str, Answer] = {
     name: getattr(Serving, name)
     for name in (
         "hello",
@@ -298,4 +299,4 @@ OPERATIONS: dict[str, Operation] = {
         "retry",
         "give_back",
     )
-} | {"lend": Serving.lease_slots, **dict.fromkeys(CHANGES, Serving.change)}
+} | {"lend": Serving.lease_slots, **dict.fromkeys(map(str, Operation), Serving.change)}

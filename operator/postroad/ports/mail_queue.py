@@ -16,6 +16,7 @@ from postroad.domain.mail import Envelope, Mail, Outcome
 from postroad.domain.mail_views import MailView, Sizes
 from postroad.domain.selection import Selector
 from postroad.domain.shapes import Shape
+from postroad.ports.administration import Administration
 
 NO_DELAY = timedelta(0)
 
@@ -112,7 +113,7 @@ class Item(Protocol):
         ...
 
 
-class MailQueue(Protocol):
+class MailQueue(Administration, Protocol):
     """A durable queue of mails. All methods are safe to call concurrently on one handle."""
 
     @property
@@ -164,41 +165,13 @@ class MailQueue(Protocol):
         At most 60 s old."""
         ...
 
-    async def remove(self, selector: Selector) -> int:
-        """Remove mails; they are never delivered again, their bytes are deleted. An item that a
-        consumer holds right now may still be delivered. Raises: InvalidInput for an empty selector.
-        """
-        ...
-
     async def purge(self) -> int:
         """Remove every mail that waits now, as `remove` does. Mails that are older than a minute go
         together, however many they are."""
         ...
 
-    async def flush(self, selector: Selector) -> int:
-        """Make delayed mails due now."""
-        ...
-
-    async def hold(self, selector: Selector) -> int:
-        """Keep mails back until they are released."""
-        ...
-
-    async def release(self, selector: Selector) -> int:
-        """Let held mails go on; a delay that is not over yet stays."""
-        ...
-
     def dead_letters(self, selector: Selector | None = None) -> AsyncIterator[MailView]:
         """Yield dead letters, oldest first, with their reasons."""
-        ...
-
-    async def requeue(self, selector: Selector) -> int:
-        """Give dead letters a new entry for their recipients, failed ones included; due at once,
-        attempts kept."""
-        ...
-
-    async def discard(self, selector: Selector) -> int:
-        """End dead letters for good and return how many: they are never delivered, their bytes are
-        deleted. Raises: InvalidInput for an empty selector."""
         ...
 
     async def republish(self, older_than: timedelta) -> int:
