@@ -59,5 +59,7 @@ async def _end(engine: Engine, entry: EnqueuedMail, letter: DeadLetter) -> Mark 
 
 
 def is_rejected(mark: Mark) -> bool:
-    """Return whether a mark's ending is a dead letter."""
-    return mark.ending is not None and mark.ending.kind is EndingKind.REJECTED
+    """Return whether the ending of a mark is a dead letter. A consumer that had the entry in hand
+    meanwhile may have delivered it all the same: its letter is stale then."""
+    is_given_up = mark.ending is not None and mark.ending.kind is EndingKind.REJECTED
+    return is_given_up and mark.delivered_at is None

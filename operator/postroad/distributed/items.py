@@ -192,7 +192,7 @@ class DistributedItem(LeasedMail):
         if standing.delivered_at is None and standing.ending is not None:
             if standing.ending.change is not None:
                 remaining = standing.ending.change.remaining
-            elif standing is CLEANED:
+            elif standing is CLEANED or dead_letters.is_rejected(standing):
                 remaining = self._entry.envelope.recipients
             else:
                 return

@@ -9,7 +9,9 @@ from datetime import timedelta
 
 import pytest
 
+from contract.queue_harness import letter
 from postroad.adapters.memory.fault_injection import Step
+from postroad.distributed import dead_letters
 from postroad.domain.selection import Selector
 from postroad.ports.mail_queue import Item
 from support.in_memory_cluster import InMemoryCluster, Process
@@ -104,3 +106,40 @@ async def test_administration_meets_administration(one: str, other: str) -> None
             assert sorted(str(count) for count in counts) == ["0", "1"], where
         cluster.check_nothing_is_left()
         await cluster.close()
+
+
+async def give_up_in_hand(cluster: InMemoryCluster) -> tuple[Process, Item]:
+    """Let one process move a mail to the dead letters that a consumer of another one has."""
+    worker, other = await cluster.start(), await cluster.start()
+    await worker.queue.enqueue(letter("mail", recipients=("a@x.example", "b@x.example")))
+    await cluster.pass_time(timedelta(seconds=1))
+    _, item = await cluster.take(worker)
+    (entry,) = cluster.tables.unexpired().values()
+    engine = other.queue._engine
+    assert await dead_letters.give_up(engine, entry, entry.envelope, "no") is None
+    return worker, item
+
+
+async def test_dead_letter_of_a_mail_that_its_consumer_delivers_is_withdrawn() -> None:
+    cluster = InMemoryCluster(seed=1)
+    _, item = await give_up_in_hand(cluster)
+
+    await item.done()
+    await cluster.recover()
+
+    assert not cluster.tables.letters
+    cluster.check_nothing_is_left()
+    await cluster.close()
+
+
+async def test_requeue_leaves_out_who_got_the_mail_while_it_was_given_up() -> None:
+    cluster = InMemoryCluster(seed=1)
+    worker, item = await give_up_in_hand(cluster)
+
+    await item.retry(timedelta(0), remaining=("b@x.example",))
+    assert await worker.queue.requeue(ALL) == 1
+
+    _, again = await cluster.take(worker)
+    assert again.mail.recipients == ("b@x.example",)
+    await again.done()
+    await cluster.close()
