@@ -32,6 +32,7 @@ from postroad.domain.mail import (
 from postroad.domain.selection import Selector
 from postroad.domain.shapes import Scanner, shape_of
 from postroad.errors import EntryEnded, InvalidInput, QueueClosed
+from postroad.ports.administration import EXPIRED
 from postroad.ports.mail_queue import MailQueue
 from support.sink import Sink
 from support.smtp_relay import relay_to
@@ -600,6 +601,61 @@ class RejectContract(_Fixtures):
 
         assert await names(queue.dead_letters()) == ["two"]
         assert await names(queue.browse()) == ["one"]
+
+    async def test_expired_mails_are_dead_letters_and_come_again_when_requeued(
+        self, queue: MailQueue, consumer: Consumer
+    ) -> None:
+        for name in ("one", "two"):
+            await queue.enqueue(letter(name), timedelta(hours=1))
+
+        assert await queue.expire(Selector(name="one")) == 1
+        assert await queue.expire(Selector(name="one")) == 0
+
+        assert await names(queue.browse()) == ["two"]
+        (view,) = [each async for each in queue.dead_letters()]
+        assert (view.mail.name, view.reason) == ("one", EXPIRED)
+        assert (await queue.size()).dead_letters == 1
+        assert await queue.requeue(Selector.all()) == 1
+        again = await consumer.next()
+        assert await again.content() == letter("one").content
+        await again.done()
+
+    async def test_held_mail_expires_too(self, queue: MailQueue) -> None:
+        await queue.enqueue(letter("held"))
+        await queue.hold(Selector.all())
+
+        assert await queue.expire(Selector.all()) == 1
+
+        assert await names(queue.browse()) == []
+        assert await names(queue.dead_letters()) == ["held"]
+
+    async def test_expired_mail_is_a_letter_for_those_who_did_not_get_it(
+        self, queue: MailQueue, consumer: Consumer
+    ) -> None:
+        recipients = ("a@x.example", "b@x.example", "c@x.example")
+        await queue.enqueue(letter("shared", recipients=recipients))
+        item = await consumer.next()
+        await item.record(recipients[:1], Outcome.delivered())
+        await item.record(recipients[1:2], Outcome.failed("550"))
+        await item.retry(timedelta(hours=1))
+
+        assert await queue.expire(Selector.all()) == 1
+
+        (view,) = [each async for each in queue.dead_letters()]
+        assert sorted(view.mail.recipients) == ["b@x.example", "c@x.example"]
+
+    async def test_mail_that_its_consumer_delivers_after_all_is_no_dead_letter(
+        self, queue: MailQueue, consumer: Consumer
+    ) -> None:
+        await queue.enqueue(letter("leased"))
+        item = await consumer.next()
+
+        await queue.expire(Selector.all())
+        await item.done()
+
+        assert await queue.requeue(Selector.all()) == 0
+        assert await names(queue.dead_letters()) == []
+        assert await names(queue.browse()) == []
 
     async def test_discarded_dead_letters_are_gone_and_no_others(
         self, queue: MailQueue, consumer: Consumer

@@ -1,4 +1,5 @@
 """Flush, hold, release, republish: administration changes waiting mails by replacing their entries.
+Expire: it moves them to the dead letters.
 
 Each changes the mails that waited when it began, and never its own replacements.
 """
@@ -6,21 +7,28 @@ Each changes the mails that waited when it began, and never its own replacements
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import replace
 from datetime import datetime, timedelta
 from functools import partial
 
-from postroad.distributed import replacement, requeue
+from postroad.distributed import dead_letters, replacement, requeue
+from postroad.distributed.backoff import persist
 from postroad.distributed.browse import WaitingMail, waiting
 from postroad.distributed.concurrency import TRIES, count
 from postroad.distributed.discard import discard
 from postroad.distributed.engine import Engine
 from postroad.distributed.remove import remove
 from postroad.domain.entries import Change, EndingKind, EnqueuedMail, Mark
+from postroad.domain.mail import OutcomeKind
 from postroad.domain.selection import Selector
-from postroad.ports.administration import Operation
+from postroad.ports.administration import EXPIRED, Operation
 
 Decision = Callable[[EnqueuedMail, datetime], Change | None]
 """What to change of a waiting entry at a moment; None: nothing."""
+
+Step = Callable[[Engine, EnqueuedMail, datetime], Awaitable[Mark | None]]
+"""Changes a waiting entry and returns None, or the mark that stands there; one without an ending
+where there was nothing to do."""
 
 
 def flushed(entry: EnqueuedMail, now: datetime) -> Change | None:
@@ -40,7 +48,7 @@ def released(entry: EnqueuedMail, now: datetime) -> Change | None:
     return replacement.by_administration(entry, held=False) if entry.held else None
 
 
-def republished(older_than: timedelta) -> Decision:
+def republished(older_than: timedelta) -> Step:
     """Give a due mail whose entry began long ago a new entry, and so a new message."""
 
     def decide(entry: EnqueuedMail, now: datetime) -> Change | None:
@@ -50,10 +58,52 @@ def republished(older_than: timedelta) -> Decision:
             return None
         return Change.nothing(entry)
 
-    return decide
+    return replacing(decide)
 
 
-async def change_waiting(decide: Decision, engine: Engine, selector: Selector) -> int:
+def replacing(decide: Decision) -> Step:
+    """Return the step that replaces an entry as decided."""
+
+    async def step(engine: Engine, entry: EnqueuedMail, now: datetime) -> Mark | None:
+        wanted = decide(entry, now)
+        if wanted is None:
+            return await engine.view.mark(entry.key) or Mark()
+        return await replacement.replace(engine, entry, wanted, tries=TRIES)
+
+    return step
+
+
+async def expired(engine: Engine, entry: EnqueuedMail, now: datetime) -> Mark | None:
+    """A waiting mail becomes a dead letter for the recipients who did not get it. A mail without
+    such recipients is left to its consumer, which is about to end it.
+
+    The mark says rejected, not expired: a release that knows no such letters would delete the bytes
+    of an expired entry when its message comes, and the letter when it is requeued (ADR 0030)."""
+    mark = await engine.view.mark(entry.key)
+    if mark is not None:
+        return mark
+    outcomes = {
+        each: record.outcome.kind
+        for each, record in (await engine.view.records(entry.mail_id)).items()
+    }
+    recipients = entry.envelope.recipients
+    left = [each for each in recipients if outcomes.get(each) is not OutcomeKind.DELIVERED]
+    left += [
+        each
+        for each, kind in outcomes.items()
+        if kind is OutcomeKind.FAILED and each not in recipients
+    ]
+    if not left:
+        return Mark()
+    envelope = replace(entry.envelope, recipients=tuple(left))
+    work = partial(dead_letters.give_up, engine, entry, envelope, EXPIRED)
+    standing = await persist(engine.backoff(), TRIES, work)
+    if standing is None:
+        engine.on_ending()
+    return standing
+
+
+async def change_waiting(step: Step, engine: Engine, selector: Selector) -> int:
     """Change the selected mails that wait; return how many. Raises: InvalidInput, ViewError,
     BrokerError, ClockSkew, ConfigurationStale."""
     selector.require_purpose()
@@ -63,29 +113,22 @@ async def change_waiting(decide: Decision, engine: Engine, selector: Selector) -
 
     async def one(each: WaitingMail) -> bool:
         is_meant = each.entry.accepted_at <= latest
-        return is_meant and await change_entry(engine, each.row, decide, began)
+        return is_meant and await change_entry(engine, each.row, step, began)
 
     return await count(waiting(engine, selector), one)
 
 
-async def change_entry(
-    engine: Engine, entry: EnqueuedMail, decide: Decision, now: datetime
-) -> bool:
-    """Change one mail, starting from one of its entries. Returns whether this call changed it."""
-    wanted = decide(entry, now)
-    if wanted is None:
-        standing = await engine.view.mark(entry.key)
-    else:
-        standing = await replacement.replace(engine, entry, wanted, tries=TRIES)
-        if standing is None:
-            return True
-    return await _change_successor(engine, entry, standing or Mark(), decide, now)
+async def change_entry(engine: Engine, entry: EnqueuedMail, step: Step, now: datetime) -> bool:
+    """Change one mail, starting from one of its entries. Returns whether it was changed by this
+    call."""
+    standing = await step(engine, entry, now)
+    return standing is None or await _change_successor(engine, entry, standing, step, now)
 
 
 async def _change_successor(
-    engine: Engine, entry: EnqueuedMail, standing: Mark, decide: Decision, now: datetime
+    engine: Engine, entry: EnqueuedMail, standing: Mark, step: Step, now: datetime
 ) -> bool:
-    """Change the successor instead, where another process replaced the entry first."""
+    """Go on to the successor of an entry that was replaced first: it is the mail now."""
     if standing.ending is None or standing.ending.kind is not EndingKind.REPLACED:
         return False
     if not await replacement.finish(engine, entry, standing):
@@ -94,14 +137,15 @@ async def _change_successor(
     if after.delivered_at is not None or after.ending is None:
         return False
     successor, change_made = replacement.replacement_of(after)
-    return await change_entry(engine, entry.with_change(successor, change_made), decide, now)
+    return await change_entry(engine, entry.with_change(successor, change_made), step, now)
 
 
 OPERATIONS: Mapping[Operation, Callable[[Engine, Selector], Awaitable[int]]] = {
     Operation.REMOVE: remove,
-    Operation.FLUSH: partial(change_waiting, flushed),
-    Operation.HOLD: partial(change_waiting, held),
-    Operation.RELEASE: partial(change_waiting, released),
+    Operation.FLUSH: partial(change_waiting, replacing(flushed)),
+    Operation.HOLD: partial(change_waiting, replacing(held)),
+    Operation.RELEASE: partial(change_waiting, replacing(released)),
+    Operation.EXPIRE: partial(change_waiting, expired),
     Operation.REQUEUE: requeue.requeue,
     Operation.DISCARD: discard,
 }

@@ -24,9 +24,10 @@ from postroad.embedded.envelopes import Unreadable
 from postroad.embedded.index import latest
 from postroad.embedded.lanes import Written
 from postroad.embedded.layout import DEAD, HELD, Lane
+from postroad.embedded.recovery import as_dead_letter
 from postroad.embedded.segments import Entry, State
 from postroad.errors import PostroadError
-from postroad.ports.administration import Operation
+from postroad.ports.administration import EXPIRED, Operation
 
 YIELD_EVERY = 200
 """Entries between two yields to the event loop."""
@@ -169,6 +170,15 @@ def release(engine: Engine, entry: Entry, record: EnvelopeRecord) -> Entry | Wri
     return engine.replace_entry(entry, engine.new_entry(replace(record, held=False)))
 
 
+def expire(engine: Engine, entry: Entry, record: EnvelopeRecord) -> Entry | None:
+    """Give a mail up; one that a consumer has is left to it."""
+    if entry in engine.working:
+        return None
+    left = dict(zip(record.numbers, record.envelope.recipients, strict=True))
+    letter = as_dead_letter(record, left, EXPIRED)
+    return None if letter is None else engine.replace_entry(entry, letter)
+
+
 def requeue(engine: Engine, entry: Entry, record: EnvelopeRecord) -> Entry:
     """Give a dead letter a new entry; its failures are forgotten."""
     again = replace(record, dead=False, reason=None, failures={}, due_us=0)
@@ -201,6 +211,7 @@ OPERATIONS: Mapping[Operation, Change] = {
     Operation.FLUSH: flush,
     Operation.HOLD: hold,
     Operation.RELEASE: release,
+    Operation.EXPIRE: expire,
     Operation.REQUEUE: requeue,
     Operation.DISCARD: remove,
 }

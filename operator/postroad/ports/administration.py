@@ -42,12 +42,17 @@ class Operation(StrEnum):
     HOLD = "hold", "held", "Keep the selected mails back until they are released."
     RELEASE = "release", "released", "Let the selected held mails go on."
     REQUEUE = "requeue", "requeued", "Give the selected dead letters a new entry.", True
+    EXPIRE = "expire", "expired", "Give the selected waiting mails up: they become dead letters."
     DISCARD = (
         "discard",
         "discarded",
         "End the selected dead letters for ever; their bytes are deleted.",
         True,
     )
+
+
+EXPIRED = "expired by an administrator"
+"""The reason of a dead letter that `expire` made."""
 
 
 class Administration(Protocol):
@@ -75,6 +80,12 @@ class Administration(Protocol):
     async def release(self, selector: Selector) -> int:
         """Let held mails go on; a delay that is not over yet stays."""
         return await self.change(Operation.RELEASE, selector)
+
+    async def expire(self, selector: Selector) -> int:
+        """Give waiting mails up: each becomes a dead letter with the reason `EXPIRED`, for the
+        recipients who did not get it. Dead letters are not touched. A mail that a consumer holds
+        right now may still be delivered: it is no dead letter then."""
+        return await self.change(Operation.EXPIRE, selector)
 
     async def requeue(self, selector: Selector) -> int:
         """Give dead letters a new entry for their recipients, failed ones included; due at once,

@@ -132,8 +132,19 @@ def test_commands_count_what_they_change(url: str) -> None:
     assert read(url, "flush", "--sender", "a@example.org") == [{"count": 2}]
     assert read(url, "republish", "--older-than", "1h") == [{"count": 0}]
     assert read(url, "remove", "--older-than", "1h") == [{"count": 0}]
+    assert read(url, "expire", "--older-than", "1h") == [{"count": 0}]
     assert read(url, "remove", "--recipient", "b@x.example") == [{"count": 2}]
     assert read(url, "purge") == [{"count": 0}]
+
+
+def test_expire_gives_waiting_mails_up(url: str) -> None:
+    run(url, "enqueue", "--delay", "1h", content=LETTER)
+
+    assert run(url, "expire", "--all").output == "expired 1 mail\n"
+
+    (dead,) = read(url, "dead-letters")
+    assert dead["reason"] == "expired by an administrator"
+    assert read(url, "browse") == []
 
 
 def test_dead_letters_are_listed_and_requeued(url: str) -> None:

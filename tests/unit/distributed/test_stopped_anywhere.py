@@ -168,6 +168,13 @@ async def republish_lost(
     return lambda: victim.queue.republish(timedelta(seconds=30))
 
 
+async def expire(
+    cluster: InMemoryCluster, healthy: Process, victim: Process
+) -> Callable[[], Awaitable[object]]:
+    await cluster.enqueue(healthy, "mail", delay=300)
+    return lambda: victim.queue.expire(ALL)
+
+
 async def requeue(
     cluster: InMemoryCluster, healthy: Process, victim: Process
 ) -> Callable[[], Awaitable[object]]:
@@ -232,6 +239,7 @@ CASES = {
     "hold and release": Case(hold_and_release, (0, 1), (1,)),
     "release": Case(release, (0, 1), (1,)),
     "republish": Case(republish_lost, (0, 1), (1,)),
+    "expire": Case(expire, (0, 1), (0,), dead=True),
     "requeue": Case(requeue, (0, 1), (1,)),
     "deliver": Case(deliver, (1, 2), (1,)),
     "deliver delayed": Case(deliver_delayed, (1, 2), (1,)),
