@@ -63,6 +63,7 @@ class MailQueueContract(_Fixtures):
             attributes={"priority": "3", "λ": "ü"},
             origin=Origin("client.example.org", "192.0.2.1", "ESMTP"),
             dsn=DsnOptions("HDRS", "id-1", {"recipient@example.net": RecipientDsn(("NEVER",))}),
+            priority=-7,
         )
 
         enqueue_id = await queue.enqueue(mail)
@@ -420,6 +421,20 @@ class RetryContract(_Fixtures):
         assert second.accepted_at == first.accepted_at
         assert await second.content() == letter().content
         await second.done()
+
+    async def test_retried_and_requeued_mail_keeps_its_priority(
+        self, queue: MailQueue, consumer: Consumer
+    ) -> None:
+        await queue.enqueue(letter(priority=100))
+
+        await (await consumer.next()).retry(timedelta(0))
+        await (await consumer.next()).reject("no")
+        assert [view.mail.priority async for view in queue.dead_letters()] == [100]
+        await queue.requeue(Selector.all())
+
+        item = await consumer.next()
+        assert (item.mail.priority, item.mail.attributes) == (100, {})
+        await item.done()
 
     async def test_retried_mail_is_browsed_with_its_error_and_its_time(
         self, queue: MailQueue, consumer: Consumer

@@ -54,7 +54,8 @@ class ManageableMailQueueContract(_Fixtures):
         assert await names(queue.browse()) == expected
 
     async def test_browse_shows_all_of_a_mail(self, queue: MailQueue) -> None:
-        mail = letter("shown", attributes={"color": "blue"}, recipients=("a@x.example",))
+        recipients = ("a@x.example",)
+        mail = letter("shown", attributes={"color": "blue"}, recipients=recipients, priority=3)
         enqueue_id = await queue.enqueue(mail)
 
         (view,) = [each async for each in queue.browse()]

@@ -165,9 +165,17 @@ class ViewContract:
             FULL,
             replace(entry(), envelope=Envelope(None, ("postmaster",))),
             replace(entry(), envelope=Envelope("a@b.c", ("b@c.d",), dsn=DsnOptions())),
+            replace(entry(), envelope=Envelope("a@b.c", ("b@c.d",), priority=-100)),
             replace(entry(), envelope=Envelope("a@b.c", ("b@c.d",), origin=Origin(host="mx"))),
         ],
-        ids=["plain", "full", "null reverse-path", "DSN without values", "half an origin"],
+        ids=[
+            "plain",
+            "full",
+            "null reverse-path",
+            "DSN without values",
+            "priority",
+            "half an origin",
+        ],
     )
     async def test_a_row_comes_back_as_it_was_inserted(
         self, view: View, wanted: EnqueuedMail

@@ -12,7 +12,7 @@ from pathlib import Path
 import click
 
 from postroad.cli.queue_options import DURATION, json_option, say, with_queue
-from postroad.domain.mail import Mail
+from postroad.domain.mail import HIGHEST_PRIORITY, LOWEST_PRIORITY, Mail
 from postroad.ports.mail_queue import NO_DELAY, MailQueue
 
 
@@ -23,6 +23,12 @@ from postroad.ports.mail_queue import NO_DELAY, MailQueue
 @click.option("--to", "recipients", multiple=True, help="Repeatable; default: To and Cc fields.")
 @click.option("--delay", type=DURATION, default=NO_DELAY, help="Due after this time, e.g. 5m.")
 @click.option("--name", help="A name to find the mail by; default: none.")
+@click.option(
+    "--priority",
+    type=click.IntRange(LOWEST_PRIORITY, HIGHEST_PRIORITY),
+    default=0,
+    help="Kept with the mail; higher is more urgent.",
+)
 @json_option
 async def enqueue(
     queue: MailQueue,
@@ -31,6 +37,7 @@ async def enqueue(
     recipients: tuple[str, ...],
     delay: timedelta,
     name: str | None,
+    priority: int,
     as_json: bool,
 ) -> None:
     """Queue messages from FILES, or one from standard input; print their enqueue ids."""
@@ -39,14 +46,14 @@ async def enqueue(
         raise click.UsageError(
             "the message is empty: give a file, or the message on standard input"
         )
-    mails = [_mail(content, sender, recipients, name) for content in contents]
+    mails = [_mail(content, sender, recipients, name, priority) for content in contents]
     for mail in mails:
         enqueue_id = str(await queue.enqueue(mail, delay))
         say({"enqueue_id": enqueue_id}, as_json=as_json, text=enqueue_id)
 
 
 def _mail(
-    content: bytes, sender: str | None, recipients: tuple[str, ...], name: str | None
+    content: bytes, sender: str | None, recipients: tuple[str, ...], name: str | None, priority: int
 ) -> Mail:
     header = BytesHeaderParser().parsebytes(content)
     chosen = _sender(header) if sender is None else sender
@@ -55,6 +62,7 @@ def _mail(
         recipients=recipients or _recipients(header),
         content=content,
         name=name,
+        priority=priority,
     )
 
 

@@ -173,6 +173,7 @@ def view_text(view: MailView) -> str:
         str(rfc3339(view.accepted_at)),
         "dead" if view.reason is not None else state,
         f"{view.size_bytes} B",
+        f"priority {view.mail.priority}" if view.mail.priority else "",
         f"{view.mail.sender or '<>'} -> {recipients[0]}{more}",
         view.reason or view.last_error or "",
     ]

@@ -16,6 +16,7 @@ keeps any attribute. Source: ADR 0027; ADR 0030.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import asdict
 from types import MappingProxyType
@@ -31,7 +32,14 @@ from postroad.domain.instants import (
     optional_microseconds,
     rfc3339,
 )
-from postroad.domain.mail import DsnOptions, Envelope, Origin, RecipientDsn
+from postroad.domain.mail import (
+    HIGHEST_PRIORITY,
+    LOWEST_PRIORITY,
+    DsnOptions,
+    Envelope,
+    Origin,
+    RecipientDsn,
+)
 from postroad.domain.mail_views import LeasedMail, MailView, Sizes
 from postroad.domain.selection import Selector
 from postroad.domain.shapes import Shape, with_shape, without_shape
@@ -40,6 +48,10 @@ from postroad.errors import InvalidInput
 _compact = json.JSONEncoder(separators=(",", ":")).encode
 """Made once: `json.dumps` with separators makes an encoder for each call."""
 
+PRIORITY = "postroad.priority"
+"""The attribute that holds a priority other than 0 where attributes hold what has no place."""
+
+_PRIORITY = re.compile("([0-9a-f]{32}) (-?[0-9]{1,9})")
 _ENVELOPE_FIELDS = {"sender", "recipients", "name", "attributes", "origin", "dsn"}
 
 
@@ -62,6 +74,8 @@ def brief_envelope(envelope: Envelope) -> dict[str, Any]:
         found["origin"] = _origin_values(envelope.origin)
     if (dsn := envelope.dsn) is not None:
         found["dsn"] = [dsn.ret, dsn.envid, _dsn_recipients(dsn)]
+    if envelope.priority:
+        found["priority"] = envelope.priority
     return found
 
 
@@ -76,6 +90,7 @@ def envelope_of_brief(found: Mapping[str, Any]) -> Envelope:
         found.get("attributes", {}),
         None if origin is None else Origin(*origin),
         None if dsn is None else _brief_dsn(*dsn),
+        found.get("priority", 0),
     )
 
 
@@ -112,14 +127,23 @@ def envelope_of_whole(values: Any, mail_id: UUID) -> tuple[Envelope, Shape | Non
 
 def with_extras(envelope: Envelope, shape: Shape | None, mail_id: UUID) -> Mapping[str, str]:
     """Return the attributes as they are stored, with all that has no place of its own."""
-    return with_shape(envelope.attributes, shape, mail_id)
+    attributes = with_shape(envelope.attributes, shape, mail_id)
+    if envelope.priority:
+        return {**attributes, PRIORITY: f"{mail_id.hex} {envelope.priority}"}
+    return attributes
 
 
 def extras_in(stored: Mapping[str, str], mail_id: UUID) -> tuple[dict[str, Any], Shape | None]:
     """Return what `with_extras` stored: fields of `Envelope` by their names, the attributes as the
     user gave them among them, and the shape."""
     attributes, shape = without_shape(stored, mail_id)
-    return {"attributes": MappingProxyType(dict(attributes))}, shape
+    extras: dict[str, Any] = {}
+    if (found := _PRIORITY.fullmatch(attributes.get(PRIORITY, ""))) is not None:
+        attributes = {name: text for name, text in attributes.items() if name != PRIORITY}
+        is_known = LOWEST_PRIORITY <= int(found[2]) <= HIGHEST_PRIORITY
+        if found[1] == mail_id.hex and is_known:  # else another mail's, or another release's
+            extras["priority"] = int(found[2])
+    return {"attributes": MappingProxyType(dict(attributes)), **extras}, shape
 
 
 def _origin_values(origin: Origin) -> list[str | None]:
@@ -201,6 +225,7 @@ def printed_view(view: MailView) -> dict[str, Any]:
         "due_at": rfc3339(view.due_at),
         "held": view.held,
         "attempt": view.attempt,
+        "priority": view.mail.priority,
         "size_bytes": view.size_bytes,
         "last_error": view.last_error,
     }

@@ -36,6 +36,9 @@ LONGEST_ADDRESS = 320
 """Octets: local part 64, "@", domain 255. Source: RFC 5321 4.5.3.1."""
 
 
+LOWEST_PRIORITY, HIGHEST_PRIORITY = -100, 100
+
+
 def _no_attributes() -> Mapping[str, str]:
     return _EMPTY
 
@@ -87,7 +90,11 @@ class DsnOptions:
 
 @dataclass(frozen=True, slots=True)
 class Envelope:
-    """All of a mail but its content. Its repr shows no address."""
+    """All of a mail but its content. Its repr shows no address.
+
+    `priority` is from LOWEST_PRIORITY to HIGHEST_PRIORITY; higher is more urgent. It is kept and
+    shown, and changes no order yet. Raises: InvalidMail.
+    """
 
     sender: str | None
     recipients: tuple[str, ...]
@@ -95,10 +102,13 @@ class Envelope:
     attributes: Mapping[str, str] = field(default_factory=_no_attributes)
     origin: Origin | None = None
     dsn: DsnOptions | None = None
+    priority: int = 0
 
     def __post_init__(self) -> None:
         if not self.recipients:
             raise InvalidMail("a mail needs at least one recipient")
+        if self.priority != 0:
+            check_priority(self.priority)
         for address in (self.sender, *self.recipients):
             if address is not None:
                 check_address(address)
@@ -123,6 +133,7 @@ class Mail:
     attributes: Mapping[str, str] = field(default_factory=_no_attributes)
     origin: Origin | None = None
     dsn: DsnOptions | None = None
+    priority: int = 0
     envelope: Envelope = field(init=False, repr=False, compare=False)
     """All of it but the content."""
 
@@ -134,8 +145,9 @@ class Mail:
             if address is not None:
                 check_mailbox(address)
         envelope = Envelope(
-            self.sender, self.recipients, self.name, self.attributes, self.origin, self.dsn
-        )
+            self.sender, self.recipients, self.name, self.attributes, self.origin, self.dsn,
+            self.priority,
+        )  # fmt: skip
         object.__setattr__(self, "envelope", envelope)
 
     @classmethod
@@ -199,6 +211,14 @@ def check_address(address: str) -> None:
         raise InvalidMail("an address holds a control character, '<' or '>'")
     if " " in address and not local.startswith('"'):
         raise InvalidMail("an address holds a space outside a quoted local part")
+
+
+def check_priority(priority: int) -> None:
+    """Refuse a priority that is out of bounds. Raises: InvalidMail."""
+    if type(priority) is not int or not LOWEST_PRIORITY <= priority <= HIGHEST_PRIORITY:
+        raise InvalidMail(
+            f"a priority is a whole number from {LOWEST_PRIORITY} to {HIGHEST_PRIORITY}"
+        )
 
 
 def check_mailbox(address: str) -> None:

@@ -87,6 +87,19 @@ def test_enqueue_takes_files_and_options(url: str, tmp_path: Path) -> None:
     assert all(mail["due_at"].endswith("Z") for mail in mails)
 
 
+def test_enqueue_takes_a_priority_that_browse_shows(url: str) -> None:
+    assert run(url, "enqueue", "--priority", "-5", content=LETTER).exit_code == 0
+
+    assert [mail["priority"] for mail in read(url, "browse")] == [-5]
+    assert "  priority -5  " in run(url, "browse").output
+
+
+@pytest.mark.parametrize("priority", ["101", "-101", "high"])
+def test_a_priority_out_of_bounds_is_a_mistake_of_usage(url: str, priority: str) -> None:
+    assert run(url, "enqueue", "--priority", priority, content=LETTER).exit_code == 2
+    assert read(url, "browse") == []
+
+
 @pytest.mark.parametrize(
     "content",
     [
@@ -107,7 +120,7 @@ def test_json_of_browse_has_the_promised_fields(url: str) -> None:
 
     assert list(mail) == [
         *("enqueue_id", "mail_id", "name", "sender", "recipients", "accepted_at", "enqueued_at"),
-        *("due_at", "held", "attempt", "size_bytes", "last_error"),
+        *("due_at", "held", "attempt", "priority", "size_bytes", "last_error"),
     ]
     assert mail["due_at"] is None
 

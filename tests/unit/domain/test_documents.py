@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from uuid import UUID
 
@@ -119,6 +120,43 @@ def test_brief_reader_passes_over_a_field_of_a_later_release() -> None:
     assert documents.envelope_of_brief(value) == FULL
 
 
+@pytest.mark.parametrize("priority", [-100, -1, 1, 100])
+def test_priority_is_an_optional_key_of_the_brief_form(priority: int) -> None:
+    urgent = replace(FULL, priority=priority)
+
+    value = documents.brief_envelope(urgent)
+
+    assert value == documents.brief_envelope(FULL) | {"priority": priority}
+    assert documents.envelope_of_brief(value) == urgent
+
+
+@pytest.mark.parametrize("priority", [-100, -1, 1, 100])
+def test_priority_is_an_attribute_of_the_whole_form(priority: int) -> None:
+    """The release before refuses a body with a key that it does not know, and keeps attributes."""
+    urgent = replace(FULL, priority=priority)
+
+    value = documents.whole_envelope(urgent, SHAPE, UUID(int=8))
+
+    plain = documents.whole_envelope(FULL, SHAPE, UUID(int=8))
+    assert value == plain | {
+        "attributes": plain["attributes"] | {documents.PRIORITY: f"{UUID(int=8).hex} {priority}"}
+    }
+    recorded = json.loads(to_json(value))
+    assert documents.envelope_of_whole(recorded, UUID(int=8)) == (urgent, SHAPE)
+    copied, shape = documents.envelope_of_whole(recorded, UUID(int=9))
+    assert (copied, shape) == (FULL, None), "a handler copied the attributes to another mail"
+
+
+@pytest.mark.parametrize("text", ["101", "-101", "1000000"])
+def test_priority_of_a_later_release_that_is_unknown_here_counts_as_not_given(text: str) -> None:
+    value = documents.whole_envelope(FULL, None, UUID(int=8))
+    value["attributes"][documents.PRIORITY] = f"{UUID(int=8).hex} {text}"
+
+    found, _ = documents.envelope_of_whole(json.loads(to_json(value)), UUID(int=8))
+
+    assert found == FULL
+
+
 def test_exact_view_is_the_recorded_bytes(recorded: tuple[Envelope, bytes, bytes]) -> None:
     envelope, brief, _ = recorded
     exact = (
@@ -147,6 +185,7 @@ def test_printed_view_has_times_as_text_and_a_reason_for_the_dead_alone() -> Non
         "due_at": "2026-01-01T11:20:00.000Z",
         "held": True,
         "attempt": 3,
+        "priority": 0,
         "size_bytes": 10,
         "last_error": "451",
     }

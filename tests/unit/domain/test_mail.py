@@ -112,3 +112,9 @@ def test_dsn_options_of_a_recipient_are_held_to_their_grammar(
 def test_a_stored_envelope_is_read_though_new_mail_may_not_say_it() -> None:
     """A stricter grammar for what enters must make nothing unreadable that has entered."""
     assert Envelope(None, ("a,b@example.org",)).recipients == ("a,b@example.org",)
+
+
+@pytest.mark.parametrize("priority", [-101, 101, 1.5, "3"])
+def test_a_priority_is_a_whole_number_within_bounds(priority: object) -> None:
+    with pytest.raises(InvalidMail, match="-100 to 100"):
+        Mail("a@x.example", ("b@x.example",), b"", priority=priority)  # type: ignore[arg-type]

@@ -49,6 +49,7 @@ ENVELOPE = st.builds(
     attributes=st.dictionaries(TEXT.filter(lambda name: name != ATTRIBUTE), TEXT, max_size=3),
     origin=st.none() | st.builds(Origin, st.none() | TEXT, st.none() | TEXT, st.none() | TEXT),
     dsn=st.none() | DSN,
+    priority=st.integers(-100, 100),
 )
 SHAPE = st.builds(
     Shape,

@@ -101,6 +101,8 @@ JSON = to_json(brief_envelope(letter().envelope))
         garbled(failures={"0": ["a", "b"]}),
         garbled(reason="because"),
         garbled(origin=7),
+        garbled(priority=101),
+        garbled(priority="high"),
     ],
 )
 async def test_what_cannot_be_understood_comes_into_no_log(
