@@ -14,7 +14,8 @@ from typing import Any
 
 import click
 
-from postroad.errors import InvalidQueueName, InvalidQueueURL, PostroadError
+from postroad.domain.error_codes import FAILED, codes_of
+from postroad.errors import PostroadError
 from postroad.ports.administration import Operation
 
 Load = Callable[[], click.Command]
@@ -76,8 +77,6 @@ KUBECTL_COMMANDS: dict[str, Load] = {
 }
 """The same for `kubectl mailqueue`."""
 
-FAILED, USAGE, TRY_AGAIN = 1, 2, 75
-
 
 class LazyGroup(click.Group):
     """A group whose commands live in modules that are imported on use. It prints an error in one
@@ -100,18 +99,12 @@ class LazyGroup(click.Group):
             return super().invoke(ctx)
         except PostroadError as error:
             click.echo(f"postroad: {error.explain()}", err=True)
-            sys.exit(_code_of(error))
+            sys.exit(codes_of(error).exit)
         except OSError as error:
             if error.errno == errno.EPIPE:  # the reader has what it wanted: click ends quietly
                 raise
             click.echo(f"postroad: {error}", err=True)
             sys.exit(FAILED)
-
-
-def _code_of(error: PostroadError) -> int:
-    if isinstance(error, InvalidQueueURL | InvalidQueueName):
-        return USAGE
-    return TRY_AGAIN if error.transient else FAILED
 
 
 HELP = {"help_option_names": ["-h", "--help"]}

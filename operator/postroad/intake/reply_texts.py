@@ -9,15 +9,15 @@ from __future__ import annotations
 
 from uuid import UUID
 
+from postroad.domain.error_codes import FULL as FULL
+from postroad.domain.error_codes import TOO_LARGE as TOO_LARGE
+from postroad.domain.error_codes import codes_of
 from postroad.domain.replies import Reply
-from postroad.errors import InvalidMail, MailTooLarge, StoreFull
 
-TOO_LARGE = Reply(552, ("5.3.4 the mail is larger than accepted",))
 BARE_LINE_ENDS = Reply(554, ("5.6.0 the mail holds a bare CR or LF",))
 LONG_LINE = Reply(550, ("5.6.0 the mail holds a line of more than 998 octets",))
 LOOP = Reply(554, ("5.4.6 too many hops: the mail goes round in circles",))
 CLOSING = Reply(421, ("4.3.2 closing, come again",))
-FULL = Reply(452, ("4.3.1 no space left, come again",))
 IDLE = Reply(421, ("4.4.2 idle for too long",))
 TOO_SLOW = Reply(421, ("4.7.0 the mail comes too slowly",))
 TOO_LONG = Reply(421, ("4.7.0 this session is too long, come again",))
@@ -33,14 +33,5 @@ def accepted(enqueue_id: UUID | str) -> Reply:
 
 
 def reply_for(error: Exception) -> Reply:
-    """Return the reply for an enqueue that failed.
-
-    InvalidMail that an OSError caused is transient, because the fault is this side's copy.
-    """
-    if isinstance(error, MailTooLarge):
-        return TOO_LARGE
-    if isinstance(error, InvalidMail) and not isinstance(error.__cause__, OSError):
-        return Reply(554, ("5.6.0 the mail cannot be queued",))
-    if isinstance(error, StoreFull):
-        return FULL
-    return Reply(451, ("4.3.0 not now, come again",))
+    """Return the reply for an enqueue that failed."""
+    return codes_of(error).reply
