@@ -134,7 +134,7 @@ def selecting(command: Command) -> Command:
 def _selector(*, everything: bool, **given: Any) -> Selector:
     chosen = {field: value for field, value in given.items() if value is not None}
     if everything and chosen:
-        raise click.UsageError("--all stands alone")
+        raise click.UsageError("--all cannot be combined with other selectors")
     if chosen.get("sender") == "<>":
         chosen["sender"] = ""
     if "attribute" in chosen:
@@ -146,9 +146,9 @@ def _selector(*, everything: bool, **given: Any) -> Selector:
 
 
 def on_purpose(selector: Selector) -> Selector:
-    """Return a selector that selects something; say how to when it does not."""
+    """Return a selector that selects something. Raises: click.UsageError, which names how to."""
     if selector.is_empty:
-        raise click.UsageError("say which mails: a selector such as --sender, or --all")
+        raise click.UsageError("name the mails by a selector such as --sender, or give --all")
     return selector
 
 

@@ -1,6 +1,6 @@
 """`kubectl mailqueue browse|show|… NAME`: the day-2 commands, run in a pod of the queue.
 
-A pod of the queue has its servers, credentials and certificates; whoever administers the queue
+A pod of the queue has its servers, credentials and certificates; an administrator
 needs none of them, only the right to `exec` there. Where no pod runs, one is made for the command.
 """
 

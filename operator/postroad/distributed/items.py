@@ -101,7 +101,7 @@ class DistributedItem(LeasedMail):
             raise
 
     async def _end_without_bytes(self) -> None:
-        """The mark is looked at again: most often somebody removed the mail meanwhile."""
+        """Read the mark again: most often an administrator removed the mail meanwhile."""
         mark = await self._engine.view.mark(self._entry.key)
         if mark is None:
             await self.reject(BYTES_MISSING)
@@ -186,8 +186,8 @@ class DistributedItem(LeasedMail):
         await ack(engine, self._delivery)
 
     async def _yield_to(self, standing: Mark, wanted: tuple[str, ...]) -> None:
-        """Somebody ended this entry before us. If it was replaced (or may have been), what this
-        attempt finished must not be attempted again under the successor."""
+        """Another process ended this entry first. What this attempt finished is recorded, so that
+        neither a successor nor a requeue of a dead letter attempts it again."""
         engine = self._engine
         if standing.delivered_at is None and standing.ending is not None:
             if standing.ending.change is not None:
@@ -240,7 +240,7 @@ class DistributedItem(LeasedMail):
         await self._lease.release()
 
     async def give_back(self) -> None:
-        """End the lease of an item that nobody saw: it comes again soon."""
+        """End the lease of an item that no consumer saw: it comes again soon."""
         await self.end_lease()
         try:
             await self._delivery.give_back()

@@ -13,14 +13,13 @@ from pathlib import Path
 from typing import Any
 from uuid import UUID
 
-from postroad.domain import documents
-from postroad.domain.instants import duration, duration_us
 from postroad.domain.mail import Mail, Outcome
 from postroad.domain.mail_views import LeasedMail, MailView, Sizes
 from postroad.domain.selection import Selector
 from postroad.domain.shapes import Shape
 from postroad.embedded import wire
 from postroad.embedded.connection import Connection
+from postroad.embedded.operations import CALLS, Leased
 from postroad.embedded.spool_files import CHUNK
 from postroad.embedded.wire import Kind
 from postroad.errors import (
@@ -37,10 +36,10 @@ from postroad.ports.mail_queue import NO_DELAY
 class RemoteItem(LeasedMail):
     """`Item` whose entry the owner of the store holds for this client."""
 
-    def __init__(self, connection: Connection, value: Mapping[str, Any]) -> None:
-        super().__init__(**documents.leased_fields(value))
-        self._connection, self._number = connection, value["item"]
-        self._failures: dict[str, str] = dict(value["failures"])
+    def __init__(self, connection: Connection, leased: Leased) -> None:
+        super().__init__(**leased.fields)
+        self._connection, self._number = connection, leased.number
+        self._failures: dict[str, str] = dict(leased.failures)
         self._content: bytes | None = None
         self._has_ended = False
 
@@ -56,10 +55,10 @@ class RemoteItem(LeasedMail):
     async def shape(self) -> Shape | None:
         with self._ending():
             try:
-                text = await self._connection.call("shape", None, item=self._number)
+                shape: Shape | None = await self._connection.call("shape", item=self._number)
             except InvalidInput:
                 return None  # an owner of a release that knows no shapes
-        return None if text is None else Shape.from_text(text)
+        return shape
 
     async def stream(self) -> AsyncIterator[bytes]:
         with self._ending():
@@ -71,7 +70,7 @@ class RemoteItem(LeasedMail):
                     yield body
 
     async def record(self, recipients: tuple[str, ...], outcome: Outcome) -> None:
-        await self._call("record", to=recipients, kind=outcome.kind.value, text=outcome.text)
+        await self._call("record", to=recipients, kind=outcome.kind, text=outcome.text)
         for each in recipients:
             self._failures.pop(each, None)
             if outcome.kind == "failed" and each in self.mail.recipients:
@@ -86,12 +85,12 @@ class RemoteItem(LeasedMail):
         remaining: tuple[str, ...] | None = None,
         error: str | None = None,
     ) -> None:
-        await self._end("retry", delay=duration_us(delay), remaining=remaining, error=error)
+        await self._end("retry", delay=delay, remaining=remaining, error=error)
 
     async def reject(self, reason: str) -> None:
         await self._end("reject", reason=reason)
 
-    async def _end(self, operation: str, **arguments: object) -> None:
+    async def _end(self, operation: str, **arguments: Any) -> None:
         await self._call(operation, **arguments)
         self._has_ended = True
 
@@ -109,9 +108,9 @@ class RemoteItem(LeasedMail):
                 "the owner of the store went away: what it did not end is handed out again"
             ) from error
 
-    async def _call(self, operation: str, **arguments: object) -> None:
+    async def _call(self, operation: str, **arguments: Any) -> None:
         with self._ending():
-            await self._connection.call(operation, None, item=self._number, **arguments)
+            await self._connection.call(operation, item=self._number, **arguments)
 
 
 class RemoteQueue(Administration):
@@ -130,18 +129,17 @@ class RemoteQueue(Administration):
     async def enqueue(self, mail: Mail, delay: timedelta = NO_DELAY) -> UUID:
         content = mail.content
         whole = content if isinstance(content, bytes) and len(content) <= CHUNK else None
-        found = await self.connection.call(
+        enqueue_id: UUID = await self.connection.call(
             "enqueue", _pieces(mail) if whole is None else whole,
-            mail=documents.brief_envelope(mail.envelope), delay=duration_us(delay),
-            whole=whole is not None,
+            mail=mail.envelope, delay=delay, whole=whole is not None,
         )  # fmt: skip
-        return UUID(found)
+        return enqueue_id
 
     async def dequeue(self, prefetch: int = 10) -> AsyncIterator[RemoteItem]:
         consumer = await self.connection.call("consume", prefetch=prefetch)
         while True:
-            value = await self.connection.call("next", consumer=consumer)
-            yield RemoteItem(self.connection, value)
+            leased = await self.connection.call("next", consumer=consumer)
+            yield RemoteItem(self.connection, leased)
 
     async def browse(self, selector: Selector | None = None) -> AsyncIterator[MailView]:
         async for view in self._views("browse", selector):
@@ -152,31 +150,27 @@ class RemoteQueue(Administration):
             yield view
 
     async def _views(self, operation: str, selector: Selector | None) -> AsyncIterator[MailView]:
-        value = documents.selector_value(selector)
-        async for kind, body in self.connection.stream(operation, selector=value):
+        view = CALLS[operation].element
+        async for kind, body in self.connection.stream(operation, selector=selector):
             if kind is Kind.ELEMENT:
-                yield documents.view_of_exact(json.loads(body))
+                yield view.decode(json.loads(body))
 
     async def size(self) -> Sizes:
-        return Sizes(**await self.connection.call("size"))
+        sizes: Sizes = await self.connection.call("size")
+        return sizes
 
     async def ages(self) -> Mapping[str, Mapping[timedelta, int]]:
-        found = await self.connection.call("ages")
-        return {
-            domain: {duration(limit): count for limit, count in counts}
-            for domain, counts in found.items()
-        }
+        ages: Mapping[str, Mapping[timedelta, int]] = await self.connection.call("ages")
+        return ages
 
     async def change(self, operation: Operation, selector: Selector) -> int:
-        value = documents.selector_value(selector)
-        return int(await self.connection.call(operation, selector=value))
+        return int(await self.connection.call(operation, selector=selector))
 
     async def purge(self) -> int:
         return int(await self.connection.call("purge"))
 
     async def republish(self, older_than: timedelta) -> int:
-        age = duration_us(older_than)
-        return int(await self.connection.call("republish", older_than=age))
+        return int(await self.connection.call("republish", older_than=older_than))
 
     async def maintain(self) -> None:
         await self.connection.call("maintain")

@@ -1,6 +1,6 @@
 """A connection to the process that owns a store: calls, and what comes of each.
 
-wire.py says what is spoken. When the connection ends every call under way raises StoreUnavailable.
+wire.py has the protocol. When the connection ends every call under way raises StoreUnavailable.
 """
 
 from __future__ import annotations
@@ -8,11 +8,12 @@ from __future__ import annotations
 import asyncio
 import json
 import socket
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from postroad.embedded import wire
+from postroad.embedded.operations import CALLS
 from postroad.embedded.sockets import short_path
 from postroad.embedded.wire import Kind
 from postroad.errors import PostroadError, QueueClosed, StoreUnavailable
@@ -25,7 +26,7 @@ Enclosed = AsyncIterator[bytes] | bytes | None
 
 
 class NoOwner(StoreUnavailable):
-    """Nobody serves the store: there is no socket, or none that anybody listens at."""
+    """No process serves the store: there is no socket, or none that a process listens on."""
 
 
 class _Call:
@@ -54,7 +55,7 @@ class Connection:
         try:
             return cls(*await asyncio.open_unix_connection(sock=await _connected(path)))
         except (FileNotFoundError, ConnectionRefusedError) as error:
-            raise NoOwner(f"nobody serves {path.parent} yet") from error
+            raise NoOwner(f"no process serves {path.parent} yet") from error
         except OSError as error:
             raise StoreUnavailable(
                 f"cannot reach the process that serves {path.parent}: {error.strerror}"
@@ -81,7 +82,7 @@ class Connection:
         elif kind in (Kind.RESULT, Kind.ERROR):
             operation = self._abandoned.pop(number, None)
             if operation == "next" and kind is Kind.RESULT:
-                # An item for somebody who stopped waiting: nobody has it, it comes again.
+                # The consumer stopped waiting and has not seen the item: the owner takes it back.
                 item = json.loads(body)["item"]
                 self._next += 1
                 self._abandoned[self._next] = "give_back"
@@ -100,19 +101,18 @@ class Connection:
         self._stored.clear()
         self._writer.close()
 
-    async def call(self, operation: str, content: Enclosed = None, **arguments: object) -> Any:
+    async def call(self, operation: str, content: Enclosed = None, **arguments: Any) -> Any:
         """Make a call and return its result. Raises: the owner's error, StoreUnavailable."""
         async for kind, body in self.stream(operation, content, **arguments):
             if kind is Kind.RESULT:
-                return json.loads(body)
+                return CALLS[operation].result.decode(json.loads(body))
         raise AssertionError("a call has a result or an error")
 
-    def tell(self, operation: str, **arguments: object) -> None:
-        """Make a call whose answer nobody needs."""
+    def tell(self, operation: str, **arguments: Any) -> None:
+        """Make a call and pass over its answer."""
         if self.lost is None:
             self._next += 1
-            request = {"op": operation, **arguments}
-            self._writer.write(wire.json_frame(self._next, Kind.CALL, request))
+            self._writer.write(_request(self._next, operation, arguments))
 
     async def store(self, envelope: bytes) -> bytes:
         """Have a mail queued that lies in a slot that was lent; return its enqueue id.
@@ -126,7 +126,7 @@ class Connection:
         return await answer
 
     async def stream(
-        self, operation: str, content: Enclosed = None, **arguments: object
+        self, operation: str, content: Enclosed = None, **arguments: Any
     ) -> AsyncIterator[tuple[Kind, bytes]]:
         """Make a call and yield all that comes of it; the last is its result."""
         if self.lost is not None:
@@ -136,7 +136,9 @@ class Connection:
         call = self._calls[number] = _Call(operation)
         is_answered = False
         try:
-            request = wire.json_frame(number, Kind.CALL, {"op": operation, **arguments})
+            request = wire.json_frame(
+                number, Kind.CALL, {"op": operation, **CALLS[operation].encoded(arguments)}
+            )
             if isinstance(content, bytes):  # at once: the owner is woken once
                 request += wire.frame(number, Kind.DATA, content) + wire.frame(number, Kind.END)
             await self._send(request)
@@ -199,8 +201,13 @@ async def _connected(path: Path) -> socket.socket:
 
 def _settle(answer: asyncio.Future[bytes], kind: Kind, body: bytes) -> None:
     if answer.done():
-        return  # nobody waits for it any more
+        return  # the caller stopped waiting
     if kind is Kind.RESULT:
         answer.set_result(body)
     else:
         answer.set_exception(wire.error_from(json.loads(body)))
+
+
+def _request(number: int, operation: str, arguments: Mapping[str, Any]) -> bytes:
+    value = {"op": operation, **CALLS[operation].encoded(arguments)}
+    return wire.json_frame(number, Kind.CALL, value)

@@ -155,7 +155,7 @@ class SpoolItem(LeasedMail):
 
     @property
     def _is_over(self) -> bool:
-        """Whether somebody else ended the entry meanwhile."""
+        """Whether another process or an administrator ended the entry meanwhile."""
         return self._entry.state is State.ENDED
 
     # Endings
@@ -212,7 +212,7 @@ class SpoolItem(LeasedMail):
 
     async def _end(self, name: str, work: Callable[[], Awaitable[None]]) -> None:
         """Make sure that exactly one ending succeeds; one that failed may be tried again. When
-        somebody else ended the entry meanwhile, there is nothing to do."""
+        the entry was ended otherwise meanwhile, there is nothing to do."""
         self._check_open()
         self._stage = _Stage.ENDING
         try:

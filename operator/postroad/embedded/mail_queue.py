@@ -36,7 +36,7 @@ PATIENCE = timedelta(seconds=30)
 """How long to look for an owner that has the lock but does not answer."""
 
 LEFT_BEHIND = "a receiver of an MTA that was killed may still be there: end it"
-"""What to do when the lock is held and nobody serves."""
+"""What to do when a process holds the lock and none serves the store."""
 
 PAUSE = timedelta(milliseconds=20)
 
@@ -67,7 +67,7 @@ class EmbeddedQueue(Administration):
     """`MailQueue` over a store. `open_engine` recovers the store, once the lock is held.
 
     `filler`: this process inherited the lock from the owner and stores mails itself. It never
-    becomes the owner: while it lives, nobody can.
+    becomes the owner: while it lives, no process can.
     """
 
     def __init__(
@@ -136,7 +136,7 @@ class EmbeddedQueue(Administration):
         server = Server(queue)
         owner = _Owner(queue, server, lock)
         try:
-            # Damage that is found at once is told at once; a long recovery goes on beside us.
+            # Damage that recovery finds by then is raised here; a long recovery goes on behind.
             await asyncio.wait({maintenance.recovering}, timeout=SOON.total_seconds())
             engine.check()
             await server.listen(Path(self._layout.socket))

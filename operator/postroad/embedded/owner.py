@@ -112,7 +112,7 @@ class OwnedQueue(Administration):
             yield await consumer.next()
 
     def consumer(self, prefetch: int) -> Consumer:
-        """Return somebody who asks for one item after the other."""
+        """Return a consumer of this store."""
         return Consumer(self._name, self.engine, prefetch)
 
     async def browse(self, selector: Selector | None = None) -> AsyncIterator[MailView]:

@@ -1,4 +1,4 @@
-"""What the owner of a store and its clients say to each other on the socket. Pure.
+"""The protocol of the socket between the owner of a store and its clients. Pure.
 
 A frame is the length of what follows (4 bytes, little-endian), the number of the call (4), its kind
 (1), and a body. A connection carries many calls at once; the client numbers them.
@@ -15,7 +15,7 @@ A frame is the length of what follows (4 bytes, little-endian), the number of th
                         ERROR    JSON: {"type", "message", "hint"}
 
 The first call is {"op": "hello", "protocol": 1}. When a connection ends, its leases are given back;
-slots that were lent to it are not, for who has them may still be writing.
+slots that were lent to it are not, because its process may still be writing.
 The RESULT of STORED is the 16 bytes of the enqueue id. "lend" is only for processes that share the
 lock on the store (filler.py).
 """
@@ -34,7 +34,7 @@ PROTOCOL = 1
 HEAD = Struct("<IIB")
 _LENGTH_BYTES = 4
 LONGEST = 64 * 1024 * 1024
-"""Bytes of a frame behind its length; a longer one is an error of whoever sent it."""
+"""Bytes of a frame behind its length; a longer one is an error of the sender."""
 
 READ = 256 * 1024
 """Bytes that are read at most at a time."""

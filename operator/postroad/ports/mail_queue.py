@@ -24,9 +24,9 @@ NO_DELAY = timedelta(0)
 class Item(Protocol):
     """One leased entry of a mail. Exactly one of `done`, `retry`, `reject` ends it.
 
-    A second ending raises EntryEnded. When the entry was ended by somebody else meanwhile (an
+    A second ending raises EntryEnded. When the entry was ended otherwise meanwhile (an
     administrator removed it), the ending changes nothing and returns normally: the mail is gone.
-    EntryLost says that nobody knows whether it was ended; if it was not, the mail comes again.
+    EntryLost: whether the entry was ended is unknown; if it was not, the mail comes again.
     """
 
     @property
@@ -58,7 +58,7 @@ class Item(Protocol):
     def failures(self) -> Mapping[str, str]:
         """The recipients recorded as failed, in this entry or an earlier one, with the outcomes'
         texts. A mail that has some when its last recipient is finished ends by `reject`, not by
-        `done`, so that nobody's failure goes unseen. `requeue` forgets them."""
+        `done`, so that each failure is seen. `requeue` forgets them."""
         ...
 
     async def content(self) -> bytes:
@@ -98,7 +98,7 @@ class Item(Protocol):
         error: str | None = None,
     ) -> None:
         """Give the mail another entry after `delay`, for `remaining` (default: all not recorded as
-        delivered or failed). With nobody remaining this is `done`.
+        delivered or failed). With no recipient remaining this is `done`.
         Raises: InvalidInput when one of `remaining` is not among those; the item is as before.
 
         That the mail waits, and for whom, is durable when it returns. The embedded engine may

@@ -75,7 +75,7 @@ async def test_nobody_serves_and_a_receiver_may_hold_the_lock(
 
     error = await refused(tmp_path)
 
-    assert f"nobody serves {tmp_path}" in str(error)
+    assert f"no process serves {tmp_path}" in str(error)
     assert "receiver" in error.hint
 
 

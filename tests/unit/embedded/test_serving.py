@@ -14,7 +14,8 @@ from postroad.domain.documents import brief_envelope
 from postroad.domain.mail import Mail
 from postroad.domain.mail_views import Sizes
 from postroad.embedded import wire
-from postroad.embedded.serving import PIECES, Serving
+from postroad.embedded.rpc import PIECES
+from postroad.embedded.serving import Serving
 from postroad.embedded.wire import Kind
 from postroad.errors import StoreFailed
 

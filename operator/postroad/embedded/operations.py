@@ -1,0 +1,122 @@
+"""The operations of the socket: how the arguments and the result of each become JSON and back.
+
+The client encodes arguments and decodes results by this table, the owner the other way round. What
+is not named here goes as it is. A key that an earlier release sends or expects stays.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from datetime import timedelta
+from functools import partial
+from typing import Any, NamedTuple
+from uuid import UUID
+
+from postroad.domain import documents
+from postroad.domain.instants import duration, duration_us
+from postroad.domain.mail import OutcomeKind
+from postroad.domain.mail_views import LeasedMail, Sizes
+from postroad.domain.shapes import Shape
+from postroad.ports.administration import Operation
+
+
+def _as_it_is(value: Any) -> Any:
+    return value
+
+
+def _ages_value(ages: Mapping[str, Mapping[timedelta, int]]) -> dict[str, list[list[int]]]:
+    return {
+        domain: [[duration_us(limit), count] for limit, count in counts.items()]
+        for domain, counts in ages.items()
+    }
+
+
+def _ages_of(value: Mapping[str, list[list[int]]]) -> dict[str, dict[timedelta, int]]:
+    return {
+        domain: {duration(limit): count for limit, count in counts}
+        for domain, counts in value.items()
+    }
+
+
+class Leased(NamedTuple):
+    """A mail as `next` hands it out: its number on this connection, and its fields by name."""
+
+    number: int
+    fields: Mapping[str, Any]
+    failures: Mapping[str, str]
+
+
+def leased_value(number: int, mail: LeasedMail, failures: Mapping[str, str]) -> dict[str, Any]:
+    """Return what `Leased` is read from."""
+    return {"item": number, **documents.leased_value(mail), "failures": dict(failures)}
+
+
+def _leased_of(value: Mapping[str, Any]) -> Leased:
+    return Leased(value["item"], documents.leased_fields(value), value["failures"])
+
+
+class Codec(NamedTuple):
+    """A value to JSON, and back."""
+
+    encode: Callable[[Any], Any] = _as_it_is
+    decode: Callable[[Any], Any] = _as_it_is
+
+
+AS_IT_IS = Codec()
+DURATION = Codec(duration_us, duration)
+ENVELOPE = Codec(documents.brief_envelope, documents.envelope_of_brief)
+SELECTOR = Codec(documents.selector_value, documents.selector_of)
+VIEW = Codec(documents.exact_view, documents.view_of_exact)
+SIZES = Codec(documents.sizes_value, lambda value: Sizes(**value))
+AGES = Codec(_ages_value, _ages_of)
+ADDRESSES = Codec(decode=lambda value: None if value is None else tuple(value))
+SHAPE = Codec(
+    lambda shape: None if shape is None else shape.as_text(),
+    lambda text: None if text is None else Shape.from_text(text),
+)
+
+
+class Call(NamedTuple):
+    """One operation. `element` is for the parts of a stream."""
+
+    arguments: Mapping[str, Codec] = {}
+    result: Codec = AS_IT_IS
+    element: Codec = AS_IT_IS
+    takes_content: bool = False
+
+    def encoded(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
+        """Return arguments as they are sent."""
+        known = self.arguments
+        return {name: known.get(name, AS_IT_IS).encode(each) for name, each in arguments.items()}
+
+    def decoded(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
+        """Return arguments as they were given. Raises: any error of a value that is malformed."""
+        known = self.arguments
+        return {name: known.get(name, AS_IT_IS).decode(each) for name, each in arguments.items()}
+
+
+_views = partial(Call, {"selector": SELECTOR}, element=VIEW)
+
+CALLS: Mapping[str, Call] = {
+    "hello": Call(),
+    "enqueue": Call({"mail": ENVELOPE, "delay": DURATION}, Codec(str, UUID), takes_content=True),
+    "lend": Call(),
+    "refused": Call(),
+    "browse": _views(),
+    "dead_letters": _views(),
+    "size": Call(result=SIZES),
+    "ages": Call(result=AGES),
+    **{operation.value: Call({"selector": SELECTOR}) for operation in Operation},
+    "purge": Call(),
+    "republish": Call({"older_than": DURATION}),
+    "maintain": Call(),
+    "consume": Call(),
+    "next": Call(result=Codec(decode=_leased_of)),
+    "content": Call(),
+    "shape": Call(result=SHAPE),
+    "record": Call({"to": ADDRESSES, "kind": Codec(str, OutcomeKind)}),
+    "done": Call(),
+    "reject": Call(),
+    "retry": Call({"delay": DURATION, "remaining": ADDRESSES}),
+    "give_back": Call(),
+}

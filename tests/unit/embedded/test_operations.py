@@ -1,0 +1,86 @@
+"""Calls on the socket are the bytes of the release before, and come back as what was given."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime, timedelta
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from postroad.domain.documents import to_json
+from postroad.domain.mail import Envelope, OutcomeKind
+from postroad.domain.mail_views import LeasedMail, Sizes
+from postroad.domain.selection import Selector
+from postroad.domain.shapes import Shape
+from postroad.embedded.operations import CALLS, Leased, leased_value
+from postroad.embedded.serving import OPERATIONS
+from postroad.ports.administration import Operation
+
+ENVELOPE = Envelope(None, ("b@example.net",))
+SENT: list[tuple[str, dict[str, Any], bytes]] = [
+    (
+        "enqueue",
+        {"mail": ENVELOPE, "delay": timedelta(seconds=1), "whole": True},
+        b'{"mail":{"sender":null,"to":["b@example.net"]},"delay":1000000,"whole":true}',
+    ),
+    (
+        "record",
+        {"item": 1, "to": ("b@example.net",), "kind": OutcomeKind.FAILED, "text": "550"},
+        b'{"item":1,"to":["b@example.net"],"kind":"failed","text":"550"}',
+    ),
+    (
+        "retry",
+        {"item": 1, "delay": timedelta(0), "remaining": None, "error": "451"},
+        b'{"item":1,"delay":0,"remaining":null,"error":"451"}',
+    ),
+    ("republish", {"older_than": timedelta(hours=1)}, b'{"older_than":3600000000}'),
+    ("browse", {"selector": None}, b'{"selector":null}'),
+]
+
+
+@pytest.mark.parametrize(("name", "given", "sent"), SENT, ids=[each[0] for each in SENT])
+def test_arguments_are_the_recorded_bytes(name: str, given: dict[str, Any], sent: bytes) -> None:
+    assert to_json(CALLS[name].encoded(given)) == sent
+    assert CALLS[name].decoded(json.loads(sent)) == given
+
+
+@pytest.mark.parametrize("operation", Operation)
+def test_each_administrative_operation_is_a_call_of_its_name(operation: Operation) -> None:
+    given = {"selector": Selector(name="n")}
+    call = CALLS[operation.value]
+
+    assert call.decoded(json.loads(to_json(call.encoded(given)))) == given
+
+
+@pytest.mark.parametrize(
+    ("name", "result"),
+    [
+        ("enqueue", UUID(int=7)),
+        ("size", Sizes(3, 2, 1, None)),
+        ("ages", {"x.example": {timedelta(minutes=5): 2, timedelta.max: 1}}),
+        ("shape", Shape(5, has_8bit_body=True)),
+        ("shape", None),
+        ("lend", [1, 2]),
+    ],
+    ids=str,
+)
+def test_a_result_comes_back(name: str, result: object) -> None:
+    codec = CALLS[name].result
+
+    assert codec.decode(json.loads(to_json(codec.encode(result)))) == result
+
+
+def test_a_leased_mail_comes_back_with_its_number_and_its_failures() -> None:
+    moment = datetime(2026, 1, 1, tzinfo=UTC)
+    mail = LeasedMail(UUID(int=7), UUID(int=8), ENVELOPE, moment, moment, 2, 10)
+
+    value = json.loads(to_json(leased_value(3, mail, {"c@example.net": "550"})))
+
+    leased = CALLS["next"].result.decode(value)
+    assert leased == Leased(3, vars(mail), {"c@example.net": "550"})
+
+
+def test_the_owner_does_each_call() -> None:
+    assert OPERATIONS.keys() == CALLS.keys()
