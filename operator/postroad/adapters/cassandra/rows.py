@@ -14,6 +14,7 @@ from uuid import UUID
 
 from postroad.adapters.cassandra.loop_bridge import Row
 from postroad.adapters.cassandra.session import UNSET
+from postroad.adapters.cassandra.statements import ROW_COLUMNS
 from postroad.domain import instants
 from postroad.domain.documents import extras_in, with_extras
 from postroad.domain.entries import (
@@ -146,6 +147,7 @@ def slice_of_row(row: Row) -> ClosedSlice:
 def letter_values(queue: str, letter: DeadLetter) -> tuple[object, ...]:
     """Return a dead letter in the order of LETTER_COLUMNS."""
     entry = letter.entry
+    values = _values_of_id(letter.enqueue_id) if entry is None else entry_values(entry)
     return (
         queue,
         letter.month,
@@ -153,12 +155,13 @@ def letter_values(queue: str, letter: DeadLetter) -> tuple[object, ...]:
         letter.reason,
         bound(letter.body),
         UNSET if letter.requeued_as is None else _tuple_of(letter.requeued_as),
-        *(
-            (UNSET, UNSET, letter.enqueue_id, *(UNSET,) * 21)
-            if entry is None
-            else entry_values(entry)
-        ),
+        *values,
     )
+
+
+def _values_of_id(enqueue_id: UUID) -> tuple[object, ...]:
+    """Return the values of an entry of which only the id is known, in the order of ROW_COLUMNS."""
+    return tuple(enqueue_id if column == "enqueue_id" else UNSET for column in ROW_COLUMNS)
 
 
 def letter_of(row: Row) -> DeadLetter:
