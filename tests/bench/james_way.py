@@ -25,14 +25,14 @@ async def browse(queue: Bulk, slices: int) -> AsyncIterator[EnqueuedMail]:
         partitions = [Partition(start, bucket) for bucket in range(BUCKETS)]
         rows = [row for each in partitions async for row in view.rows(each)]
         found = [row for row in rows if isinstance(row, EnqueuedMail)]
-        found.sort(key=lambda turn: turn.enqueued_at)
+        found.sort(key=lambda entry: entry.enqueued_at)
         asked: deque[tuple[EnqueuedMail, asyncio.Task[Mark | None]]] = deque()
-        for turn in found:
+        for entry in found:
             if len(asked) == IN_FLIGHT:
                 first, mark = asked.popleft()
                 if await mark is None:
                     yield first
-            asked.append((turn, asyncio.create_task(view.mark(turn.key))))
-        for turn, mark in asked:
+            asked.append((entry, asyncio.create_task(view.mark(entry.key))))
+        for entry, mark in asked:
             if await mark is None:
-                yield turn
+                yield entry

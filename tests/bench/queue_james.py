@@ -1,4 +1,4 @@
-"""James' mail queue beside ours: in the same run, on the same servers, by entries.
+"""James' mail queue beside ours: in the same run, on the same servers, alternately.
 
 James 3.8.1 runs from its published jars in a JVM of 1 GiB (`james/` says how he is set up), with
 a keyspace and a bucket of his own. Both enqueue and dequeue the same mails in rounds, and who is

@@ -1,6 +1,6 @@
 """How fast mails enter and leave, beside the bare drivers (the ceiling) and beside James' figures.
 
-Ours and the ceiling run by entries; rates are medians of rounds, latencies quantiles over all
+Ours and the ceiling run alternately; rates are medians of rounds, latencies quantiles over all
 rounds. James was measured on its own on the same kind of machine; his CPU is the JVM's and the
 servers'.
 """

@@ -1,8 +1,8 @@
 """How fast mails of one slice are retried: for each, a mark says that it is replaced, and then that
 its successor is published. Both are lightweight transactions on the few partitions of the slice.
 
-Several processes are played by sessions of their own. Beside: each transaction by itself, by
-entries in the same run. What times out is tried again, as a worker does, and counted.
+Sessions of their own stand for several processes. The peer, alternately in the same run, sends each
+transaction by itself. Timeouts are retried, as a worker does, and counted.
 """
 
 from __future__ import annotations

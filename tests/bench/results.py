@@ -36,7 +36,7 @@ def compared(
     *,
     less_is_better: bool = False,
 ) -> Result:
-    """Return the medians of rounds that ran by entries."""
+    """Return the medians of rounds that ran alternately."""
     mine, other = statistics.median(ours), statistics.median(theirs)
     ratio = _ratio(other, mine) if less_is_better else _ratio(mine, other)
     return Result(measure, case, unit, round(mine, 3), peer, round(other, 3), round(ratio, 3))

@@ -12,7 +12,7 @@ import pytest
 
 from support.kubectl import eventually
 from support.sandbox import Sandbox
-from support.senders import Letter, Sender
+from support.senders import SampleMail, Sender
 
 pytestmark = [
     pytest.mark.needs("rabbitmq", "cassandra", "s3", "kubernetes"),
@@ -20,8 +20,8 @@ pytestmark = [
 ]
 
 SENDER = "o'neill@origin.example"
-LETTERS = [
-    Letter(SENDER, [f"{name}@inn.example"], b"Subject: x\r\n\r\nbody\r\n")
+MAILS = [
+    SampleMail(SENDER, [f"{name}@inn.example"], b"Subject: x\r\n\r\nbody\r\n")
     for name in ("one", "two", "three")
 ]
 
@@ -50,11 +50,11 @@ def test_a_queue_is_administered_through_its_pods(sandbox: Sandbox) -> None:
     sandbox.apply(sandbox.mail_queue(workers=sandbox.workers(0)))
     sandbox.wait_ready()
     with sandbox.smtp() as port:
-        replies = Sender("127.0.0.1", port).send_all(LETTERS)
+        replies = Sender("127.0.0.1", port).send_all(MAILS)
     assert [reply.code for reply in replies] == [250, 250, 250]
 
     mails = objects(sandbox, "browse", "--sender", SENDER)
-    assert [mail["recipients"] for mail in mails] == [letter.recipients for letter in LETTERS]
+    assert [mail["recipients"] for mail in mails] == [mail.recipients for mail in MAILS]
     first = str(mails[0]["enqueue_id"])
     assert objects(sandbox, "show", first) == [mails[0]]
     assert objects(sandbox, "remove", f"--id={first}") == [{"count": 1}]

@@ -9,7 +9,7 @@ import pytest
 
 from support.kubectl import eventually
 from support.sandbox import Sandbox
-from support.senders import Letter, Sender
+from support.senders import SampleMail, Sender
 
 pytestmark = [
     pytest.mark.needs("rabbitmq", "cassandra", "s3", "kubernetes"),
@@ -69,8 +69,8 @@ def test_a_message_over_the_limit_and_a_malformed_address_get_permanent_answers(
 ) -> None:
     sandbox.apply(sandbox.mail_queue())
     sandbox.wait_ready()
-    large = Letter("a@origin.example", ["b@inn.example"], b"Subject: x\r\n\r\n", 10**9)
-    malformed = Letter("a@origin.example", ["b@@inn@"], b"Subject: x\r\n\r\n")
+    large = SampleMail("a@origin.example", ["b@inn.example"], b"Subject: x\r\n\r\n", 10**9)
+    malformed = SampleMail("a@origin.example", ["b@@inn@"], b"Subject: x\r\n\r\n")
 
     with sandbox.smtp() as port:
         sender = Sender("127.0.0.1", port)
@@ -84,18 +84,18 @@ def test_a_message_over_the_limit_and_a_malformed_address_get_permanent_answers(
 def test_cassandra_away_at_enqueue_is_451_and_later_250(sandbox: Sandbox) -> None:
     sandbox.apply(sandbox.mail_queue(workers=sandbox.workers(0)))
     sandbox.wait_ready()
-    letter = Letter("a@origin.example", ["b@inn.example"], b"Subject: x\r\n\r\n")
+    mail = SampleMail("a@origin.example", ["b@inn.example"], b"Subject: x\r\n\r\n")
 
     with sandbox.smtp() as port:
         sender = Sender("127.0.0.1", port, timeout_seconds=120)
         sandbox.stack.cassandra.kill()
         try:
-            away = sender.send(letter)
+            away = sender.send(mail)
         finally:
             sandbox.stack.up(["cassandra"])
 
         def accepted() -> bool:
-            return sender.send(letter).code == 250
+            return sender.send(mail).code == 250
 
         eventually(accepted, within_seconds=90)
         sender.close()

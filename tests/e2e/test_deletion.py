@@ -10,7 +10,7 @@ import pytest
 
 from support.kubectl import Manifest, eventually
 from support.sandbox import Sandbox
-from support.senders import Letter, Sender
+from support.senders import SampleMail, Sender
 from support.servers import broker_object, cql, object_keys
 
 pytestmark = [
@@ -27,9 +27,9 @@ def with_waiting_mails(
     sandbox.apply(sandbox.mail_queue("outgoing", workers=sandbox.workers(0), **spec))
     sandbox.wait_ready()
     content = b"Subject: stays\r\n\r\nhere\r\n"
-    letters = [Letter("a@origin.example", [each], content) for each in recipients]
+    mails = [SampleMail("a@origin.example", [each], content) for each in recipients]
     with sandbox.smtp() as port:
-        assert {reply.code for reply in Sender("127.0.0.1", port).send_all(letters)} == {250}
+        assert {reply.code for reply in Sender("127.0.0.1", port).send_all(mails)} == {250}
 
 
 def with_a_waiting_mail(sandbox: Sandbox, policy: str) -> None:

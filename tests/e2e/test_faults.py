@@ -20,7 +20,7 @@ import pytest
 from support.installation import OPERATOR_NAMESPACE
 from support.kubectl import Manifest, eventually
 from support.sandbox import Sandbox
-from support.senders import Letter, Reply, Sender
+from support.senders import Reply, SampleMail, Sender
 
 pytestmark = [
     pytest.mark.needs("rabbitmq", "cassandra", "s3", "kubernetes"),
@@ -69,7 +69,7 @@ class Flow:
             recipient = f"flow-{self.offered:06d}@inn.example"
             content = f"Subject: {self.offered}\r\n\r\n{'x' * 500}\r\n".encode()
             try:
-                reply = sender.send(Letter("a@origin.example", [recipient], content))
+                reply = sender.send(SampleMail("a@origin.example", [recipient], content))
             except smtplib.SMTPException as error:
                 raise ConnectionError from error
             if reply.code == 250:

@@ -9,7 +9,7 @@ import pytest
 from support.kubectl import eventually
 from support.mails import samples
 from support.sandbox import Sandbox
-from support.senders import Letter, Sender
+from support.senders import SampleMail, Sender
 from support.servers import broker_object, cql, object_keys
 
 pytestmark = [
@@ -27,8 +27,8 @@ def test_every_mail_of_many_shapes_arrives_once_with_its_bytes(sandbox: Sandbox)
     recipients = [recipient for mail in mails for recipient in mail.recipients]
 
     with sandbox.smtp() as port:
-        letters = [Letter(mail.sender, mail.recipients, mail.sent) for mail in mails]
-        replies = Sender("127.0.0.1", port).send_all(letters)
+        sent = [SampleMail(mail.sender, mail.recipients, mail.sent) for mail in mails]
+        replies = Sender("127.0.0.1", port).send_all(sent)
 
     assert {reply.code for reply in replies} == {250}
     eventually(lambda: sandbox.sink.has_all(recipients), within_seconds=180)
@@ -92,13 +92,13 @@ def test_a_temporary_failure_is_tried_again_and_a_permanent_one_kept_as_a_dead_l
     sandbox.apply(sandbox.mail_queue())
     sandbox.wait_ready()
     again, never = "greylisted@inn.example", "unknown@inn.example"
-    letters = [
-        Letter("a@origin.example", [again], b"Subject: again\r\n\r\n"),
-        Letter("a@origin.example", [never], b"Subject: never\r\n\r\n"),
+    mails = [
+        SampleMail("a@origin.example", [again], b"Subject: again\r\n\r\n"),
+        SampleMail("a@origin.example", [never], b"Subject: never\r\n\r\n"),
     ]
 
     with sandbox.smtp() as port:
-        replies = Sender("127.0.0.1", port).send_all(letters)
+        replies = Sender("127.0.0.1", port).send_all(mails)
 
     assert [reply.code for reply in replies] == [250, 250]
     eventually(lambda: sandbox.sink.has_all([again]), within_seconds=60)

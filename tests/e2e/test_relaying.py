@@ -6,7 +6,7 @@ import pytest
 
 from support.kubectl import KubectlFailed, eventually
 from support.sandbox import Sandbox
-from support.senders import Letter, Sender
+from support.senders import SampleMail, Sender
 
 pytestmark = [
     pytest.mark.needs("rabbitmq", "cassandra", "s3", "kubernetes"),
@@ -32,9 +32,9 @@ def reply_to_another_pod(sandbox: Sandbox) -> str:
 
 
 def reply_to_a_forwarded_port(sandbox: Sandbox) -> int:
-    letter = Letter("a@origin.example", ("b@dest.example",), b"Subject: x\r\n\r\ny\r\n")
+    mail = SampleMail("a@origin.example", ("b@dest.example",), b"Subject: x\r\n\r\ny\r\n")
     with sandbox.smtp() as port:
-        (reply,) = Sender("127.0.0.1", port).send_all([letter])
+        (reply,) = Sender("127.0.0.1", port).send_all([mail])
     return reply.code
 
 

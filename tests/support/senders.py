@@ -9,15 +9,15 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Reply:
-    """The reply to the command that decided: the last one when all went well."""
+    """The reply that decided over a mail: the first refusal, else the last reply."""
 
     code: int
     text: str
 
 
 @dataclass(frozen=True)
-class Letter:
-    """One mail to send; `declared_bytes` is what SIZE says when it is not the truth."""
+class SampleMail:
+    """One mail to send; `declared_bytes` is a wrong size for SIZE."""
 
     sender: str | None
     recipients: Sequence[str]
@@ -33,19 +33,19 @@ class Sender:
         self._timeout_seconds = timeout_seconds
         self._session: smtplib.SMTP | None = None
 
-    def send(self, letter: Letter) -> Reply:
+    def send(self, mail: SampleMail) -> Reply:
         """Send one mail. Raises: OSError or smtplib.SMTPException when the connection broke: the
         mail was not acknowledged."""
         try:
-            return self._send(letter)
+            return self._send(mail)
         except (OSError, smtplib.SMTPException):
             self.close()
             raise
 
-    def send_all(self, letters: Iterable[Letter]) -> list[Reply]:
+    def send_all(self, mails: Iterable[SampleMail]) -> list[Reply]:
         """Send all mails; return the replies in their order."""
         try:
-            return [self.send(letter) for letter in letters]
+            return [self.send(mail) for mail in mails]
         finally:
             self.close()
 
@@ -63,21 +63,21 @@ class Sender:
             self._session.ehlo()
         return self._session
 
-    def _send(self, letter: Letter) -> Reply:
+    def _send(self, mail: SampleMail) -> Reply:
         session = self._open()
-        addresses = [letter.sender or "", *letter.recipients]
-        options = [f"SIZE={letter.declared_bytes or len(letter.content)}"]
-        if not letter.content.isascii():
+        addresses = [mail.sender or "", *mail.recipients]
+        options = [f"SIZE={mail.declared_bytes or len(mail.content)}"]
+        if not mail.content.isascii():
             options.append("BODY=8BITMIME")
         if not all(address.isascii() for address in addresses):
             options.append("SMTPUTF8")
-        code, text = session.mail(letter.sender or "", options)
-        for recipient in letter.recipients:
+        code, text = session.mail(mail.sender or "", options)
+        for recipient in mail.recipients:
             if code != 250:
                 break
             code, text = session.rcpt(recipient)
         if code == 250:
-            code, text = session.data(letter.content)
+            code, text = session.data(mail.content)
         if code != 250:
             session.rset()
         return Reply(code, text.decode(errors="replace"))
