@@ -48,7 +48,7 @@ async def test_letters_among_many_that_were_taken_out_are_listed_counted_and_era
     ]
     for letter in letters:
         await view.write_letter(letter)
-    await take_out_many(view._session)
+    await delete_many(view._session)
 
     assert [each async for each in view.letters()] == letters
     assert await view.count_letters() == len(letters)
@@ -61,7 +61,7 @@ async def test_letters_among_many_that_were_taken_out_are_listed_counted_and_era
     assert await CassandraView(view._session, QUEUE).count_letters() == 0
 
 
-async def take_out_many(session: Session) -> None:
+async def delete_many(session: Session) -> None:
     """Leave what as many requeues leave."""
 
     async def together() -> None:

@@ -39,7 +39,7 @@ class PlayedStore(Store):
         self.answers = Stubber(self._played)
         self.answers.add_response("head_bucket", {}, {"Bucket": "mail"})
 
-    async def __call__(self, work: Callable[[S3Client], T], patience: object = None) -> T:
+    async def __call__(self, work: Callable[[S3Client], T], timeout: object = None) -> T:
         return work(self._played)
 
     def shows(self, *rules: object) -> None:
