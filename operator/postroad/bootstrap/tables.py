@@ -6,10 +6,10 @@ from datetime import timedelta
 
 from postroad.bootstrap.cluster import ClusterServers
 from postroad.domain.lifetimes import lifetimes_of
+from postroad.domain.retries import DEFAULT_LANES
 from postroad.ports.view import TableOptions
 
 ROW_LIFETIME = timedelta(days=14)
-LONGEST_RETRY_STEP = timedelta(hours=4)
 LONGEST_SLICE = timedelta(hours=1)
 
 MOST_REPLICAS = 3
@@ -22,7 +22,7 @@ async def create_tables(servers: ClusterServers) -> None:
     views = servers.views()
     if await views.exists():
         return
-    lifetimes = lifetimes_of(ROW_LIFETIME, [LONGEST_SLICE], LONGEST_RETRY_STEP)
+    lifetimes = lifetimes_of(ROW_LIFETIME, [LONGEST_SLICE], max(DEFAULT_LANES))
     replicas = min(MOST_REPLICAS, await views.local_nodes())
     await views.create(
         TableOptions(

@@ -31,6 +31,7 @@ from postroad.domain.configuration.rules import ViewConfiguration
 from postroad.domain.lifetimes import DEAD_LETTER_LIFETIME
 from postroad.domain.networks import Networks
 from postroad.domain.next_hops import NextHop, TlsMode
+from postroad.domain.retries import DEFAULT_LANES
 from postroad.errors import InvalidInput
 
 AT_LEAST_A_SECOND = at_least(timedelta(seconds=1))
@@ -98,13 +99,7 @@ class Retry(Model):
     """When deferred mail is tried again."""
 
     lanes: list[Annotated[Duration, AT_LEAST_A_SECOND]] = Field(
-        default=[
-            timedelta(minutes=1),
-            timedelta(minutes=5),
-            timedelta(minutes=15),
-            timedelta(hours=1),
-            timedelta(hours=4),
-        ],
+        default=list(DEFAULT_LANES),
         min_length=1,
         max_length=16,
     )
