@@ -18,7 +18,7 @@ from postroad.domain.configuration.rules import ViewConfiguration
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """Durations in seconds where nothing else is said."""
+    """Durations, in seconds if not timedelta."""
 
     timing: Timing
     window: timedelta

@@ -492,7 +492,7 @@ class RetryContract(_Fixtures):
         assert again.mail.recipients == ("c@z.example",)
         assert again.failures == {"b@y.example": "550 no such user"}
 
-    async def test_retry_with_nobody_remaining_is_done(
+    async def test_retry_without_remaining_recipients_is_done(
         self, queue: MailQueue, consumer: Consumer
     ) -> None:
         await queue.enqueue(letter())
@@ -519,7 +519,7 @@ class RetryContract(_Fixtures):
         assert await names(queue.browse()) == []
         await other.close()
 
-    async def test_mail_with_everybody_delivered_does_not_come_again(
+    async def test_mail_delivered_to_all_does_not_come_again(
         self, harness: Harness, queue: MailQueue
     ) -> None:
         theirs = await harness.open()

@@ -182,7 +182,7 @@ class PurgeWatermarkContract:
 
         assert found == [(key(number).enqueue_id, number == 2) for number in (1, 2, 3, 4)]
 
-    async def test_a_line_is_swept_up_to_where_it_is_said(self, view: View) -> None:
+    async def test_blobs_are_deleted_up_to_where_it_is_recorded(self, view: View) -> None:
         assert (await view.stamp(PARTITION)).are_blobs_deleted
         await view.set_watermark(PARTITION, WATERMARK)
         assert not (await view.stamp(PARTITION)).are_blobs_deleted

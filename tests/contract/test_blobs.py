@@ -67,7 +67,7 @@ class S3Contract(BlobsContract):
 
 @pytest.mark.needs("s3")
 class TestS3Blobs(S3Contract):
-    async def test_a_store_without_lifecycle_says_so(self, store: Store) -> None:
+    async def test_a_store_without_lifecycle_is_reported(self, store: Store) -> None:
         blobs = S3Blobs(store, f"contract-{secrets.token_hex(6)}")
 
         assert await blobs.create() == ("LifecycleUnsupported",)

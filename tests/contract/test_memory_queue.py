@@ -123,4 +123,4 @@ async def test_url_opens_one_queue_for_the_whole_process() -> None:
 
 async def test_url_of_a_queue_that_was_never_created_is_not_found() -> None:
     with pytest.raises(QueueNotFound):
-        await open_queue("memory://nobody-made-it")
+        await open_queue("memory://never-created")

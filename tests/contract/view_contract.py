@@ -469,7 +469,7 @@ class ViewContract:
         assert await view.mark(key(5)) == Mark(ending=REMOVED if were_written else expired)
         assert await view.mark(key(1)) == (Mark(ending=REMOVED) if were_written else None)
 
-    async def test_marks_asked_for_at_the_same_time_are_told_apart(self, view: View) -> None:
+    async def test_marks_read_at_the_same_time_are_those_of_their_keys(self, view: View) -> None:
         elsewhere = key(1, Partition(START, 2))
         await view.mark_delivered(key(1), NOW, NO_TRAITS)
         await view.end(key(2), REPLACED, NO_TRAITS)

@@ -19,7 +19,7 @@ ORDINARY = frozenset(
         report scan
         scanner snapshot source space state table
         backoff clock randomness second timing thread total
-        candidate change check closeable configured count create decision delete detector done
+        candidate change check closeable configured count create decision delete detector done open
         effective end error fail failure filling finish found free identifier no not owned read
         rebuilt refuse
         seen selectable skipped store wait watch work written wrong

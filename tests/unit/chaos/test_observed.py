@@ -54,7 +54,7 @@ async def test_a_failed_enqueue_that_is_counted_a_redelivery_delay_later_is_note
 
 
 @pytest.mark.parametrize(("ahead", "found"), [(0, False), (5, False), (7200, True), (-7200, False)])
-def test_rows_of_a_host_with_a_clock_far_ahead_are_told_from_what_was_left(
+def test_rows_of_a_host_with_a_clock_far_ahead_are_kept_apart_from_what_was_left(
     ahead: float, found: bool
 ) -> None:
     made = id_at(datetime(2026, 1, 1, tzinfo=UTC), 0, 0)

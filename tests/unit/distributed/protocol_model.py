@@ -273,7 +273,7 @@ class Model:
     # Maintenance
 
     def _cleaner(self, edit: _Edit) -> Iterator[State]:
-        """Clean the oldest entry, if it is over and nobody is deciding."""
+        """Clean the oldest entry, if it is over and no process is deciding."""
         state, (oldest, *others) = edit.state, edit.state.present()
         mark = state.mark(oldest)
         deciding = {"decide", "claim", "recheck", "replace"}
@@ -420,8 +420,8 @@ def _entry(entry: int, held: bool, previous: tuple[int, ...]) -> EnqueuedMail:
 
 
 def _unclaimed(state: State, entry: int) -> tuple[int, ...]:
-    """Return the consumers that have a turn in hand, or one that it follows, without a claim."""
-    speaks_of = {entry, *dict(state.rows).get(entry, (False, ()))[1]}
+    """Return the consumers that have an entry in hand, or one that it follows, without a claim."""
+    about = {entry, *dict(state.rows).get(entry, (False, ()))[1]}
     claimed = dict(state.claims)
     return tuple(
         index
@@ -429,6 +429,6 @@ def _unclaimed(state: State, entry: int) -> tuple[int, ...]:
         if process.at in IN_HAND
         and process.kind == "consumer"
         and not process.crashed
-        and process.entry in speaks_of
+        and process.entry in about
         and process.entry not in claimed
     )

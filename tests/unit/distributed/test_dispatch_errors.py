@@ -57,7 +57,7 @@ async def test_unforeseen_error_puts_one_reference_aside_and_the_consumer_goes_o
 async def test_server_that_refuses_is_waited_for(
     cluster: InMemoryCluster, process: Process
 ) -> None:
-    """Credentials that were changed are mended by somebody."""
+    """An administrator mends credentials that were changed."""
     await cluster.enqueue(process, "mail")
     raise_at(process, "mark", CredentialsRefused("no"), times=30)
     consumer = Consumer(cluster, process.queue)
@@ -107,7 +107,7 @@ async def test_marks_that_could_not_be_read_again_do_not_lose_the_claims(
 async def test_ending_that_was_lost_is_repeated_although_it_fails_once_more(
     cluster: InMemoryCluster, process: Process
 ) -> None:
-    """Everybody is finished, so nothing is handed out: the item of the first try is let go."""
+    """All recipients are finished, so nothing is handed out, and the first try's lease ends."""
     who = ("one@example.net", "two@example.net")
     await process.queue.enqueue(letter("mail", recipients=who))
     _, item = await cluster.take(process)
@@ -130,8 +130,8 @@ async def test_ending_that_was_lost_is_repeated_although_it_fails_once_more(
 async def test_reference_whose_channel_is_gone_is_left_to_whom_the_broker_gave_it(
     cluster: InMemoryCluster, process: Process
 ) -> None:
-    """Each of those who wait for a server would put off a message that is not theirs any more, so
-    that it would be there several times."""
+    """Else each dispatch that waits for a server would defer a message that is leased no more, and
+    there would be several."""
     await cluster.enqueue(process, "mail")
     process.faults.plan = away("view")
     consumer = Consumer(cluster, process.queue)
@@ -147,7 +147,7 @@ async def test_reference_whose_channel_is_gone_is_left_to_whom_the_broker_gave_i
     assert len(cluster.broker.ready) + cluster.broker.unacked + cluster.broker.delayed == 1
 
 
-async def test_items_that_nobody_took_are_free_for_others_at_once(
+async def test_items_that_were_not_taken_are_free_for_others_at_once(
     cluster: InMemoryCluster, process: Process
 ) -> None:
     await cluster.enqueue(process, "first", "second")

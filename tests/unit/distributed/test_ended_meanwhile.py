@@ -1,6 +1,5 @@
 """A mail in a worker's hands whose entry was replaced meanwhile, passed by browse start and
-cleaned: nothing tells the worker any more that somebody was first, but for the limits
-(invariant 4)."""
+cleaned: only the limits show the worker that another process was first (invariant 4)."""
 
 from __future__ import annotations
 

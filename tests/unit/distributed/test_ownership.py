@@ -342,7 +342,7 @@ async def test_maintenance_goes_on_where_the_bucket_or_its_tables_are_away(
     await process.queue.maintain()
 
 
-async def test_maintenance_raises_as_of_every_ten_minutes_whoever_audits(
+async def test_maintenance_raises_as_of_every_ten_minutes_in_any_process(
     cluster: InMemoryCluster,
 ) -> None:
     several = [await cluster.start() for _ in range(3)]

@@ -1,7 +1,7 @@
 """Every interleaving of a few processes over one mail, with crashes between any two steps.
 
-Nothing is lost, nothing removed is transmitted by somebody who looked at it afterwards, and a mail
-is transmitted more than once only where a crash fell between a transmission and its record.
+Nothing is lost, nothing is transmitted by a process that read its removal, and a mail is
+transmitted more than once only where a crash fell between a transmission and its record.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def initial(kinds: tuple[str, ...], messages: tuple[Message, ...]) -> State:
 
 
 def explore(state: State, model: Model) -> list[State]:
-    """Return the states in which nobody can do anything any more; check all others on the way."""
+    """Return the states in which no process can go on; check all others on the way."""
     seen, stack, final = {state}, [state], []
     while stack:
         state = stack.pop()
@@ -69,7 +69,7 @@ def recover(state: State) -> State:
 
 
 def run_alone(state: State, process: Process) -> State:
-    """Let one process do what it can while nobody else does anything."""
+    """Let one process do what it can while no other process does anything."""
     model, index = Model(crashes=0), len(state.processes)
     state = replace(state, processes=(*state.processes, process))
     while after := model.first_step(state, index):
@@ -85,7 +85,7 @@ def run_alone(state: State, process: Process) -> State:
         pytest.param(("consumer", "consumer"), 1, 1, id="a retry, two consumers, a crash"),
         pytest.param(("consumer", "remove"), 1, 1, id="removal, a retry, a crash"),
         pytest.param(("consumer", "republish"), 1, 0, id="republish while in hand, a crash"),
-        pytest.param(("consumer", "consumer", "republish"), 0, 1, id="republish, nobody crashes"),
+        pytest.param(("consumer", "consumer", "republish"), 0, 1, id="republish, no crash"),
         pytest.param(("consumer", "hold", "release"), 0, 0, id="hold and release while in hand"),
         pytest.param(("consumer", "hold", "release"), 1, 0, id="hold and release, a crash"),
         pytest.param(("consumer", "hold", "remove"), 1, 0, id="hold against remove, a crash"),

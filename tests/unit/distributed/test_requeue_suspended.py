@@ -129,8 +129,8 @@ async def recovered(cluster: InMemoryCluster) -> None:
         await cluster.recover()
 
 
-async def test_row_that_comes_after_its_turn_was_given_up_is_not_published() -> None:
-    """Somebody else has requeued the letter meanwhile; the slice of the first entry is still open
+async def test_row_that_comes_after_its_entry_was_given_up_is_not_published() -> None:
+    """Another process has requeued the letter meanwhile; the slice of the first entry is still open
     to consumers."""
     cluster, victim, other = await with_a_letter()
     consumer = Consumer(cluster, other.queue)
@@ -181,7 +181,7 @@ async def test_letter_whose_entry_was_given_up_by_a_process_that_died_stays(befo
 
 
 async def test_requeue_that_died_after_a_suspension_is_done_again() -> None:
-    """Its row came late, into a slice that browse start had passed; nobody withdrew it."""
+    """Its row came late, into a slice that browse start had passed; no process withdrew it."""
     cluster, victim, other = await with_a_letter()
 
     async def suspend(step: Step) -> None:

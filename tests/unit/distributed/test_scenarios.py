@@ -1,9 +1,10 @@
-"""Whole stories: operations, crashes and lost answers in any order, drawn and shrunk by hypothesis.
+"""Random scenarios: operations, crashes and lost replies in any order, drawn and shrunk by
+hypothesis.
 
-On the way, browsing shows every mail that nobody touched, once, and none that was removed. At the
-end, a healthy process and a person put things right; then every accepted mail was transmitted to
-all its recipients, removed or is a dead letter, and nobody was transmitted to more often than the
-mail was in flight when something broke.
+On the way, browsing shows every mail that no operation changed, once, and none that was removed. At
+the end, a healthy process and an administrator repair what is left; then every accepted mail was
+transmitted to all its recipients, removed or is a dead letter, and no recipient got it more often
+than the mail was in flight when something broke.
 """
 
 from __future__ import annotations
@@ -68,7 +69,7 @@ class Ledger:
 
 
 class ScenarioRunner:
-    """Tells one story, and asserts that it ends well: whatever was told has to pass `check`."""
+    """Runs one scenario, at whose end `check` must pass."""
 
     def __init__(self) -> None:
         self.cluster = InMemoryCluster()
@@ -212,8 +213,8 @@ class ScenarioRunner:
         excused = self.dead() | ledger.maybe_gone
         for name in ledger.accepted:
             copies = cluster.copies(name)
-            everybody = all(cluster.transmitted[name, each] for each in BOTH)
-            assert everybody or name in excused, f"{name} was lost"
+            reached_all = all(cluster.transmitted[name, each] for each in BOTH)
+            assert reached_all or name in excused, f"{name} was lost"
             assert copies <= 1 + ledger.in_flight[name], f"{name} came {copies} times"
         for name in ledger.refused:
             assert cluster.copies(name) <= 1 + ledger.in_flight[name], f"{name} came too often"

@@ -156,7 +156,7 @@ def test_decision_about_a_reference(
             None,
             [Mark(NOW, REPLACED, True), None],
             Verdict.SETTLE,
-            id="a predecessor was delivered by whoever had it",
+            id="a consumer delivered a predecessor",
         ),
         pytest.param(DELIVERED, [], Verdict.SETTLE, id="delivered before we had the claim"),
         pytest.param(Mark(ending=REPLACED), [], Verdict.FINISH, id="being replaced"),
@@ -181,7 +181,7 @@ def test_decision_once_the_claims_are_ours(
         (Mark(NOW, Ending(EndingKind.UNKNOWN, NOW)), False),
     ],
 )
-def test_bytes_go_when_nobody_needs_them(mark: Mark, expected: bool) -> None:
+def test_bytes_are_deleted_when_no_entry_needs_them(mark: Mark, expected: bool) -> None:
     assert deletes_bytes(mark) is expected
 
 

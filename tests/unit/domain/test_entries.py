@@ -50,7 +50,7 @@ def test_mark_says_whether_the_entry_needs_anything_more(
     assert (mark.is_final, mark.is_live) == (final, live)
 
 
-def test_replacement_is_the_same_entry_whoever_computes_it() -> None:
+def test_replacement_is_the_same_entry_in_every_process() -> None:
     change = Change(("c@example.com",), NOW + HOUR, held=False, attempt=1, last_error="451")
 
     new = entry().with_change(key(5), change)

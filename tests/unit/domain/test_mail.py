@@ -53,7 +53,7 @@ def test_the_null_reverse_path_is_none() -> None:
     assert mail(sender=None).envelope.sender is None
 
 
-def test_nobody_to_deliver_to_is_refused() -> None:
+def test_mail_without_recipients_is_refused() -> None:
     with pytest.raises(InvalidMail, match="recipient"):
         mail(recipients=())
 
@@ -99,7 +99,7 @@ def test_dsn_options_that_would_break_out_of_their_command_are_refused(
         (("sometimes",), None),
         ((), "rfc822 X=Y;a@b.example"),
         ((), "rfc822;a\n"),
-        ((), "nobody"),
+        ((), "no type"),
     ],
 )
 def test_dsn_options_of_a_recipient_are_held_to_their_grammar(

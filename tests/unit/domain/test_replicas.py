@@ -43,7 +43,7 @@ def test_condition_has_the_command_for_each_node_that_lacks_members() -> None:
         assert f"{command} --queue-pattern '^postroad\\.'" in said
 
 
-def test_members_that_do_not_run_are_said() -> None:
+def test_members_that_do_not_run_are_reported() -> None:
     away = QuorumQueue("postroad.mail.outgoing.work", tuple(NODES), ("rabbit@a",))
 
     [said] = too_few_members([away], [*NODES, "rabbit@d"], 3, "mail")
@@ -51,7 +51,7 @@ def test_members_that_do_not_run_are_said() -> None:
     assert "fewer than 3 members online" in said
 
 
-def test_nothing_is_said_of_what_is_well_of_other_queues_and_of_too_few_nodes() -> None:
+def test_nothing_is_reported_of_what_is_well_of_other_queues_and_of_too_few_nodes() -> None:
     assert too_few_members([queue(*NODES)], NODES, 3, "mail") == ()
     assert too_few_members([queue("rabbit@a", name="of another program")], NODES, 3, "mail") == ()
     assert too_few_members([queue("rabbit@a")], NODES[:1], 3, "mail") == ()

@@ -65,7 +65,7 @@ kinds = st.sampled_from(OutcomeKind).map(lambda kind: Outcome(kind, "text"))
     st.timedeltas(timedelta(0), timedelta(hours=2)),
     st.floats(0, 1, exclude_max=True),
 )
-def test_nobody_is_forgotten(
+def test_no_recipient_is_forgotten(
     outcomes: dict[str, Outcome],
     failures: dict[str, str],
     attempt: int,

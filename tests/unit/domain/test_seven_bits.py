@@ -106,7 +106,7 @@ def test_what_stands_behind_a_field_with_a_blank_before_its_colon_counts() -> No
     assert is_signed(b"DKIM-Signature : v=1\r\n\r\n")
 
 
-def test_multiparts_and_messages_are_said_to_be_in_seven_bits() -> None:
+def test_multiparts_and_messages_get_the_encoding_7bit() -> None:
     inner = b"Subject: y\r\nMIME-Version: 1.0\r\n" + UTF8 + EIGHT + b"\r\n" + GREETING
     message = b"Content-Type: message/rfc822\r\n" + EIGHT + b"\r\n" + inner
     mail = b"MIME-Version: 1.0\r\n" + EIGHT + multipart(message)
@@ -169,7 +169,7 @@ def test_signed_mail_is_not_converted_nor_a_mail_that_holds_it(kind: str) -> Non
         pytest.param(b"From a@b now\r\nSubject: x\r\n\r\n\xff\r\n", id="a mailbox's line"),
         pytest.param(b"Subject: x\r\n\xff", id="no end of the header"),
         pytest.param(
-            b"Content-Transfer-Encoding: base64\r\n\r\n\xff\r\n", id="encoded, it is said"
+            b"Content-Transfer-Encoding: base64\r\n\r\n\xff\r\n", id="declared as encoded"
         ),
         pytest.param(b"Content-Transfer-Encoding: x-uue\r\n\r\n\xff\r\n", id="unknown encoding"),
         pytest.param(EIGHT + EIGHT + b"\r\n\xff\r\n", id="two encodings"),

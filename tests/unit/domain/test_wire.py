@@ -192,7 +192,7 @@ def test_reference_with_a_field_of_another_kind_is_unreadable(field: str, wrong:
         pytest.param({"accepted": "2026-01-01T10:20:00"}, id="a time without zone"),
         pytest.param({"bucket": True}, id="a number that is a claim"),
         pytest.param({"envelope": values()["envelope"] | {"more": 1}}, id="more in the envelope"),
-        pytest.param({"envelope": values()["envelope"] | {"recipients": []}}, id="nobody"),
+        pytest.param({"envelope": values()["envelope"] | {"recipients": []}}, id="no recipients"),
         pytest.param(
             {"envelope": values()["envelope"] | {"recipients": ["<bad>"]}}, id="no address"
         ),
