@@ -25,7 +25,7 @@ def test_settings_come_from_the_variables_that_name_them() -> None:
             "POSTROAD_CASSANDRA_PORT": "9043",
             "POSTROAD_S3_BUCKET": "",
             "POSTROAD_LOG_LEVEL": "DEBUG",
-            "POSTROAD_UNKNOWN": "somebody else's",
+            "POSTROAD_UNKNOWN": "of another program",
         }
     )
 

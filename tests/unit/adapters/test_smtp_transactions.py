@@ -1,5 +1,5 @@
-"""A transaction believes a reply only where it belongs: whatever a next hop says, `delivered` is
-said only behind the end of a mail that was written and answered 2xx."""
+"""A transaction assigns each reply to its command: whatever a next hop sends, `delivered` stands
+only after the end of a mail that was written and answered with 2xx."""
 
 import asyncio
 import os
