@@ -78,7 +78,7 @@ class OwnedQueue(Administration):
         return self.engine.limits.has_room(size_bytes)
 
     def accept_stored(self, payload: bytes, leased: set[int]) -> tuple[UUID, asyncio.Future[None]]:
-        """See `receiving.accept_stored`."""
+        """See `enqueue.accept_stored`."""
         began = self.engine.clock.elapsed()
         try:
             enqueue_id, queued = accept_stored(self.engine, payload, leased)
