@@ -1,0 +1,43 @@
+"""A stopped replacement is listed once; a message that is handed back leaves no letter."""
+
+from __future__ import annotations
+
+import pytest
+
+from postroad.adapters.memory.fault_injection import Fault, Stopped
+from postroad.distributed.dead_letters import month_of
+from postroad.domain.references import Reference
+from postroad.domain.selection import Selector
+from postroad.domain.wire import encode
+from postroad.ports.view import DeadLetter
+from support.in_memory_cluster import InMemoryCluster
+
+ALL = Selector.all()
+
+
+async def test_a_mail_under_replacement_is_listed_once() -> None:
+    cluster = InMemoryCluster(buckets=1)
+    process, victim = await cluster.start(), await cluster.start()
+    await cluster.enqueue(process, "mail")
+    victim.fail(lambda step: Fault.STOP_BEFORE if step.operation == "mark_published" else None)
+    with pytest.raises(Stopped):
+        await victim.queue.hold(ALL)
+
+    assert [each.held async for each in process.queue.browse()] == [True]
+
+
+async def test_a_message_that_is_handed_back_loses_its_letter() -> None:
+    cluster = InMemoryCluster(buckets=1)
+    process = await cluster.start()
+    await cluster.enqueue(process, "mail")
+    engine = process.queue._engine
+    [entry] = cluster.tables.rows.values()
+    body = encode(Reference.to(entry, claim=True))
+    letter_id = engine.ids.new()
+    letter = DeadLetter(letter_id, month_of(letter_id), engine.clock.now(), "unread", None, body)
+    await engine.view.write_letter(letter)
+
+    assert await process.queue.requeue(ALL) == 1
+
+    assert [each async for each in process.queue.dead_letters()] == []
+    assert await process.queue.requeue(ALL) == 0
