@@ -1,4 +1,4 @@
-"""Whoever opens a queue is held to the rules of its history, like a resource."""
+"""`open_queue` keeps the rules of a queue's history, as a resource does."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def url() -> str:
     return f"memory://t{secrets.token_hex(4)}"
 
 
-async def test_a_queue_that_nobody_created_is_not_found(url: str) -> None:
+async def test_a_queue_that_was_never_created_is_not_found(url: str) -> None:
     with pytest.raises(QueueNotFound):
         await open_queue(url)
 

@@ -223,7 +223,7 @@ async def test_a_kill_at_any_step_of_a_transition_leaves_a_complete_history(
 
 
 async def test_the_history_is_written_before_anything_that_follows_from_it() -> None:
-    """Whoever finds an effect or a status finds the event in the history."""
+    """A process that finds an effect or a status finds the event in the history."""
     for number in range(4):
         records, resource = await transition(FaultInjector(at(number, Fault.STOP_AFTER)), HALF)
 

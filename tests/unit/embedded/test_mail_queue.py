@@ -1,4 +1,4 @@
-"""A handle on a store whose lock somebody else holds: what it says when that owner is no use."""
+"""A handle on a store whose lock another process holds: its error where that owner is no use."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ SECOND = timedelta(seconds=1)
 
 
 class LockedFiles(LossyFiles):
-    """Somebody else has the lock."""
+    """Another process has the lock."""
 
     def lock(self, path: PurePath) -> None:
         return None
@@ -49,7 +49,7 @@ async def refused(root: Path) -> StoreUnavailable:
 
 @asynccontextmanager
 async def hanging_up(path: Path) -> AsyncIterator[None]:
-    """Serve nobody: connect, and end the connection."""
+    """Accept connections and end each at once."""
 
     async def hang_up(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.read(1)
@@ -67,7 +67,7 @@ def abandoned(path: Path) -> None:
 
 
 @pytest.mark.parametrize("was_served", [False, True])
-async def test_nobody_serves_and_a_receiver_may_hold_the_lock(
+async def test_no_process_serves_and_a_receiver_may_hold_the_lock(
     tmp_path: Path, was_served: bool
 ) -> None:
     if was_served:
@@ -85,7 +85,7 @@ async def test_an_owner_that_cannot_be_reached_is_no_receiver_to_end(tmp_path: P
     error = await refused(tmp_path)
 
     assert "Too many levels of symbolic links" in str(error)
-    assert "nobody" not in str(error)
+    assert "no process serves" not in str(error)
     assert "receiver" not in error.hint
 
 
