@@ -1,6 +1,6 @@
 """`postroad mta` beside five mail servers: accepted and relayed mails a second, CPU, syncs.
 
-All run at once on the same disk and take entries: smtp-source sends mails of 10 kB to one
+All run at once on the same disk and alternate: smtp-source sends mails of 10 kB to one
 recipient, each in a session of its own, and smtp-sink takes what they relay. CPU is that of a
 control group, so it counts what a server forks and forgets. Each server runs as Debian configures
 it but for limits that would refuse this load; Postfix does not hold clients back, Haraka has a
@@ -124,7 +124,7 @@ PEERS: dict[str, Callable[[Path, Road], Peer]] = {
 
 
 async def measure(base: Path) -> list[Result]:
-    """Measure speed by entries, then syncs one server after the other."""
+    """Measure speed in alternation, then syncs one server after the other."""
     chosen = os.environ.get("BENCH_PEERS", ",".join(PEERS)).split(",")
     sink = await SmtpSink.start(base)
     try:

@@ -62,7 +62,7 @@ class Inline:
 
 
 async def measure(base: Path) -> list[Result]:
-    """Fill both, then start both by entries."""
+    """Fill both, then start both in alternation."""
     store = base / "long"
     await _fill(store)
     postfix = await _filled_postfix(base / "long-postfix")

@@ -1,4 +1,4 @@
-"""`postroad mta` over a directory beside Debian's Postfix: same machine, same disk, by entries.
+"""`postroad mta` over a directory beside Debian's Postfix: same machine, same disk, in alternation.
 
 `CASE` chooses among the cases, comma separated; all but `peers` by default. `beside`: both relay to
 one smtp-sink while smtp-source sends mails of 10 kB, each in a session of its own. Accepted means

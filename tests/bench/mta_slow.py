@@ -1,7 +1,7 @@
 """A hundred fast clients, alone and beside one that sends an octet a second (SP-13).
 
-What counts is how long the fast ones wait between the end of a mail and its 250; by entries, with
-the slow one and without.
+What counts is how long the fast ones wait between the end of a mail and its 250; in alternation,
+with the slow one and without.
 """
 
 from __future__ import annotations
