@@ -66,7 +66,7 @@ Role = _Owner | RemoteQueue
 class EmbeddedQueue(Administration):
     """`MailQueue` over a store. `open_engine` recovers the store, once the lock is held.
 
-    `filler`: this process inherited the lock from the owner and stores mails itself. It never
+    `receiver`: this process inherited the lock from the owner and stores mails itself. It never
     becomes the owner: while it lives, no process can.
     """
 

@@ -9,15 +9,15 @@ A frame is the length of what follows (4 bytes, little-endian), the number of th
     END                 END      the content is complete
     CANCEL                       the caller does not want the answer any more
     MORE                         send the next BURST elements of a stream
-    STORED ENVELOPE              a mail is in a slot that was lent: queue it (FORMAT.md 6)
+    STORED ENVELOPE              a mail is in a leased slot: queue it (FORMAT.md 6)
                         ELEMENT  JSON, one of a stream
                         RESULT   JSON, the last answer of a call
                         ERROR    JSON: {"type", "message", "hint"}
 
 The first call is {"op": "hello", "protocol": 1}. When a connection ends, its leases are given back;
-slots that were lent to it are not, because its process may still be writing.
+slots that were leased to it are not, because the client's process may still be writing.
 The RESULT of STORED is the 16 bytes of the enqueue id. "lend" is only for processes that share the
-lock on the store (filler.py).
+lock on the store (receiver.py).
 """
 
 from __future__ import annotations
@@ -92,14 +92,25 @@ class FrameReader:
         del self._held[:start]
 
 
+SENT_NAMES: Mapping[str, type[PostroadError]] = {
+    "TurnEnded": errors.EntryEnded,
+    "TurnLost": errors.EntryLost,
+}
+"""Errors that are sent by another name than that of their class: a process of the release before,
+which had these classes, must know them, and is known by them."""
+
+_SENT_AS = {kind: name for name, kind in SENT_NAMES.items()}
+
+
 def error_value(error: PostroadError) -> dict[str, str]:
     """Return an error as it is sent."""
-    return {"type": type(error).__name__, "message": str(error), "hint": error.hint}
+    name = _SENT_AS.get(type(error), type(error).__name__)
+    return {"type": name, "message": str(error), "hint": error.hint}
 
 
 def error_from(value: Mapping[str, str]) -> PostroadError:
     """Return the error that was sent; an unknown one is transient, as all unforeseen ones."""
-    found = getattr(errors, value["type"], None)
+    found = SENT_NAMES.get(value["type"]) or getattr(errors, value["type"], None)
     if isinstance(found, type) and issubclass(found, PostroadError):
         return found(value["message"], hint=value["hint"])
     return StoreUnavailable(value["message"], hint=value["hint"])

@@ -94,10 +94,10 @@ class OneAddress:
     """Leads to a scripted hop."""
 
     def __init__(self, hop: ScriptedHop) -> None:
-        self._redeliver = hop
+        self._next_hop = hop
 
     async def connect(self, timeout: timedelta) -> Wire:
-        return self._redeliver.wire
+        return self._next_hop.wire
 
 
 async def body() -> AsyncIterator[bytes]:

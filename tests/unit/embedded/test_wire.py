@@ -6,7 +6,7 @@ import pytest
 
 from postroad.embedded import wire
 from postroad.embedded.wire import FrameReader, Kind
-from postroad.errors import InvalidInput
+from postroad.errors import EntryEnded, EntryLost, InvalidInput, PostroadError, StoreFull
 
 SENT = [(1, Kind.CALL, b"{}"), (2, Kind.DATA, bytes(5000)), (1, Kind.END, b"")]
 OCTETS = b"".join(wire.frame(*each) for each in SENT)
@@ -29,3 +29,16 @@ def test_frames_are_the_same_however_they_arrive(step: int) -> None:
 def test_a_length_that_no_frame_has_is_refused(length: int) -> None:
     with pytest.raises(InvalidInput):
         list(FrameReader().feed(wire.HEAD.pack(length, 1, Kind.DATA)))
+
+
+@pytest.mark.parametrize(
+    ("error", "name"),
+    [(EntryEnded(), "TurnEnded"), (EntryLost(), "TurnLost"), (StoreFull("full"), "StoreFull")],
+)
+def test_errors_are_sent_by_the_names_that_earlier_releases_know(
+    error: PostroadError, name: str
+) -> None:
+    value = wire.error_value(error)
+
+    assert value["type"] == name
+    assert type(wire.error_from(value)) is type(error)

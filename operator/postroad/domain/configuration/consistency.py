@@ -133,7 +133,10 @@ def adopt(
             "there is nothing to adopt: the history is there and nothing contradicts it"
         )
     if len(json.dumps(reason)) > REASON_BYTES:
-        raise InvalidInput(f"the reason is too long: write one of at most {REASON_BYTES} bytes")
+        raise InvalidInput(
+            f"the reason is too long: write one of at most {REASON_BYTES} bytes, of which a"
+            " character beyond ASCII takes six or more"
+        )
     remembered = readable(status)
     restored = _restored(history, remembered)
     state = replay(in_order(history, restored))
