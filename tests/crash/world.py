@@ -117,7 +117,7 @@ class Lent:
         return enqueue_id.bytes
 
 
-def a_filler(files: LossyFiles, queue: OwnedQueue) -> SpoolReceiver:
+def a_receiver(files: LossyFiles, queue: OwnedQueue) -> SpoolReceiver:
     """Return what a receiver of this store has."""
     engine = queue.engine
     contents = SpoolFiles(files, engine.layout)
@@ -129,7 +129,7 @@ class Outside:
 
     def __init__(self, files: LossyFiles, queue: OwnedQueue) -> None:
         self.files, self.queue = files, queue
-        self.filler, self.owner = a_filler(files, queue), Lent(queue)
+        self.receiver, self.owner = a_receiver(files, queue), Lent(queue)
         self.items: dict[str, SpoolItem] = {}
         self.consumer = queue.consumer(1000)
 
@@ -145,7 +145,7 @@ class Outside:
         recipients = (f"{name}0@example.net",)
         self.files.note("offered", name, recipients)
         mail = Mail("a@example.org", recipients, content_of(name), name=name)
-        await self.filler.enqueue(cast("Connection", self.owner), mail)
+        await self.receiver.enqueue(cast("Connection", self.owner), mail)
         self.files.note("accepted", name)
 
     async def lease(self) -> SpoolItem:

@@ -318,6 +318,23 @@ def test_unclear_words_are_found_in_names_and_over_line_ends(text: str) -> None:
     assert not unclear_words(guide).search("nones wait; one waitsy; this and that")
 
 
+@needs_a_clone
+def test_every_module_that_a_document_or_the_code_names_is_there() -> None:
+    there = [f"{path.relative_to(ROOT)}" for path in tracked_files()]
+    named = {
+        (name, module)
+        for name, text in texts("operator", "docs", "README.md")
+        for module in re.findall(r"(?<![\w/.-])((?:[\w-]+/)*[\w-]+\.py)\b", text)
+    }
+
+    missing = [
+        (name, module)
+        for name, module in sorted(named)
+        if not any(f"/{path}".endswith(f"/{module}") for path in there)
+    ]
+    assert missing == [("docs/contributing.md", "tests/integration/test_x.py")], "an example only"
+
+
 def test_every_file_that_the_guide_names_is_there() -> None:
     guide = (ROOT / "docs/contributing.md").read_text()
     named = set(re.findall(r"`((?:operator|tests|docs|crds)/[\w./]+\.\w+)`", guide))

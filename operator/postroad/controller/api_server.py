@@ -31,7 +31,7 @@ THREADS = 8
 TIMEOUT_SECONDS = 15.0
 """For one call; the next reconcile repeats a call that takes longer."""
 
-PATIENCE_SECONDS = 5.0
+RETRY_SECONDS = 5.0
 """How long a call waits in all for a server that answers 429."""
 
 JSON, MERGE, APPLY = (
@@ -192,7 +192,7 @@ class ApiServer:
                 )
             except _TooManyRequests as busy:
                 waited += busy.seconds
-                if waited > PATIENCE_SECONDS:
+                if waited > RETRY_SECONDS:
                     raise KubernetesUnavailable(str(busy)) from None
                 await asyncio.sleep(busy.seconds)
 

@@ -32,7 +32,7 @@ from postroad.ports.files import Files, Lock
 from postroad.ports.mail_queue import NO_DELAY, Item, MailQueue
 
 T = TypeVar("T")
-PATIENCE = timedelta(seconds=30)
+FIND_TIMEOUT = timedelta(seconds=30)
 """How long to look for an owner that has the lock but does not answer."""
 
 LEFT_BEHIND = "a receiver of an MTA that was killed may still be there: end it"
@@ -111,7 +111,7 @@ class EmbeddedQueue(Administration):
     async def _find_role(self) -> Role:
         if self._receiver is not None:
             return await RemoteQueue.open(Path(self._layout.socket))
-        until = self._clock.elapsed() + PATIENCE
+        until = self._clock.elapsed() + FIND_TIMEOUT
         while True:
             lock = self._files.lock(self._layout.lock)
             if lock is not None:

@@ -19,7 +19,7 @@ from postroad.controller.reporting import Reporter
 from support import resources
 
 NAMESPACE = "mail"
-PATIENCE_SECONDS = 600
+TIMEOUT_SECONDS = 600
 
 
 class Kept(ApiServer):
@@ -69,7 +69,7 @@ class OperatorView:
         """Reconcile until the conditions are as claimed, and return them."""
         found = await self.conditions()
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(PATIENCE_SECONDS):
+            async with asyncio.timeout(TIMEOUT_SECONDS):
                 while not claim(found):
                     await asyncio.sleep(1)
                     found = await self.conditions()

@@ -27,7 +27,7 @@ WRITE = Statement(
     " VALUES ('test.late', 1, 'written')"
 )
 READ = Statement("SELECT document FROM {keyspace}.configuration_events WHERE queue = 'test.late'")
-PATIENCE_SECONDS = 60
+TIMEOUT_SECONDS = 60
 HOUR = 3600
 
 
@@ -41,7 +41,7 @@ async def test_a_replica_that_missed_a_write_hides_it_from_no_reader(cluster: Cl
         cluster.partition(["host", "cassandra-1", "cassandra-2"], ["cassandra-3"])
         await written(session)
         cluster.partition(["host", "cassandra-3"], ["cassandra-1", "cassandra-2"])
-        deadline = time.monotonic() + PATIENCE_SECONDS
+        deadline = time.monotonic() + TIMEOUT_SECONDS
         while time.monotonic() < deadline:
             try:
                 assert await session.execute(READ)
@@ -58,7 +58,7 @@ async def test_a_replica_that_missed_a_write_hides_it_from_no_reader(cluster: Cl
 
 async def written(session: Session) -> None:
     """Write, however often it takes until the driver asks nodes that are reached."""
-    deadline = time.monotonic() + PATIENCE_SECONDS
+    deadline = time.monotonic() + TIMEOUT_SECONDS
     while True:
         try:
             await session.execute(WRITE)

@@ -81,7 +81,7 @@ async def test_a_server_that_is_still_starting_is_asked_again(
 async def test_a_server_that_never_has_time_is_unavailable(
     server: Server, api: ApiServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(api_server, "PATIENCE_SECONDS", 0.3)
+    monkeypatch.setattr(api_server, "RETRY_SECONDS", 0.3)
     server.answers = [(429, {"Retry-After": "0"})] * 50
 
     with pytest.raises(KubernetesUnavailable, match="429 storage is"):

@@ -15,7 +15,7 @@ from crash.lossy import LossyFiles
 from postroad.adapters.memory.clock import ManualClock
 from postroad.embedded.engine import Engine
 from postroad.embedded.layout import Layout
-from postroad.embedded.mail_queue import PATIENCE, EmbeddedQueue
+from postroad.embedded.mail_queue import FIND_TIMEOUT, EmbeddedQueue
 from postroad.embedded.maintenance import Maintenance
 from postroad.errors import StoreUnavailable
 
@@ -43,7 +43,7 @@ async def refused(root: Path) -> StoreUnavailable:
         await asyncio.sleep(0.001)
     with pytest.raises(StoreUnavailable, match="the lock on outgoing is held") as found:
         await opening
-    assert PATIENCE <= clock.elapsed() < 2 * PATIENCE
+    assert FIND_TIMEOUT <= clock.elapsed() < 2 * FIND_TIMEOUT
     return found.value
 
 

@@ -76,20 +76,20 @@ class Threads:
 
 
 class Bench:
-    """A filler, its files and its owner."""
+    """A receiver, its files and its owner."""
 
     def __init__(self, options: StoreOptions | None = None) -> None:
         self.files, self.clock, self.threads = LossyFiles(), ManualClock(), Threads()
         self.files.make_directory(LAYOUT.spool_directory(0))
         self.owner, self.contents = Owner(self.files), SpoolFiles(self.files, LAYOUT)
         limits = StoreLimits(options or StoreOptions(), FreeSpace(self.files, LAYOUT, lambda: 0.0))
-        self.filler = SpoolReceiver(
+        self.receiver = SpoolReceiver(
             self.contents, limits, self.clock, SeededRandomness(1), self.threads
         )
 
     async def enqueue(self, mail: Mail, owner: Owner | None = None) -> int:
         connection = cast("Connection", owner or self.owner)
-        return (await self.filler.enqueue(connection, mail)).int
+        return (await self.receiver.enqueue(connection, mail)).int
 
     def slots(self) -> list[int]:
         return [decode_envelope(envelope).slot for envelope in self.owner.stored]
@@ -229,7 +229,7 @@ async def test_asking_whether_a_mail_finds_room_takes_none() -> None:
     bench = Bench(StoreOptions(least_free_bytes=1000))
     bench.files.free = DiskSpace(100_000, None)
 
-    answers = [bench.filler.has_room(size) for size in (99_000, 99_001, 99_000)]
+    answers = [bench.receiver.has_room(size) for size in (99_000, 99_001, 99_000)]
 
     assert answers == [True, False, True]
     assert await bench.enqueue(letter()) == 1

@@ -253,7 +253,7 @@ COUNT_LETTERS = Statement(
 )
 """Counted on the server, in a range of one month."""
 
-SELECT_BURIED_AT = Statement(
+SELECT_WRITTEN_AT = Statement(
     "SELECT writetime(reason) AS written FROM {keyspace}.dead_letters"
     " WHERE queue = ? AND month = ? AND enqueue_id = ?"
 )

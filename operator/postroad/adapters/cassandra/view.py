@@ -199,7 +199,7 @@ class CassandraView(CassandraMarks):
             note = (self._queue, month_of_gone(letter.month), letter.enqueue_id)
             await self._session.execute(statements.NOTE_GONE, note)
         place = (self._queue, letter.month, letter.enqueue_id)
-        for found in await self._session.execute(statements.SELECT_BURIED_AT, place):
+        for found in await self._session.execute(statements.SELECT_WRITTEN_AT, place):
             await self._session.execute(statements.DELETE_LETTER, (found["written"] + 1, *place))
 
     async def server_times(self) -> Readings:
