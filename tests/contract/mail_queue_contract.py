@@ -195,8 +195,10 @@ class MailQueueContract(_Fixtures):
         assert (item.mail.sender, item.mail.name) == (None, None)
 
     async def test_mails_come_in_the_order_they_were_enqueued(
-        self, queue: MailQueue, consumer: Consumer
+        self, queue: MailQueue, harness: Harness
     ) -> None:
+        """To a consumer that prepares one at a time; of several, the one that is ready first."""
+        consumer = Consumer(harness, queue, prefetch=1)
         expected = [f"name{number}" for number in range(20)]
         for name in expected:
             await queue.enqueue(letter(name))
@@ -206,6 +208,7 @@ class MailQueueContract(_Fixtures):
             item = await consumer.next()
             found.append(item.mail.name)
             await item.done()
+        await consumer.close()
 
         assert found == expected
 
