@@ -80,7 +80,7 @@ async def never_reads(client: Client) -> None:
 
 
 async def http(client: Client) -> None:
-    """InMemoryCluster a form."""
+    """Submit a form."""
     client.writer.write(
         b"POST / HTTP/1.1\r\nHost: x\r\n\r\nHELO evil\r\nMAIL FROM:<e@e.example>\r\n"
     )

@@ -17,6 +17,7 @@ from postroad.adapters.network.run_queue import CHUNK, FEW_ROUNDS, PASS_SECONDS,
 from postroad.adapters.network.serving import COMMANDS, REPLIES, RoundResult, ServingWire, accept
 from postroad.adapters.network.wire import (
     HIGH_WATER,
+    MOST_LINGERING,
     ConnectionLost,
     LineTooLong,
     TooSlow,
@@ -374,3 +375,22 @@ def test_of_a_client_that_sends_commands_without_end_little_is_read() -> None:
 
     uvloop.run(floods())
     asyncio.run(floods())
+
+
+async def test_a_lingering_connection_reads_a_bounded_number_of_octets() -> None:
+    """A client that goes on sending after its last reply must not keep the processor."""
+    echo, sent = Echo(), 0
+    lingering = asyncio.create_task(echo.wire.linger(10 * SHORT))
+    await asyncio.sleep(0)
+
+    while not echo.transport.pauses:
+        echo.wire.data_received(b"x" * 1000)
+        sent += 1000
+        assert sent <= MOST_LINGERING + 1000
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+
+    assert sent >= MOST_LINGERING
+    assert not lingering.done()  # the client has time to read its replies
+    await lingering
+    assert echo.transport.pauses

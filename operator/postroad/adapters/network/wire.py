@@ -24,6 +24,11 @@ LONGEST_TIMER = 60.0
 other, share one timer so."""
 
 
+MOST_LINGERING = 64 * 1024
+"""Octets of a peer that `linger` drops before it leaves the rest in the system. Without this bound,
+peers that send all the time would keep the processor for as long as their sessions linger."""
+
+
 class WireError(PostroadError):
     """The connection cannot be used any longer."""
 
@@ -99,13 +104,8 @@ class Wire(asyncio.BaseProtocol):
 
     def data_received(self, data: bytes | memoryview) -> None:
         self._buffer += data
-        if (
-            len(self._buffer) > self._most_unread
-            and not self._is_reading_paused
-            and self._transport
-        ):
-            self._transport.pause_reading()
-            self._is_reading_paused = True
+        if len(self._buffer) > self._most_unread:
+            self._pause_reading()
         self._arrived()
 
     def eof_received(self) -> bool:
@@ -249,15 +249,19 @@ class Wire(asyncio.BaseProtocol):
     async def linger(self, timeout: timedelta) -> None:
         """End this side's direction and drop what arrives until the peer ends its own, for at most
         `timeout`, because `close` with unread input resets the connection, and the peer may lose
-        replies that it has not read. No effect under TLS, which has no half-close."""
+        replies that it has not read. A peer that sends more than MOST_LINGERING octets has the same
+        time, but may lose them. No effect under TLS, which has no half-close."""
         transport = self._transport
         if self._is_secured or self._at_end or transport is None or transport.is_closing():
             return
-        due = self._loop.time() + timeout.total_seconds()
+        due, left = self._loop.time() + timeout.total_seconds(), MOST_LINGERING
         try:
             transport.write_eof()
             while not self._at_end:
+                left -= len(self._buffer)
                 self._consume(len(self._buffer))
+                if left <= 0:
+                    self._pause_reading()
                 await self._arrival(due)
         except (WireError, OSError):
             pass
@@ -289,6 +293,11 @@ class Wire(asyncio.BaseProtocol):
         del self._buffer[:count]
         if len(self._buffer) <= self._most_unread // 2:
             self._resume_reading()
+
+    def _pause_reading(self) -> None:
+        if not self._is_reading_paused and self._transport:
+            self._is_reading_paused = True
+            self._transport.pause_reading()
 
     def _resume_reading(self) -> None:
         if self._is_reading_paused and self._transport:
