@@ -95,6 +95,7 @@ class Other(Candidate):
 
     def __init__(self, peer: Peer) -> None:
         self._peer = peer
+        peer.prepare()  # the title has its version
         self.name, self.port = peer.title, peer.port
 
     async def start(self, before: Sequence[str]) -> None:

@@ -24,7 +24,7 @@ class RabbitMQ4(RabbitMQ):
     """RabbitMQ 4 of Debian's testing release."""
 
     name = "rabbitmq4"
-    debian = ("debootstrap", "util-linux")
+    debian = debian.REQUIRED
 
     def entries(self) -> Sequence[Entry]:
         return (self.release(),)

@@ -102,8 +102,10 @@ def _services(prototype: str, port: int) -> str:
 
 
 def programs() -> Path:
-    """Return the folder of the release that has Postfix' programs and swaks."""
-    return Postfix(Path("/"), Road(0)).root
+    """Return the folder of the release that has Postfix' programs and swaks. Raises: StackError."""
+    postfix = Postfix(Path("/"), Road(0))
+    postfix.prepare()
+    return postfix.root
 
 
 class SmtpSink:
@@ -123,6 +125,8 @@ class SmtpSink:
                 stderr=DEVNULL,
             )
         while not ports.answers(port):
+            if process.returncode is not None:
+                raise RuntimeError(f"smtp-sink ended with code {process.returncode}")
             await asyncio.sleep(0.05)
         return cls(process, port, log)
 

@@ -8,9 +8,10 @@ import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
-from stack import cache
+from stack import cache, packages
 from stack.cache import Entry
 from stack.errors import MissingRequirement
+from stack.progress import Progress
 
 RECIPE = "1"
 """Counts changes of how a folder is made."""
@@ -18,8 +19,11 @@ RECIPE = "1"
 POLICY = "#!/bin/sh\nexit 101\n"
 """Services must not start while packages are installed."""
 
+REQUIRED = ("debootstrap", "util-linux")
+
 ENTER = (
-    'mkdir -p "$1$2" && mount --bind "$2" "$1$2" && mount -t proc proc "$1/proc"'
+    # `cd` fails where the folder is missing: mkdir would make an entry of the cache without Debian.
+    'cd "$1" && mkdir -p "$1$2" && mount --bind "$2" "$1$2" && mount -t proc proc "$1/proc"'
     ' && mount --rbind /dev "$1/dev" && root="$1" && shift 2 && exec chroot "$root" "$@"'
 )
 
@@ -30,6 +34,7 @@ def installed(package: str, suite: str, minimum: str, *more: str) -> Entry:
     until that is raised."""
 
     def make(folder: Path, log: Path) -> None:
+        packages.ensure(REQUIRED, Progress())
         root = folder / "root"
         scripts = Path("/usr/share/debootstrap/scripts")
         script = scripts / (suite if (scripts / suite).exists() else "sid")
