@@ -79,6 +79,15 @@ class MailQueueContract(_Fixtures):
     async def test_a_small_mail_finds_room(self, queue: MailQueue) -> None:
         assert queue.has_room(1000)
 
+    async def test_an_open_queue_is_open_until_it_is_closed(self, harness: Harness) -> None:
+        queue = await harness.open()
+        queue.check_open()
+
+        await queue.close()
+
+        with pytest.raises(QueueClosed):
+            queue.check_open()
+
     async def test_content_may_be_any_bytes(self, queue: MailQueue, consumer: Consumer) -> None:
         content = bytes(range(256)) * 5 + b"\r\n.\r\n\x00no final newline"
 

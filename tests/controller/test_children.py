@@ -120,7 +120,8 @@ async def test_children_that_are_no_longer_declared_go(ready: Running) -> None:
 
 async def test_a_replicas_budget_comes_and_goes_with_the_second_replica(ready: Running) -> None:
     await ready.change({"workers": {"replicas": 2}})
-    await child(ready, DISRUPTION_BUDGET, "outgoing-worker")
+    budget = await child(ready, DISRUPTION_BUDGET, "outgoing-worker")
+    assert budget["spec"]["unhealthyPodEvictionPolicy"] == "AlwaysAllow"
     conditions = await ready.until(lambda found: found["WorkersReady"]["status"] == "False")
     assert conditions["WorkersReady"]["message"].startswith("0 of 2 workers ready")
     assert conditions["Reconciling"]["status"] == "True"

@@ -126,7 +126,7 @@ async def process(
         if queue is None:
             yield None
             return
-        this.readiness.opened(queue.size)
+        this.readiness.opened(queue.check_open)
         try:
             yield this
         finally:

@@ -156,7 +156,14 @@ def _deployment(
         spec["replicas"] = replicas
     children = [_child(queue, DEPLOYMENT, name, component, {"spec": spec})]
     if replicas > 1 or name in scaled_elsewhere:
-        budget = {"spec": {"maxUnavailable": 1, "selector": selected}}
+        budget = {
+            "spec": {
+                "maxUnavailable": 1,
+                # Else a node cannot be drained while its pods are not ready.
+                "unhealthyPodEvictionPolicy": "AlwaysAllow",
+                "selector": selected,
+            }
+        }
         children.append(_child(queue, DISRUPTION_BUDGET, name, component, budget))
     return children
 

@@ -112,7 +112,7 @@ class Program:
             await asyncio.gather(loop, return_exceptions=True)
             await self.controller.close()
 
-    async def require_ready(self) -> None:
+    def require_ready(self) -> None:
         """Raises: NotReady unless all watches run."""
         if not self.ready.is_set():
             raise NotReady

@@ -59,6 +59,9 @@ class DistributedQueue(Administration):
     def has_room(self, size_bytes: int) -> bool:
         return True  # how much is free in its servers it cannot know
 
+    def check_open(self) -> None:
+        self._engine.check_open()
+
     def dequeue(self, prefetch: int = 10) -> AsyncIterator[DistributedItem]:
         return dequeue(self._engine, self._leases, prefetch)
 

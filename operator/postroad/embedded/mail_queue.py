@@ -93,8 +93,7 @@ class EmbeddedQueue(Administration):
     async def _queue(self) -> OwnedQueue | RemoteQueue:
         """Return what serves this handle; the role may have to be found anew."""
         async with self._election:
-            if self._is_closed:
-                raise QueueClosed(f"{self._name} was closed")
+            self._check_not_closed()
             if isinstance(self._role, RemoteQueue) and self._role.connection.lost is not None:
                 await self._role.close()
                 self._role = None
@@ -166,6 +165,15 @@ class EmbeddedQueue(Administration):
         if self._receiver is not None:
             return self._receiver.has_room(size_bytes)
         return not isinstance(self._role, _Owner) or self._role.queue.has_room(size_bytes)
+
+    def check_open(self) -> None:
+        self._check_not_closed()
+        if isinstance(self._role, _Owner):
+            self._role.queue.engine.check()
+
+    def _check_not_closed(self) -> None:
+        if self._is_closed:
+            raise QueueClosed(f"{self._name} was closed")
 
     async def dequeue(self, prefetch: int = 10) -> AsyncIterator[Item]:
         while True:

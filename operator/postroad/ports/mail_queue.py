@@ -138,6 +138,15 @@ class MailQueue(Administration, Protocol):
         the storing to the owner of a directory. Quick: it asks no server. Never raises."""
         ...
 
+    def check_open(self) -> None:
+        """Raise the error that every operation meets until this handle is opened again: it was
+        closed, or its store has stopped. A server that is away is none: enqueue raises that error,
+        and waiting mail waits on. Quick: it asks no server.
+
+        Raises: QueueClosed, StoreFailed, StoreFull, StoreDamaged.
+        """
+        ...
+
     def dequeue(self, prefetch: int = 10) -> AsyncIterator[Item]:
         """Yield items as they become due, for ever; roughly in order of their entries.
 

@@ -7,7 +7,7 @@ a blocked one sends no response.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
@@ -16,52 +16,39 @@ from postroad.telemetry.logs import logger
 
 _log = logger("health")
 
-PROBE_EVERY_SECONDS = 5.0
-"""The largest age of a probe's result: Kubernetes asks for it more often than the servers are worth
-asking."""
-
-PROBE_TIMEOUT_SECONDS = 3.0
 REQUEST_TIMEOUT_SECONDS = 5.0
 
 
 class Readiness:
-    """Whether the process can do its work now: what `/readyz` reports."""
+    """Whether the process can do its work: what `/readyz` reports.
+
+    A server that is away does not count, because it is away for all pods: a Service without
+    endpoints would refuse connections where the intake replies 451, and a rollout or the drain of a
+    node would wait for pods that cannot become ready. The resource's conditions report servers.
+    """
 
     def __init__(self) -> None:
-        self._obstacle: str | None = "starting"
-        self._probe: Callable[[], Awaitable[object]] | None = None
-        self._probed_at: float | None = None
+        self._check: Callable[[], None] | None = None
         self._is_draining = False
 
-    def opened(self, probe: Callable[[], Awaitable[object]]) -> None:
-        """Use this probe from now on: an exception of it is the obstacle."""
-        self._probe = probe
-        self._probed_at = None
+    def opened(self, check: Callable[[], None]) -> None:
+        """Call `check` for each probe from now on: an exception of it is the obstacle. It must ask
+        no server, because a probe waits for it."""
+        self._check = check
 
     def draining(self) -> None:
         """Report "draining" from now on."""
         self._is_draining = True
 
-    async def obstacle(self) -> str | None:
+    def obstacle(self) -> str | None:
         """Return why the process is not ready, None when it is."""
         if self._is_draining:
             return "draining"
-        if self._probe is None:
-            return self._obstacle
-        now = asyncio.get_running_loop().time()
-        if self._probed_at is None or now - self._probed_at >= PROBE_EVERY_SECONDS:
-            self._probed_at = now
-            self._obstacle = await self._ask(self._probe)
-        return self._obstacle
-
-    @staticmethod
-    async def _ask(probe: Callable[[], Awaitable[object]]) -> str | None:
+        if self._check is None:
+            return "starting"
         try:
-            async with asyncio.timeout(PROBE_TIMEOUT_SECONDS):
-                await probe()
-        except TimeoutError:
-            return "the queue does not answer in time"
-        except Exception as error:  # any error of the probe means "not ready", none may end it
+            self._check()
+        except Exception as error:  # any error of the check means "not ready", none may end it
             _log.debug("not ready", error=str(error))
             return type(error).__name__
         return None
@@ -118,7 +105,7 @@ class HealthServer:
             case b"/healthz":
                 return _response("200 OK", b"alive\n")
             case b"/readyz":
-                obstacle = await self._readiness.obstacle()
+                obstacle = self._readiness.obstacle()
                 if obstacle is None:
                     return _response("200 OK", b"ready\n")
                 return _response("503 Service Unavailable", f"{obstacle}\n".encode())

@@ -37,10 +37,10 @@ class Victims:
 
     def __init__(self, stack: Stack) -> None:
         self._stack = stack
-        self._variables: dict[str, str] = {}
+        self.variables: dict[str, str] = {}
         for name in SERVERS:
-            self._variables.update(stack.server(name).environment())
-        self.settings: Settings = from_environment(self._variables)
+            self.variables.update(stack.server(name).environment())
+        self.settings: Settings = from_environment(self.variables)
 
     async def pause(self, name: str) -> None:
         await asyncio.to_thread(self._stack.server(name).pause)
@@ -56,11 +56,11 @@ class Victims:
 
     async def lines(self) -> Lines:
         """Return lines to the servers that can be cut, with settings that lead through them."""
-        broker = urlsplit(self._variables["POSTROAD_RABBITMQ_URI"])
-        store = urlsplit(self._variables["POSTROAD_S3_ENDPOINT"])
+        broker = urlsplit(self.variables["POSTROAD_RABBITMQ_URI"])
+        store = urlsplit(self.variables["POSTROAD_S3_ENDPOINT"])
         ports = {
             "rabbitmq": broker.port or 5672,
-            "cassandra": int(self._variables["POSTROAD_CASSANDRA_PORT"]),
+            "cassandra": int(self.variables["POSTROAD_CASSANDRA_PORT"]),
             "s3": store.port or 80,
         }
         forwarders = {name: Forwarder(port) for name, port in ports.items()}
@@ -68,7 +68,7 @@ class Victims:
             await each.start()
         login = broker.netloc.rpartition("@")[0]
         variables = {
-            **self._variables,
+            **self.variables,
             "POSTROAD_RABBITMQ_URI": urlunsplit(
                 broker._replace(netloc=f"{login}@127.0.0.1:{forwarders['rabbitmq'].port}")
             ),
