@@ -8,8 +8,8 @@ from datetime import timedelta
 import pytest
 
 from contract.queue_harness import Consumer
-from postroad.adapters.memory.broker import Message
 from postroad.adapters.memory.fault_injection import Step, away, no_fault
+from postroad.adapters.memory.queues import Message
 from postroad.adapters.memory.view import MemoryView
 from postroad.domain.delay_queues import DELAY_SECONDS
 from postroad.domain.entries import Mark

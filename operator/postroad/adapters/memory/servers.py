@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from postroad.adapters.memory.blobs import Bucket, MemoryBlobs
-from postroad.adapters.memory.broker import MemoryBroker, Queues
+from postroad.adapters.memory.broker import MemoryBroker
 from postroad.adapters.memory.fault_injection import FaultInjector
 from postroad.adapters.memory.history import MemoryHistory, Records
+from postroad.adapters.memory.queues import Queues
 from postroad.adapters.memory.tables import Tables
 from postroad.adapters.memory.view import MemoryView, MemoryViewStore
 from postroad.domain.names import QueueName
