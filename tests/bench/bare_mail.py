@@ -18,7 +18,7 @@ from bench.bare_clients import BareCassandra, BareRabbitMQ, BareStore
 from bench.queue_setup import BenchServers, queue_names
 from postroad.adapters.cassandra import mark_rows, mark_statements, rows, statements
 from postroad.adapters.machine.clocks import MachineClock, SystemRandomness
-from postroad.domain.entries import EnqueuedMail, Traits
+from postroad.domain.entries import Entry, Traits
 from postroad.domain.identifiers import Identifiers
 from postroad.domain.mail import Envelope
 from postroad.domain.names import QueueName
@@ -29,7 +29,7 @@ from postroad.domain.wire import encode
 HOUR = timedelta(hours=1)
 BUCKETS = 3
 STATEMENTS = (statements.INSERT_ROW, mark_statements.SELECT_MARK, mark_statements.MARK_DELIVERED)
-ENTRY = EnqueuedMail(
+ENTRY = Entry(
     key=EntryKey(datetime(2026, 1, 1, tzinfo=UTC), 0, UUID(int=0)),
     mail_id=UUID(int=0),
     envelope=Envelope("a@example.org", ("b@example.net",), "measured"),

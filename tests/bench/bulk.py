@@ -34,7 +34,7 @@ from postroad.adapters.cassandra.session import Statement
 from postroad.adapters.machine.clocks import MachineClock, SystemRandomness
 from postroad.configuration.store import configured
 from postroad.domain.configuration.rules import ViewConfiguration
-from postroad.domain.entries import EnqueuedMail
+from postroad.domain.entries import Entry
 from postroad.domain.identifiers import id_at
 from postroad.domain.mail import Envelope
 from postroad.domain.names import QueueName
@@ -101,7 +101,7 @@ class Bulk:
         """End every other mail."""
         now = datetime.now(UTC)
 
-        def mark(entry: EnqueuedMail) -> tuple[object, ...]:
+        def mark(entry: Entry) -> tuple[object, ...]:
             key, traits = entry.key, entry.traits
             place_of = (key.slice_start, key.bucket_id, key.enqueue_id)
             return (*place_of, *mark_rows.trait_values(traits), now)
@@ -111,12 +111,12 @@ class Bulk:
     async def _in_batches(
         self,
         statement: Statement,
-        values: Callable[[EnqueuedMail], tuple[object, ...]],
-        wanted: Callable[[EnqueuedMail], bool],
+        values: Callable[[Entry], tuple[object, ...]],
+        wanted: Callable[[Entry], bool],
     ) -> None:
         def batches() -> Iterator[list[tuple[object, ...]]]:
             for number in range(self.slices):
-                gathered: dict[Partition, list[EnqueuedMail]] = defaultdict(list)
+                gathered: dict[Partition, list[Entry]] = defaultdict(list)
                 for entry in filter(wanted, self._slice(number)):
                     gathered[entry.key.partition].append(entry)
                 for entries in gathered.values():
@@ -126,11 +126,11 @@ class Bulk:
 
         await _all(batches(), lambda batch: self.view.execute_together(statement, batch))
 
-    def _entries(self) -> Iterator[EnqueuedMail]:
+    def _entries(self) -> Iterator[Entry]:
         for number in range(self.slices):
             yield from self._slice(number)
 
-    def _slice(self, number: int) -> Iterator[EnqueuedMail]:
+    def _slice(self, number: int) -> Iterator[Entry]:
         """Yield the entries of a slice. The attempt of every other one is odd."""
         randomness = random.Random(f"{self.name} {number}")
         start = self.first + number * WINDOW
@@ -139,7 +139,7 @@ class Bulk:
             key = place(id_at(at, 0, randomness.getrandbits(62)), WINDOW, BUCKETS)
             recipient = f"recipient@destination{randomness.randrange(DOMAINS)}.example"
             name = HUNDREDTH if index % 100 == 0 else "bulk"
-            yield EnqueuedMail(
+            yield Entry(
                 key=key,
                 mail_id=UUID(int=key.enqueue_id.int ^ 1),
                 envelope=Envelope("sender@origin.example", (recipient,), name),
@@ -151,7 +151,7 @@ class Bulk:
             )
 
 
-def is_marked(entry: EnqueuedMail) -> bool:
+def is_marked(entry: Entry) -> bool:
     """Whether `mark_half` ends this mail."""
     return entry.attempt == 1
 

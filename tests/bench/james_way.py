@@ -11,22 +11,22 @@ from collections import deque
 from collections.abc import AsyncIterator
 
 from bench.bulk import BUCKETS, WINDOW, Bulk
-from postroad.domain.entries import EnqueuedMail, Mark
+from postroad.domain.entries import Entry, Mark
 from postroad.domain.slices import Partition
 
 IN_FLIGHT = 4
 
 
-async def browse(queue: Bulk, slices: int) -> AsyncIterator[EnqueuedMail]:
+async def browse(queue: Bulk, slices: int) -> AsyncIterator[Entry]:
     """Yield the waiting mails of a loaded queue's first slices, oldest first."""
     view = queue.where.servers.views().view(str(queue.name))
     for number in range(min(slices, queue.slices)):
         start = queue.first + number * WINDOW
         partitions = [Partition(start, bucket) for bucket in range(BUCKETS)]
         rows = [row for each in partitions async for row in view.rows(each)]
-        found = [row for row in rows if isinstance(row, EnqueuedMail)]
+        found = [row for row in rows if isinstance(row, Entry)]
         found.sort(key=lambda entry: entry.enqueued_at)
-        asked: deque[tuple[EnqueuedMail, asyncio.Task[Mark | None]]] = deque()
+        asked: deque[tuple[Entry, asyncio.Task[Mark | None]]] = deque()
         for entry in found:
             if len(asked) == IN_FLIGHT:
                 first, mark = asked.popleft()

@@ -21,7 +21,7 @@ from bench.attempts import insist
 from postroad.adapters.cassandra import mark_rows, mark_statements, rows, statements
 from postroad.adapters.cassandra.marks import MOST_TOGETHER
 from postroad.distributed.engine import Engine
-from postroad.domain.entries import EnqueuedMail
+from postroad.domain.entries import Entry
 from postroad.domain.mail import Envelope
 from postroad.domain.slices import Partition
 
@@ -62,18 +62,18 @@ class ViewAlone:
             await asyncio.gather(*(worker() for _ in range(AT_ONCE)))
             watching.cancel()
 
-    async def _entries(self, some: int) -> Iterable[tuple[Partition, list[EnqueuedMail]]]:
+    async def _entries(self, some: int) -> Iterable[tuple[Partition, list[Entry]]]:
         """Return new entries by partition."""
-        found: dict[Partition, list[EnqueuedMail]] = defaultdict(list)
+        found: dict[Partition, list[Entry]] = defaultdict(list)
         for _ in range(some):
             entry = await self._entry()
             found[entry.key.partition].append(entry)
         return found.items()
 
-    async def _entry(self) -> EnqueuedMail:
+    async def _entry(self) -> Entry:
         engine = self.engine
         accepted_at, mail_id = engine.clock.now(), engine.ids.new()
-        return EnqueuedMail(
+        return Entry(
             key=await insist(engine.new_key),
             mail_id=mail_id,
             envelope=ENVELOPE,
@@ -83,7 +83,7 @@ class ViewAlone:
             enqueued_at=accepted_at,
         )
 
-    async def _pass(self, partition: Partition, entries: list[EnqueuedMail]) -> None:
+    async def _pass(self, partition: Partition, entries: list[Entry]) -> None:
         engine, name = self.engine, str(self.engine.name)
         view: Any = engine.view  # what lies behind its gathering is asked
         inserted = [(name, *rows.entry_values(each)) for each in entries]
@@ -119,5 +119,5 @@ class ViewAlone:
         return now - (browse_start or now)
 
 
-def _mark_values(name: str, entry: EnqueuedMail, at: datetime) -> tuple[object, ...]:
+def _mark_values(name: str, entry: Entry, at: datetime) -> tuple[object, ...]:
     return (*rows.key_values(name, entry.key), *mark_rows.trait_values(entry.traits), at)

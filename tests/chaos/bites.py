@@ -31,7 +31,7 @@ from postroad.distributed import (
 from postroad.distributed.engine import Engine
 from postroad.distributed.limits_cache import LimitsCache
 from postroad.domain.dispatch import Redeliver, ReferenceArrival, Verdict, decide
-from postroad.domain.entries import EnqueuedMail, Mark
+from postroad.domain.entries import Entry, Mark
 from postroad.domain.references import Reference
 from postroad.domain.slices import EntryKey, place, slice_of
 
@@ -95,7 +95,7 @@ async def _any_key(self: Engine, after: UUID | None = None) -> EntryKey:
     return place(self.ids.new(), writing.slice_window, writing.bucket_count)
 
 
-def _repeating(entry: EnqueuedMail) -> Reference:
+def _repeating(entry: Entry) -> Reference:
     return Reference.to(entry, claim=True)
 
 

@@ -18,7 +18,7 @@ from postroad.adapters.cassandra.store import CassandraViewStore
 from postroad.adapters.machine.clocks import MachineClock
 from postroad.adapters.memory.servers import MemoryServers, MemoryWorld
 from postroad.adapters.memory.tables import Tables
-from postroad.domain.entries import Ending, EndingKind, EnqueuedMail, Mark
+from postroad.domain.entries import Ending, EndingKind, Entry, Mark
 from postroad.domain.slices import EntryKey
 from postroad.ports.view import DeadLetter, ViewStore
 from support.keyspaces import keyspace
@@ -35,11 +35,11 @@ class SpoilMemory(Spoil):
     def __init__(self, tables: Tables) -> None:
         self._tables = tables
 
-    async def row(self, entry: EnqueuedMail) -> None:
+    async def row(self, entry: Entry) -> None:
         self._tables.undecodable.add(entry.key)
         self._tables.expire_at[entry.key] = self._tables.clock.now() + self.LEFT
 
-    async def stored(self, entry: EnqueuedMail) -> object:
+    async def stored(self, entry: Entry) -> object:
         return self._tables.rows[entry.key]
 
     async def mark(self, key: EntryKey) -> None:
@@ -65,11 +65,11 @@ class SpoilCassandra(Spoil):
         self._session = session
         self._queue = queue
 
-    async def row(self, entry: EnqueuedMail) -> None:
+    async def row(self, entry: Entry) -> None:
         cells = dict(zip(ROW_COLUMNS, rows.entry_values(entry), strict=True)) | {"recipients": BELL}
         await self._session.execute(self.ROW, (self._queue, *cells.values()))
 
-    async def stored(self, entry: EnqueuedMail) -> object:
+    async def stored(self, entry: Entry) -> object:
         place = rows.key_values(self._queue, entry.key)
         return await self._session.execute(statements.SELECT_AS_STORED, place)
 

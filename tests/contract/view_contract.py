@@ -16,7 +16,7 @@ from postroad.domain.entries import (
     Change,
     Ending,
     EndingKind,
-    EnqueuedMail,
+    Entry,
     Mark,
     Traits,
     UndecodableRow,
@@ -54,9 +54,9 @@ async def soon(view: View) -> datetime:
     return await time_of(view) + timedelta(seconds=1)
 
 
-def entry(number: int = 1, partition: Partition = PARTITION) -> EnqueuedMail:
+def entry(number: int = 1, partition: Partition = PARTITION) -> Entry:
     """An entry with as little in it as can be."""
-    return EnqueuedMail(
+    return Entry(
         key=key(number, partition),
         mail_id=UUID(int=number),
         envelope=Envelope("a@example.org", ("b@example.net",)),
@@ -122,11 +122,11 @@ class Spoil(Protocol):
     LEFT: ClassVar[timedelta] = timedelta(hours=1)
     """How long a spoilt row still lives."""
 
-    async def row(self, entry: EnqueuedMail) -> None:
+    async def row(self, entry: Entry) -> None:
         """Let a row hold what no envelope can be, for `LEFT`."""
         ...
 
-    async def stored(self, entry: EnqueuedMail) -> object:
+    async def stored(self, entry: Entry) -> object:
         """Return what is really stored of a row."""
         ...
 
@@ -177,9 +177,7 @@ class ViewContract:
             "half an origin",
         ],
     )
-    async def test_a_row_comes_back_as_it_was_inserted(
-        self, view: View, wanted: EnqueuedMail
-    ) -> None:
+    async def test_a_row_comes_back_as_it_was_inserted(self, view: View, wanted: Entry) -> None:
         await view.insert(wanted)
 
         assert await view.row(wanted.key) == wanted
@@ -196,7 +194,7 @@ class ViewContract:
 
         found = [each async for each in view.rows(PARTITION)]
 
-        assert [type(each) for each in found] == [EnqueuedMail, UndecodableRow, EnqueuedMail]
+        assert [type(each) for each in found] == [Entry, UndecodableRow, Entry]
         assert [each.key for each in found] == [key(1), key(2), key(3)]
         assert found[1] == await view.row(key(2))
         assert found[1].mail_id == entry(2).mail_id

@@ -24,7 +24,7 @@ from postroad.embedded.envelope_records import EnvelopeRecord
 from postroad.embedded.items import SpoolItem
 from postroad.embedded.layout import StoreOptions
 from postroad.embedded.owner import Consumer, OwnedQueue
-from postroad.embedded.segments import Entry
+from postroad.embedded.segments import LiveEntry
 from postroad.settings import Retry, Settings
 
 SECOND, MINUTE = timedelta(seconds=1), timedelta(minutes=1)
@@ -118,7 +118,7 @@ async def test_each_lane_hands_out_in_the_order_of_due_times(
     by_lane: dict[int, list[str]] = {}
     honest = leases.start
 
-    def noting(engine: Engine, entry: Entry, record: EnvelopeRecord) -> None:
+    def noting(engine: Engine, entry: LiveEntry, record: EnvelopeRecord) -> None:
         by_lane.setdefault(entry.segment.lane, []).append(record.envelope.name or "")
         honest(engine, entry, record)
 

@@ -12,7 +12,7 @@ from postroad.domain.selection import Selector
 from postroad.embedded import leases
 from postroad.embedded.envelope_records import EnvelopeRecord
 from postroad.embedded.owner import OwnedQueue
-from postroad.embedded.segments import Entry
+from postroad.embedded.segments import LiveEntry
 from postroad.ports.administration import Operation
 
 HOUR = timedelta(hours=1)
@@ -29,7 +29,7 @@ async def queue() -> OwnedQueue:
     await outside.lease()
     honest = queue.engine.reader.read
 
-    async def meanwhile(entry: Entry) -> EnvelopeRecord:
+    async def meanwhile(entry: LiveEntry) -> EnvelopeRecord:
         found = await honest(entry)
         if "mail" in outside.items:
             await outside.retry("mail", HOUR)
@@ -55,7 +55,7 @@ async def test_a_change_meets_it(queue: OwnedQueue, operation: str) -> None:
 async def test_a_mail_that_ends_meanwhile_is_neither_seen_nor_changed(queue: OwnedQueue) -> None:
     honest = queue.engine.reader.read
 
-    async def removed(entry: Entry) -> EnvelopeRecord:
+    async def removed(entry: LiveEntry) -> EnvelopeRecord:
         found = await honest(entry)
         for each in list(queue.engine.index.walk()):
             if not queue.engine.is_durable(each):

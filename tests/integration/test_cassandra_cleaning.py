@@ -21,7 +21,7 @@ from postroad.distributed.engine import Engine, Parts
 from postroad.domain.clocks import Readings
 from postroad.domain.configuration.rollout import LEASE
 from postroad.domain.configuration.rules import ViewConfiguration
-from postroad.domain.entries import EnqueuedMail
+from postroad.domain.entries import Entry
 from postroad.domain.identifiers import id_at
 from postroad.domain.mail import Envelope
 from postroad.domain.names import QueueName
@@ -92,10 +92,10 @@ async def cost_of_cleaning(session: CountingSession, mails: int) -> Counter[Stat
     return sent
 
 
-def _entry(number: int) -> EnqueuedMail:
+def _entry(number: int) -> Entry:
     envelope = Envelope(None, ("b@example.net",))
     key = EntryKey(START, number % BUCKETS, id_at(START, number, number))
-    return EnqueuedMail(key, key.enqueue_id, envelope, "b", 1, START, START, None)
+    return Entry(key, key.enqueue_id, envelope, "b", 1, START, START, None)
 
 
 async def test_cleaning_a_slice_costs_the_same_for_many_mails_as_for_few(keyspace: str) -> None:

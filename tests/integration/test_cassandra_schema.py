@@ -15,7 +15,7 @@ import servers
 from postroad.adapters.cassandra import schema
 from postroad.adapters.cassandra.session import Session
 from postroad.adapters.cassandra.store import CassandraViewStore
-from postroad.domain.entries import EnqueuedMail, Traits
+from postroad.domain.entries import Entry, Traits
 from postroad.domain.identifiers import id_at
 from postroad.domain.mail import Envelope
 from postroad.domain.slices import place
@@ -113,12 +113,12 @@ async def test_a_shorter_lifetime_is_that_of_new_rows_and_never_of_marks(session
     view = store.view("test.out")
     keys = [place(id_at(NOW, 0, number), HOUR, 1) for number in (1, 2)]
     await store.create(OPTIONS)
-    await view.insert(EnqueuedMail(keys[0], uuid4(), ENVELOPE, "k", 1, NOW, NOW))
+    await view.insert(Entry(keys[0], uuid4(), ENVELOPE, "k", 1, NOW, NOW))
 
     shorter = replace(OPTIONS, row_lifetime=timedelta(days=1))
     await store.create(shorter)
     await store.create(shorter)
-    await view.insert(EnqueuedMail(keys[1], uuid4(), ENVELOPE, "k", 1, NOW, NOW))
+    await view.insert(Entry(keys[1], uuid4(), ENVELOPE, "k", 1, NOW, NOW))
     for key in keys:
         await view.mark_delivered(key, NOW, Traits(("example.net",)))
 
@@ -141,7 +141,7 @@ async def test_rows_expire_with_the_tables_lifetime(session: Session) -> None:
     store = CassandraViewStore(session)
     await store.create(OPTIONS)
     key = place(id_at(NOW, 0, 1), HOUR, 1)
-    entry = EnqueuedMail(key, uuid4(), Envelope(None, ("b@example.net",)), "k", 1, NOW, NOW)
+    entry = Entry(key, uuid4(), Envelope(None, ("b@example.net",)), "k", 1, NOW, NOW)
 
     await store.view("test.out").insert(entry)
 
@@ -156,10 +156,8 @@ async def test_what_an_entry_lacks_is_left_unset_and_makes_no_tombstone(session:
     view = store.view("test.out")
     key = place(id_at(NOW, 0, 1), HOUR, 1)
     envelope = Envelope("a@example.org", ("b@example.net",), name="n", attributes={"a": "b"})
-    full = EnqueuedMail(key, uuid4(), envelope, "k", 1, NOW, NOW, NOW, True, 1, "error", (key,))
-    bare = EnqueuedMail(
-        key, full.mail_id, Envelope(None, ("b@example.net",)), "k", 1, NOW, NOW, None
-    )
+    full = Entry(key, uuid4(), envelope, "k", 1, NOW, NOW, NOW, True, 1, "error", (key,))
+    bare = Entry(key, full.mail_id, Envelope(None, ("b@example.net",)), "k", 1, NOW, NOW, None)
     await view.insert(full)
 
     await view.insert(bare)

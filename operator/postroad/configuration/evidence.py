@@ -8,7 +8,7 @@ from statistics import mean
 
 from postroad.domain.configuration.advice import Seen, SliceCount
 from postroad.domain.configuration.rules import ViewConfiguration
-from postroad.domain.entries import EnqueuedMail
+from postroad.domain.entries import Entry
 from postroad.domain.slices import Partition
 from postroad.domain.wire import size_of
 from postroad.ports.view import ClosedSlice, View
@@ -59,7 +59,7 @@ def _fullest(closed: ClosedSlice) -> Partition:
 async def _with_row_size(view: View, seen: Seen, partition: Partition) -> Seen:
     sizes: list[int] = []
     async for row in view.rows(partition):
-        if isinstance(row, EnqueuedMail):
+        if isinstance(row, Entry):
             sizes.append(size_of(row))
         if len(sizes) == SAMPLE:
             break

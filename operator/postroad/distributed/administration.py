@@ -18,32 +18,32 @@ from postroad.distributed.concurrency import TRIES, count
 from postroad.distributed.discard import discard
 from postroad.distributed.engine import Engine
 from postroad.distributed.remove import remove
-from postroad.domain.entries import Change, EndingKind, EnqueuedMail, Mark
+from postroad.domain.entries import Change, EndingKind, Entry, Mark
 from postroad.domain.mail import OutcomeKind
 from postroad.domain.selection import Selector
 from postroad.ports.administration import EXPIRED, Operation
 
-Decision = Callable[[EnqueuedMail, datetime], Change | None]
+Decision = Callable[[Entry, datetime], Change | None]
 """What to change of a waiting entry at a moment; None: nothing."""
 
-Step = Callable[[Engine, EnqueuedMail, datetime], Awaitable[Mark | None]]
+Step = Callable[[Engine, Entry, datetime], Awaitable[Mark | None]]
 """Changes a waiting entry and returns None, or the mark that stands there; one without an ending
 where there was nothing to do."""
 
 
-def flushed(entry: EnqueuedMail, now: datetime) -> Change | None:
+def flushed(entry: Entry, now: datetime) -> Change | None:
     """Make a delayed mail due. A held one keeps its delay, which `release` respects."""
     if entry.held or entry.due_at is None or entry.due_at <= now:
         return None
     return replacement.by_administration(entry, due_at=None)
 
 
-def held(entry: EnqueuedMail, now: datetime) -> Change | None:
+def held(entry: Entry, now: datetime) -> Change | None:
     """Hold a mail."""
     return None if entry.held else replacement.by_administration(entry, held=True)
 
 
-def released(entry: EnqueuedMail, now: datetime) -> Change | None:
+def released(entry: Entry, now: datetime) -> Change | None:
     """Release a held mail."""
     return replacement.by_administration(entry, held=False) if entry.held else None
 
@@ -51,7 +51,7 @@ def released(entry: EnqueuedMail, now: datetime) -> Change | None:
 def republished(older_than: timedelta) -> Step:
     """Give a due mail whose entry began long ago a new entry, and so a new message."""
 
-    def decide(entry: EnqueuedMail, now: datetime) -> Change | None:
+    def decide(entry: Entry, now: datetime) -> Change | None:
         is_due = not entry.held and (entry.due_at is None or entry.due_at <= now)
         began = max(entry.enqueued_at, entry.due_at or entry.enqueued_at)
         if not is_due or now - began <= older_than:
@@ -64,7 +64,7 @@ def republished(older_than: timedelta) -> Step:
 def replacing(decide: Decision) -> Step:
     """Return the step that replaces an entry as decided."""
 
-    async def step(engine: Engine, entry: EnqueuedMail, now: datetime) -> Mark | None:
+    async def step(engine: Engine, entry: Entry, now: datetime) -> Mark | None:
         wanted = decide(entry, now)
         if wanted is None:
             return await engine.view.mark(entry.key) or Mark()
@@ -73,7 +73,7 @@ def replacing(decide: Decision) -> Step:
     return step
 
 
-async def expired(engine: Engine, entry: EnqueuedMail, now: datetime) -> Mark | None:
+async def expired(engine: Engine, entry: Entry, now: datetime) -> Mark | None:
     """A waiting mail becomes a dead letter for the recipients who did not get it. A mail without
     such recipients is left to its consumer, which is about to end it.
 
@@ -118,7 +118,7 @@ async def change_waiting(step: Step, engine: Engine, selector: Selector) -> int:
     return await count(waiting(engine, selector), one)
 
 
-async def change_entry(engine: Engine, entry: EnqueuedMail, step: Step, now: datetime) -> bool:
+async def change_entry(engine: Engine, entry: Entry, step: Step, now: datetime) -> bool:
     """Change one mail, starting from one of its entries. Returns whether it was changed by this
     call."""
     standing = await step(engine, entry, now)
@@ -126,7 +126,7 @@ async def change_entry(engine: Engine, entry: EnqueuedMail, step: Step, now: dat
 
 
 async def _change_successor(
-    engine: Engine, entry: EnqueuedMail, standing: Mark, step: Step, now: datetime
+    engine: Engine, entry: Entry, standing: Mark, step: Step, now: datetime
 ) -> bool:
     """Go on to the successor of an entry that was replaced first: it is the mail now."""
     if standing.ending is None or standing.ending.kind is not EndingKind.REPLACED:

@@ -22,7 +22,7 @@ from postroad.distributed.engine import Engine
 from postroad.distributed.live_slices import live_slices
 from postroad.distributed.size import REMEMBERED
 from postroad.domain.ages import AGES
-from postroad.domain.entries import EnqueuedMail
+from postroad.domain.entries import Entry
 from postroad.domain.slices import Partition
 from postroad.ports.marks import PartitionStamp
 
@@ -101,7 +101,7 @@ class AgesCache:
         accepted: dict[str, array[float]] = defaultdict(lambda: array("d"))
         is_settled = True
         async for row, mark in joined(self._engine.view, [partition], stamp.purged):
-            if isinstance(row, EnqueuedMail) and (mark is None or mark.is_live):
+            if isinstance(row, Entry) and (mark is None or mark.is_live):
                 for domain in row.envelope.domains:
                     accepted[domain].append(row.accepted_at.timestamp())
             is_settled &= mark is None or not mark.is_unfinished_replacement

@@ -20,7 +20,7 @@ from postroad.distributed.live_slices import live_slices
 from postroad.distributed.merge_join import with_marks
 from postroad.distributed.replacement import replacement_of
 from postroad.distributed.set_aside import SetAside
-from postroad.domain.entries import EndingKind, EnqueuedMail, Mark, UndecodableRow
+from postroad.domain.entries import EndingKind, Entry, Mark, UndecodableRow
 from postroad.domain.identifiers import moment_of
 from postroad.domain.mail_views import MailView
 from postroad.domain.selection import Selector
@@ -36,8 +36,8 @@ class WaitingMail:
     """A waiting mail. `row` is the entry that a change starts from; `entry` is how the mail waits:
     the same, or its successor while a replacement is under way."""
 
-    row: EnqueuedMail
-    entry: EnqueuedMail
+    row: Entry
+    entry: Entry
     mark: Mark | None
 
 
@@ -124,14 +124,14 @@ async def browse(engine: Engine, selector: Selector | None) -> AsyncIterator[Mai
             yield view_of(each.entry, engine.clock.now())
 
 
-async def _waits_on(engine: Engine, successor: EnqueuedMail) -> bool:
+async def _waits_on(engine: Engine, successor: Entry) -> bool:
     """Whether the successor of a replacement under way is not over: its message may come before the
     predecessor's mark is `published`, which a process that ended never writes."""
     mark = await engine.view.mark(successor.key)
     return mark is None or mark.is_live
 
 
-def view_of(entry: EnqueuedMail, now: datetime, letter: DeadLetter | None = None) -> MailView:
+def view_of(entry: Entry, now: datetime, letter: DeadLetter | None = None) -> MailView:
     """Return the view of an entry that browsing and listings show."""
     due_at = entry.due_at if entry.due_at is not None and entry.due_at > now else None
     return MailView(
@@ -151,7 +151,7 @@ def view_of(entry: EnqueuedMail, now: datetime, letter: DeadLetter | None = None
 
 async def joined(
     view: View, partitions: list[Partition], after: UUID | None = None
-) -> AsyncIterator[tuple[EnqueuedMail | UndecodableRow, Mark | None]]:
+) -> AsyncIterator[tuple[Entry | UndecodableRow, Mark | None]]:
     """Yield the rows of a slice with their marks, merged over its buckets in the order of ids."""
     streams = [
         with_marks(view, each, view.rows(each, after), ENQUEUE_ID, after) for each in partitions
@@ -174,7 +174,7 @@ async def joined(
 
 
 async def _follow(
-    engine: Engine, row: EnqueuedMail, mark: Mark | None, since: datetime, ahead: _Ahead
+    engine: Engine, row: Entry, mark: Mark | None, since: datetime, ahead: _Ahead
 ) -> WaitingMail | None:
     """Return how the mail of a row waits; None when it does not, or when its successor's row is met
     later."""

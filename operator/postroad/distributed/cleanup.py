@@ -16,7 +16,7 @@ from postroad.distributed.browse import ENQUEUE_ID
 from postroad.distributed.engine import Engine
 from postroad.distributed.late_mail import rescue_if_late
 from postroad.distributed.merge_join import with_marks
-from postroad.domain.entries import EnqueuedMail
+from postroad.domain.entries import Entry
 from postroad.domain.slices import EntryKey, Partition
 from postroad.ports.view import ClosedSlice
 
@@ -103,7 +103,7 @@ class Cleanup:
         async for row, mark in with_marks(view, partition, view.rows(partition), ENQUEUE_ID):
             if mark is None:
                 await rescue_if_late(self._engine, row.key)
-            elif mark.is_unfinished_replacement and isinstance(row, EnqueuedMail):
+            elif mark.is_unfinished_replacement and isinstance(row, Entry):
                 await replacement.finish(self._engine, row, mark)
 
     async def _propagate_deliveries(self, partition: Partition) -> None:
@@ -118,5 +118,5 @@ class Cleanup:
                 continue
             key = EntryKey(partition.slice_start, partition.bucket_id, enqueue_id)
             row = await engine.view.row(key)
-            if isinstance(row, EnqueuedMail):
+            if isinstance(row, Entry):
                 await replacement.propagate_delivery(engine, row, mark)

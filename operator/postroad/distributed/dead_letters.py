@@ -7,7 +7,7 @@ from uuid import UUID
 
 from postroad.distributed.endings import CLEANED, end, mark_if_passed
 from postroad.distributed.engine import Engine
-from postroad.domain.entries import Ending, EndingKind, EnqueuedMail, Mark
+from postroad.domain.entries import Ending, EndingKind, Entry, Mark
 from postroad.domain.identifiers import moment_of
 from postroad.domain.mail import Envelope
 from postroad.ports.view import DeadLetter
@@ -21,9 +21,7 @@ def month_of(enqueue_id: UUID) -> str:
     return f"{moment_of(enqueue_id):%Y-%m}"
 
 
-async def give_up(
-    engine: Engine, entry: EnqueuedMail, envelope: Envelope, reason: str
-) -> Mark | None:
+async def give_up(engine: Engine, entry: Entry, envelope: Envelope, reason: str) -> Mark | None:
     """Move an entry to the dead letters: letter, then mark. After a crash between them, the process
     that meets the entry or the letter next finishes it. Durable, idempotent.
 
@@ -40,14 +38,14 @@ async def give_up(
     return await _end(engine, entry, letter)
 
 
-async def finish(engine: Engine, entry: EnqueuedMail) -> bool:
+async def finish(engine: Engine, entry: Entry) -> bool:
     """Finish a `give_up` that stopped between letter and mark. Returns whether the entry is
     dead."""
     letter = await engine.view.letter(month_of(entry.enqueue_id), entry.enqueue_id)
     return letter is not None and await _end(engine, entry, letter) is None
 
 
-async def _end(engine: Engine, entry: EnqueuedMail, letter: DeadLetter) -> Mark | None:
+async def _end(engine: Engine, entry: Entry, letter: DeadLetter) -> Mark | None:
     ending = Ending(EndingKind.REJECTED, engine.clock.now())
     standing = await end(engine, entry, ending)
     if standing is None or is_rejected(standing):

@@ -32,7 +32,7 @@ from postroad.domain.dispatch import (
     decide_claimed,
     deletes_bytes,
 )
-from postroad.domain.entries import Change, EnqueuedMail, Mark, UndecodableRow
+from postroad.domain.entries import Change, Entry, Mark, UndecodableRow
 from postroad.domain.references import Reference
 from postroad.domain.slices import EntryKey
 from postroad.domain.wire import decode
@@ -234,7 +234,7 @@ class _Dispatch:
         await ack(engine, delivery)
         return None
 
-    async def _replace(self, entry: EnqueuedMail) -> DistributedItem | None:
+    async def _replace(self, entry: Entry) -> DistributedItem | None:
         """Replace the entry, as `republish` does: the message that this one repeats is in a
         consumer's hands, or meets the mark when it comes, or does not exist."""
         standing = await replacement.replace(self._engine, entry, Change.nothing(entry))
@@ -244,7 +244,7 @@ class _Dispatch:
         await ack(self._engine, self._delivery)
         return None
 
-    async def _claim(self, entry: EnqueuedMail, reference: Reference) -> DistributedItem | None:
+    async def _claim(self, entry: Entry, reference: Reference) -> DistributedItem | None:
         """Take the claims on the entry and on those it may follow too closely; then read the marks
         again, because the claims' last owners marked first.
 
@@ -280,7 +280,7 @@ class _Dispatch:
         return await self._carry_out(verdict, reference, mark)
 
     async def _claimed_item(
-        self, entry: EnqueuedMail, reference: Reference, records: Mapping[str, Record]
+        self, entry: Entry, reference: Reference, records: Mapping[str, Record]
     ) -> DistributedItem | None:
         if self._is_in_hand(reference):
             await self._redeliver(reference)
@@ -304,7 +304,7 @@ class _Dispatch:
 
     def _item(
         self,
-        entry: EnqueuedMail,
+        entry: Entry,
         reference: Reference,
         records: Mapping[str, Record],
         *,
@@ -345,7 +345,7 @@ class _Dispatch:
             self._engine, self._delivery, self._redelivery.reference, self._redelivery.delay_seconds
         )
 
-    async def _entry(self, reference: Reference) -> EnqueuedMail | None:
+    async def _entry(self, reference: Reference) -> Entry | None:
         entry = reference.entry or await self._engine.view.row(reference.key)
         if isinstance(entry, UndecodableRow):
             raise Undecodable(f"row {entry.enqueue_id} cannot be decoded: {entry.reason}")

@@ -21,7 +21,7 @@ from postroad.distributed.engine import Engine
 from postroad.distributed.live_slices import Slice
 from postroad.distributed.merge_join import Ascending, with_marks
 from postroad.distributed.purged_blobs import delete_purged_blobs
-from postroad.domain.entries import EndingKind, EnqueuedMail, Mark, PurgeWatermark
+from postroad.domain.entries import EndingKind, Entry, Mark, PurgeWatermark
 from postroad.domain.identifiers import LAST, moment_of
 from postroad.domain.slices import EntryKey, Partition
 from postroad.errors import ViewError
@@ -238,7 +238,7 @@ async def _settle(engine: Engine, key: EntryKey, mark: Mark) -> bool:
     if mark.ending is None or mark.ending.kind is not EndingKind.REPLACED:
         return mark.is_final
     row = await engine.view.row(key)
-    if not isinstance(row, EnqueuedMail):
+    if not isinstance(row, Entry):
         return False
     if mark.is_unfinished_replacement:
         await replacement.finish(engine, row, mark)

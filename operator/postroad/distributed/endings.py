@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from postroad.distributed.engine import Engine
 from postroad.domain.delay_queues import DELAY_SECONDS
-from postroad.domain.entries import Ending, EndingKind, EnqueuedMail, Mark
+from postroad.domain.entries import Ending, EndingKind, Entry, Mark
 from postroad.domain.identifiers import EPOCH
 from postroad.domain.references import Reference
 from postroad.domain.slices import EntryKey
@@ -25,7 +25,7 @@ CLEANED = Mark(ending=Ending(EndingKind.WITHDRAWN, EPOCH))
 """Stands for the mark of an entry that is over and was cleaned, so that its ending is not known."""
 
 
-async def mark_if_passed(engine: Engine, entry: EnqueuedMail) -> Mark | None:
+async def mark_if_passed(engine: Engine, entry: Entry) -> Mark | None:
     """Return the mark of an entry before browse start, or `CLEANED`; None where it is not before,
     or where its row came late (`late_mail`) and it is not over. Raises: ViewError."""
     if not (await engine.limits_cache.limits()).have_passed(entry.key.slice_start):
@@ -36,7 +36,7 @@ async def mark_if_passed(engine: Engine, entry: EnqueuedMail) -> Mark | None:
     return CLEANED if await engine.view.row(entry.key) is None else mark
 
 
-async def end(engine: Engine, entry: EnqueuedMail, ending: Ending) -> Mark | None:
+async def end(engine: Engine, entry: Entry, ending: Ending) -> Mark | None:
     """End an entry that is not over. Returns None when it was ended, else the mark that decides.
 
     After the write it checks whether the entry was cleaned, before anything follows from the

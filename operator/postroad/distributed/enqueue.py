@@ -11,7 +11,7 @@ from postroad.distributed.endings import CLEANED
 from postroad.distributed.engine import Engine
 from postroad.distributed.replacement import is_withdrawn, withdraw, withdraw_row
 from postroad.domain.delay_queues import next_delay, redelivery_delay_after
-from postroad.domain.entries import EnqueuedMail, Mark
+from postroad.domain.entries import Entry, Mark
 from postroad.domain.mail import Mail
 from postroad.domain.names import key_of_bytes
 from postroad.domain.references import Reference
@@ -63,7 +63,7 @@ async def _enqueue(engine: Engine, mail: Mail, delay: timedelta) -> UUID:
     except BaseException:
         await _delete_bytes(engine, blob_key)
         raise
-    entry = EnqueuedMail(
+    entry = Entry(
         key=key,
         mail_id=mail_id,
         envelope=mail.envelope,
@@ -95,7 +95,7 @@ async def _upload(engine: Engine, blob_key: str, mail: Mail) -> Stored:
     return stored
 
 
-Withdrawal = Callable[[Engine, EnqueuedMail], Awaitable[Mark | None]]
+Withdrawal = Callable[[Engine, Entry], Awaitable[Mark | None]]
 
 IN_HAND = Mark()
 """Stands for the mark of an entry that a consumer has claimed: the mail was accepted."""
@@ -104,7 +104,7 @@ IN_HAND = Mark()
 class _Registration:
     """One entry on its way into the view and the broker."""
 
-    def __init__(self, engine: Engine, entry: EnqueuedMail) -> None:
+    def __init__(self, engine: Engine, entry: Entry) -> None:
         self._engine = engine
         self._entry = entry
         self._deadline = engine.clock.elapsed() + engine.timing.deadline

@@ -11,7 +11,7 @@ from postroad.distributed import dead_letters, replacement
 from postroad.distributed.endings import CLEANED, ack, delete_and_ack, mark_if_passed
 from postroad.distributed.engine import Engine
 from postroad.distributed.leases import Lease
-from postroad.domain.entries import Change, EnqueuedMail, Mark
+from postroad.domain.entries import Change, Entry, Mark
 from postroad.domain.mail import Outcome, OutcomeKind, check_left
 from postroad.domain.mail_views import LeasedMail
 from postroad.domain.references import Reference
@@ -37,7 +37,7 @@ class DistributedItem(LeasedMail):
     def __init__(
         self,
         engine: Engine,
-        entry: EnqueuedMail,
+        entry: Entry,
         reference: Reference,
         delivery: Delivery,
         lease: Lease,

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from postroad.distributed import replacement
 from postroad.distributed.engine import Engine
-from postroad.domain.entries import Change, Ending, EndingKind, EnqueuedMail, Mark, UndecodableRow
+from postroad.domain.entries import Change, Ending, EndingKind, Entry, Mark, UndecodableRow
 from postroad.domain.slices import EntryKey
 from postroad.errors import Undecodable
 from postroad.telemetry import metrics
@@ -30,7 +30,7 @@ async def rescue_if_late(engine: Engine, key: EntryKey) -> bool:
     return True
 
 
-async def rescue(engine: Engine, entry: EnqueuedMail) -> None:
+async def rescue(engine: Engine, entry: Entry) -> None:
     """Replace a late entry, as administration replaces one. The first of several processes to do so
     wins; the others finish its replacement. Raises: as `replacement.replace`."""
     successor = await engine.new_key(after=entry.enqueue_id)

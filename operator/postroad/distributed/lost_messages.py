@@ -14,7 +14,7 @@ from postroad.distributed.browse import waiting
 from postroad.distributed.concurrency import count
 from postroad.distributed.engine import Engine
 from postroad.distributed.mail_errors import MailErrors
-from postroad.domain.entries import Change, EnqueuedMail
+from postroad.domain.entries import Change, Entry
 from postroad.domain.lost_messages import LostMessageDetector, MessageCount
 from postroad.errors import ServerError
 from postroad.telemetry import metrics
@@ -62,7 +62,7 @@ class LostMessages:
             count=wanted,
         )
 
-        async def repair(entry: EnqueuedMail) -> int:
+        async def repair(entry: Entry) -> int:
             with errors.of(entry.enqueue_id):
                 if await replacement.replace(engine, entry, Change.nothing(entry)) is None:
                     metrics.REPUBLISHED.labels(engine.label).inc()
@@ -71,7 +71,7 @@ class LostMessages:
 
         self._detector.repaired(counted, await count(self._oldest(counted, wanted), repair))
 
-    async def _oldest(self, counted: MessageCount, wanted: int) -> AsyncIterator[EnqueuedMail]:
+    async def _oldest(self, counted: MessageCount, wanted: int) -> AsyncIterator[Entry]:
         """Yield the oldest entries that were counted, for at most `LONGEST`."""
         engine = self._engine
         until = engine.clock.elapsed() + LONGEST

@@ -19,7 +19,7 @@ from postroad.distributed.live_slices import live_slices
 from postroad.distributed.purged_blobs import delete_purged_blobs
 from postroad.distributed.remove import remove_after, remove_entry
 from postroad.distributed.replacement import finish, is_removed, replacement_of
-from postroad.domain.entries import EnqueuedMail, PurgeWatermark
+from postroad.domain.entries import Entry, PurgeWatermark
 from postroad.domain.identifiers import id_at, moment_of
 from postroad.domain.selection import Selector
 from postroad.domain.slices import EntryKey, Partition
@@ -85,7 +85,7 @@ async def _follow(engine: Engine, key: EntryKey) -> int:
     meet it."""
     view = engine.view
     row, mark = await view.row(key), await view.mark(key)
-    if not isinstance(row, EnqueuedMail) or mark is None or not mark.is_unfinished_replacement:
+    if not isinstance(row, Entry) or mark is None or not mark.is_unfinished_replacement:
         return 0
     successor, _ = replacement_of(mark)
     has_row = await view.row(successor) is not None

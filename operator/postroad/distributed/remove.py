@@ -22,7 +22,7 @@ from postroad.distributed.replacement import (
     replacement_of,
     withdraw_given_up,
 )
-from postroad.domain.entries import Ending, EndingKind, EnqueuedMail, Mark, Traits
+from postroad.domain.entries import Ending, EndingKind, Entry, Mark, Traits
 from postroad.domain.selection import Selector
 from postroad.domain.slices import EntryKey, Partition
 from postroad.errors import ViewUnavailable
@@ -146,7 +146,7 @@ async def _end_together(engine: Engine, ended: list[tuple[EntryKey, Ending, Trai
 
 
 async def remove_entry(
-    engine: Engine, entry: EnqueuedMail, mark: Mark | None = None, removal: _Removal | None = None
+    engine: Engine, entry: Entry, mark: Mark | None = None, removal: _Removal | None = None
 ) -> bool:
     """Remove a mail, starting from one of its entries, through its successors.
 

@@ -20,16 +20,14 @@ from postroad.distributed.endings import CLEANED, came_too_late, delete_bytes, e
 from postroad.distributed.engine import Engine
 from postroad.distributed.replacement_chains import cut
 from postroad.domain.delay_queues import next_delay, redelivery_delay_after
-from postroad.domain.entries import Change, Ending, EndingKind, EnqueuedMail, Mark
+from postroad.domain.entries import Change, Ending, EndingKind, Entry, Mark
 from postroad.domain.identifiers import moment_of
 from postroad.domain.references import Reference
 from postroad.domain.slices import EntryKey
 from postroad.domain.wire import encode
 
 
-async def replace(
-    engine: Engine, entry: EnqueuedMail, change: Change, *, tries: int = 1
-) -> Mark | None:
+async def replace(engine: Engine, entry: Entry, change: Change, *, tries: int = 1) -> Mark | None:
     """Replace an entry. Durable when it returns.
 
     Returns None, or the mark that was there first and decides (nothing was changed then). Each half
@@ -48,7 +46,7 @@ async def replace(
     return None if is_ours else CLEANED
 
 
-async def finish(engine: Engine, entry: EnqueuedMail, mark: Mark) -> bool:
+async def finish(engine: Engine, entry: Entry, mark: Mark) -> bool:
     """Finish an unfinished replacement of `entry`. Raises: as `replace`.
 
     Returns False where the entry was cleaned: then a process that was paused wrote the mark after
@@ -97,7 +95,7 @@ async def finish(engine: Engine, entry: EnqueuedMail, mark: Mark) -> bool:
     return True
 
 
-async def insert_successor(engine: Engine, new: EnqueuedMail) -> bool:
+async def insert_successor(engine: Engine, new: Entry) -> bool:
     """Insert the row of an unfinished replacement's successor. Returns False when browse start has
     passed it; the row is then ended, if it is there.
 
@@ -111,7 +109,7 @@ async def insert_successor(engine: Engine, new: EnqueuedMail) -> bool:
     return not await _withdraw_if_passed(engine, new)
 
 
-async def _withdraw_if_passed(engine: Engine, new: EnqueuedMail) -> bool:
+async def _withdraw_if_passed(engine: Engine, new: Entry) -> bool:
     """End the row of a successor that browse start has passed, unless it has a mark. Returns
     whether browse start has passed it."""
     if not (await engine.view.limits()).have_passed(new.key.slice_start):
@@ -129,13 +127,13 @@ def replacement_of(mark: Mark) -> tuple[EntryKey, Change]:
     return ending.successor, ending.change
 
 
-async def publish(engine: Engine, entry: EnqueuedMail, delay_seconds: int) -> None:
+async def publish(engine: Engine, entry: Entry, delay_seconds: int) -> None:
     """Publish a successor. Its message needs a claim, because it can be published twice."""
     body = encode(Reference.to(entry, claim=True))
     await engine.broker.publish(entry.enqueue_id, body, delay_seconds)
 
 
-async def withdraw(engine: Engine, entry: EnqueuedMail) -> Mark | None:
+async def withdraw(engine: Engine, entry: Entry) -> Mark | None:
     """End an entry that must not exist. Returns the mark that was there first, if any, or
     `CLEANED`. Its row is inserted only after the mark, and only if the entry was not cleaned: a row
     that came back without a mark would be taken for late mail."""
@@ -148,7 +146,7 @@ async def withdraw(engine: Engine, entry: EnqueuedMail) -> Mark | None:
     return standing
 
 
-async def withdraw_row(engine: Engine, entry: EnqueuedMail) -> Mark | None:
+async def withdraw_row(engine: Engine, entry: Entry) -> Mark | None:
     """End an entry that must not exist, however late: a missing row is not inserted, since its
     slice may be closed, unless a withdrawal stopped after its mark, because size subtracts marks
     from rows. Returns the mark that was there first, if any, or `CLEANED`."""
@@ -162,7 +160,7 @@ async def withdraw_row(engine: Engine, entry: EnqueuedMail) -> Mark | None:
     return await _end_as_withdrawn(engine, entry)
 
 
-async def _end_as_withdrawn(engine: Engine, entry: EnqueuedMail) -> Mark | None:
+async def _end_as_withdrawn(engine: Engine, entry: Entry) -> Mark | None:
     ending = Ending(EndingKind.WITHDRAWN, engine.clock.now())
     standing = await engine.view.end(entry.key, ending, entry.traits)
     if standing is None and await came_too_late(engine, entry.key):
@@ -180,7 +178,7 @@ def is_withdrawn(mark: Mark) -> bool:
     return mark.ending is not None and mark.ending.kind is EndingKind.WITHDRAWN
 
 
-async def propagate_delivery(engine: Engine, entry: EnqueuedMail, mark: Mark) -> None:
+async def propagate_delivery(engine: Engine, entry: Entry, mark: Mark) -> None:
     """Write the delivery of an entry into the marks of all its successors.
 
     A consumer held the mail while administration replaced it. Idempotent; where the successors'
@@ -214,7 +212,7 @@ async def _is_too_late(engine: Engine, successor: EntryKey) -> bool:
     return _is_slow(engine, successor) and await engine.view.row(successor) is None
 
 
-async def _is_given_up(engine: Engine, entry: EnqueuedMail, successor: EntryKey) -> bool:
+async def _is_given_up(engine: Engine, entry: Entry, successor: EntryKey) -> bool:
     """Whether another process chose another successor while this one was slow. Call it after the
     row was inserted: a process that chooses afterwards finds the row. The process that chose may
     have ended before it withdrew this successor, whose message would then deliver the mail."""
@@ -225,7 +223,7 @@ async def _is_given_up(engine: Engine, entry: EnqueuedMail, successor: EntryKey)
 
 
 async def _choose_unless_it_comes(
-    engine: Engine, entry: EnqueuedMail, old: EntryKey, change: Change
+    engine: Engine, entry: Entry, old: EntryKey, change: Change
 ) -> None:
     """Choose a successor anew if the row of the old one is still missing. The claim keeps the old
     one's message, which may come now, from being attempted before it meets its mark. A refused
@@ -242,7 +240,7 @@ async def _choose_unless_it_comes(
 
 
 async def choose_successor_anew(
-    engine: Engine, entry: EnqueuedMail, old: EntryKey, change: Change
+    engine: Engine, entry: Entry, old: EntryKey, change: Change
 ) -> None:
     """Give an unfinished replacement a fresh successor, unless another process did or finished it:
     the mark's transaction decides. Raises: as `replace`."""
@@ -256,7 +254,7 @@ async def choose_successor_anew(
             await _remove(engine, entry.with_change(fresh, change))
 
 
-async def withdraw_given_up(engine: Engine, entry: EnqueuedMail, change: Change) -> None:
+async def withdraw_given_up(engine: Engine, entry: Entry, change: Change) -> None:
     """End the successors that were given up for another one, where the process that chose it
     stopped before it did so: a host of the view that stood still may carry out the insert of such a
     row at any time, and the row would wait without a mark. They are the predecessors that the
@@ -269,14 +267,14 @@ async def withdraw_given_up(engine: Engine, entry: EnqueuedMail, change: Change)
             await withdraw(engine, entry.with_change(key, kept))
 
 
-async def _remove(engine: Engine, entry: EnqueuedMail) -> None:
+async def _remove(engine: Engine, entry: Entry) -> None:
     await engine.view.insert(entry)
     ending = Ending(EndingKind.REMOVED, engine.clock.now())
     if await engine.view.end(entry.key, ending, entry.traits) is None:
         await delete_bytes(engine, [entry.blob_key])
 
 
-def _first_delay(engine: Engine, entry: EnqueuedMail, new: EnqueuedMail) -> int:
+def _first_delay(engine: Engine, entry: Entry, new: Entry) -> int:
     """Return the delay of a new entry's first message, in seconds.
 
     An entry that a consumer may have in hand, or that follows such an entry too soon, waits one
@@ -296,6 +294,6 @@ def _first_delay(engine: Engine, entry: EnqueuedMail, new: EnqueuedMail) -> int:
     )
 
 
-def by_administration(entry: EnqueuedMail, **changes: object) -> Change:
+def by_administration(entry: Entry, **changes: object) -> Change:
     """Return the change of an administrative replacement: only what is named."""
     return copy(Change.nothing(entry), **changes)  # type: ignore[arg-type]

@@ -16,7 +16,7 @@ from postroad.distributed.browse import view_of
 from postroad.distributed.dead_letters import is_rejected
 from postroad.distributed.engine import Engine
 from postroad.distributed.replacement import is_withdrawn, publish, withdraw_row
-from postroad.domain.entries import Change, Ending, EndingKind, EnqueuedMail, Mark
+from postroad.domain.entries import Change, Ending, EndingKind, Entry, Mark
 from postroad.domain.identifiers import moment_of
 from postroad.domain.mail import Envelope, Outcome, OutcomeKind
 from postroad.domain.mail_views import MailView
@@ -131,7 +131,7 @@ def _is_queued(letter: DeadLetter) -> bool:
         return False
 
 
-async def _go_on(engine: Engine, letter: DeadLetter, new: EnqueuedMail) -> bool:
+async def _go_on(engine: Engine, letter: DeadLetter, new: Entry) -> bool:
     """Finish a requeue whose new entry is in the queue, or was: where its row and its mark are
     gone, they were cleaned away. Its message may have been published; claims keep two messages
     apart."""
@@ -154,7 +154,7 @@ async def _hand_back(engine: Engine, letter: DeadLetter) -> bool:
     return True
 
 
-async def end_as_dead(engine: Engine, entry: EnqueuedMail) -> Mark | None:
+async def end_as_dead(engine: Engine, entry: Entry) -> Mark | None:
     """Return None when the entry ended as rejected, else its mark. Finishes a `give_up` that
     stopped half way. A cleaned entry has no mark any more, and was final; late mail, before browse
     start too, still has its row, and is not over."""
@@ -166,7 +166,7 @@ async def end_as_dead(engine: Engine, entry: EnqueuedMail) -> Mark | None:
     return None if standing is None or is_rejected(standing) else standing
 
 
-def _again(entry: EnqueuedMail, key: EntryKey) -> EnqueuedMail:
+def _again(entry: Entry, key: EntryKey) -> Entry:
     change = Change(entry.envelope.recipients, None, False, entry.attempt, entry.last_error)
     return entry.with_change(key, change)
 
@@ -176,7 +176,7 @@ def _is_late(engine: Engine, key: EntryKey) -> bool:
     return engine.clock.now() - moment_of(key.enqueue_id) >= engine.timing.deadline
 
 
-async def _withdraw(engine: Engine, new: EnqueuedMail) -> bool:
+async def _withdraw(engine: Engine, new: Entry) -> bool:
     """Withdraw an entry whose row may have come too late to be seen. Returns whether it is
     withdrawn; False when a consumer has it in hand, or it ended otherwise: it was seen then."""
     owner = UUID(int=engine.randomness.bits(128))
@@ -189,7 +189,7 @@ async def _withdraw(engine: Engine, new: EnqueuedMail) -> bool:
     return standing is None or is_withdrawn(standing)
 
 
-async def _forget_failures(engine: Engine, entry: EnqueuedMail) -> None:
+async def _forget_failures(engine: Engine, entry: Entry) -> None:
     records = await engine.view.records(entry.mail_id)
     now = engine.clock.now()
     forgotten = tuple(

@@ -21,7 +21,7 @@ from postroad.distributed.items import FINISHED
 from postroad.distributed.lost_messages import LostMessages
 from postroad.distributed.mail_errors import MailErrors, note
 from postroad.distributed.set_aside import SetAside
-from postroad.domain.entries import Change, Ending, EndingKind, EnqueuedMail, Traits, UndecodableRow
+from postroad.domain.entries import Change, Ending, EndingKind, Entry, Traits, UndecodableRow
 from postroad.domain.lifetimes import is_half_over
 from postroad.domain.lost_messages import MessageCount
 from postroad.errors import Undecodable
@@ -100,7 +100,7 @@ class RowMaintenance:
         else:
             await self._roll_forward(each.row)
 
-    async def _roll_forward(self, row: EnqueuedMail) -> None:
+    async def _roll_forward(self, row: Entry) -> None:
         engine = self._engine
         await self._renew_records(row.mail_id)
         standing = await replacement.replace(engine, row, Change.nothing(row))

@@ -24,7 +24,7 @@ a consumer can still have in hand."""
 
 
 @dataclass(frozen=True, slots=True)
-class EnqueuedMail:
+class Entry:
     """One row of the view: a mail's entry in the queue.
 
     `envelope.recipients` are those left. `due_at` is None when the mail was due at once. `attempt`
@@ -64,7 +64,7 @@ class EnqueuedMail:
         """What the mark of this entry repeats of its row."""
         return Traits(self.envelope.domains, self.due_at, self.held)
 
-    def with_change(self, key: EntryKey, change: Change) -> EnqueuedMail:
+    def with_change(self, key: EntryKey, change: Change) -> Entry:
         """Return the entry that replaces this one: the same in every process, so that inserting it
         twice inserts it once."""
         return replace(
@@ -91,7 +91,7 @@ class UndecodableRow:
     reason: str
     mail_id: UUID | None = None
     remaining: timedelta | None = field(default=None, compare=False)
-    """As `EnqueuedMail.remaining`."""
+    """As `Entry.remaining`."""
 
     @property
     def enqueue_id(self) -> UUID:
@@ -120,7 +120,7 @@ class Change:
     previous: tuple[EntryKey, ...] = ()
 
     @classmethod
-    def nothing(cls, entry: EnqueuedMail) -> Change:
+    def nothing(cls, entry: Entry) -> Change:
         """Return the change of a roll-forward: the same entry, under a newer id. Like every
         replacement by administration it names the entry it replaces."""
         return cls(

@@ -13,7 +13,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import datetime
 
-from postroad.domain.entries import EnqueuedMail
+from postroad.domain.entries import Entry
 from postroad.domain.identifiers import moment_of
 
 STEADY = 3
@@ -35,11 +35,11 @@ class MessageCount:
     before: datetime
     waiting: int = 0
 
-    def add(self, entry: EnqueuedMail) -> None:
+    def add(self, entry: Entry) -> None:
         """Count an entry that waits and is not being replaced."""
         self.waiting += self.counts(entry)
 
-    def counts(self, entry: EnqueuedMail) -> bool:
+    def counts(self, entry: Entry) -> bool:
         """Return whether an entry that waits must have a message."""
         return not entry.held and moment_of(entry.enqueue_id) < self.before
 

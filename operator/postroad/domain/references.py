@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from uuid import UUID
 
-from postroad.domain.entries import EnqueuedMail
+from postroad.domain.entries import Entry
 from postroad.domain.identifiers import moment_of
 from postroad.domain.mail import Envelope
 from postroad.domain.shapes import Shape
@@ -43,7 +43,7 @@ class Reference:
     shape: Shape | None = None
 
     @classmethod
-    def to(cls, entry: EnqueuedMail, *, claim: bool) -> Reference:
+    def to(cls, entry: Entry, *, claim: bool) -> Reference:
         """Return a new reference to an entry."""
         return cls(
             key=entry.key,
@@ -62,7 +62,7 @@ class Reference:
         )
 
     @classmethod
-    def repeating(cls, entry: EnqueuedMail) -> Reference:
+    def repeating(cls, entry: Entry) -> Reference:
         """Return a reference to publish after a first one, without a claim, was not confirmed.
 
         An older release reads it as any reference that needs a claim.
@@ -75,11 +75,11 @@ class Reference:
         return self.key in self.previous
 
     @property
-    def entry(self) -> EnqueuedMail | None:
+    def entry(self) -> Entry | None:
         """The entry that the message carries; None without an envelope."""
         if self.envelope is None:
             return None
-        return EnqueuedMail(
+        return Entry(
             key=self.key,
             mail_id=self.mail_id,
             envelope=self.envelope,

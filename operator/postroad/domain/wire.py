@@ -30,7 +30,7 @@ from postroad.domain.documents import (
     typed,
     whole_envelope,
 )
-from postroad.domain.entries import EnqueuedMail
+from postroad.domain.entries import Entry
 from postroad.domain.identifiers import EPOCH
 from postroad.domain.mail import Envelope
 from postroad.domain.references import Reference
@@ -56,7 +56,7 @@ def encode(reference: Reference) -> bytes:
     return body if len(body) <= LARGEST_BODY else _dump(reference, None)
 
 
-def size_of(entry: EnqueuedMail) -> int:
+def size_of(entry: Entry) -> int:
     """Return about how many octets an entry's row has: as many as its reference with the envelope,
     however large, since both have the same fields."""
     return len(_dump(Reference.to(entry, claim=False), entry.envelope))

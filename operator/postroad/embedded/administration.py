@@ -25,7 +25,7 @@ from postroad.embedded.index import latest
 from postroad.embedded.lanes import Written
 from postroad.embedded.layout import DEAD, HELD, Lane
 from postroad.embedded.recovery import as_dead_letter
-from postroad.embedded.segments import Entry, State
+from postroad.embedded.segments import LiveEntry, State
 from postroad.errors import PostroadError
 from postroad.ports.administration import EXPIRED, Operation
 
@@ -42,13 +42,13 @@ class Candidate:
     accepted_at: datetime
 
 
-Change = Callable[[Engine, Entry, EnvelopeRecord], Written | Entry | None]
+Change = Callable[[Engine, LiveEntry, EnvelopeRecord], Written | LiveEntry | None]
 """Changes one mail and returns what has to become durable; None when there was nothing to do."""
 
 
 async def select(
     engine: Engine, selector: Selector, *, dead: bool = False
-) -> AsyncIterator[tuple[Entry, EnvelopeRecord]]:
+) -> AsyncIterator[tuple[LiveEntry, EnvelopeRecord]]:
     """Yield the entries that are selected, oldest first. Raises: StoreDamaged; if it is only that a
     mail's record cannot be read, when all others have been yielded."""
     await engine.indexed.wait()
@@ -70,7 +70,9 @@ async def select(
         raise unreadable
 
 
-async def _read(engine: Engine, entry: Entry, dead: bool) -> tuple[Entry, EnvelopeRecord] | None:
+async def _read(
+    engine: Engine, entry: LiveEntry, dead: bool
+) -> tuple[LiveEntry, EnvelopeRecord] | None:
     """Return a mail's entry as it is now: one that was replaced while it was read is followed. None
     when the mail has ended, or is among the dead letters (or no longer). Raises: StoreDamaged."""
     current = latest(entry)
@@ -86,7 +88,7 @@ async def _read(engine: Engine, entry: Entry, dead: bool) -> tuple[Entry, Envelo
     return None
 
 
-def _may_match(selector: Selector, entry: Entry, now: datetime) -> bool:
+def _may_match(selector: Selector, entry: LiveEntry, now: datetime) -> bool:
     """Whether it is worth reading the entry's record."""
     wanted_id, age = selector.enqueue_id, selector.older_than
     return (wanted_id is None or wanted_id.bytes == entry.enqueue_id) and (
@@ -124,11 +126,11 @@ async def change(engine: Engine, operation: Operation, selector: Selector) -> in
 
 
 async def _wait_durable(
-    engine: Engine, entry: Entry, record: EnvelopeRecord, dead: bool
-) -> tuple[Entry, EnvelopeRecord] | None:
+    engine: Engine, entry: LiveEntry, record: EnvelopeRecord, dead: bool
+) -> tuple[LiveEntry, EnvelopeRecord] | None:
     """Wait until an entry is durable, so that it can be changed (R1); the same for the one that
     replaces it meanwhile."""
-    found: tuple[Entry, EnvelopeRecord] | None = (entry, record)
+    found: tuple[LiveEntry, EnvelopeRecord] | None = (entry, record)
     while found is not None:
         await engine.wait_durable(found[0])
         if found[0].state is not State.ENDED:
@@ -137,12 +139,12 @@ async def _wait_durable(
     return None
 
 
-def remove(engine: Engine, entry: Entry, record: EnvelopeRecord) -> Written:
+def remove(engine: Engine, entry: LiveEntry, record: EnvelopeRecord) -> Written:
     """End a mail for good."""
     return leases.remove(engine, entry, record)
 
 
-def flush(engine: Engine, entry: Entry, record: EnvelopeRecord) -> Entry | None:
+def flush(engine: Engine, entry: LiveEntry, record: EnvelopeRecord) -> LiveEntry | None:
     """Make a delayed mail due."""
     is_delayed = entry.state is State.DELAYED or (
         entry.state is State.PARKED and record.due_us > engine.now_us()
@@ -152,7 +154,7 @@ def flush(engine: Engine, entry: Entry, record: EnvelopeRecord) -> Entry | None:
     return engine.replace_entry(entry, engine.new_entry(replace(record, due_us=0)))
 
 
-def hold(engine: Engine, entry: Entry, record: EnvelopeRecord) -> Entry | Written | None:
+def hold(engine: Engine, entry: LiveEntry, record: EnvelopeRecord) -> LiveEntry | Written | None:
     """Keep a mail back."""
     if entry.held_next or entry.segment.lane == HELD:
         return None
@@ -161,7 +163,7 @@ def hold(engine: Engine, entry: Entry, record: EnvelopeRecord) -> Entry | Writte
     return engine.replace_entry(entry, engine.new_entry(replace(record, held=True)))
 
 
-def release(engine: Engine, entry: Entry, record: EnvelopeRecord) -> Entry | Written | None:
+def release(engine: Engine, entry: LiveEntry, record: EnvelopeRecord) -> LiveEntry | Written | None:
     """Let a held mail go on."""
     if entry.held_next:
         return leases.set_held(engine, entry, record, held=False)
@@ -170,7 +172,7 @@ def release(engine: Engine, entry: Entry, record: EnvelopeRecord) -> Entry | Wri
     return engine.replace_entry(entry, engine.new_entry(replace(record, held=False)))
 
 
-def expire(engine: Engine, entry: Entry, record: EnvelopeRecord) -> Entry | None:
+def expire(engine: Engine, entry: LiveEntry, record: EnvelopeRecord) -> LiveEntry | None:
     """Give a mail up; one that a consumer has is left to it."""
     if entry in engine.working:
         return None
@@ -179,13 +181,13 @@ def expire(engine: Engine, entry: Entry, record: EnvelopeRecord) -> Entry | None
     return None if letter is None else engine.replace_entry(entry, letter)
 
 
-def requeue(engine: Engine, entry: Entry, record: EnvelopeRecord) -> Entry:
+def requeue(engine: Engine, entry: LiveEntry, record: EnvelopeRecord) -> LiveEntry:
     """Give a dead letter a new entry; its failures are forgotten."""
     again = replace(record, dead=False, reason=None, failures={}, due_us=0)
     return engine.replace_entry(entry, engine.new_entry(again))
 
 
-def view_of(engine: Engine, entry: Entry, record: EnvelopeRecord) -> MailView:
+def view_of(engine: Engine, entry: LiveEntry, record: EnvelopeRecord) -> MailView:
     """Return a mail as people see it."""
     is_delayed = record.due_us > engine.now_us() and entry.state is not State.LEASED
     return MailView(

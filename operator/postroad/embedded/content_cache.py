@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from postroad.domain.shapes import Shape
 from postroad.embedded.envelope_records import EnvelopeRecord
-from postroad.embedded.segments import Entry
+from postroad.embedded.segments import LiveEntry
 from postroad.embedded.spool_files import SMALL, Kept
 
 MOST_BYTES = 16 * 1024 * 1024
@@ -22,14 +22,14 @@ class ContentCache:
         self.room = most_bytes
 
     def keep(
-        self, entry: Entry, record: EnvelopeRecord, content: bytes, shape: Shape | None
+        self, entry: LiveEntry, record: EnvelopeRecord, content: bytes, shape: Shape | None
     ) -> None:
         """Keep a mail while its entry waits, if there is room."""
         if len(content) <= min(self.room, SMALL):
             self.room -= len(content)
             entry.cached = (record, (content, shape))
 
-    def take(self, entry: Entry) -> tuple[EnvelopeRecord, Kept] | None:
+    def take(self, entry: LiveEntry) -> tuple[EnvelopeRecord, Kept] | None:
         """Return a cached mail, and drop it from the cache; None when it is not cached."""
         found, entry.cached = entry.cached, None
         if found is not None:

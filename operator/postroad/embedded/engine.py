@@ -27,7 +27,7 @@ from postroad.embedded.layout import DEAD, HELD, NEW, Lane, Layout, StoreOptions
 from postroad.embedded.limits import FreeSpace, StoreLimits
 from postroad.embedded.ready_queues import ReadyQueues
 from postroad.embedded.records import Record, encode
-from postroad.embedded.segments import Entry, Segment, State
+from postroad.embedded.segments import LiveEntry, Segment, State
 from postroad.embedded.slots import Slots
 from postroad.embedded.spool_files import SpoolFiles
 from postroad.embedded.wakeups import Wakeups
@@ -65,8 +65,8 @@ class Engine:
         self.slots = Slots(files, layout, options, mail_threads, self.spool_files, 0)
         self.sync_wait = options.sync_wait.total_seconds()
         self.arrival_rate = ArrivalRate()
-        self.working: dict[Entry, None] = {}
-        self.orphans: dict[Entry, int] = {}
+        self.working: dict[LiveEntry, None] = {}
+        self.orphans: dict[LiveEntry, int] = {}
         """Working entries whose mail was removed, with the end of its FINISH."""
         self.deliverable, self.indexed = asyncio.Event(), asyncio.Event()
         self.failure: PostroadError | None = None
@@ -149,10 +149,10 @@ class Engine:
         if self.failure is not None:
             raise self.failure
 
-    def is_durable(self, entry: Entry) -> bool:
+    def is_durable(self, entry: LiveEntry) -> bool:
         return self.lanes[entry.segment.lane].durable > entry.position
 
-    async def wait_durable(self, entry: Entry) -> None:
+    async def wait_durable(self, entry: LiveEntry) -> None:
         """Wait until an entry's ENVELOPE is durable and records may refer to it (R1)."""
         if not self.is_durable(entry):
             await self.lanes[entry.segment.lane].commit(entry.position + 1)
@@ -172,9 +172,9 @@ class Engine:
         """Append an ENVELOPE to the lane it belongs to."""
         return self.append(self.lane_for(record), record)
 
-    def admit(self, record: EnvelopeRecord, written: Written) -> Entry:
+    def admit(self, record: EnvelopeRecord, written: Written) -> LiveEntry:
         """Make the entry of an appended ENVELOPE, and add it as `enter` does."""
-        entry = Entry(
+        entry = LiveEntry(
             segment=written.segment,
             offset=written.offset,
             length=written.length,
@@ -188,13 +188,13 @@ class Engine:
         self.enter(entry, is_parked=record.held or record.dead)
         return entry
 
-    def enter(self, entry: Entry, *, is_parked: bool = False) -> None:
+    def enter(self, entry: LiveEntry, *, is_parked: bool = False) -> None:
         """Add an entry to the index and, unless it is parked, to its ready queue."""
         self.index.add(entry)
         if not is_parked:
             self.offer(entry)
 
-    def offer(self, entry: Entry) -> None:
+    def offer(self, entry: LiveEntry) -> None:
         """Add an entry to its ready queue, and wake a consumer when it is due."""
         self.ready_queues.add(entry, self.elapsed())
         if entry.state is State.READY:
@@ -202,7 +202,7 @@ class Engine:
         else:
             self.wakeups.wake_at(entry.due)
 
-    def successor(self, record: EnvelopeRecord, of: Entry) -> EnvelopeRecord:
+    def successor(self, record: EnvelopeRecord, of: LiveEntry) -> EnvelopeRecord:
         """Return `record` as the replacement of an entry: the next entry number, and the link
         back."""
         return replace(
@@ -215,7 +215,7 @@ class Engine:
         """Return `record` under a new enqueue id, enqueued now."""
         return replace(record, enqueue_id=self.identifiers.new().bytes, enqueued_us=self.now_us())
 
-    def remove_entry(self, entry: Entry) -> None:
+    def remove_entry(self, entry: LiveEntry) -> None:
         """Drop an entry from memory. The caller has appended the record that ends it."""
         self.ready_queues.withdraw(entry)
         self.working.pop(entry, None)
@@ -223,7 +223,7 @@ class Engine:
         self.content_cache.take(entry)
         self.index.remove(entry)
 
-    def replace_entry(self, entry: Entry, record: EnvelopeRecord) -> Entry:
+    def replace_entry(self, entry: LiveEntry, record: EnvelopeRecord) -> LiveEntry:
         """Replace an entry by `record`, in the log and in memory. Not durable."""
         replacement = self.successor(record, entry)
         written = self.write(replacement)

@@ -11,7 +11,7 @@ from postroad.embedded.envelope_records import EnvelopeRecord
 from postroad.embedded.frames import HEAD, frame_at, frame_size
 from postroad.embedded.lanes import LaneLog
 from postroad.embedded.layout import Lane
-from postroad.embedded.segments import Entry, Segment, envelope_at
+from postroad.embedded.segments import LiveEntry, Segment, envelope_at
 from postroad.ports.files import Threads
 
 BLOCK = 64 * 1024
@@ -26,7 +26,7 @@ class EnvelopeReader:
         self._blocks: OrderedDict[tuple[Lane, int, int], bytes] = OrderedDict()
         self.bytes_read = 0
 
-    async def read(self, entry: Entry) -> EnvelopeRecord:
+    async def read(self, entry: LiveEntry) -> EnvelopeRecord:
         """Return an entry's ENVELOPE. Raises: StoreDamaged."""
         lane = self._lanes[entry.segment.lane]
         payload = lane.recall(entry.position)
@@ -34,7 +34,7 @@ class EnvelopeReader:
             payload = await self._payload(lane, entry)
         return envelope_at(entry.segment, entry.offset, payload)
 
-    async def _payload(self, lane: LaneLog, entry: Entry) -> bytes:
+    async def _payload(self, lane: LaneLog, entry: LiveEntry) -> bytes:
         segment, offset = entry.segment, entry.offset
         pending = lane.pending(segment, offset)
         if pending is not None:

@@ -13,12 +13,12 @@ from operator import attrgetter
 
 from postroad.domain.ages import AGES
 from postroad.embedded.layout import DEAD, HELD
-from postroad.embedded.segments import Entry, Segment, State
+from postroad.embedded.segments import LiveEntry, Segment, State
 
 
-def latest(entry: Entry) -> Entry | None:
+def latest(entry: LiveEntry) -> LiveEntry | None:
     """Return the entry that replaced this one last; None when the mail has ended."""
-    found: Entry | None = entry
+    found: LiveEntry | None = entry
     while found is not None and found.state is State.ENDED:
         found = found.successor
     return found
@@ -31,24 +31,24 @@ class Index:
         self._segments = segments
         self.live = self.held = self.dead = 0
 
-    def add(self, entry: Entry) -> None:
+    def add(self, entry: LiveEntry) -> None:
         """Add a live entry."""
         entry.segment.live[entry.ordinal] = entry
         self._count(entry, 1)
 
-    def remove(self, entry: Entry) -> None:
+    def remove(self, entry: LiveEntry) -> None:
         """Remove an entry that was replaced or finished."""
         entry.state = State.ENDED
         del entry.segment.live[entry.ordinal]
         entry.segment.garbage.add(entry.ordinal)
         self._count(entry, -1)
 
-    def set_held(self, entry: Entry, held: bool) -> None:
+    def set_held(self, entry: LiveEntry, held: bool) -> None:
         """Count a working entry as held, or no longer."""
         self.held += held - entry.held_next
         entry.held_next = held
 
-    def _count(self, entry: Entry, by: int) -> None:
+    def _count(self, entry: LiveEntry, by: int) -> None:
         lane = entry.segment.lane
         if lane == DEAD:
             self.dead += by
@@ -56,7 +56,7 @@ class Index:
             self.live += by
             self.held += by if lane == HELD or entry.held_next else 0
 
-    def walk(self, *, dead: bool = False) -> Iterator[Entry]:
+    def walk(self, *, dead: bool = False) -> Iterator[LiveEntry]:
         """Yield entries in the order of their enqueue ids, from a snapshot of a word for each. The
         walk follows an entry that is replaced meanwhile, skips one that ends, and leaves out later
         ones."""

@@ -19,7 +19,7 @@ from postroad.embedded.envelope_records import EnvelopeRecord
 from postroad.embedded.frames import extended
 from postroad.embedded.records import DeliveryKind, cut
 from postroad.embedded.recovery import Work, as_dead_letter, resumed, with_recipients
-from postroad.embedded.segments import Entry, State
+from postroad.embedded.segments import LiveEntry, State
 from postroad.embedded.spool_files import CHUNK, HEADER_BYTES, Kept
 from postroad.errors import BlobMissing, EntryEnded
 from postroad.telemetry import metrics
@@ -43,9 +43,14 @@ class SpoolItem(LeasedMail):
     """`Item` over an entry of this store. `gone` is called once, when it ended."""
 
     def __init__(
-        self, engine: Engine, entry: Entry, record: EnvelopeRecord, kept: Kept | None, label: str,
+        self,
+        engine: Engine,
+        entry: LiveEntry,
+        record: EnvelopeRecord,
+        kept: Kept | None,
+        label: str,
         gone: Callable[[SpoolItem], None],
-    ) -> None:  # fmt: skip
+    ) -> None:
         super().__init__(
             UUID(bytes=record.enqueue_id),
             UUID(bytes=record.mail_id),

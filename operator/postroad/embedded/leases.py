@@ -24,7 +24,7 @@ from postroad.embedded.records import (
     HoldRecord,
     StartRecord,
 )
-from postroad.embedded.segments import Entry, State
+from postroad.embedded.segments import LiveEntry, State
 from postroad.embedded.spool_files import Kept
 from postroad.errors import PostroadError
 from postroad.telemetry.logs import logger
@@ -32,7 +32,7 @@ from postroad.telemetry.logs import logger
 log = logger("embedded")
 
 
-async def lease(engine: Engine) -> tuple[Entry, EnvelopeRecord, Kept | None]:
+async def lease(engine: Engine) -> tuple[LiveEntry, EnvelopeRecord, Kept | None]:
     """Wait for the next due entry, and append its START (LQ-11, step 1 and 2). Returns the content
     and its shape too, where they are still in memory.
     Raises: QueueClosed, StoreFailed, StoreDamaged."""
@@ -67,7 +67,7 @@ async def lease(engine: Engine) -> tuple[Entry, EnvelopeRecord, Kept | None]:
             return entry, record, None
 
 
-def _park(entry: Entry, error: Unreadable) -> None:
+def _park(entry: LiveEntry, error: Unreadable) -> None:
     """Park a mail whose record cannot be read. The store does not stop, because the outcomes of
     deliveries in progress would be lost."""
     if entry.state is State.LEASED:
@@ -75,7 +75,7 @@ def _park(entry: Entry, error: Unreadable) -> None:
     log.error("a mail is parked: its record cannot be read", error=error.explain())
 
 
-def start(engine: Engine, entry: Entry, record: EnvelopeRecord) -> None:
+def start(engine: Engine, entry: LiveEntry, record: EnvelopeRecord) -> None:
     """Append the START of an entry, whose ENVELOPE is durable (R1).
     Raises: QueueClosed, StoreFailed."""
     lane = entry.segment.lane
@@ -97,7 +97,7 @@ async def deliver(
 
 
 async def finish(
-    engine: Engine, entry: Entry, record: EnvelopeRecord, left: tuple[int, ...]
+    engine: Engine, entry: LiveEntry, record: EnvelopeRecord, left: tuple[int, ...]
 ) -> None:
     """End an entry whose last recipients were delivered. With none left to record it does not wait
     for a sync, because recovery derives the FINISH from the DELIVERYs (LQ-28).
@@ -120,7 +120,7 @@ async def _commit_delivery(engine: Engine, where: int) -> None:
     await engine.lanes[NEW].commit(where, engine.sync_wait * is_busy)
 
 
-def end(engine: Engine, entry: Entry, record: EnvelopeRecord) -> None:
+def end(engine: Engine, entry: LiveEntry, record: EnvelopeRecord) -> None:
     """End an entry whose recipients all have DELIVERYs. Not durable. The slot waits for the FINISH,
     because without it recovery makes a dead letter where a recipient failed.
     Raises: QueueClosed, StoreFailed."""
@@ -130,7 +130,7 @@ def end(engine: Engine, entry: Entry, record: EnvelopeRecord) -> None:
 
 
 def _append_finish(
-    engine: Engine, entry: Entry, record: EnvelopeRecord, kind: FinishKind
+    engine: Engine, entry: LiveEntry, record: EnvelopeRecord, kind: FinishKind
 ) -> Written:
     lane, position = entry.segment.lane, entry.position
     return engine.append(
@@ -143,7 +143,7 @@ def _release_behind(engine: Engine, where: int, slot: int) -> None:
     engine.lanes[NEW].when_durable(where, partial(engine.slots.release, slot))
 
 
-def remove(engine: Engine, entry: Entry, record: EnvelopeRecord) -> Written:
+def remove(engine: Engine, entry: LiveEntry, record: EnvelopeRecord) -> Written:
     """Append the FINISH of a mail that an administrator removed, and drop its entry. Its ENVELOPE
     must be durable (R1). Not durable; the slot waits for the consumer of a leased mail.
     Raises: QueueClosed, StoreFailed."""
@@ -156,13 +156,13 @@ def remove(engine: Engine, entry: Entry, record: EnvelopeRecord) -> Written:
     return written
 
 
-def release_orphan(engine: Engine, entry: Entry) -> None:
+def release_orphan(engine: Engine, entry: LiveEntry) -> None:
     """Release the slot of a mail that was removed while this entry was leased."""
     if (where := engine.orphans.pop(entry, None)) is not None:
         _release_behind(engine, where, entry.slot)
 
 
-def set_held(engine: Engine, entry: Entry, record: EnvelopeRecord, held: bool) -> Written:
+def set_held(engine: Engine, entry: LiveEntry, record: EnvelopeRecord, held: bool) -> Written:
     """Append a HOLD: a retry of this working entry holds its mail, or no longer.
     Raises: QueueClosed, StoreFailed."""
     engine.index.set_held(entry, held)

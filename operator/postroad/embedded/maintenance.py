@@ -15,7 +15,7 @@ from postroad.embedded.engine import Engine
 from postroad.embedded.envelopes import Unreadable
 from postroad.embedded.lanes import LaneLog
 from postroad.embedded.layout import NEW
-from postroad.embedded.segments import Entry, Segment, State, sequence_of
+from postroad.embedded.segments import LiveEntry, Segment, State, sequence_of
 from postroad.errors import QueueClosed
 from postroad.ports.files import File
 
@@ -177,7 +177,7 @@ class Maintenance:
         for entry in idle[:COMPACTED_AT_ONCE]:
             await self._rewrite(entry)
 
-    async def _rewrite(self, entry: Entry) -> None:
+    async def _rewrite(self, entry: LiveEntry) -> None:
         engine = self._engine
         await engine.wait_durable(entry)
         try:

@@ -25,7 +25,7 @@ from postroad.embedded.maintenance import Maintenance
 from postroad.embedded.records import ENVELOPE, FinishKind, FinishRecord
 from postroad.embedded.recovery import Replay
 from postroad.embedded.segments import (
-    Entry,
+    LiveEntry,
     Segment,
     envelope_at,
     offset_of,
@@ -268,7 +268,7 @@ async def _index_lane(
 
 def _index(engine: Engine, segment: Segment, frame: Frame) -> int:
     head = read_head(frame.payload)
-    entry = Entry(
+    entry = LiveEntry(
         segment=segment,
         offset=frame.offset,
         length=len(frame.payload),

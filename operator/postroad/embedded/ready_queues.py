@@ -12,18 +12,18 @@ from collections import deque
 from itertools import count
 
 from postroad.embedded.layout import NEW, Lane
-from postroad.embedded.segments import Entry, State
+from postroad.embedded.segments import LiveEntry, State
 
 
 class ReadyQueue:
     """The entries of one lane: those that are due, in order, and those that are not yet."""
 
     def __init__(self) -> None:
-        self._ready: deque[Entry] = deque()
-        self._delayed: list[tuple[float, int, Entry]] = []
+        self._ready: deque[LiveEntry] = deque()
+        self._delayed: list[tuple[float, int, LiveEntry]] = []
         self._order = count()
 
-    def add(self, entry: Entry, now: float) -> None:
+    def add(self, entry: LiveEntry, now: float) -> None:
         """Add an entry, by its due time."""
         if entry.due <= now:
             entry.state = State.READY
@@ -45,7 +45,7 @@ class ReadyQueue:
                 promoted += 1
         return promoted
 
-    def take(self) -> Entry | None:
+    def take(self) -> LiveEntry | None:
         """Remove and return the next due entry."""
         while self._ready:
             entry = self._ready.popleft()
@@ -53,7 +53,7 @@ class ReadyQueue:
                 return entry
         return None
 
-    def give_back(self, entry: Entry) -> None:
+    def give_back(self, entry: LiveEntry) -> None:
         """Put an entry that `take` returned back to the front."""
         entry.state = State.READY
         self._ready.appendleft(entry)
@@ -74,7 +74,7 @@ class ReadyQueues:
         self._new_is_next = True
         self.delayed = 0
 
-    def add(self, entry: Entry, now: float) -> None:
+    def add(self, entry: LiveEntry, now: float) -> None:
         """Add an entry that no consumer has."""
         self._queue_of(entry.segment.lane).add(entry, now)
         self.delayed += entry.state is State.DELAYED
@@ -87,7 +87,7 @@ class ReadyQueues:
             self._round.append(lane)
         return self._lanes[lane]
 
-    def withdraw(self, entry: Entry) -> None:
+    def withdraw(self, entry: LiveEntry) -> None:
         """Count an entry no longer that ends while it waits. Call before its state changes."""
         self.delayed -= entry.state is State.DELAYED
 
@@ -96,7 +96,7 @@ class ReadyQueues:
         for queue in (self._new, *self._lanes.values()):
             self.delayed -= queue.promote(now)
 
-    def take(self, now: float) -> Entry | None:
+    def take(self, now: float) -> LiveEntry | None:
         """Remove and return the next due entry: new mail and retry lanes alternate, and the retry
         lanes among themselves (LQ-35)."""
         self.promote(now)
@@ -109,17 +109,17 @@ class ReadyQueues:
             return entry
         return second()
 
-    def _take_new(self) -> Entry | None:
+    def _take_new(self) -> LiveEntry | None:
         return self._new.take()
 
-    def _take_retried(self) -> Entry | None:
+    def _take_retried(self) -> LiveEntry | None:
         for _ in range(len(self._round)):
             self._round.rotate(-1)
             if (entry := self._lanes[self._round[-1]].take()) is not None:
                 return entry
         return None
 
-    def give_back(self, entry: Entry) -> None:
+    def give_back(self, entry: LiveEntry) -> None:
         """Put an entry back that `take` returned to a consumer that was cancelled."""
         self._queue_of(entry.segment.lane).give_back(entry)
 

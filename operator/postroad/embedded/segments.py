@@ -90,7 +90,7 @@ class Segment:
     file: File | None = None
     written: int = 0
     next_ordinal: int = 0
-    live: dict[int, Entry] = field(default_factory=dict)
+    live: dict[int, LiveEntry] = field(default_factory=dict)
     garbage: set[int] = field(default_factory=set)
 
     @classmethod
@@ -163,7 +163,7 @@ class State(IntEnum):
 
 
 @dataclass(slots=True, eq=False, repr=False)
-class Entry:
+class LiveEntry:
     """A live entry, in a few words of memory: a store may have a million."""
 
     segment: Segment
@@ -181,7 +181,7 @@ class Entry:
     """Whether a HOLD asks for this working entry to be held when it ends by a retry."""
     start: int = 0
     """The position of its START."""
-    successor: Entry | None = None
+    successor: LiveEntry | None = None
     """The entry that replaced it."""
     cached: tuple[EnvelopeRecord, Kept] | None = None
     """A new mail that is still in memory (content_cache.py)."""

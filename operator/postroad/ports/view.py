@@ -18,7 +18,7 @@ from typing import Protocol
 from uuid import UUID
 
 from postroad.domain.clocks import Readings
-from postroad.domain.entries import EnqueuedMail, UndecodableRow
+from postroad.domain.entries import Entry, UndecodableRow
 from postroad.domain.mail import Outcome
 from postroad.domain.ownership import Identity
 from postroad.domain.slices import EntryKey, Partition
@@ -57,7 +57,7 @@ class DeadLetter:
     month: str
     died_at: datetime
     reason: str
-    entry: EnqueuedMail | None
+    entry: Entry | None
     body: bytes | None = None
     requeued_as: EntryKey | None = None
     is_decoded: bool = True
@@ -91,19 +91,19 @@ class View(Marks, Protocol):
 
     # Rows
 
-    async def insert(self, entry: EnqueuedMail) -> None:
+    async def insert(self, entry: Entry) -> None:
         """Insert a row. Durable. Idempotent: the same row again changes nothing."""
         ...
 
-    async def row(self, key: EntryKey) -> EnqueuedMail | UndecodableRow | None:
+    async def row(self, key: EntryKey) -> Entry | UndecodableRow | None:
         """Return one row; None when there is none."""
         ...
 
     def rows(
         self, partition: Partition, after: UUID | None = None
-    ) -> AsyncIterator[EnqueuedMail | UndecodableRow]:
+    ) -> AsyncIterator[Entry | UndecodableRow]:
         """Yield a partition's rows in the order of their ids, page by page, each with its remaining
-        lifetime (`EnqueuedMail.remaining`)."""
+        lifetime (`Entry.remaining`)."""
         ...
 
     async def renew_row(self, key: EntryKey) -> None:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from postroad.adapters.cassandra import mark_rows, mark_statements, rows, statements
 from postroad.adapters.cassandra.session import UNSET
-from postroad.domain.entries import Change, Ending, EndingKind, EnqueuedMail, Mark
+from postroad.domain.entries import Change, Ending, EndingKind, Entry, Mark
 from postroad.domain.mail import DsnOptions, Envelope, Origin, RecipientDsn
 from postroad.domain.shapes import ATTRIBUTE, Shape
 from postroad.domain.slices import EntryKey
@@ -51,7 +51,7 @@ envelopes = st.builds(
     dsn=st.none() | dsn,
 )
 entries = st.builds(
-    EnqueuedMail,
+    Entry,
     key=keys,
     mail_id=st.uuids(),
     envelope=envelopes,
@@ -102,7 +102,7 @@ def stored(columns: Sequence[str], values: Sequence[object]) -> dict[str, object
 
 
 @given(entries)
-def test_an_entry_survives(entry: EnqueuedMail) -> None:
+def test_an_entry_survives(entry: Entry) -> None:
     row = stored(statements.ROW_COLUMNS, rows.entry_values(entry))
 
     assert rows.entry_of(row) == entry
@@ -110,7 +110,7 @@ def test_an_entry_survives(entry: EnqueuedMail) -> None:
 
 @given(entries, st.none() | st.integers(0, 2**20))
 def test_earlier_releases_get_the_size_of_a_header_that_this_one_does_not_read(
-    entry: EnqueuedMail, header_size: int | None
+    entry: Entry, header_size: int | None
 ) -> None:
     row = stored(statements.ROW_COLUMNS, rows.entry_values(entry))
 
@@ -126,7 +126,7 @@ def test_an_ending_survives(ending: Ending) -> None:
 
 
 @given(entries, st.none() | keys)
-def test_a_dead_letter_survives(entry: EnqueuedMail, requeued_as: EntryKey | None) -> None:
+def test_a_dead_letter_survives(entry: Entry, requeued_as: EntryKey | None) -> None:
     letter = DeadLetter(entry.enqueue_id, "2026-01", NOW, "no", entry, None, requeued_as)
 
     row = stored(statements.LETTER_COLUMNS, rows.letter_values("mail.out", letter))

@@ -20,7 +20,7 @@ from datetime import UTC, datetime, timedelta
 from uuid import UUID
 
 from postroad.domain.dispatch import Redeliver, ReferenceArrival, Verdict, decide, decide_claimed
-from postroad.domain.entries import Change, Ending, EndingKind, EnqueuedMail, Mark
+from postroad.domain.entries import Change, Ending, EndingKind, Entry, Mark
 from postroad.domain.mail import Envelope
 from postroad.domain.references import Reference
 from postroad.domain.slices import EntryKey
@@ -411,12 +411,10 @@ class _Edit:
         )
 
 
-def _entry(entry: int, held: bool, previous: tuple[int, ...]) -> EnqueuedMail:
+def _entry(entry: int, held: bool, previous: tuple[int, ...]) -> Entry:
     chain = tuple(key(each) for each in previous)
     envelope = Envelope(None, WHO)
-    return EnqueuedMail(
-        key(entry), UUID(int=0), envelope, "b", 1, NOW, NOW, None, held, 0, None, chain
-    )
+    return Entry(key(entry), UUID(int=0), envelope, "b", 1, NOW, NOW, None, held, 0, None, chain)
 
 
 def _unclaimed(state: State, entry: int) -> tuple[int, ...]:

@@ -11,7 +11,7 @@ import pytest
 
 from contract.queue_harness import Consumer, letter
 from postroad.adapters.memory.fault_injection import Fault, Step, no_fault
-from postroad.domain.entries import EnqueuedMail
+from postroad.domain.entries import Entry
 from postroad.errors import BrokerUnavailable, ViewUnavailable
 from postroad.telemetry import metrics
 from support.in_memory_cluster import Before, InMemoryCluster
@@ -160,9 +160,9 @@ async def test_row_that_a_standing_host_inserts_after_the_withdrawal_waits_for_n
     """The insert has no answer, and is carried out when the host goes on, seconds later."""
     producer, other = await cluster.start(), await cluster.start()
     view = producer.queue._engine.view
-    insert, kept = view.insert, list[EnqueuedMail]()
+    insert, kept = view.insert, list[Entry]()
 
-    async def unanswered(entry: EnqueuedMail) -> None:
+    async def unanswered(entry: Entry) -> None:
         kept.append(entry)
         raise ViewUnavailable("no answer")
 

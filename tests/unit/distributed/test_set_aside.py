@@ -11,7 +11,7 @@ from uuid import UUID
 import pytest
 
 from contract.queue_harness import Consumer, letter
-from postroad.domain.entries import Ending, EndingKind, EnqueuedMail, Mark
+from postroad.domain.entries import Ending, EndingKind, Entry, Mark
 from postroad.domain.selection import Selector
 from postroad.domain.slices import EntryKey
 from postroad.telemetry import metrics
@@ -30,7 +30,7 @@ async def cluster() -> AsyncIterator[InMemoryCluster]:
     await cluster.close()
 
 
-def row_of(cluster: InMemoryCluster, name: str) -> EnqueuedMail:
+def row_of(cluster: InMemoryCluster, name: str) -> Entry:
     return next(each for each in cluster.tables.live() if each.envelope.name == name)
 
 
@@ -44,7 +44,7 @@ def spoil(cluster: InMemoryCluster, name: str) -> EntryKey:
     return key
 
 
-def mark_unknown(cluster: InMemoryCluster, name: str) -> EnqueuedMail:
+def mark_unknown(cluster: InMemoryCluster, name: str) -> Entry:
     """Let a mail's entry have an ending of a newer release."""
     entry = row_of(cluster, name)
     cluster.tables.marks[entry.key] = Mark(ending=Ending(EndingKind.UNKNOWN, cluster.clock.now()))

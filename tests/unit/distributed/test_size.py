@@ -11,7 +11,7 @@ import pytest
 from contract.queue_harness import letter
 from postroad.adapters.memory.fault_injection import Fault, Plan, Stopped
 from postroad.distributed import replacement
-from postroad.domain.entries import EnqueuedMail
+from postroad.domain.entries import Entry
 from postroad.domain.selection import Selector
 from support.in_memory_cluster import WINDOW, InMemoryCluster, Process
 
@@ -61,10 +61,10 @@ async def test_withdrawal_whose_row_comes_after_its_slice_was_counted_leaves_siz
 ) -> None:
     victim = await cluster.start()
     await cluster.enqueue(process, "waits", delay=10**6)
-    entries: list[EnqueuedMail] = []
+    entries: list[Entry] = []
     insert = victim.queue._engine.view.insert
 
-    async def inserted(entry: EnqueuedMail) -> None:
+    async def inserted(entry: Entry) -> None:
         entries.append(entry)
         await insert(entry)
 

@@ -11,7 +11,7 @@ import pytest
 
 from contract.queue_harness import Consumer
 from postroad.adapters.memory.fault_injection import Fault, Stopped
-from postroad.domain.entries import EnqueuedMail
+from postroad.domain.entries import Entry
 from postroad.domain.selection import Selector
 from support.in_memory_cluster import InMemoryCluster, Process
 from unit.distributed.test_suspended import Suspension
@@ -107,10 +107,10 @@ async def test_row_of_a_successor_comes_after_both_processes_that_knew_of_it_die
     """The insert had no answer, and is carried out by a host that stood still; the process that
     chose another successor ended before it withdrew the first."""
     slow, chooser, healthy = [await cluster.start() for _ in range(3)]
-    inserted: list[EnqueuedMail] = []
+    inserted: list[Entry] = []
     view = slow.queue._engine.view
 
-    async def unanswered(entry: EnqueuedMail) -> None:
+    async def unanswered(entry: Entry) -> None:
         inserted.append(entry)
         slow.faults.stop()
         raise Stopped

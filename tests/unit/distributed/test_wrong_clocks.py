@@ -11,7 +11,7 @@ import pytest
 from contract.queue_harness import Consumer
 from postroad.adapters.memory.fault_injection import Fault, Step, Stopped
 from postroad.distributed.timing import Timing
-from postroad.domain.entries import EnqueuedMail
+from postroad.domain.entries import Entry
 from postroad.domain.selection import Selector
 from postroad.errors import ClockSkew
 from postroad.telemetry import metrics
@@ -316,7 +316,7 @@ async def test_mail_that_browse_start_passed_while_it_was_queued_is_withdrawn_or
 # Cleanup
 
 
-async def late_row(cluster: InMemoryCluster, process: Process, paused: Process) -> EnqueuedMail:
+async def late_row(cluster: InMemoryCluster, process: Process, paused: Process) -> Entry:
     """Return late mail that lies between content start and browse start, in a slice that others
     used, and that has lost its message."""
     await cluster.enqueue(paused, "late")

@@ -19,7 +19,7 @@ from postroad.domain.dispatch import (
     decide_claimed,
     deletes_bytes,
 )
-from postroad.domain.entries import Change, Ending, EndingKind, EnqueuedMail, Mark
+from postroad.domain.entries import Change, Ending, EndingKind, Entry, Mark
 from postroad.domain.identifiers import id_at
 from postroad.domain.mail import Envelope
 from postroad.domain.references import Reference
@@ -28,7 +28,7 @@ from postroad.domain.slices import place
 NOW = datetime(2026, 1, 1, 10, 20, tzinfo=UTC)
 HOUR = timedelta(hours=1)
 KEY = place(id_at(NOW, 0, 5), HOUR, 3)
-ENTRY = EnqueuedMail(KEY, UUID(int=1), Envelope(None, ("b@example.net",)), "blob", 1, NOW, NOW)
+ENTRY = Entry(KEY, UUID(int=1), Envelope(None, ("b@example.net",)), "blob", 1, NOW, NOW)
 FIRST = Reference.to(ENTRY, claim=False)
 AGAIN = Reference.to(ENTRY, claim=True)
 REPETITION = Reference.repeating(ENTRY)

@@ -7,7 +7,7 @@ from uuid import UUID
 
 import pytest
 
-from postroad.domain.entries import Change, Ending, EndingKind, EnqueuedMail, Mark
+from postroad.domain.entries import Change, Ending, EndingKind, Entry, Mark
 from postroad.domain.identifiers import id_at
 from postroad.domain.mail import Envelope
 from postroad.domain.slices import EntryKey, place
@@ -20,9 +20,9 @@ def key(sequence: int) -> EntryKey:
     return place(id_at(NOW, sequence, 7), HOUR, 3)
 
 
-def entry() -> EnqueuedMail:
+def entry() -> Entry:
     envelope = Envelope("a@example.org", ("b@example.net", "c@example.com"))
-    return EnqueuedMail(key(0), UUID(int=1), envelope, "blob", 10, NOW, NOW)
+    return Entry(key(0), UUID(int=1), envelope, "blob", 10, NOW, NOW)
 
 
 REPLACED = Ending(EndingKind.REPLACED, NOW, key(1), Change.nothing(entry()))

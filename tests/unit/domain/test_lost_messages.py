@@ -6,7 +6,7 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from uuid import UUID
 
-from postroad.domain.entries import EnqueuedMail
+from postroad.domain.entries import Entry
 from postroad.domain.identifiers import id_at
 from postroad.domain.lost_messages import AT_LEAST, STEADY, LostMessageDetector, MessageCount
 from postroad.domain.mail import Envelope
@@ -16,9 +16,9 @@ NOW = datetime(2026, 1, 1, 10, 0, tzinfo=UTC)
 MINUTE = timedelta(minutes=1)
 
 
-def entry(age: timedelta = 2 * MINUTE, number: int = 0) -> EnqueuedMail:
+def entry(age: timedelta = 2 * MINUTE, number: int = 0) -> Entry:
     key = EntryKey(NOW, 0, id_at(NOW - age, 0, number))
-    return EnqueuedMail(key, UUID(int=0), Envelope(None, ("b@example.net",)), "b", 1, NOW, NOW)
+    return Entry(key, UUID(int=0), Envelope(None, ("b@example.net",)), "b", 1, NOW, NOW)
 
 
 def look(waiting: int, messages: int | None) -> MessageCount:

@@ -5,14 +5,14 @@ from uuid import UUID
 import pytest
 
 from postroad import Selector
-from postroad.domain.entries import EnqueuedMail
+from postroad.domain.entries import Entry
 from postroad.domain.mail import Envelope
 from postroad.domain.slices import EntryKey
 from postroad.errors import InvalidInput
 
 NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
 ENQUEUE_ID = UUID("01935b8c-9a00-7abc-8123-456789abcdef")
-ENTRY = EnqueuedMail(
+ENTRY = Entry(
     key=EntryKey(NOW, 0, ENQUEUE_ID),
     mail_id=ENQUEUE_ID,
     envelope=Envelope(

@@ -3,16 +3,16 @@ from typing import cast
 from postroad.domain.shapes import Shape
 from postroad.embedded.content_cache import ContentCache
 from postroad.embedded.envelope_records import EnvelopeRecord
-from postroad.embedded.segments import Entry, Segment, State
+from postroad.embedded.segments import LiveEntry, Segment, State
 from postroad.embedded.spool_files import SMALL
 
 SHAPE = Shape(7)
 RECORD = cast("EnvelopeRecord", object())
 
 
-def an_entry() -> Entry:
+def an_entry() -> LiveEntry:
     segment = cast("Segment", object())
-    return Entry(segment, 0, 0, 0, bytes(16), 0, 0, "", 0.0, State.READY)
+    return LiveEntry(segment, 0, 0, 0, bytes(16), 0, 0, "", 0.0, State.READY)
 
 
 def test_the_first_mails_are_kept_and_those_that_do_not_fit_are_read() -> None:

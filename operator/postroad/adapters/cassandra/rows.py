@@ -18,7 +18,7 @@ from postroad.adapters.cassandra.statements import ROW_COLUMNS
 from postroad.domain import instants
 from postroad.domain.documents import extras_in, with_extras
 from postroad.domain.entries import (
-    EnqueuedMail,
+    Entry,
     UndecodableRow,
 )
 from postroad.domain.identifiers import EPOCH
@@ -36,7 +36,7 @@ SMALL_ATTRIBUTES = 4096
 """Characters of such a mail's attributes."""
 
 
-def is_small(entry: EnqueuedMail) -> bool:
+def is_small(entry: Entry) -> bool:
     """Whether a row may share a request with others."""
     envelope = entry.envelope
     length = sum(len(name) + len(value) for name, value in envelope.attributes.items())
@@ -53,7 +53,7 @@ def key_values(queue: str, key: EntryKey) -> tuple[object, ...]:
     return (queue, key.slice_start, key.bucket_id, key.enqueue_id)
 
 
-def entry_values(entry: EnqueuedMail) -> tuple[object, ...]:
+def entry_values(entry: Entry) -> tuple[object, ...]:
     """Return an entry in the order of ROW_COLUMNS."""
     envelope, key = entry.envelope, entry.key
     origin = envelope.origin or _NO_ORIGIN
@@ -91,7 +91,7 @@ def chain_value(previous: Sequence[EntryKey]) -> object:
     return [_tuple_of(key) for key in previous] or UNSET
 
 
-def row_of(row: Row) -> EnqueuedMail | UndecodableRow:
+def row_of(row: Row) -> Entry | UndecodableRow:
     """Return the entry of a row, as far as this release can decode it."""
     try:
         return entry_of(row)
@@ -104,12 +104,12 @@ def row_of(row: Row) -> EnqueuedMail | UndecodableRow:
         )
 
 
-def entry_of(row: Row) -> EnqueuedMail:
+def entry_of(row: Row) -> Entry:
     """Return the entry of a row. Raises: any error of its decoding."""
     if None in [row[column] for column in _NEVER_MISSING]:
         raise Undecodable("a row lacks a column that every entry has")
     extras, shape = extras_in(row["attributes"] or _EMPTY, row["mail_id"])
-    return EnqueuedMail(
+    return Entry(
         key=_place_of(row),
         mail_id=row["mail_id"],
         envelope=Envelope(

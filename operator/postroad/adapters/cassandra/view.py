@@ -16,7 +16,7 @@ from postroad.adapters.cassandra.letters import LetterReader, month_of_gone
 from postroad.adapters.cassandra.marks import CassandraMarks, batcher
 from postroad.adapters.cassandra.session import Session
 from postroad.domain.clocks import Readings
-from postroad.domain.entries import EnqueuedMail, UndecodableRow
+from postroad.domain.entries import Entry, UndecodableRow
 from postroad.domain.identifiers import FIRST
 from postroad.domain.ownership import Identity
 from postroad.domain.slices import EntryKey, Partition
@@ -33,14 +33,14 @@ class CassandraView(CassandraMarks):
         self._incarnation: UUID | None = None  # of the limits, as last read
         self._inserting = batcher(partial(self._write_together, statements.INSERT_ROW))
 
-    async def insert(self, entry: EnqueuedMail) -> None:
+    async def insert(self, entry: Entry) -> None:
         values = (self._queue, *rows.entry_values(entry))
         if rows.is_small(entry):
             await self._inserting(entry.key.partition, values)
         else:
             await self._session.execute(statements.INSERT_ROW, values)
 
-    async def row(self, key: EntryKey) -> EnqueuedMail | UndecodableRow | None:
+    async def row(self, key: EntryKey) -> Entry | UndecodableRow | None:
         found = await self._session.execute(
             statements.SELECT_ROW, rows.key_values(self._queue, key)
         )
@@ -48,7 +48,7 @@ class CassandraView(CassandraMarks):
 
     async def rows(
         self, partition: Partition, after: UUID | None = None
-    ) -> AsyncIterator[EnqueuedMail | UndecodableRow]:
+    ) -> AsyncIterator[Entry | UndecodableRow]:
         values = (*self._place(partition), after or FIRST)
         async for page in self._session.pages(statements.SELECT_ROWS, values):
             for row in page:

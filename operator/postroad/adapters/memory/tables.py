@@ -9,7 +9,7 @@ from datetime import datetime, timedelta
 from typing import TypeVar
 from uuid import UUID, uuid4
 
-from postroad.domain.entries import EnqueuedMail, Mark, PurgeWatermark, Traits, UndecodableRow
+from postroad.domain.entries import Entry, Mark, PurgeWatermark, Traits, UndecodableRow
 from postroad.domain.lifetimes import DEAD_LETTER_MEMORY
 from postroad.domain.slices import EntryKey, Partition
 from postroad.ports.clock import Clock
@@ -25,7 +25,7 @@ class Tables:
 
     clock: Clock
     hosts: Mapping[str, Clock]
-    rows: dict[EntryKey, EnqueuedMail] = field(default_factory=dict)
+    rows: dict[EntryKey, Entry] = field(default_factory=dict)
     marks: dict[EntryKey, Mark] = field(default_factory=dict)
     traits: dict[EntryKey, Traits] = field(default_factory=dict)
     stamp: dict[Partition, PartitionStamp] = field(default_factory=dict)
@@ -50,7 +50,7 @@ class Tables:
     undecodable: set[EntryKey] = field(default_factory=set)
     """Rows whose cells this release does not decode; counts and blob keys are read."""
 
-    def insert(self, entry: EnqueuedMail) -> None:
+    def insert(self, entry: Entry) -> None:
         """Insert a row that lives for `row_lifetime`."""
         self.rows[entry.key] = entry
         self.written[entry.key] = self.clock.now()
@@ -62,7 +62,7 @@ class Tables:
         else:
             self.expire_at[key] = self.clock.now() + self.row_lifetime
 
-    def unexpired(self) -> dict[EntryKey, EnqueuedMail]:
+    def unexpired(self) -> dict[EntryKey, Entry]:
         """Remove expired rows; return the others."""
         now = self.clock.now()
         for key in [key for key, at in self.expire_at.items() if at <= now]:
@@ -70,12 +70,12 @@ class Tables:
             self.rows.pop(key, None)
         return self.rows
 
-    def read(self, key: EntryKey) -> EnqueuedMail | UndecodableRow | None:
+    def read(self, key: EntryKey) -> Entry | UndecodableRow | None:
         """Return a row as a reader finds it."""
         entry = self.unexpired().get(key)
         return None if entry is None else self.decoded(entry)
 
-    def decoded(self, entry: EnqueuedMail) -> EnqueuedMail | UndecodableRow:
+    def decoded(self, entry: Entry) -> Entry | UndecodableRow:
         """Return a row with its remaining lifetime, as far as it can be decoded."""
         expires = self.expire_at.get(entry.key)
         remaining = None if expires is None else expires - self.clock.now()
@@ -108,7 +108,7 @@ class Tables:
         """Return how far a partition was purged."""
         return self.stamp.get(partition, PartitionStamp()).watermark
 
-    def live(self) -> list[EnqueuedMail]:
+    def live(self) -> list[Entry]:
         """Return the waiting entries in order, for tests to compare with."""
         return [
             entry

@@ -11,7 +11,7 @@ from postroad.adapters.memory.fault_injection import FaultInjector
 from postroad.adapters.memory.marks import MemoryMarks
 from postroad.adapters.memory.tables import Tables, within
 from postroad.domain.clocks import HostTime, Readings
-from postroad.domain.entries import EnqueuedMail, UndecodableRow
+from postroad.domain.entries import Entry, UndecodableRow
 from postroad.domain.ownership import Identity
 from postroad.domain.slices import EntryKey, Partition
 from postroad.ports.marks import Counts
@@ -23,15 +23,15 @@ class MemoryView(MemoryMarks):
 
     # Rows
 
-    async def insert(self, entry: EnqueuedMail) -> None:
+    async def insert(self, entry: Entry) -> None:
         await self._step("insert", lambda: self._tables.insert(entry))
 
-    async def row(self, key: EntryKey) -> EnqueuedMail | UndecodableRow | None:
+    async def row(self, key: EntryKey) -> Entry | UndecodableRow | None:
         return await self._step("row", lambda: self._tables.read(key))
 
     async def rows(
         self, partition: Partition, after: UUID | None = None
-    ) -> AsyncIterator[EnqueuedMail | UndecodableRow]:
+    ) -> AsyncIterator[Entry | UndecodableRow]:
         while page := await self._page("rows", self._tables.unexpired, partition, after):
             for key, entry in page:
                 yield self._tables.decoded(entry)
