@@ -1,10 +1,9 @@
 """A session with Cassandra for asyncio.
 
-It connects at the first use, prepares each statement once, and raises only postroad's errors. The
-driver works in threads of its own; the bridge takes their results to the event loop in batches, so
-that many requests in flight cost one wake-up. A server that hangs causes ViewUnavailable within
-the request's timeout; when it is back, the driver reconnects, and the session works again. Hazard:
-the server may still carry out a request that timed out.
+It prepares each statement once, and raises only postroad's errors. The driver works in threads of
+its own; the bridge takes their results to the event loop in batches, so that many requests in
+flight cost one wake-up. A server that hangs causes ViewUnavailable within the request's timeout.
+Hazard: the server may still carry out a request that timed out.
 """
 
 from __future__ import annotations
@@ -16,7 +15,6 @@ from datetime import timedelta
 from typing import Any
 
 from cassandra import ConsistencyLevel
-from cassandra.cluster import Cluster
 from cassandra.cluster import Session as DriverSession
 from cassandra.query import (
     UNSET_VALUE,
@@ -27,14 +25,12 @@ from cassandra.query import (
     SimpleStatement,
 )
 
-from postroad.adapters.cassandra.access import Access, cluster_of
-from postroad.adapters.cassandra.clocks import HostClocks
+from postroad.adapters.cassandra.access import Access
+from postroad.adapters.cassandra.connection import Connection
 from postroad.adapters.cassandra.loop_bridge import LoopBridge, Row
-from postroad.adapters.cassandra.timestamps import Timestamps
 from postroad.adapters.cassandra.translation import translated
 from postroad.domain.clocks import Readings
-from postroad.errors import ServerError, ViewRefused, ViewUnavailable
-from postroad.telemetry.logs import logger
+from postroad.errors import ServerError, ViewRefused
 
 UNSET = UNSET_VALUE
 """Bound instead of None, it leaves a column alone: a null would be stored as a tombstone."""
@@ -42,8 +38,6 @@ UNSET = UNSET_VALUE
 IN_FLIGHT = 1024
 """Requests in flight. More wait here and not in the driver, which would block the event loop once
 its connections have no stream left (32768 each)."""
-
-_LOG = logger("cassandra")
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,15 +72,12 @@ class Session:
     ) -> None:
         self._access = access
         self._request_timeout = request_timeout
-        self._connect_timeout = connect_timeout
-        self._connection: _Connection | None = None
-        self._connecting: asyncio.Task[_Connection] | None = None
+        self._connection = Connection(access, request_timeout, connect_timeout)
+        self._clocks = self._connection.clocks
         self._prepared: dict[Statement, PreparedStatement] = {}
         self._preparing: dict[Statement, asyncio.Task[PreparedStatement]] = {}
-        self._clocks = HostClocks(Timestamps(), access.local_datacenter)
         self._slots = asyncio.Semaphore(IN_FLIGHT)
         self._bridge = LoopBridge()
-        self._closed = False
 
     @property
     def keyspace(self) -> str:
@@ -118,15 +109,15 @@ class Session:
         self, together: Sequence[tuple[Statement, Sequence[object]]]
     ) -> list[Row]:
         """Run prepared statements for one partition as `execute_together` runs one."""
-        _, session = self._connection or await self._connected()
+        driver = self._connection.driver or await self._connection.connected()
         batch = BatchStatement(BatchType.UNLOGGED)  # atomic within a partition without a log
         timeout = self._request_timeout
         for statement, values in together:
-            prepared = self._prepared.get(statement) or await self._prepare(session, statement)
+            prepared = self._prepared.get(statement) or await self._prepare(driver, statement)
             batch.add(self._bound(prepared, statement, values))
             timeout = max(timeout, statement.timeout or timeout)
         by_server = all(statement.stamped_by_server for statement, _ in together)
-        rows, _ = await self._send(session, batch, timeout, None, by_server=by_server)
+        rows, _ = await self._send(driver, batch, timeout, None, by_server=by_server)
         return rows
 
     async def pages(
@@ -152,17 +143,17 @@ class Session:
     async def run(self, cql: str, timeout: timedelta = timedelta(seconds=30)) -> list[Row]:
         """Run an unprepared statement (schema, system tables) with `{keyspace}` filled in. A schema
         change returns when the hosts agree on it. Errors as `execute`."""
-        _, session = await self._connected()
+        driver = await self._connection.connected()
         query = SimpleStatement(self._filled(cql), is_idempotent=_is_read(cql))
-        rows, _ = await self._send(session, query, timeout, None)
+        rows, _ = await self._send(driver, query, timeout, None)
         return rows
 
     async def server_times(self) -> Readings:
         """Read the clocks of the local data center's hosts. Later writes have timestamps of the
         time that most of them agree on. Errors as `execute`."""
-        _, session = await self._connected()
+        driver = await self._connection.connected()
         try:
-            await asyncio.to_thread(self._clocks.read, session)
+            await asyncio.to_thread(self._clocks.read, driver)
         except ServerError:
             raise
         except Exception as error:
@@ -175,40 +166,28 @@ class Session:
 
     async def local_nodes(self) -> int:
         """Return how many hosts the local data center has. Errors as `execute`."""
-        cluster, _ = await self._connected()
-        local = self._access.local_datacenter
-        return sum(host.datacenter == local for host in cluster.metadata.all_hosts())
+        return len(await self._connection.local_hosts())
 
     async def running_nodes(self) -> int:
         """Return how many of the local hosts run, as far as this session knows. Errors as
         `execute`."""
-        cluster, _ = await self._connected()
-        local = self._access.local_datacenter
-        return sum(
-            host.datacenter == local and host.is_up is not False
-            for host in cluster.metadata.all_hosts()
-        )
+        return sum(host.is_up is not False for host in await self._connection.local_hosts())
 
     async def close(self) -> None:
         """Close the connections for good. Idempotent."""
-        self._closed = True
-        if self._connecting is not None:
-            await asyncio.wait([self._connecting])
-        connection, self._connection = self._connection, None
-        if connection is not None:
-            await asyncio.to_thread(connection[0].shutdown)
+        await self._connection.close()
 
     async def _page(
         self, statement: Statement, values: Sequence[object], state: bytes | None
     ) -> tuple[list[Row], bytes | None]:
-        _, session = self._connection or await self._connected()
-        prepared = self._prepared.get(statement) or await self._prepare(session, statement)
+        driver = self._connection.driver or await self._connection.connected()
+        prepared = self._prepared.get(statement) or await self._prepare(driver, statement)
         bound = self._bound(prepared, statement, values)
         if state is None and statement.first_page is not None:
             bound.fetch_size = statement.first_page
         timeout = statement.timeout or self._request_timeout
         by_server = statement.stamped_by_server
-        return await self._send(session, bound, timeout, state, by_server=by_server)
+        return await self._send(driver, bound, timeout, state, by_server=by_server)
 
     def _bound(
         self, prepared: PreparedStatement, statement: Statement, values: Sequence[object]
@@ -220,7 +199,7 @@ class Session:
 
     async def _send(
         self,
-        session: DriverSession,
+        driver: DriverSession,
         query: object,
         timeout: timedelta,
         state: bytes | None,
@@ -231,7 +210,7 @@ class Session:
             pending = self._bridge.expect()
             try:
                 with self._clocks.timestamps.left_to_the_server(by_server):
-                    response = session.execute_async(
+                    response = driver.execute_async(
                         query, timeout=timeout.total_seconds(), paging_state=state
                     )
                 response.add_callbacks(
@@ -246,68 +225,11 @@ class Session:
             except Exception as error:
                 raise translated(error) from error
 
-    async def _connected(self) -> _Connection:
-        if self._closed:
-            raise ViewUnavailable("the session with Cassandra is closed")
-        if self._connection is None:
-            if self._connecting is None:
-                self._connecting = asyncio.create_task(self._connect())
-                self._connecting.add_done_callback(self._connect_ended)
-            return await asyncio.shield(self._connecting)
-        return self._connection
-
-    def _connect_ended(self, task: asyncio.Task[_Connection]) -> None:
-        self._connecting = None
-        if not task.cancelled() and task.exception() is None:
-            self._connection = task.result()
-
-    async def _connect(self) -> _Connection:
-        """Connect in a thread. The driver asks one contact point after the other: the wait is at
-        most their number times the connect timeout."""
-        try:
-            cluster = cluster_of(
-                self._access, self._request_timeout, self._connect_timeout, self._clocks
-            )
-        except Exception as error:
-            raise translated(error) from error
-        try:
-            session = await asyncio.to_thread(self._connect_to, cluster)
-        except Exception as error:
-            refusal = self._unknown_datacenter(cluster)
-            await asyncio.to_thread(cluster.shutdown)
-            if isinstance(error, ServerError):
-                raise
-            raise (refusal or translated(error)) from error
-        _LOG.debug("connected to Cassandra", hosts=len(cluster.metadata.all_hosts()))
-        return cluster, session
-
-    def _connect_to(self, cluster: Cluster) -> DriverSession:
-        # All pools: with one host alone, a wrong clock would be the agreed time.
-        session = cluster.connect(wait_for_all_pools=True)
-        self._clocks.read(session)
-        if not self._clocks.timestamps.is_known:
-            raise ViewUnavailable(
-                "the clocks of the Cassandra hosts disagree, so that no write can be stamped",
-                hint="synchronise the clocks of the Cassandra hosts (NTP)",
-            )
-        return session
-
-    def _unknown_datacenter(self, cluster: Cluster) -> ViewRefused | None:
-        """With a misspelt data center no host is local, and the driver only says that all are
-        away."""
-        known = {str(host.datacenter) for host in cluster.metadata.all_hosts() if host.datacenter}
-        if not known or self._access.local_datacenter in known:
-            return None
-        return ViewRefused(
-            f"Cassandra has no data center {self._access.local_datacenter!r}",
-            hint=f"it has {', '.join(sorted(known))}",
-        )
-
-    async def _prepare(self, session: DriverSession, statement: Statement) -> PreparedStatement:
+    async def _prepare(self, driver: DriverSession, statement: Statement) -> PreparedStatement:
         """Prepare once, however many ask at the same time."""
         task = self._preparing.get(statement)
         if task is None:
-            task = asyncio.create_task(self._prepare_on_server(session, statement))
+            task = asyncio.create_task(self._prepare_on_server(driver, statement))
             self._preparing[statement] = task
             task.add_done_callback(lambda ended: self._prepare_ended(statement, ended))
         return await asyncio.shield(task)
@@ -317,10 +239,10 @@ class Session:
         _seen(task)
 
     async def _prepare_on_server(
-        self, session: DriverSession, statement: Statement
+        self, driver: DriverSession, statement: Statement
     ) -> PreparedStatement:
         try:
-            prepared = await asyncio.to_thread(session.prepare, self._filled(statement.cql))
+            prepared = await asyncio.to_thread(driver.prepare, self._filled(statement.cql))
         except Exception as error:
             raise translated(error) from error
         prepared.fetch_size = statement.page_size
@@ -346,6 +268,3 @@ def _seen(task: asyncio.Task[Any]) -> None:
     """Read a task's error, because asyncio logs one that no task reads."""
     if not task.cancelled():
         task.exception()
-
-
-_Connection = tuple[Cluster, DriverSession]

@@ -1,0 +1,112 @@
+"""The connection to a Cassandra cluster: made once, at the first use, in a thread.
+
+It stands only when the clocks of the hosts agree, because the writes get their timestamps from
+them. When a host is back that hung or went away, the driver reconnects by itself.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import timedelta
+
+from cassandra.cluster import Cluster
+from cassandra.cluster import Session as DriverSession
+from cassandra.pool import Host
+
+from postroad.adapters.cassandra.access import Access, cluster_of
+from postroad.adapters.cassandra.clocks import HostClocks
+from postroad.adapters.cassandra.timestamps import Timestamps
+from postroad.adapters.cassandra.translation import translated
+from postroad.errors import ServerError, ViewRefused, ViewUnavailable
+from postroad.telemetry.logs import logger
+
+_LOG = logger("cassandra")
+
+
+class Connection:
+    """A connection, shared by the requests of one session. Bound to one event loop at first use."""
+
+    def __init__(
+        self, access: Access, request_timeout: timedelta, connect_timeout: timedelta
+    ) -> None:
+        self._access = access
+        self._request_timeout = request_timeout
+        self._connect_timeout = connect_timeout
+        self._connecting: asyncio.Task[DriverSession] | None = None
+        self._closed = False
+        self.clocks = HostClocks(Timestamps(), access.local_datacenter)
+        self.driver: DriverSession | None = None
+        """The driver's session, while the connection stands."""
+
+    async def connected(self) -> DriverSession:
+        """Connect, unless the connection stands; calls at the same time share one attempt.
+        Raises: ViewUnavailable, ViewRefused, CredentialsRefused."""
+        if self._closed:
+            raise ViewUnavailable("the session with Cassandra is closed")
+        if self.driver is not None:
+            return self.driver
+        if self._connecting is None:
+            self._connecting = asyncio.create_task(self._connect())
+            self._connecting.add_done_callback(self._connect_ended)
+        return await asyncio.shield(self._connecting)
+
+    async def local_hosts(self) -> list[Host]:
+        """Return the hosts of the local data center. Errors as `connected`."""
+        hosts = (await self.connected()).cluster.metadata.all_hosts()
+        return [host for host in hosts if host.datacenter == self._access.local_datacenter]
+
+    async def close(self) -> None:
+        """Close the connection for good. Idempotent."""
+        self._closed = True
+        if self._connecting is not None:
+            await asyncio.wait([self._connecting])
+        driver, self.driver = self.driver, None
+        if driver is not None:
+            await asyncio.to_thread(driver.cluster.shutdown)
+
+    def _connect_ended(self, task: asyncio.Task[DriverSession]) -> None:
+        self._connecting = None
+        if not task.cancelled() and task.exception() is None:
+            self.driver = task.result()
+
+    async def _connect(self) -> DriverSession:
+        """Connect in a thread. The driver asks one contact point after the other: the wait is at
+        most their number times the connect timeout."""
+        try:
+            cluster = cluster_of(
+                self._access, self._request_timeout, self._connect_timeout, self.clocks
+            )
+        except Exception as error:
+            raise translated(error) from error
+        try:
+            driver = await asyncio.to_thread(self._connect_to, cluster)
+        except Exception as error:
+            refusal = self._unknown_datacenter(cluster)
+            await asyncio.to_thread(cluster.shutdown)
+            if isinstance(error, ServerError):
+                raise
+            raise (refusal or translated(error)) from error
+        _LOG.debug("connected to Cassandra", hosts=len(cluster.metadata.all_hosts()))
+        return driver
+
+    def _connect_to(self, cluster: Cluster) -> DriverSession:
+        # All pools: with one host alone, a wrong clock would be the agreed time.
+        driver = cluster.connect(wait_for_all_pools=True)
+        self.clocks.read(driver)
+        if not self.clocks.timestamps.is_known:
+            raise ViewUnavailable(
+                "the clocks of the Cassandra hosts disagree, so that no write can be stamped",
+                hint="synchronise the clocks of the Cassandra hosts (NTP)",
+            )
+        return driver
+
+    def _unknown_datacenter(self, cluster: Cluster) -> ViewRefused | None:
+        """Return the refusal of a misspelt data center: no host is local then, and the driver
+        reports only that all are away."""
+        known = {str(host.datacenter) for host in cluster.metadata.all_hosts() if host.datacenter}
+        if not known or self._access.local_datacenter in known:
+            return None
+        return ViewRefused(
+            f"Cassandra has no data center {self._access.local_datacenter!r}",
+            hint=f"it has {', '.join(sorted(known))}",
+        )
