@@ -50,7 +50,8 @@ class Pace:
 
     def install(self) -> None:
         """Set in this process the durations that are constants of a module."""
-        row_maintenance.EVERY = letter_maintenance.EVERY = self.row_maintenance
+        row_maintenance.ROW_PASS_INTERVAL = self.row_maintenance
+        letter_maintenance.LETTER_PASS_INTERVAL = self.row_maintenance
         drain_check.PURGE_TIMEOUT = self.purge_timeout
 
 

@@ -19,7 +19,7 @@ from postroad.adapters.memory.servers import MemoryServers, MemoryWorld
 from postroad.distributed.cleanup import Cleanup
 from postroad.distributed.engine import Engine, Parts
 from postroad.domain.clocks import Readings
-from postroad.domain.configuration.rollout import LEASE
+from postroad.domain.configuration.rollout import READING_LEASE
 from postroad.domain.configuration.rules import ViewConfiguration
 from postroad.domain.entries import Entry
 from postroad.domain.identifiers import id_at
@@ -54,7 +54,7 @@ class LaterView(CassandraView):
     """A view whose hosts show the time of a lease later: the test does not wait that long."""
 
     async def server_times(self) -> Readings:
-        return (await super().server_times()).later(LEASE)
+        return (await super().server_times()).later(READING_LEASE)
 
 
 async def cost_of_cleaning(session: CountingSession, mails: int) -> Counter[Statement]:

@@ -28,7 +28,7 @@ from postroad.ports.mail_queue import MailQueue
 from postroad.settings import Settings
 from postroad.telemetry import logs
 from postroad.telemetry.health import HealthServer, Readiness
-from postroad.worker.maintenance import EVERY, run_maintenance
+from postroad.worker.maintenance import MAINTENANCE_INTERVAL, run_maintenance
 
 _log = logs.logger("process")
 
@@ -139,7 +139,9 @@ async def process(
 
 
 @asynccontextmanager
-async def background_maintenance(this: Process, every: timedelta = EVERY) -> AsyncIterator[None]:
+async def background_maintenance(
+    this: Process, every: timedelta = MAINTENANCE_INTERVAL
+) -> AsyncIterator[None]:
     """Maintain the queue until the process is to end, so that no round delays its last mails."""
     running = asyncio.create_task(
         run_maintenance(this.queue, MachineClock(), SystemRandomness(), every)

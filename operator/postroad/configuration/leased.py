@@ -17,7 +17,7 @@ from postroad.domain.configuration.consistency import continues
 from postroad.domain.configuration.history import replay
 from postroad.domain.configuration.rollout import (
     GRACE,
-    LEASE,
+    READING_LEASE,
     Rollout,
     RolloutTiming,
     Watched,
@@ -72,7 +72,7 @@ class LeasedConfiguration:
         clock: Clock,
         randomness: Randomness,
         *,
-        lease: timedelta = LEASE,
+        lease: timedelta = READING_LEASE,
         grace: timedelta = GRACE,
     ) -> None:
         self._history = history

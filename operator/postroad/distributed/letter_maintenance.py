@@ -21,12 +21,12 @@ from postroad.telemetry import metrics
 CLAIM_ID = UUID(int=3)
 """What the process that goes over the letters claims; no entry has this id."""
 
-EVERY = timedelta(minutes=10)
+LETTER_PASS_INTERVAL = timedelta(minutes=10)
 """From one pass to the next; after a pass that took long, ten times as long as it took."""
 
 
 class LetterMaintenance:
-    """Goes over the dead letters, every `EVERY` or less often."""
+    """Goes over the dead letters, every `LETTER_PASS_INTERVAL` or less often."""
 
     def __init__(self, engine: Engine, owner: UUID) -> None:
         self._engine = engine
@@ -40,13 +40,13 @@ class LetterMaintenance:
         if began < self._due:
             return
         undecodable = metrics.UNDECODABLE.labels(engine.label, "letter")
-        if not await engine.view.claim(CLAIM_ID, self._owner, EVERY):
+        if not await engine.view.claim(CLAIM_ID, self._owner, LETTER_PASS_INTERVAL):
             undecodable.set(0)  # the process that goes over them counts them
-            self._due = began + EVERY
+            self._due = began + LETTER_PASS_INTERVAL
             return
         undecodable.set(await self._pass())
         now = engine.clock.elapsed()
-        pause = max(EVERY, 10 * (now - began))
+        pause = max(LETTER_PASS_INTERVAL, 10 * (now - began))
         await engine.view.claim(CLAIM_ID, self._owner, pause)
         self._due = now + pause
 

@@ -19,7 +19,7 @@ from postroad.ports.blobs import Blobs
 from postroad.ports.view import View
 from postroad.telemetry import metrics
 
-EVERY = timedelta(minutes=10)
+AS_OF_INTERVAL = timedelta(minutes=10)
 """How often `as_of` is raised: the objects' `as_of` is newer than that of a backup made before the
 last raise."""
 
@@ -39,7 +39,7 @@ async def renew(engine: Engine) -> None:
     if found is None:
         return
     owner, identity = found
-    if owner.as_of is None or engine.clock.now() - owner.as_of >= EVERY / 2:
+    if owner.as_of is None or engine.clock.now() - owner.as_of >= AS_OF_INTERVAL / 2:
         await _raise_as_of(engine, owner.incarnation, identity)
 
 

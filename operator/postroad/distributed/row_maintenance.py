@@ -28,7 +28,7 @@ from postroad.errors import Undecodable
 from postroad.ports.view import FOREVER
 from postroad.telemetry import metrics
 
-EVERY = timedelta(minutes=10)
+ROW_PASS_INTERVAL = timedelta(minutes=10)
 """From one pass over all waiting mail to the next; much less than half of any row's lifetime."""
 
 FEW = 10
@@ -41,7 +41,7 @@ OLD = timedelta(hours=1)
 
 
 class RowMaintenance:
-    """Goes over waiting mail every `EVERY`."""
+    """Goes over waiting mail every `ROW_PASS_INTERVAL`."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
@@ -73,7 +73,7 @@ class RowMaintenance:
         await self._lost_messages.repair(counted, errors)
         aside.publish()
         errors.check()
-        self._due = now + EVERY
+        self._due = now + ROW_PASS_INTERVAL
         errors.end()
 
     async def _in_need(
@@ -162,7 +162,7 @@ class _Alone:
 
     def __init__(self, now: datetime, window: timedelta) -> None:
         self._before = now - max(OLD_SLICES * window, OLD)
-        self._soon = now + EVERY
+        self._soon = now + ROW_PASS_INTERVAL
         self._slice: datetime | None = None
         self._found: list[WaitingMail] = []
         self._stays = False

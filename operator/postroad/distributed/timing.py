@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 
 from postroad.domain.clocks import AGREEING
-from postroad.domain.configuration.rollout import GRACE, LEASE
+from postroad.domain.configuration.rollout import GRACE, READING_LEASE
 from postroad.errors import InvalidSettings
 
 
@@ -29,7 +29,7 @@ class Timing:
     grace: timedelta = GRACE
     """How long after its end a slice stays open."""
 
-    lease: timedelta = LEASE
+    lease: timedelta = READING_LEASE
     """How long limits that were read may be used; cleanup waits this long after moving them."""
 
     redelivery_delay: timedelta = timedelta(seconds=8)

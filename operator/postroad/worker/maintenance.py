@@ -14,7 +14,7 @@ from postroad.ports.clock import Clock, Randomness
 from postroad.ports.mail_queue import MailQueue
 from postroad.telemetry.logs import logger
 
-EVERY = timedelta(seconds=30)
+MAINTENANCE_INTERVAL = timedelta(seconds=30)
 """Between two rounds, on average: maintenance finds a dead letter within a minute. A round with
 nothing to do costs a few reads; every ten minutes, one reads all that waits."""
 
@@ -22,7 +22,7 @@ _log = logger("worker")
 
 
 async def run_maintenance(
-    queue: MailQueue, clock: Clock, randomness: Randomness, every: timedelta = EVERY
+    queue: MailQueue, clock: Clock, randomness: Randomness, every: timedelta = MAINTENANCE_INTERVAL
 ) -> None:
     """Run rounds of maintenance until cancelled, half to one and a half of `every` apart. A round
     that failed is logged; the next one tries again."""

@@ -21,7 +21,7 @@ from postroad.domain.configuration.history import (
     ConfigurationRefused,
     replay,
 )
-from postroad.domain.configuration.rollout import LEASE
+from postroad.domain.configuration.rollout import READING_LEASE
 from postroad.domain.configuration.rules import ViewConfiguration
 from postroad.errors import (
     ConfigurationConflict,
@@ -67,7 +67,7 @@ async def test_the_first_configuration_is_created_and_the_next_changes_it() -> N
         "sliceWindow": "30m",
         "bucketCount": 4,
         "updateBrowseStartPace": 1000,
-        "effectiveFrom": (NOON + LEASE).isoformat().replace("+00:00", "Z"),
+        "effectiveFrom": (NOON + READING_LEASE).isoformat().replace("+00:00", "Z"),
     }
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from contract.queue_harness import Consumer
 from postroad.adapters.memory.fault_injection import Fault, Stopped, at
-from postroad.distributed.letter_maintenance import EVERY
+from postroad.distributed.letter_maintenance import LETTER_PASS_INTERVAL
 from postroad.domain.selection import Selector
 from postroad.errors import ClockSkew, PostroadError
 from support.in_memory_cluster import Before, InMemoryCluster, Process
@@ -31,7 +31,7 @@ async def give_up(cluster: InMemoryCluster, process: Process, *names: str) -> No
 async def maintenance(cluster: InMemoryCluster, process: Process, rounds: int) -> None:
     for _ in range(rounds):
         await process.queue.maintain()
-        await cluster.pass_time(EVERY)
+        await cluster.pass_time(LETTER_PASS_INTERVAL)
 
 
 async def test_letter_is_discarded_with_its_bytes_after_its_lifetime(
@@ -59,7 +59,7 @@ async def test_expiry_that_stops_at_any_step_is_finished_by_another_process(faul
         victim.fail(at(number, fault))
         with suppress(Stopped, PostroadError):
             await victim.queue.maintain()
-        await cluster.pass_time(EVERY)
+        await cluster.pass_time(LETTER_PASS_INTERVAL)
 
         await maintenance(cluster, process, 4)
         await cluster.audit()
@@ -142,7 +142,7 @@ async def test_one_process_goes_over_the_letters_and_another_when_it_is_gone(
         await cluster.pass_time(MINUTE)
     assert passes(*processes) == [2, 0]
 
-    await cluster.pass_time(EVERY)
+    await cluster.pass_time(LETTER_PASS_INTERVAL)
     await other.queue.maintain()
 
     assert passes(other) == [1]

@@ -10,7 +10,7 @@ import pytest
 
 from contract.queue_harness import Consumer
 from postroad.adapters.memory.fault_injection import Fault, Step
-from postroad.distributed.row_maintenance import EVERY
+from postroad.distributed.row_maintenance import ROW_PASS_INTERVAL
 from postroad.domain.lost_messages import STEADY
 from postroad.domain.selection import Selector
 from support.in_memory_cluster import InMemoryCluster, Process
@@ -23,7 +23,7 @@ HOUR = timedelta(hours=1)
 
 async def looks(cluster: InMemoryCluster, process: Process, count: int) -> None:
     for _ in range(count):
-        await cluster.pass_time(EVERY)
+        await cluster.pass_time(ROW_PASS_INTERVAL)
         await process.queue.maintain()
 
 
@@ -134,7 +134,7 @@ async def test_several_processes_do_not_multiply_the_work(
     others = [await cluster.start() for _ in range(3)]
 
     for _ in range(STEADY + 1):
-        await cluster.pass_time(EVERY)
+        await cluster.pass_time(ROW_PASS_INTERVAL)
         await asyncio.gather(*(each.queue.maintain() for each in [process, *others]))
 
     assert len(cluster.broker.ready) + cluster.broker.delayed == 150

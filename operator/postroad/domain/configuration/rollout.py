@@ -24,7 +24,7 @@ from postroad.domain.configuration.history import ConfigurationEvent, Configurat
 from postroad.domain.configuration.rules import ViewConfiguration
 from postroad.errors import HistoryMissing
 
-LEASE = timedelta(seconds=30)
+READING_LEASE = timedelta(seconds=30)
 """How long a process may act on one read of the history and the limits. Part of the protocol: the
 same in every process of every release that works on a queue, so it is no setting."""
 
