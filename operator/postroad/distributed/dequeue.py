@@ -150,7 +150,7 @@ class _Dispatch:
         deferral = self._deferrals[0]
         self._deferrals.rotate()
         await publish_again(engine, delivery, deferral.reference, deferral.delay_seconds)
-        self._count("deferred")
+        self._count("unserved")
         # The reference would come back before its claims lapse, and wait for itself.
         await self._release(self._claims)
 

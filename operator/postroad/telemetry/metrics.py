@@ -30,7 +30,7 @@ SKIPPED = Counter(
     "postroad_skipped_references_total",
     "References that the consumer received and did not hand out.",
     ["queue", "reason"],
-    # reason: marked, finished, late, redelivery delay, claimed, repetition, unreadable, deferred
+    # reason: marked, finished, late, redelivery delay, claimed, repetition, unreadable, unserved
 )
 VANISHED = Gauge(
     "postroad_vanished_rows",
