@@ -60,7 +60,7 @@ class _Drain:
 
     async def _recount(self) -> None:
         """Compare `size` with what browsing finds, once replacements that stopped were finished:
-        tending does that a grace period after they began. Nothing else happens meanwhile."""
+        maintenance does that a grace period after they began. Nothing else happens meanwhile."""
         await self._place.sleep(self._place.pace.timing.grace.total_seconds())
         await self._maintenance()
         looks = 0

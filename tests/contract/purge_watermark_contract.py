@@ -1,4 +1,4 @@
-"""What every `View` promises of the line that a purge draws through a partition."""
+"""What every `View` promises of the watermark that a purge sets in a partition."""
 
 from __future__ import annotations
 

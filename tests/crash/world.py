@@ -86,8 +86,8 @@ async def opened(
         await queue.close()
 
 
-class Lent:
-    """The owner as a receiver sees it: slots that are lent, mails that are queued."""
+class ReceiversOwner:
+    """The owner as a receiver sees it: slots that it leases, mails that are queued."""
 
     lost = None
 
@@ -129,7 +129,7 @@ class Outside:
 
     def __init__(self, files: LossyFiles, queue: OwnedQueue) -> None:
         self.files, self.queue = files, queue
-        self.receiver, self.owner = a_receiver(files, queue), Lent(queue)
+        self.receiver, self.owner = a_receiver(files, queue), ReceiversOwner(queue)
         self.items: dict[str, SpoolItem] = {}
         self.consumer = queue.consumer(1000)
 

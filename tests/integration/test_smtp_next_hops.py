@@ -122,14 +122,14 @@ def black_hole() -> Iterator[socket.socket]:
     listener = socket.socket()
     listener.bind(("127.0.0.2", 0))
     listener.listen(0)
-    fillers = []
+    waiting = []
     for _ in range(4):
-        filler = socket.socket()
-        filler.setblocking(False)
-        filler.connect_ex(listener.getsockname())
-        fillers.append(filler)
+        client = socket.socket()
+        client.setblocking(False)
+        client.connect_ex(listener.getsockname())
+        waiting.append(client)
     yield listener
-    for each in (*fillers, listener):
+    for each in (*waiting, listener):
         each.close()
 
 

@@ -115,7 +115,7 @@ class Connection:
             self._writer.write(_request(self._next, operation, arguments))
 
     async def store(self, envelope: bytes) -> bytes:
-        """Have a mail queued that lies in a slot that was lent; return its enqueue id.
+        """Announce a mail that lies in a leased slot; return the enqueue id that the owner gave it.
         Raises: the owner's error, StoreUnavailable: then it may be queued."""
         if self.lost is not None:
             raise self.lost

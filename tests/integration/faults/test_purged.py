@@ -64,8 +64,8 @@ async def enqueue_many(queue: DistributedQueue, count: int) -> int:
     return refused
 
 
-async def lines_of(place: RealQueue, view: View, until: datetime) -> list[PurgeWatermark]:
-    """Return the lines through the partitions of the last minutes."""
+async def watermarks_of(place: RealQueue, view: View, until: datetime) -> list[PurgeWatermark]:
+    """Return the watermarks in the partitions of the last minutes."""
     starts = slices_between(until - timedelta(minutes=10), until, WINDOW)
     partitions = [Partition(start, bucket) for start in starts for bucket in range(place.buckets)]
     stamp = await asyncio.gather(*(view.stamp(each) for each in partitions))
@@ -98,7 +98,7 @@ async def test_purged_mail_that_is_still_with_the_broker_is_not_delivered_after_
     purged = await queue.purge()
     last = datetime.now(UTC)
     servers = place.servers()
-    watermarks = await lines_of(place, place.view(servers), last)
+    watermarks = await watermarks_of(place, place.view(servers), last)
     await clean_until(place, queue, last)
 
     broker = place.broker(servers)

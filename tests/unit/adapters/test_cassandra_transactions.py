@@ -25,11 +25,11 @@ END, PUBLISH = Statement("END"), Statement("PUBLISH")
 @dataclass
 class Server:
     """A partition as Cassandra keeps it: a batch is carried out wholly or not at all. `batches` are
-    the entries of each; `line` is a purge's; `unseen` marks no plain read shows for so many
-    reads."""
+    the entries of each; `watermark` is that of a purge; `unseen` has the marks that no plain read
+    shows, each with the number of such reads."""
 
     marks: dict[UUID, Mark] = field(default_factory=dict)
-    line: UUID | None = None
+    watermark: UUID | None = None
     unseen: dict[UUID, int] = field(default_factory=dict)
     batches: list[list[int]] = field(default_factory=list)
     lost_answers: int = 0
@@ -48,14 +48,14 @@ class Server:
         if self.lost_answers:
             self.lost_answers -= 1
             raise ViewUnavailable("the answer is lost")
-        return [{"[applied]": applied, "purged_through": self.line}]
+        return [{"[applied]": applied, "purged_through": self.watermark}]
 
     async def read(self, partition: Partition, ids: Sequence[UUID]) -> Mapping[UUID, Mark]:
         return {each: self.marks[each] for each in ids if self._shows(each)}
 
     def _allows(self, statement: Statement, values: Sequence[Any]) -> bool:
         if statement is END:
-            return values[0] not in self.marks and values[1] == self.line
+            return values[0] not in self.marks and values[1] == self.watermark
         return values[0] in self.marks
 
     def _shows(self, each: UUID) -> bool:
@@ -103,7 +103,7 @@ async def test_two_writes_on_one_entry_are_never_judged_by_what_stood_before_bot
 
 
 async def test_line_that_the_caller_does_not_know_of_costs_one_more_transaction() -> None:
-    server = Server(line=UUID(int=7))
+    server = Server(watermark=UUID(int=7))
 
     assert await together(server, end(8), end(9)) == [None, None]
     assert server.batches == [[8, 9], [8, 9]]

@@ -1,15 +1,16 @@
 """The replacement protocol as a small machine, to be searched exhaustively.
 
-One mail. Each process is a program counter over the steps of `mailqueue`, in their order; what a
-consumer decides is decided by the functions that the engine itself uses (`domain.dispatch`,
-`Mark`). Between any two steps any other process may go on, or the process may crash.
+One mail. Each process is a program counter over the steps of `distributed`, in their order; a
+consumer decides by the functions that the engine itself uses (`domain.dispatch`, `Mark`). Between
+any two steps any other process may take a step, or the process may crash.
 
-Three assumptions about time are built in, as the engine's timing guarantees them: a consumer that
-has an entry in hand without a claim when a message about it begins a redelivery delay has ended it
-or claimed it by the end of the redelivery delay (`keep_after` < `hop`; of consumers that get the
-entry later a redelivery delay says nothing), a claim lapses only when its owner is dead (it is
-renewed in time), and nothing is cleaned while a consumer decides by limits that it read before
-(cleanup waits a lease).
+Three assumptions about time are built in, as the engine's timing guarantees them:
+- A consumer that has an entry in hand without a claim, when a message about it begins a redelivery
+  delay, has ended or claimed the entry by the end of that delay (`keep_after` <
+  `redelivery_delay`). Nothing follows from the delay about consumers that get the entry later.
+- A claim lapses only when its owner is dead, because a living owner renews it in time.
+- Cleanup deletes nothing while a consumer decides by limits that it read before, because cleanup
+  waits a lease.
 """
 
 from __future__ import annotations
@@ -248,7 +249,9 @@ class Model:
                 elif change.held:
                     yield edit.go("published")
                 else:
-                    redelivery_delay = bool(change.previous) and self.mistake != "no hop"
+                    redelivery_delay = (
+                        bool(change.previous) and self.mistake != "no redelivery delay"
+                    )
                     message = Message(successor, claim=True)
                     yield edit.publish(message, redelivery_delay=redelivery_delay).go("published")
             case "published":
@@ -344,7 +347,8 @@ class _Edit:
         return _Edit(replace(self.state, messages=tuple(sorted(messages, key=repr))), self.index)
 
     def outlasted(self) -> _Edit:
-        """No hop waits for this consumer any more: its item is ended or claimed, or it died."""
+        """No redelivery delay waits for this consumer any more: it ended or claimed its item, or
+        died."""
         return self.messages(
             *(
                 replace(each, waits_for=tuple(i for i in each.waits_for if i != self.index))

@@ -111,7 +111,7 @@ def test_no_interleaving_loses_resurrects_or_repeats(
         ("ack before mark", ("consumer",), 0, 1),
         ("no claims", ("consumer", "consumer", "republish"), 1, 1),
         ("predecessors forgotten", ("consumer", "consumer", "republish"), 0, 1),
-        ("no hop", ("consumer", "consumer", "republish"), 0, 1),
+        ("no redelivery delay", ("consumer", "consumer", "republish"), 0, 1),
         ("browse start not asked", ("consumer", "republish", "cleaner"), 0, 2),
         ("delivery not handed down", ("consumer", "republish", "cleaner"), 0, 2),
     ],
@@ -152,7 +152,7 @@ def test_no_lost_connection_repeats_what_its_consumer_still_has() -> None:
 
 
 def test_search_notices_a_repetition_that_is_attempted_under_a_claim() -> None:
-    """The first message needs no claim, so the claim on its turn keeps no consumer from it."""
+    """The first message needs no claim, so a claim on its entry keeps no consumer from it."""
     model = Model(0, mistake="repetition as any claim")
 
     with pytest.raises(AssertionError):

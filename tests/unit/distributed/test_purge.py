@@ -1,4 +1,4 @@
-"""A purge ends old mail by lines, young mail by marks, and what changes its turn meanwhile too."""
+"""A purge ends old mail by watermarks, young mail by marks, and replaced mail either way."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ async def test_mail_that_gets_another_entry_during_a_purge_is_purged(
     consumer, item = await cluster.take(other)
 
     async def retry() -> None:
-        with suppress(EntryEnded):  # where the line was first
+        with suppress(EntryEnded):  # where the watermark was first
             await item.retry(timedelta(0))
 
     process.faults.before = before = Before(moment, retry)

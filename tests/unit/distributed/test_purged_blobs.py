@@ -185,7 +185,9 @@ async def test_a_mail_that_was_purged_in_its_replacement_does_not_come_back(
 ) -> None:
     await cluster.enqueue(process, "mail")
     await stopped_retry(cluster, after=after)
-    await cluster.enqueue(process, *names(range(6)), delay=7200)  # each partition gets its line
+    await cluster.enqueue(
+        process, *names(range(6)), delay=7200
+    )  # each partition gets its watermark
     await cluster.pass_time(62 * SECOND)
     purging = await cluster.start()
     purging.faults.plan = stop_before("marked")

@@ -193,7 +193,8 @@ async def test_administrator_removes_no_bytes_of_a_successor(
 async def test_blob_deletion_takes_no_bytes_of_a_mail_whose_first_entry_was_cleaned_meanwhile(
     cluster: InMemoryCluster,
 ) -> None:
-    """The purge died behind its line; the sweep stops between the rows and their marks."""
+    """The purge died after its watermark; the deletion of purged blobs stops between the rows and
+    their marks."""
     dying, sleeper, other = [await cluster.start() for _ in range(3)]
     await cluster.enqueue(other, "mail")
     await cluster.pass_time(ROUND)
@@ -203,13 +204,13 @@ async def test_blob_deletion_takes_no_bytes_of_a_mail_whose_first_entry_was_clea
         await dying.queue.purge()
     await cluster.pass_time(11 * MINUTE)
     suspension = Suspension(sleeper, "marked")
-    sweeping = asyncio.ensure_future(sleeper.queue.maintain())
+    deleting = asyncio.ensure_future(sleeper.queue.maintain())
     await cluster.pass_time(SECOND)
     assert suspension.began.is_set()
     await maintained(cluster, other)
     assert len(cluster.tables.rows) == 1
     suspension.end()
-    await sweeping
+    await deleting
 
     assert [entry.blob_key for entry in cluster.tables.live()] == list(cluster.blobs) != []
 

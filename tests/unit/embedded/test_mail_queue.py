@@ -30,7 +30,7 @@ class LockedFiles(LossyFiles):
 
 
 async def refused(root: Path) -> StoreUnavailable:
-    """Open a handle on a store that is locked, as long as it has patience; return what it says."""
+    """Open a handle on a store that is locked, until the handle's timeout; return its error."""
 
     async def never() -> tuple[Engine, Maintenance]:
         raise AssertionError("the lock was not ours")

@@ -24,28 +24,28 @@ from postroad.errors import MailTooLarge, PostroadError, StoreFailed, StoreFull,
 from postroad.ports.files import DiskSpace
 
 T = TypeVar("T")
-LENT = 32
+LEASED = 32
 ROOT = PurePosixPath("/store")
 LAYOUT = Layout(ROOT, ROOT / "mail")
 
 
 class Owner:
-    """Lends slots, and takes what is stored; or fails."""
+    """Leases slots, and takes what is stored; or fails."""
 
     def __init__(self, files: LossyFiles) -> None:
-        self.files, self.lent = files, 0
+        self.files, self.leased = files, 0
         self.refusal: PostroadError | None = None
         self.stored: list[bytes] = []
         self.told: list[str] = []
-        for slot in range(10 * LENT):
+        for slot in range(10 * LEASED):
             files.open(LAYOUT.spool_file(slot), create=True)
 
     async def call(self, operation: str) -> list[int]:
         assert operation == "lend"
         if self.refusal is not None:
             raise self.refusal
-        self.lent += LENT
-        return list(range(self.lent - LENT, self.lent))
+        self.leased += LEASED
+        return list(range(self.leased - LEASED, self.leased))
 
     def tell(self, operation: str, *, reason: str) -> None:
         assert operation == "refused"
@@ -115,16 +115,16 @@ async def test_an_announced_mail_lies_whole_in_its_slot() -> None:
 async def test_no_slot_is_used_twice_and_more_are_asked_for_before_they_are_needed() -> None:
     bench = Bench()
 
-    for _ in range(LENT - FEW):
+    for _ in range(LEASED - FEW):
         await bench.enqueue(letter())
         await asyncio.sleep(0)
-    assert bench.owner.lent == LENT
+    assert bench.owner.leased == LEASED
     for _ in range(2 * FEW):
         await bench.enqueue(letter())
         await asyncio.sleep(0)
 
-    assert bench.owner.lent == 2 * LENT
-    assert len(set(bench.slots())) == LENT + FEW
+    assert bench.owner.leased == 2 * LEASED
+    assert len(set(bench.slots())) == LEASED + FEW
 
 
 @pytest.mark.parametrize(
@@ -183,10 +183,10 @@ async def test_slots_of_an_owner_that_went_are_not_used_with_another() -> None:
         await bench.enqueue(letter())
 
     other = Owner(LossyFiles())
-    other.lent = 5 * LENT
+    other.leased = 5 * LEASED
     await bench.enqueue(letter(), other)
 
-    assert decode_envelope(other.stored[0]).slot >= 5 * LENT
+    assert decode_envelope(other.stored[0]).slot >= 5 * LEASED
 
 
 async def test_where_storing_takes_long_threads_do_it() -> None:
@@ -221,7 +221,7 @@ async def test_what_is_too_large_or_finds_no_room_costs_no_slot() -> None:
     with pytest.raises(StoreFull):
         await bench.enqueue(letter())
 
-    assert bench.owner.lent == 0
+    assert bench.owner.leased == 0
     assert bench.owner.told == ["full"]
 
 

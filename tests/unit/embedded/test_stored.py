@@ -40,9 +40,9 @@ def waiting(slot: int) -> EnvelopeRecord:
 
 
 async def test_a_stored_mail_is_queued_under_an_id_of_the_owner(queue: OwnedQueue) -> None:
-    lent = {7}
+    leased = {7}
 
-    enqueue_id, queued = queue.accept_stored(encode(waiting(7))[1], lent)
+    enqueue_id, queued = queue.accept_stored(encode(waiting(7))[1], leased)
 
     assert not queued.done(), "its record is not durable yet"
     assert (await queue.size()).size == 0
@@ -50,7 +50,7 @@ async def test_a_stored_mail_is_queued_under_an_id_of_the_owner(queue: OwnedQueu
     (view,) = [each async for each in queue.browse()]
     assert view.enqueue_id == enqueue_id
     assert view.mail.recipients == letter().recipients
-    assert lent == set()
+    assert leased == set()
 
 
 @pytest.mark.parametrize(
@@ -68,12 +68,12 @@ async def test_a_stored_mail_is_queued_under_an_id_of_the_owner(queue: OwnedQueu
 async def test_what_is_no_new_mail_in_a_slot_that_was_lent_is_refused(
     queue: OwnedQueue, wrong: EnvelopeRecord
 ) -> None:
-    lent = {7}
+    leased = {7}
 
     with pytest.raises(InvalidInput):
-        queue.accept_stored(encode(wrong)[1], lent)
+        queue.accept_stored(encode(wrong)[1], leased)
 
-    assert lent == {7}
+    assert leased == {7}
     assert (await queue.size()).size == 0
 
 
@@ -109,13 +109,13 @@ async def test_what_cannot_be_understood_comes_into_no_log(
     queue: OwnedQueue, files: LossyFiles, payload: bytes
 ) -> None:
     """It would stand in the way of every later start."""
-    lent, calls = {7}, files.calls
+    leased, calls = {7}, files.calls
 
     with pytest.raises(PostroadError) as found:
-        queue.accept_stored(payload, lent)
+        queue.accept_stored(payload, leased)
 
     assert not found.value.transient
-    assert lent == {7}
+    assert leased == {7}
     assert queue.engine.lane(NEW).end == 0
     assert files.calls == calls
 
@@ -152,11 +152,11 @@ async def test_with_too_little_room_nothing_is_lent(queue: OwnedQueue, files: Lo
 
 
 async def test_a_slot_takes_one_mail(queue: OwnedQueue) -> None:
-    lent = {7}
-    await queue.accept_stored(encode(waiting(7))[1], lent)[1]
+    leased = {7}
+    await queue.accept_stored(encode(waiting(7))[1], leased)[1]
 
     with pytest.raises(InvalidInput):
-        queue.accept_stored(encode(waiting(7))[1], lent)
+        queue.accept_stored(encode(waiting(7))[1], leased)
 
 
 async def test_when_the_log_fails_the_mail_is_not_queued(

@@ -19,10 +19,10 @@ from support.manual_loop import PASSES, move, run
 from support.recording_queue import RecordingQueue
 from support.transports import FakeTransport
 
-PATIENCE = ClientTimeouts()
-COMMAND, GRACE = PATIENCE.command.total_seconds(), PATIENCE.grace.total_seconds()
-STALLED = PATIENCE.stalled.total_seconds()
-SESSION, RATE = PATIENCE.session.total_seconds(), PATIENCE.least_bytes_per_second
+TIMEOUTS = ClientTimeouts()
+COMMAND, GRACE = TIMEOUTS.command.total_seconds(), TIMEOUTS.grace.total_seconds()
+STALLED = TIMEOUTS.stalled.total_seconds()
+SESSION, RATE = TIMEOUTS.session.total_seconds(), TIMEOUTS.least_bytes_per_second
 
 MAIL = b"MAIL FROM:<>\r\nRCPT TO:<b@dest.example>\r\nDATA\r\n"
 TOO_LONG = b"421 4.7.0 this session is too long, come again\r\n"
@@ -44,7 +44,7 @@ class Talk:
             offer,
             MachineClock(),
             SystemRandomness(),
-            timeouts=PATIENCE,
+            timeouts=TIMEOUTS,
         )
         self.session = Session(self.wire, receiver, Rights(may_relay=True))
         self._running = asyncio.create_task(self.session.run())
@@ -118,7 +118,7 @@ def test_a_client_that_stops_within_its_mail_has_the_time_of_a_block() -> None:
         async with Talk() as talk:
             await talk.say(MAIL)
             await talk.say((b"x" * 98 + b"\r\n") * 1000)
-            await move(PATIENCE.data_block.total_seconds() + 1)
+            await move(TIMEOUTS.data_block.total_seconds() + 1)
             assert talk.last == IDLE
 
     run(stops())
