@@ -1,4 +1,4 @@
-"""Dequeue: references come from the broker, `domain.dispatch` decides, this module carries out.
+"""Dequeue: references come from the broker, and each is dispatched until it is served.
 
 A server that is away makes a reference wait here, with backoff, within the consumer's prefetch
 (invariant 9). A reference that waits while others are served, or that waited for long, goes through
@@ -10,42 +10,20 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator, Mapping, Sequence
-from dataclasses import replace as copy
-from datetime import timedelta
-from uuid import UUID
+from collections.abc import AsyncIterator
 
-from postroad.distributed import dead_letters, replacement
+from postroad.distributed.dispatch import ReferenceDispatch
 from postroad.distributed.dispatch_pipeline import DispatchPipeline, PrefetchPlace
-from postroad.distributed.endings import SERVER_RETRY_SECONDS, ack, delete_and_ack, publish_again
+from postroad.distributed.endings import SERVER_RETRY_SECONDS, publish_again
 from postroad.distributed.engine import Engine
-from postroad.distributed.items import FINISHED, DistributedItem
-from postroad.distributed.late_mail import rescue_if_late
+from postroad.distributed.items import DistributedItem
 from postroad.distributed.leases import Leases
 from postroad.distributed.wait_limits import WaitLimits
-from postroad.domain.delay_queues import beside, next_delay, redelivery_delay_after
-from postroad.domain.dispatch import (
-    Redeliver,
-    ReferenceArrival,
-    Verdict,
-    decide,
-    decide_claimed,
-    deletes_bytes,
-)
-from postroad.domain.entries import Change, Entry, Mark, UndecodableRow
-from postroad.domain.references import Reference
-from postroad.domain.slices import EntryKey
+from postroad.domain.delay_queues import beside, next_delay
+from postroad.domain.dispatch import Redeliver
 from postroad.domain.wire import decode
-from postroad.errors import (
-    BrokerUnavailable,
-    PostroadError,
-    ServerError,
-    Undecodable,
-    UnreadableReference,
-)
+from postroad.errors import BrokerUnavailable, PostroadError, ServerError, Undecodable
 from postroad.ports.broker import Delivery
-from postroad.ports.view import Record
-from postroad.telemetry import metrics
 
 
 async def dequeue(engine: Engine, leases: Leases, prefetch: int) -> AsyncIterator[DistributedItem]:
@@ -54,7 +32,8 @@ async def dequeue(engine: Engine, leases: Leases, prefetch: int) -> AsyncIterato
     wait_limits = WaitLimits(engine)
 
     async def dispatch(delivery: Delivery, place: PrefetchPlace) -> DistributedItem | None:
-        return await _Dispatch(engine, leases, wait_limits, delivery, place).run()
+        steps = ReferenceDispatch(engine, leases, delivery, place)
+        return await _WaitingReference(engine, wait_limits, delivery, steps).served()
 
     pipeline = DispatchPipeline(engine.broker.consume(prefetch), prefetch, dispatch)
     try:
@@ -64,36 +43,25 @@ async def dequeue(engine: Engine, leases: Leases, prefetch: int) -> AsyncIterato
         await pipeline.close()
 
 
-class _Dispatch:
-    """Carries out the decision about one delivery. All its claims have one owner, so that an
-    attempt that stopped between two claims does not exclude the next one."""
+class _WaitingReference:
+    """A delivery whose dispatch is tried until the servers answer, or that is deferred."""
 
     def __init__(
         self,
         engine: Engine,
-        leases: Leases,
         wait_limits: WaitLimits,
         delivery: Delivery,
-        place: PrefetchPlace,
+        dispatch: ReferenceDispatch,
     ) -> None:
         self._engine = engine
-        self._leases = leases
         self._wait_limits = wait_limits
         self._delivery = delivery
-        self._place = place
-        self._owner = UUID(int=engine.randomness.bits(128))
-        self._key: EntryKey | None = None
-        self._since = timedelta(0)
-        """When the mark began to be read."""
-        self._redelivery: Redeliver | None = None
-        """What was published; an error leaves open whether the broker has it."""
+        self._dispatch = dispatch
         self._deferrals: deque[Redeliver] = deque()
-        """The same, where the reference was deferred: two delay queues, as one of them may take
-        nothing."""
-        self._claims: list[UUID] = []
-        """The claims that were requested, whatever the reply."""
+        """What is published to defer it; an error leaves open whether the broker has it. Two delay
+        queues, as one of them may take nothing."""
 
-    async def run(self) -> DistributedItem | None:
+    async def served(self) -> DistributedItem | None:
         """Return the item to hand out, or None when the message needed no attempt.
 
         Waits out servers that are away, as long as the delivery is leased: the broker gives the
@@ -107,7 +75,7 @@ class _Dispatch:
                     if defers:
                         await self._defer()
                         return None
-                    item = await self._once()
+                    item = await self._dispatch.run()
                     self._wait_limits.was_served()
                     return item
                 except Undecodable:
@@ -123,247 +91,42 @@ class _Dispatch:
                     )
                     # Deferring needs the broker: where it fails too, the dispatch is tried again in
                     # between.
-                    defers = not defers and await self._wait_limits.is_over(since, self._key, error)
+                    defers = not defers and await self._wait_limits.is_over(
+                        since, self._dispatch.key, error
+                    )
                     if not defers:
                         await backoff.wait()
                 except Exception:
                     # One message must not stop the others: it goes to the dead queue, which gives
                     # it back and counts a crash.
                     self._engine.log.exception("a reference could not be dispatched")
-                    await _dead_letter(self._delivery)
+                    await self._dispatch.dead_letter()
                     return None
         except asyncio.CancelledError:
-            await _give_back(self._delivery)
+            await self._give_back()
             raise
         return None
 
     async def _defer(self) -> None:
         """Let a reference wait in the delay queues. Given back, it would count as a failed delivery
         before RabbitMQ 4, and come again at once."""
-        engine, delivery = self._engine, self._delivery
+        engine, delivery, redelivery = self._engine, self._delivery, self._dispatch.redelivery
         if not self._deferrals:
             reference = decode(delivery.body).again(crashes=delivery.failed_deliveries)
             step = next_delay(reference.due_at, engine.limits_cache.now()) or SERVER_RETRY_SECONDS
             self._deferrals.extend((Redeliver(reference, step), Redeliver(reference, beside(step))))
-            if self._redelivery is not None and self._redelivery.delay_seconds == step:
+            if redelivery is not None and redelivery.delay_seconds == step:
                 self._deferrals.rotate()
         deferral = self._deferrals[0]
         self._deferrals.rotate()
+        self._dispatch.was_deferred = True
         await publish_again(engine, delivery, deferral.reference, deferral.delay_seconds)
-        self._count("unserved")
+        self._dispatch.count("unserved")
         # The reference would come back before its claims lapse, and wait for itself.
-        await self._release(self._claims)
+        await self._dispatch.release_claims()
 
-    async def _once(self) -> DistributedItem | None:
-        engine, delivery = self._engine, self._delivery
+    async def _give_back(self) -> None:
         try:
-            reference = decode(delivery.body)
-        except UnreadableReference:
-            self._count("unreadable")
-            await _dead_letter(delivery)
-            return None
-        self._key = reference.key
-        if self._redelivery is not None or self._deferrals:
-            reference = copy(reference, claim=True)  # another message about it may exist by now
-        self._since = engine.clock.elapsed()
-        limits = await engine.limits_cache.limits()
-        mark = await engine.view.mark(reference.key)
-        in_hand = self._is_in_hand(reference)
-        arrival = ReferenceArrival(
-            now=engine.limits_cache.now(),
-            redelivered=delivery.redelivered or in_hand,
-            # Still leased here: redelivered because the channel was lost, not because a consumer
-            # crashed.
-            failed_deliveries=0 if in_hand else delivery.failed_deliveries,
-            browse_start=limits.browse_start,
-            redelivery_delay=engine.timing.redelivery_delay,
-            limit=engine.delivery_limit,
-            draw=engine.randomness.uniform(),
-        )
-        return await self._carry_out(decide(reference, mark, arrival), reference, mark)
-
-    async def _carry_out(
-        self,
-        decision: Verdict | Redeliver,
-        reference: Reference,
-        mark: Mark | None,
-    ) -> DistributedItem | None:
-        engine, delivery = self._engine, self._delivery
-        if isinstance(decision, Redeliver):
-            # Publish the same message to the same step again, so that only one is under way.
-            self._redelivery = self._redelivery or decision
-            await publish_again(
-                engine, delivery, self._redelivery.reference, self._redelivery.delay_seconds
-            )
-            self._count("redelivery delay")
-            return None
-        if decision is Verdict.SETTLE:
-            self._count("marked")
-            await self._settle(reference, mark)
-            return None
-        if decision is Verdict.PASSED:
-            is_late = await rescue_if_late(engine, reference.key)
-            self._count("late" if is_late else "finished")
-            await ack(engine, delivery)
-            return None
-        entry = await self._entry(reference)
-        if entry is None:
-            # The message has no envelope and its row is gone, so there is no mail to attempt.
-            self._count("unreadable")
-            await _dead_letter(delivery)
-            return None
-        if decision is Verdict.ATTEMPT and self._is_in_hand(reference):
-            await self._redeliver(reference)
-            return None
-        # Hand out without a claim only shortly after the mark was read: later, a redelivery delay
-        # that began after the reading would end before this claim, and the limits would be too old.
-        in_time = engine.clock.elapsed() - self._since < engine.timing.keep_after
-        if decision is Verdict.ATTEMPT and in_time:
-            return self._item(entry, reference, {}, claimed=False)
-        if decision in {Verdict.ATTEMPT, Verdict.CLAIM}:
-            return await self._claim(entry, reference)
-        if decision is Verdict.REPLACE:
-            return await self._replace(entry)
-        if decision is Verdict.FINISH:
-            await replacement.finish(engine, entry, mark or Mark())
-        else:
-            standing = await dead_letters.give_up(
-                engine, entry, entry.envelope, dead_letters.OVER_THE_LIMIT
-            )
-            await replacement.finish(engine, entry, standing or Mark())
-        await ack(engine, delivery)
-        return None
-
-    async def _replace(self, entry: Entry) -> DistributedItem | None:
-        """Replace the entry, as `republish` does: the message that this one repeats is in a
-        consumer's hands, or meets the mark when it comes, or does not exist."""
-        standing = await replacement.replace(self._engine, entry, Change.nothing(entry))
-        if standing is not None:
-            return await self._once()  # the entry was ended first: decide by its mark
-        self._count("repetition")
-        await ack(self._engine, self._delivery)
-        return None
-
-    async def _claim(self, entry: Entry, reference: Reference) -> DistributedItem | None:
-        """Take the claims on the entry and on those it may follow too closely; then read the marks
-        again, because the claims' last owners marked first.
-
-        The predecessors' marks are read before the entry's: cleanup writes a delivery into the
-        entry's mark before it deletes the predecessor's.
-        """
-        engine, view, owner = self._engine, self._engine.view, self._owner
-        snapshot = await engine.limits_cache.snapshot()
-        wanted = [*(each.enqueue_id for each in reference.previous), entry.enqueue_id]
-        self._claims = wanted
-        for taken, enqueue_id in enumerate(wanted):
-            if not await view.claim(enqueue_id, owner, engine.timing.claim):
-                self._count("claimed")
-                await self._release(wanted[:taken])
-                await self._redeliver(reference)
-                return None
-        records = await view.records(entry.mail_id)
-        previous = [await view.mark(each) for each in reference.previous]
-        mark = await view.mark(reference.key)
-        if snapshot.limits.have_passed(reference.key.slice_start):
-            return await self._carry_out(Verdict.SETTLE, reference, mark)
-        verdict = decide_claimed(mark, previous)
-        if verdict is Verdict.ATTEMPT:
-            if reference.crashes and await dead_letters.finish(engine, entry):
-                await ack(engine, self._delivery)
-                await self._release(wanted)
-                return None
-            engine.limits_cache.check(snapshot)
-            return await self._claimed_item(entry, reference, records)
-        if verdict is Verdict.SETTLE and mark is None:
-            await view.mark_delivered(entry.key, engine.clock.now(), entry.traits)
-            mark = Mark(delivered_at=engine.clock.now())
-        return await self._carry_out(verdict, reference, mark)
-
-    async def _claimed_item(
-        self, entry: Entry, reference: Reference, records: Mapping[str, Record]
-    ) -> DistributedItem | None:
-        if self._is_in_hand(reference):
-            await self._redeliver(reference)
-            return None
-        item = self._item(entry, reference, records, claimed=True)
-        finished = {each.recipient for each in records.values() if each.outcome.kind in FINISHED}
-        if not finished.issuperset(entry.envelope.recipients):
-            return item
-        # Every recipient is finished; only the ending was lost.
-        self._count("marked")
-        try:
-            if item.failures:
-                failures = sorted(set(item.failures.values()))
-                await item.reject("; ".join(failures) or "delivery failed")
-            else:
-                await item.done()
-        except BaseException:
-            await item.end_lease()  # an item in hand would defer every repetition of its message
-            raise
-        return None
-
-    def _item(
-        self,
-        entry: Entry,
-        reference: Reference,
-        records: Mapping[str, Record],
-        *,
-        claimed: bool,
-    ) -> DistributedItem:
-        before = tuple(each.enqueue_id for each in reference.previous) if claimed else ()
-        lease = self._leases.begin(
-            entry.enqueue_id,
-            self._owner,
-            claimed=claimed,
-            before=before,
-            since=self._since,
-            when_ended=self._place.free,
-        )
-        return DistributedItem(self._engine, entry, reference, self._delivery, lease, records)
-
-    def _is_in_hand(self, reference: Reference) -> bool:
-        """Whether this process has the entry in hand, or one that it follows. No claim shows that:
-        ours are not refused, and they may have lapsed while this process was suspended."""
-        keys = (reference.key, *reference.previous)
-        return any(each.enqueue_id in self._engine.in_hand for each in keys)
-
-    async def _release(self, claims: Sequence[UUID]) -> None:
-        view = self._engine.view
-        await asyncio.gather(*(view.release_claim(each, self._owner) for each in claims))
-
-    async def _settle(self, reference: Reference, mark: Mark | None) -> None:
-        if mark is not None and mark.is_final and deletes_bytes(mark):
-            await delete_and_ack(self._engine, self._delivery, reference)
-        else:
-            await ack(self._engine, self._delivery)
-
-    async def _redeliver(self, reference: Reference) -> None:
-        self._redelivery = Redeliver(
-            reference.again(), redelivery_delay_after(0, self._engine.timing.redelivery_delay, 0.0)
-        )
-        await publish_again(
-            self._engine, self._delivery, self._redelivery.reference, self._redelivery.delay_seconds
-        )
-
-    async def _entry(self, reference: Reference) -> Entry | None:
-        entry = reference.entry or await self._engine.view.row(reference.key)
-        if isinstance(entry, UndecodableRow):
-            raise Undecodable(f"row {entry.enqueue_id} cannot be decoded: {entry.reason}")
-        return entry
-
-    def _count(self, reason: str) -> None:
-        metrics.SKIPPED.labels(self._engine.label, reason).inc()
-
-
-async def _dead_letter(delivery: Delivery) -> None:
-    try:
-        await delivery.dead_letter()
-    except BrokerUnavailable:
-        pass  # the channel is gone: the message comes again
-
-
-async def _give_back(delivery: Delivery) -> None:
-    try:
-        await delivery.give_back()
-    except BrokerUnavailable:
-        pass  # the channel is gone, and the message is back already
+            await self._delivery.give_back()
+        except BrokerUnavailable:
+            pass  # the channel is gone, and the message is back already
