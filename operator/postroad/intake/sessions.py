@@ -137,7 +137,7 @@ class Session:
                 if line is None:
                     result = RoundResult.WAIT
                     break
-                reply, step = self._dialogue.answer(line, is_followed=wire.has_more)
+                reply, step = self._dialogue.answer(line, is_followed=wire.has_unread)
                 if (verb := line[:4].upper()) in _OF_A_MAIL:
                     if reply.is_positive:
                         self._deadlines.progressed(wire.now)
@@ -163,7 +163,7 @@ class Session:
     def _begin(self, step: Step) -> RoundResult:
         if step is Step.READ_MAIL:
             self._begin_mail()
-            return RoundResult.AGAIN if self._wire.has_more else RoundResult.WAIT
+            return RoundResult.AGAIN if self._wire.has_unread else RoundResult.WAIT
         self._next = Session._secure if step is Step.START_TLS else Session._leave
         return RoundResult.DONE
 
@@ -183,7 +183,7 @@ class Session:
     def _take_content(self) -> RoundResult:
         wire, incoming = self._wire, self._incoming
         assert incoming is not None
-        if not wire.has_more:
+        if not wire.has_unread:
             return RoundResult.WAIT
         rest = incoming.feed(wire.next_chunk())
         wire.expect(*self._time())
@@ -195,7 +195,7 @@ class Session:
         elif incoming.must_spill:
             self._next = Session._spill
         else:
-            return RoundResult.AGAIN if wire.has_more else RoundResult.WAIT
+            return RoundResult.AGAIN if wire.has_unread else RoundResult.WAIT
         return RoundResult.DONE
 
     # In the session's task.

@@ -14,10 +14,16 @@ import pytest
 import uvloop
 
 from postroad.adapters.network.run_queue import CHUNK, FEW_ROUNDS, PASS_SECONDS, RunQueue
-from postroad.adapters.network.serving import COMMANDS, REPLIES, RoundResult, ServingWire, accept
+from postroad.adapters.network.serving import (
+    COMMANDS,
+    MOST_LINGERING,
+    REPLIES,
+    RoundResult,
+    ServingWire,
+    accept,
+)
 from postroad.adapters.network.wire import (
     HIGH_WATER,
-    MOST_LINGERING,
     ConnectionLost,
     LineTooLong,
     TooSlow,
@@ -77,7 +83,7 @@ async def test_lines_are_answered_within_the_call_that_brings_them() -> None:
 
     await task
     assert echo.transport.written == [b"one", b"two", b"three", b"done"]
-    assert echo.wire.has_more
+    assert echo.wire.has_unread
     assert echo.wire.next_line(LIMIT) == b"later"
 
 
@@ -227,7 +233,7 @@ async def test_content_is_taken_in_chunks_and_the_rest_comes_first() -> None:
     assert echo.wire.next_chunk() == b"x" * CHUNK
     echo.wire.put_back(b"z")
     assert echo.wire.next_chunk() == b"zy"
-    assert not echo.wire.has_more
+    assert not echo.wire.has_unread
 
 
 async def test_an_ipv4_client_of_a_socket_for_both_families_is_named_by_its_ipv4_address() -> None:
@@ -365,7 +371,7 @@ def test_of_a_client_that_sends_commands_without_end_little_is_read() -> None:
         async with server:
             _, writer = await asyncio.open_connection(*server.sockets[0].getsockname())
             writer.write(b"NOOP\r\n" * 100_000)
-            while not wires or not wires[0].has_more:
+            while not wires or not wires[0].has_unread:
                 await asyncio.sleep(0)
             for _ in range(100):
                 await asyncio.sleep(0)

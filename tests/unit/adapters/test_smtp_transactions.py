@@ -11,12 +11,12 @@ import pytest
 from hypothesis import event, given, settings
 from hypothesis import strategies as st
 
+from postroad.adapters.network.client import ClientWire
 from postroad.adapters.network.connecting import Addresses
 from postroad.adapters.network.content import Content
 from postroad.adapters.network.exchange import SessionRefused
 from postroad.adapters.network.sessions import Session
 from postroad.adapters.network.timeouts import Timeouts
-from postroad.adapters.network.wire import Wire
 from postroad.domain.mail import Envelope, Outcome, OutcomeKind
 from postroad.domain.next_hops import NextHop, Protocol, TlsMode
 from postroad.domain.shapes import shape_of
@@ -35,7 +35,7 @@ class ScriptedHop(FakeTransport):
 
     def __init__(self, script: Iterable[bytes | None]) -> None:
         super().__init__()
-        self.wire = Wire()
+        self.wire = ClientWire()
         self._script: Iterator[bytes | None] = iter(script)
         self._is_closed = False
         self._is_in_content = False
@@ -96,7 +96,7 @@ class OneAddress:
     def __init__(self, hop: ScriptedHop) -> None:
         self._next_hop = hop
 
-    async def connect(self, timeout: timedelta) -> Wire:
+    async def connect(self, timeout: timedelta) -> ClientWire:
         return self._next_hop.wire
 
 

@@ -9,7 +9,8 @@ import asyncio
 import socket
 from datetime import timedelta
 
-from postroad.adapters.network.wire import ConnectionLost, Wire, WireError, connect
+from postroad.adapters.network.client import ClientWire, connect
+from postroad.adapters.network.wire import ConnectionLost, WireError
 
 MOST_ADDRESSES = 8
 """Tried for one session; each may use up its timeout."""
@@ -27,7 +28,7 @@ class Addresses:
         self._shunned: dict[str, float] = {}
         """Address → the loop's time until which it is tried last."""
 
-    async def connect(self, timeout: timedelta) -> Wire:
+    async def connect(self, timeout: timedelta) -> ClientWire:
         """Connect to the first address that answers within `timeout`.
 
         Raises: ConnectionLost with the cause of the last failure; TooSlow where one address exists

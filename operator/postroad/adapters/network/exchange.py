@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from datetime import timedelta
 
-from postroad.adapters.network.wire import ConnectionLost, TooSlow, Wire, WireError
+from postroad.adapters.network.client import ClientWire
+from postroad.adapters.network.wire import ConnectionLost, TooSlow, WireError
 from postroad.domain.replies import Reply, ReplyReader
 from postroad.errors import InvalidInput
 
@@ -31,7 +32,7 @@ class OutOfStep(WireError):
 class Exchange:
     """The commands and replies of one connection. After any error only `abort` makes sense."""
 
-    def __init__(self, wire: Wire) -> None:
+    def __init__(self, wire: ClientWire) -> None:
         self.wire = wire
         self._replies = ReplyReader()
 

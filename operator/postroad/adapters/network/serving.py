@@ -23,6 +23,7 @@ from postroad.adapters.network.wire import (
     HandshakeFailed,
     LineTooLong,
     Wire,
+    WireError,
 )
 
 COMMANDS = 8 * 1024
@@ -32,6 +33,10 @@ replies is memory of this process."""
 REPLIES = 4 * 1024
 """Octets of unread replies in this process, beside four times as many in the system. No further
 command of a client that does not read them is executed."""
+
+MOST_LINGERING = 64 * 1024
+"""Octets of a peer that `linger` drops before it leaves the rest in the system. Without this bound,
+peers that send all the time would keep the processor for as long as their sessions linger."""
 
 
 class RoundResult(Enum):
@@ -131,6 +136,26 @@ class ServingWire(Wire, asyncio.BufferedProtocol):
         else:
             self.expect(timedelta())
 
+    async def linger(self, timeout: timedelta) -> None:
+        """End this side's direction and drop what arrives until the peer ends its own, for at most
+        `timeout`, because `close` with unread input resets the connection, and the peer may lose
+        replies that it has not read. A peer that sends more than MOST_LINGERING octets has the same
+        time, but may lose them. No effect under TLS, which has no half-close."""
+        transport = self._transport
+        if self._is_secured or self._at_end or transport is None or transport.is_closing():
+            return
+        due, left = self._loop.time() + timeout.total_seconds(), MOST_LINGERING
+        try:
+            transport.write_eof()
+            while not self._at_end:
+                left -= len(self._buffer)
+                self._consume(len(self._buffer))
+                if left <= 0:
+                    self._pause_reading()
+                await self._arrival(due)
+        except (WireError, OSError):
+            pass
+
     # Called by `take`.
 
     def next_line(self, limit: int) -> bytes | None:
@@ -164,11 +189,6 @@ class ServingWire(Wire, asyncio.BufferedProtocol):
         data = bytes(self._buffer if len(self._buffer) <= CHUNK else self._buffer[:CHUNK])
         self._consume(len(data))
         return data
-
-    @property
-    def has_more(self) -> bool:
-        """Whether octets have arrived that no round has read."""
-        return bool(self._buffer)
 
     def put_back(self, data: bytes) -> None:
         """Put `data` before the unread octets."""

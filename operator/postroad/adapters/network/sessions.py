@@ -6,13 +6,14 @@ import ssl
 from collections.abc import Mapping
 
 from postroad import tls
+from postroad.adapters.network.client import ClientWire
 from postroad.adapters.network.commands import Needs, most_mails, most_recipients, refusal
 from postroad.adapters.network.connecting import Addresses
 from postroad.adapters.network.content import Content
 from postroad.adapters.network.exchange import Exchange, OutOfStep, SessionRefused, text_of
 from postroad.adapters.network.timeouts import Timeouts
 from postroad.adapters.network.transactions import Transaction
-from postroad.adapters.network.wire import InjectedBeforeTLS, Wire, WireError
+from postroad.adapters.network.wire import InjectedBeforeTLS, WireError
 from postroad.domain.mail import Envelope, Outcome, OutcomeKind
 from postroad.domain.next_hops import NextHop, Protocol, TlsMode, address_literal
 
@@ -33,7 +34,7 @@ class SessionStale(WireError):
 class Session:
     """One open session. Not for concurrent use."""
 
-    def __init__(self, wire: Wire, next_hop: NextHop, timeouts: Timeouts) -> None:
+    def __init__(self, wire: ClientWire, next_hop: NextHop, timeouts: Timeouts) -> None:
         self._wire = wire
         self._exchange = Exchange(wire)
         self._next_hop = next_hop

@@ -1,9 +1,9 @@
-"""One TCP connection of lines, for both sides of SMTP: lines in, bytes out, TLS by STARTTLS.
+"""One TCP connection of lines, as both sides of SMTP need it: octets in and out, flow control,
+timeouts, TLS by STARTTLS. client.py and serving.py read the lines.
 
 It uses asyncio's protocols and not its streams for three reasons. The wire sees and refuses octets
 that arrive in clear before TLS, also while the handshake begins; a line that is too long costs no
-memory beyond its limit; and a server's side answers within the call that brings a line
-(serving.py).
+memory beyond its limit; and a server's side answers within the call that brings a line.
 """
 
 from __future__ import annotations
@@ -11,6 +11,8 @@ from __future__ import annotations
 import asyncio
 import math
 import ssl
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from datetime import timedelta
 from typing import cast
 
@@ -22,11 +24,6 @@ HIGH_WATER = 256 * 1024
 LONGEST_TIMER = 60.0
 """Seconds until the timer next checks the deadline, at most. Deadlines of minutes, one after the
 other, share one timer so."""
-
-
-MOST_LINGERING = 64 * 1024
-"""Octets of a peer that `linger` drops before it leaves the rest in the system. Without this bound,
-peers that send all the time would keep the processor for as long as their sessions linger."""
 
 
 class WireError(PostroadError):
@@ -142,14 +139,6 @@ class Wire(asyncio.BaseProtocol):
         return address_of(name) if isinstance(name, tuple) else None
 
     @property
-    def local_address(self) -> str:
-        """This side's address, without its port. Raises: ConnectionLost."""
-        name = self._transport.get_extra_info("sockname") if self._transport else None
-        if not isinstance(name, tuple):
-            raise ConnectionLost from self._lost
-        return address_of(name)
-
-    @property
     def is_secured(self) -> bool:
         """Whether the connection uses TLS."""
         return self._is_secured
@@ -160,36 +149,9 @@ class Wire(asyncio.BaseProtocol):
         return self._loop.time()
 
     @property
-    def is_open(self) -> bool:
-        """Whether neither side has ended the connection and nothing is unread."""
-        return not self._at_end and not self._buffer and self._transport is not None
-
-    @property
     def has_unread(self) -> bool:
         """Whether octets have arrived that were not read."""
         return bool(self._buffer)
-
-    async def read_line(self, limit: int, timeout: timedelta) -> bytes:
-        """Return the next line without its CRLF. A bare CR or LF is part of the line.
-
-        Raises: ConnectionLost, LineTooLong, TooSlow.
-        """
-        too_long = False
-        searched = 0
-        due = self._loop.time() + timeout.total_seconds()
-        while True:
-            end = self._buffer.find(b"\r\n", searched)
-            if end >= 0:
-                line = bytes(self._buffer[:end])
-                self._consume(end + 2)
-                if too_long or len(line) > limit:
-                    raise LineTooLong
-                return line
-            if len(self._buffer) > limit + 1:
-                too_long = True
-                self._consume(len(self._buffer) - 1)  # the last octet may be a CR
-            searched = max(0, len(self._buffer) - 1)
-            await self._arrival(due)
 
     async def write(self, data: bytes, timeout: timedelta, *, until_unread: bool = False) -> None:
         """Send; return when the system has it, or little waits to be sent. `until_unread`: return
@@ -206,7 +168,7 @@ class Wire(asyncio.BaseProtocol):
     async def flush(self, timeout: timedelta, *, until_unread: bool = False) -> None:
         """Wait until little waits to be sent. Raises: ConnectionLost, TooSlow."""
         if self._is_writing_paused:
-            async with _deadline(timeout):
+            async with deadline(timeout):
                 while self._is_writing_paused and not self._is_closed:
                     if until_unread and self._buffer:
                         return
@@ -245,26 +207,6 @@ class Wire(asyncio.BaseProtocol):
         if secured is None:
             raise HandshakeFailed(ConnectionResetError())
         self._transport, self._is_secured = secured, True
-
-    async def linger(self, timeout: timedelta) -> None:
-        """End this side's direction and drop what arrives until the peer ends its own, for at most
-        `timeout`, because `close` with unread input resets the connection, and the peer may lose
-        replies that it has not read. A peer that sends more than MOST_LINGERING octets has the same
-        time, but may lose them. No effect under TLS, which has no half-close."""
-        transport = self._transport
-        if self._is_secured or self._at_end or transport is None or transport.is_closing():
-            return
-        due, left = self._loop.time() + timeout.total_seconds(), MOST_LINGERING
-        try:
-            transport.write_eof()
-            while not self._at_end:
-                left -= len(self._buffer)
-                self._consume(len(self._buffer))
-                if left <= 0:
-                    self._pause_reading()
-                await self._arrival(due)
-        except (WireError, OSError):
-            pass
 
     async def close(self, timeout: timedelta) -> None:
         """Send what waits, and close; abort after `timeout`."""
@@ -346,30 +288,11 @@ class Wire(asyncio.BaseProtocol):
             self._writer.set_result(None)
 
 
-class _deadline:  # noqa: N801  # reads as a statement
+@asynccontextmanager
+async def deadline(timeout: timedelta) -> AsyncIterator[None]:
     """asyncio.timeout that raises TooSlow."""
-
-    __slots__ = ("_timeout",)
-
-    def __init__(self, timeout: timedelta) -> None:
-        self._timeout = asyncio.timeout(timeout.total_seconds())
-
-    async def __aenter__(self) -> None:
-        await self._timeout.__aenter__()
-
-    async def __aexit__(self, kind: object, error: object, trace: object) -> None:
-        try:
-            await self._timeout.__aexit__(kind, error, trace)  # type: ignore[arg-type]
-        except TimeoutError as late:
-            raise TooSlow from late
-
-
-async def connect(host: str, port: int, timeout: timedelta) -> Wire:
-    """Connect. Raises: ConnectionLost with the cause, TooSlow."""
-    loop = asyncio.get_running_loop()
-    async with _deadline(timeout):
-        try:
-            _, wire = await loop.create_connection(Wire, host, port)
-        except (OSError, UnicodeError) as error:  # UnicodeError: a name that IDNA cannot encode
-            raise ConnectionLost(f"no connection: {error}") from error
-    return wire
+    try:
+        async with asyncio.timeout(timeout.total_seconds()):
+            yield
+    except TimeoutError as late:
+        raise TooSlow from late

@@ -1,0 +1,64 @@
+"""A client's side of a connection: its task reads a line when it expects a reply."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import timedelta
+
+from postroad.adapters.network.wire import (
+    ConnectionLost,
+    LineTooLong,
+    Wire,
+    address_of,
+    deadline,
+)
+
+
+class ClientWire(Wire):
+    """A connection to a next hop."""
+
+    @property
+    def local_address(self) -> str:
+        """This side's address, without its port. Raises: ConnectionLost."""
+        name = self._transport.get_extra_info("sockname") if self._transport else None
+        if not isinstance(name, tuple):
+            raise ConnectionLost from self._lost
+        return address_of(name)
+
+    @property
+    def is_open(self) -> bool:
+        """Whether neither side has ended the connection and nothing is unread."""
+        return not self._at_end and not self._buffer and self._transport is not None
+
+    async def read_line(self, limit: int, timeout: timedelta) -> bytes:
+        """Return the next line without its CRLF. A bare CR or LF is part of the line.
+
+        Raises: ConnectionLost, LineTooLong, TooSlow.
+        """
+        too_long = False
+        searched = 0
+        due = self._loop.time() + timeout.total_seconds()
+        while True:
+            end = self._buffer.find(b"\r\n", searched)
+            if end >= 0:
+                line = bytes(self._buffer[:end])
+                self._consume(end + 2)
+                if too_long or len(line) > limit:
+                    raise LineTooLong
+                return line
+            if len(self._buffer) > limit + 1:
+                too_long = True
+                self._consume(len(self._buffer) - 1)  # the last octet may be a CR
+            searched = max(0, len(self._buffer) - 1)
+            await self._arrival(due)
+
+
+async def connect(host: str, port: int, timeout: timedelta) -> ClientWire:
+    """Connect. Raises: ConnectionLost with the cause, TooSlow."""
+    loop = asyncio.get_running_loop()
+    async with deadline(timeout):
+        try:
+            _, wire = await loop.create_connection(ClientWire, host, port)
+        except (OSError, UnicodeError) as error:  # UnicodeError: a name that IDNA cannot encode
+            raise ConnectionLost(f"no connection: {error}") from error
+    return wire
