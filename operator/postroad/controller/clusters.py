@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from pydantic import ValidationError
 
 from postroad.controller.api import MAIL_QUEUE, NAMESPACE, QUEUE_CLUSTER
 from postroad.controller.api_server import ApiServer, Object
-from postroad.controller.cluster_spec import QueueClusterSpec
+from postroad.controller.cluster_spec import Cassandra, QueueClusterSpec
 from postroad.controller.connections import Connections
 from postroad.controller.credentials import (
     NO_CREDENTIALS,
@@ -30,6 +31,11 @@ from postroad.errors import (
 )
 from postroad.ports.servers import Servers
 from postroad.ports.view import TableOptions
+
+T = TypeVar("T")
+
+Place = tuple[frozenset[str], int, str]
+"""Contact points, port and keyspace."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +60,7 @@ class Clusters:
         self._connections = connections
         self._namespaces = tuple(namespaces)
         self._tables: dict[str, tuple[Servers, TableOptions]] = {}
-        self._making: dict[str, asyncio.Lock] = {}
+        self._schema: defaultdict[Place, asyncio.Lock] = defaultdict(asyncio.Lock)
 
     async def for_queue(self, queue: Queue) -> Cluster:
         """Return the cluster of a MailQueue.
@@ -114,6 +120,31 @@ class Clusters:
     async def make_tables(self, cluster: Cluster) -> TableOptions:
         """Create the keyspace and the tables, or alter what differs, for all queues of the cluster.
         Raises: ConfigurationRefused, ViewError."""
+        return await self._under_lock(cluster, lambda: self._make_tables(cluster))
+
+    async def ensure_tables(self, cluster: Cluster, need: Need) -> None:
+        """Create or alter the tables unless they fit this need. Errors as `make_tables`."""
+
+        async def ensure() -> None:
+            if not self._fits(cluster, need):
+                await self._make_tables(cluster)
+
+        await self._under_lock(cluster, ensure)
+
+    async def _under_lock(self, cluster: Cluster, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        """Run one work at a time for a keyspace: Cassandra may give a table two ids when two hosts
+        create it in the same moment. Work whose caller has given up keeps the lock until Cassandra
+        has answered."""
+
+        async def locked() -> T:
+            async with self._schema[place_of(cluster.spec.cassandra)]:
+                return await work()
+
+        running = asyncio.create_task(locked())
+        running.add_done_callback(_seen)
+        return await asyncio.shield(running)
+
+    async def _make_tables(self, cluster: Cluster) -> TableOptions:
         needs = [
             need
             for each in await self.queues(cluster.namespace, cluster.name)
@@ -124,12 +155,6 @@ class Clusters:
             await cluster.servers.views().create(options)
             self._tables[cluster.uid] = (cluster.servers, options)
         return options
-
-    async def ensure_tables(self, cluster: Cluster, need: Need) -> None:
-        """Create or alter the tables unless they fit this need. Errors as `make_tables`."""
-        async with self._making.setdefault(cluster.uid, asyncio.Lock()):
-            if not self._fits(cluster, need):
-                await self.make_tables(cluster)
 
     def _fits(self, cluster: Cluster, need: Need) -> bool:
         servers, options = self._tables.get(cluster.uid, (None, None))
@@ -143,7 +168,6 @@ class Clusters:
     def forget(self, uid: str) -> None:
         """Close the connections to a cluster that is gone. Idempotent."""
         self._tables.pop(uid, None)
-        self._making.pop(uid, None)
         self._connections.forget(uid)
 
     def forget_tables(self, uid: str) -> None:
@@ -174,6 +198,18 @@ def refers_to(queue: Mapping[str, Any], namespace: str, name: str) -> bool:
     reference = queue["spec"].get("clusterRef") or {}
     referred = reference.get("namespace") or queue["metadata"]["namespace"]
     return (referred, reference.get("name")) == (namespace, name)
+
+
+def place_of(cassandra: Cassandra) -> Place:
+    """Return what two QueueClusters over one keyspace have in common, as far as their specs show
+    it."""
+    return frozenset(cassandra.contact_points), cassandra.port, cassandra.keyspace
+
+
+def _seen(running: asyncio.Task[Any]) -> None:
+    """Look at the error of work whose caller has given up, which asyncio would log."""
+    if not running.cancelled():
+        running.exception()
 
 
 def _need(found: Object) -> Need | None:

@@ -1,0 +1,95 @@
+"""What QueueClusters make of their queues, over servers and an API server in memory."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import pytest
+
+from postroad.adapters.machine.clocks import MachineClock
+from postroad.adapters.memory.fault_injection import FaultInjector, Step
+from postroad.adapters.memory.servers import MemoryServers, MemoryWorld
+from postroad.controller.clusters import Clusters
+from postroad.controller.connections import Connections
+from postroad.controller.tables import Need
+from postroad.domain.configuration.rules import ViewConfiguration
+from postroad.settings import Settings
+from support import resources
+from support.memory_api import MemoryApi, stored
+
+WINDOW = ViewConfiguration().slice_window
+NEED = Need(WINDOW, WINDOW)
+
+
+class SchemaChanges:
+    """How many schema changes there were, and how many at most in the same moment. Each lasts
+    until the test lets it end."""
+
+    def __init__(self) -> None:
+        self.count = self.running = self.most = 0
+        self.may_end = asyncio.Event()
+
+    async def __call__(self, step: Step) -> None:
+        self.count += 1
+        self.running += 1
+        self.most = max(self.most, self.running)
+        await self.may_end.wait()
+        await asyncio.sleep(0)
+        self.running -= 1
+
+
+class World:
+    """An operator's clusters `main` and `second`, over one keyspace."""
+
+    def __init__(self) -> None:
+        self.changes = SchemaChanges()
+        self.memory = MemoryWorld(MachineClock())
+        names = ("main", "second")
+        self.found = [stored(resources.queue_cluster("mail", name)) for name in names]
+        self.api = MemoryApi(*self.found, *resources.secrets("mail"))
+        self.connections = Connections(self._connect)
+        self.clusters = Clusters(self.api, self.connections)
+
+    def _connect(self, settings: Settings) -> MemoryServers:
+        faults = FaultInjector()
+        faults.before = self.changes
+        return MemoryServers(self.memory, faults)
+
+
+@pytest.fixture
+async def world() -> AsyncIterator[World]:
+    made = World()
+    yield made
+    await made.connections.close()
+
+
+async def test_one_schema_change_runs_at_a_time_whichever_reconcile_makes_it(world: World) -> None:
+    """Also of two QueueClusters over one keyspace."""
+    main, second = [await world.clusters.open(each) for each in world.found]
+    world.changes.may_end.set()
+
+    await asyncio.gather(
+        world.clusters.make_tables(main),
+        *(world.clusters.ensure_tables(main, NEED) for _ in range(3)),
+        world.clusters.ensure_tables(second, NEED),
+    )
+
+    assert world.changes.count >= 2
+    assert world.changes.most == 1
+
+
+async def test_a_schema_change_that_takes_too_long_ends_before_the_next_begins(
+    world: World,
+) -> None:
+    main = await world.clusters.open(world.found[0])
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.01):
+            await world.clusters.make_tables(main)
+
+    repeated = asyncio.create_task(world.clusters.make_tables(main))
+    await asyncio.sleep(0.01)
+    world.changes.may_end.set()
+    await repeated
+
+    assert world.changes.most == 1
