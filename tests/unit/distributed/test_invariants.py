@@ -791,7 +791,7 @@ async def test_size_counts_a_closed_slice_once_and_again_when_a_mail_of_it_ended
     assert (await process.queue.size()).held == 0
 
 
-async def test_browse_follows_a_mail_that_changes_its_turn_meanwhile(
+async def test_browse_follows_a_mail_that_is_replaced_meanwhile(
     cluster: InMemoryCluster, process: Process
 ) -> None:
     await cluster.enqueue(process, *(f"mail{number}" for number in range(12)))

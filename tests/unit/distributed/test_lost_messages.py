@@ -199,7 +199,7 @@ async def test_broker_that_does_not_count_what_is_leased_is_not_judged(
     assert await cluster.deliver(process, MINUTE) == []
 
 
-async def test_broker_that_is_away_keeps_nothing_else_from_its_turn(
+async def test_broker_that_is_away_stops_no_other_step_of_maintenance(
     cluster: InMemoryCluster, process: Process
 ) -> None:
     await killed_before_the_publish(cluster)

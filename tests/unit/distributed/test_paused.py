@@ -90,7 +90,7 @@ async def retried_in_an_hour(cluster: InMemoryCluster, other: Process) -> None:
     await consumer.close()
 
 
-async def kept_by_another_turn(cluster: InMemoryCluster, other: Process) -> None:
+async def kept_by_another_entry(cluster: InMemoryCluster, other: Process) -> None:
     await cluster.pass_time(WINDOW)
     await other.queue.hold(ALL)
     await other.queue.release(ALL)
@@ -143,7 +143,7 @@ async def test_administration_paused_before_any_step_loses_and_repeats_nothing(
         victim, other = await cluster.start(), await cluster.start()
         await cluster.enqueue(other, "mail", delay=5 * 3600)
         await victim.queue._engine.limits_cache.refresh()
-        pause = Pause(cluster, victim, other, number, kept_by_another_turn)
+        pause = Pause(cluster, victim, other, number, kept_by_another_entry)
         count = 0
         try:
             count = await getattr(victim.queue, operation)(ALL)

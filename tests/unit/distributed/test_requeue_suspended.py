@@ -262,7 +262,7 @@ async def test_requeue_whose_entry_is_over_and_cleaned_makes_no_second_one(
 
 @pytest.mark.parametrize("operation", ["rewrite_letter", "insert", "publish"])
 @pytest.mark.parametrize("fault", [Fault.STOP_BEFORE, Fault.STOP_AFTER])
-async def test_requeue_that_died_before_its_turn_was_seen_is_done_again(
+async def test_requeue_that_died_before_its_entry_was_seen_is_done_again(
     operation: str, fault: Fault
 ) -> None:
     """Nothing is in the slice of the new entry, or nothing but its row."""

@@ -18,7 +18,7 @@ from postroad.errors import StoreFailed
 
 T = TypeVar("T")
 STEPS = 12
-"""More entries of the event loop than a round of maintenance takes."""
+"""More passes of the event loop than a round of maintenance takes."""
 
 
 class Held(Inline):
@@ -38,7 +38,7 @@ class Held(Inline):
         return work(*arguments)
 
 
-async def with_an_ended_turn(files: LossyFiles) -> OwnedQueue:
+async def with_an_ended_entry(files: LossyFiles) -> OwnedQueue:
     """Open a store in which one mail ended since the last checkpoint, and one keeps its segment."""
     queue = await start(files)
     await queue.maintenance.recovering
@@ -51,9 +51,9 @@ async def with_an_ended_turn(files: LossyFiles) -> OwnedQueue:
 
 
 @pytest.mark.parametrize("steps", range(STEPS))
-async def test_who_asked_for_maintenance_and_left_brings_nothing_back(steps: int) -> None:
+async def test_cancelled_maintenance_brings_nothing_back(steps: int) -> None:
     files = LossyFiles()
-    queue = await with_an_ended_turn(files)
+    queue = await with_an_ended_entry(files)
     asked = asyncio.ensure_future(queue.maintain())
     for _ in range(steps):
         await asyncio.sleep(0)
@@ -70,7 +70,7 @@ async def test_who_asked_for_maintenance_and_left_brings_nothing_back(steps: int
 
 async def test_no_checkpoint_is_written_beside_one_whose_caller_left() -> None:
     files = LossyFiles()
-    queue = await with_an_ended_turn(files)
+    queue = await with_an_ended_entry(files)
     queue.engine.log_threads = threads = Held()
     asked = asyncio.ensure_future(queue.maintain())
     await threads.asked.wait()
@@ -93,7 +93,7 @@ async def test_a_checkpoint_that_fails_stops_the_store_of_any_caller() -> None:
     stops = 0
     for call in range(1, await calls_of_a_round() + 1):
         files = LossyFiles()
-        queue = await with_an_ended_turn(files)
+        queue = await with_an_ended_entry(files)
         files.fail[files.calls + call] = StoreFailed("cannot write: Input/output error")
         raised = None
         try:
@@ -110,7 +110,7 @@ async def test_a_checkpoint_that_fails_stops_the_store_of_any_caller() -> None:
 async def calls_of_a_round() -> int:
     """Return how often the disk is asked for something in a round of maintenance."""
     files = LossyFiles()
-    queue = await with_an_ended_turn(files)
+    queue = await with_an_ended_entry(files)
     before = files.calls
     await queue.maintain()
     await queue.close()
