@@ -194,6 +194,15 @@ async def test_labels_of_the_mail_queue_are_not_copied(operator: Running) -> Non
     assert owned["metadata"]["labels"]["app.kubernetes.io/instance"] == "gitops-application"
 
 
+async def test_a_pause_alone_leaves_a_queue_ready(ready: Running) -> None:
+    await ready.change({"paused": True})
+    conditions = await ready.until(lambda found: "Paused" in found)
+    await ready.settle()
+
+    assert conditions["Ready"]["status"] == "True"
+    assert (await ready.conditions())["Ready"] == conditions["Ready"]
+
+
 async def test_a_paused_queue_is_left_as_it_is(ready: Running) -> None:
     await ready.change({"paused": True, "workers": {"concurrency": 5}})
     conditions = await ready.until(lambda found: "Paused" in found)
@@ -201,7 +210,8 @@ async def test_a_paused_queue_is_left_as_it_is(ready: Running) -> None:
     await ready.api.delete(SERVICE, await child(ready, SERVICE, "outgoing-intake"))
     await ready.settle()
 
-    assert conditions["Ready"]["observedGeneration"] == 1
+    ready_condition = conditions["Ready"]
+    assert (ready_condition["status"], ready_condition["reason"]) == ("Unknown", "PausedByUser")
     assert before["data"]["POSTROAD_WORKER_CONCURRENCY"] == "200"
     assert await ready.api.get(SERVICE, ready.namespace, "outgoing-intake") is None
 

@@ -31,6 +31,7 @@ from postroad.controller.status import (
     composed,
     composed_paused,
     deployment_facts,
+    hash_of_spec,
     with_fields,
 )
 from postroad.controller.workloads import workload_finding
@@ -74,7 +75,7 @@ class Queues:
             found = await self._report_pending(found)
         before: Mapping[str, Any] = found.get("status") or {}
         generation = found["metadata"]["generation"]
-        report = Report()
+        report = Report(fields={"specHash": hash_of_spec(found["spec"])})
         finding = await attempt("Spec", lambda: self._reconcile(found, before, report), seconds=300)
         if not finding.is_good:
             report.findings = self._blocked(finding)
@@ -103,7 +104,8 @@ class Queues:
         before: Mapping[str, Any] = found.get("status") or {}
         generation = found["metadata"]["generation"]
         figures = await self._figures(found)
-        after = composed_paused(before, figures, generation, self._clock.now())
+        now = self._clock.now()
+        after = composed_paused(before, found["spec"], figures, generation, now)
         await self._reporter.write(MAIL_QUEUE, found, after)
         return after
 

@@ -26,6 +26,7 @@ from postroad.controller.conditions import (
     conditions,
     timestamp,
 )
+from postroad.controller.drift import hash_of
 
 Status = dict[str, Any]
 
@@ -52,22 +53,34 @@ def composed(before: Mapping[str, Any], report: Report, generation: int, now: da
 
 
 def composed_paused(
-    before: Mapping[str, Any], fields: Mapping[str, Any], generation: int, now: datetime
+    before: Mapping[str, Any],
+    spec: Mapping[str, Any],
+    fields: Mapping[str, Any],
+    generation: int,
+    now: datetime,
 ) -> Status:
-    """Return the status of a paused resource: its conditions from before the pause, and Paused. For
-    a resource that was paused before its first reconcile, Ready is Unknown."""
+    """Return the status of a paused resource: its conditions from before the pause, and Paused.
+    Ready is Unknown from a change of the spec on until the next reconcile."""
     known: Sequence[Mapping[str, Any]] = before.get("conditions") or []
     message = "spec.paused is true: the operator changes nothing until it is false"
     findings = [Finding(PAUSED, Truth.TRUE, PAUSED_BY_USER, message)]
-    if all(each["type"] != READY for each in known):
+    unknown_before = any(
+        each["type"] == READY and each["reason"] == PAUSED_BY_USER for each in known
+    )
+    if unknown_before or before.get("specHash") != hash_of_spec(spec):
+        message = f"{message}; until then no change of the spec is carried out"
         findings.insert(0, Finding(READY, Truth.UNKNOWN, PAUSED_BY_USER, message))
-    paused = conditions(known, findings, generation, now)
+    replaced = {RECONCILING, STALLED, *(each.condition for each in findings)}
     after = with_fields(before, fields)
     after["observedGeneration"] = generation
-    after["conditions"] = [
-        dict(each) for each in known if each["type"] not in (PAUSED, RECONCILING, STALLED)
-    ] + paused
+    after["conditions"] = [dict(each) for each in known if each["type"] not in replaced]
+    after["conditions"] += conditions(known, findings, generation, now)
     return after
+
+
+def hash_of_spec(spec: Mapping[str, Any]) -> str:
+    """Return a hash of a spec, equal for specs that differ in `paused` alone."""
+    return hash_of({key: value for key, value in spec.items() if key != "paused"})
 
 
 def with_fields(before: Mapping[str, Any], fields: Mapping[str, Any]) -> Status:

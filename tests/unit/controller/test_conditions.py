@@ -24,6 +24,7 @@ from postroad.controller.status import (
     Report,
     composed,
     composed_paused,
+    hash_of_spec,
     servers_are_good,
     wants_retry,
 )
@@ -99,9 +100,10 @@ def test_the_same_findings_leave_the_status_as_it_is() -> None:
 
 
 def test_a_paused_resource_keeps_its_conditions_and_says_that_it_is_paused() -> None:
-    before = composed({}, Report([FINE, AWAY]), 1, NOW)
+    reconciled = {"specHash": hash_of_spec({"workers": 1, "paused": False})}
+    before = composed({}, Report([FINE, AWAY], reconciled), 1, NOW)
 
-    paused = composed_paused(before, {"size": 7}, 2, LATER)
+    paused = composed_paused(before, {"workers": 1, "paused": True}, {"size": 7}, 2, LATER)
 
     types = {each["type"]: each for each in paused["conditions"]}
     assert types["Paused"]["observedGeneration"] == 2
@@ -111,14 +113,32 @@ def test_a_paused_resource_keeps_its_conditions_and_says_that_it_is_paused() -> 
 
 
 def test_a_resource_that_was_paused_before_anybody_looked_is_neither_ready_nor_not() -> None:
-    paused = composed_paused({"observedGeneration": -1}, {}, 1, NOW)
+    paused = composed_paused({"observedGeneration": -1}, {"paused": True}, {}, 1, NOW)
 
     types = {each["type"]: each for each in paused["conditions"]}
     assert types["Ready"]["status"] == "Unknown"
     assert types["Ready"]["reason"] == "PausedByUser"
     assert kstatus(paused["conditions"]) == "InProgress"
     assert announcements({}, paused) == []
-    assert composed_paused(paused, {}, 1, LATER) == paused
+    assert composed_paused(paused, {"paused": True}, {}, 1, LATER) == paused
+
+
+def test_ready_is_unknown_for_a_spec_that_changed_during_the_pause() -> None:
+    reconciled = {"specHash": hash_of_spec({"workers": 1})}
+    before = composed({}, Report([FINE], reconciled), 1, NOW)
+    changed = {"workers": 2, "paused": True}
+
+    paused = composed_paused(before, changed, {}, 2, LATER)
+
+    types = {each["type"]: each for each in paused["conditions"]}
+    assert (types["Ready"]["status"], types["Ready"]["reason"]) == ("Unknown", "PausedByUser")
+    assert types["Ready"]["observedGeneration"] == 2
+    assert kstatus(paused["conditions"]) == "InProgress"
+    assert composed_paused(paused, changed, {}, 2, LATER) == paused
+    changed_back = composed_paused(paused, {"workers": 1, "paused": True}, {}, 3, LATER)
+    assert {each["type"]: each["status"] for each in changed_back["conditions"]} == {
+        "BrokerReady": "True", "Ready": "Unknown", "Paused": "True"
+    }  # fmt: skip
 
 
 @pytest.mark.parametrize(
