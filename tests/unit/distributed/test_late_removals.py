@@ -11,34 +11,12 @@ import pytest
 from contract.queue_harness import Consumer
 from postroad.adapters.memory.fault_injection import Fault, Step, Stopped
 from postroad.domain.selection import Selector
-from support.in_memory_cluster import WINDOW, InMemoryCluster, Process
+from support.in_memory_cluster import InMemoryCluster, Process
+from support.suspension import ROUND, Suspension, lose_connection, suspended, with_an_old_item
 
 ALL = Selector.all()
 SECOND = timedelta(seconds=1)
 MINUTE = timedelta(minutes=1)
-ROUND = WINDOW + 3 * MINUTE
-
-
-class Suspension:
-    """Suspends a process before its next step of one name until `end`."""
-
-    def __init__(self, process: Process, operation: str) -> None:
-        self._operation = operation
-        self.began, self._ended = asyncio.Event(), asyncio.Event()
-        process.faults.before = self._before
-
-    async def _before(self, step: Step) -> None:
-        if step.operation == self._operation:
-            self.began.set()
-            await self._ended.wait()
-
-    def end(self) -> None:
-        self._ended.set()
-
-
-async def begun(cluster: InMemoryCluster, suspension: Suspension) -> None:
-    await cluster.pass_time(SECOND)
-    assert suspension.began.is_set()
 
 
 async def maintenance(cluster: InMemoryCluster, process: Process, rounds: int) -> None:
@@ -57,9 +35,9 @@ async def test_removal_of_late_mail_that_outlasts_the_slice_of_its_successor_los
     await cluster.enqueue(paused, "first", delay=600)
     start = cluster.clock.elapsed()
     await cluster.pass_time(ROUND)
-    listing = Suspension(admin, "rows")
-    removing = asyncio.ensure_future(admin.queue.remove(Selector(name="late")))
-    await begun(cluster, listing)
+    listing, removing = await suspended(
+        cluster, admin, "rows", admin.queue.remove(Selector(name="late"))
+    )
     await cluster.pass_time(ROUND)
     assert await cluster.deliver(process, MINUTE) == ["first"]
     await maintenance(cluster, process, 2)
@@ -68,11 +46,11 @@ async def test_removal_of_late_mail_that_outlasts_the_slice_of_its_successor_los
     rescue = Suspension(rescuer, "insert")
     consumer = Consumer(cluster, rescuer.queue)
     assert await consumer.nothing(SECOND)
-    await begun(cluster, rescue)
+    await rescue.begun(cluster)
 
     insertion = Suspension(admin, "insert")
     listing.end()
-    await begun(cluster, insertion)
+    await insertion.begun(cluster)
     await maintenance(cluster, process, 20)
     if rescuer_dies:
         rescuer.faults.stop()
@@ -93,13 +71,8 @@ async def test_successor_that_was_given_up_half_way_and_comes_late_makes_no_seco
     """The process that chose another successor died before it withdrew the first one, whose row
     comes just as browse start passes its slice."""
     sleeper, dying, other = [await cluster.start() for _ in range(3)]
-    await cluster.enqueue(other, "mail")
-    consumer, item = await cluster.take(sleeper)
-    await consumer.close()
-    await cluster.pass_time(ROUND)
-    insertion = Suspension(sleeper, "insert")
-    retrying = asyncio.ensure_future(item.retry(timedelta(0)))
-    await begun(cluster, insertion)
+    item = await with_an_old_item(cluster, sleeper, other)
+    insertion, retrying = await suspended(cluster, sleeper, "insert", item.retry(timedelta(0)))
     (mark,) = cluster.tables.marks.values()
     assert mark.ending is not None
     assert mark.ending.successor is not None
@@ -109,8 +82,7 @@ async def test_successor_that_was_given_up_half_way_and_comes_late_makes_no_seco
     with pytest.raises(Stopped):
         await dying.queue.release(ALL)  # meets the replacement, and finishes it
     await other.queue.release(ALL)
-    broker = sleeper.queue._engine.broker
-    broker.disconnect()  # type: ignore[attr-defined]
+    lose_connection(sleeper)
     await maintenance(cluster, other, 6)
     assert {key.slice_start for key in cluster.tables.marks} == {first}, (
         "the first entry is cleaned"
@@ -124,7 +96,7 @@ async def test_successor_that_was_given_up_half_way_and_comes_late_makes_no_seco
         if step.operation == "advance" and is_drained and not publication:
             publication.append(Suspension(sleeper, "publish"))
             insertion.end()
-            while not publication[0].began.is_set():
+            while not publication[0].has_begun:
                 await asyncio.sleep(0)
 
     other.faults.before = let_its_row_come

@@ -14,7 +14,7 @@ from postroad.adapters.memory.fault_injection import Fault, Stopped
 from postroad.domain.entries import Entry
 from postroad.domain.selection import Selector
 from support.in_memory_cluster import InMemoryCluster, Process
-from unit.distributed.test_suspended import Suspension
+from support.suspension import Suspension, suspended
 
 ALL = Selector.all()
 SECOND = timedelta(seconds=1)
@@ -31,7 +31,7 @@ async def with_a_slow_successor(
     insertion = Suspension(slow, "insert")
     retrying = asyncio.create_task(item.retry(timedelta(0)))
     await cluster.pass_time(25 * SECOND)
-    assert insertion.began.is_set()
+    assert insertion.has_begun
     return insertion, retrying
 
 
@@ -55,14 +55,12 @@ async def test_successor_whose_row_comes_while_another_is_chosen_is_not_attempte
 ) -> None:
     slow, chooser, worker = [await cluster.start() for _ in range(3)]
     insertion, retrying = await with_a_slow_successor(cluster, slow)
-    choice = Suspension(chooser, "change_successor")
-    flushing = asyncio.create_task(chooser.queue.flush(ALL))
-    await cluster.pass_time(SECOND)
-    assert choice.began.is_set()
+    choice, flushing = await suspended(
+        cluster, chooser, "change_successor", chooser.queue.flush(ALL)
+    )
     publication = Suspension(slow, "mark_published")
     insertion.end()
-    await cluster.pass_time(SECOND)
-    assert publication.began.is_set()
+    await publication.begun(cluster)
 
     consumer = Consumer(cluster, worker.queue)
     await attempted(cluster, consumer, 10 * SECOND)

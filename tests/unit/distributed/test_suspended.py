@@ -9,41 +9,14 @@ from datetime import timedelta
 import pytest
 
 from contract.queue_harness import Consumer, letter
-from postroad.adapters.memory.fault_injection import Fault, Step, Stopped, away, no_fault
+from postroad.adapters.memory.fault_injection import Fault, Stopped, away, no_fault
 from postroad.domain.selection import Selector
 from support.in_memory_cluster import LONG, WINDOW, InMemoryCluster, Process, every_other
+from support.suspension import ROUND, Suspension, lose_connection, suspended, with_an_old_item
 
 ALL = Selector.all()
 SECOND = timedelta(seconds=1)
 MINUTE = timedelta(minutes=1)
-ROUND = WINDOW + 3 * MINUTE
-
-
-class Suspension:
-    """Suspends a process before each step of one name, from the one with this `number` on, until
-    `end`."""
-
-    def __init__(self, process: Process, operation: str, number: int = 1) -> None:
-        self._operation, self._left = operation, number
-        self._awake = asyncio.Event()
-        self.began = asyncio.Event()
-        process.faults.before = self._before
-
-    async def _before(self, step: Step) -> None:
-        if step.operation == self._operation:
-            self._left -= 1
-            if self._left <= 0:
-                self.began.set()
-                await self._awake.wait()
-
-    def end(self) -> None:
-        self._awake.set()
-
-
-def lose_connection(process: Process) -> None:
-    """The broker gives what a process has in hand to others."""
-    broker = process.queue._engine.broker
-    broker.disconnect()  # type: ignore[attr-defined]
 
 
 async def maintained(cluster: InMemoryCluster, process: Process, rounds: int = 4) -> None:
@@ -65,7 +38,7 @@ async def test_consumer_delivers_no_mail_that_was_removed_and_cleaned(
     suspension = Suspension(sleeper, "mark", number=3 if held_before else 1)
     consumer = Consumer(cluster, sleeper.queue, prefetch=1)
     assert await consumer.nothing(10 * SECOND)
-    assert suspension.began.is_set()
+    assert suspension.has_begun
 
     other.faults.plan = away("blobs")
     assert await other.queue.remove(ALL) == 1
@@ -119,10 +92,7 @@ async def test_letter_of_a_mail_that_another_one_buried_is_not_lost(
     sleeper, other = await cluster.start(), await cluster.start()
     await cluster.enqueue(sleeper, "mail")
     consumer, item = await cluster.take(sleeper)
-    suspension = Suspension(sleeper, "end")
-    rejecting = asyncio.ensure_future(item.reject("no"))
-    await cluster.pass_time(SECOND)
-    assert suspension.began.is_set()
+    suspension, rejecting = await suspended(cluster, sleeper, "end", item.reject("no"))
     lose_connection(sleeper)
     await cluster.pass_time(3 * MINUTE)
     assert await cluster.deliver(other) == []
@@ -148,10 +118,7 @@ async def test_letter_of_a_mail_that_waits_under_a_successor_does_not_outlive_th
     await consumer.close()
     await cluster.pass_time(2 * WINDOW)
     await other.queue.maintain()  # letters are not gone over again before the slice is cleaned
-    suspension = Suspension(sleeper, "end")
-    rejecting = asyncio.ensure_future(item.reject("no"))
-    await cluster.pass_time(SECOND)
-    assert suspension.began.is_set()
+    suspension, rejecting = await suspended(cluster, sleeper, "end", item.reject("no"))
     assert await other.queue.hold(ALL) == 1
     for _ in range(5):
         await cluster.pass_time(MINUTE)
@@ -174,10 +141,7 @@ async def test_administrator_removes_no_bytes_of_a_successor(
     consumer = Consumer(cluster, other.queue)
     items = [await consumer.next() for _ in range(count)]
     await cluster.pass_time(ROUND)
-    suspension = Suspension(sleeper, "end")
-    removing = asyncio.ensure_future(sleeper.queue.remove(ALL))
-    await cluster.pass_time(SECOND)
-    assert suspension.began.is_set()
+    suspension, removing = await suspended(cluster, sleeper, "end", sleeper.queue.remove(ALL))
     for item in items:
         await item.retry(timedelta(hours=9))
     await maintained(cluster, other)
@@ -203,10 +167,7 @@ async def test_blob_deletion_takes_no_bytes_of_a_mail_whose_first_entry_was_clea
     with pytest.raises(Stopped):
         await dying.queue.purge()
     await cluster.pass_time(11 * MINUTE)
-    suspension = Suspension(sleeper, "marked")
-    deleting = asyncio.ensure_future(sleeper.queue.maintain())
-    await cluster.pass_time(SECOND)
-    assert suspension.began.is_set()
+    suspension, deleting = await suspended(cluster, sleeper, "marked", sleeper.queue.maintain())
     await maintained(cluster, other)
     assert len(cluster.tables.rows) == 1
     suspension.end()
@@ -221,14 +182,8 @@ async def test_successor_that_others_published_is_not_withdrawn(
 ) -> None:
     """The mark that names it was cleaned away, and names no other either."""
     sleeper, other = await cluster.start(), await cluster.start()
-    await cluster.enqueue(other, "mail")
-    consumer, item = await cluster.take(sleeper)
-    await consumer.close()
-    await cluster.pass_time(ROUND)
-    suspension = Suspension(sleeper, step)
-    retrying = asyncio.ensure_future(item.retry(timedelta(hours=9)))
-    await cluster.pass_time(SECOND)
-    assert suspension.began.is_set()
+    item = await with_an_old_item(cluster, sleeper, other)
+    suspension, retrying = await suspended(cluster, sleeper, step, item.retry(timedelta(hours=9)))
     lose_connection(sleeper)
     await maintained(cluster, other)
     assert cluster.tables.marks == {}
@@ -245,22 +200,15 @@ async def test_row_of_a_successor_that_came_back_is_not_taken_for_late_mail(
 ) -> None:
     """The retry stopped before the row. Others delivered the mail under another successor."""
     sleeper, other = await cluster.start(), await cluster.start()
-    await cluster.enqueue(other, "mail")
-    consumer, item = await cluster.take(sleeper)
-    await consumer.close()
-    await cluster.pass_time(ROUND)
-    insertion = Suspension(sleeper, "insert")
-    retrying = asyncio.ensure_future(item.retry(timedelta(0)))
-    await cluster.pass_time(SECOND)
-    assert insertion.began.is_set()
+    item = await with_an_old_item(cluster, sleeper, other)
+    insertion, retrying = await suspended(cluster, sleeper, "insert", item.retry(timedelta(0)))
     lose_connection(sleeper)
     await maintained(cluster, other)
     assert await cluster.deliver(other) == ["mail"]
     await maintained(cluster, other, rounds=8)
     publication = Suspension(sleeper, "change_successor")
     insertion.end()
-    await cluster.pass_time(SECOND)
-    assert publication.began.is_set()
+    await publication.begun(cluster)
 
     assert await cluster.deliver(other) == []
     publication.end()
@@ -278,10 +226,7 @@ async def test_administrator_removes_no_bytes_by_a_replacement_of_long_ago(
     Suspension(dead, "insert")
     holding = asyncio.ensure_future(dead.queue.hold(ALL))
     await cluster.pass_time(SECOND)
-    suspension = Suspension(sleeper, "insert")
-    removing = asyncio.ensure_future(sleeper.queue.remove(ALL))
-    await cluster.pass_time(SECOND)
-    assert suspension.began.is_set()
+    suspension, removing = await suspended(cluster, sleeper, "insert", sleeper.queue.remove(ALL))
     await maintained(cluster, other, rounds=8)
     assert await other.queue.release(ALL) == 1
     await maintained(cluster, other, rounds=8)
@@ -297,14 +242,8 @@ async def test_discard_of_a_letter_that_came_after_its_slice_was_cleaned_takes_n
 ) -> None:
     """The burial was suspended over all of it; meanwhile the mail was held, and waits."""
     sleeper, other = await cluster.start(), await cluster.start()
-    await cluster.enqueue(other, "mail")
-    consumer, item = await cluster.take(sleeper)
-    await consumer.close()
-    await cluster.pass_time(ROUND)
-    suspension = Suspension(sleeper, "write_letter")
-    rejection = asyncio.ensure_future(item.reject("no"))
-    await cluster.pass_time(SECOND)
-    assert suspension.began.is_set()
+    item = await with_an_old_item(cluster, sleeper, other)
+    suspension, rejection = await suspended(cluster, sleeper, "write_letter", item.reject("no"))
     assert await other.queue.hold(ALL) == 1
     await maintained(cluster, other)
     suspension.end()
