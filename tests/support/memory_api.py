@@ -16,10 +16,22 @@ class MemoryApi(ApiServer):
     """The part of an API server that reconciles of QueueClusters need."""
 
     def __init__(self, *objects: Object) -> None:
-        self.objects = {_key(each): stored(each) for each in objects}
+        self.objects: dict[tuple[str, str | None, str], Object] = {}
+        self.add(*objects)
         self.events: list[Object] = []
         self.asked: list[tuple[str, str | None]] = []
         """Kind and name, or None for a list, of each object that was read."""
+
+    def add(self, *objects: Object) -> None:
+        """Store new objects."""
+        self.objects |= {_key(each): stored(each) for each in objects}
+
+    def change(self, name: str, **spec: Any) -> None:
+        """Change fields of the spec of a MailQueue, as a new generation."""
+        for key, each in self.objects.items():
+            if key[0] == "MailQueue" and key[2] == name:
+                each["spec"] |= spec
+                each["metadata"]["generation"] += 1
 
     async def get(self, kind: Kind, namespace: str | None, name: str) -> Object | None:
         self.asked.append((kind.name, name))

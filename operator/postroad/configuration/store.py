@@ -48,10 +48,10 @@ LIBRARY = "library"
 class Settled:
     """What holds after a wanted configuration met the history.
 
-    `state` is what the queue runs on, None when the history is missing or contradicts the status:
-    then nothing may be made or changed. `refusal` is why the wanted configuration does not hold
-    (None when it does). `appended` is the event written now, to be announced once. `history` is
-    complete.
+    `state` is what the queue runs on, None when the history is missing or contradicts the status,
+    or when none may begin: then nothing may be made or changed. `refusal` is why the wanted
+    configuration does not hold (None when it does). `appended` is the event written now, to be
+    announced once. `history` is complete.
     """
 
     state: Configured | None
@@ -81,6 +81,7 @@ async def settle(
     generation: int | None = None,
     status: Sequence[Mapping[str, Any]] = (),
     has_data: Callable[[], Awaitable[bool]] = _no_rows,
+    unfit: Refusal | None = None,
 ) -> Settled:
     """Hold a wanted configuration against the history, and record what is decided.
 
@@ -92,6 +93,8 @@ async def settle(
         status: `status.history` as it stands, to notice a history that was lost or restored.
         has_data: whether the view holds anything of this queue; asked only when the history is
             empty, because a new history would not name what the rows were written under.
+        unfit: why no history may begin with what is wanted; without a bearing on one that has
+            begun.
 
     Raises: ConfigurationConflict when other processes were first each time; ViewError.
     """
@@ -104,6 +107,8 @@ async def settle(
             hint = "find out why, then record how the queue is configured"
             message = f"{conflict}: {hint} with `postroad config adopt`"
             return Settled(None, Refusal(consistency.HISTORY_CONFLICT, message, {}), ())
+        if unfit is not None and not events:
+            return Settled(None, unfit, ())
         state = replay(events)
         if wanted is None:
             wanted = state.configuration if state else ViewConfiguration()

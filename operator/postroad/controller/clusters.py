@@ -8,8 +8,6 @@ from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from pydantic import ValidationError
-
 from postroad.controller.api import MAIL_QUEUE, NAMESPACE, QUEUE_CLUSTER
 from postroad.controller.api_server import ApiServer, Object
 from postroad.controller.cluster_spec import Cassandra, QueueClusterSpec
@@ -22,12 +20,12 @@ from postroad.controller.credentials import (
 from postroad.controller.hosts import resolve_hosts
 from postroad.controller.namespaces import allows
 from postroad.controller.queue_resource import Queue
-from postroad.controller.tables import Need, need_of, table_options
+from postroad.controller.tables import need_of, table_options
 from postroad.errors import (
     ClusterNotAllowed,
     ClusterNotFound,
+    ConfigurationRefused,
     CredentialsMissing,
-    PostroadError,
 )
 from postroad.ports.servers import Servers
 from postroad.ports.view import TableOptions
@@ -59,7 +57,7 @@ class Clusters:
         self._api = api
         self._connections = connections
         self._namespaces = tuple(namespaces)
-        self._tables: dict[str, tuple[Servers, TableOptions]] = {}
+        self._tables: dict[str, tuple[Servers, TableOptions | None]] = {}
         self._schema: defaultdict[Place, asyncio.Lock] = defaultdict(asyncio.Lock)
 
     async def for_queue(self, queue: Queue) -> Cluster:
@@ -122,12 +120,19 @@ class Clusters:
         Raises: ConfigurationRefused, ViewError."""
         return await self._under_lock(cluster, lambda: self._make_tables(cluster))
 
-    async def ensure_tables(self, cluster: Cluster, need: Need) -> None:
-        """Create or alter the tables unless they fit this need. Errors as `make_tables`."""
+    async def ensure_tables(self, cluster: Cluster) -> None:
+        """Create the tables unless a reconcile has done so since the operator connected. A row
+        lifetime that is refused is the QueueCluster's to report: its queues go on with the tables
+        that are there. Raises: ViewError."""
 
         async def ensure() -> None:
-            if not self._fits(cluster, need):
+            servers, _ = self._tables.get(cluster.uid, (None, None))
+            if servers is cluster.servers:
+                return
+            try:
                 await self._make_tables(cluster)
+            except ConfigurationRefused:
+                self._tables[cluster.uid] = (cluster.servers, None)
 
         await self._under_lock(cluster, ensure)
 
@@ -148,7 +153,7 @@ class Clusters:
         needs = [
             need
             for each in await self.queues(cluster.namespace, cluster.name)
-            if (need := _need(each)) is not None
+            if (need := need_of(each)) is not None
         ]
         options = table_options(cluster.spec.cassandra, needs)
         if self._tables.get(cluster.uid) != (cluster.servers, options):
@@ -156,22 +161,13 @@ class Clusters:
             self._tables[cluster.uid] = (cluster.servers, options)
         return options
 
-    def _fits(self, cluster: Cluster, need: Need) -> bool:
-        servers, options = self._tables.get(cluster.uid, (None, None))
-        return (
-            servers is cluster.servers
-            and options is not None
-            and options.compaction_window >= need.longest_window
-            and options.row_lifetime > 2 * need.longest_step
-        )
-
     def forget(self, uid: str) -> None:
         """Close the connections to a cluster that is gone. Idempotent."""
         self._tables.pop(uid, None)
         self._connections.forget(uid)
 
     def forget_tables(self, uid: str) -> None:
-        """Let the next need check the tables again, because they may have been dropped."""
+        """Let the next reconcile check the tables again, because they may have been dropped."""
         self._tables.pop(uid, None)
 
     async def _find(self, namespace: str, name: str) -> Object:
@@ -210,10 +206,3 @@ def _seen(running: asyncio.Task[Any]) -> None:
     """Look at the error of work whose caller has given up, which asyncio would log."""
     if not running.cancelled():
         running.exception()
-
-
-def _need(found: Object) -> Need | None:
-    try:
-        return need_of(Queue.of(found), found.get("status") or {})
-    except (ValidationError, PostroadError):
-        return None  # the queue's own reconcile reports the error

@@ -20,7 +20,8 @@ from postroad.controller.conditions import Finding, bad, good, unknown
 from postroad.controller.engines import Engines
 from postroad.controller.queue_resource import Queue
 from postroad.controller.status import Report
-from postroad.controller.tables import need_of
+from postroad.controller.tables import refused_step, refused_window, together
+from postroad.domain.configuration.rules import Refusal
 from postroad.errors import ServerError, ViewRefused
 from postroad.ports.clock import Clock
 
@@ -87,7 +88,7 @@ class QueueServers:
         return good(condition.BLOBS_READY, message, *limits[:1])
 
     async def _make_tables(self, cluster: Cluster, state: ReconcileState) -> Finding:
-        await self._clusters.ensure_tables(cluster, need_of(state.queue, state.before))
+        await self._clusters.ensure_tables(cluster)
         try:
             await cluster.servers.views().view(str(state.queue.name)).limits()
         except ViewRefused:
@@ -103,10 +104,11 @@ class QueueServers:
                 await self._engines.begin(cluster.servers, state.queue, bucket)
         except ServerError as error:
             return self._not_asked(state, error.explain())
-        return self._settled(settled, state)
+        unfit = refused_step(state.queue, cluster.spec.cassandra.row_lifetime)
+        return self._settled(settled, state, together(settled.refusal, unfit))
 
     async def _settle(self, cluster: Cluster, state: ReconcileState) -> Settled:
-        name = state.queue.name
+        name, lifetime = state.queue.name, cluster.spec.cassandra.row_lifetime
         view = cluster.servers.views().view(str(name))
         return await settle(
             cluster.servers.history(name),
@@ -116,19 +118,19 @@ class QueueServers:
             generation=state.queue.generation,
             status=state.before.get("history") or (),
             has_data=lambda: has_rows(view),
+            unfit=together(
+                refused_window(state.queue, lifetime), refused_step(state.queue, lifetime)
+            ),
         )
 
-    def _settled(self, settled: Settled, state: ReconcileState) -> Finding:
+    def _settled(self, settled: Settled, state: ReconcileState, refusal: Refusal | None) -> Finding:
         if settled.state is not None:
             state.configured = True
             state.report.fields["configuration"] = settled.configuration()
             state.report.fields["history"] = settled.entries()
-        if settled.refusal is not None:
+        if refusal is not None:
             return bad(
-                condition.CONFIGURATION_ACCEPTED,
-                settled.refusal.reason,
-                settled.refusal.message,
-                retryable=False,
+                condition.CONFIGURATION_ACCEPTED, refusal.reason, refusal.message, retryable=False
             )
         assert settled.state is not None
         message = f"version {settled.state.version} holds"

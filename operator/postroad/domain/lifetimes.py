@@ -32,7 +32,11 @@ DEAD_LETTER_RETURN = timedelta(days=9)
 """A dead letter that is younger was not deleted before: its tombstone would be there, which
 Cassandra keeps for ten days (`gc_grace_seconds` of a table that sets none)."""
 
-_MINUTE, _HOUR, _DAY = timedelta(minutes=1), timedelta(hours=1), timedelta(days=1)
+SLICES = 4
+"""Slices in a row lifetime, at least: a slice is cleaned long before its rows expire."""
+
+_SECOND, _MINUTE = timedelta(seconds=1), timedelta(minutes=1)
+_HOUR, _DAY = timedelta(hours=1), timedelta(days=1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,9 +61,9 @@ def lifetimes_of(
         ConfigurationRefused: a row could expire before its mail's next entry: the lifetime is not
             longer than twice the longest retry step, or shorter than four slices.
     """
-    longest_slice = max(slice_windows, default=_HOUR)
-    shortest = max(2 * longest_retry_step + timedelta(seconds=1), 4 * longest_slice)
-    if row_lifetime < shortest:
+    window = max(slice_windows, default=_HOUR)
+    if window > longest_slice(row_lifetime) or longest_retry_step > longest_step(row_lifetime):
+        shortest = max(2 * longest_retry_step + _SECOND, SLICES * window)
         raise ConfigurationRefused(
             f"rowLifetime {row_lifetime} is too short: rows would expire before their mails' next"
             " entry",
@@ -67,9 +71,27 @@ def lifetimes_of(
         )
     return Lifetimes(
         row_lifetime=row_lifetime,
-        compaction_window=_in_whole_units(max(row_lifetime / WINDOWS, longest_slice)),
+        compaction_window=_in_whole_units(max(row_lifetime / WINDOWS, window)),
         gc_grace=min(LONGEST_GC_GRACE, row_lifetime / 4),
     )
+
+
+def longest_slice(row_lifetime: timedelta) -> timedelta:
+    """Return the longest slice window, in whole seconds, of which a row lifetime has four.
+
+    >>> longest_slice(timedelta(hours=10)) == timedelta(hours=2.5)
+    True
+    """
+    return row_lifetime / SLICES // _SECOND * _SECOND
+
+
+def longest_step(row_lifetime: timedelta) -> timedelta:
+    """Return the longest retry step, in whole seconds, of which a row lifetime is more than twice.
+
+    >>> longest_step(timedelta(hours=10)) == timedelta(hours=5) - timedelta(seconds=1)
+    True
+    """
+    return (row_lifetime - _SECOND) / 2 // _SECOND * _SECOND
 
 
 def is_half_over(age: timedelta, remaining: timedelta | None, lifetime: timedelta) -> bool:

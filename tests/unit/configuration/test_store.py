@@ -22,7 +22,7 @@ from postroad.domain.configuration.history import (
     replay,
 )
 from postroad.domain.configuration.rollout import READING_LEASE
-from postroad.domain.configuration.rules import ViewConfiguration
+from postroad.domain.configuration.rules import Refusal, ViewConfiguration
 from postroad.errors import (
     ConfigurationConflict,
     HistoryMissing,
@@ -45,6 +45,21 @@ async def settled(history: History, wanted: ViewConfiguration | None, **more: ob
 
 def reason(result: Settled) -> str | None:
     return result.refusal.reason if result.refusal else None
+
+
+async def test_what_is_unfit_begins_no_history_and_has_no_bearing_on_one_that_has_begun() -> None:
+    history = MemoryHistory()
+    unfit = Refusal("SliceWindowTooLong", "too long", {})
+
+    refused = await settled(history, HOUR, unfit=unfit)
+    assert (refused.state, refused.refusal) == (None, unfit)
+    assert (await history.load()).events == ()
+
+    await settled(history, HOUR)
+    again = await settled(history, HALF, unfit=unfit)
+    assert again.refusal is None
+    assert again.state is not None
+    assert again.state.version == 2
 
 
 async def test_the_first_configuration_is_created_and_the_next_changes_it() -> None:

@@ -12,14 +12,9 @@ from postroad.adapters.memory.fault_injection import FaultInjector, Step
 from postroad.adapters.memory.servers import MemoryServers, MemoryWorld
 from postroad.controller.clusters import Clusters
 from postroad.controller.connections import Connections
-from postroad.controller.tables import Need
-from postroad.domain.configuration.rules import ViewConfiguration
 from postroad.settings import Settings
 from support import resources
 from support.memory_api import MemoryApi, stored
-
-WINDOW = ViewConfiguration().slice_window
-NEED = Need(WINDOW, WINDOW)
 
 
 class SchemaChanges:
@@ -71,8 +66,8 @@ async def test_one_schema_change_runs_at_a_time_whichever_reconcile_makes_it(wor
 
     await asyncio.gather(
         world.clusters.make_tables(main),
-        *(world.clusters.ensure_tables(main, NEED) for _ in range(3)),
-        world.clusters.ensure_tables(second, NEED),
+        *(world.clusters.ensure_tables(main) for _ in range(3)),
+        world.clusters.ensure_tables(second),
     )
 
     assert world.changes.count >= 2

@@ -1,0 +1,100 @@
+"""The reconciles of QueueClusters and of queues' servers, over an API server and servers in
+memory: for tests of what resources do to each other."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from postroad.adapters.memory.clock import ManualClock, SeededRandomness
+from postroad.adapters.memory.fault_injection import FaultInjector
+from postroad.adapters.memory.servers import MemoryServers, MemoryWorld
+from postroad.controller.api import MAIL_QUEUE, QUEUE_CLUSTER
+from postroad.controller.api_server import Object
+from postroad.controller.cluster_health import ClusterHealth
+from postroad.controller.clusters import Clusters
+from postroad.controller.connections import Connections
+from postroad.controller.engines import Engines
+from postroad.controller.queue_resource import Queue
+from postroad.controller.queue_servers import QueueServers, ReconcileState
+from postroad.controller.reporting import Reporter
+from postroad.controller.status import Report, Status, composed
+from postroad.settings import Settings
+from support import resources
+from support.memory_api import MemoryApi
+
+NAMESPACE = "mail"
+
+
+@dataclass
+class World:
+    """Kubernetes and the servers, which outlive every operator."""
+
+    api: MemoryApi = field(
+        default_factory=lambda: MemoryApi(
+            *resources.secrets(NAMESPACE), resources.queue_cluster(NAMESPACE)
+        )
+    )
+    clock: ManualClock = field(default_factory=ManualClock)
+    faults: FaultInjector = field(default_factory=FaultInjector)
+
+    def __post_init__(self) -> None:
+        self.memory = MemoryWorld(self.clock)
+        self._start()
+
+    async def restart(self) -> None:
+        """Go on with an operator that remembers nothing."""
+        await self.close()
+        self._start()
+
+    async def close(self) -> None:
+        """End the operator."""
+        await self.connections.close()
+
+    def _start(self) -> None:
+        self.connections = Connections(self._connect)
+        self.clusters = Clusters(self.api, self.connections)
+        engines = Engines(self.clock, SeededRandomness(1))
+        self.servers = QueueServers(self.clusters, engines, self.clock)
+        reporter = Reporter(self.api, self.clock)
+        self.health = ClusterHealth(self.api, self.clusters, reporter, self.clock)
+
+    def _connect(self, settings: Settings) -> MemoryServers:
+        return MemoryServers(self.memory, self.faults)
+
+    @property
+    def schema_changes(self) -> int:
+        """How often the tables were created or altered."""
+        return sum(
+            (each.server, each.operation) == ("view", "create") for each in self.faults.steps
+        )
+
+    async def cluster(self, name: str = "main") -> Status:
+        """Reconcile a QueueCluster, and return its status."""
+        return await self.health.reconcile(await self.found(name))
+
+    async def found(self, name: str = "main") -> Object:
+        """Return a QueueCluster."""
+        found = await self.api.get(QUEUE_CLUSTER, NAMESPACE, name)
+        assert found is not None
+        return found
+
+    async def queue(self, name: str = "outgoing", namespace: str = NAMESPACE) -> Status:
+        """Reconcile the servers of a MailQueue, write and return its status. Raises: the error
+        for which the operator touches no server."""
+        found = await self.api.get(MAIL_QUEUE, namespace, name)
+        assert found is not None
+        before = found.get("status") or {}
+        queue, report = Queue.of(found), Report()
+        state = ReconcileState(queue, before, report, configured="configuration" in before)
+        cluster = await self.clusters.for_queue(queue)
+        report.findings = await self.servers.ask(cluster, state)
+        after = composed(before, report, queue.generation, self.clock.now())
+        await self.api.replace_status(MAIL_QUEUE, {**found, "status": after})
+        return after
+
+
+def reasons(status: Status) -> dict[str, str]:
+    """Return the reasons of the conditions that are not true."""
+    listed: list[dict[str, Any]] = status["conditions"]
+    return {each["type"]: each["reason"] for each in listed if each["status"] != "True"}

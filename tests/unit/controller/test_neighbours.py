@@ -1,0 +1,95 @@
+"""What a MailQueue wants and does not get has no effect on the other queues of its cluster."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+import pytest
+
+from support import resources
+from support.operator_in_memory import World, reasons
+
+
+@pytest.fixture
+async def world() -> AsyncIterator[World]:
+    made = World()
+    made.api.add(resources.mail_queue("mail"))
+    yield made
+    await made.close()
+
+
+@pytest.mark.parametrize(
+    ("spec", "reason"),
+    [
+        ({"view": resources.view("100h", 1)}, "SliceWindowTooLong"),
+        ({"retry": {"lanes": ["170h"], "maxAge": "200h"}}, "RetryStepTooLong"),
+    ],
+    ids=["slices", "steps"],
+)
+async def test_a_queue_that_does_not_fit_is_refused_by_itself(
+    world: World, spec: dict[str, object], reason: str
+) -> None:
+    """Also by an operator that has just started."""
+    world.api.add(resources.mail_queue("mail", "long", **spec))
+    for _ in range(2):
+        refused, cluster, neighbour = (
+            await world.queue("long"),
+            await world.cluster(),
+            await world.queue(),
+        )
+
+        assert reasons(refused)["ConfigurationAccepted"] == reason
+        assert "rowLifetime" in refused["conditions"][0]["message"]
+        assert "configuration" not in refused
+        assert "ViewReady" not in reasons(cluster)
+        assert cluster["tables"]["compactionWindow"] == "12h"
+        assert reasons(neighbour) == {}
+        await world.restart()
+
+
+async def test_a_window_that_is_refused_changes_no_table(world: World) -> None:
+    """A manifest that was restored from long ago wants slices that the history does not allow."""
+    await world.queue()
+    world.api.change("outgoing", view=resources.view("80h", 3))
+
+    refused, cluster = await world.queue(), await world.cluster()
+
+    assert reasons(refused)["ConfigurationAccepted"] == "SliceWindowGrows"
+    assert [each["type"] for each in refused["history"]][-1] == "ConfigurationRefused"
+    assert cluster["tables"]["compactionWindow"] == "12h"
+
+
+async def test_a_window_that_is_accepted_fits_the_files_of_the_tables(world: World) -> None:
+    world.api.change("outgoing", view=resources.view("80h", 3))
+
+    await world.queue()
+
+    assert (await world.cluster())["tables"]["compactionWindow"] == "96h"
+
+
+async def test_a_lifetime_too_short_for_a_queue_is_the_clusters_to_mend(world: World) -> None:
+    """Its queues go on with the tables as they are, also after a restart of the operator."""
+    world.api.change("outgoing", retry={"lanes": ["1m"]})
+    before = await world.queue(), await world.cluster()
+    changes = world.schema_changes
+    (await world.found())["spec"]["cassandra"]["rowLifetime"] = "3h"
+    for _ in range(2):
+        await world.restart()
+        queue, cluster = await world.queue(), await world.cluster()
+
+        assert reasons(cluster)["ViewReady"] == "ConfigurationRefused"
+        assert "mail/outgoing" in str(cluster["conditions"])
+        assert cluster["tables"] == before[1]["tables"]
+        assert world.schema_changes == changes
+        assert reasons(queue) == {}
+
+
+async def test_a_step_that_no_longer_fits_is_reported_and_the_queue_goes_on(world: World) -> None:
+    await world.queue()
+    (await world.found())["spec"]["cassandra"]["rowLifetime"] = "6h"
+
+    queue, cluster = await world.queue(), await world.cluster()
+
+    assert reasons(queue)["ConfigurationAccepted"] == "RetryStepTooLong"
+    assert queue["configuration"]["version"] == 1
+    assert cluster["tables"]["rowLifetime"] == "6h"
