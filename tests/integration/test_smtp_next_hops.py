@@ -9,7 +9,7 @@ import pytest
 
 from postroad.adapters.network.relay import SmtpRelay
 from postroad.adapters.network.timeouts import Timeouts
-from postroad.domain.mail import Envelope, Mail, Origin, OutcomeKind
+from postroad.domain.mail import Envelope, Mail, Origin, Outcome, OutcomeKind
 from postroad.domain.next_hops import NextHop, TlsMode
 from support.sink import EXTENSIONS, Rule, Sink
 from support.smtp_relay import a_mail, chunks, hand_over, kinds, relay_to
@@ -114,6 +114,17 @@ async def test_an_answer_in_the_midst_of_the_content_is_heard(
     assert kinds(outcomes) == {"b@dest.example": kind}
     assert early[:3] in outcomes["b@dest.example"].text or kind is OutcomeKind.DEFERRED
     assert sink.mails == []
+
+
+async def test_a_refusal_in_the_midst_of_the_only_piece_of_a_mail_is_its_outcome() -> None:
+    content = b"Subject: x\r\n\r\n" + b"line\r\n" * 1_000_000
+    early = "552 5.3.4 too big"
+    async with Sink(lambda verb, argument: early if verb == "CONTENT" else None) as sink:
+        relay = relay_to(sink)
+        outcomes = await relay.transmit(a_mail().envelope, chunks(content, len(content)), 6_000_014)
+        await relay.close()
+
+    assert outcomes == {"b@dest.example": Outcome.failed(early)}
 
 
 @pytest.fixture

@@ -22,8 +22,12 @@ LONGEST_TEXT = 500
 
 _ABOUT_SENDER = frozenset((502, 503, 530, 534, 535, 538))
 
-MOST_LINES = 200
-"""Lines of one reply before the peer is taken for broken. EHLO of the largest servers has 30."""
+KEPT_LINES = 200
+"""Lines of one reply whose text is kept. EHLO of the largest servers has 30."""
+
+MOST_LINES = 100_000
+"""Lines of one reply before the peer is taken for broken: a reply to the end of a mail that is not
+understood leads to a second copy, so its length alone does not make it wrong."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,6 +143,7 @@ class ReplyReader:
     def __init__(self) -> None:
         self._code: int | None = None
         self._lines: list[str] = []
+        self._count = 0
 
     def feed(self, line: bytes) -> Reply | None:
         """Take one line; return the reply that it completes.
@@ -154,14 +159,16 @@ class ReplyReader:
         code = int(found[1])
         if self._code not in (None, code):
             raise InvalidInput("the server's reply changed its code from one line to the next")
-        if len(self._lines) >= MOST_LINES:
+        self._count += 1
+        if self._count > MOST_LINES:
             raise InvalidInput("the server's reply does not end")
         self._code = code
-        self._lines.append(_text_of(found[3]))
+        if self._count <= KEPT_LINES:
+            self._lines.append(_text_of(found[3]))
         if found[2] == b"-":
             return None
         reply = Reply(code, tuple(self._lines))
-        self._code, self._lines = None, []
+        self._code, self._lines, self._count = None, [], 0
         return reply
 
 

@@ -34,3 +34,15 @@ async def test_only_octets_that_were_found_fail_a_mail_where_8bitmime_is_missing
     needs = Needs.of(Envelope("a@b.example", ("c@d.example",)), content)
 
     assert (refusal(needs, {}) is not None) == is_refused
+
+
+@pytest.mark.parametrize(
+    ("limit", "is_refused"),
+    [("1000", False), ("999", True), (" 999 ", True), ("0", False), ("", False)]
+    + [(other, False) for other in ("\u0663", "\u00b2", "-1", "1e2", "1" * 4000, "10 20")],
+)
+async def test_only_a_number_in_ascii_limits_the_size(limit: str, is_refused: bool) -> None:
+    content = Content(b"a:b\n", no_more(), 1000, Shape(4))
+    needs = Needs.of(Envelope("a@b.example", ("c@d.example",)), content)
+
+    assert (refusal(needs, {"SIZE": limit}) is not None) == is_refused

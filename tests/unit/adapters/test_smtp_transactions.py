@@ -14,11 +14,13 @@ from hypothesis import strategies as st
 from postroad.adapters.network.client import ClientWire
 from postroad.adapters.network.connecting import Addresses
 from postroad.adapters.network.content import Content
-from postroad.adapters.network.exchange import SessionRefused
+from postroad.adapters.network.exchange import Exchange, SessionRefused
 from postroad.adapters.network.sessions import Session
 from postroad.adapters.network.timeouts import Timeouts
+from postroad.adapters.network.wire import TooSlow
 from postroad.domain.mail import Envelope, Outcome, OutcomeKind
 from postroad.domain.next_hops import NextHop, Protocol, TlsMode
+from postroad.domain.replies import LONGEST_TEXT
 from postroad.domain.shapes import shape_of
 from support.transports import FakeTransport
 
@@ -193,6 +195,31 @@ async def test_a_refusal_of_this_side_ends_no_mail(reply: str, at: int) -> None:
 
     assert outcomes["b@dest.example"].kind is OutcomeKind.DEFERRED
     assert reply in outcomes["b@dest.example"].text
+
+
+@pytest.mark.parametrize(
+    "kept",
+    [b"250 " + b"x" * 100_000 + b"\r\n", b"250-kept\r\n" * 1000 + b"250 kept\r\n"],
+    ids=["a long line", "many lines"],
+)
+async def test_a_reply_of_any_length_counts_by_its_code(kept: bytes) -> None:
+    hop = ScriptedHop([*lines(*GREETED, "250 ok", "250 ok", "354 go"), kept])
+
+    outcomes = await hand_over(hop, ONE)
+
+    assert outcomes["b@dest.example"].kind is OutcomeKind.DELIVERED
+    assert len(outcomes["b@dest.example"].text) <= LONGEST_TEXT
+
+
+async def test_a_reply_has_its_timeout_as_a_whole() -> None:
+    wire = ClientWire()
+    wire.connection_made(FakeTransport())
+    for number in range(50):
+        line = b"250-more\r\n" if number < 49 else b"250 end\r\n"
+        asyncio.get_running_loop().call_later(number / 100, wire.data_received, line)
+
+    with pytest.raises(TooSlow):
+        await Exchange(wire).reply(timedelta(seconds=0.1))
 
 
 async def test_an_lmtp_hop_that_takes_no_recipient_is_not_waited_for() -> None:

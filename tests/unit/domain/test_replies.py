@@ -5,7 +5,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from postroad.domain.mail import OutcomeKind
-from postroad.domain.replies import LONGEST_TEXT, MOST_LINES, EnhancedCode, Reply, ReplyReader
+from postroad.domain.replies import (
+    KEPT_LINES,
+    LONGEST_TEXT,
+    MOST_LINES,
+    EnhancedCode,
+    Reply,
+    ReplyReader,
+)
 from postroad.errors import InvalidInput
 
 line_texts = st.text(st.characters(exclude_characters="\r\n", exclude_categories=["Cs"]))
@@ -102,6 +109,16 @@ def test_a_reply_without_end_is_refused() -> None:
 
     with pytest.raises(InvalidInput):
         reader.feed(b"250-more")
+
+
+def test_a_long_reply_counts_and_its_first_lines_are_kept() -> None:
+    reader = ReplyReader()
+
+    for number in range(KEPT_LINES + 10):
+        reader.feed(f"250-{number}".encode())
+
+    assert reader.feed(b"250 end") == Reply(250, tuple(map(str, range(KEPT_LINES))))
+    assert reader.feed(b"250 next") == Reply(250, ("next",))
 
 
 def test_a_code_alone_is_a_reply() -> None:

@@ -7,7 +7,6 @@ from datetime import timedelta
 
 from postroad.adapters.network.wire import (
     ConnectionLost,
-    LineTooLong,
     Wire,
     address_of,
     deadline,
@@ -31,23 +30,22 @@ class ClientWire(Wire):
         return not self._at_end and not self._buffer and self._transport is not None
 
     async def read_line(self, limit: int, timeout: timedelta) -> bytes:
-        """Return the next line without its CRLF. A bare CR or LF is part of the line.
+        """Return the next line without its CRLF, and of a longer one the first `limit` octets. A
+        bare CR or LF is part of the line.
 
-        Raises: ConnectionLost, LineTooLong, TooSlow.
+        Raises: ConnectionLost, TooSlow.
         """
-        too_long = False
+        begun = b""
         searched = 0
         due = self._loop.time() + timeout.total_seconds()
         while True:
             end = self._buffer.find(b"\r\n", searched)
             if end >= 0:
-                line = bytes(self._buffer[:end])
+                line = begun or bytes(self._buffer[: min(end, limit)])
                 self._consume(end + 2)
-                if too_long or len(line) > limit:
-                    raise LineTooLong
                 return line
             if len(self._buffer) > limit + 1:
-                too_long = True
+                begun = begun or bytes(self._buffer[:limit])
                 self._consume(len(self._buffer) - 1)  # the last octet may be a CR
             searched = max(0, len(self._buffer) - 1)
             await self._arrival(due)

@@ -6,6 +6,7 @@ Source: RFC 5321 4.1.1; RFC 1870 (SIZE); RFC 6152 (8BITMIME); RFC 6531 (SMTPUTF8
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import NamedTuple
 
@@ -13,6 +14,8 @@ from postroad.adapters.network.content import Content
 from postroad.domain.internationalized import ascii_address
 from postroad.domain.mail import Envelope, Outcome
 from postroad.domain.xtext import encode_xtext
+
+_DIGITS = re.compile(r"[0-9]{1,20}")
 
 Extensions = Mapping[str, str]
 """EHLO keyword in upper case → its parameters."""
@@ -75,9 +78,14 @@ def most_mails(extensions: Extensions) -> int | None:
 def _limit(extensions: Extensions, name: str) -> int | None:
     for word in extensions.get("LIMITS", "").split():
         key, _, number = word.partition("=")
-        if key.upper() == name and number.isascii() and number.isdecimal() and int(number) > 0:
-            return int(number)
+        if key.upper() == name and (limit := _number(number)) is not None:
+            return limit
     return None
+
+
+def _number(text: str) -> int | None:
+    """Return a number that is a limit. 0 and what is no number of RFC 1870 limit nothing."""
+    return (int(text) or None) if _DIGITS.fullmatch(text) else None
 
 
 def _is_ascii(envelope: Envelope) -> bool:
@@ -98,8 +106,8 @@ def refusal(needs: Needs, extensions: Extensions) -> Outcome | None:
         return Outcome.failed(
             "554 5.6.3 the next hop does not offer 8BITMIME, and the mail cannot be converted"
         )
-    limit = extensions.get("SIZE", "").strip()
-    if limit.isdecimal() and 0 < int(limit) < needs.size_bytes:
+    limit = _number(extensions.get("SIZE", "").strip())
+    if limit is not None and limit < needs.size_bytes:
         return Outcome.failed(f"552 5.3.4 the next hop takes at most {limit} octets")
     return None
 

@@ -15,7 +15,8 @@ from postroad.domain.replies import Reply, ReplyReader
 from postroad.errors import InvalidInput
 
 LONGEST_REPLY_LINE = 4096
-"""Octets; RFC 5321 4.5.3.1.5 allows 512, and some servers send more."""
+"""Octets that are read of a line; the rest is dropped, because the code alone decides. RFC 5321
+4.5.3.1.5 allows 512, and some servers send more."""
 
 MOMENT = timedelta(seconds=2)
 """For a reply that has begun to arrive, or that arrived before the connection was lost."""
@@ -69,14 +70,17 @@ class Exchange:
             return None
 
     async def _read(self, timeout: timedelta) -> Reply:
+        due = self.wire.now + timeout.total_seconds()
+        left = timeout
         while True:
-            line = await self.wire.read_line(LONGEST_REPLY_LINE, timeout)
+            line = await self.wire.read_line(LONGEST_REPLY_LINE, left)
             try:
                 reply = self._replies.feed(line)
             except InvalidInput as error:
                 raise OutOfStep(f"451 4.5.0 {error}") from error
             if reply is not None:
                 return reply
+            left = timedelta(seconds=due - self.wire.now)  # for the whole reply, not for each line
 
 
 def text_of(error: WireError) -> str:
@@ -85,6 +89,6 @@ def text_of(error: WireError) -> str:
         return str(error)
     if isinstance(error, TooSlow):
         return "451 4.4.2 the next hop did not answer in time"
-    if isinstance(error, ConnectionLost) and not str(error):
+    if isinstance(error, ConnectionLost):
         return "451 4.4.2 the connection was lost"
     return f"451 4.4.2 {error}"

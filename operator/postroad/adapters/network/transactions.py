@@ -29,7 +29,9 @@ from postroad.domain.replies import Reply
 GROUP = 100
 """Commands sent before their replies are read. Bounds the buffers of both sides (RFC 2920 3.1)."""
 
-IN_DOUBT = "451 4.4.2 the connection was lost after the end of the mail: it may be delivered"
+LARGEST_END = 32 * 1024
+"""Octets that are written together with the final dot. A larger piece goes before it, so that a
+refusal that arrives while the next hop reads it is the outcome."""
 
 
 class Transaction:
@@ -150,6 +152,10 @@ class Transaction:
                 return
             held = stuffer.feed(chunk)
             chunk = await content.more()
+        if len(held) > LARGEST_END:
+            if not await self._write(held):
+                return
+            held = b""
         if not wire.has_unread:
             await self._finish(held + stuffer.end())
         else:
@@ -181,6 +187,10 @@ class Transaction:
         """Write the end of the mail and read its reply: only this sets `delivered`."""
         try:
             await self._exchange.send(end, self._timeouts.data_end)
+        except WireError as error:
+            await self._stop_early(_in_doubt(error))
+            return
+        try:
             if self._protocol is Protocol.LMTP:
                 for recipient in self._accepted:  # one reply each, in their order (RFC 2033 4.2)
                     reply = _answer(await self._exchange.reply(self._timeouts.data_end))
@@ -190,9 +200,14 @@ class Transaction:
                 self._answer_accepted(reply.final_outcome)
         except WireError as error:
             known = isinstance(error, SessionRefused)
-            self._answer_accepted(Outcome.deferred(str(error) if known else IN_DOUBT))
+            self._answer_accepted(Outcome.deferred(str(error) if known else _in_doubt(error)))
             return
         self.is_clean = True
+
+
+def _in_doubt(error: WireError) -> str:
+    """Return the text of an outcome that the reply to the end of a mail did not decide."""
+    return f"{text_of(error)}; the end of the mail was sent, so it may be delivered"
 
 
 def _answer(reply: Reply) -> Reply:

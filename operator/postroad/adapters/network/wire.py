@@ -72,7 +72,7 @@ class Wire(asyncio.BaseProtocol):
     """A connection. One task reads and one writes at a time, or a server's side does both.
 
     Every failure of the connection is a WireError; after one, only `abort` makes sense, except
-    after LineTooLong.
+    after LineTooLong (serving.py).
     """
 
     def __init__(self) -> None:
