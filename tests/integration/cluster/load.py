@@ -20,14 +20,14 @@ from stack.clusters import Cluster
 
 SENDERS, PAUSE_SECONDS = 4, 0.2
 DRAIN_SECONDS = 600
-"""ClientTimeouts, not expectation: the machine may be busy with other work."""
+"""A timeout, not an expectation: the machine may be busy with other work."""
 
 
 Answer = TypeVar("Answer")
 
 
 async def patiently(ask: Callable[[], Awaitable[Answer]]) -> Answer:
-    """Ask until the servers answer: every error on the way has to be a transient one."""
+    """Repeat a call until the servers answer it. Raises: the first error that is not transient."""
     async with asyncio.timeout(DRAIN_SECONDS):
         while True:
             try:
@@ -70,12 +70,13 @@ class Load:
         reasons = sorted({f"{type(error).__name__}: {error}" for error in self.refused})
         print(f"{what}: {self.summary()}; refusals: {reasons[:3]}")
 
-    def judge(self) -> None:
-        """Assert what holds whatever was done: nothing is lost, and a refused mail may be tried
-        again."""
-        assert self.accepted
-        assert not self.lost
-        assert [str(error) for error in self.refused if not error.transient] == []
+    @property
+    def violations(self) -> list[str]:
+        """What did not hold, though it holds whatever is done to the servers: some mail is
+        accepted, no accepted mail is lost, and a client may try each refused mail again."""
+        found = [f"{name} was lost" for name in sorted(self.lost)]
+        found += [f"refused for good: {error}" for error in self.refused if not error.transient]
+        return found if self.accepted else ["no mail was accepted", *found]
 
     async def progresses(self) -> None:
         """Wait until mail that is accepted from now on comes out."""
