@@ -167,6 +167,14 @@ class InMemoryCluster(VirtualTime):
         consumer = Consumer(self, process.queue)
         return consumer, await consumer.next()
 
+    async def give_up(self, process: Process, *names: str) -> None:
+        """Enqueue mails that a consumer rejects."""
+        await self.enqueue(process, *names)
+        consumer = Consumer(self, process.queue)
+        for _ in names:
+            await (await consumer.next()).reject("no")
+        await consumer.close()
+
     def transmit(self, item: Item) -> None:
         """Note that an item was transmitted to all its recipients."""
         for recipient in item.mail.recipients:

@@ -9,7 +9,6 @@ from datetime import timedelta
 
 import pytest
 
-from contract.queue_harness import Consumer
 from postroad.adapters.memory.fault_injection import Fault, Stopped, at
 from postroad.distributed.letter_maintenance import LETTER_PASS_INTERVAL
 from postroad.domain.selection import Selector
@@ -18,14 +17,6 @@ from support.in_memory_cluster import Before, InMemoryCluster, Process
 
 DAY = timedelta(days=1)
 MINUTE = timedelta(minutes=1)
-
-
-async def give_up(cluster: InMemoryCluster, process: Process, *names: str) -> None:
-    await cluster.enqueue(process, *names)
-    consumer = Consumer(cluster, process.queue)
-    for _ in names:
-        await (await consumer.next()).reject("no")
-    await consumer.close()
 
 
 async def maintenance(cluster: InMemoryCluster, process: Process, rounds: int) -> None:
@@ -37,9 +28,9 @@ async def maintenance(cluster: InMemoryCluster, process: Process, rounds: int) -
 async def test_letter_is_discarded_with_its_bytes_after_its_lifetime(
     cluster: InMemoryCluster, process: Process
 ) -> None:
-    await give_up(cluster, process, "old")
+    await cluster.give_up(process, "old")
     await cluster.pass_time(29 * DAY)
-    await give_up(cluster, process, "young")
+    await cluster.give_up(process, "young")
     await maintenance(cluster, process, 2)
     cluster.check_nothing_is_left(["old", "young"])
 
@@ -54,7 +45,7 @@ async def test_expiry_that_stops_at_any_step_is_finished_by_another_process(faul
     for number in range(16):
         cluster = InMemoryCluster()
         process, victim = await cluster.start(), await cluster.start()
-        await give_up(cluster, process, "mail")
+        await cluster.give_up(process, "mail")
         await cluster.pass_time(31 * DAY)
         victim.fail(at(number, fault))
         with suppress(Stopped, PostroadError):
@@ -72,7 +63,7 @@ async def test_expiry_that_stops_at_any_step_is_finished_by_another_process(faul
 async def test_letter_dated_by_a_wrong_clock_lives_as_long_as_others(
     cluster: InMemoryCluster, process: Process
 ) -> None:
-    await give_up(cluster, process, "mail")
+    await cluster.give_up(process, "mail")
     [(key, letter)] = cluster.tables.letters.items()
     cluster.tables.letters[key] = replace(letter, died_at=letter.died_at - 365 * DAY)
     await maintenance(cluster, process, 2)
@@ -87,7 +78,7 @@ async def test_letter_dated_by_a_wrong_clock_lives_as_long_as_others(
 async def test_process_with_a_wrong_clock_discards_nothing(
     cluster: InMemoryCluster, process: Process
 ) -> None:
-    await give_up(cluster, process, "mail")
+    await cluster.give_up(process, "mail")
     await cluster.pass_time(DAY)
     ahead = await cluster.start(skew=40 * DAY)
 
@@ -101,7 +92,7 @@ async def test_process_with_a_wrong_clock_discards_nothing(
 async def test_letter_whose_requeue_stopped_half_way_is_requeued_not_discarded(
     cluster: InMemoryCluster, process: Process, operation: str
 ) -> None:
-    await give_up(cluster, process, "mail")
+    await cluster.give_up(process, "mail")
     await cluster.pass_time(31 * DAY)
     victim = await cluster.start()
     victim.faults.plan = lambda step: Fault.STOP_AFTER if step.operation == operation else None

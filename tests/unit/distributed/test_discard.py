@@ -20,18 +20,10 @@ ALL = Selector.all()
 MINUTE = timedelta(minutes=1)
 
 
-async def give_up(cluster: InMemoryCluster, process: Process, *names: str) -> None:
-    await cluster.enqueue(process, *names)
-    consumer = Consumer(cluster, process.queue)
-    for _ in names:
-        await (await consumer.next()).reject("no")
-    await consumer.close()
-
-
 async def test_discard_takes_letter_and_bytes_at_once(
     cluster: InMemoryCluster, process: Process
 ) -> None:
-    await give_up(cluster, process, "one", "two")
+    await cluster.give_up(process, "one", "two")
 
     assert await process.queue.discard(Selector(name="one")) == 1
 
@@ -45,7 +37,7 @@ async def test_discard_of_a_letter_whose_mail_ended_otherwise_takes_the_letter_a
     cluster: InMemoryCluster, process: Process, kind: EndingKind, letters_left: int
 ) -> None:
     """One whose mail ended in a way that this release cannot decode stays."""
-    await give_up(cluster, process, "mail")
+    await cluster.give_up(process, "mail")
     (letter,) = cluster.tables.letters.values()
     assert letter.entry is not None
     cluster.tables.marks[letter.entry.key] = Mark(ending=Ending(kind, cluster.clock.now()))
@@ -61,7 +53,7 @@ async def test_discard_that_stops_at_any_step_is_finished_by_repeating_it(fault:
     for number in range(12):
         cluster = InMemoryCluster()
         process, victim = await cluster.start(), await cluster.start()
-        await give_up(cluster, process, "mail")
+        await cluster.give_up(process, "mail")
         victim.fail(at(number, fault))
         with suppress(Stopped, PostroadError):
             await victim.queue.discard(ALL)
@@ -84,7 +76,7 @@ async def test_discard_that_stops_at_any_step_is_finished_by_repeating_it(fault:
 async def test_discard_and_requeue_at_once_leave_a_whole_mail_or_none(
     cluster: InMemoryCluster, process: Process, operation: str
 ) -> None:
-    await give_up(cluster, process, "mail")
+    await cluster.give_up(process, "mail")
     other = await cluster.start()
     counts: list[int] = []
 
@@ -104,7 +96,7 @@ async def test_discard_and_requeue_at_once_leave_a_whole_mail_or_none(
 async def test_suspended_discard_takes_no_bytes_of_a_mail_requeued_meanwhile(
     cluster: InMemoryCluster, process: Process
 ) -> None:
-    await give_up(cluster, process, "mail")
+    await cluster.give_up(process, "mail")
     other = await cluster.start()
 
     async def sleep() -> None:
@@ -123,7 +115,7 @@ async def with_a_letter_that_came_back(cluster: InMemoryCluster, process: Proces
     keeps browse start, so that the mark of the letter's entry is there too."""
     await cluster.enqueue(process, "held")
     await process.queue.hold(ALL)
-    await give_up(cluster, process, "mail")
+    await cluster.give_up(process, "mail")
     [letter] = cluster.tables.letters.values()
     assert await process.queue.requeue(ALL) == 1
     cluster.tables.write_letter(letter)
@@ -159,7 +151,7 @@ async def test_letter_that_came_back_half_requeued_is_not_gone_on_with(
     cluster: InMemoryCluster, process: Process
 ) -> None:
     """The node had seen the requeue begin."""
-    await give_up(cluster, process, "mail")
+    await cluster.give_up(process, "mail")
     seen: list[DeadLetter] = []
 
     async def see() -> None:
@@ -223,7 +215,7 @@ async def test_letter_that_a_suspended_consumer_buries_again_takes_nothing_of_th
 async def test_letter_that_a_requeue_left_half_way_is_not_discarded(
     cluster: InMemoryCluster, process: Process
 ) -> None:
-    await give_up(cluster, process, "mail")
+    await cluster.give_up(process, "mail")
     victim = await cluster.start()
     victim.faults.plan = lambda step: Fault.STOP_AFTER if step.operation == "publish" else None
     with pytest.raises(Stopped):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from datetime import timedelta
+from uuid import UUID
 
 import pytest
 
@@ -57,11 +58,8 @@ async def test_enqueue_whose_withdrawal_is_broken_too_is_withdrawn_later(
     assert cluster.tables.live() == []
 
 
-@pytest.mark.parametrize("operation", ["insert", "publish"])
-async def test_enqueue_that_the_closing_loop_cancels_is_withdrawn(
-    cluster: InMemoryCluster, process: Process, operation: str
-) -> None:
-    """As `asyncio.run` does with all tasks at its end."""
+async def enqueue_that_hangs(process: Process, operation: str) -> asyncio.Future[UUID]:
+    """Return an enqueue that has come to its first step of this name."""
     entered = asyncio.Event()
 
     async def hang(step: Step) -> None:
@@ -73,6 +71,15 @@ async def test_enqueue_that_the_closing_loop_cancels_is_withdrawn(
     process.faults.before = hang
     caller = asyncio.ensure_future(process.queue.enqueue(letter("mail")))
     await entered.wait()
+    return caller
+
+
+@pytest.mark.parametrize("operation", ["insert", "publish"])
+async def test_enqueue_that_the_closing_loop_cancels_is_withdrawn(
+    cluster: InMemoryCluster, process: Process, operation: str
+) -> None:
+    """As `asyncio.run` does with all tasks at its end."""
+    caller = await enqueue_that_hangs(process, operation)
     for task in [caller, *process.queue._engine._background]:
         task.cancel()
     await asyncio.gather(caller, return_exceptions=True)
@@ -86,17 +93,7 @@ async def test_enqueue_that_the_closing_loop_cancels_is_withdrawn(
 async def test_cancelled_enqueue_does_not_hold_up_the_loop_for_a_view_that_is_away(
     cluster: InMemoryCluster, process: Process
 ) -> None:
-    entered = asyncio.Event()
-
-    async def hang(step: Step) -> None:
-        if step.operation == "publish":
-            process.faults.before = None
-            entered.set()
-            await asyncio.Event().wait()
-
-    process.faults.before = hang
-    caller = asyncio.ensure_future(process.queue.enqueue(letter("mail")))
-    await entered.wait()
+    caller = await enqueue_that_hangs(process, "publish")
     process.faults.plan = lambda step: Fault.AWAY if step.server == "view" else None
     background = list(process.queue._engine._background)
     for task in background:

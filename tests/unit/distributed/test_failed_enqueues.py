@@ -12,9 +12,10 @@ import pytest
 from contract.queue_harness import Consumer, letter
 from postroad.adapters.memory.fault_injection import Fault, Step, no_fault
 from postroad.domain.entries import Entry
-from postroad.errors import BrokerUnavailable, ViewUnavailable
+from postroad.errors import BrokerUnavailable, PostroadError, ViewUnavailable
+from postroad.ports.mail_queue import Item
 from postroad.telemetry import metrics
-from support.in_memory_cluster import Before, InMemoryCluster
+from support.in_memory_cluster import Before, InMemoryCluster, Process
 
 SECOND = timedelta(seconds=1)
 MINUTE = timedelta(minutes=1)
@@ -28,6 +29,24 @@ def unwithdrawn() -> float:
     return metrics.UNWITHDRAWN.labels("mail.outgoing")._value.get()  # type: ignore[no-any-return]
 
 
+async def enqueue_fails(
+    cluster: InMemoryCluster, producer: Process, error: type[PostroadError]
+) -> None:
+    work = asyncio.ensure_future(producer.queue.enqueue(letter("mail")))
+    await cluster.outcome(work, 2 * MINUTE)
+    with pytest.raises(error):
+        work.result()
+
+
+async def check_delivered_once(cluster: InMemoryCluster, consumer: Consumer, item: Item) -> None:
+    cluster.transmit(item)
+    await item.done()
+    await consumer.close()
+    assert await cluster.recover() == []
+    assert cluster.copies("mail") == 1
+    cluster.check_nothing_is_left()
+
+
 async def test_enqueue_whose_mail_is_in_hand_is_accepted(cluster: InMemoryCluster) -> None:
     """The broker stores what it does not confirm; the delivery takes longer than the deadline."""
     producer, worker = await cluster.start(), await cluster.start()
@@ -38,12 +57,7 @@ async def test_enqueue_whose_mail_is_in_hand_is_accepted(cluster: InMemoryCluste
 
     assert await cluster.outcome(work, 2 * MINUTE)
     work.result()
-    cluster.transmit(item)
-    await item.done()
-    await consumer.close()
-    assert await cluster.recover() == []
-    assert cluster.copies("mail") == 1
-    cluster.check_nothing_is_left()
+    await check_delivered_once(cluster, consumer, item)
 
 
 @pytest.mark.parametrize("delivered", [False, True], ids=["in hand", "delivered"])
@@ -61,11 +75,7 @@ async def test_mail_that_a_consumer_got_just_before_it_was_withdrawn_is_counted(
             producer.faults.before = Before("release_claim", (await consumer.next()).done)
 
     producer.faults.before = Before("end", take)
-    work = asyncio.ensure_future(producer.queue.enqueue(letter("mail")))
-    await cluster.outcome(work, 2 * MINUTE)
-
-    with pytest.raises(BrokerUnavailable):
-        work.result()
+    await enqueue_fails(cluster, producer, BrokerUnavailable)
     await cluster.pass_time(MINUTE)
     assert unwithdrawn() - before == 1
 
@@ -82,10 +92,7 @@ async def test_mail_in_hand_is_counted_though_its_producer_closes_before_it_can_
         assert not await consumer.nothing()
 
     producer.faults.before = Before("end", take)
-    work = asyncio.ensure_future(producer.queue.enqueue(letter("mail")))
-    await cluster.outcome(work, 2 * MINUTE)
-    with pytest.raises(BrokerUnavailable):
-        work.result()
+    await enqueue_fails(cluster, producer, BrokerUnavailable)
 
     await producer.queue.close()
 
@@ -111,12 +118,7 @@ async def test_enqueue_whose_only_publish_was_slow_is_accepted_when_its_mail_is_
     assert await cluster.outcome(work, 2 * MINUTE)
 
     work.result()
-    cluster.transmit(item)
-    await item.done()
-    await consumer.close()
-    assert await cluster.recover() == []
-    assert cluster.copies("mail") == 1
-    cluster.check_nothing_is_left()
+    await check_delivered_once(cluster, consumer, item)
 
 
 async def test_withdrawal_that_ends_long_after_its_mark_leaves_size_as_it_is(
@@ -125,10 +127,7 @@ async def test_withdrawal_that_ends_long_after_its_mark_leaves_size_as_it_is(
     producer, other = await cluster.start(), await cluster.start()
     await cluster.enqueue(other, "waits", delay=3600)
     producer.faults.plan = lambda step: Fault.AWAY if step.operation == "insert" else None
-    work = asyncio.ensure_future(producer.queue.enqueue(letter("mail")))
-    await cluster.outcome(work, 2 * MINUTE)
-    with pytest.raises(ViewUnavailable):
-        work.result()
+    await enqueue_fails(cluster, producer, ViewUnavailable)
 
     producer.faults.plan = no_fault
     await cluster.pass_time(MINUTE)
@@ -143,11 +142,7 @@ async def test_enqueue_without_a_message_is_withdrawn_at_once_and_not_counted(
     producer = await cluster.start()
     before = unwithdrawn()
     producer.faults.plan = lambda step: Fault.AWAY if step.operation == "publish" else None
-    work = asyncio.ensure_future(producer.queue.enqueue(letter("mail")))
-    await cluster.outcome(work, 2 * MINUTE)
-
-    with pytest.raises(BrokerUnavailable):
-        work.result()
+    await enqueue_fails(cluster, producer, BrokerUnavailable)
     await cluster.pass_time(MINUTE)
     assert unwithdrawn() == before
     assert await cluster.recover() == []

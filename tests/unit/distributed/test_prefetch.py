@@ -96,31 +96,6 @@ async def test_references_keep_their_places_while_the_whole_view_is_away(
         assert await consumer.next(15 * SECOND)
 
 
-async def test_delay_queue_that_is_missing_holds_up_no_new_mail(
-    cluster: InMemoryCluster, process: Process
-) -> None:
-    """All that a crashed worker had in hand comes redelivered, and has to wait for a redelivery
-    delay."""
-    await cluster.enqueue(process, *(f"redelivered{number}" for number in range(5)))
-    victim = await cluster.start()
-    held = Consumer(cluster, victim.queue, prefetch=5)
-    for _ in range(5):
-        await held.next()
-    victim.faults.stop()
-    cluster.broker.missing.add(HOP)
-    await cluster.enqueue(process, "new")
-    consumer = Consumer(cluster, process.queue, prefetch=5)
-
-    names = []
-    for _ in range(6):
-        item = await consumer.next(MINUTE)
-        names.append(item.mail.name or "")
-        await item.done()
-
-    assert names[0] == "new"
-    assert sorted(names[1:]) == [f"redelivered{number}" for number in range(5)]
-
-
 async def test_claims_of_a_reference_that_is_put_off_are_given_back(
     cluster: InMemoryCluster, process: Process
 ) -> None:
@@ -179,16 +154,19 @@ async def test_queue_without_a_quorum_gets_each_reference_once(
     assert all(cluster.copies(f"mail{number}") == 1 for number in range(5))
 
 
-async def test_delay_queue_without_a_quorum_holds_up_no_new_mail(
-    cluster: InMemoryCluster, process: Process
+@pytest.mark.parametrize("which", ["missing", "without_quorum"])
+async def test_delay_queue_that_takes_nothing_holds_up_no_new_mail(
+    cluster: InMemoryCluster, process: Process, which: str
 ) -> None:
+    """All that a crashed worker had in hand comes redelivered, and has to wait for a redelivery
+    delay."""
     await cluster.enqueue(process, *(f"redelivered{number}" for number in range(5)))
     victim = await cluster.start()
     held = Consumer(cluster, victim.queue, prefetch=5)
     for _ in range(5):
         await held.next()
     victim.faults.stop()
-    cluster.broker.without_quorum.add(HOP)
+    getattr(cluster.broker, which).add(HOP)
     await cluster.enqueue(process, "new")
     consumer = Consumer(cluster, process.queue, prefetch=5)
 
@@ -200,6 +178,8 @@ async def test_delay_queue_without_a_quorum_holds_up_no_new_mail(
         await item.done()
 
     assert names[0] == "new"
+    assert sorted(names[1:]) == [f"redelivered{number}" for number in range(5)]
+    cluster.broker.missing.clear()
     cluster.broker.regain_quorum()
     assert await consumer.nothing(5 * MINUTE)
     assert all(cluster.copies(each) == 1 for each in names)

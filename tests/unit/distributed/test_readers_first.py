@@ -145,19 +145,17 @@ class Process:
         self.world.browse_start = max(self.world.browse_start, min([open_from, *left]))
 
 
+def leased(world: MemoryWorld, history: MemoryHistory) -> LeasedConfiguration:
+    return LeasedConfiguration(history, world.clock, SeededRandomness(0), lease=LEASE, grace=GRACE)
+
+
 async def run(seed: int, *, protected: bool) -> int:
     """Run one world through all changes; return the observations that were wrong."""
     world, randomness = MemoryWorld(), random.Random(seed)
     await settle(world.history, CHANGES[0], at=START, by="test")
 
     async def started() -> Process:
-        source = (
-            LeasedConfiguration(
-                world.history, world.clock, SeededRandomness(0), lease=LEASE, grace=GRACE
-            )
-            if protected
-            else Hasty(world.history)
-        )
+        source = leased(world, world.history) if protected else Hasty(world.history)
         await source.refresh()
         return Process(world, randomness, source, world.clock.elapsed())
 
@@ -200,10 +198,8 @@ class TestLease:
         return MemoryWorld()
 
     @staticmethod
-    def source(world: MemoryWorld) -> LeasedConfiguration:
-        return LeasedConfiguration(
-            world.history, world.clock, SeededRandomness(0), lease=LEASE, grace=GRACE
-        )
+    def source(world: MemoryWorld, history: MemoryHistory | None = None) -> LeasedConfiguration:
+        return leased(world, history or world.history)
 
     @staticmethod
     async def want(world: MemoryWorld, wanted: ViewConfiguration) -> None:
@@ -244,9 +240,7 @@ class TestLease:
                 world_of_slow_reads.clock.jump(LEASE)
                 return recorded
 
-        source = LeasedConfiguration(
-            Slow(), world.clock, SeededRandomness(0), lease=LEASE, grace=GRACE
-        )
+        source = self.source(world, Slow())
         await source.refresh()
 
         world.clock.jump(SECOND)
@@ -381,10 +375,7 @@ class TestLease:
     ) -> None:
         await self.want(world, CHANGES[0])
         faults = FaultInjector()
-        history = MemoryHistory(world.history.records, faults)
-        async with LeasedConfiguration(
-            history, world.clock, SeededRandomness(0), lease=LEASE, grace=GRACE
-        ) as source:
+        async with self.source(world, MemoryHistory(world.history.records, faults)) as source:
             faults.plan = away("view")
             await world.clock.advance(LEASE)
             assert source.effective().writing == CHANGES[0]
@@ -400,10 +391,7 @@ class TestLease:
         """And not often while it is away."""
         await self.want(world, CHANGES[0])
         faults = FaultInjector()
-        history = MemoryHistory(world.history.records, faults)
-        async with LeasedConfiguration(
-            history, world.clock, SeededRandomness(0), lease=LEASE, grace=GRACE
-        ) as source:
+        async with self.source(world, MemoryHistory(world.history.records, faults)) as source:
             faults.plan = away("view")
             read = len(faults.steps)
             await world.clock.advance(2 * LEASE)
@@ -416,10 +404,7 @@ class TestLease:
     async def test_it_is_read_at_least_every_third_of_the_lease(self, world: MemoryWorld) -> None:
         await self.want(world, CHANGES[0])
         faults = FaultInjector()
-        history = MemoryHistory(world.history.records, faults)
-        async with LeasedConfiguration(
-            history, world.clock, SeededRandomness(0), lease=LEASE, grace=GRACE
-        ):
+        async with self.source(world, MemoryHistory(world.history.records, faults)):
             for _ in range(10):
                 read = len(faults.steps)
                 await world.clock.advance(LEASE / 3)

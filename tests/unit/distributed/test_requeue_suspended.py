@@ -4,8 +4,8 @@ drain and pass the slice of the new entry: the letter is neither lost nor queued
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
-from contextlib import suppress
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager, suppress
 from datetime import timedelta
 
 import pytest
@@ -40,20 +40,23 @@ async def maintained(cluster: InMemoryCluster, other: Process, duration: timedel
         await cluster.deliver(other, MINUTE)
 
 
-@pytest.mark.parametrize("is_paused", [False, True], ids=["suspended", "paused"])
-@pytest.mark.parametrize("minutes", [0.5, 1.5, 40])
-async def test_requeue_that_stands_still_before_any_step_loses_and_repeats_nothing(
-    minutes: float, is_paused: bool
-) -> None:
-    """The clocks of a machine that is paused do not show it."""
+async def each_step(attempt: Callable[[int], Awaitable[bool]]) -> None:
+    """Make an attempt for each step of the operation; it returns whether there is this step."""
     for number in range(STEPS):
-        if not await stands_still(number, timedelta(minutes=minutes), is_paused=is_paused):
+        if not await attempt(number):
             return
     pytest.fail("the operation has more steps than this test expects")
 
 
-async def stands_still(number: int, duration: timedelta, *, is_paused: bool) -> bool:
-    """Stop a requeue before one of its steps for a time; return whether it has this step."""
+@asynccontextmanager
+async def requeue_that_stands_still(
+    number: int,
+    meanwhile: Callable[[InMemoryCluster, Process], Awaitable[object]],
+    *,
+    is_paused: bool,
+) -> AsyncIterator[tuple[InMemoryCluster, Process, bool]]:
+    """Let another process act before one step of a requeue; yield whether the requeue has this
+    step."""
     cluster, victim, other = await with_a_letter()
     await victim.queue._engine.limits_cache.refresh()
     number += len(victim.faults.steps)
@@ -61,7 +64,7 @@ async def stands_still(number: int, duration: timedelta, *, is_paused: bool) -> 
     async def stand_still(step: Step) -> None:
         if step.number == number:
             start = cluster.clock.elapsed()
-            await maintained(cluster, other, duration)
+            await meanwhile(cluster, other)
             if is_paused:
                 victim.clock.pause(cluster.clock.elapsed() - start)
 
@@ -72,13 +75,31 @@ async def stands_still(number: int, duration: timedelta, *, is_paused: bool) -> 
 
     victim.faults.before = None
     await recovered(cluster)
-    if cluster.tables.letters:
-        assert await other.queue.requeue(ALL) == 1
-        await recovered(cluster)
+    yield cluster, other, reached
     assert cluster.copies("mail") == 1, victim.faults.steps[number:][:1]
     cluster.check_nothing_is_left()
     await cluster.close()
-    return reached
+
+
+@pytest.mark.parametrize("is_paused", [False, True], ids=["suspended", "paused"])
+@pytest.mark.parametrize("minutes", [0.5, 1.5, 40])
+async def test_requeue_that_stands_still_before_any_step_loses_and_repeats_nothing(
+    minutes: float, is_paused: bool
+) -> None:
+    """The clocks of a machine that is paused do not show it."""
+
+    async def work(cluster: InMemoryCluster, other: Process) -> None:
+        await maintained(cluster, other, timedelta(minutes=minutes))
+
+    async def attempt(number: int) -> bool:
+        async with requeue_that_stands_still(number, work, is_paused=is_paused) as found:
+            cluster, other, reached = found
+            if cluster.tables.letters:
+                assert await other.queue.requeue(ALL) == 1
+                await recovered(cluster)
+        return reached
+
+    await each_step(attempt)
 
 
 @pytest.mark.parametrize("is_paused", [False, True], ids=["suspended", "paused"])
@@ -87,39 +108,19 @@ async def test_requeue_that_stands_still_while_another_is_made_makes_no_second_e
     is_delivered: bool, is_paused: bool
 ) -> None:
     """Its claim lapsed, and the letter that it read is gone."""
-    for number in range(STEPS):
-        if not await another_is_made(number, is_delivered=is_delivered, is_paused=is_paused):
-            return
-    pytest.fail("the operation has more steps than this test expects")
 
+    async def requeue(cluster: InMemoryCluster, other: Process) -> None:
+        await cluster.pass_time(3 * MINUTE)
+        await other.queue.requeue(ALL)
+        if is_delivered:
+            await cluster.deliver(other, MINUTE)
 
-async def another_is_made(number: int, *, is_delivered: bool, is_paused: bool) -> bool:
-    """Requeue the letter before a step of another requeue; return whether that has this step."""
-    cluster, victim, other = await with_a_letter()
-    await victim.queue._engine.limits_cache.refresh()
-    number += len(victim.faults.steps)
+    async def attempt(number: int) -> bool:
+        async with requeue_that_stands_still(number, requeue, is_paused=is_paused) as found:
+            _, _, reached = found
+        return reached
 
-    async def stand_still(step: Step) -> None:
-        if step.number == number:
-            start = cluster.clock.elapsed()
-            await cluster.pass_time(3 * MINUTE)
-            await other.queue.requeue(ALL)
-            if is_delivered:
-                await cluster.deliver(other, MINUTE)
-            if is_paused:
-                victim.clock.pause(cluster.clock.elapsed() - start)
-
-    victim.faults.before = stand_still
-    with suppress(ClockSkew):
-        await victim.queue.requeue(ALL)
-    reached = len(victim.faults.steps) > number
-
-    victim.faults.before = None
-    await recovered(cluster)
-    assert cluster.copies("mail") == 1, victim.faults.steps[number:][:1]
-    cluster.check_nothing_is_left()
-    await cluster.close()
-    return reached
+    await each_step(attempt)
 
 
 async def recovered(cluster: InMemoryCluster) -> None:
