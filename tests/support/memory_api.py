@@ -26,6 +26,10 @@ class MemoryApi(ApiServer):
         """Store new objects."""
         self.objects |= {_key(each): stored(each) for each in objects}
 
+    def remove(self, kind: str, namespace: str, name: str) -> None:
+        """Delete an object at once, whatever its finalizers are."""
+        del self.objects[kind, namespace, name]
+
     def change(self, name: str, **spec: Any) -> None:
         """Change fields of the spec of a MailQueue, as a new generation."""
         for key, each in self.objects.items():

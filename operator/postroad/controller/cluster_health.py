@@ -13,6 +13,7 @@ from postroad.controller.attempts import attempt
 from postroad.controller.clusters import Cluster, Clusters
 from postroad.controller.conditions import Finding, Truth, advice, failed, good, unknown
 from postroad.controller.events import WARNING, Announcement
+from postroad.controller.namespaces import allowed_by
 from postroad.controller.reporting import Reporter
 from postroad.controller.status import Report, Status, composed
 from postroad.domain.durations import format_duration
@@ -57,12 +58,13 @@ class ClusterHealth:
         return after
 
     async def end(self, found: Object) -> timedelta | None:
-        """Remove the finalizer of a QueueCluster that no MailQueue uses; the keyspace stays. Return
-        when to check again, None when it is done. In a namespace that is being deleted, only the
-        MailQueues of this namespace count, because those of others cannot hold it up for ever."""
+        """Remove the finalizer of a QueueCluster unless a MailQueue uses it that it allows; the
+        keyspace stays. Return when to check again, None when it is done. In a namespace that is
+        being deleted, only the MailQueues of this namespace count, because those of others cannot
+        hold it up for ever."""
         metadata = found["metadata"]
         namespace, name = metadata["namespace"], metadata["name"]
-        users = await self._clusters.queues(namespace, name)
+        users = await self._clusters.users(namespace, name, allowed_by(found))
         if users and await self._is_namespace_deleted(namespace):
             users = [each for each in users if each["metadata"]["namespace"] == namespace]
         if not users:
@@ -92,9 +94,8 @@ class ClusterHealth:
 
     async def _checked(self, found: Object, report: Report) -> Finding:
         metadata = found["metadata"]
-        report.fields["queues"] = len(
-            await self._clusters.queues(metadata["namespace"], metadata["name"])
-        )
+        place = metadata["namespace"], metadata["name"]
+        report.fields["queues"] = len(await self._clusters.users(*place, allowed_by(found)))
         cluster = await self._clusters.open(found)
         checked = await cluster.servers.check()
         findings = {server: server_finding(server, each) for server, each in checked.items()}

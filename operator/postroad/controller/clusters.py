@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 from postroad.controller.api import MAIL_QUEUE, NAMESPACE, QUEUE_CLUSTER
 from postroad.controller.api_server import ApiServer, Object
-from postroad.controller.cluster_spec import Cassandra, QueueClusterSpec
+from postroad.controller.cluster_spec import AllowedNamespaces, Cassandra, QueueClusterSpec
 from postroad.controller.connections import Connections
 from postroad.controller.credentials import (
     NO_CREDENTIALS,
@@ -18,7 +18,7 @@ from postroad.controller.credentials import (
     read_credentials,
 )
 from postroad.controller.hosts import resolve_hosts
-from postroad.controller.namespaces import allows
+from postroad.controller.namespaces import allowed_by, allows
 from postroad.controller.queue_resource import Queue
 from postroad.controller.tables import need_of, table_options
 from postroad.errors import (
@@ -66,14 +66,14 @@ class Clusters:
         Raises: ClusterNotFound, ClusterNotAllowed, CredentialsMissing, KubernetesError.
         """
         namespace, name = queue.cluster_namespace, queue.spec.cluster_ref.name
-        cluster = await self.open(await self._find(namespace, name))
-        if not await self._is_allowed(cluster, queue):
+        found = await self._find(namespace, name)
+        if not await self._allows(allowed_by(found), namespace, queue.name.namespace):
             raise ClusterNotAllowed(
                 f"QueueCluster {namespace}/{name} does not allow MailQueues of namespace "
                 f"{queue.name.namespace}",
                 hint="change its spec.allowedNamespaces, or use another cluster",
             )
-        return cluster
+        return await self.open(found)
 
     async def for_deletion(self, queue: Queue) -> Cluster:
         """Return the cluster of a MailQueue that is being deleted, whatever its allowedNamespaces
@@ -115,6 +115,16 @@ class Clusters:
         ]
         return [each for each in found if refers_to(each, namespace, name)]
 
+    async def users(
+        self, namespace: str, name: str, allowed: AllowedNamespaces
+    ) -> Sequence[Object]:
+        """Return the MailQueues that refer to a QueueCluster and that it allows. Others have no
+        effect on it, since every user who may create a MailQueue somewhere can refer to it."""
+        referring = await self.queues(namespace, name)
+        asking = {each["metadata"]["namespace"] for each in referring}
+        let_in = {each for each in asking if await self._allows(allowed, namespace, each)}
+        return [each for each in referring if each["metadata"]["namespace"] in let_in]
+
     async def make_tables(self, cluster: Cluster) -> TableOptions:
         """Create the keyspace and the tables, or alter what differs, for all queues of the cluster.
         Raises: ConfigurationRefused, ViewError."""
@@ -150,11 +160,9 @@ class Clusters:
         return await asyncio.shield(running)
 
     async def _make_tables(self, cluster: Cluster) -> TableOptions:
-        needs = [
-            need
-            for each in await self.queues(cluster.namespace, cluster.name)
-            if (need := need_of(each)) is not None
-        ]
+        allowed = cluster.spec.allowed_namespaces
+        users = await self.users(cluster.namespace, cluster.name, allowed)
+        needs = [need for each in users if (need := need_of(each)) is not None]
         options = table_options(cluster.spec.cassandra, needs)
         if self._tables.get(cluster.uid) != (cluster.servers, options):
             await cluster.servers.views().create(options)
@@ -179,14 +187,12 @@ class Clusters:
             )
         return found
 
-    async def _is_allowed(self, cluster: Cluster, queue: Queue) -> bool:
+    async def _allows(self, allowed: AllowedNamespaces, own: str, asking: str) -> bool:
         labels: Mapping[str, str] = {}
-        if cluster.spec.allowed_namespaces.selector:
-            namespace = await self._api.get(NAMESPACE, None, queue.name.namespace) or {}
+        if allowed.selector and asking != own:
+            namespace = await self._api.get(NAMESPACE, None, asking) or {}
             labels = namespace.get("metadata", {}).get("labels") or {}
-        return allows(
-            cluster.spec.allowed_namespaces, cluster.namespace, queue.name.namespace, labels
-        )
+        return allows(allowed, own, asking, labels)
 
 
 def refers_to(queue: Mapping[str, Any], namespace: str, name: str) -> bool:

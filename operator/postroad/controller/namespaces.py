@@ -3,8 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
+
+from pydantic import ValidationError
 
 from postroad.controller.cluster_spec import AllowedNamespaces, LabelRequirement, LabelSelector
+
+
+def allowed_by(cluster: Mapping[str, Any]) -> AllowedNamespaces:
+    """Return the namespaces that a QueueCluster allows: only its own where its spec is invalid."""
+    try:
+        return AllowedNamespaces.model_validate(cluster["spec"].get("allowedNamespaces") or {})
+    except ValidationError:
+        return AllowedNamespaces()
 
 
 def allows(allowed: AllowedNamespaces, own: str, asking: str, labels: Mapping[str, str]) -> bool:

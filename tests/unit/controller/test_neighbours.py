@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
+from postroad.errors import ClusterNotAllowed
 from support import resources
 from support.operator_in_memory import World, reasons
 
@@ -93,3 +94,60 @@ async def test_a_step_that_no_longer_fits_is_reported_and_the_queue_goes_on(worl
     assert reasons(queue)["ConfigurationAccepted"] == "RetryStepTooLong"
     assert queue["configuration"]["version"] == 1
     assert cluster["tables"]["rowLifetime"] == "6h"
+
+
+FOREIGN = "elsewhere"
+LONG = {"configuration": {"version": 1, "sliceWindow": "100h"}}
+"""Of a queue that another cluster accepted, or this one when it allowed the namespace."""
+
+
+def foreign_queue() -> dict[str, object]:
+    reference = {"name": "main", "namespace": "mail"}
+    view = resources.view("100h", 1)
+    made = resources.mail_queue(FOREIGN, "long", clusterRef=reference, view=view)
+    return made | {"status": LONG}
+
+
+async def test_a_queue_that_is_not_allowed_has_no_effect(world: World) -> None:
+    world.api.add(foreign_queue())
+    world.api.asked.clear()
+
+    with pytest.raises(ClusterNotAllowed):
+        await world.queue("long", FOREIGN)
+    assert "Secret" not in {kind for kind, _ in world.api.asked}
+
+    queue, cluster = await world.queue(), await world.cluster()
+    assert reasons(queue) == {}
+    assert "ViewReady" not in reasons(cluster)
+    assert cluster["tables"]["compactionWindow"] == "12h"
+    assert cluster["queues"] == 1
+
+
+async def test_a_queue_that_is_not_allowed_holds_up_no_deletion(world: World) -> None:
+    world.api.add(foreign_queue())
+
+    assert await world.health.end(await world.found())
+    (event,) = world.api.events
+    assert "1 MailQueues still use this cluster: mail/outgoing" in event["note"]
+
+    world.api.remove("MailQueue", "mail", "outgoing")
+    assert await world.health.end(await world.found()) is None
+
+
+@pytest.mark.parametrize(
+    ("labels", "queues", "reason"), [({"mail": "yes"}, 2, "ConfigurationRefused"), ({}, 1, None)]
+)
+async def test_a_namespace_that_is_selected_has_its_say(
+    world: World, labels: dict[str, str], queues: int, reason: str | None
+) -> None:
+    name = {"name": FOREIGN, "labels": labels}
+    world.api.add({"kind": "Namespace", "metadata": name}, foreign_queue())
+    (await world.found())["spec"]["allowedNamespaces"] = {
+        "from": "Selector",
+        "selector": {"matchLabels": {"mail": "yes"}},
+    }
+
+    cluster = await world.cluster()
+
+    assert cluster["queues"] == queues
+    assert reasons(cluster).get("ViewReady") == reason
