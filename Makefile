@@ -3,6 +3,8 @@
 PYTHON ?= python3
 PY := .venv/bin/python
 export PYTHONPATH := operator:tests
+# Tests start Python some hundred times; without bytecode on disk each start compiles anew.
+unexport PYTHONDONTWRITEBYTECODE
 .DEFAULT_GOAL := help
 # What the tests use; a second store can be added: SERVERS="rabbitmq cassandra s3 minio kubernetes"
 SERVERS := rabbitmq cassandra s3 kubernetes
