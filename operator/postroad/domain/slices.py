@@ -6,23 +6,21 @@ Source: 000 Decision (sliceWindow, bucketCount).
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from datetime import datetime, timedelta
+from typing import NamedTuple
 from uuid import UUID
 
 from postroad.domain.identifiers import EPOCH, moment_of
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class Partition:
+class Partition(NamedTuple):
     """One partition of the view: a bucket of a slice. `slice_start` is an aware UTC instant."""
 
     slice_start: datetime
     bucket_id: int
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class EntryKey:
+class EntryKey(NamedTuple):
     """The place of one entry in the view; unique, and enough to find its row and its mark."""
 
     slice_start: datetime

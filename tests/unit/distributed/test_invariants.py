@@ -373,7 +373,7 @@ async def test_invariant_6_row_that_came_behind_the_join_keeps_its_slice(
     await cluster.enqueue(process, "mail")
     await cluster.deliver(process, SECOND)
     (row,) = cluster.tables.rows.values()
-    late = replace(row, key=replace(row.key, enqueue_id=UUID(int=row.enqueue_id.int - 1)))
+    late = replace(row, key=row.key._replace(enqueue_id=UUID(int=row.enqueue_id.int - 1)))
 
     has_joined = False
 

@@ -150,7 +150,7 @@ async def test_successor_that_comes_late_into_a_slice_behind_a_waiting_mail_is_n
     successor, change = replacement_of(mark)
     beside = replace(
         cluster.tables.rows[predecessor].with_change(successor, change),
-        key=replace(successor, enqueue_id=UUID(int=successor.enqueue_id.int + 1)),
+        key=successor._replace(enqueue_id=UUID(int=successor.enqueue_id.int + 1)),
     )
     cluster.tables.insert(beside)  # what is over makes a slice of it that is closed, and judged
     cluster.tables.marks[beside.key] = Mark(delivered_at=cluster.clock.now())

@@ -128,7 +128,7 @@ def within(
         (
             (key, value)
             for key, value in table.items()
-            if key.partition == partition
+            if (key.slice_start, key.bucket_id) == partition
             and (after is None or key.enqueue_id > after)
             and (through is None or key.enqueue_id <= through)
         ),

@@ -54,8 +54,12 @@ class MemoryView(MemoryMarks):
 
     async def occupied(self, starts: Sequence[datetime], buckets: int) -> Collection[Partition]:
         def effect() -> Collection[Partition]:
-            asked = {Partition(start, bucket) for start in starts for bucket in range(buckets)}
-            return asked & {key.partition for key in self._tables.unexpired()}
+            asked = set(starts)
+            return {
+                key.partition
+                for key in self._tables.unexpired()
+                if key.slice_start in asked and key.bucket_id < buckets
+            }
 
         return await self._step("occupied", effect)
 
