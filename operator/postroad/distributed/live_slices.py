@@ -107,8 +107,10 @@ async def with_rows(engine: Engine, slices: Sequence[Slice]) -> list[LiveSlice]:
         return []
     buckets = max(each.buckets for each in slices)
     occupied = await engine.view.occupied([each.start for each in slices], buckets)
+    with_rows = {part.slice_start for part in occupied}
     found = (
         LiveSlice(each.start, [part for part in each.partitions if part in occupied], each.closed)
         for each in slices
+        if each.start in with_rows
     )
     return [each for each in found if each.partitions]
