@@ -27,7 +27,7 @@ from postroad.cli.queue_options import DURATION, json_option, say
 from postroad.configuration import store
 from postroad.configuration.evidence import has_rows, observe, used_configurations
 from postroad.domain.configuration.advice import advise
-from postroad.domain.configuration.consistency import readable
+from postroad.domain.configuration.consistency import REASON_BYTES, check_reason, readable
 from postroad.domain.configuration.documents import (
     Document,
     configuration_document,
@@ -53,7 +53,20 @@ Given = dict[str, Any]
 """The fields of a configuration that options give, by attribute."""
 
 queue_argument = click.argument("queue", envvar="POSTROAD_QUEUE")
-reason_option = click.option("--reason", required=True, help="What happened, for the history.")
+
+
+def _checked_reason(_context: click.Context, _option: click.Parameter, reason: str) -> str:
+    """Check a reason before a server is asked."""
+    check_reason(reason)
+    return reason
+
+
+reason_option = click.option(
+    "--reason",
+    required=True,
+    callback=_checked_reason,
+    help=f"What happened, for the history; at most {REASON_BYTES} bytes as JSON.",
+)
 
 REFUSED = 1
 

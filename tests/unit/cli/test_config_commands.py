@@ -255,6 +255,27 @@ def test_adopt_takes_a_configuration_where_nothing_is_remembered(url: str) -> No
     assert read("show", url)[0]["bucketCount"] == 4
 
 
+@pytest.mark.parametrize("reason", ["x" * 899, "\u00e4" * 150])
+def test_a_reason_that_is_too_long_is_refused_before_a_server_is_needed(reason: str) -> None:
+    options = ("--slice-window", "30m", "--bucket-count", "4")
+
+    result = run("adopt", "distributed://mail.nowhere", "--reason", reason, *options)
+
+    assert result.exit_code == 1
+    assert "the reason is too long" in result.output
+    assert "at most 900 bytes" in result.output
+
+
+def test_the_longest_reason_is_adopted_and_shown(url: str) -> None:
+    lose_history(url)
+    options = ("--slice-window", "30m", "--bucket-count", "4")
+
+    result = run("adopt", url, "--reason", "x" * 898, *options)
+
+    assert result.exit_code == 0, result.output
+    assert read("history", url)[-1]["message"] == "x" * 898
+
+
 def test_there_is_nothing_to_adopt_while_nothing_is_lost(url: str) -> None:
     result = run("adopt", url, "--reason", "x", "--slice-window", "30m", "--bucket-count", "9")
 

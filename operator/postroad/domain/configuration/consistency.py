@@ -132,11 +132,7 @@ def adopt(
         raise InvalidInput(
             "there is nothing to adopt: the history is there and nothing contradicts it"
         )
-    if len(json.dumps(reason)) > REASON_BYTES:
-        raise InvalidInput(
-            f"the reason is too long: write one of at most {REASON_BYTES} bytes, of which a"
-            " character beyond ASCII takes six or more"
-        )
+    check_reason(reason)
     remembered = readable(status)
     restored = _restored(history, remembered)
     state = replay(in_order(history, restored))
@@ -157,6 +153,16 @@ def adopt(
         supersedes=newest if newest > reached else 0,
     )
     return (*restored, adopted)
+
+
+def check_reason(reason: str) -> None:
+    """Check that every status has room for an adoption's reason. Raises: InvalidInput."""
+    size = len(json.dumps(reason))
+    if size > REASON_BYTES:
+        raise InvalidInput(
+            f"the reason is too long: it takes {size} bytes as JSON, of which a character beyond"
+            f" ASCII takes six or more; write one of at most {REASON_BYTES} bytes"
+        )
 
 
 def in_order(*parts: Events) -> tuple[ConfigurationEvent, ...]:
