@@ -1,7 +1,7 @@
 """Real servers on this machine, for tests: RabbitMQ, Cassandra, S3 and Kubernetes.
 
-`stack.open()` returns a `Stack` in which they run; `python -m stack` is the same by hand.
-Only the standard library is used, so that it runs before anything is installed.
+`stack.open()` returns a `Stack` in which they run; `python -m stack` does the same from a shell.
+The package uses only the standard library, because it runs before anything is installed.
 """
 
 from stack.errors import MissingRequirement, NotPossible, StackError, StepFailed

@@ -1,7 +1,8 @@
-"""What is built or downloaded once, keyed by everything that decides its content.
+"""Keeps what is built or downloaded once, keyed by everything that decides its content.
 
-An entry appears whole or not at all: it is made under a temporary name and renamed when complete.
-One process makes an entry at a time; others wait for it instead of building the same again.
+An entry appears whole or not at all: its maker works under a temporary name and renames it when it
+is complete. One process makes an entry at a time; others wait for that process instead of building
+the same again.
 """
 
 import contextlib
@@ -29,7 +30,7 @@ class Entry:
     name: str
     key: str
     description: str
-    """Shown while a person waits, with a hint how long."""
+    """The line of progress while the entry is made, with a hint how long that takes."""
     make: Callable[[Path, Path], None]
     """Fills a folder; its second argument is the log of all commands it runs."""
 
@@ -40,7 +41,7 @@ class Entry:
 
     @property
     def log(self) -> Path:
-        """What the commands that made it wrote."""
+        """The output of the commands that made it."""
         return folders.cache_directory() / "logs" / f"{self.name}-{self.key}.log"
 
     def ensure(self, progress: Progress) -> Path:
@@ -97,7 +98,7 @@ def run(
     environment: Mapping[str, str] | None = None,
     directory: Path | None = None,
 ) -> None:
-    """Run a command politely (`nice`), its output going to the log.
+    """Run a command at low priority (`nice`) and write its output to the log.
 
     Raises:
         subprocess.CalledProcessError: it failed.
@@ -132,7 +133,7 @@ def _tracked(child: "subprocess.Popen[bytes]") -> Iterator[None]:
 
 
 def interrupt() -> None:
-    """End the commands that run now, when the person who waits has had enough."""
+    """End the commands that run now, because the user pressed Ctrl-C."""
     with _children_lock:
         for child in _children:
             child.terminate()

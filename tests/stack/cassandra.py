@@ -1,11 +1,12 @@
 """One Cassandra node from its jars (Maven Central) on JDK 17, with passwords on.
 
-The jars hold no configuration; ours is below, small enough for a laptop: 1 GiB of heap at most,
-one compactor. Writes are synced before they are acknowledged (`commitlog_sync: batch`): by default
-a node that is killed forgets up to ten seconds of them, which the other replicas remember; here
-there are none. To measure under that default: STACK_CASSANDRA_SYNC=periodic.
-Nodes that run for an hour under load need less CPU with the second compiler too, which a quick
-start does without: STACK_CASSANDRA_COMPILERS=both.
+The jars have no configuration. Ours is below, small enough for a laptop: 1 GiB of heap at most, one
+compactor. The node syncs writes before it acknowledges them (`commitlog_sync: batch`), because a
+node with the default forgets up to ten seconds of writes when it is killed, and this node has no
+replicas that remember them. STACK_CASSANDRA_SYNC=periodic measures under the default.
+
+STACK_CASSANDRA_COMPILERS=both adds the second compiler, with which nodes need less CPU when they
+run for an hour under load; without it they start sooner.
 """
 
 import os
@@ -22,13 +23,13 @@ from stack.server import fill, write
 
 USER = "postroad"
 VERSION = "5.0.9"
-"""Of what runs unless another is asked for."""
+"""The version that runs unless a caller names another."""
 POM = folders.SOURCES / "cassandra-pom.xml"
 OPTIONS = folders.SOURCES / "cassandra-jvm.options"
 OTHER_PLATFORMS = ("*-osx-*.jar", "*-windows-*.jar", "*-linux-aarch_64.jar", "*-linux-riscv64.jar")
 
-# Logins are read from one replica: so the client's consistency, and not the login's, decides what
-# a node answers that is cut off from the others.
+# The node reads logins from one replica. So the client's consistency, and not the login's, decides
+# what a node answers that is cut off from the others.
 CONFIGURATION = """\
 cluster_name: postroad
 num_tokens: 16
@@ -115,12 +116,12 @@ class Cassandra(NativeServer):
 
     @property
     def logs(self) -> list[Path]:
-        """Its output, and its own log."""
+        """The node's output, and its own log."""
         return [self.main_log, self.directory / "log" / "system.log"]
 
     @property
     def endpoint(self) -> str:
-        """Where CQL listens."""
+        """The address of CQL."""
         return f"{self.host}:{self.record.ports['cql']}"
 
     def service_ports(self) -> dict[int, int]:
@@ -206,7 +207,7 @@ class Cassandra(NativeServer):
         )
 
     def answers(self) -> bool:
-        """Log in as our superuser; on a new node, make it first."""
+        """Log in as our superuser. On a new node, create the superuser first."""
         try:
             try:
                 with self.connection() as connection:
@@ -227,7 +228,7 @@ class Cassandra(NativeServer):
         return Connection(self.host, self.record.ports["cql"], user, password, timeout_seconds)
 
     def make_superuser(self) -> None:
-        """Make our superuser, with the one that a new node has."""
+        """Create our superuser, as the user that a new node has."""
         record = self.record
         with self.login("cassandra", "cassandra") as connection:
             connection.execute(
@@ -239,7 +240,7 @@ class Cassandra(NativeServer):
 
 
 def java() -> Path:
-    """Return the Java 17 that runs Cassandra; a newer one in PATH would not.
+    """Return the Java 17 that runs Cassandra, because a newer one in PATH cannot.
 
     Raises:
         MissingRequirement: it is not installed.

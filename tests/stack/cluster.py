@@ -1,7 +1,8 @@
 """What tests and demos do with a running cluster of any kind.
 
-Pods reach servers of this machine through a forwarder on the cluster's gateway, the machine's
-address on the network that it shares with the cluster; a Service without a selector names it.
+Pods reach servers of this machine through a forwarder. It listens on the cluster's gateway, which
+is the machine's address on the network that it shares with the cluster. A Service without a
+selector gives this address a name.
 """
 
 import abc
@@ -32,7 +33,8 @@ class Cluster(ManagedServer):
 
     @abc.abstractmethod
     def load_image(self, archive: Path) -> None:
-        """Give the cluster the images of an archive, unless it was given this very file before.
+        """Give the cluster the images of an archive, unless the cluster has the images of this very
+        file.
 
         Raises:
             StepFailed: the cluster refused it.

@@ -1,7 +1,7 @@
-"""What the parts of the native cluster read: their configuration files and the node's plan.
+"""The configuration files of the parts of the native cluster, and the node's plan.
 
-Everything here is seen from inside the cluster's namespaces, where the server's folder is
-`node.HOME` and the program `node.PROGRAM`.
+Paths are those inside the cluster's namespaces, where the server's folder is `node.HOME` and the
+program `node.PROGRAM`.
 """
 
 import json
@@ -35,7 +35,7 @@ evictionHard:
 shutdownGracePeriod: 0s
 syncFrequency: 10s
 """
-"""A full disk or a busy neighbour must not evict pods in tests."""
+"""Limits at which a full disk or a busy neighbour does not evict pods in tests."""
 
 PROXY = """\
 apiVersion: kubeproxy.config.k8s.io/v1alpha1
@@ -112,7 +112,7 @@ kind: StorageClass
 metadata: {name: standard, annotations: {storageclass.kubernetes.io/is-default-class: "true"}}
 provisioner: kubernetes.io/host-path
 """
-"""DNS, which runs as a process of the node, and volumes, which are folders of it."""
+"""DNS runs as a process of the node; volumes are folders of the node."""
 
 
 @dataclass(frozen=True)
@@ -154,7 +154,7 @@ def write_files(folder: Path, network: Network) -> None:
 
 
 def plan(folder: Path, program: Path, network: Network) -> dict[str, object]:
-    """Return what the node does, in order."""
+    """Return the steps of the node, in order."""
     home, binary = str(node.HOME), str(node.PROGRAM)
     credentials = f"{home}/credentials"
     containers = ["ctr", "-n", "k8s.io"]
@@ -179,7 +179,7 @@ def plan(folder: Path, program: Path, network: Network) -> dict[str, object]:
             *("--bind-address=127.0.0.1", "--leader-elect=false"),
         ),
         {"until": [*containers, "version"]},
-        # Before the kubelet, which would look for the sandbox image in a registry.
+        # Before the kubelet, because it would look for the sandbox image in a registry.
         {"run": [*containers, "images", "import", f"{home}/pause.tar"]},
         start(
             *("kubelet", binary, "kubelet", f"--config={home}/kubelet.yaml", config("kubelet")),

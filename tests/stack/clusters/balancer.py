@@ -1,8 +1,9 @@
 """One address for several servers of a kind: `python -m stack.clusters.balancer ADDRESS FILE`.
 
-What a Kubernetes Service or a load balancer does for RabbitMQ and S3, whose clients know one
-address: each new connection goes to the next server that accepts it. Cassandra's driver knows the
-nodes itself. The file has, for each port, the servers' addresses; it is read at every connection.
+It does for RabbitMQ and S3, whose clients know one address, what a Kubernetes Service or a load
+balancer does: each new connection goes to the next server that accepts it. Cassandra's driver knows
+the nodes itself. The file has the servers' addresses for each port; the balancer reads it at every
+connection.
 """
 
 import asyncio
@@ -16,7 +17,7 @@ CONNECT_SECONDS = 1.0
 
 
 class Balancer(Forwarder):
-    """Copies connections to whichever of several servers accepts them."""
+    """Copies each connection to the next of several servers that accepts it."""
 
     def __init__(self, targets: Path, port: int, source: str) -> None:
         """Take the file of servers, the port to forward, and our own address for connections."""

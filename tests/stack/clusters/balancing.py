@@ -13,8 +13,7 @@ START_SECONDS = 20.0
 
 
 def follow(directory: Path, hosts: Mapping[str, Sequence[str]], clients: Mapping[str, str]) -> None:
-    """Lead these ports to these hosts from now on, and start the balancers that do not run.
-
+    """Forward these ports to these hosts from now on, and start the balancers that do not run.
     Takes the cluster's folder, and the address of each client.
 
     Raises:

@@ -15,7 +15,7 @@ from stack.server import write
 
 GOSSIP_SECONDS = 60
 KEYSPACE = "postroad_stack"
-"""Has a copy of its only table on every node, by which all are known to be up."""
+"""The keyspace whose only table has a copy on every node; a node that answers from it runs."""
 
 
 class CassandraNode(Node, Cassandra):
@@ -27,7 +27,7 @@ class CassandraNode(Node, Cassandra):
     heap = "512m"
     ready_seconds = 400
     replaces: str | None = None
-    """The address of the dead node whose place it takes at its first start."""
+    """The address of the dead node that this node replaces at its first start."""
 
     def __init__(self, name: str, place: Place) -> None:
         """Take its name and its place."""
@@ -35,24 +35,25 @@ class CassandraNode(Node, Cassandra):
         self.data_center = place.data_center
 
     def seeds(self, record: Record) -> str:
-        """Return the nodes that were there before."""
+        """Return the nodes that were started before this one."""
         return ",".join(f"{address}:{record.ports['storage']}" for address in self.place.peers)
 
     def properties(self) -> dict[str, object]:
-        """Wait for the others' answers a little longer than a node alone; perhaps replace one."""
+        """Return Java properties: the node waits a little longer for the others' answers than a
+        single node, and replaces a dead one where it has to."""
         more: dict[str, object] = {"cassandra.ring_delay_ms": 5000}
         if self.replaces is not None:
             more["cassandra.replace_address_first_boot"] = self.replaces
         return more
 
     def launch(self, record: Record) -> None:
-        """Say where it is, and start it."""
+        """Write its addresses into the configuration, and start it."""
         rack = f"dc={self.place.data_center}\nrack={self.name}\n"
         write(self.directory / "cassandra-rackdc.properties", rack)
         super().launch(record)
 
     def answers(self) -> bool:
-        """Log in as our superuser; only the cluster's first node makes it."""
+        """Log in as our superuser; only the cluster's first node creates that."""
         if list(self.place.peers) == [self.host]:
             return super().answers()
         try:
@@ -63,7 +64,8 @@ class CassandraNode(Node, Cassandra):
         return True
 
     def agrees(self, count: int) -> bool:
-        """Write what every node has a copy of to all of them, and compare their schemas."""
+        """Write to the table that has a copy on every node, at consistency ALL, and compare the
+        nodes' schemas."""
         try:
             with self.connection(timeout_seconds=10) as connection:
                 connection.execute(
@@ -76,21 +78,19 @@ class CassandraNode(Node, Cassandra):
         return len(others) == count - 1 and {*mine, *others} == {*mine}
 
     def clock_seconds(self) -> float:
-        """Return its clock, as CQL tells it."""
+        """Return the node's clock, by CQL."""
         with self.connection(timeout_seconds=10) as connection:
             statement = "SELECT toUnixTimestamp(now()) FROM system.local"
             ((value,),) = connection.execute(statement)
         return float(struct.unpack(">q", value or b"")[0]) / 1000
 
     def accepts(self) -> bool:
-        """Tell whether CQL listens, though perhaps no user can log in yet."""
+        """Return whether CQL listens; users may still be unable to log in."""
         return ports.answers(self.fixed_ports["cql"], self.host)
 
     def replicate(self, nodes: Mapping[str, int]) -> None:
-        """Keep users in every data centre, on three nodes, and a mark on every node.
-
-        Takes the count of nodes by data centre.
-        """
+        """Keep users in every data centre, on three nodes, and the table of `agrees` on every node.
+        Takes the count of nodes by data centre."""
         logins = _replication({name: min(count, 3) for name, count in nodes.items()})
         with self.connection(timeout_seconds=60) as connection:
             statement = f"SELECT salted_hash FROM system_auth.roles WHERE role = '{USER}'"
@@ -118,7 +118,8 @@ class CassandraNode(Node, Cassandra):
             time.sleep(0.5)
 
     def leave(self, serving: Node) -> None:
-        """Hand its data to the others, or let them copy what it had from each other."""
+        """Hand its data to the others. Where it is dead, the others copy the data from each
+        other."""
         assert isinstance(serving, CassandraNode)
         if self.answers():
             self.nodetool("decommission", "--force")
@@ -126,7 +127,7 @@ class CassandraNode(Node, Cassandra):
             serving.nodetool("removenode", self._host_id(serving))
 
     def _host_id(self, asked: "CassandraNode") -> str:
-        """Return the name that another node knows it by."""
+        """Return the id by which another node knows it."""
         with asked.connection() as connection:
             statement = f"SELECT host_id FROM system.peers WHERE peer = '{self.host}'"
             ((value,),) = connection.execute(statement)

@@ -1,4 +1,4 @@
-"""A cluster: where its nodes are, and every fault they can have."""
+"""A cluster: its nodes, and every fault that they can have."""
 
 import itertools
 from collections.abc import Sequence
@@ -14,18 +14,19 @@ from stack.server import State
 
 
 class Cluster(Membership):
-    """The nodes of one folder, and their faults. Two folders are two clusters that do not meet.
+    """The nodes of one folder, and their faults. The clusters of two folders share nothing.
 
-    Where a verb takes a node, `skew`, `partition` and the like take clients by name as well:
-    those that `environment` was called for, and `host`, the machine itself.
+    A method that takes the name of a node, such as `skew` and `partition`, takes clients by name as
+    well: those that `environment` was called for, and `host`, the machine itself.
     """
 
     def environment(self, client: str | None = None, data_center: str = "dc1") -> dict[str, str]:
         """Return the variables that lead a process of this machine to the cluster.
 
-        With a client's name also those that give the process an address of its own (which can be
-        cut off) and a clock of its own (which can be skewed). Cassandra's nodes are named one by
-        one; RabbitMQ's and S3's are behind one address, as behind a Service of Kubernetes.
+        With a client's name, also the variables that give the process an address of its own, which
+        can be cut off, and a clock of its own, which can be skewed. The variables name each
+        Cassandra node; RabbitMQ's and S3's nodes are behind one address, as behind a Service of
+        Kubernetes.
         """
         address = self.network.host if client is None else self._client(client)
         nodes = [
@@ -81,19 +82,19 @@ class Cluster(Membership):
         raise StackError(f"no node or client is called {name}")
 
     def state(self, name: str) -> State:
-        """Tell what a node is doing."""
+        """Return the status of a node."""
         return self.node(name).state()
 
     def kill(self, name: str) -> None:
-        """End a node without warning (SIGKILL); its data stay as they are."""
+        """End a node without warning (SIGKILL); its data stay on its disk."""
         self.node(name).kill()
 
     def stop(self, name: str) -> None:
-        """End a node the orderly way."""
+        """Stop a node in the orderly way."""
         self.node(name).stop()
 
     def restart(self, name: str) -> None:
-        """End a node the orderly way and start it again; returns when it serves."""
+        """Stop a node in the orderly way and start it again; returns when it serves."""
         self.stop(name)
         self.start(name)
 
@@ -108,8 +109,9 @@ class Cluster(Membership):
     def partition(self, *groups: Sequence[str], one_way: bool = False) -> None:
         """Drop all packets between members that no group has together; replaces earlier cuts.
 
-        Groups may overlap, so that a ring is three pairs. Who is in no group reaches everything.
-        With `one_way` there are two groups, and what the first sends to the second is lost.
+        Groups may overlap, so that three pairs make a ring. A member in no group reaches
+        everything. With `one_way` there are two groups, and the packets from the first to the
+        second are lost.
         """
         if one_way and len(groups) != 2:
             raise StackError("a one-way partition has two groups: who sends, who does not receive")
@@ -131,7 +133,7 @@ class Cluster(Membership):
         self.partition()
 
     def slow(self, name: str, *, network: float = 0.0, disk: float = 0.0) -> None:
-        """Hold back each packet that a node sends, and each sync of a file, by so many seconds.
+        """Delay each packet that a node sends, and each sync of a file, by so many seconds.
 
         Raises:
             NotPossible: the disk of an S3 gateway, which never syncs.
@@ -144,7 +146,7 @@ class Cluster(Membership):
         """Set the wall clock of a node or client ahead of the machine's, and its rate from now on.
 
         A rate of 1.001 gains 3.6 s an hour. Both hold until the next call, also over restarts;
-        `skew(name, 0)` sets the clock right. Monotonic clocks stay.
+        `skew(name, 0)` sets the clock right. Monotonic clocks stay as they are.
 
         Raises:
             NotPossible: an S3 gateway, which is linked statically.
@@ -159,12 +161,12 @@ class Cluster(Membership):
         self.node(name).volume.fill()
 
     def free_disk(self, name: str) -> None:
-        """Give the space back. A node of Cassandra or RabbitMQ that met a full disk runs on, but
-        serves again only after a `restart`."""
+        """Free the space that `fill_disk` took. A node of Cassandra or RabbitMQ that met a full
+        disk runs on, but serves again only after a `restart`."""
         self.node(name).volume.free()
 
     def restore(self, timeout: float = 600) -> None:
-        """Undo every fault, start what is dead, and wait until all agree.
+        """Undo every fault, start dead nodes, and wait until all nodes agree.
 
         Raises:
             StackError: they do not, in time.
@@ -173,7 +175,8 @@ class Cluster(Membership):
         for name in self.nodes:
             node = self.node(name)
             if node.volume.free() and node.kind != "s3":
-                node.kill()  # neither Cassandra nor RabbitMQ gets over a full disk while it runs
+                # Cassandra and RabbitMQ serve again only after a restart once they met a full disk.
+                node.kill()
             if node.faults.path.exists() and node.kind != "s3":
                 self.skew(name, 0)
                 node.slow_disk(0)

@@ -22,7 +22,8 @@ METHODS = {"fill": "fill_disk", "free": "free_disk"}
 
 
 def describe(parser: argparse.ArgumentParser) -> None:
-    """Give a parser the commands; each sets what it `run`s, and on which `target`."""
+    """Give a parser the commands; each sets the function that it runs and the target of that
+    function."""
     parser.description = "Clusters on this machine: nodes with a network, a disk and a clock each."
     parser.add_argument("--name", default="default", help="of the cluster, where there are several")
     parser.set_defaults(target=_cluster)

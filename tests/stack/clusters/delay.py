@@ -1,8 +1,8 @@
-"""Holds back every packet that a node sends for a constant time: `python delay.py SECONDS`.
+"""Delays every packet that a node sends by a constant time: `python delay.py SECONDS`.
 
-Runs in the node's network namespace and takes packets from netfilter's queue 0. Kernels without
-the netem scheduler have this. Packets keep their order, and when this process ends, they pass.
-Source: Linux, include/uapi/linux/netfilter/nfnetlink_queue.h.
+Runs in the node's network namespace and takes packets from netfilter's queue 0, which also kernels
+without the netem scheduler have. Packets keep their order. When this process ends, the kernel lets
+them pass. Source: Linux, include/uapi/linux/netfilter/nfnetlink_queue.h.
 """
 
 import collections
@@ -39,7 +39,7 @@ def packets(data: bytes) -> list[int]:
     while at + 16 <= len(data):
         length, kind = struct.unpack_from("=IH", data, at)
         if kind == PACKET:
-            # after 16 bytes of netlink and 4 of netfilter comes the packet's own header first
+            # the packet's own header follows 16 bytes of netlink and 4 of netfilter
             found.append(struct.unpack_from(">I", data, at + 24)[0])
         at += max(length + 3 & ~3, 16)
     return found
@@ -68,7 +68,7 @@ def main(delay_seconds: float) -> None:
         last = None
         while waiting and waiting[0][0] <= time.monotonic():
             last = waiting.popleft()[1]
-        if last is not None:  # a batch's verdict is for all packets up to this one
+        if last is not None:  # the verdict of a batch covers all packets up to this one
             verdict = attribute(2, struct.pack(">II", ACCEPT, last))
             queue.send(message(VERDICT_BATCH, verdict))
 

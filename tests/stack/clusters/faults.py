@@ -1,8 +1,9 @@
 """The clock, the syncs and the source address of a process, changed while it runs.
 
-A small library (`faults.c`) is preloaded into a node or a client and follows a file of controls.
-It does what libfaketime does, whose waits fail in Python, spin in the JVM, leave shared memory
-behind when a process is killed, and whose drift begins anew at each change (ADR 0022).
+A node or a client preloads a small library (`faults.c`), which follows a file of controls.
+libfaketime has four defects that this library avoids: its waits fail in Python, spin in the JVM,
+leave shared memory behind when a process is killed, and its drift begins anew at each change (ADR
+0022).
 """
 
 import mmap
@@ -42,7 +43,7 @@ class Clock:
 
 @dataclass(frozen=True)
 class Controls:
-    """What applies to a process at the moment."""
+    """The faults of a process at this moment."""
 
     clock: Clock = Clock()
     sync_delay_seconds: float = 0.0
@@ -52,17 +53,18 @@ class Faults:
     """The file of controls of one node or client."""
 
     def __init__(self, path: Path) -> None:
-        """Take the file's path; it is made by `prepare`."""
+        """Take the file's path; `prepare` creates the file."""
         self.path = path
 
     def prepare(self) -> None:
-        """Make the file, without faults, unless it is there."""
+        """Create the file, without faults, unless it exists."""
         if not self.path.exists():
             self.path.parent.mkdir(parents=True, exist_ok=True)
             self.path.write_bytes(bytes(LAYOUT.size))
 
     def environment(self, source: str | None = None) -> dict[str, str]:
-        """Return what makes a program follow these controls, and connect from this address."""
+        """Return the variables by which a program follows these controls, and connects from this
+        address."""
         variables = {
             "LD_PRELOAD": str(library().path / "libfaults.so"),
             "POSTROAD_FAULTS_FILE": str(self.path),
@@ -70,7 +72,7 @@ class Faults:
         return variables | ({"POSTROAD_FAULTS_SOURCE": source} if source else {})
 
     def read(self) -> Controls:
-        """Return what applies now."""
+        """Return the faults of this moment."""
         _, anchor, offset, drift, delay = LAYOUT.unpack(self.path.read_bytes())
         return Controls(Clock(anchor, offset, drift), delay / 1e6)
 

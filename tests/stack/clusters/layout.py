@@ -1,4 +1,5 @@
-"""What a cluster remembers: its subnet, its nodes and clients, and their secrets. One JSON file."""
+"""The stored plan of a cluster: its subnet, its nodes and clients, and their secrets. One JSON
+file."""
 
 import dataclasses
 import json
@@ -10,7 +11,7 @@ from pathlib import Path
 
 FILE_NAME = "cluster.json"
 FIRST_NODE, FIRST_CLIENT = 11, 101
-"""Numbers of addresses in the subnet; none is given twice."""
+"""The numbers of addresses in the subnet. No number is given to a second member."""
 
 
 @dataclass(frozen=True)
@@ -20,23 +21,23 @@ class Member:
     name: str
     kind: str
     number: int
-    """Of its address in the subnet."""
+    """The number of its address in the subnet."""
     data_center: str = ""
     replaces: str | None = None
-    """The address of the dead node in whose place it started."""
+    """The address of the dead node that this one replaced at its start."""
     version: str | None = None
-    """Of its server; None: the stack's own."""
+    """The version of its server; None: the stack's own."""
 
 
 @dataclass(frozen=True)
 class Layout:
-    """A cluster as it was planned, and as nodes were added and removed since."""
+    """A cluster as it was planned, with the nodes that were added and removed since."""
 
     subnet: str
     members: tuple[Member, ...] = ()
     secrets: Mapping[str, str] = field(default_factory=dict, repr=False)
     given: Mapping[str, int] = field(default_factory=dict)
-    """How many members of each kind there have ever been, removed ones too."""
+    """How many members of each kind were ever added, removed ones included."""
 
     def of(self, *kinds: str) -> tuple[Member, ...]:
         """Return the members of these kinds, the oldest first."""

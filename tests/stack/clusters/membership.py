@@ -1,4 +1,4 @@
-"""The nodes of a cluster: which there are, how they come and go."""
+"""The nodes of a cluster: which exist, how they come and go."""
 
 import contextlib
 import os
@@ -24,18 +24,18 @@ from stack.progress import Progress
 from stack.server import State
 
 HOST = "host"
-"""The machine itself, where clients run that have no name."""
+"""The machine itself; clients without a name run there."""
 BALANCED = {"5672": "rabbitmq", "15672": "rabbitmq", "9000": "s3"}
 POLL_SECONDS = 0.5
 HANGING_SECONDS = 20.0
-"""How long a living node may be silent before `start` starts it anew."""
+"""How long a living node may be silent before `start` restarts it."""
 
 
 class Membership:
-    """The nodes of one folder. Two folders are two clusters that do not meet."""
+    """The nodes of one folder. The clusters of two folders share nothing."""
 
     def __init__(self, directory: Path, progress: Progress | None = None) -> None:
-        """Take the cluster's folder; nothing happens until asked."""
+        """Take the cluster's folder; read and start nothing yet."""
         self.directory = directory.resolve()
         self.progress = progress or Progress(quiet=True)
 
@@ -96,7 +96,7 @@ class Membership:
         """Start a node for the first time."""
         node = self.node(name)
         with self.progress.step(f"{name}: start"):
-            node.remove()  # what a start that was cut short has left
+            node.remove()  # left by a start that was cut short
             node.begin()
             if isinstance(node, CassandraNode):
                 node.wait_until(node.accepts, node.ready_seconds)
@@ -105,7 +105,7 @@ class Membership:
             node.founded.touch()
 
     def _replicate(self, new: CassandraNode) -> None:
-        """Let users and the mark be on a node that has just come."""
+        """Copy users and the table of `agrees` onto a node that has just joined."""
         members = self._layout.of("cassandra")
         started = [each for each in members if self._is_founded(each) or each.name == new.name]
         founder = self.cassandra(started[0].name)
@@ -115,7 +115,7 @@ class Membership:
 
     @property
     def mark(self) -> str:
-        """How the names begin of all that the cluster has outside of its folder."""
+        """The prefix of all names of the cluster outside of its folder."""
         return f"pr{folders.fingerprint(self.directory)}"
 
     @property
@@ -186,7 +186,8 @@ class Membership:
     def start(self, *names: str) -> None:
         """Start nodes that are dead or hang, all at once; returns when they serve.
 
-        A paused node goes on. Several nodes that were all killed may need each other to serve.
+        A paused node goes on. After several nodes were killed, each may need the others to serve,
+        so they start at once.
 
         Raises:
             StepFailed: a node ended, or does not serve in time.
@@ -203,10 +204,8 @@ class Membership:
                 node.finish()
 
     def add(self, kind: str, data_center: str = "dc1") -> str:
-        """Add a node and return its name once it serves.
-
-        What else an operator of RabbitMQ does (`grow` of the queues) is the caller's to do.
-        """
+        """Add a node and return its name once it serves. The caller grows RabbitMQ's queues onto it
+        (`grow`), as an administrator does."""
         with self._held():
             changed, member = self._layout.added(kind, data_center)
             changed.save(self.directory)
@@ -215,10 +214,10 @@ class Membership:
         return member.name
 
     def remove(self, name: str) -> None:
-        """Take a node out of its cluster: the orderly way when it serves, else as lost for good.
+        """Remove a node from its cluster: in the orderly way when it serves, else as lost for good.
 
-        Cassandra's data move to the others. RabbitMQ's quorum queues lose their members on it, so
-        `grow` them onto another node before.
+        Cassandra moves the node's data to the others. RabbitMQ's quorum queues lose their members
+        on the node, so `grow` them onto another node before.
         """
         with self._held():
             node = self.node(name)
