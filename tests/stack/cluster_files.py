@@ -35,7 +35,7 @@ evictionHard:
 shutdownGracePeriod: 0s
 syncFrequency: 10s
 """
-"""Limits at which a full disk or a busy neighbour does not evict pods in tests."""
+"""With it, a full disk or a busy neighbour evicts no pods in tests."""
 
 PROXY = """\
 apiVersion: kubeproxy.config.k8s.io/v1alpha1

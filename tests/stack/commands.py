@@ -29,7 +29,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; returns the exit code."""
     words = list(sys.argv[1:] if arguments is None else arguments)
     if words[:1] == ["kubectl"]:
-        words.insert(1, "--")  # what follows is kubectl's, options too
+        words.insert(1, "--")  # what follows belongs to kubectl, options too
     options = _parser().parse_args(words)
     progress = Progress(quiet=getattr(options, "quiet", False))
     try:

@@ -1,4 +1,4 @@
-"""What a Dockerfile's context holds, by content: the same digest means the same build.
+"""The content of a Dockerfile's context as a digest: the same digest means the same build.
 
 Source: Docker's reference, "Dockerignore files".
 """
@@ -39,7 +39,8 @@ def files(context: Path) -> Iterator[Path]:
 
 
 def _rules(path: Path) -> list[tuple[bool, re.Pattern[str]]]:
-    """Return (is an exception, pattern) for each line; the last that matches decides."""
+    """Return (is an exception, pattern) for each line; the last line that matches a file
+    decides."""
     rules = []
     lines = path.read_text().splitlines() if path.is_file() else []
     for line in lines:

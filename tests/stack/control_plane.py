@@ -1,7 +1,7 @@
-"""An API server alone on loopback (etcd, API server, controllers): for tests of controllers.
+"""An API server alone on loopback (etcd, API server, controllers), for tests of controllers.
 
-It needs no root and no containers, and starts in about four seconds. Pods are never run.
-Several run side by side, each in its own folder.
+It needs no root and no containers, and starts in about four seconds. It never runs pods. Several
+run side by side, each in its own folder.
 """
 
 from collections.abc import Callable, Sequence
@@ -70,14 +70,14 @@ class ControlPlane(NativeServer):
         # Loopback cannot be an endpoint of the `kubernetes` service.
         self._begin("apiserver", [*server, "--endpoint-reconciler-type=none"])
         self.wait_until(lambda: self._asked(kube.Api.is_ready), self.ready_seconds)
-        # Begun earlier, they would give up after ten seconds without an API server.
+        # Started earlier, they would give up after ten seconds without an API server.
         self._begin("controllers", kube.controllers(program, str(credentials)))
 
     def _begin(self, name: str, command: list[str]) -> None:
         processes.start(self.directory, command, self.directory / f"{name}.log")
 
     def answers(self) -> bool:
-        """Ask whether it is ready and namespaces get their service accounts."""
+        """Return whether it is ready and namespaces get their service accounts."""
         return self._asked(kube.Api.serves)
 
     def _asked(self, question: Callable[[kube.Api], bool]) -> bool:

@@ -1,7 +1,7 @@
-"""A few CQL statements without a driver: the stack starts where nothing is installed yet.
+"""A few CQL statements without a driver, because the stack starts where nothing is installed yet.
 
-Native protocol version 4, one request at a time, values as the bytes that the server sends.
-Source: Apache Cassandra, native_protocol_v4.spec, sections 2 to 4.
+Native protocol version 4, one request at a time, values as the bytes that the server sends. Source:
+Apache Cassandra, native_protocol_v4.spec, sections 2 to 4.
 """
 
 import socket
@@ -22,7 +22,7 @@ Row = tuple[bytes | None, ...]
 
 
 class CqlError(Exception):
-    """The server refused, or what it said is not CQL."""
+    """The server refused a request, or its reply is not CQL."""
 
 
 class Connection:

@@ -1,7 +1,7 @@
 """A newer Debian in a folder of the cache, for servers that this machine's own release has older.
 
 Its programs run in a chroot, in a mount namespace of their own, with loopback's network. Packages
-come from the mirror that this machine's apt uses; nothing of this machine is changed.
+come from the mirror that this machine's apt uses; nothing on this machine changes.
 """
 
 import subprocess
@@ -14,15 +14,15 @@ from stack.errors import MissingRequirement
 from stack.progress import Progress
 
 RECIPE = "1"
-"""Counts changes of how a folder is made."""
+"""Counts the changes of the way in which a folder is made."""
 
 POLICY = "#!/bin/sh\nexit 101\n"
-"""Services must not start while packages are installed."""
+"""A policy that forbids services to start while packages are installed."""
 
 REQUIRED = ("debootstrap", "util-linux")
 
 ENTER = (
-    # `cd` fails where the folder is missing: mkdir would make an entry of the cache without Debian.
+    # `cd` fails where the folder is missing; mkdir would make a cache entry without Debian.
     'cd "$1" && mkdir -p "$1$2" && mount --bind "$2" "$1$2" && mount -t proc proc "$1/proc"'
     ' && mount --rbind /dev "$1/dev" && root="$1" && shift 2 && exec chroot "$root" "$@"'
 )
@@ -30,8 +30,11 @@ ENTER = (
 
 def installed(package: str, suite: str, minimum: str, *more: str) -> Entry:
     """Return the cache entry of a suite of Debian with a package in it, and with `more` packages
-    beside it. What a suite has moves on; the entry is kept, under the `minimum` that was asked for,
-    until that is raised."""
+    beside it.
+
+    The packages of a suite get newer with time. The cache keeps the entry under the `minimum` that
+    the caller asked for, until the caller raises that.
+    """
 
     def make(folder: Path, log: Path) -> None:
         packages.ensure(REQUIRED, Progress())
@@ -65,7 +68,8 @@ def version(root: Path, package: str) -> str:
 
 
 def entering(root: Path, visible: Path, *command: str | Path) -> Sequence[str | Path]:
-    """Return the command that runs another in there, with one folder of this machine."""
+    """Return the command that runs another command in such a folder, with one folder of this
+    machine."""
     return ["unshare", "--mount", "sh", "-ec", ENTER, "sh", root, visible, *command]
 
 

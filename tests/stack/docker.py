@@ -1,8 +1,8 @@
 """The same servers as containers, where a Docker engine answers; the cluster by kind.
 
-Written for laptops and hosted CI, and short on purpose. It was never run against an engine: the
-machines that this project is built on have none. Tests hold its command lines only.
-On Linux, pods reach our loopback through the gateway of kind's network; elsewhere they do not.
+Written for laptops and hosted CI, and short on purpose. No engine ever ran it, because the machines
+that this project is built on have none: tests check its command lines only. On Linux, pods reach
+our loopback through the gateway of kind's network; elsewhere they do not.
 """
 
 import functools
@@ -60,7 +60,8 @@ def run(*arguments: str | Path) -> str:
 
 
 class Container(ManagedServer):
-    """A server in a container; comes before the native class, which says all but how it is run."""
+    """A server in a container. Of its base classes it comes before the native one, which has all
+    but the way in which a server is run."""
 
     image: ClassVar[str]
     inner_ports: ClassVar[dict[str, int]]
@@ -108,7 +109,7 @@ class Container(ManagedServer):
         run(*command, self.image, *self.arguments())
 
     def _status(self) -> str:
-        """Return Docker's word for what it does; empty when there is none."""
+        """Return Docker's word for the state of the container; empty when there is none."""
         command = ["docker", "container", "inspect", "--format", "{{.State.Status}}"]
         answer = subprocess.run(
             [*command, self.container], capture_output=True, text=True, check=False
@@ -116,11 +117,11 @@ class Container(ManagedServer):
         return answer.stdout.strip()
 
     def is_alive(self) -> bool:
-        """Ask the engine."""
+        """Return whether the container runs, frozen or not."""
         return self._status() in ("running", "paused", "restarting")
 
     def is_frozen(self) -> bool:
-        """Ask the engine."""
+        """Return whether the engine has paused it."""
         return self._status() == "paused"
 
     def end(self) -> None:
@@ -148,7 +149,7 @@ class Container(ManagedServer):
 
     @property
     def logs(self) -> list[Path]:
-        """Write what the container printed to a file, and return that."""
+        """Write the container's output to a file, and return that file."""
         if self._status():
             command = ["docker", "logs", "--tail", "1000", self.container]
             with self.main_log.open("wb") as output:
@@ -157,7 +158,7 @@ class Container(ManagedServer):
 
     @property
     def pid(self) -> int | None:
-        """Unknown: it may be in a virtual machine."""
+        """Unknown: the process may run in a virtual machine."""
         return None
 
     @property
@@ -191,7 +192,7 @@ class DockerCassandra(Container, Cassandra):
         return {"MAX_HEAP_SIZE": "1G", "HEAP_NEWSIZE": "200M"}
 
     def arguments(self) -> Sequence[str]:
-        """Progress passwords on, then start."""
+        """Switch passwords on, then start."""
         return ("bash", "-c", CASSANDRA_START)
 
 
@@ -260,7 +261,7 @@ class KindCluster(Container, Cluster):
                 raise MissingRequirement(f"a cluster with Docker needs {program} in PATH")
 
     def launch(self, record: Record) -> None:
-        """Start the node it has, or make a cluster."""
+        """Start the node that exists, or make a cluster."""
         if self._status():
             run("docker", "start", self.container)
             return

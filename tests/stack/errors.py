@@ -25,7 +25,7 @@ class StepFailed(StackError):
     """A step failed; its log tells why."""
 
     def __init__(self, step: str, log: Path | None = None) -> None:
-        """Name the step and, if there is one, show the end of its log."""
+        """Name the step and, if it has a log, show the end of that."""
         message = f"{step} failed"
         if log is not None:
             message += f"; log: {log}\n{tail(log)}"

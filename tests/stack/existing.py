@@ -1,4 +1,4 @@
-"""A server that someone else runs and the environment names: used, never started or ended."""
+"""A server that the environment names: the stack uses it, and never starts or ends it."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -29,7 +29,7 @@ class ExistingServer(Server):
 
     @property
     def endpoint(self) -> str:
-        """What the environment says, without user and password."""
+        """The address in the environment, without user and password."""
         value = self._variables[exports.LEADING[self.name]]
         return (
             f"{urlsplit(value).scheme}://{urlsplit(value).netloc.rpartition('@')[2]}"
@@ -46,7 +46,7 @@ class ExistingServer(Server):
         return State.RUNNING if self.answers() else State.STOPPED
 
     def answers(self) -> bool:
-        """Tell whether it accepts connections (a cluster is taken at its word)."""
+        """Return whether it accepts connections; of a cluster, whether its kubeconfig exists."""
         if self.name == "kubernetes":
             return Path(self._variables["KUBECONFIG"].split(":")[0]).is_file()
         host, port = self._address()
@@ -65,7 +65,7 @@ class ExistingServer(Server):
         """Need nothing."""
 
     def start(self, progress: Progress) -> None:
-        """Only wait for it; starting it is its owner's business."""
+        """Only wait for it, because only its owner starts it."""
         self.wait_ready(timeout_seconds=30)
 
     def remove(self) -> None:

@@ -1,8 +1,9 @@
-"""The variables that tell postroad where the servers are: written by `env`, read to find others'.
+"""The variables that lead postroad to the servers: `env` writes them, and the stack reads them to
+find servers that it did not start.
 
-Variables that name a server make it the server to use (provider `environment`), unless they came
-from this command: `env` leaves a fingerprint of what it wrote, so that a shell that has evaluated
-it can still say `down` and `up`.
+A variable that names a server makes the stack use that server (provider `environment`), unless this
+command wrote the variable. `env` leaves a fingerprint of what it wrote, so that a shell that has
+evaluated it can still run `down` and `up`.
 """
 
 import hashlib
@@ -18,7 +19,7 @@ LEADING = {
     "minio": "POSTROAD_MINIO_ENDPOINT",
     "kubernetes": "KUBECONFIG",
 }
-"""The variable that says that a server of this kind is there."""
+"""The variable by whose presence a server of this kind is known to exist."""
 
 PREFIXES = {
     "rabbitmq": "POSTROAD_RABBITMQ_",
@@ -47,7 +48,8 @@ def render(servers: Mapping[str, Mapping[str, str]], *, plain: bool = False) -> 
 
 
 def given(server: str, environment: Mapping[str, str]) -> dict[str, str]:
-    """Return the variables by which someone else's server is given; empty when there is none."""
+    """Return the variables that name a server which the stack did not start; empty when there is
+    none."""
     if server not in LEADING or not environment.get(LEADING[server]):
         return {}
     ours = environment.get(FINGERPRINTS, "").split(",")

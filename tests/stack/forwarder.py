@@ -1,9 +1,9 @@
 """Lets pods reach servers that listen on loopback only: copies TCP connections, and can cut them.
 
-`Forwarder` is one listening port and its target; tests may use it as a line that can be cut.
+`Forwarder` is one listening port and its target; tests also use it as a connection that can be cut.
 As a process (`python forwarder.py FILE HOST`) it listens on the host's end of the cluster's own
-link, for every port that a JSON file names, and follows changes of that file. A target that
-is down refuses; when it is back on its port, connections go through again.
+link, for every port that a JSON file names, and follows changes of that file. It refuses
+connections while the target is down, and copies them again when the target is back on its port.
 """
 
 import asyncio
@@ -35,7 +35,7 @@ class Forwarder:
 
     @property
     def port(self) -> int:
-        """The port it listens on, also while cut."""
+        """The port that it listens on, also while it is cut."""
         assert self._address is not None, "not started"
         return self._address[1]
 
@@ -45,12 +45,12 @@ class Forwarder:
         return self._target[1]
 
     async def start(self, host: str = "127.0.0.1", port: int = 0) -> None:
-        """Listen; with port 0 the kernel chooses one, kept from then on."""
+        """Listen. With port 0 the kernel chooses a port, which the forwarder keeps from then on."""
         self._server = await asyncio.start_server(self._accept, host, port)
         self._address = (host, self._server.sockets[0].getsockname()[1])
 
     async def cut(self) -> None:
-        """Reset all connections and refuse new ones; harmless when cut already."""
+        """Reset all connections and refuse new ones. Idempotent."""
         if self._server is None:
             return
         self._server.close()
@@ -60,12 +60,12 @@ class Forwarder:
         await asyncio.gather(*self._connections, return_exceptions=True)
 
     def silence(self) -> None:
-        """Let nothing through, as a network that drops every packet: connections stay, and what is
-        on its way arrives when it is mended."""
+        """Copy nothing, as a network that drops every packet: connections stay, and what is on its
+        way arrives after `mend`."""
         self._flowing.clear()
 
     async def mend(self) -> None:
-        """Let everything through again, on the same port; harmless when nothing was wrong."""
+        """Copy everything again, on the same port. Idempotent."""
         self._flowing.set()
         if self._server is None and self._address is not None:
             await self.start(*self._address)
@@ -91,7 +91,7 @@ class Forwarder:
             finally:
                 _reset(target_writer)
         except* OSError:
-            pass  # an end that goes away takes the other one along
+            pass  # an end that closes closes the other one too
         finally:
             _reset(writer)
             self._connections.discard(task)
@@ -111,7 +111,7 @@ class Forwarder:
 
 
 def _reset(writer: asyncio.StreamWriter) -> None:
-    """Close at once what is not closed yet, so that the other end sees an error, not an end."""
+    """Close at once what is still open, so that the other end sees an error instead of an end."""
     if not writer.is_closing():
         connection = writer.get_extra_info("socket")
         with contextlib.suppress(OSError):

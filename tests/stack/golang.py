@@ -1,11 +1,11 @@
 """Programs built from Go modules, versions pinned, each with a build cache of its own.
 
-A Go in PATH that is new enough builds them. Else an older one, in the end Debian's, fetches a newer
-toolchain, which is a Go module like any other and verified like any other.
+A Go in PATH that is new enough builds them. Otherwise an older Go (Debian's, when there is no
+other) fetches a newer toolchain, which is a Go module and verified like any other.
 
-The build cache of Kubernetes takes some 4 GB: it is removed once the program is there. Left over
-from an interrupted build, it makes the next one short. A GOCACHE or GOMODCACHE that the user chose
-is used and left alone.
+The build cache of Kubernetes takes some 4 GB, so it is removed once the program exists. An
+interrupted build leaves it, which makes the next build short. The stack uses a GOCACHE or
+GOMODCACHE that the user chose, and removes nothing from it.
 """
 
 import os
@@ -22,16 +22,16 @@ from stack.errors import MissingRequirement
 from stack.progress import Progress
 
 OLDEST = (1, 25)
-"""The oldest Go that builds all of it: versitygw's go.mod requires it."""
+"""The oldest Go that builds all programs: versitygw's go.mod requires it."""
 
 TOOLCHAIN = "go1.25.5"
-"""What is fetched where there is no such Go."""
+"""The toolchain that is fetched where no such Go is installed."""
 
 _MACHINES = {"x86_64": "amd64", "aarch64": "arm64"}
 
 
 def go_version() -> str:
-    """Return the version of the Go that builds here, or will once it is fetched.
+    """Return the version of the Go that builds here, or that will once it is fetched.
 
     Raises:
         MissingRequirement: there is none, and none can be had.
@@ -49,7 +49,7 @@ def go_version() -> str:
 
 
 def toolchain() -> Sequence[Entry]:
-    """Return the cache entry of a newer Go, if one is needed: make it before what it builds."""
+    """Return the cache entry of a newer Go, if one is needed: make it before the programs."""
     present = _version_in_path()
     if present is not None and _is_new_enough(present):
         return ()
@@ -67,7 +67,7 @@ def _fetched() -> Entry:
         cache.run(["go", "mod", "download", module], log, environment=environment, directory=folder)
         (modules / module).rename(folder / "go")
         cache.remove_tree(modules)
-        # Modules hold no modes: these are its programs.
+        # Modules hold no modes: these files are its programs.
         for program in [*folder.glob("go/bin/*"), *folder.glob("go/pkg/tool/*/*")]:
             program.chmod(0o755)
 
@@ -82,14 +82,15 @@ def _version_in_path() -> str | None:
         capture_output=True,
         text=True,
         check=True,
-        cwd="/",  # a go.mod around here would have a say
+        cwd="/",  # a go.mod in a folder above would be used
     )
     return answer.stdout.strip()
 
 
 def _is_new_enough(version: str) -> bool:
     found = re.match(r"go(\d+)\.(\d+)", version)
-    return found is None or (int(found[1]), int(found[2])) >= OLDEST  # no number: a development Go
+    # No number: a development version.
+    return found is None or (int(found[1]), int(found[2])) >= OLDEST
 
 
 def _flags(*more: str) -> str:
@@ -141,8 +142,8 @@ def installed(name: str, package: str, version: str, expectation: str) -> Entry:
 def installed_from_inside(
     name: str, module: str, package: str, version: str, expectation: str
 ) -> Entry:
-    """Return the cache entry of a program of a module that replaces modules it requires: `go
-    install` refuses those from outside, so it is built in the module's own folder."""
+    """Return the cache entry of a program of a module that replaces modules it requires. It is
+    built in the module's own folder, because `go install` refuses replacements from outside."""
 
     def make(folder: Path, log: Path) -> None:
         _go(name, ["mod", "download", f"{module}@{version}"], folder, log, folder)

@@ -1,9 +1,9 @@
 """Container images from Dockerfiles, with no engine and no registry: buildah in a plain chroot.
 
-The one base image that a Dockerfile may name is made here, from Debian's packages, under the name
-of the real one, so that the same Dockerfile serves a container engine: `python` and `pip` are in
-/usr/local as there. The machine's certificates and pip settings are mounted while building and do
-not stay in the image. An image whose context has not changed is not built again.
+The stack makes the one base image that a Dockerfile may name from Debian's packages, under the name
+of the real one, with `python` and `pip` in /usr/local as there. So a container engine can use the
+same Dockerfile. A build mounts the machine's certificates and pip settings; they do not stay in the
+image. An image whose context has not changed is not built again.
 """
 
 import configparser
@@ -23,14 +23,15 @@ from stack.progress import Progress
 
 BASE = "docker.io/library/python:3.11-slim-bookworm"
 RECIPE = "2"
-"""Counts changes of how the base is made; old images are then built anew."""
+"""Counts the changes of the way in which the base is made; old images are then built anew."""
 DEBIAN = ("buildah", "debootstrap", "ca-certificates")
 INCLUDED = "python3,python3-venv,ca-certificates,netbase,tzdata"
 CERTIFICATES = "/etc/ssl/certs/ca-certificates.crt"
 KEPT_ARCHIVES = 6
-"""Of all images together, the last ones used; some 400 MB each."""
+"""Archives of images that are kept, those used last; some 400 MB each."""
 KEPT_LAYERS = 40
-"""Layers kept for the next build, before all but the base are dropped; some 100 MB each."""
+"""Layers that are kept for the next build; when there are more, all but the base are dropped. Some
+100 MB each."""
 UNNEEDED = ("var/cache/apt", "var/lib/apt/lists", "usr/share/doc", "usr/share/man", "var/log")
 
 
@@ -47,7 +48,8 @@ def build(context: Path, name: str, progress: Progress, dockerfile: Path | None 
     name = full_name(name)
 
     def make(folder: Path, log: Path) -> None:
-        # One build at a time: two would not be faster, and none meets layers that are dropped.
+        # One build at a time: two at once would not be faster, and one could use layers that the
+        # other drops.
         with locks.held(_store() / "lock", lambda: progress.say("another image is built, waiting")):
             _ensure_base(log)
             _drop_layers(log)
@@ -113,10 +115,11 @@ def _ensure_base(log: Path) -> None:
         for unneeded in UNNEEDED:
             for path in (root / unneeded).iterdir():
                 _remove(path)
-        # A mount point for the machine's settings; without it, builds would leave one behind.
+        # A mount point for the machine's settings; without it, each build would leave one behind.
         (root / "etc/pip.conf").touch()
         container = "postroad-base"
-        subprocess.run(_buildah("rm", container), capture_output=True, check=False)  # cut short
+        # Left by a build that was cut short.
+        subprocess.run(_buildah("rm", container), capture_output=True, check=False)
         for command in (
             ("from", "--name", container, "scratch"),
             ("add", "-q", container, root, "/"),
@@ -128,12 +131,12 @@ def _ensure_base(log: Path) -> None:
 
 
 def _drop_layers(log: Path) -> None:
-    """Drop what earlier builds left for later ones, once it is much."""
+    """Drop the layers that earlier builds left for later ones, once there are many."""
     base = _listed("images", "--quiet", "--no-trunc", BASE)
     others = sorted(set(_listed("images", "--all", "--quiet", "--no-trunc")) - set(base))
     if len(others) <= KEPT_LAYERS:
         return
-    # Builds that were cut short leave containers, which would hold their layers.
+    # Builds that were cut short leave containers, which would keep their layers.
     cache.run(_buildah("rm", "--all"), log)
     cache.run(_buildah("rmi", "--force", *others), log)
 
@@ -191,7 +194,7 @@ def _machine_settings() -> Iterator[Sequence[str]]:
 
 
 def _forget_old(folder: Path) -> None:
-    """Remove the archives that were not used for longest."""
+    """Remove the archives whose last use is longest ago."""
     entries = [archive.parent for archive in folder.glob("*/*/image.tar")]
     entries = [entry for entry in entries if ".partial-" not in entry.name]
     entries.sort(key=lambda path: path.stat().st_mtime, reverse=True)

@@ -1,7 +1,7 @@
-"""Kubernetes' own pieces: the program that is all its components, and who may talk to them.
+"""Kubernetes' own pieces: the program that is all its components, and the users of its API server.
 
 The versions of Kubernetes, etcd and CoreDNS are those of `kube/go.mod`. Kubernetes stays at 1.34
-while machines with cgroup v1 are to be served: from 1.35 on the kubelet refuses them.
+while machines with cgroup v1 have to be served, because the kubelet refuses them from 1.35 on.
 """
 
 import http.client
@@ -31,8 +31,8 @@ USERS: Mapping[str, tuple[str, str]] = {
     "dns": ("dns", "system:masters"),
     "kubelet": ("system:node:node1", "system:nodes"),
 }
-"""Who talks to the API server: name and group. The controllers are masters, since with credentials
-of their own they take seconds longer to start."""
+"""The users of the API server: name and group. The controllers are masters, because with
+credentials of their own they take seconds longer to start."""
 
 KUBECONFIG = """\
 apiVersion: v1
@@ -97,10 +97,8 @@ def new_secrets() -> dict[str, str]:
 def write_credentials(
     folder: Path, record: Record, server: str, *, seen_as: Path | None = None
 ) -> None:
-    """Write tokens, kubeconfigs and the service accounts' key into a folder.
-
-    `seen_as` is the folder's path for those who read the kubeconfigs, if it differs.
-    """
+    """Write tokens, kubeconfigs and the service accounts' key into a folder. `seen_as` is the path
+    of the folder for the readers of the kubeconfigs, if it differs."""
     folder.mkdir(exist_ok=True, mode=0o700)
     lines = [
         f'{record.secrets[user]},{name},{user},"{group}"' if group else
@@ -138,7 +136,8 @@ def kubeconfig(record: Record, user: str, server: str, authority: Path) -> str:
 
 
 def etcd(kube: str, data: str, client_port: int) -> list[str]:
-    """Return the command of etcd; it does not sync, this stack need not outlive the machine."""
+    """Return the command of etcd. It does not sync, because this stack need not survive a crash of
+    the machine."""
     client = f"http://127.0.0.1:{client_port}"
     return [
         *(kube, "etcd", "--data-dir", data, "--unsafe-no-fsync", "--log-level=warn"),
@@ -175,9 +174,9 @@ class Api:
     """A few plain requests to an API server."""
 
     def __init__(self, address: tuple[str, int], authority: Path, token: str) -> None:
-        """Take address, certificate and token; nothing is sent yet."""
+        """Take address, certificate and token; send nothing yet."""
         context = ssl.create_default_context(cafile=str(authority))
-        # The server's own certificate lacks what newer Pythons insist on.
+        # The server's own certificate lacks fields that newer Pythons require.
         context.verify_flags &= ~ssl.VERIFY_X509_STRICT
         self._connection = http.client.HTTPSConnection(*address, context=context, timeout=3)
         self._headers = {"Authorization": f"Bearer {token}"}
@@ -193,12 +192,12 @@ class Api:
         return self.get("/readyz")[0] == 200
 
     def serves(self) -> bool:
-        """Tell whether it is ready, and namespaces get what pods need."""
+        """Return whether it is ready, and namespaces get what pods need."""
         accounts = "/api/v1/namespaces/default/serviceaccounts/default"
         return self.is_ready() and self.get(accounts)[0] == 200
 
     def node_is_ready(self, name: str) -> bool:
-        """Tell whether a node takes pods."""
+        """Return whether a node takes pods."""
         status, content = self.get(f"/api/v1/nodes/{name}")
         if status != 200:
             return False
@@ -215,7 +214,8 @@ class Api:
 def asked(
     address: tuple[str, int], authority: Path, token: str, question: Callable[[Api], bool]
 ) -> bool:
-    """Ask an API server; no when it cannot be reached or does not understand."""
+    """Return the answer to a question; False when the API server cannot be reached, or its reply
+    cannot be read."""
     try:
         api = Api(address, authority, token)
         try:

@@ -1,10 +1,11 @@
 """A whole Kubernetes of one node: real pods, images, probes, Services, DNS and volumes.
 
-All of it lives in network, mount and pid namespaces of its own (as a kind node does) and is joined
-to the machine by one private link, whose addresses come from the range reserved for tests
-(RFC 2544). Pods reach the cluster, and of the machine what is forwarded to them (`publish`),
-nothing else. Unlike a real cluster: one node, kubelet and DNS run as processes, no NetworkPolicy,
-no load balancers, and every process in the namespaces may reach the kubelet.
+It runs in network, mount and pid namespaces of its own, as a kind node does. One private link joins
+it to the machine; the link's addresses come from the range reserved for tests (RFC 2544). Pods
+reach the cluster, and of the machine only what is forwarded to them (`publish`).
+
+It differs from a real cluster: one node; kubelet and DNS run as processes; no NetworkPolicy; no
+load balancers; every process in the namespaces may reach the kubelet.
 """
 
 import contextlib
@@ -52,7 +53,7 @@ class Kubernetes(Cluster, NativeServer):
 
     @property
     def mark(self) -> str:
-        """The name of all that this cluster has outside of its folder."""
+        """The name of everything that this cluster has outside of its folder."""
         return f"pr-{folders.fingerprint(self.directory)}"
 
     @property
@@ -67,7 +68,7 @@ class Kubernetes(Cluster, NativeServer):
 
     @property
     def main_log(self) -> Path:
-        """What the node's first process says."""
+        """The output of the node's first process."""
         return self.directory / "node.log"
 
     @property
@@ -171,7 +172,7 @@ class Kubernetes(Cluster, NativeServer):
         """
         super().end()
         deadline = time.monotonic() + 20
-        # Control groups can go once their pods are gone, which takes the kernel a moment.
+        # The kernel can remove a control group a moment after its pods are gone.
         while groups := _cgroups(self.mark):
             for group in groups:
                 with contextlib.suppress(OSError):
@@ -180,11 +181,11 @@ class Kubernetes(Cluster, NativeServer):
                 raise StackError(f"control groups stay in use: {groups}")
             time.sleep(POLL_SECONDS)
         if Path(f"/sys/class/net/{self.mark}").exists():
-            # It goes with its other end, but only when the kernel gets to it.
+            # The kernel removes it after its other end, with a delay.
             subprocess.run(["ip", "link", "delete", self.mark], capture_output=True, check=False)
 
     def stop(self) -> None:
-        """End it; a node without its processes has no order to end in."""
+        """Kill it: a node without its processes cannot be stopped in an orderly way."""
         self.end()
 
     def load_image(self, archive: Path) -> None:
@@ -193,7 +194,7 @@ class Kubernetes(Cluster, NativeServer):
         Raises:
             StepFailed: containerd refused it.
         """
-        # One mark per image name, whose archives lie together: the last one loaded counts.
+        # One mark per image name, whose archives lie together: the one loaded last counts.
         mark = self.directory / "loaded" / folders.fingerprint(archive.parent.parent)
         identity = f"{archive} {archive.stat().st_mtime_ns}"
         if mark.exists() and mark.read_text() == identity:

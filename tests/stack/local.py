@@ -1,7 +1,7 @@
-"""The stack as a whole: which servers there are, who runs each, what is done with several at once.
+"""The stack as a whole: its servers, the provider of each, and operations on several at once.
 
-A server has one of three sources: the environment names it, or a Docker engine answers, or this
-machine runs it itself. The choice is made once and kept until `down`.
+A server has one of three providers: the environment names it, or a Docker engine answers, or this
+machine runs it itself. The stack chooses once and keeps the choice until `down`.
 """
 
 import contextlib
@@ -34,17 +34,18 @@ NATIVE: Mapping[str, Callable[[Path], ManagedServer]] = {
 }
 
 PROVIDER_VARIABLE = "POSTROAD_STACK_PROVIDER"
-"""Says `native` where a Docker engine answers, but is not to be used."""
+"""The value `native` forbids to use a Docker engine that answers."""
 
 DEFAULT = ("rabbitmq", "cassandra", "s3", "kubernetes")
-"""What `up` starts when no server is named."""
+"""The servers that `up` starts when it names none."""
 
 ORDER = ("apiserver", *DEFAULT, "minio")
-"""Whose variables count: KUBECONFIG is the cluster's when both it and the API server alone run."""
+"""The order in which servers export variables: KUBECONFIG is the cluster's when both the cluster
+and the API server alone run."""
 
 
 class Stack:
-    """The servers of one folder; cheap to make, nothing happens until asked."""
+    """The servers of one folder. Making one starts nothing."""
 
     def __init__(
         self,
@@ -53,13 +54,14 @@ class Stack:
         environment: Mapping[str, str] | None = None,
         progress: Progress | None = None,
     ) -> None:
-        """Take the stack's folder (the user's default when None) and who else's servers to use."""
+        """Take the stack's folder (the user's default when None), and the variables that name
+        servers which the stack did not start."""
         self.directory = directory or folders.state_directory()
         self.progress = progress or Progress()
         self._environment = os.environ if environment is None else environment
 
     def server(self, name: str) -> Server:
-        """Return a server by name, from the source that has it.
+        """Return a server by name, from the provider that has it.
 
         Raises:
             StackError: there is no server of that name.
@@ -122,7 +124,7 @@ class Stack:
                 self.kubernetes.publish_ports(namespace, server.name, ports)
 
     def image(self, context: Path, name: str, dockerfile: Path | None = None) -> None:
-        """Build an image (unless its context is unchanged) and give it to the cluster."""
+        """Build an image, unless its context is unchanged, and give it to the cluster."""
         cluster = self.kubernetes
         if isinstance(cluster, docker.KindCluster):
             with self.progress.step(f"image {name}: build and load"):
@@ -133,12 +135,12 @@ class Stack:
             cluster.load_image(archive)
 
     def prepare(self, names: Iterable[str] = ()) -> None:
-        """Build, download and install what the servers need, side by side."""
+        """Build, download and install what the servers need, several at once."""
         servers = [self.server(name) for name in tuple(names) or DEFAULT]
         _side_by_side([functools.partial(server.prepare, self.progress) for server in servers])
 
     def up(self, names: Iterable[str] = ()) -> None:
-        """Have the servers running, side by side; quick and harmless when they are.
+        """Have the servers running, started at once; quick and harmless when they run.
 
         Raises:
             StackError: one did not start; the others were still waited for.
@@ -154,9 +156,10 @@ class Stack:
             server.start(self.progress)
 
     def down(self, names: Iterable[str] = ()) -> None:
-        """End servers and remove all they had; servers of the environment are left alone."""
+        """End servers and remove their data; leave servers of the environment alone."""
         for name in tuple(names) or tuple(reversed(list(NATIVE))):
-            # Also without a folder: a start that was cut short may have left processes only.
+            # Also without a folder, because a start that was cut short may have left only
+            # processes.
             with self._held(name):
                 self._own(name).remove()
                 self._lock(name).unlink()
@@ -170,7 +173,7 @@ class Stack:
         return [server for server in servers if server.state() is State.RUNNING]
 
     def environments(self, names: Iterable[str] = ()) -> dict[str, dict[str, str]]:
-        """Return the variables of each server that runs, also when it is paused or slow."""
+        """Return the variables of each server that runs, paused and slow ones included."""
         servers = [self.server(name) for name in tuple(names) or ORDER]
         gone = (State.ABSENT, State.STOPPED)
         return {
@@ -197,7 +200,8 @@ class Stack:
 def open_stack(*names: str, directory: Path | None = None) -> Stack:
     """Return a stack in which these servers run (all default ones when none is named).
 
-    Starts what does not run; a stack that runs already is left as it is, and is not ended later.
+    Starts the servers that do not run. A stack that runs already is left as it is, and is not ended
+    later.
     """
     stack = Stack(directory)
     stack.up(names)
@@ -211,7 +215,7 @@ def _side_by_side(tasks: list[Callable[[], None]]) -> None:
     def attempt(task: Callable[[], None]) -> None:
         try:
             task()
-        except Exception as error:  # carried to the caller's thread
+        except Exception as error:  # raised in the caller's thread
             errors.append(error)
 
     threads = [threading.Thread(target=attempt, args=(task,), daemon=True) for task in tasks]

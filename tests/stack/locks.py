@@ -11,7 +11,7 @@ from pathlib import Path
 def held(path: Path, on_wait: Callable[[], None] | None = None) -> Iterator[None]:
     """Hold the lock of this file; calls `on_wait` once when another process has it.
 
-    The file may be removed by its holder (`down` does): a waiter then locks the new file.
+    The holder may remove the file, as `down` does: a waiter then locks the new file.
     """
     while True:
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -1,6 +1,6 @@
 """A second S3 server: MinIO, which has what versitygw lacks (rules that expire, synced writes).
 
-It is run as a program of its own, by tests only; nothing of it is part of postroad.
+Only tests run it, as a program of its own; nothing of it is part of postroad.
 """
 
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""A server whose processes run on this machine: what all native servers have in common."""
+"""A server whose processes run on this machine: the common part of all native servers."""
 
 import signal
 import time
@@ -17,7 +17,7 @@ class NativeServer(ManagedServer):
     """A server whose processes run on this machine, in the server's folder."""
 
     debian: ClassVar[Sequence[str]] = ()
-    """Debian packages it needs."""
+    """The Debian packages that it needs."""
     stop_seconds: ClassVar[float] = 20
     host = "127.0.0.1"
     """Where it listens."""
@@ -32,7 +32,7 @@ class NativeServer(ManagedServer):
         return ()
 
     def is_prepared(self) -> bool:
-        """Tell whether a start would neither install, build nor download."""
+        """Return whether a start would neither install, build nor download."""
         try:
             entries = self.entries()
         except MissingRequirement:
@@ -57,11 +57,11 @@ class NativeServer(ManagedServer):
         processes.start(self.directory, command, self.main_log, environment=environment)
 
     def is_alive(self) -> bool:
-        """Look for its processes."""
+        """Return whether any of its processes lives."""
         return bool(processes.members(self.directory))
 
     def is_frozen(self) -> bool:
-        """Look at the processes that were started first."""
+        """Return whether a process that was started first is stopped."""
         alive = processes.members(self.directory)
         return any(process.stopped for process in alive if process.leads_session)
 
@@ -70,7 +70,7 @@ class NativeServer(ManagedServer):
         processes.kill_members(self.directory)
 
     def stop(self) -> None:
-        """Ask its main processes to end, wait, then kill what is left."""
+        """Ask its main processes to end, wait, then kill those that are left."""
         alive = processes.members(self.directory)
         for process in alive:
             processes.send(process, signal.SIGCONT)
@@ -108,7 +108,7 @@ class NativeServer(ManagedServer):
 
     @property
     def memory_bytes(self) -> int | None:
-        """What its processes hold together (shared pages counted for each)."""
+        """The memory of its processes; pages that several share are counted for each."""
         alive = processes.members(self.directory)
         return sum(process.memory_bytes for process in alive) if alive else None
 

@@ -1,10 +1,9 @@
 """The first process of the cluster's namespaces: makes it a machine of its own and runs its parts.
 
-`python node.py PLAN` runs as pid 1 in fresh network, mount and pid namespaces. The plan, a
-JSON file, names the server's folder, the network's addresses, and the steps: what to run, what to
-start and keep running, what to wait for. When this process ends, the kernel ends all the others.
-
-Folders that the parts insist on (/run, /tmp, /var/lib, /var/log) are the cluster's own here.
+`python node.py PLAN` runs as pid 1 in fresh network, mount and pid namespaces. The plan, a JSON
+file, names the server's folder, the network's addresses, and the steps: what to run, what to start
+and keep running, what to wait for. When this process ends, the kernel ends all the others. The
+folders that the parts require (/run, /tmp, /var/lib, /var/log) are the cluster's own here.
 """
 
 import ctypes
@@ -30,10 +29,10 @@ PROGRAM = Path("/run/kube")
 MS_BIND, MS_REC, MS_SHARED = 4096, 16384, 1 << 20
 
 ROOMS = {"var-lib": "/var/lib", "var-log": "/var/log", "tmp": "/tmp"}
-"""Folders of the server's own folder, and whose place they take."""
+"""Folders of the server's own folder, and the paths at which they are mounted."""
 
 POLITE = {"vm.overcommit_memory": "1", "kernel.panic": "10", "kernel.panic_on_oops": "1"}
-"""What the kubelet would set for the whole machine: it is shown that all is set already."""
+"""Values that the kubelet would set for the whole machine: it finds them set already."""
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -59,7 +58,7 @@ def _mount(source: str, target: str, kind: str | None = None, flags: int = 0) ->
 
 def _mount_rooms(folder: str, program: str) -> None:
     _mount("none", "/", flags=MS_REC | MS_SHARED)
-    # Descriptors stay good when /run and /tmp, where these may lie, are hidden.
+    # Open descriptors stay valid when mounts hide /run and /tmp, where the files may lie.
     own = os.open(folder, os.O_PATH)
     kube = os.open(program, os.O_PATH)
     _mount("tmpfs", "/run", "tmpfs")
@@ -85,7 +84,7 @@ def _join_network(network: dict[str, str]) -> None:
     _run("ip", "link", "set", "eth0", "up")
     _run("ip", "route", "add", "default", "via", network["host"])
     Path("/proc/sys/net/ipv4/ip_forward").write_text("1\n")
-    # The host has no route to pods: what leaves for it comes from the node.
+    # The host has no route to pods, so packets to it get the address of the node.
     rules = (
         "table ip stack { chain leave { type nat hook postrouting priority 100;"
         f" ip saddr {network['pods']} oifname eth0 masquerade\n}}\n}}"
@@ -123,7 +122,7 @@ class _Node:
         self._running[child.pid] = (child, step)
 
     def keep(self) -> Never:
-        """Reap what ends, orphans too; start again what should run."""
+        """Reap processes that ended, orphans too; restart those that should run."""
         while True:
             pid, status = os.wait()
             if pid in self._running:

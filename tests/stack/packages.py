@@ -1,7 +1,8 @@
-"""Debian packages the native servers need: looked for, and installed when we may.
+"""Debian packages that the native servers need: looked for, and installed where the stack may.
 
-Only the packages' files are wanted. Their services must not start: Debian's RabbitMQ would bring
-an epmd that listens to the whole network. While installing, a `policy-rc.d` forbids it.
+The stack needs only the files of the packages. Their services must not start: Debian's RabbitMQ
+would bring an epmd that listens to the whole network. A `policy-rc.d` forbids that while packages
+are installed.
 """
 
 import contextlib
@@ -37,7 +38,7 @@ PROOFS = {
     "strace": "strace",
     "util-linux": "nsenter",
 }
-"""For each package a program in PATH, or a file, by which it is known to be there."""
+"""For each package a program in PATH, or a file, by which it is known to be installed."""
 
 POLICY = Path("/usr/sbin/policy-rc.d")
 POLICY_TEXT = "#!/bin/sh\n# of the postroad stack, while it installs packages\nexit 101\n"
@@ -76,7 +77,8 @@ def may_install() -> bool:
 
 
 def missing(names: Iterable[str]) -> list[str]:
-    """Return those of the packages whose files are not there, from wherever they came."""
+    """Return those of the packages whose files are missing, however the other files were
+    installed."""
     return [name for name in names if not _is_found(PROOFS[name])]
 
 

@@ -1,7 +1,7 @@
-"""Ports on loopback: chosen once per server, free, and below those the kernel hands out itself.
+"""Ports on loopback: chosen once per server, free, and below those that the kernel chooses itself.
 
-A port from the kernel's own range could be taken by any outgoing connection while its server is
-down, and a killed server must come back on the same port.
+A killed server must come back on the same port. Any outgoing connection could take a port of the
+kernel's own range while its server is down.
 """
 
 import random
@@ -31,7 +31,7 @@ def choose(seed: str, names: Sequence[str]) -> dict[str, int]:
 
 
 def is_free(port: int, host: str = "127.0.0.1") -> bool:
-    """Tell whether a server could listen on this port now."""
+    """Return whether a server could listen on this port now."""
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:

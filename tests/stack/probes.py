@@ -1,4 +1,4 @@
-"""Plain HTTP questions to servers of this machine, past any proxy that the environment names."""
+"""Plain HTTP requests to servers of this machine, past any proxy that the environment names."""
 
 import base64
 import json
@@ -22,8 +22,8 @@ def http_answers(url: str) -> bool:
         return False
 
 
-def http_json(url: str, authorization: str) -> Any:  # whatever the server says
-    """Return what a GET answers, None when it fails or is no JSON."""
+def http_json(url: str, authorization: str) -> Any:  # whatever the server replies
+    """Return the JSON that a GET returns; None when it fails or returns no JSON."""
     request = urllib.request.Request(url, headers={"Authorization": authorization})
     try:
         with _opener.open(request, timeout=2) as response:

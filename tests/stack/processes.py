@@ -1,9 +1,9 @@
 """Server processes: started apart from the shell, found again and signalled one by one.
 
-Every process of a server carries the server's folder in its environment (`MARKER`), and its
-children inherit it. So a server's processes are found without a pid file, even when `up` was cut
-short or the server forked daemons of its own, and nothing else can be hit: no name is matched, and
-a signal goes through a file descriptor of exactly the process that was looked at.
+Every process of a server has the server's folder in its environment (`MARKER`), and its children
+inherit it. So the stack finds a server's processes without a pid file, even when `up` was cut short
+or the server forked daemons of its own. It can hit no other process: it matches no name, and sends
+a signal through a file descriptor of exactly the process that it examined.
 """
 
 import os
@@ -15,21 +15,23 @@ from dataclasses import dataclass
 from pathlib import Path
 
 MARKER = "POSTROAD_STACK_MEMBER"
-"""Environment variable that says which server's folder a process belongs to."""
+"""The environment variable with the folder of the server that a process belongs to."""
 
 KERNEL_THREAD = 0x00200000
 """PF_KTHREAD among the flags of `/proc/PID/stat`."""
 EXEC_SECONDS, EXEC_LOOKS = 0.2, 20
-"""How long, and how often, a process is looked at that shows no environment."""
+"""How long, and how often, the stack examines a process that shows no environment."""
 _always_blank: dict[int, int] = {}
-"""Processes that showed none all that time, with their start: they are waited for once."""
+"""Processes that showed none all that time, with their start: the stack waits for each only
+once."""
 
 PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 
 @dataclass(frozen=True)
 class Process:
-    """One process as it was when looked at; `started` tells it from a later one of the same pid."""
+    """One process as it was when examined; `started` distinguishes it from a later one of the same
+    pid."""
 
     pid: int
     parent: int
@@ -40,7 +42,7 @@ class Process:
 
     @property
     def leads_session(self) -> bool:
-        """It is the process that was started first, apart from the shell."""
+        """Whether it was started first, apart from the shell."""
         return self.pid == self.session
 
 
@@ -53,7 +55,7 @@ def start(
 ) -> None:
     """Start a command in a session of its own, marked as a member of a server.
 
-    Returns when the process exists; whether it lives on is for the caller to watch.
+    Returns when the process exists; the caller has to watch whether it lives on.
     """
     with log.open("ab") as output:
         subprocess.run(
@@ -95,7 +97,7 @@ def members(member: Path, *, below: bool = False) -> list[Process]:
     mark = f"{MARKER}={member}{'/' if below else ''}".encode()
     marked, blank = [], [pid for pid in pids() if pid != os.getpid() and not _is_always_blank(pid)]
     for again in range(EXEC_LOOKS):
-        if again:  # in the midst of an exec a living process shows no environment for a moment
+        if again:  # during an exec, a living process shows no environment for a moment
             time.sleep(EXEC_SECONDS / EXEC_LOOKS)
         environments = {pid: _environment(pid) for pid in blank}
         marked += [pid for pid, variables in environments.items() if _bears(variables, mark)]
@@ -122,8 +124,8 @@ def _is_always_blank(pid: int) -> bool:
 
 
 def _environment(pid: int) -> list[bytes]:
-    """Return a process' environment: one empty entry when it shows none, none when it is gone or
-    not ours to read."""
+    """Return a process' environment: one empty entry when it shows none, an empty list when it is
+    gone or not ours to read."""
     try:
         return Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
     except OSError:
@@ -131,7 +133,8 @@ def _environment(pid: int) -> list[bytes]:
 
 
 def _may_exec(pid: int) -> bool:
-    """Tell a program from the kernel's threads and from what has ended: those never exec."""
+    """Return whether a pid is a program, and neither a thread of the kernel nor a process that has
+    ended: those never exec."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:
@@ -158,7 +161,7 @@ def descendants(roots: Iterable[int]) -> list[Process]:
 
 
 def send(process: Process, number: signal.Signals) -> bool:
-    """Signal exactly this process; False when it is gone, even if its pid lives on in another."""
+    """Signal exactly this process; False when it is gone, even if another process has its pid."""
     try:
         descriptor = os.pidfd_open(process.pid)
     except ProcessLookupError:
@@ -190,7 +193,7 @@ def kill_members(member: Path, timeout_seconds: float = 20, *, below: bool = Fal
 
 
 def _lingers(process: Process) -> bool:
-    """Tell whether other threads of a killed process have not ended yet: they hold its ports."""
+    """Return whether other threads of a killed process have not ended yet: they keep its ports."""
     try:
         fields = Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()
         threads = len(list(Path(f"/proc/{process.pid}/task").iterdir()))

@@ -1,4 +1,5 @@
-"""What a waiting person sees: a line per step with its time, and now and then a sign of life."""
+"""Progress for the user: a line per step with its time, and a line now and then while a step is
+slow."""
 
 import contextlib
 import sys
@@ -14,7 +15,7 @@ class Progress:
     """Reports steps that may run side by side; safe to use from several threads."""
 
     def __init__(self, output: TextIO | None = None, *, quiet: bool = False) -> None:
-        """Write to `output` (standard error when None), or nothing at all when quiet."""
+        """Write to `output` (standard error when None), or write nothing when quiet."""
         self._output = output
         self._quiet = quiet
         self._lock = threading.Lock()
@@ -72,5 +73,5 @@ class Progress:
                     print(line, file=output, flush=True)
 
     def close(self) -> None:
-        """End the signs of life."""
+        """End the lines about slow steps."""
         self._ended.set()

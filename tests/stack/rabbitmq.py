@@ -1,7 +1,7 @@
 """RabbitMQ from Debian, as processes of our own with the management plugin.
 
-Debian's commands in /usr/sbin change the user and start an epmd that listens to the whole network,
-so the scripts below them are called, with an epmd of our own on loopback.
+Debian's commands in /usr/sbin change the user and start an epmd that listens to the whole network.
+So the stack calls the scripts below them, with an epmd of our own on loopback.
 """
 
 import contextlib
@@ -20,7 +20,7 @@ from stack.server import fill, write
 SCRIPTS = Path("/usr/lib/rabbitmq/bin")
 USER = "postroad"
 REGISTRATION_SECONDS = 3.0
-"""Longer than RabbitMQ takes to write down a new quorum queue (1 second, measured)."""
+"""Longer than RabbitMQ takes to store a new quorum queue (1 second, measured)."""
 
 LISTENERS = """\
 listeners.tcp.1 = {{host}}:{{amqp}}
@@ -39,7 +39,7 @@ disk_free_limit.absolute = {{disk_free_limit}}
 vm_memory_high_watermark.absolute = 2GB
 collect_statistics_interval = 1000
 """
-"""The statistics interval is short, so that counts in the management API are soon true in tests."""
+"""The statistics interval is short, so that counts in the management API are current in tests."""
 
 
 class RabbitMQ(NativeServer):
@@ -129,8 +129,8 @@ class RabbitMQ(NativeServer):
     def kill(self) -> None:
         """Kill it, but not within a second after the first declaration of a quorum queue.
 
-        RabbitMQ 3.10 writes the name of a new quorum queue down only then; killed before, the
-        queue has no leader ever after, and every use of it hangs for a minute.
+        RabbitMQ 3.10 stores the name of a new quorum queue only after that second. A queue whose
+        node was killed before has no leader ever after, and every use of it hangs for a minute.
         """
         deadline = time.monotonic() + REGISTRATION_SECONDS
         while self._registers_a_queue() and time.monotonic() < deadline:
@@ -145,7 +145,7 @@ class RabbitMQ(NativeServer):
         return False
 
     def answers(self) -> bool:
-        """Ask the management API who we are, and whether AMQP listens."""
+        """Return whether the management API knows our user, and AMQP listens."""
         record = self.record
         return ports.answers(record.ports["amqp"], self.host) and management_answers(
             self.management_url(record), USER, record.secrets["password"]

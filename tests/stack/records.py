@@ -1,4 +1,4 @@
-"""What a stack remembers about one server: provider, ports, secrets. One JSON file, one writer."""
+"""What a stack stores about one server: provider, ports, secrets. One JSON file, one writer."""
 
 import contextlib
 import dataclasses

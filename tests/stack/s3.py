@@ -1,7 +1,7 @@
 """An S3 server: versitygw with its posix backend, where an object is a file.
 
-It answers 501 to lifecycle rules, ignores encryption headers and never syncs: it shows the
-protocol, not durability.
+It answers 501 to lifecycle rules, ignores encryption headers and never syncs. So tests over it show
+the protocol, not durability.
 """
 
 from collections.abc import Sequence

@@ -1,7 +1,7 @@
-"""A server of the stack: what can be done with it, from whichever source.
+"""A server of the stack: the operations on it, whatever its provider.
 
-`Server` is what tests and commands see. `ManagedServer` is one that the stack starts itself: it has
-a folder with a record of ports and secrets, which stay the same until the server is removed.
+`Server` is what tests and commands see. `ManagedServer` is a server that the stack starts itself:
+it has a folder with a record of ports and secrets, which stay the same until the server is removed.
 """
 
 import abc
@@ -21,7 +21,7 @@ POLL_SECONDS = 0.05
 
 
 class State(Enum):
-    """What a server is doing."""
+    """The state of a server."""
 
     ABSENT = "absent"
     """Nothing of it exists."""
@@ -38,21 +38,21 @@ class Server(abc.ABC):
     name: ClassVar[str]
 
     def __init__(self, directory: Path) -> None:
-        """Take the folder that is the server's own; nothing is read or started yet."""
+        """Take the folder that is the server's own; read and start nothing yet."""
         self.directory = directory
 
     @property
     @abc.abstractmethod
     def provider(self) -> str:
-        """Who runs it: environment, docker or native."""
+        """Its provider: environment, docker or native."""
 
     @abc.abstractmethod
     def state(self) -> State:
-        """Look at what it is doing now."""
+        """Return its state now."""
 
     @abc.abstractmethod
     def prepare(self, progress: Progress) -> None:
-        """Build, download or install what it needs and is not there yet."""
+        """Build, download or install what it needs and this machine lacks."""
 
     @abc.abstractmethod
     def start(self, progress: Progress) -> None:
@@ -60,7 +60,7 @@ class Server(abc.ABC):
 
     @abc.abstractmethod
     def stop(self) -> None:
-        """End it the orderly way; its data stay."""
+        """Stop it in the orderly way; its data stay."""
 
     @abc.abstractmethod
     def kill(self) -> None:
@@ -76,11 +76,11 @@ class Server(abc.ABC):
 
     @abc.abstractmethod
     def remove(self) -> None:
-        """End it and remove all it had; also right when half-started or absent."""
+        """End it and remove its data; also right when it is half-started or absent."""
 
     @abc.abstractmethod
     def answers(self) -> bool:
-        """Tell whether it serves requests."""
+        """Return whether it serves requests."""
 
     @property
     @abc.abstractmethod
@@ -89,7 +89,7 @@ class Server(abc.ABC):
 
     @abc.abstractmethod
     def environment(self) -> dict[str, str]:
-        """Return the variables that tell postroad where it is and who may use it."""
+        """Return the variables by which postroad finds it and may use it."""
 
     def service_ports(self) -> dict[int, int]:
         """Return its ports for pods: the usual number, and the one on this machine's loopback."""
@@ -131,19 +131,19 @@ class Server(abc.ABC):
 class ManagedServer(Server):
     """A server that the stack starts and ends.
 
-    Subclasses say what it listens on and how to tell that it answers (RabbitMQ, Cassandra, …), and
-    how it is run (processes of this machine, containers).
+    Subclasses of one kind define the ports and the check whether it answers (RabbitMQ, Cassandra,
+    …); those of the other kind define how it runs (processes of this machine, containers).
     """
 
     port_names: ClassVar[Sequence[str]]
     ready_seconds: ClassVar[float] = 120
     patience_seconds: ClassVar[float] = 30
-    """How long a server that was ready once may be silent before `up` starts it anew: others may
-    be working with it while the machine is busy."""
+    """How long a server that was ready once may be silent before `up` restarts it: other tests may
+    use it while the machine is busy."""
 
     @abc.abstractmethod
     def is_alive(self) -> bool:
-        """Tell whether anything of it runs, frozen or not."""
+        """Return whether any process of it exists, frozen or not."""
 
     @abc.abstractmethod
     def is_frozen(self) -> bool:
@@ -151,26 +151,26 @@ class ManagedServer(Server):
 
     @abc.abstractmethod
     def end(self) -> None:
-        """End all that runs of it at once, and wait until it is gone; harmless when nothing is."""
+        """End all its processes at once, and wait until they are gone. Idempotent."""
 
     @abc.abstractmethod
     def launch(self, record: records.Record) -> None:
         """Write its configuration and start it; need not wait until it answers."""
 
     def after_start(self, record: records.Record) -> None:
-        """Do what is left once it answers (nothing by default)."""
+        """Do the rest of the start once it answers (nothing by default)."""
 
     def secrets(self) -> dict[str, str]:
         """Choose passwords, once."""
         return {"password": secrets.token_hex(12)}
 
     def facts(self) -> dict[str, str]:
-        """Choose what else must stay the same over restarts."""
+        """Choose further values that stay the same over restarts."""
         return {}
 
     @property
     def main_log(self) -> Path:
-        """What it prints."""
+        """Its output."""
         return self.directory / "output.log"
 
     @property
@@ -196,11 +196,11 @@ class ManagedServer(Server):
 
     @property
     def _started_path(self) -> Path:
-        """Exists when a start was not cut short."""
+        """A file that exists when no start was cut short."""
         return self.directory / "started"
 
     def state(self) -> State:
-        """Judge by what runs of it and whether it answers."""
+        """Decide by its processes and by whether it answers."""
         if not self.is_alive():
             return State.STOPPED if self._record_path.exists() else State.ABSENT
         if self.is_frozen():
@@ -209,7 +209,7 @@ class ManagedServer(Server):
         return State.RUNNING if started else State.STARTING
 
     def start(self, progress: Progress) -> None:
-        """Start it unless it runs; a paused one goes on, a half-started one is started anew."""
+        """Start it unless it runs; continue a paused one; restart a half-started one."""
         if self.state() is State.PAUSED:
             self.resume()
         if self._was_ready() and self._answers_within(self.patience_seconds):
@@ -270,7 +270,7 @@ class ManagedServer(Server):
             time.sleep(POLL_SECONDS)
 
     def kill(self) -> None:
-        """Kill all that runs of it."""
+        """Kill all its processes."""
         self.end()
 
     def remove(self) -> None:

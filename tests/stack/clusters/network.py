@@ -1,9 +1,9 @@
 """The network of a cluster: a namespace for each node, joined by a bridge, cut and slowed there.
 
-The bridge has a namespace of its own, so that the machine's firewall never sees what nodes say to
-each other. The machine is joined to it by one link, on which the clients are: the machine itself
+The bridge has a namespace of its own, so that the machine's firewall never sees the packets between
+nodes. One link joins the machine to the bridge. Clients are on this link: the machine itself
 (`host`), and one address for each client that has a name. All names begin with the cluster's mark,
-so what a crashed run left is found.
+by which the next run finds what a crashed run left.
 """
 
 import ipaddress
@@ -44,7 +44,7 @@ class Network:
         return f"{self.mark}-{number}"
 
     def inside(self, number: int) -> list[str]:
-        """Return what runs a command in a namespace, by exec, in our own mounts."""
+        """Return the command prefix that executes a command in a namespace, in our own mounts."""
         return ["nsenter", f"--net=/run/netns/{self.namespace(number)}", "--"]
 
     def up(self) -> None:
@@ -78,12 +78,13 @@ class Network:
             _ip("netns", "del", self.namespace(number))
 
     def add_client(self, number: int) -> None:
-        """Give the machine one more address on its link, unless it has it."""
+        """Add one more address to the machine's link, unless the link has it."""
         if self.address(number) not in _addresses():
             _ip("address", "add", f"{self.address(number)}/32", "dev", self.mark)
 
     def cut(self, number: int, incoming: Collection[str], outgoing: Collection[str]) -> None:
-        """Drop what a node gets from, and sends to, these addresses; replaces earlier cuts."""
+        """Drop the packets between a node and these addresses, in both directions; replaces earlier
+        cuts."""
         rules = "table inet cut\ndelete table inet cut\n"  # the first line makes it deletable
         if incoming or outgoing:
             rules += "table inet cut {\n"
@@ -95,7 +96,7 @@ class Network:
         _run([*self.inside(number), "nft", "-f", "-"], rules)
 
     def queue(self, number: int, *, on: bool) -> None:
-        """Hand every packet that a node sends to the program that reads queue 0, or none."""
+        """Hand every packet that a node sends to the program that reads queue 0, or to none."""
         table = [*self.inside(number), "iptables", "-w"]
         rule = ["OUTPUT", "!", "-o", "lo", "-j", "NFQUEUE", "--queue-num", "0", "--queue-bypass"]
         there = subprocess.run([*table, "-C", *rule], capture_output=True).returncode == 0
@@ -104,7 +105,7 @@ class Network:
 
 
 def remove(mark: str) -> None:
-    """Remove all namespaces and links with this mark, whatever a crashed run left."""
+    """Remove all namespaces and links with this mark, those of a crashed run included."""
     for name in namespaces():
         if name.startswith(f"{mark}-"):
             _ip("netns", "del", name)
@@ -119,7 +120,7 @@ def namespaces() -> set[str]:
 
 
 def make(mark: str) -> Network:
-    """Choose a subnet that nothing has, and make the network in it."""
+    """Choose a subnet that no link has, and make the network in it."""
     with locks.held(folders.cache_directory() / "locks" / "subnets"):
         taken = [ipaddress.ip_network(route) for route in _routes()]
         blocks = [*TEST_RANGE.subnets(new_prefix=24)]

@@ -1,7 +1,7 @@
 """A node of a cluster: one of the stack's servers, in a namespace and on a disk of its own.
 
-A node listens on the usual ports of its own address, has its data on a small filesystem, and
-follows the faults that its file of controls says.
+A node listens on the usual ports of its own address, has its data on a small filesystem, and has
+the faults that its file of controls names.
 """
 
 import os
@@ -28,15 +28,16 @@ DISK_BYTES = 2 * 2**30
 
 @dataclass(frozen=True)
 class Place:
-    """Where a node is, and what it shares with the others of its kind."""
+    """The address of a node, and what it shares with the others of its kind."""
 
     network: Network
     number: int
-    """Of its address in the subnet."""
+    """The number of its address in the subnet."""
     directory: Path
     volume: Path
     peers: Sequence[str]
-    """The addresses of its kind's other nodes that were started before; its own if none was."""
+    """The addresses of its kind's other nodes that were started before; its own if there were
+    none."""
     data_center: str
     secrets: Mapping[str, str]
 
@@ -68,7 +69,7 @@ class Node(NativeServer):
         return self.volume.folder
 
     def entries(self) -> Sequence[Entry]:
-        """What the server needs, and the library of faults."""
+        """What its server needs from the cache, and the library of faults."""
         return (*super().entries(), library())
 
     def _new_record(self) -> Record:
@@ -77,7 +78,7 @@ class Node(NativeServer):
         return record
 
     def begin(self) -> None:
-        """Start its processes; does not wait until it serves."""
+        """Start its processes; do not wait until it serves."""
         self.end()
         self.directory.mkdir(parents=True, exist_ok=True, mode=0o700)
         self._started_path.unlink(missing_ok=True)
@@ -135,18 +136,18 @@ class Node(NativeServer):
         self.faults.skew(seconds, rate)
 
     def slow_disk(self, seconds: float) -> None:
-        """Let each of its syncs take this much longer."""
+        """Delay each of its syncs by this much."""
         self.faults.slow_syncs(seconds)
 
     def delay_packets(self, seconds: float) -> None:
-        """Hold every packet back that it sends; with 0, no more."""
+        """Delay every packet that it sends; 0 ends that."""
         network, number = self.place.network, self.place.number
         network.queue(number, on=False)
         processes.kill_members(self._delay)
         if seconds:
             program = Path(__file__).with_name("delay.py")
             self._delay.mkdir(exist_ok=True)
-            processes.start(  # a member of its own: a killed node comes back as slow as it was
+            processes.start(  # a member of its own: the delay outlasts a kill of the node
                 self._delay,
                 [*network.inside(number), sys.executable, program, str(seconds)],
                 self._delay / "output.log",
@@ -158,25 +159,23 @@ class Node(NativeServer):
 
     @property
     def founded(self) -> Path:
-        """Exists once it has served."""
+        """A file that exists once the node has served."""
         return self.directory / "founded"
 
     def serves_within(self, seconds: float) -> bool:
-        """Tell whether a living node serves, or does so soon."""
+        """Return whether a living node serves, or will soon."""
         return self._answers_within(seconds)
 
     def agrees(self, count: int) -> bool:
-        """Tell whether it serves, and sees this many nodes of its kind serve as well."""
+        """Return whether the node serves, and sees this many nodes of its kind serve as well."""
         return self.answers()
 
     def leave(self, serving: "Node") -> None:
-        """Leave the cluster, the orderly way when it serves, else as lost for good.
-
-        Takes a node of its kind that serves.
-        """
+        """Leave the cluster: in the orderly way when it serves, else as lost for good. Takes a node
+        of its kind that serves."""
 
     def remove(self) -> None:
-        """Kill it and remove all it had."""
+        """Kill it and remove its data."""
         processes.kill_members(self._delay)
         self.end()
         volumes.unmount_below(self.directory)

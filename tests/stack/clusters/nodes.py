@@ -17,7 +17,7 @@ class S3Node(Node, VersityGW):
     fixed_ports: ClassVar[Mapping[str, int]] = {"s3": 9000}
 
     def skew(self, seconds: float, rate: float) -> None:
-        """Refuse: the program is linked statically, no library can be preloaded into it."""
+        """Refuse: no library can be preloaded into a program that is linked statically."""
         raise NotPossible(f"{self.name}: its clock cannot be changed; skew its clients instead")
 
     def slow_disk(self, seconds: float) -> None:

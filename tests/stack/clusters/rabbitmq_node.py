@@ -33,7 +33,7 @@ class RabbitMQNode(Node, RabbitMQ):
         self.node_name = f"rabbit@{self.host}"
 
     def more(self) -> str:
-        """Name the nodes to join."""
+        """Return the configuration that names the nodes to join."""
         lines = [
             f"cluster_formation.classic_config.nodes.{number} = rabbit@{address}\n"
             for number, address in enumerate(self.place.peers, 1)
@@ -72,11 +72,12 @@ class RabbitMQNode(Node, RabbitMQ):
         serving.ctl("forget_cluster_node", self.node_name)
 
     def clock_seconds(self) -> float:
-        """Return its clock, as the Erlang VM's operating system interface tells it."""
+        """Return the node's clock, by the operating system interface of the Erlang VM."""
         return int(self.ctl("eval", "os:system_time(millisecond).").strip()) / 1000
 
     def agrees(self, count: int) -> bool:
-        """Ask whether all nodes run, none sees a partition, and every quorum queue is whole."""
+        """Return whether all nodes run, none sees a partition, and every quorum queue has all its
+        members online."""
         if not self.answers():
             return False
         record = self.record

@@ -1,4 +1,5 @@
-"""A small filesystem for each node, so that its disk can be filled and the machine's is not."""
+"""A small filesystem for each node, so that a test can fill the disk of a node and not the
+machine's."""
 
 import os
 import subprocess
@@ -14,7 +15,7 @@ class Volume:
     """An ext4 filesystem in a sparse file, mounted on a folder."""
 
     def __init__(self, folder: Path, size_bytes: int) -> None:
-        """Take the folder where it is mounted; its file lies beside it."""
+        """Take the folder where it is mounted; its file lies beside that folder."""
         self.folder = folder
         self._image = folder.with_name(f"{folder.name}.img")
         self._size_bytes = size_bytes
@@ -28,7 +29,7 @@ class Volume:
             partial = self._image.with_suffix(".partial")
             with partial.open("wb") as file:
                 file.truncate(self._size_bytes)
-            # -m 0: no blocks kept back for root, as whom the nodes run
+            # -m 0: no blocks reserved for root, because the nodes run as root
             _run("mkfs.ext4", "-q", "-m", "0", "-E", "lazy_itable_init=1", str(partial))
             partial.rename(self._image)
         _run("mount", "-o", "loop", str(self._image), str(self.folder))
@@ -44,7 +45,7 @@ class Volume:
                     step //= 2
 
     def free(self) -> bool:
-        """Give the space back; tells whether it was filled."""
+        """Remove the ballast file; return whether there was one."""
         was_filled = (self.folder / BALLAST).exists()
         (self.folder / BALLAST).unlink(missing_ok=True)
         return was_filled
