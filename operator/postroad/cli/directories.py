@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import sys
 from pathlib import Path
 
 import click
 
 from postroad.bootstrap.embedded_store import dump_directory, rebuild_directory, verify_directory
+from postroad.cli.escaping import json_line
 from postroad.cli.queue_options import json_option, say
 
 directory = click.argument(
@@ -51,7 +51,7 @@ def dump(root: Path) -> None:
     An unreadable record is listed as such; the output ends at the first invalid frame.
     """
     for record in dump_directory(root):
-        click.echo(json.dumps(record, ensure_ascii=False))
+        click.echo(json_line(record))
 
 
 @click.command()

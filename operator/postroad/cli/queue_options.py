@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
 from collections.abc import Awaitable, Callable, Coroutine
 from datetime import timedelta
@@ -13,6 +12,7 @@ from typing import Any, TypeVar
 import click
 
 from postroad.bootstrap import open_queue
+from postroad.cli.escaping import escaped, json_line
 from postroad.domain.durations import parse_duration
 from postroad.domain.instants import rfc3339
 from postroad.domain.mail_views import MailView
@@ -154,7 +154,7 @@ def on_purpose(selector: Selector) -> Selector:
 
 def say(value: object, *, as_json: bool, text: str) -> None:
     """Print a value as JSON or for people."""
-    click.echo(json.dumps(value, ensure_ascii=False) if as_json else text)
+    click.echo(json_line(value) if as_json else escaped(text))
 
 
 async def say_count(counted: Awaitable[int], *, as_json: bool, verb: str) -> None:

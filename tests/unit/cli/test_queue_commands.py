@@ -190,6 +190,23 @@ def test_people_get_lines_to_read(url: str) -> None:
     assert "removed 1 mail\n" in run(url, "purge").output
 
 
+@pytest.mark.parametrize("option", [(), ("--json",)])
+def test_what_a_client_wrote_is_printed_and_not_executed_by_the_terminal(
+    url: str, option: tuple[str, ...]
+) -> None:
+    run(
+        url, "enqueue", "--from", "a\x9b2J@example.org", "--to", "ü\u202e@x.example", content=LETTER
+    )
+    (mail,) = read(url, "browse")
+
+    assert (mail["sender"], mail["recipients"]) == ("a\x9b2J@example.org", ["ü\u202e@x.example"])
+    for command in (("browse",), ("show", mail["enqueue_id"])):
+        output = run(url, *command, *option).output
+        assert "a\\u009b2J@example.org" in output
+        assert "ü\\u202e@x.example" in output
+        assert output.replace("\n", "").isprintable()
+
+
 @pytest.mark.parametrize(
     ("slice_start", "code"),
     [
