@@ -170,11 +170,11 @@ def _decoded(xtext: str) -> str:
 def _original_recipient(text: str | None) -> str | None:
     if text is None:
         return None
-    if len(text) > LONGEST_ORCPT:
-        raise Refused(501, f"5.5.4 ORCPT has at most {LONGEST_ORCPT} characters")
     kind, semicolon, address = text.partition(";")
     if not semicolon or not re.fullmatch(r"[A-Za-z0-9-]+", kind):
         raise Refused(501, "5.5.4 ORCPT is type;address")
     # utf-8-addr-unitext may hold raw UTF-8; stored in its ASCII form, which any next hop accepts.
     ascii_form = "".join(char if char.isascii() else f"\\x{{{ord(char):X}}}" for char in address)
+    if len(kind) + len(semicolon) + len(ascii_form) > LONGEST_ORCPT:
+        raise Refused(501, f"5.5.4 ORCPT has at most {LONGEST_ORCPT} characters")
     return f"{kind};{_decoded(ascii_form)}"

@@ -193,3 +193,8 @@ def test_an_original_recipient_has_at_most_500_characters() -> None:
     assert parsed.dsn == RecipientDsn(orcpt=longest)
     with pytest.raises(Refused):
         parse_rcpt(f"TO:<a@b.example> ORCPT={longest}x", utf8=False)
+
+
+def test_an_original_recipient_has_at_most_500_characters_as_it_is_sent() -> None:
+    with pytest.raises(Refused):
+        parse_rcpt(f"TO:<a@b.example> ORCPT=utf-8;{'ü' * 100}@c.example", utf8=True)
