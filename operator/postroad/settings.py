@@ -291,7 +291,7 @@ def from_environment(environment: Mapping[str, str] | None = None) -> Settings:
     except ValidationError as error:
         problems = "; ".join(
             f"{PREFIX}{'_'.join(str(part) for part in each['loc'][:2])}".upper()
-            + f": {each['msg']}"
+            + f": {each['msg'].removeprefix('Value error, ')}"
             for each in error.errors(include_input=False, include_url=False)
         )
         raise InvalidSettings(problems) from None

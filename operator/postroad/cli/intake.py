@@ -209,6 +209,11 @@ def certificate_of(section: Intake) -> ServerCertificate | None:
             "POSTROAD_INTAKE_TLS_PORT is set without a certificate",
             hint="name its PEM file with POSTROAD_INTAKE_TLS_CERTIFICATE",
         )
+    if section.tls_certificate is None and section.tls_key is not None:
+        raise InvalidSettings(
+            "POSTROAD_INTAKE_TLS_KEY is set without a certificate",
+            hint="name its PEM file with POSTROAD_INTAKE_TLS_CERTIFICATE",
+        )
     if section.tls_certificate is None:
         return None
     return ServerCertificate(section.tls_certificate, section.tls_key)

@@ -107,5 +107,8 @@ def test_one_that_cannot_be_used_leaves_the_one_before_in_use(
 def test_one_that_cannot_be_used_at_the_start_is_refused(tmp_path: Path) -> None:
     (tmp_path / "tls.crt").write_text("garbage")
 
-    with pytest.raises(InvalidSettings, match="POSTROAD_INTAKE_TLS_CERTIFICATE"):
-        ServerCertificate(tmp_path / "tls.crt")
+    with pytest.raises(InvalidSettings) as refused:
+        ServerCertificate(tmp_path / "tls.crt", tmp_path / "tls.key")
+
+    assert f"{tmp_path}/tls.crt with the key {tmp_path}/tls.key" in str(refused.value)
+    assert "POSTROAD_INTAKE_TLS_CERTIFICATE" in refused.value.hint

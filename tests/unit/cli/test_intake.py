@@ -7,7 +7,7 @@ import logging
 import pytest
 
 from postroad import open_queue
-from postroad.cli.intake import log_rules, rules_of, with_clients
+from postroad.cli.intake import certificate_of, log_rules, rules_of, with_clients
 from postroad.domain.networks import Networks
 from postroad.errors import InvalidSettings
 from postroad.settings import Intake, Settings, from_environment
@@ -53,6 +53,21 @@ def test_an_option_overrides_the_variable() -> None:
 def test_a_variable_with_a_bad_network_is_named_with_what_to_write() -> None:
     with pytest.raises(InvalidSettings, match=r"POSTROAD_INTAKE_RELAY_FROM.*write 10.0.0.0/8"):
         from_environment({"POSTROAD_INTAKE_RELAY_FROM": "127.0.0.1,10.0.0.1/8"})
+
+
+def test_what_is_wrong_with_a_variable_follows_its_name() -> None:
+    with pytest.raises(InvalidSettings, match=r"^POSTROAD_HOSTNAME: write a full name"):
+        from_environment({"POSTROAD_HOSTNAME": "localhost"})
+
+
+@pytest.mark.parametrize("variable", ["TLS_KEY", "TLS_PORT"])
+def test_tls_needs_a_certificate(variable: str) -> None:
+    section = from_environment({f"POSTROAD_INTAKE_{variable}": "0"}).intake
+
+    with pytest.raises(InvalidSettings, match=f"POSTROAD_INTAKE_{variable} is set without") as no:
+        certificate_of(section)
+
+    assert "POSTROAD_INTAKE_TLS_CERTIFICATE" in no.value.hint
 
 
 def test_line_ends_are_normalised_for_all_or_for_some_networks() -> None:

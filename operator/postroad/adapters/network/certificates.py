@@ -29,9 +29,13 @@ class ServerCertificate:
         try:
             self._seen = self._fingerprint()  # before reading, else a change meanwhile stays unseen
             self._context = self._read()
-        except (OSError, ssl.SSLError) as error:
+        except OSError as error:  # ssl.SSLError is one
+            key_file = "its key in the same file" if key is None else f"the key {key}"
             raise InvalidSettings(
-                f"POSTROAD_INTAKE_TLS_CERTIFICATE cannot be used: {error}"
+                f"the certificate {certificate} with {key_file} cannot be used: {error}",
+                hint="name a PEM file of the certificate and its chain with "
+                "POSTROAD_INTAKE_TLS_CERTIFICATE, and of its unencrypted key with "
+                "POSTROAD_INTAKE_TLS_KEY",
             ) from error
 
     def context(self) -> ssl.SSLContext:
@@ -44,7 +48,7 @@ class ServerCertificate:
         try:
             self._context = self._read()
             _log.info("certificate read again", path=str(self._certificate))
-        except (OSError, ssl.SSLError) as error:
+        except OSError as error:
             _log.error(
                 "certificate cannot be used, the last one stays",
                 path=str(self._certificate),

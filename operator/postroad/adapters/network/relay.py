@@ -105,7 +105,10 @@ def _tls_context(mode: TlsMode, ca_file: Path | None) -> ssl.SSLContext | None:
         try:
             context = ssl.create_default_context(cafile=ca_file)
         except (OSError, ssl.SSLError) as error:
-            raise InvalidSettings(f"the certificate authorities cannot be read: {error}") from error
+            raise InvalidSettings(
+                f"the certificate authorities in {ca_file} cannot be read: {error}",
+                hint="name a PEM file with POSTROAD_CA_FILE, or leave it out for the system's",
+            ) from error
     else:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         context.check_hostname = False
