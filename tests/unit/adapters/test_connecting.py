@@ -1,0 +1,63 @@
+"""The addresses of a next hop while its name server does not answer."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from datetime import timedelta
+
+import pytest
+
+from postroad.adapters.network.connecting import Addresses
+from postroad.adapters.network.wire import ConnectionLost
+
+NO_TIME, A_MINUTE = timedelta(milliseconds=1), timedelta(minutes=1)
+
+
+class Resolver:
+    """A resolver that answers when it may."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.lookups = 0
+        self.may_answer = asyncio.Event()
+        monkeypatch.setattr(asyncio.get_running_loop(), "getaddrinfo", self._look_up)
+
+    async def _look_up(self, *_: object, **__: object) -> list[object]:
+        self.lookups += 1
+        await self.may_answer.wait()
+        raise socket.gaierror(socket.EAI_AGAIN, "no name server answers")
+
+
+async def test_connections_that_begin_together_share_one_lookup(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    resolver, addresses = Resolver(monkeypatch), Addresses("hop.example", 25)
+    connecting = [asyncio.create_task(addresses.connect(A_MINUTE)) for _ in range(20)]
+    await asyncio.sleep(0)
+    connecting.pop().cancel()
+    await asyncio.sleep(0)
+
+    resolver.may_answer.set()
+    results = await asyncio.gather(*connecting, return_exceptions=True)
+
+    assert resolver.lookups == 1
+    assert {str(each) for each in results} == {"no connection: [Errno -3] no name server answers"}
+    with pytest.raises(ConnectionLost):
+        await addresses.connect(A_MINUTE)
+    assert resolver.lookups == 2, "the next connection looks the name up anew"
+
+
+async def test_a_lookup_that_takes_long_is_not_begun_again_by_those_that_wait_no_longer(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    resolver, addresses = Resolver(monkeypatch), Addresses("hop.example", 25)
+
+    for _ in range(3):
+        with pytest.raises(ConnectionLost, match="not resolved in time"):
+            await addresses.connect(NO_TIME)
+
+    assert resolver.lookups == 1
+    resolver.may_answer.set()
+    with pytest.raises(ConnectionLost, match="no name server"):
+        await addresses.connect(A_MINUTE)
+    assert not caplog.records
