@@ -13,7 +13,7 @@ import pytest
 from prometheus_client import REGISTRY
 
 from postroad.adapters.machine.clocks import MachineClock, SystemRandomness
-from postroad.adapters.network.serving import ServingWire
+from postroad.adapters.network.serving import COMMANDS, MOST_DROPPED, ServingWire
 from postroad.intake.commands import LONGEST_LINE
 from postroad.intake.dialogue import MOST_ERRORS, Offer
 from postroad.intake.receiver import Receiver
@@ -133,6 +133,15 @@ async def test_a_client_that_is_sent_away_for_lines_that_are_too_long_is_counted
 
         assert said(wire)[-1] == b"421 4.7.0 too many errors\r\n"
     assert counted() == before + 1
+
+
+async def test_a_client_whose_line_has_no_end_is_sent_away() -> None:
+    async with a_session() as wire:
+        wire.data_received(b"NOOP ")
+        for _ in range(MOST_ERRORS * MOST_DROPPED // COMMANDS + 100):
+            wire.data_received(b"x" * COMMANDS)
+
+        assert said(wire)[-1] == b"421 4.7.0 too many errors\r\n"
 
 
 async def test_a_client_hears_the_go_ahead_for_tls_only_when_tls_can_begin() -> None:

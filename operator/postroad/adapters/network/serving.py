@@ -39,6 +39,11 @@ MOST_LINGERING = 64 * 1024
 peers that send all the time would keep the processor for as long as their sessions linger."""
 
 
+MOST_DROPPED = 1024 * 1024
+"""Octets of one line that are dropped for one LineTooLong: a client that sends a line without end
+is refused like one that sends many lines."""
+
+
 class RoundResult(Enum):
     """What follows a round."""
 
@@ -68,6 +73,9 @@ class ServingWire(Wire, asyncio.BufferedProtocol):
 
         self._searched = 0
         self._is_too_long = False
+        self._dropped = 0
+        """Octets dropped of the line under way since it last counted as too long."""
+
         self._timeout, self._latest = timedelta(), math.inf
         self.is_interrupted = False
         """Whether this side wants to end the session; `take` reads it."""
@@ -162,7 +170,8 @@ class ServingWire(Wire, asyncio.BufferedProtocol):
         """Return the next line without its CRLF, None while it has not arrived whole. A bare CR or
         LF is part of the line.
 
-        Raises: LineTooLong, once the end of that line has arrived.
+        Raises: LineTooLong, once the end of that line has arrived, and before that whenever
+        MOST_DROPPED octets of it were dropped.
         """
         buffer, self._most_unread = self._buffer, COMMANDS
         if not buffer:
@@ -171,13 +180,17 @@ class ServingWire(Wire, asyncio.BufferedProtocol):
         if end < 0:
             if len(buffer) > limit + 1:
                 self._is_too_long = True
+                self._dropped += len(buffer) - 1
                 self._consume(len(buffer) - 1)  # the last octet may be a CR
             self._searched = max(0, len(buffer) - 1)
+            if self._dropped >= MOST_DROPPED:
+                self._dropped = 0
+                raise LineTooLong
             self._resume_reading()  # a line may be longer than the fill level at which this happens
             return None
         line = bytes(buffer[:end])
         self._consume(end + 2)
-        self._searched = 0
+        self._searched = self._dropped = 0
         if self._is_too_long or end > limit:
             self._is_too_long = False
             raise LineTooLong
