@@ -1,2 +1,2 @@
-"""Chaos: processes work on a queue, faults are drawn by a seed, and a checker in the manner of
-Jepsen's total queue goes over what each of them recorded. See docs/chaos.md."""
+"""Chaos: processes work on a queue, a seed draws faults, and a checker in the manner of Jepsen's
+total queue judges what each process recorded. See docs/chaos.md."""

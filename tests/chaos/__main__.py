@@ -25,12 +25,12 @@ BUILD = Path(__file__).resolve().parents[2] / "build" / "chaos"
 BITE_SECONDS = 3600.0
 BITE_SEEDS = 20
 BITE_MINUTES = 10
-"""In at most so many runs, begun within so long, a bite has to be found; the first is most often
-enough."""
+"""The checker has to find a bite in at most so many runs, the last of which begins within so many
+minutes. It most often finds it in the first."""
 
 HASTY = replace(PRODUCTION, drain_timeout=3600)
-"""What a bite leaves on the servers, the drain of its run need not wait for, unless that is what
-has to be found."""
+"""The pace of a run with a bite. Its drain need not wait for what the bite leaves on the servers,
+unless the bite is found by what it leaves."""
 
 
 def run(
@@ -40,8 +40,8 @@ def run(
     seconds: float,
     mails: float = QUICK.mails,
 ) -> list[Event]:
-    """Return the history of one run, kept under `build/chaos`. `mails` are those of a second;
-    memory has its own count."""
+    """Return the history of one run, kept under `build/chaos`. `mails` are the new mails of a
+    second; a run in memory has its own number."""
     directory = BUILD / f"{backend}-{seed}"
     if backend == "memory":
         events = memory.run(seed, schedule, seconds)
@@ -73,7 +73,7 @@ def town(backend: str, seed: int, mails: float = QUICK.mails) -> real.Town:
     directory = BUILD / f"{backend}-{seed}"
     if backend == "single":
         return real.Town(directory, seed, mails)
-    from chaos.cluster import ClusterTown  # only here: its stack needs root
+    from chaos.cluster import ClusterTown  # imported only here, because its stack needs root
 
     return ClusterTown(directory, seed, mails)
 
@@ -136,7 +136,7 @@ def bite(options: argparse.Namespace) -> int:
 
 
 def _find(name: str, first: int, until: float) -> str | None:
-    """Run seed after seed until a run shows what it has to show."""
+    """Run seed after seed until a run shows the violation of the bite."""
     runs, finds = 0, BITES[name].finds
     for seed in itertools.count(first):
         schedule = draw("memory", seed, BITE_SECONDS)
@@ -170,7 +170,7 @@ def again(options: argparse.Namespace) -> int:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Return the exit code: 1 where something was found that must not be, or a bite was not."""
+    """Return the exit code: 1 where a run had a violation, or a bite was not found."""
     parser = argparse.ArgumentParser(prog="python -m chaos")
     commands = parser.add_subparsers(required=True)
     running = commands.add_parser("run", help="let processes work under faults, and check")
@@ -200,7 +200,7 @@ def main(arguments: Sequence[str]) -> int:
     checking.add_argument("directories", nargs="+", type=Path, metavar="DIRECTORY")
     checking.set_defaults(act=again, undo=None)
     options = parser.parse_args(arguments)
-    logging.disable(logging.CRITICAL)  # what the engine logs of all these faults
+    logging.disable(logging.CRITICAL)  # the engine logs each of these faults
     with undone(options.undo):
         return 1 if options.act(options) else 0
 

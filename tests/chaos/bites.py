@@ -1,8 +1,6 @@
-"""Proof that the checker finds what it is for: each bite undoes one precaution of the engine inside
-the processes of a run. A run with a bite has to fail.
-
-Some wrap a port, and so stand whatever the engine looks like; the others replace a function.
-"""
+"""Proof that the checker finds violations: each bite undoes one precaution of the engine inside the
+processes of a run, and a run with a bite has to fail. Some bites wrap a port, so that changes of
+the engine leave them valid; the others replace a function."""
 
 from __future__ import annotations
 
@@ -41,14 +39,15 @@ Change = tuple[Any, str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Bite:
-    """What is undone, by replacing attributes."""
+    """What a bite undoes, by replacing attributes."""
 
     says: str
     finds: Kind
-    """The violation by which it must be found."""
+    """The violation by which the checker must find it."""
     changes: Callable[[], list[Change]]
     needs: Callable[[Sequence[Fault]], bool] = bool
-    """Whether a drawn schedule has a fault without which it shows nothing: others are not run."""
+    """Whether a drawn schedule has a fault without which the bite shows nothing. Schedules without
+    one are not run."""
 
 
 async def _granted(self: Any, *arguments: Any) -> bool:
@@ -64,13 +63,14 @@ async def _false(*arguments: Any, **more: Any) -> bool:
 
 
 async def _own_now(self: Any) -> datetime:
-    """Return the date of the process, which nothing is compared with."""
+    """Return the date of the process without comparing it with other clocks."""
     now: datetime = self._clock.now()
     return now
 
 
 def _begin(now: Callable[[Engine], Awaitable[datetime]]) -> Callable[[Engine], Awaitable[None]]:
-    """Return what sets a new queue's limits by some time, and checks no clock."""
+    """Return a function that sets a new queue's limits by the time that `now` returns, and checks
+    no clock."""
 
     async def begin(engine: Engine) -> None:
         if (await engine.limits_cache.refresh()).browse_start is None:
@@ -86,8 +86,8 @@ _new_key = Engine.new_key
 
 
 async def _any_key(self: Engine, after: UUID | None = None) -> EntryKey:
-    """Make the key of a new mail's entry, behind browse start too; a successor's is refused there,
-    since a replacement chooses another as long as it gets such a one."""
+    """Make the key of a new mail's entry, even before browse start. The key of a successor is made
+    as usual, because a replacement repeats until it gets a key that lies after browse start."""
     if after is not None:
         return await _new_key(self, after)
     await self.limits_cache.check_clock()
@@ -119,10 +119,10 @@ BEHIND: tuple[Change, ...] = (
     (Engine, "new_key", _any_key),
     (enqueue._Registration, "_check_in_time", _nothing),
 )
-"""What keeps mail whose entry lies before browse start from being lost, wherever the limit is."""
+"""The precautions that keep a mail whose entry lies before browse start from being lost."""
 
 LONG = 600.0
-"""Seconds: a clock that is wrong by more puts browse start past mail that is still to come."""
+"""Seconds by which a clock must be wrong to put browse start past mail that is still to come."""
 
 
 A_WHILE = 30.0

@@ -1,8 +1,8 @@
-"""The rules, over a recorded history: pure, no I/O, no clock. docs/chaos.md says each in words.
+"""The rules over a recorded history: pure, no I/O, no clock. docs/chaos.md has each in words. The
+instants that a rule compares are those that a process recorded of itself.
 
-The precise instant of a rule is always one that a process recorded of itself. A consumer's
-knowledge of a mail is as old as its last reading of the mail's mark (`looked`): what was
-acknowledged before, it has to obey.
+A consumer's knowledge of a mail is as old as its last reading of the mail's mark (`looked`): it has
+to obey every operation that was acknowledged before that reading.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ from chaos.history import Event, Phase
 from chaos.ledger import Attempt, Call, Ledger
 
 MISSING = "the bytes of the mail are missing"
-"""The reason of a dead letter that has nothing left to deliver (`mailqueue.items`)."""
+"""The reason of a dead letter that has nothing left to deliver (`distributed.items`)."""
 
 LOOKS_AGAIN = 60.0
-"""Seconds after which a process that reported a failed enqueue has counted it, if it has to be: a
-hop, and two requests to the view."""
+"""Seconds after which a process that reported a failed enqueue has counted it, where it has to: a
+redelivery delay, and two requests to the view."""
 
 REMOVING = ("remove", "purge")
 
 
 class Kind(StrEnum):
-    """What may be wrong."""
+    """The kinds of violations."""
 
     LOST = "lost"
     RESURRECTED = "resurrected"
@@ -42,7 +42,7 @@ class Kind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Violation:
-    """One thing that must not be. `mail` is empty where it is about a whole queue."""
+    """One violation. `mail` is empty where it concerns a whole queue."""
 
     kind: Kind
     mail: str
@@ -54,7 +54,7 @@ class Violation:
 
 
 def check(events: Sequence[Event]) -> list[Violation]:
-    """Return what is wrong with a history that ended with a drain, in order of time."""
+    """Return the violations of a history that ended with a drain, in order of time."""
     ledger = Ledger.of(events)
     rules = (_lost, _resurrected, _duplicates, _uncounted, _held, _altered, _sizes, _left)
     found = {each for rule in rules for each in rule(ledger)}
@@ -99,8 +99,8 @@ def _removals(ledger: Ledger, mail: Call) -> Iterator[Call]:
 def _resurrected(ledger: Ledger) -> Iterator[Violation]:
     """After a removal was acknowledged, no consumer reads the mark and transmits all the same.
 
-    One that names a mail says by its count whether it removed it. A wider one removed whatever had
-    been acknowledged before it began, but for dead letters.
+    The count of a removal by name shows whether it removed the mail. A wider removal removed every
+    mail, except dead letters, whose enqueue was acknowledged before the removal began.
     """
     for call in ledger.bulk(*REMOVING):
         if not call.succeeded or not call.count:
@@ -122,7 +122,7 @@ def _resurrected(ledger: Ledger) -> Iterator[Violation]:
 
 
 def _was_waiting(ledger: Ledger, mail: Call, call: Call) -> bool:
-    """Whether a wide removal certainly met a mail, unless that had ended before."""
+    """Whether a wide removal certainly met a mail, unless the mail had ended before."""
     name = mail.data["mail"]
     if not mail.succeeded or mail.ended >= call.began or ledger.letters[name]:
         return False
@@ -130,7 +130,8 @@ def _was_waiting(ledger: Ledger, mail: Call, call: Call) -> bool:
 
 
 def _duplicates(ledger: Ledger) -> Iterator[Violation]:
-    """A second transmission is lawful only beside one that was in flight and broken off."""
+    """A second transmission is lawful only beside an attempt that was in flight and was
+    interrupted."""
     for name, attempts in ledger.attempts.items():
         if len(attempts) < 2:
             continue
@@ -159,7 +160,7 @@ def _complaint(
 
 
 def _explained(ledger: Ledger, first: Attempt, second: Attempt, recipient: str) -> bool:
-    """Whether one of two flights, which overlap, was broken off: its process ended or stood still,
+    """Whether one of two attempts that overlap was interrupted: its process ended or was suspended,
     its record failed, or the broker handed out its message again meanwhile."""
     until = second.transmitted[recipient]
     since = min(first.looked, second.looked)
@@ -183,8 +184,8 @@ def _broken(ledger: Ledger, attempt: Attempt, recipient: str, until: float) -> b
 
 
 def _uncounted(ledger: Ledger) -> Iterator[Violation]:
-    """A mail whose enqueue failed is delivered only if its process counted it as not withdrawn,
-    then or a redelivery delay later."""
+    """A mail whose enqueue failed is delivered only if its process counted it as not withdrawn, at
+    the failure or a redelivery delay later."""
     for name, attempts in ledger.attempts.items():
         mail = ledger.mails.get(name)
         if mail is None:
@@ -197,14 +198,15 @@ def _uncounted(ledger: Ledger) -> Iterator[Violation]:
 
 
 def _died_before_counting(ledger: Ledger, mail: Call) -> bool:
-    """Whether the process that reported the failure was killed before it had looked again."""
+    """Whether the process that reported the failure was killed before it read claim and mark
+    again."""
     by = mail.invoked.by
     return by in ledger.killed and ledger.last_seen[by] - mail.ended < LOOKS_AGAIN
 
 
 def _held(ledger: Ledger) -> Iterator[Violation]:
-    """Between an acknowledged hold and the first release that may have met it, no consumer that
-    reads the mark gets the mail."""
+    """Between an acknowledged hold and the first release that may have met the mail, no consumer
+    that reads the mark gets it."""
     for hold in ledger.bulk("hold"):
         if not hold.succeeded or not hold.is_of_one or not hold.count:
             continue
@@ -231,7 +233,7 @@ def _altered(ledger: Ledger) -> Iterator[Violation]:
 
 
 def _sizes(ledger: Ledger) -> Iterator[Violation]:
-    """At rest, `size` says what browsing finds."""
+    """At rest, `size` is what browsing finds."""
     for event in ledger.events:
         if event.op == "recount" and event.data["size"] != event.data["found"]:
             text = f"{event.data['queue']}: {event.data['size']}, but found {event.data['found']}"
@@ -239,7 +241,7 @@ def _sizes(ledger: Ledger) -> Iterator[Violation]:
 
 
 def _left(ledger: Ledger) -> Iterator[Violation]:
-    """After the drain nothing is left of any mail, on any server."""
+    """After the drain no server has anything left of any mail."""
     if not any(event.op == "remains" for event in ledger.events):
         yield Violation(Kind.UNFINISHED, "", inf, "nothing is known of what is left")
     for event in ledger.events:

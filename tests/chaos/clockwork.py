@@ -1,9 +1,9 @@
 """The clocks of a real process, made wrong from outside while it runs.
 
-The nemesis maps a small file that the process has mapped too; in it stand by how much the date is
-wrong, how fast it runs, and how far all clocks lag behind the machine's because the "machine" of
-the process stood still. Python code sees it all; drivers written in C or Rust keep the true time,
-as does the kernel's sleep.
+The nemesis and the process map the same small file. The file has three values: by how much the date
+is wrong, how fast it runs, and by how much all clocks lag behind the machine's, because the
+"machine" of the process stood still. All Python code of the process reads these clocks. Drivers
+written in C or Rust keep the true time, and so does the kernel's sleep.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _TRUE_CLOCK = time.clock_gettime
 
 
 def true_now() -> float:
-    """Return the instant by the machine's clock, which histories are written in."""
+    """Return the instant by the machine's clock, which the histories use."""
     return _TRUE_MONOTONIC()
 
 
@@ -39,7 +39,7 @@ class Controls:
         return offset, rate, since, lag
 
     def set(self, offset: float, rate: float = 1.0) -> None:
-        """Make the date wrong from now on; a lag stays."""
+        """Make the date wrong from now on; a lag stays as it is."""
         self._map[:] = _LAYOUT.pack(offset, rate, true_now(), self.lag)
 
     @property
@@ -56,7 +56,7 @@ class Controls:
         return _TRUE_TIME() + offset + (true_now() - since) * (rate - 1.0) - lag
 
     def install(self) -> None:
-        """Let this process live by these clocks."""
+        """Let this process use these clocks."""
 
         def clock_gettime(which: int) -> float:
             if which == time.CLOCK_REALTIME:

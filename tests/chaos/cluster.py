@@ -18,7 +18,8 @@ from stack.clusters import Cluster
 from stack.errors import StackError
 
 FOLDER_VARIABLE = "POSTROAD_TEST_CLUSTER"
-"""Names the folder of a cluster that stays up between runs; without it, one under `build`."""
+"""The variable that names the folder of a cluster that stays up between runs. Without it, a run
+makes one under `build`."""
 
 OF_ONE_NODE = (
     "node kill",
@@ -28,15 +29,15 @@ OF_ONE_NODE = (
     "node drift",
     "rolling restart",
 )
-"""Faults of which at most one is there at a time: a second broken node takes the quorum from its
-servers, and then there is little to see. Partitions and slow nodes come on top."""
+"""Faults of which at most one happens at a time, because a second broken node takes the quorum from
+its servers, and the run then shows little. Partitions and slow nodes come in addition."""
 
 SETTLING = 30.0
-"""Seconds that a rolling restart waits before the next node, as an operator waits until all see
-the one before serve."""
+"""Seconds that a rolling restart waits before the next node, as an administrator waits until all
+nodes see that the restarted one serves."""
 
 DELAYS = (0.05, 0.3, 1.0)
-"""Seconds by which a packet or a sync is held back."""
+"""Seconds by which a packet or a sync is delayed."""
 
 
 class ClusterTown(Town):
@@ -52,7 +53,7 @@ class ClusterTown(Town):
         self._steps: set[asyncio.Task[None]] = set()
         self._one_node = asyncio.Lock()
         self._broken: int | None = None
-        """The number of the fault that has the one node which may be broken."""
+        """The number of the fault that broke a node, while it lasts."""
         self._was_ahead: set[str] = set()
         super().__init__(directory, seed, rate, undo)
 
@@ -91,7 +92,8 @@ class ClusterTown(Town):
 
     async def _do(self, step: Callable[[Fault], None], fault: Fault) -> None:
         """Do a step in a thread. The run may end meanwhile; the next step on this target, and
-        `heal`, wait for it: two starts of one node at a time would kill each other's."""
+        `heal`, wait for the thread, because two starts of one node at a time would kill each
+        other's processes."""
         lock = self._locks.setdefault(fault.target, threading.Lock())
 
         def work() -> None:
@@ -127,8 +129,8 @@ class ClusterTown(Town):
                         cluster.settled(SETTLING)
 
     def _set_clock(self, fault: Fault) -> None:
-        """The time that Cassandra shows and stamps with never goes back: a host whose clock was
-        ahead, and was set right, shows no right time until it is restarted."""
+        """Cassandra's time, which it shows and stamps rows with, never goes back. So a host whose
+        clock was ahead, and was set right, shows no right time until it is restarted."""
         is_ahead = fault.kind == "node drift" or fault.amount > QUICK.timing.skew.total_seconds()
         if is_ahead and fault.target.startswith("cassandra"):
             self._was_ahead.add(fault.target)
@@ -138,7 +140,7 @@ class ClusterTown(Town):
             self.cluster.skew(fault.target, 0, fault.amount)
 
     def _cut(self, fault: Fault) -> None:
-        """Divide nodes and processes as the fault's number draws it."""
+        """Divide nodes and processes as the number of the fault draws it."""
         randomness = random.Random(f"{self.seed}/{fault.number}")
         members = [*self.cluster.nodes, *ACTORS]
         randomness.shuffle(members)
@@ -184,7 +186,7 @@ class ClusterTown(Town):
                 self._was_ahead.discard(target)
         elif kind == "disk full":
             cluster.free_disk(target)
-            cluster.kill(target)  # a node that met a full disk serves again only after a start
+            cluster.kill(target)  # a node that met a full disk serves again only after a restart
             cluster.start(target)
 
     async def heal(self) -> None:

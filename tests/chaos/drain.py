@@ -1,5 +1,6 @@
-"""The end of a run: all faults are healed, the workload has stopped, and one healthy process puts
-things right as a person would, until nothing changes any more. Then the servers are looked into."""
+"""The end of a run: all faults are healed, the workload has stopped, and one healthy process
+repairs the queue as an administrator would, until nothing changes any more. Then the run reads what
+the servers have left."""
 
 from __future__ import annotations
 
@@ -17,16 +18,16 @@ Inspect = Callable[[str], Awaitable[Remains]]
 """Returns what the servers still have of a queue, by kind."""
 
 STEADY = 3
-"""Rounds on end in which nothing waits and nothing is dead."""
+"""Consecutive rounds in which nothing waits and nothing is dead, after which the queue is empty."""
 
 LOOKS = 3
-"""Comparisons of `size` with what browsing finds until a difference is one: a row whose insert did
-not reach a quorum is on one replica, and which replicas answer decides whether a reading meets it.
-Browsing repairs it."""
+"""Comparisons of `size` with what browsing finds until a difference is a violation. A row whose
+insert did not reach a quorum is on one replica, and the replicas that answer decide whether a
+reading meets it. Browsing repairs it."""
 
 REPUBLISHED_EVERY = 4
-"""Rounds: mails that lost their message get a new one, and those that have it are not disturbed
-again and again."""
+"""Rounds between two republishes: mails that lost their message get a new one, and the others are
+not disturbed again and again."""
 
 
 async def drain(place: Place, inspect: Inspect) -> None:
@@ -77,7 +78,7 @@ class _Drain:
                 return
 
     async def _empty(self) -> None:
-        """Let everything go on, until nothing waits."""
+        """Deliver, release, flush and requeue until nothing waits."""
         place, steady, number = self._place, 0, 0
         everything = {"all": True}
         while self._has_time and steady < STEADY:
@@ -93,7 +94,7 @@ class _Drain:
             number += 1
 
     async def _clean(self) -> Remains:
-        """Let maintenance close, pass and clean, until nothing is left."""
+        """Run maintenance, which closes, passes and cleans slices, until nothing is left."""
         while True:
             await self._round()
             try:
@@ -111,7 +112,7 @@ class _Drain:
         await self._maintenance()
 
     async def _audit(self) -> None:
-        """Delete what processes that were killed left of uploads, as `postroad audit` does."""
+        """Delete the uploads that killed processes left, as `postroad audit` does."""
 
         queue = cast("DistributedQueue", self._queue)
 

@@ -1,8 +1,9 @@
 """What processes record while they work: one JSON object a line, written before and after each
-call, so that a process that is killed at any moment leaves an exact account of what it had begun.
+call.
 
-Instants are seconds of the machine's one true clock (`time.monotonic` before any fault is put on
-it), which all processes of a run share.
+So a process that is killed at any moment leaves an exact account of the calls that it had begun.
+Instants are seconds of the machine's one true clock (`time.monotonic` without faults), which all
+processes of a run share.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ SUFFIX = ".history"
 
 
 class Phase(StrEnum):
-    """What an event says of its call. `unknown`: it may have had its effect."""
+    """The phase of a call that an event records. `unknown`: the call may have had its effect."""
 
     INVOKE = "invoke"
     OK = "ok"
@@ -53,7 +54,7 @@ class Event:
 
 
 class Recorder(Protocol):
-    """Where one life of a process records."""
+    """The record of one life of a process."""
 
     @property
     def by(self) -> str: ...
@@ -78,8 +79,8 @@ class ListRecorder:
 
 
 class FileRecorder:
-    """Records into a file of its own. Every line is one `write`: it is the kernel's when `note`
-    returns, and SIGKILL takes nothing back."""
+    """Records into a file of its own. Every line is one `write`: the kernel has it when `note`
+    returns, and SIGKILL cannot undo it."""
 
     def __init__(self, directory: Path, by: str, now: Callable[[], float]) -> None:
         self.by, self.now = by, now
@@ -105,12 +106,13 @@ def read(directory: Path) -> list[Event]:
 
 
 def write(directory: Path, events: Iterable[Event]) -> None:
-    """Keep a history that was made in memory, so that it can be checked again."""
+    """Write a history that was made in memory to a file, so that it can be checked again."""
     directory.mkdir(parents=True, exist_ok=True)
     lines = "".join(f"{each.line()}\n" for each in events)
     (directory / f"all{SUFFIX}").write_text(lines)
 
 
 def ordered(events: Iterable[Event]) -> list[Event]:
-    """Return events in order of time; those of one instant stay as they were recorded."""
+    """Return events in order of time; those of one instant stay in the order in which they were
+    recorded."""
     return sorted(events, key=lambda each: each.at)

@@ -36,7 +36,7 @@ class Call:
 
     @property
     def count(self) -> int:
-        """What a bulk operation answered; 0 without an answer."""
+        """The count that a bulk operation returned; 0 without a reply."""
         return int(self.result.get("count", 0))
 
     @property
@@ -45,7 +45,7 @@ class Call:
         return not self.succeeded or self.count > 0
 
     def selects(self, mail: Call) -> bool:
-        """Whether an administrator's selector means a mail, given by its enqueue."""
+        """Whether an administrator's selector selects a mail, given by its enqueue."""
         selector = self.data["selector"]
         if self.data["queue"] != mail.data["queue"]:
             return False
@@ -57,14 +57,16 @@ class Call:
 
     @property
     def is_of_one(self) -> bool:
-        """Whether the selector names one mail, so that the count says what became of it."""
+        """Whether the selector names one mail, so that the count shows what happened to that
+        mail."""
         return "name" in self.data["selector"]
 
 
 @dataclass(slots=True)
 class Attempt:
-    """One lease of a mail by a consumer. `looked` is when the mark was read last before it was
-    handed out. `covered` says when it was acknowledged that a recipient is finished."""
+    """One lease of a mail by a consumer. `looked` is the instant of the last reading of the mark
+    before the mail was handed out. `covered` has, for each recipient, the instant of the
+    acknowledgement that it is finished."""
 
     by: str
     mail: str
@@ -74,13 +76,14 @@ class Attempt:
     transmitted: dict[str, float] = field(default_factory=dict)
     covered: dict[str, float] = field(default_factory=dict)
     separated: float = inf
-    """When a record of it first failed, or was made for a message that had been lost."""
+    """The instant at which a record or an ending first failed, or began after the consumer had lost
+    the message."""
     ended: bool = False
 
 
 @dataclass(slots=True)
 class Ledger:
-    """Everything the rules ask for."""
+    """Everything that the rules read."""
 
     events: Sequence[Event]
     calls: dict[str, list[Call]] = field(default_factory=lambda: defaultdict(list))
@@ -89,19 +92,19 @@ class Ledger:
     attempts: dict[str, list[Attempt]] = field(default_factory=lambda: defaultdict(list))
     """By mail, in order."""
     killed: set[str] = field(default_factory=set)
-    """Lives of processes that were ended from outside."""
+    """Lives of processes that were killed or stopped from outside."""
     suspended: dict[str, list[Interval]] = field(default_factory=lambda: defaultdict(list))
     redelivered: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
     """By entry."""
     unwithdrawn: set[str] = field(default_factory=set)
     """Ids of mails whose failed enqueue was counted as not withdrawn."""
     last_seen: dict[str, float] = field(default_factory=dict)
-    """When each life of a process recorded last."""
+    """The instant of the last event of each life of a process."""
     letters: dict[str, set[str]] = field(default_factory=lambda: defaultdict(set))
     """Mails that were ever listed as dead, with the reasons."""
     waiting: dict[str, set[str]] = field(default_factory=lambda: defaultdict(set))
     dead: dict[str, set[str]] = field(default_factory=lambda: defaultdict(set))
-    """What was listed last, after the drain: recipients by mail."""
+    """The last list, after the drain: recipients by mail."""
 
     @classmethod
     def of(cls, events: Sequence[Event]) -> Ledger:

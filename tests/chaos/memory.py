@@ -1,6 +1,7 @@
-"""Back end `memory`: the whole run in this process, with servers in memory and time that is moved.
+"""Back end `memory`: the whole run in this process, with servers in memory and time that the run
+moves.
 
-Hours pass in seconds, and what servers and processes suffer is exact: a fault meets single calls.
+Hours pass in seconds. The effect of a fault is exact, because a fault hits single calls.
 """
 
 from __future__ import annotations
@@ -36,14 +37,14 @@ PRODUCERS, WORKERS = ("producer-1", "producer-2"), ("worker-1", "worker-2", "wor
 ACTORS = (*PRODUCERS, *WORKERS, "administrator")
 SERVERS = ("view", "broker", "blobs")
 RESTART = 10
-"""Seconds until a process that crashed is started again."""
+"""Seconds until a process that crashed is restarted."""
 
 SHARES = (0.1, 0.3, 1.0)
 
 
 class ProcessClock(ManualClock):
-    """The clocks of one process beside the true one: its date can be wrong or drift, and those of a
-    machine that stood still lag."""
+    """The clocks of one process beside the true one: its date can be wrong or drift, and the clocks
+    of a machine that stood still lag."""
 
     def __init__(self, true: ManualClock) -> None:
         super().__init__()
@@ -116,13 +117,13 @@ class Actor:
             await self.clock.sleep(timedelta(seconds=delay))
 
     def start(self) -> None:
-        """Begin to live, unless another fault's end began it."""
+        """Start a life, unless the end of another fault started one."""
         if self._task is not None and not self._task.done():
             return
         self._task = asyncio.ensure_future(self._live_on())
 
     async def _live_on(self) -> None:
-        """Live; a life that ends by an error of its own is followed by the next one, as under
+        """Live; when a life ends by an error of its own, the next one follows, as under
         Kubernetes."""
         while True:
             try:
@@ -133,7 +134,7 @@ class Actor:
                 await self.clock.sleep(timedelta(seconds=RESTART))
 
     async def _live(self, opening: Opening) -> None:
-        """Open the queues, however long servers are away, and do the process' work."""
+        """Open the queues, however long servers are away, and do the work of the process."""
         queues: dict[str, MailQueue] = {}
         randomness = random.Random(f"{self._town.seed}/{self.life}")
         for name in QUEUES:
@@ -184,14 +185,14 @@ class Actor:
 
 
 def _first(error: BaseException) -> BaseException:
-    """Return what a task group's error began with."""
+    """Return the first single error within a task group's error."""
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
     return error
 
 
 def hash_of(*parts: object) -> int:
-    """Return a number that depends on nothing else."""
+    """Return a number that depends on the arguments alone."""
     return random.Random("/".join(map(str, parts))).getrandbits(48)
 
 
@@ -205,7 +206,7 @@ async def opened(opening: Opening, name: str, *, create: bool = False) -> MailQu
 
 
 class Town:
-    """The servers, the processes and what is wrong with them."""
+    """The servers, the processes and their faults."""
 
     def __init__(self, seed: int, pace: Pace = PRODUCTION) -> None:
         self.seed, self.pace = seed, pace
@@ -223,7 +224,7 @@ class Town:
     def note(self, what: str, life: str, error: str | None = None) -> None:
         self.recorder.note("process", process=life, what=what, error=error)
 
-    # What is wrong with servers
+    # Faults of servers
 
     @property
     def menu(self) -> Menu:
@@ -303,8 +304,8 @@ class Town:
             actor.clock.set(0, fault.amount)
 
     async def _pause(self, actor: Actor, fault: Fault) -> None:
-        """The machine stands still for most of the fault; until it ends, its date is behind. A
-        process that was killed meanwhile lives on another machine."""
+        """The machine stands still for most of the fault; until the fault ends, its date is behind.
+        A process that was killed meanwhile runs on another machine."""
         paused, life = timedelta(seconds=fault.lasts * 0.7), actor.life
         actor.disconnect()
         await self.clock.sleep(paused)
@@ -354,15 +355,15 @@ class Town:
         for name in QUEUES:
             try:
                 queue: MailQueue = await opening.open(name, create=True)
-            except ClockSkew:  # an operator mends its clock
+            except ClockSkew:  # an administrator sets its clock right
                 creator.clock.set(0)
                 queue = await opened(opening, name, create=True)
             await queue.close()
 
     async def inspect(self, queue: str) -> Remains:
-        """Return what the servers have of a queue. Marks whose slice was cleaned and that have no
-        row are written by endings that came late, and late mail that got a new entry leaves its row
-        and its mark: they have a lifetime and count for nothing."""
+        """Return what the servers have of a queue. Two kinds of marks whose slice was cleaned have
+        a lifetime and are left out: marks without a row, which endings wrote that came late, and
+        the row and mark of late mail that got a new entry."""
         name = f"{NAMESPACE}.{queue}"
         tables, queues = self.world.tables(name), self.world.queues(name)
         start = tables.limits.content_start

@@ -1,4 +1,4 @@
-"""The nemesis: draws a schedule of faults by a seed, and carries it out on whichever back end.
+"""The nemesis: draws a schedule of faults by a seed, and carries it out on a back end.
 
 A schedule is plain data, so that it can be printed, repeated and made smaller.
 """
@@ -17,7 +17,7 @@ from chaos.pace import Pace
 from postroad.ports.clock import Clock
 
 STEPS = (0.5, -0.5, 1.4, -1.4, 5, -5, 60, -60, 600, -600, 3600, -3600, 7200, -7200)
-"""Seconds by which a clock is set wrong: tolerated ones too, and up to two hours."""
+"""Seconds by which a clock is set wrong: tolerated values included, and up to two hours."""
 
 RATES = (0.999, 1.001, 0.9, 1.1)
 """Seconds of a drifting clock per true second."""
@@ -25,8 +25,8 @@ RATES = (0.999, 1.001, 0.9, 1.1)
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """One fault. `at` and `lasts` are seconds from the run's beginning; `amount` is its kind's:
-    seconds, a rate, or a share of calls."""
+    """One fault. `at` and `lasts` are seconds from the run's beginning; the unit of `amount`
+    depends on the kind: seconds, a rate, or a share of calls."""
 
     number: int
     at: float
@@ -43,8 +43,8 @@ class Fault:
 @dataclass(frozen=True, slots=True)
 class Means:
     """One kind of fault: how often it is drawn, on which targets, with which amounts. Kinds of one
-    `control` share a switch of their target, so that the end of one would end the other; `spans`
-    says that the switch is one for all targets."""
+    `control` share a switch of their target, so the end of one would end the other. `spans`: all
+    targets share one switch."""
 
     weight: float
     targets: Sequence[str]
@@ -60,7 +60,7 @@ ROUNDED = 0.2
 
 
 class Backend(Protocol):
-    """What faults are done to."""
+    """A back end, on which faults begin and end."""
 
     @property
     def menu(self) -> Menu:
@@ -68,7 +68,8 @@ class Backend(Protocol):
         ...
 
     async def begin(self, fault: Fault) -> None:
-        """Let a fault begin. What cannot be done raises: it is recorded, and the run goes on."""
+        """Begin a fault. Raises: any error of a fault that cannot be done; the nemesis records it,
+        and the run goes on."""
         ...
 
     async def end(self, fault: Fault) -> None:
@@ -80,13 +81,13 @@ BIRTH = "creation by a wrong clock"
 
 
 def birth_offset(schedule: Sequence[Fault]) -> float:
-    """Return by how many seconds the clock is wrong of the process that creates the queues."""
+    """Return by how many seconds the clock of the process that creates the queues is wrong."""
     return next((each.amount for each in schedule if each.kind == BIRTH), 0.0)
 
 
 def draw(seed: int, seconds: float, menu: Menu, pace: Pace) -> tuple[Fault, ...]:
-    """Draw the faults of a run. Two of one control on one target do not overlap; all end within
-    the run."""
+    """Draw the faults of a run. Two of one control on one target do not overlap; all end within the
+    run."""
     randomness = random.Random(seed)
     kinds = sorted(menu)
     weights = [menu[each].weight for each in kinds]
@@ -113,7 +114,7 @@ def draw(seed: int, seconds: float, menu: Menu, pace: Pace) -> tuple[Fault, ...]
 async def carry_out(
     schedule: Sequence[Fault], backend: Backend, clock: Clock, recorder: Recorder
 ) -> None:
-    """Let each fault begin and end at its time. Whatever is under way when this is cancelled ends
+    """Begin and end each fault at its time. When this is cancelled, the faults that last end
     then."""
     begun = clock.elapsed()
     under_way: list[Fault] = []
@@ -131,19 +132,20 @@ async def carry_out(
             for fault in schedule:
                 group.create_task(one(fault))
     finally:
-        # together: a node that is started needs the end of the partition that it is in
+        # together, because a node can start only after the end of the partition that it is in
         ends = (_step(each, backend, recorder, begins=False) for each in under_way)
         await asyncio.gather(*ends)
 
 
 async def _step(fault: Fault, backend: Backend, recorder: Recorder, *, begins: bool) -> None:
-    """Note a fault from before it begins until after its end: starting a node takes long."""
+    """Record a fault from before it begins until after its end, because starting a node takes
+    long."""
     call = f"fault-{fault.number}"
     if begins:
         recorder.note("nemesis", Phase.INVOKE, call, kind=fault.kind, target=fault.target)
     try:
         await (backend.begin(fault) if begins else backend.end(fault))
-    except Exception as error:  # a fault that could not be done is none; the run goes on
+    except Exception as error:  # a fault that could not be done has no effect; the run goes on
         recorder.note("nemesis", Phase.FAIL, call, fault=str(fault), error=repr(error)[:300])
     else:
         if not begins:

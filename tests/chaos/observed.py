@@ -1,8 +1,8 @@
-"""Ports that note what a consumer knew: when the mark of a message was read last, and which
-messages the broker handed out again. Nothing else changes.
+"""Ports that record what a consumer knew: when it last read the mark of a message, and which
+messages the broker handed out again. They change nothing else.
 
 A dispatch runs in a task of its own and reads the body of its message first, so a context variable
-joins the readings of marks to the message they are made for.
+connects each reading of a mark with the message that it belongs to.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from postroad.ports.mail_queue import Item
 from postroad.ports.view import View
 
 UNWITHDRAWN = "a failed enqueue could not be withdrawn and may be delivered once"
-"""What the engine logs wherever it counts one."""
+"""The log message beside each count of a failed enqueue that was not withdrawn."""
 
 _DISPATCHED: ContextVar[ObservedDelivery | None] = ContextVar("dispatched", default=None)
 
 
 async def _at_once() -> None:
-    """No process in memory stands still."""
+    """The default of `running`: no process stands still."""
 
 
 class ObservedDelivery:
@@ -53,7 +53,7 @@ def delivery_of(item: Item) -> ObservedDelivery:
 
 
 class Observed:
-    """A port with some of its calls noted."""
+    """A port some of whose calls are recorded."""
 
     def __init__(self, port: Any) -> None:
         self._port = port
@@ -81,7 +81,7 @@ class _ObservedBroker(Observed):
 
 
 class ObservedView(Observed):
-    """A view whose readings of marks are noted."""
+    """A view whose readings of marks are recorded."""
 
     def __init__(
         self, port: Any, recorder: Recorder, running: Callable[[], Awaitable[object]]
@@ -91,7 +91,7 @@ class ObservedView(Observed):
         self._running = running
 
     def look(self) -> None:
-        """Note that the mark of the present message is read now."""
+        """Record that the mark of the present message is read now."""
         delivery = _DISPATCHED.get()
         if delivery is not None:
             delivery.looked = self._recorder.now()
@@ -104,22 +104,22 @@ class ObservedView(Observed):
 
 
 def observed_broker(broker: Broker, recorder: Recorder) -> Broker:
-    """Return the broker, with a note of each message that comes again."""
+    """Return the broker, and record each message that comes again."""
     return cast("Broker", _ObservedBroker(broker, recorder))
 
 
 def observed_view(
     view: View, recorder: Recorder, running: Callable[[], Awaitable[object]] = _at_once
 ) -> View:
-    """Return the view, which tells each message when its mark was read. `running` returns once
-    this process does not stand still (in memory, where it stands still within a call)."""
+    """Return the view, which writes into each message when its mark was read. `running` returns
+    once this process does not stand still (in memory, where it stands still within a call)."""
     return cast("View", ObservedView(view, recorder, running))
 
 
 class ObservedLog:
-    """A log of an engine. A failed enqueue that is counted as not withdrawn is noted by its mail's
-    id, which every later entry keeps: `postroad_unwithdrawn_enqueues_total` grows as late as a
-    redelivery delay after the error, and names none."""
+    """A log of an engine. It records a failed enqueue that is counted as not withdrawn, by its
+    mail's id, which every later entry keeps. The metric `postroad_unwithdrawn_enqueues_total`
+    cannot show that: it grows as late as a redelivery delay after the error, and names no mail."""
 
     def __init__(self, log: Any, recorder: Recorder) -> None:
         self._log, self._recorder = log, recorder

@@ -26,8 +26,8 @@ NAMESPACE = "chaos"
 
 @dataclass(frozen=True)
 class Opening:
-    """What one process opens its queues with. `running` is `observed_view`'s; `broker` may
-    put something before that port."""
+    """The values with which one process opens its queues. `running` is the argument of
+    `observed_view`; `broker` may wrap that port."""
 
     servers: Servers
     bucket: Callable[[QueueName], str]
@@ -78,7 +78,8 @@ class Opening:
             raise ConfigurationRefused(settled.refusal.message)
 
     async def cut_anew(self, queue: str, draw: float) -> None:
-        """Change how the view is cut, as the rules allow: half the window, or a bucket more."""
+        """Change the configuration of the view, as the rules allow: half the window, or a bucket
+        more."""
         history = self.servers.history(QueueName(NAMESPACE, queue))
         settled = await settle(history, None, at=self.clock.now(), by="chaos")
         assert settled.state is not None

@@ -1,5 +1,5 @@
-"""An event loop whose tasks and futures hash by the order of their making, not by their address:
-sets of them are gone through in the same order in every run, so a seed gives the same history."""
+"""An event loop whose tasks and futures hash by the order of their making, not by their address.
+Sets of them are iterated in the same order in every run, so a seed gives the same history."""
 
 from __future__ import annotations
 
@@ -47,8 +47,8 @@ def _task(
 
 
 def run(work: Coroutine[Any, Any, T]) -> T:
-    """Run a coroutine as `asyncio.run` does. What goes wrong in tasks that nothing waits for
-    belongs to processes that were killed."""
+    """Run a coroutine as `asyncio.run` does. Errors in tasks that no code awaits are ignored,
+    because those tasks belong to processes that were killed."""
     with asyncio.Runner(loop_factory=_Loop) as runner:
         loop = runner.get_loop()
         loop.set_task_factory(_task)  # type: ignore[arg-type]  # a generic one

@@ -1,9 +1,9 @@
 """How fast a run goes: the engine's durations, the load and the faults, all in proportion.
 
-`PRODUCTION` is for memory, where time is moved and costs nothing. Over real servers a run of
-minutes has to see slices close, drain, be cleaned and rolled forward, so `QUICK` divides the
-durations by about five and keeps the relations that `Timing` checks. What `QUICK` changes:
-docs/chaos.md.
+`PRODUCTION` is for memory, where the run moves the time and long waits cost nothing. Over real
+servers a run of minutes has to see slices close, drain, be cleaned and rolled forward. So `QUICK`
+divides the durations by about five and keeps the relations that `Timing` checks. docs/chaos.md
+lists what `QUICK` changes.
 """
 
 from __future__ import annotations
@@ -27,8 +27,9 @@ class Pace:
     row_maintenance: timedelta
     purge_timeout: timedelta
     prefetch: tuple[int, ...]
-    """Of a consumer, drawn. In memory a broker fills one consumer before it serves the next: with
-    few places, two messages about one mail go to two processes, as RabbitMQ deals them out."""
+    """The prefetch of a consumer is drawn from these. In memory a broker fills one consumer before
+    it serves the next. With few places, two messages about one mail go to two processes, as
+    RabbitMQ deals them out."""
     mails: float
     """New mails in a second, of all producers together."""
     administration: float
@@ -40,8 +41,8 @@ class Pace:
 
     @property
     def beat(self) -> float:
-        """The unit of a consumer's waits: a redelivery delay. Retries wait some, slow deliveries
-        take some."""
+        """The unit of a consumer's waits: a redelivery delay. Retries and slow deliveries take
+        several."""
         return self.timing.redelivery_delay.total_seconds()
 
     @property

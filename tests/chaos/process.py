@@ -25,13 +25,13 @@ from postroad.ports.mail_queue import MailQueue
 from postroad.settings import from_environment
 
 AGAIN = 1.0
-"""Seconds until what could not be opened is opened again."""
+"""Seconds between two tries to open a queue."""
 
 
 @dataclass(frozen=True)
 class Job:
     """What the nemesis starts a process with. `role` is `creator`, `producer`, `worker`,
-    `administrator` or `drain`; `rate` is a producer's."""
+    `administrator` or `drain`; `rate` is that of a producer."""
 
     role: str
     life: str
@@ -45,7 +45,7 @@ class Job:
 
 
 async def main(job: Job) -> None:
-    """Do the job; SIGTERM ends it at once but for what the drain writes."""
+    """Do the job. SIGTERM ends it at once, except that the drain still writes its results."""
     recorder = FileRecorder(Path(job.directory), job.life, clockwork.true_now)
     servers = connect(from_environment())
     clock, randomness = MachineClock(), random.Random(f"{job.seed}/{job.life}")
@@ -88,7 +88,7 @@ async def _until(place: workload.Place, work: Awaitable[None]) -> None:
 
 async def _opened(opening: Opening, name: str, *, create: bool) -> MailQueue:
     """Open a queue, however long servers are away. A creator whose clock is refused ends: the
-    nemesis starts it again with a right one."""
+    nemesis restarts it with a right one."""
     while True:
         try:
             return await opening.open(name, create=create)

@@ -1,5 +1,5 @@
-"""Back ends over real servers: `single`, one of each, which are left alone, and `cluster`, three
-nodes of each, which have every fault. Each actor is a process of its own."""
+"""Back ends over real servers. `single` has one server of each kind, without faults of their own;
+`cluster` has three nodes of each, which have every fault. Each actor is a process of its own."""
 
 from __future__ import annotations
 
@@ -78,7 +78,8 @@ class Actor:
 
     async def _note_end(self, process: asyncio.subprocess.Process, life: str) -> None:
         code = await process.wait()
-        # SIGTERM ends a process that has not opened its queues yet, and has no handler for it
+        # SIGTERM ends a process that has not opened its queues yet, because it has no handler for
+        # it
         was_ended = code in (0, -signal.SIGKILL, -signal.SIGTERM)
         self._town.note("exited" if was_ended else "crashed", life)
         if not was_ended and self._town.restarts:
@@ -107,7 +108,7 @@ class Actor:
             self._town.note("resumed", self.life)
 
     async def stop(self) -> None:
-        """End it the orderly way, or else at once."""
+        """Stop it in the orderly way, and kill it if that fails."""
         self._signal(signal.SIGTERM)
         try:
             async with asyncio.timeout(STOPPING):
@@ -122,7 +123,7 @@ class Actor:
 
 
 class Town:
-    """The processes over servers that the environment names, and what is wrong with them."""
+    """The processes over servers that the environment names, and their faults."""
 
     def __init__(
         self, directory: Path, seed: int, rate: float = QUICK.mails, undo: str | None = None
@@ -143,7 +144,8 @@ class Town:
         return os.environ
 
     def _set_up_environment(self, base: Mapping[str, str]) -> None:
-        """Let this process and its children see a keyspace, a vhost and a bucket of the run."""
+        """Set the keyspace, the vhost and the bucket of the run in the environment of this process
+        and its children."""
         os.environ.update({k: v for k, v in base.items() if k.startswith("POSTROAD_")})
         os.environ.update(self.own(base))
 
@@ -203,7 +205,7 @@ class Town:
             actor.controls.set(actor.controls.lag)
 
     async def heal(self) -> None:
-        """Undo what is wrong with the servers."""
+        """Undo the faults of the servers."""
 
     # The run
 
@@ -218,7 +220,7 @@ class Town:
             later = [each for each in schedule if each.kind != BIRTH]
             nemesis = asyncio.ensure_future(carry_out(later, self, MachineClock(), self.recorder))
             await asyncio.sleep(seconds)
-            # the load ends first: under it, a node that is started again may not serve for minutes
+            # the load ends first, because a node that restarts under it may not serve for minutes
             self.restarts = False
             nemesis.cancel()
             for actor in self.actors.values():

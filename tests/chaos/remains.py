@@ -1,4 +1,4 @@
-"""A look into the real servers, past postroad: what they still have of a queue."""
+"""Reads the real servers, without postroad: what they still have of a queue."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ AHEAD = 30.0
 """Seconds, longer than an enqueue and its withdrawal take."""
 
 TIMETABLES = frozenset((audit_maintenance.CLAIM_ID, letter_maintenance.CLAIM_ID, REPAIRER))
-"""Claims that maintenance keeps between its rounds; they are claims of no mail."""
+"""Claims that maintenance keeps between its rounds; they belong to no mail."""
 
 
 def management(path: str, method: str = "GET", body: dict[str, Any] | None = None) -> Any:
-    """Ask RabbitMQ's management API; `{vhost}` in a path is the one of the URI."""
+    """Ask RabbitMQ's management API; `{vhost}` in a path is that of the URI."""
     broker = urlsplit(os.environ["POSTROAD_RABBITMQ_URI"])
     base = urlsplit(os.environ["POSTROAD_RABBITMQ_MANAGEMENT_URL"])
     vhost = quote(unquote(broker.path[1:]), safe="")
@@ -51,14 +51,16 @@ def user() -> str:
 def is_stamped_late(enqueue_id: UUID, stamp: float) -> bool:
     """Return whether a row was stamped, in seconds since 1970, long after its id was made: by a
     host with a clock far ahead, or for a machine that had been paused. The tombstone of a cleaned
-    partition does not reach such a row: it stays, with its mark, until its lifetime is over."""
+    partition does not cover such a row. The row stays, with its mark, until its lifetime is
+    over."""
     return stamp - moment_of(enqueue_id).timestamp() > AHEAD
 
 
 def sleeps_long(queue: str) -> bool:
     """Return whether a broker's queue delays messages for longer than a drain may take. A worker
-    whose clock is an hour behind sends references there; the drain flushes their mails, and the old
-    messages are acknowledged when they come: without rows they refer to entries that are over."""
+    whose clock is an hour behind sends references there. The drain flushes their mails; when the
+    old messages come, consumers acknowledge them, because their entries have no rows and are
+    over."""
     delay = queue.rpartition(".delay.")[2]
     return delay.isdecimal() and int(delay) > QUICK.drain_timeout
 

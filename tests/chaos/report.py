@@ -1,4 +1,4 @@
-"""What a run says of itself: a mail's life line by line, and what each kind of fault cost."""
+"""The report of a run: the life of a mail line by line, and the cost of each kind of fault."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from chaos.checker import Violation
 from chaos.history import Event, Phase
 
 LISTED, SHOWN = 40, 3
-"""Violations that are printed, and mails whose lives are."""
+"""The number of violations that are printed, and of mails whose lives are."""
 
 
 def life_of(events: Sequence[Event], mail: str) -> list[str]:
-    """Return all that happened to a mail, and to the processes that had it in hand."""
+    """Return all events of a mail, and of the processes that had it in hand."""
     entries: set[str] = set()
     mine: list[Event] = []
     calls: set[str] = set()
@@ -50,7 +50,7 @@ def _told(event: Event) -> str:
 
 
 def told(events: Sequence[Event], violations: Sequence[Violation]) -> str:
-    """Return the violations, and the lives of the first mails that are concerned."""
+    """Return the violations, and the lives of the first mails that they concern."""
     counted = Counter(each.kind.value for each in violations)
     lines = [f"{count} {kind}" for kind, count in sorted(counted.items())]
     lines += [str(each)[:300] for each in violations[:LISTED]]
@@ -61,8 +61,8 @@ def told(events: Sequence[Event], violations: Sequence[Violation]) -> str:
 
 @dataclass(slots=True)
 class Cost:
-    """What a kind of fault did: the longest times, in seconds, in which no enqueue and no ending
-    was acknowledged while one of these faults was there or just over."""
+    """The effect of a kind of fault: the longest times, in seconds, without an acknowledged enqueue
+    or ending while one of these faults lasted or had just ended."""
 
     kind: str
     count: int = 0
@@ -76,8 +76,8 @@ class Cost:
 
 
 def costs(events: Sequence[Event]) -> list[Cost]:
-    """Return the cost of each kind of fault. An interruption is counted for every fault that it
-    overlaps: several may share one."""
+    """Return the cost of each kind of fault. An interruption counts for every fault that it
+    overlaps, so several faults may share one."""
     work_over = min((each.at for each in events if each.by.startswith("drain#")), default=0.0)
     acknowledged = [
         [each.at for each in events if each.op in ops and each.phase is Phase.OK]
@@ -129,7 +129,7 @@ class Totals:
 
 
 def totals(events: Sequence[Event]) -> Totals:
-    """Count what happened in one run."""
+    """Count the events of one run."""
     counted = Counter((each.op, each.phase) for each in events)
     copies: Counter[tuple[str, str]] = Counter()
     for event in events:
@@ -163,11 +163,11 @@ def table(found: Iterable[Cost]) -> str:
 
 
 ADMINISTRATION = ("remove", "purge", "hold", "release", "flush", "requeue", "republish", "set_up")
-"""What an administrator changes."""
+"""The operations of an administrator."""
 
 
 class Summary:
-    """What several runs say of themselves together."""
+    """The report of several runs together."""
 
     def __init__(self) -> None:
         self.found: list[Violation] = []

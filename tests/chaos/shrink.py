@@ -12,8 +12,8 @@ T = TypeVar("T")
 
 
 def shrink(items: Sequence[T], fails: Callable[[Sequence[T]], bool], attempts: int) -> Sequence[T]:
-    """Return a part of `items` that still fails, after at most `attempts` tries; with enough of
-    them, one from which nothing can be left out. `items` as a whole is known to fail."""
+    """Return a part of `items` that still fails, after at most `attempts` tries. With enough tries,
+    no element can be left out of that part. The caller knows that `items` as a whole fails."""
     parts = 2
     while len(items) >= 2 and attempts > 0:
         size = -(-len(items) // parts)

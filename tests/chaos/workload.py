@@ -1,7 +1,7 @@
-"""What the processes of a run do: producers, workers with random endings, an administrator.
+"""The work of the processes of a run: producers, workers with random endings, an administrator.
 
-The same code runs in real processes and in memory; it sees a queue, a clock and a recorder. All
-that it does is drawn from its own seed.
+The same code runs in real processes and in memory: it uses a queue, a clock and a recorder. Each
+process draws its actions from its own seed.
 """
 
 from __future__ import annotations
@@ -32,24 +32,24 @@ LOOKED_AT = 40
 """Mails that the administrator browses before choosing one."""
 
 MADE_UP_FOR = 2.0
-"""Seconds: what a producer that stood still longer did not enqueue stays so."""
+"""Seconds: a producer that stood still for longer does not enqueue what it missed."""
 
 AT_ONCE = 6
-"""Actions of the administrator that are under way together."""
+"""At most so many of the administrator's actions are under way together."""
 
 LAST_ATTEMPT = 5
 """Attempts after which a worker delivers at once, so that every mail ends."""
 
 
 def content_of(name: str) -> bytes:
-    """Return the bytes of a mail, which its name decides: a consumer can compare them."""
+    """Return the bytes of a mail. Its name decides them, so that a consumer can compare them."""
     digest = hashlib.sha256(name.encode()).hexdigest()
     return f"Subject: {name}\r\n\r\n".encode() + digest.encode() * (1 + int(digest[:2], 16) // 8)
 
 
 @dataclass
 class Place:
-    """Where one process works. `set_up` changes how a queue's view is cut."""
+    """The place of work of one process. `set_up` changes the configuration of a queue's view."""
 
     queues: Mapping[str, MailQueue]
     clock: Clock
@@ -58,7 +58,7 @@ class Place:
     pace: Pace
     set_up: Callable[[str], Awaitable[object]]
     over: asyncio.Event = field(default_factory=asyncio.Event)
-    """Set when a producer or administrator has to begin nothing new."""
+    """Set when a producer or administrator must begin nothing new."""
     _calls: int = 0
 
     async def sleep(self, seconds: float) -> None:
@@ -82,7 +82,7 @@ class Place:
         except PostroadError as error:
             self.recorder.note(op, Phase.FAIL, call, error=_name(error))
             return False
-        except Exception as error:  # an unforeseen one is recorded like any other
+        except Exception as error:  # an unforeseen error is recorded like any other
             self.recorder.note(op, Phase.UNKNOWN, call, error=repr(error))
             return False
         self.recorder.note(op, Phase.OK, call, **(result or {}))
@@ -97,8 +97,8 @@ def _name(error: Exception) -> str:
 
 
 async def produce(place: Place, rate: float) -> None:
-    """Enqueue `rate` mails a second, whether or not earlier calls have returned. A process that the
-    machine let wait makes up for it."""
+    """Enqueue `rate` mails a second, whether or not earlier calls have returned. A process that was
+    delayed enqueues what it missed."""
     number, due = 0, place.clock.elapsed().total_seconds()
     calls: set[asyncio.Task[None]] = set()
     while not place.over.is_set():
@@ -116,7 +116,7 @@ async def produce(place: Place, rate: float) -> None:
             calls.add(task)
             task.add_done_callback(calls.discard)
     await asyncio.gather(*calls)
-    # a failed enqueue looks again a redelivery delay later whether it has to be counted
+    # a failed enqueue decides a redelivery delay later whether it has to be counted
     await place.sleep(place.pace.beat * 1.5)
 
 
@@ -147,7 +147,7 @@ async def _enqueue(place: Place, name: str) -> None:
 
 
 async def work(place: Place) -> None:
-    """Deliver from every queue and keep it up, until cancelled."""
+    """Deliver from every queue and run maintenance, until cancelled."""
     randomness = _Chance(place.randomness)
     every = timedelta(seconds=place.pace.maintenance)
     async with asyncio.TaskGroup() as group:
@@ -164,7 +164,7 @@ class _Chance:
 
 
 async def consume(place: Place, name: str, queue: MailQueue, *, final: bool = False) -> None:
-    """Deliver whatever comes; with `final`, each mail at once and to all its recipients."""
+    """Deliver all mail that comes; with `final`, each mail at once and to all its recipients."""
     async with asyncio.TaskGroup() as group:
         async for item in queue.dequeue(place.randomness.choice(place.pace.prefetch)):
             group.create_task(_Delivery(place, name, item).run(final=final))
@@ -232,8 +232,7 @@ class _Delivery:
             await self._end("done", self._item.done)
 
     async def _transmit(self, recipients: tuple[str, ...]) -> None:
-        """Fetch the bytes, and record the transmission at the moment when it cannot be taken
-        back."""
+        """Fetch the bytes, and record the transmission at the moment when it cannot be undone."""
         pending = tuple(each for each in recipients if each not in self._sent)
         if not pending:
             return
@@ -285,13 +284,13 @@ class _Delivery:
     async def _insist(
         self, op: str, work: Callable[[], Awaitable[None]], *, finishes: tuple[str, ...] | None
     ) -> None:
-        """Do it until it is done, as the worker does."""
+        """Repeat an ending until it succeeds, as the worker does."""
 
         async def once() -> None:
             try:
                 await work()
             except EntryEnded:
-                pass  # an attempt before this one got through
+                pass  # an earlier try of this ending succeeded
 
         while not await self._place.call(
             op,
@@ -308,7 +307,7 @@ class _Delivery:
 
 
 async def administrate(place: Place) -> None:
-    """Change waiting mail by chance, some of it at once."""
+    """Draw changes of waiting mail, and make some of them at once."""
     acts: set[asyncio.Task[None]] = set()
     async with asyncio.TaskGroup() as group:
         while not place.over.is_set():
