@@ -1,4 +1,5 @@
-"""`kubectl mailqueue …` as people use it: in a pod of the queue, or in one made for the command."""
+"""`kubectl mailqueue …` as an administrator uses it: in a pod of the queue, or in one made for the
+command."""
 
 from __future__ import annotations
 

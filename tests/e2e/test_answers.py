@@ -1,4 +1,4 @@
-"""Bad input gets a clear answer, and no crash loop."""
+"""Bad input gets a clear error, and makes no pod restart again and again."""
 
 from __future__ import annotations
 

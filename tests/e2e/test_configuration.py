@@ -78,7 +78,7 @@ def test_past_a_bypassed_admission_the_operator_refuses_and_the_queue_goes_on(
 
 @contextmanager
 def admission_without_rules(kubectl: Kubectl) -> Iterator[None]:
-    """Take the CEL rules out of the CRD, and put them back."""
+    """Remove the CEL rules from the CRD, and restore them afterwards."""
     crds = [
         each for each in manifests(ROOT / "crds") if each["spec"]["names"]["kind"] == "MailQueue"
     ]

@@ -48,7 +48,7 @@ def rows(sandbox: Sandbox, table: str) -> int:
 
 
 def events(sandbox: Sandbox) -> int:
-    """Count the events of the queue's history; the table also holds the keyspace's home."""
+    """Count the events of the queue's history; the table also has the home of the keyspace."""
     statement = (
         f"SELECT count(*) AS n FROM {sandbox.keyspace}.configuration_events WHERE queue = %s"
     )
@@ -114,8 +114,8 @@ def test_with_a_server_gone_deletion_still_ends_and_says_what_was_left(sandbox: 
 def test_kept_data_keep_their_rules_against_a_resource_that_is_made_anew(
     sandbox: Sandbox, forbidden: Manifest, reason: str
 ) -> None:
-    """The API server takes it, since it compares a new resource with nothing; the history does
-    not."""
+    """The API server accepts it, because it compares a new resource with nothing; the history
+    refuses it."""
     with_waiting_mails(sandbox)
     delete(sandbox)
 

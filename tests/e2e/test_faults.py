@@ -1,7 +1,8 @@
-"""Everything is killed once while mail flows: nothing acknowledged is lost, all recovers by itself.
+"""Each process is killed once while mail flows: nothing acknowledged is lost, and all recovers by
+itself.
 
-A sender sends one mail after another and writes down which were acknowledged; a mail whose session
-broke was not, and is sent again as another mail, as a real client would.
+A sender sends one mail after another and records which were acknowledged. A mail whose session
+broke was not acknowledged; the sender sends it again as another mail, as a real client would.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ STEADY_SECONDS = 4
 
 
 class Flow:
-    """Mail that flows in a thread, whatever happens to the intake."""
+    """A thread that sends mail, whatever happens to the intake."""
 
     def __init__(self, sandbox: Sandbox) -> None:
         self._sandbox = sandbox
@@ -39,7 +40,8 @@ class Flow:
         self._thread = threading.Thread(target=self._run, daemon=True)
         self.acknowledged: list[str] = []
         self.given_up: list[Reply] = []
-        """Answers for which a client would give its mail up, though only our servers were away."""
+        """Replies after which a client would give its mail up, though only our servers were
+        away."""
         self.offered = 0
 
     def start(self) -> None:
@@ -51,7 +53,7 @@ class Flow:
         assert not self._thread.is_alive()
 
     def wait_for_more(self, count: int, within_seconds: float) -> None:
-        """Wait until so many more mails were acknowledged: the way in works (again)."""
+        """Wait until so many more mails were acknowledged, so that the intake works (again)."""
         goal = len(self.acknowledged) + count
         eventually(lambda: len(self.acknowledged) >= goal, within_seconds=within_seconds)
 
@@ -60,7 +62,7 @@ class Flow:
             try:
                 with self._sandbox.smtp() as port, closing(Sender("127.0.0.1", port)) as sender:
                     self._send(sender)
-            except Exception:  # the forwarding broke with the pod: open another
+            except Exception:  # the forwarding ended with the pod: open another
                 time.sleep(0.5)
 
     def _send(self, sender: Sender) -> None:
@@ -96,13 +98,14 @@ def flowing(sandbox: Sandbox) -> Iterator[Flow]:
 
 
 def republished(sandbox: Sandbox) -> bool:
-    """Run `republish`. A server that has only just come back may refuse it, as it may a user."""
+    """Run `republish`. A server that has only just come back may refuse it for a while, as it may
+    refuse a user."""
     return "republished" in sandbox.postroad("republish", "--older-than", "0s")
 
 
 def all_else_is_unacknowledged(sandbox: Sandbox, acknowledged: set[str]) -> None:
-    """A program that is killed between the row of a mail and its message leaves a row for
-    `republish`; no client heard that such a mail was accepted."""
+    """Between the row of a mail and its message, a killed program leaves a row for `republish`; no
+    client got a 250 for such a mail."""
 
     def left() -> set[str]:
         return {recipient for mail in sandbox.browse() for recipient in mail["recipients"]}
@@ -115,8 +118,8 @@ def duplicates(sandbox: Sandbox) -> int:
 
 
 def kill_program(sandbox: Sandbox, namespace: str, selector: str) -> None:
-    """Kill a pod's program with SIGKILL, and see that it was: a pod that is deleted, even by force,
-    would be asked to end first."""
+    """Kill a pod's program with SIGKILL, and check that it died of it. A deletion of the pod, even
+    by force, would ask the program to end first."""
     pod = next(
         each
         for each in sandbox.kubectl.list("pods", namespace, selector)
@@ -137,7 +140,8 @@ def programs_of(pod: Manifest) -> list[int]:
     found = []
     for process in Path("/proc").glob("[0-9]*"):
         with suppress(OSError):
-            group = (process / "cgroup").read_text().replace("_", "-")  # systemd's way to write it
+            # Systemd writes it in this way.
+            group = (process / "cgroup").read_text().replace("_", "-")
             if f"pod{uid}" in group and b"postroad" in (process / "cmdline").read_bytes():
                 found.append(int(process.name))
     assert found, "the pod's processes are not on this machine"
@@ -176,7 +180,8 @@ FAULTS: dict[str, tuple[Callable[[Sandbox], None], int]] = {
         0,
     ),
 }
-"""What is killed, and how many mails were in flight at most: only these may come twice."""
+"""The process that is killed, and how many mails were in flight at most: only these may come
+twice."""
 
 
 @pytest.mark.parametrize("victim", FAULTS)

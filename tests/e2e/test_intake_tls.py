@@ -18,8 +18,8 @@ pytestmark = [
 ]
 
 KUBELET_SECONDS = 240
-"""For a changed Secret to reach a pod: the kubelet looks once in a minute or so, at what it may
-have kept for as long."""
+"""The time until a pod has a changed Secret: the kubelet looks once in a minute or so, and may use
+a copy that is as old."""
 
 
 def made(folder: Path, name: str) -> Certificates:
@@ -33,7 +33,7 @@ def tls_secret(sandbox: Sandbox, files: Certificates) -> Manifest:
 
 
 def shown_at(port: int) -> str:
-    """Return the certificate that a session sees which begins now."""
+    """Return the certificate of a session that begins now."""
     return ssl.get_server_certificate(("localhost", port), timeout=10)
 
 

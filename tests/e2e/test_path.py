@@ -1,4 +1,4 @@
-"""The main job, as a user does it: apply, send, receive."""
+"""The main job, as an administrator and a client do it: apply, send, receive."""
 
 from __future__ import annotations
 
@@ -41,7 +41,8 @@ def test_every_mail_of_many_shapes_arrives_once_with_its_bytes(sandbox: Sandbox)
             assert came[0].endswith(mail.sent), f"{mail.shape}: other bytes"
             assert came[0].removesuffix(mail.sent).startswith(b"Received: ")
     bucket = f"postroad-{sandbox.namespace}-outgoing"
-    eventually(lambda: object_keys(bucket) == [], within_seconds=30)  # bytes go after the mark
+    # The consumer deletes the bytes after it wrote the mark.
+    eventually(lambda: object_keys(bucket) == [], within_seconds=30)
     assert eventually(lambda: sandbox.status()["size"] == 0, within_seconds=90)
 
 

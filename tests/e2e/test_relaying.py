@@ -1,4 +1,5 @@
-"""An intake in a pod relays for the networks of its MailQueue, whichever way a client comes."""
+"""An intake in a pod relays for the networks of its MailQueue, on every way by which a client can
+come."""
 
 from __future__ import annotations
 
@@ -23,12 +24,12 @@ with smtplib.SMTP("outgoing-intake", 2525, timeout=20) as client:
 
 
 def reply_to_another_pod(sandbox: Sandbox) -> str:
-    """Return the reply to a recipient that a worker's pod names to the intake's Service."""
+    """Return the intake's reply when a worker's pod names a recipient through the Service."""
     worker = sandbox.pods("worker")[0]["metadata"]["name"]
     try:
         return sandbox.kubectl("exec", "-n", sandbox.namespace, worker, "--", "python3", "-c", SEND)
     except KubectlFailed as error:
-        return str(error)  # the pods are just being replaced
+        return str(error)  # the Deployment replaces the pods at this moment
 
 
 def reply_to_a_forwarded_port(sandbox: Sandbox) -> int:

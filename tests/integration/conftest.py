@@ -1,4 +1,4 @@
-"""What the tests on real sockets and servers share."""
+"""Fixtures that the tests on real sockets and servers share."""
 
 import pytest
 

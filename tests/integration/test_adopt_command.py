@@ -1,4 +1,5 @@
-"""`kubectl mailqueue adopt` and `postroad config` over a real Cassandra: lost, found, gone on."""
+"""`kubectl mailqueue adopt` and `postroad config` over a real Cassandra: a lost history is found
+and continued."""
 
 from __future__ import annotations
 
@@ -34,7 +35,7 @@ HOUR, HALF = (ViewConfiguration(timedelta(minutes=each), 2) for each in (60, 30)
 
 @pytest.fixture
 def name(keyspace: str, monkeypatch: pytest.MonkeyPatch) -> str:
-    """A queue of the namespace `mail` with rows, whose history the status remembers only."""
+    """A queue of the namespace `mail` with rows, whose history only the status has."""
     monkeypatch.setenv("POSTROAD_CASSANDRA_KEYSPACE", keyspace)
     return servers.fresh()
 

@@ -1,4 +1,4 @@
-"""What cleaning a drained slice costs: as many statements for many mails as for few."""
+"""The cost of cleaning a drained slice: as many statements for many mails as for few."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ WINDOW, BUCKETS = timedelta(minutes=5), 3
 
 
 class CountingSession(Session):
-    """Counts what is sent, page by page."""
+    """Counts the statements that are sent, page by page."""
 
     def __init__(self, keyspace: str) -> None:
         super().__init__(servers.cassandra(keyspace))
@@ -51,14 +51,15 @@ class CountingSession(Session):
 
 
 class LaterView(CassandraView):
-    """A view whose hosts show the time of a lease later: the test does not wait that long."""
+    """A view whose hosts show the time of a lease later, so that the test need not wait that
+    long."""
 
     async def server_times(self) -> Readings:
         return (await super().server_times()).later(READING_LEASE)
 
 
 async def cost_of_cleaning(session: CountingSession, mails: int) -> Counter[Statement]:
-    """Return what was sent to clean one slice with so many delivered mails in each bucket."""
+    """Return the statements that clean one slice with so many delivered mails in each bucket."""
     name, clock = QueueName("test", servers.fresh()), ManualClock()
     view, others = LaterView(session, str(name)), MemoryServers(MemoryWorld(clock))
     parts = Parts(

@@ -1,4 +1,4 @@
-"""A process whose clock is ahead or behind: what is written later wins all the same."""
+"""A process whose clock is ahead or behind: the later write wins all the same."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ async def test_a_letter_is_taken_out_and_buried_again(
 
 
 def let_lag(session: Session, seconds: float) -> None:
-    """Let a process take the view's time for earlier than it is."""
+    """Make a process take the view's time for earlier than it is."""
     timestamps = session._clocks.timestamps
     theirs = datetime.now(UTC) - timedelta(seconds=seconds)
     timestamps.learn(timestamps.clock_ns(), AgreedTime(theirs, timedelta(0), 2, ()))
@@ -105,7 +105,7 @@ def let_lag(session: Session, seconds: float) -> None:
 async def test_what_a_writer_whose_estimate_lags_writes_after_an_erasure_stays(
     sessions: tuple[Session, Session], one: View, other: View
 ) -> None:
-    """A queue is made anew under the same name at once. What was there is gone all the same."""
+    """A queue is made anew under the same name at once, and has nothing of the queue before."""
     old, letter = entry(), DeadLetter(entry().enqueue_id, "2026-01", NOON, "no", entry())
     new, new_letter = entry(2), replace(letter, enqueue_id=entry(2).enqueue_id, entry=entry(2))
     await one.insert(old)
@@ -129,7 +129,7 @@ async def test_what_a_writer_whose_estimate_lags_writes_after_an_erasure_stays(
 async def test_a_row_of_a_machine_that_was_paused_outlives_an_earlier_cleanup(
     sessions: tuple[Session, Session], one: View, other: View
 ) -> None:
-    """Its estimate of the view's time stood still with its clocks."""
+    """The process stood still, and its estimate of the view's time with it."""
     await one.insert(entry())
     await other.server_times()
     let_lag(sessions[1], 3600)

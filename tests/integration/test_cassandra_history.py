@@ -62,7 +62,8 @@ async def test_writers_fed_the_same_transitions_make_one_history(
 async def test_processes_killed_again_and_again_leave_one_complete_history(
     session: Session, keyspace: str, queue: str
 ) -> None:
-    """Two at a time, each killed in the midst of it, whenever the history has grown a little."""
+    """Two processes at a time, each killed during its work, whenever the history has grown a
+    little."""
     history, randomness = CassandraHistory(session, queue), random.Random(7)
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
 

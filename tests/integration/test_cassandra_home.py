@@ -30,8 +30,8 @@ async def session(keyspace: str) -> AsyncIterator[Session]:
 
 
 async def forget_homes(session: Session) -> None:
-    """Delete what is recorded, by transactions: a plain deletion is stamped by this process' clock,
-    and would take a record with it that a transaction stamps a little earlier."""
+    """Delete the recorded homes by transactions. This process' clock would stamp a plain deletion,
+    which would also take a record that a transaction stamps a little earlier."""
     table = "{keyspace}.configuration_events"
     for row in await session.run(f"SELECT sequence FROM {table} WHERE queue = '{KEY}'"):
         place = f"queue = '{KEY}' AND sequence = {row['sequence']}"

@@ -1,4 +1,5 @@
-"""Dead letters of a month in which more were taken out than Cassandra reads across at once."""
+"""Dead letters of a month from which more were deleted than Cassandra reads across in one
+request."""
 
 from __future__ import annotations
 
@@ -62,7 +63,7 @@ async def test_letters_among_many_that_were_taken_out_are_listed_counted_and_era
 
 
 async def delete_many(session: Session) -> None:
-    """Leave what as many requeues leave."""
+    """Leave as many tombstones as that many requeues leave."""
 
     async def together() -> None:
         stamp = session.now_us() - SPAN // timedelta(microseconds=1)

@@ -108,7 +108,7 @@ async def test_options_that_differ_are_altered(session: Session) -> None:
 
 
 async def test_a_shorter_lifetime_is_that_of_new_rows_and_never_of_marks(session: Session) -> None:
-    """A mark that went before its row would bring the mail back."""
+    """A mark that expired before its row would bring the mail back."""
     store = CassandraViewStore(session)
     view = store.view("test.out")
     keys = [place(id_at(NOW, 0, number), HOUR, 1) for number in (1, 2)]
@@ -175,7 +175,7 @@ async def test_missing_tables_are_refused_with_what_to_do(session: Session) -> N
 
 
 async def test_a_check_needs_a_quorum_once_there_are_tables(session: Session) -> None:
-    """One replica of three is there, and says its version all the same."""
+    """One replica of three runs, and returns its version all the same."""
     store = CassandraViewStore(session)
     assert await store.check()
 

@@ -1,7 +1,7 @@
 """A configuration changes under producers, consumers and readers, on real servers.
 
-Each handle is a process of its own: it shares nothing with the others but the servers. The lease
-is shorter than in production, and the same for all.
+Each handle stands for a process: the handles share nothing but the servers. The lease is shorter
+than in production, and the same for all.
 """
 
 from __future__ import annotations
@@ -40,12 +40,13 @@ SECOND = timedelta(seconds=1)
 TIMING = Timing(lease=4 * SECOND, grace=20 * SECOND, deadline=11 * SECOND, skew=SECOND)
 OLD, NEW = ViewConfiguration(3600 * SECOND, 1), ViewConfiguration(1800 * SECOND, 4)
 BRIEF = ViewConfiguration(4 * SECOND, 1), ViewConfiguration(2 * SECOND, 4)
-"""Old and new, with windows so short that browse start passes them within a test."""
+"""The old and the new configuration, with windows so short that browse start passes them within a
+test."""
 
 
 @dataclass
 class Site:
-    """A queue on the servers, and what is known to have happened to its mails."""
+    """A queue on the servers, and the ledger of what happened to its mails."""
 
     servers: ClusterServers
     name: QueueName
@@ -61,14 +62,15 @@ class Site:
         assert (await settle(history, wanted, at=now, by="test")).refusal is None
 
     def leased(self) -> LeasedConfiguration:
-        """Return what a process knows of the configuration; it reads nothing by itself yet."""
+        """Return a process' knowledge of the configuration; it does not refresh itself yet."""
         history = self.servers.history(self.name)
         return LeasedConfiguration(
             history, MachineClock(), SystemRandomness(), lease=TIMING.lease, grace=TIMING.grace
         )
 
     async def process(self, source: ConfigurationSource | None = None) -> DistributedQueue:
-        """Start a process. Without a source of its own it keeps itself fresh, like all do."""
+        """Start a process. Without a given source it refreshes its knowledge itself, as production
+        does."""
         clock = MachineClock()
         leased = self.leased()
         if source is None:
@@ -107,7 +109,7 @@ async def site(request: pytest.FixtureRequest) -> AsyncIterator[Site]:
 
 
 async def produce(site: Site, queue: DistributedQueue) -> None:
-    """Until the site stops: an enqueue that is cancelled may have queued its mail."""
+    """Enqueue until the site stops, because a cancelled enqueue may have queued its mail."""
     while not site.stopping:
         mail = Mail("a@example.org", ("b@example.net",), b"Subject: x\r\n\r\nbody\r\n")
         site.enqueued.add(await queue.enqueue(mail))
@@ -115,7 +117,7 @@ async def produce(site: Site, queue: DistributedQueue) -> None:
 
 
 async def consume(site: Site, queue: DistributedQueue) -> None:
-    """Deliver half of what comes; hold the rest on the lease."""
+    """Deliver half of the mails that come; keep the others leased."""
     randomness = random.Random(3)
     async for item in queue.dequeue(prefetch=2000):
         if randomness.random() < 0.5:
@@ -125,7 +127,7 @@ async def consume(site: Site, queue: DistributedQueue) -> None:
 
 
 async def look(site: Site, queue: DistributedQueue) -> None:
-    """Browse: what was there before and is still there after is seen, and seen once."""
+    """Browse repeatedly: each mail that waits before and after is seen, and seen once."""
     before = {*site.enqueued}
     seen = Counter([view.enqueue_id async for view in queue.browse()])
 
@@ -206,8 +208,9 @@ async def test_a_reader_that_lost_the_history_refuses_rather_than_sees_less(site
 @pytest.mark.parametrize("site", [BRIEF[0]], indirect=True)
 @pytest.mark.parametrize("protected", [True, False], ids=["protected", "unprotected"])
 async def test_without_the_lease_accepted_mail_is_lost(site: Site, protected: bool) -> None:
-    """One process writes under a change as soon as it knows; another has not heard of it yet, and
-    moves browse start past slices in which it sees nothing. What it passed counts as finished."""
+    """One process writes under a change as soon as it knows of it. Another process does not know of
+    it yet, and moves browse start past slices in which it sees no mail. Mails in the slices that it
+    passed count as finished."""
     old, new = BRIEF
     late = await site.process(None if protected else FixedConfiguration(old))
     await site.want(new)
@@ -234,8 +237,9 @@ async def test_without_the_lease_accepted_mail_is_lost(site: Site, protected: bo
 
 
 async def until_the_old_one_looks_elsewhere() -> None:
-    """Wait for the second half of an old slice, less a margin. In its first half a mail of the new
-    configuration may lie where the old one looks too, and keeps browse start from passing any."""
+    """Wait for the second half of an old slice, less a margin. In its first half, a mail of the new
+    configuration may lie where the old one reads too, and then keeps browse start from passing
+    any."""
     old, new = (each.slice_window.total_seconds() for each in BRIEF)
     while not new <= MachineClock().now().timestamp() % old < old - 0.5:
         await asyncio.sleep(0.05)
@@ -246,7 +250,7 @@ def where(enqueue_id: UUID, configuration: ViewConfiguration) -> EntryKey:
 
 
 async def pass_slices(queue: DistributedQueue, newest: UUID) -> None:
-    """Keep a queue up until slices as old as this entry's can be passed, and once more."""
+    """Maintain a queue until slices as old as this entry's can be passed, and once more."""
     passable = moment_of(newest) + 3 * BRIEF[0].slice_window + TIMING.grace
     is_over = False
     while not is_over:
@@ -261,7 +265,8 @@ async def pass_slices(queue: DistributedQueue, newest: UUID) -> None:
 
 
 async def deliver_all(site: Site) -> None:
-    """Deliver until every mail was, or the broker has no message, ready or unacknowledged."""
+    """Deliver until every mail was delivered, or the broker has no message, ready or
+    unacknowledged."""
     broker = site.servers.broker(site.name)
     is_empty = False
     while not is_empty and len(site.done) < len(site.enqueued):
@@ -271,7 +276,7 @@ async def deliver_all(site: Site) -> None:
             await asyncio.sleep(0.2)
         delivering.cancel()
         await asyncio.wait([delivering])
-        await queue.close()  # what it had not come to is the broker's again
+        await queue.close()  # the broker has again what the consumer did not reach
         depths = await broker.depths()
         is_empty = depths.work == depths.delayed == 0
 

@@ -1,4 +1,4 @@
-"""Connecting to real servers by settings, and saying what is wrong with each."""
+"""Connecting to real servers by settings, and the error for each wrong one."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ async def test_connections_that_are_closed_before_their_first_use_are_never_made
 
 
 async def test_a_first_queue_is_created_with_all_it_needs() -> None:
-    """Keyspace, tables, queues and bucket, from nothing but a URL and the servers."""
+    """Keyspace, tables, queues and bucket are created from a URL and the servers alone."""
     keyspace, name = servers.fresh(), QueueName("test", servers.fresh())
     given = settings(POSTROAD_CASSANDRA_KEYSPACE=keyspace)
     with pytest.raises(QueueNotFound):

@@ -21,7 +21,7 @@ DEFERRED = {"b@dest.example": OutcomeKind.DEFERRED}
 async def handed_over(
     sink: Sink, ca_file: Path | None, host: str = "localhost", protocol: Protocol = Protocol.SMTP
 ) -> tuple[dict[str, OutcomeKind], str]:
-    """Return what became of a mail and with which words."""
+    """Return the outcome of a mail and its text."""
     relay = relay_to(sink, TlsMode.IMPLICIT, host=host, ca_file=ca_file, protocol=protocol)
     outcomes = await hand_over(relay, a_mail())
     await relay.close()
@@ -91,7 +91,7 @@ async def test_a_certificate_that_does_not_verify_is_handed_nothing(
 async def test_a_next_hop_without_tls_at_connect_gets_no_command(
     certificates: Certificates, extensions: tuple[str, ...], greets: bool
 ) -> None:
-    """Neither a greeting in clear nor an offer of STARTTLS makes implicit TLS less."""
+    """Implicit TLS stays as strict for a server that greets in clear or offers STARTTLS."""
     rule = None if greets else (lambda verb, argument: "hang up" if verb == "CONNECT" else None)
     async with Sink(rule, extensions=extensions) as sink:
         kind, said = await handed_over(sink, certificates.authority)
@@ -105,7 +105,7 @@ async def test_a_next_hop_without_tls_at_connect_gets_no_command(
 @pytest.mark.filterwarnings("ignore:ssl.TLSVersion:DeprecationWarning")
 @pytest.mark.parametrize("mode", [TlsMode.OPPORTUNISTIC, TlsMode.REQUIRED, TlsMode.IMPLICIT])
 async def test_tls_is_spoken_from_1_2_on(certificates: Certificates, mode: TlsMode) -> None:
-    """An opportunistic relay goes on in clear, as with any TLS that it cannot use."""
+    """An opportunistic relay goes on in clear, as after any TLS that fails."""
     old = certificates.server_context()
     old.set_ciphers("ALL:@SECLEVEL=0")
     old.maximum_version = ssl.TLSVersion.TLSv1_1

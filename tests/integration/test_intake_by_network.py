@@ -1,4 +1,4 @@
-"""What old programs may do that others may not: line ends and early input, by network."""
+"""Exceptions for old programs, by network: bare line ends and early input."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ async def hand_in(port: int, content: bytes, *, address: str) -> str:
 
 
 def content_of(queue: RecordingQueue) -> bytes:
-    """The content of the only mail, without the three lines of the field that was added."""
+    """The content of the only mail, without the three lines of the field that the intake added."""
     [(_, content)] = queue.mails
     return content.split(b"\r\n", 3)[3]
 

@@ -22,7 +22,8 @@ INSIDE, OUTSIDE = "127.0.0.1", "127.0.0.2"
 
 @dataclass(frozen=True)
 class Form:
-    """What follows RCPT; `mailbox` is what it names from inside, None where it is refused."""
+    """The argument of RCPT; `mailbox` is the mailbox that it names from inside, None where it is
+    refused."""
 
     argument: str
     mailbox: str | None = None
@@ -85,7 +86,7 @@ RULES = Rules(relay_from=Networks.of((f"{INSIDE}/32",)))
 
 
 async def hand_in(port: int, argument: str, *, address: str) -> str:
-    """Say a whole mail with one recipient, whatever the replies are. Return the reply to RCPT."""
+    """Send a whole mail with one recipient, whatever the replies are. Return the reply to RCPT."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port, local_addr=(address, 0))
     replies = [await reader.readline()]
     for line in (b"HELO client.example", b"MAIL FROM:<>", b"RCPT " + argument.encode("latin-1")):

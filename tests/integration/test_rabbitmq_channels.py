@@ -131,7 +131,7 @@ async def test_a_consumer_that_the_server_cancelled_consumes_again(
     server.deliver(again, b"after")
 
     assert (await following).body == b"after"
-    await held.ack()  # its channel was kept for it, and goes with it
+    await held.ack()  # its channel was kept for it, and is closed with it
     await server.until(lambda: len(server.channels) == 1)
     assert server.saw(spec.Basic.Ack) == 1
     await deliveries.aclose()  # type: ignore[attr-defined]

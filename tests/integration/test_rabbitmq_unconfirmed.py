@@ -1,4 +1,5 @@
-"""Publishes that RabbitMQ neither confirms nor refuses, as those to a queue without a quorum."""
+"""Publishes that RabbitMQ neither confirms nor refuses, such as those to a queue without a
+quorum."""
 
 from __future__ import annotations
 
@@ -30,7 +31,7 @@ async def server() -> AsyncIterator[AmqpServer]:
 async def broker(
     server: AmqpServer, monkeypatch: pytest.MonkeyPatch
 ) -> AsyncIterator[RabbitMQBroker]:
-    """A broker with a short CONFIRM_DEADLINE, over a server that a test can silence."""
+    """A broker with a short CONFIRM_DEADLINE, over a connection that a test can silence."""
     monkeypatch.setattr(publisher, "CONFIRM_DEADLINE", timedelta(milliseconds=300))
     rabbitmq = RabbitMQ(Access("127.0.0.1", server.port, "/", "guest", "guest"))
     made = rabbitmq.broker(QueueName("test", "unconfirmed"))
@@ -49,7 +50,7 @@ async def unconfirmed_publish(
 
 
 async def published(broker: RabbitMQBroker, message_id: UUID) -> None:
-    """Publish until it succeeds: the broker may not have read yet what the server sent."""
+    """Publish until it succeeds, because the broker may not have read yet what the server sent."""
     async with asyncio.timeout(20):
         while True:
             try:

@@ -1,5 +1,5 @@
 """A rolling upgrade: processes of the release before and of this one work on one queue, each on
-what the other wrote; then only this one is left. Every mail comes once, or was removed."""
+mail of the other; then only this release is left. Every mail comes once, or was removed."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ EACH = 5
 """Mails of each kind from each release."""
 
 ENOUGH = 90
-"""Seconds in which what is awaited comes on a busy machine; it takes a tenth of that."""
+"""Seconds in which an awaited mail comes on a busy machine; it usually takes a tenth of that."""
 
 KINDS = ("plain", "retry", "held", "long", "gone", "kept", "later", "reject")
 """`held` and `long` are held and released, `long` when the old process is gone; `gone` is removed
@@ -83,7 +83,8 @@ async def test_mail_goes_through_processes_of_two_releases_once(
     await maintain(peers)
     await until(lambda: is_worked_off(peers))
     assert Counter(old.retried + new.retried) == dict.fromkeys(names("retry"), 2)
-    for peer, other in ((old, new), (new, old)):  # each had in hand what the other had retried
+    # Each process had in hand what the other had retried.
+    for peer, other in ((old, new), (new, old)):
         assert set(peer.retried) & {*other.retried, *other.transmitted}
 
     for peer in peers:
@@ -113,7 +114,7 @@ async def enqueue(peer: Peer) -> None:
 
 
 async def change(peers: Pair, operation: str, kind: str, *, own: bool = False) -> None:
-    """Let each change the mails that the other enqueued, or its own."""
+    """Each process changes the mails that the other enqueued, or its own."""
     for peer, other in (peers, peers[::-1]):
         whose = sender(kind, peer if own else other)
         assert await peer.ask("change", operation=operation, sender=whose) == EACH
@@ -131,7 +132,7 @@ async def until(holds: Callable[[], Awaitable[bool]]) -> None:
 
 
 async def is_worked_off(peers: Pair) -> bool:
-    """Whether nothing is left but what is held, as both see it."""
+    """Whether only held mail is left, as both processes see it."""
     dead = [await peer.ask("dead_letters") for peer in peers]
     is_dead = dead == [names("reject")] * 2
     return is_dead and transmitted(peers) == names("plain", "retry", "later")

@@ -1,5 +1,5 @@
-"""Batched deletions: a refused one does not keep other objects, and a store that cannot delete many
-objects in one request gets one for each."""
+"""Batched deletions: one refused key does not keep other objects, and a store that cannot delete
+many objects in one request gets one request for each."""
 
 from __future__ import annotations
 
@@ -76,7 +76,8 @@ async def test_many_are_deleted_although_one_is_refused_with_an_error(
 async def test_a_store_that_does_not_delete_many_at_once_is_asked_for_each(
     server: SlowStore, blobs: S3Blobs, refusal: tuple[int, bytes], asked: int
 ) -> None:
-    """Only what it says it lacks for good is never tried again."""
+    """Only after the reply that the store lacks batched deletions for good, the adapter sends no
+    other one."""
     server.refusals = {"POST": refusal}
     await blobs.delete_together(KEYS)
     assert deleted(server) == SINGLY

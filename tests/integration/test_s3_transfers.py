@@ -1,4 +1,5 @@
-"""A slow line is not a store that stands still; and what a proxy says is not the store's word."""
+"""A slow transfer is no timeout; and an error page of a proxy is not taken for the store's
+reply."""
 
 from __future__ import annotations
 

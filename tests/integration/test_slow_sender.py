@@ -1,4 +1,4 @@
-"""A sender who takes for ever holds nothing that others need (SP-13): no thread, lock or batch."""
+"""A sender that takes for ever holds nothing that others need (SP-13): no thread, lock or batch."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ async def queue(tmp_path: Path) -> AsyncIterator[OwnedQueue]:
 
 
 async def test_a_stream_that_never_ends_delays_no_other_client(queue: OwnedQueue) -> None:
-    """A hundred mails are accepted and handed out between two chunks of one that goes on."""
+    """A hundred mails are accepted and handed out between two chunks of a mail that goes on."""
     has_begun, goes_on = asyncio.Event(), asyncio.Event()
 
     async def content() -> AsyncIterator[bytes]:
@@ -66,7 +66,7 @@ async def test_a_stream_that_never_ends_delays_no_other_client(queue: OwnedQueue
 
 
 async def test_sessions_in_the_midst_of_data_keep_no_session_waiting(queue: OwnedQueue) -> None:
-    """A hundred clients are answered while as many others stand still in the midst of a line."""
+    """A hundred clients get replies while as many others have sent half a line and stand still."""
     server = await _listening(cast("MailQueue", queue))
     slow = [await _in_data(server.port) for _ in range(OTHERS)]
 

@@ -1,4 +1,5 @@
-"""The intake over real sockets: what gets a 250 is queued as it came, whatever clients do."""
+"""The intake over real sockets: a mail with a 250 is queued as it came, whatever its client
+does."""
 
 import asyncio
 import gc
@@ -62,7 +63,7 @@ class Client:
         return replies
 
     async def envelope(self, recipient: str = "b@dest.example") -> None:
-        """Say all up to and including DATA."""
+        """Send all commands up to and including DATA."""
         replies = await self.say("MAIL FROM:<a@origin.example>", f"RCPT TO:<{recipient}>", "DATA")
         assert [reply[:3] for reply in replies] == ["250", "250", "354"]
 
@@ -70,11 +71,11 @@ class Client:
         try:
             return await self.reader.read() == b""
         except ConnectionResetError:
-            return True  # what was still on its way to the server makes TCP reset
+            return True  # octets on their way to the server make TCP reset
 
 
 class Intake:
-    """A listening intake over a queue that accounts."""
+    """A listening intake over a queue that records its mails."""
 
     def __init__(self, queue: RecordingQueue, server: SmtpServer) -> None:
         self.queue = queue
@@ -127,13 +128,13 @@ async def an_intake(
 
 
 def without_trace(content: bytes) -> bytes:
-    """The content less the field that the intake added: three lines."""
+    """The content without the field that the intake added: three lines."""
     assert content.startswith(b"Received: from ")
     return content.split(b"\r\n", 3)[3]
 
 
 async def test_mails_of_every_shape_are_queued_as_they_came() -> None:
-    """Sent by our own transport, pipelined; its envelope arrives whole."""
+    """Our own transport sends a pipelined mail; its envelope arrives whole."""
     sent = list(samples(200))
     async with an_intake() as intake:
         relay = SmtpRelay(
@@ -157,7 +158,7 @@ async def test_mails_of_every_shape_are_queued_as_they_came() -> None:
     for sample in sent:
         mail = arrived[sample.sent]
         assert (mail.sender, mail.recipients) == (sample.sender, sample.recipients)
-        assert mail.dsn is None  # not offered, so not asked for
+        assert mail.dsn is None  # not offered, so the transport does not ask for it
 
 
 async def test_another_implementations_client_is_understood() -> None:
@@ -265,7 +266,7 @@ async def test_a_client_that_never_ends_its_mail_is_cut_off() -> None:
         try:
             answer = await client.reader.read()
         except ConnectionResetError:
-            answer = b""  # the reset overtook the reply
+            answer = b""  # the reset came before the reply
         assert answer in (b"", b"552 5.3.4 the mail is larger than accepted\r\n")
     assert intake.queue.mails == []
 
@@ -281,7 +282,7 @@ async def test_a_large_mail_waits_in_a_file_and_leaves_none(
         client.writer.write(body + b".\r\n")
         reply = await client.reply()
         await client.envelope()
-        client.writer.write(body)  # and then the client goes away
+        client.writer.write(body)  # and then the client closes the connection
         await client.writer.drain()
 
     assert reply.startswith("250 ")
@@ -310,7 +311,7 @@ async def test_a_large_mail_that_no_file_takes_is_not_accepted_and_read_to_its_e
     ids=repr,
 )
 async def test_a_mail_cannot_be_smuggled_inside_another(end: str) -> None:
-    """Only CRLF.CRLF ends a mail; one that holds another's idea of an end is refused whole."""
+    """Only CRLF.CRLF ends a mail. A mail that holds another program's end is refused whole."""
     smuggled = "MAIL FROM:<x@y.example>\r\nRCPT TO:<z@y.example>\r\nDATA\r\nsmuggled"
     async with an_intake() as intake, intake.client() as client:
         await client.envelope()
@@ -400,7 +401,8 @@ async def test_all_commands_are_executed_though_the_client_sends_no_more() -> No
 
 
 async def test_a_client_that_says_all_at_once_hands_in_no_mail() -> None:
-    """A request that a web page has sent, and a program that knows no SMTP, say all at once."""
+    """The commands of a web page's request, and of a program that knows no SMTP, arrive all at
+    once."""
     dialogue = b"HELO x\r\nMAIL FROM:<>\r\nRCPT TO:<a@b.example>\r\nDATA\r\nbody\r\n.\r\nQUIT\r\n"
     for said, last in (
         (dialogue, "554 5.5.0"),
@@ -458,7 +460,7 @@ async def test_a_session_that_is_over_waits_for_no_collector(end: str) -> None:
                 else:
                     await intake.server.drain(timedelta(seconds=5))
             await intake.server.drain(timedelta(seconds=5))
-            async with asyncio.timeout(10):  # the last steps of its task are taken behind ours
+            async with asyncio.timeout(10):  # the last steps of its task run after ours
                 while session() is not None:
                     await asyncio.sleep(0.01)
         finally:
@@ -466,7 +468,8 @@ async def test_a_session_that_is_over_waits_for_no_collector(end: str) -> None:
 
 
 def _sessions() -> list[Session]:
-    return [each for each in gc.get_objects() if type(each) is Session]  # a dead proxy has no class
+    # A proxy whose object is gone has no class.
+    return [each for each in gc.get_objects() if type(each) is Session]
 
 
 async def test_a_mail_that_goes_round_in_circles_is_stopped() -> None:
@@ -620,7 +623,7 @@ async def test_commands_sent_in_clear_behind_starttls_are_not_taken(
 async def test_under_tls_nothing_is_done_for_a_client_that_took_its_leave_at_once(
     certificates: Certificates,
 ) -> None:
-    """It would not hear what became of its mail, and send it again."""
+    """The client would not learn what happened to its mail, and send it again."""
     said = b"EHLO x\r\nMAIL FROM:<>\r\nRCPT TO:<a@b.example>\r\nDATA\r\nx\r\n.\r\nQUIT\r\n"
     async with an_intake(tls=certificates.server_context()) as intake, intake.client() as client:
         assert (await client.say("STARTTLS"))[0].startswith("220 ")

@@ -1,4 +1,4 @@
-"""Next hops that take less than a whole mail at a time, answer early, or have dead addresses."""
+"""Next hops that accept part of a mail at a time, reply early, or have dead addresses."""
 
 import asyncio
 import socket
@@ -18,7 +18,7 @@ RECIPIENTS = tuple(f"r{number}@dest.example" for number in range(25))
 
 
 def taking(most: int, reply: str) -> Rule:
-    """Take so many recipients in a transaction."""
+    """Accept so many recipients in a transaction."""
     taken = 0
 
     def rule(verb: str, argument: str) -> str | None:

@@ -1,4 +1,5 @@
-"""Other implementations: aiosmtpd understands us as its client, aiosmtplib as its server."""
+"""Other implementations: aiosmtpd as the server of our client, aiosmtplib as the client of our
+server."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -25,7 +26,7 @@ def _sender(envelope: Envelope) -> str | None:
 
 
 class Maintenance:
-    """Keeps what aiosmtpd understood."""
+    """Keeps each mail as aiosmtpd read it."""
 
     def __init__(self) -> None:
         self.mails: list[tuple[str | None, tuple[str, ...], bytes]] = []

@@ -1,4 +1,4 @@
-"""Intake and worker as processes, as pods run them: probes, signals, kills; nothing is lost."""
+"""Intake and worker as processes, as pods run them: probes, signals, kills; no mail is lost."""
 
 import asyncio
 import secrets
@@ -30,7 +30,7 @@ real_servers = pytest.mark.needs("rabbitmq", "cassandra", "s3")
 
 @pytest.fixture
 async def programs(tmp_path: Path) -> AsyncIterator[list[Program]]:
-    """Programs that are killed in the end, if they still run."""
+    """Programs, of which those that still run are killed at the end."""
     started: list[Program] = []
     yield started
     for program in started:
@@ -76,7 +76,7 @@ async def test_a_worker_with_nothing_to_do_is_ready_and_ends_in_good_order(
 async def test_a_receiver_that_is_full_leaves_clients_to_one_with_room(
     tmp_path: Path, programs: list[Program]
 ) -> None:
-    """Thirty clients, none of which sends anything, where each of two receivers has room for 20."""
+    """Thirty clients that send nothing, where each of two receivers has room for 20."""
     queue = f"embedded://{tmp_path / 'store'}"
     mta = await Program.start(
         tmp_path,
@@ -208,7 +208,7 @@ async def test_settings_that_cannot_work_are_refused_at_once(
 
 @pytest.fixture
 def url(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    """The URL of a queue of this test's own, in a keyspace of its own."""
+    """The URL of a queue of this test alone, in a keyspace of its own."""
     word = secrets.token_hex(4)
     monkeypatch.setenv("POSTROAD_CASSANDRA_KEYSPACE", f"smtp_{word}")
     yield f"distributed://smtp-{word}.outgoing"

@@ -1,4 +1,5 @@
-"""The SMTP transport hands mails to a real server over loopback, and takes it at its word."""
+"""The SMTP transport hands mails to a real server over loopback, and records the outcomes of its
+replies."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -483,7 +484,7 @@ async def test_opportunistic_tls_goes_on_in_clear_where_tls_is_broken() -> None:
 async def test_what_arrives_in_clear_before_tls_ends_the_session(
     certificates: Certificates,
 ) -> None:
-    """A reply injected after STARTTLS must not count as said under TLS."""
+    """A reply injected after STARTTLS must not count as a reply under TLS."""
     rule = refusing("STARTTLS", "220 go\r\n250 injected")
     async with Sink(rule, tls=certificates.server_context()) as sink:
         relay = relay_to(

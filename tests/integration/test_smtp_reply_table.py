@@ -50,13 +50,13 @@ MODES = {
 NOT_SPOKEN = {("HELO", "LMTP"), ("EHLO again", "LMTP"), ("STARTTLS", "LMTP")}
 BEGIN, REST = b"Subject: x\r\n\r\n" + b"line\r\n" * 10, b"last\r\n" * 10
 TRAVEL = 0.05
-"""Seconds for what the sink says in the midst of a mail to arrive before the mail goes on."""
+"""Seconds in which a reply that the sink sends during a mail arrives, before the mail goes on."""
 
 TIMEOUT = timedelta(seconds=5)
 
 
 def rule_at(point: str, reply: str) -> Rule:
-    """Give `reply` at that point, and the usual ones elsewhere."""
+    """Send `reply` at that point, and the usual replies elsewhere."""
     hellos = 0
 
     def rule(verb: str, argument: str) -> str | None:

@@ -195,7 +195,8 @@ async def test_a_stop_lets_mails_in_flight_be_finished_and_takes_no_more(queue: 
 
 
 async def test_mails_cut_off_by_a_stop_come_again(queue: MailQueue, open_again: Opener) -> None:
-    """They stay leased by the handle that took them; a queue that is opened again has them."""
+    """They stay leased by the handle that took them; a queue that is opened again hands them
+    out."""
     await queue.enqueue(a_mail())
     consuming = await open_again()
     async with Sink(_silent_at("DOT")) as sink:
@@ -211,7 +212,8 @@ async def test_mails_cut_off_by_a_stop_come_again(queue: MailQueue, open_again: 
 
 
 async def test_connections_lost_anywhere_lose_no_mail(queue: MailQueue) -> None:
-    """Every eleventh command meets a hang-up, but never between the dot and its answer."""
+    """The next hop hangs up at every eleventh command, but never between the final dot and its
+    reply."""
     count = 0
 
     def rule(verb: str, argument: str) -> str | None:

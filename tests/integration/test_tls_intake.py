@@ -49,7 +49,7 @@ class Ports:
         await asyncio.to_thread(sent)
 
     async def certificate(self) -> bytes:
-        """Return what a client sees that begins a session now."""
+        """Return the certificate of a session that begins now."""
 
         def seen() -> bytes:
             return ssl.PEM_cert_to_DER_cert(ssl.get_server_certificate(("localhost", self.secured)))

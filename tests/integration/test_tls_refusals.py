@@ -32,7 +32,7 @@ def others(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
 
 @asynccontextmanager
 async def listening(context: ssl.SSLContext | None) -> AsyncIterator[int]:
-    """Yield the port of a server that answers whatever comes with a line of text."""
+    """Yield the port of a server that sends a line of text to every client."""
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.read(1)
@@ -76,7 +76,7 @@ async def checked(host: str, port: int, ca_file: Path, *, tls: bool = True) -> d
 
 
 def refused(found: dict[str, Checked]) -> dict[str, str]:
-    """Return what the permanent errors say, by server."""
+    """Return the texts of the permanent errors, by server."""
     said = {}
     for server, each in found.items():
         if isinstance(each.error, TlsRefused):
@@ -98,7 +98,7 @@ async def test_certificate_of_another_authority_is_refused(
 
 
 async def test_certificate_for_another_name_is_refused(certificates: Certificates) -> None:
-    """But for Cassandra: its nodes announce each other by address."""
+    """All but Cassandra, whose nodes announce each other by address."""
     async with listening(certificates.server_context()) as port:
         said = refused(await checked("127.0.0.1", port, certificates.authority))
 
@@ -131,7 +131,8 @@ async def test_authorities_that_cannot_be_read_are_named(
 async def test_plain_connection_to_a_server_with_tls_is_hinted_at(
     certificates: Certificates,
 ) -> None:
-    """It is tried again: a proxy without a server behind it closes connections in the same way."""
+    """The error is transient: a proxy without a server behind it closes connections in the same
+    way."""
     async with listening(certificates.server_context()) as port:
         found = await checked("localhost", port, certificates.authority, tls=False)
 

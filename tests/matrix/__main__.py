@@ -32,7 +32,7 @@ DEFAULT = ("rabbitmq", "cassandra", "s3")
 
 @dataclass(frozen=True)
 class Leg:
-    """Servers that take the place of the default ones, and the tests that run over them."""
+    """Servers that replace default ones, and the tests that run over them."""
 
     name: str
     servers: Sequence[Callable[[Path], NativeServer]]

@@ -1,4 +1,4 @@
-"""What only RabbitMQ 4 can: queues grow onto nodes that joined after they were declared."""
+"""Features of RabbitMQ 4 alone: queues grow onto nodes that joined after they were declared."""
 
 from __future__ import annotations
 

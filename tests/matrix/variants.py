@@ -1,4 +1,4 @@
-"""Servers as the default stack does not run them: newer ones, and ones that speak TLS only."""
+"""Servers that the default stack does not run: newer ones, and ones that offer TLS only."""
 
 import ssl
 import subprocess
@@ -17,7 +17,7 @@ from stack.server import ManagedServer
 from support.certificates import Certificates
 
 STORE_PASSWORD = "changeit"
-"""Of the key store, which needs one; it lies beside the key."""
+"""The password of the key store, which must have one; it lies beside the key."""
 
 
 class RabbitMQ4(RabbitMQ):
@@ -42,11 +42,11 @@ class RabbitMQ4(RabbitMQ):
 
 
 class Encrypted(NativeServer):
-    """What servers that speak TLS only have in common: certificates for `localhost`."""
+    """The common part of servers that offer TLS only: certificates for `localhost`."""
 
     @property
     def certificates(self) -> Certificates:
-        """Files of the server and of the authority that vouches for it, made once."""
+        """The files of the server and of the authority that vouches for it, made once."""
         folder = self.directory / "tls"
         if not folder.exists():
             folder.mkdir()
@@ -152,7 +152,7 @@ def _at_localhost(uri: str) -> str:
 
 
 def authorities(servers: Sequence[ManagedServer], folder: Path) -> Path:
-    """Return a file of the authorities of all servers that speak TLS."""
+    """Return a file of the authorities of all servers that offer TLS."""
     file = folder / "ca.crt"
     encrypted = [each for each in servers if isinstance(each, Encrypted)]
     file.write_text("".join(each.certificates.authority.read_text() for each in encrypted))

@@ -1,4 +1,4 @@
-"""What is sent through each peer, and how what arrives is compared with it."""
+"""The mails that are sent through each peer, and the comparison with the mails that arrive."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 LIMIT_BYTES = 11 * 2**20
-"""What the receiving side takes at most."""
+"""The largest mail that the receiving side accepts."""
 
 SAME = "same octets"
 TRACE = frozenset(("received", "return-path", "delivered-to"))
@@ -17,7 +17,7 @@ REFUSED = "refused@dest.example"
 
 @dataclass(frozen=True)
 class Case:
-    """Mails that are alike but for their Message-ID."""
+    """Mails that differ only in their Message-ID."""
 
     name: str
     body: bytes = b"Hello,\r\n\r\nthis is a letter.\r\n"
@@ -43,7 +43,7 @@ class Case:
         return "\r\n".join(header).encode() + self.body
 
     def token(self, number: int = 0) -> str:
-        """Return what stands in this mail and in no other."""
+        """Return the text of this mail that no other mail has."""
         return f"{re.sub('[^a-z0-9]+', '-', self.name.lower())}.{number}@origin.example"
 
     @property

@@ -1,4 +1,4 @@
-"""Which peers can be had, and a folder that they can read."""
+"""The peers that can run here, and a folder that they can read."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
 
 @pytest.fixture
 def base() -> Iterator[Path]:
-    """A folder below none that is private: the peers' own users must reach it."""
+    """A folder none of whose parents is private, because the peers' own users must reach it."""
     folder = Path(tempfile.mkdtemp(prefix="postroad-peers-"))
     folder.chmod(0o755)
     yield folder
@@ -30,7 +30,7 @@ def base() -> Iterator[Path]:
 
 
 def prepared(kind: type[Peer]) -> None:
-    """Skip the test where a peer cannot be had, and say why."""
+    """Skip the test where a peer cannot run, with the reason."""
     if os.geteuid() != 0:
         pytest.skip("other mail servers run as root, in namespaces of their own")
     try:

@@ -62,7 +62,7 @@ class Dovecot(DebianPeer):
         )
 
     def know(self, users: tuple[str, ...]) -> None:
-        """Have mailboxes for exactly these."""
+        """Make mailboxes for exactly these users."""
         self.users = users
         lines = "".join(f"{user}:{{PLAIN}}x\n" for user in users)
         (self.base / "users").write_text(lines)
@@ -72,7 +72,7 @@ class Dovecot(DebianPeer):
         return f"chown mail:mail {self.base}/mail; exec dovecot -F -c {self.base}/dovecot.conf"
 
     def mails(self) -> dict[str, list[bytes]]:
-        """Return what lies in each mailbox."""
+        """Return the mails in each mailbox."""
         found: dict[str, list[bytes]] = {}
         for path in sorted((self.base / "mail").glob("*/mail/*/*")):
             if path.is_file() and path.parent.name in ("new", "cur"):

@@ -74,7 +74,8 @@ class Exim(DebianPeer):
         )
 
     def script(self) -> str:
-        # From any other place the configuration would cost it root, which its deliveries need.
+        # From any other place, Exim would drop root because of the configuration; its deliveries
+        # need root.
         return (
             f"touch {self.base}/exim.pid; chown -R Debian-exim {self.base}/spool {self.base}/log"
             f" {self.base}/exim.pid $(ls {self.base}/*.pem 2>/dev/null);"

@@ -42,7 +42,7 @@ SETTINGS = {
 
 
 class Haraka(Peer):
-    """A Haraka that queues everything and relays it; in as many processes as `nodes` says."""
+    """A Haraka that queues and relays all mail, in as many processes as `nodes`."""
 
     name = "Haraka"
     nodes = 1
@@ -76,7 +76,7 @@ class Haraka(Peer):
 
 
 def _write_parameters(path: Path) -> None:
-    """Give it a group of RFC 7919, where it would else draw one of its own for a minute."""
+    """Give it a group of RFC 7919; without one it would draw a group of its own for a minute."""
     words = "openssl genpkey -genparam -algorithm DH -pkeyopt group:ffdhe2048 -out"
     subprocess.run([*words.split(), str(path)], check=True, capture_output=True)
 

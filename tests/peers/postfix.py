@@ -59,8 +59,8 @@ smtpd_tls_key_file = {peer.key}
 """
 
 UNTHROTTLED = "in_flow_delay = 0\n"
-"""A setting: accept mail also where deliveries do not keep pace. By default Postfix lets each
-client wait a second then. Source: postconf(5)."""
+"""A setting: accept mail also when deliveries are slower. By default Postfix lets each client wait
+a second then. Source: postconf(5)."""
 
 
 class Postfix(DebianPeer):
@@ -109,7 +109,7 @@ def programs() -> Path:
 
 
 class SmtpSink:
-    """Postfix' smtp-sink: takes everything, and counts."""
+    """Postfix' smtp-sink: accepts everything, and counts."""
 
     def __init__(self, process: Process, port: int, log: Path) -> None:
         self._process, self.port, self._log = process, port, log
@@ -132,7 +132,7 @@ class SmtpSink:
 
     @property
     def received(self) -> int:
-        """How many mails it took."""
+        """The number of mails that it accepted."""
         numbers = re.findall(rb"\d+", self._log.read_bytes()[-200:])
         return int(numbers[-1]) if numbers else 0
 

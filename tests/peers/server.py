@@ -1,8 +1,8 @@
 """A mail server as a peer: its programs in the cache, its files in one folder, on loopback.
 
-Nothing is installed on this machine and nothing of it is shared: a Debian server runs in a chroot
-of its own release. Each peer has process and mount namespaces of its own, so that whatever it
-forks ends with its first process. Needs root on Linux.
+Nothing is installed on this machine, and the peer shares nothing with it: a Debian server runs in a
+chroot of its own release. Each peer has process and mount namespaces of its own, so that all its
+processes end with the first one. Needs root on Linux.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ APART = (
 
 
 async def end(process: Process) -> None:
-    """Kill what a process started, then itself if it does not end by that: a tracer that is killed
-    before them loses what it has not written yet."""
+    """Kill the children of a process, then the process itself if it does not end by that. A tracer
+    that is killed before its children loses the output that it has not written yet."""
     found = processes.descendants([process.pid])
     for each in found[1:]:
         processes.send(each, signal.SIGKILL)
@@ -47,33 +47,34 @@ async def end(process: Process) -> None:
 
 @dataclass(frozen=True)
 class Road:
-    """What a peer does with mail: it takes all of it but the refused, and hands it on."""
+    """How a peer handles mail: it accepts all of it except the refused recipient, and relays it."""
 
     next_port: int
     """The next hop for every mail, on 127.0.0.1."""
 
     certificates: Certificates | None = None
-    """Those of `localhost`, with which STARTTLS is offered."""
+    """The certificates of `localhost`, with which it offers STARTTLS."""
 
     secures: bool = False
-    """Whether the next hop offers STARTTLS; only for peers that must know."""
+    """Whether the next hop offers STARTTLS; only for peers whose configuration needs it."""
 
     limit_bytes: int = 50 * 2**20
     concurrency: int = 20
-    """Connections with the next hop at most."""
+    """The most connections with the next hop."""
 
     refused: str = "refused@dest.example"
     """The one recipient that is refused with 550."""
 
     retry_seconds: int = 1800
-    """Between attempts for deferred mail, where the peer has a setting for it."""
+    """The time between attempts for deferred mail, where the peer has a setting for it."""
 
     most_recipients: int = 100_000
-    """Per mail that comes in; peers that cannot be limited take all."""
+    """The most recipients per incoming mail; peers without such a setting accept all."""
 
 
 class Peer(ABC):
-    """A server in `base`, a folder that is not private: servers' own users must reach it."""
+    """A server in `base`, a folder that is not private, because the servers' own users must reach
+    it."""
 
     name: ClassVar[str]
 
@@ -85,7 +86,7 @@ class Peer(ABC):
 
     @property
     def chain(self) -> Path:
-        """Its certificate, where STARTTLS is to be offered."""
+        """Its certificate, where it has to offer STARTTLS."""
         return self.base / "chain.pem"
 
     @property
@@ -95,12 +96,12 @@ class Peer(ABC):
 
     @property
     def authority(self) -> Path:
-        """What vouches for its certificate, and for the next hop's."""
+        """The authority of its certificate, and of the next hop's."""
         return self.base / "authority.pem"
 
     @abstractmethod
     def entries(self) -> Sequence[Entry]:
-        """Return what must be in the cache."""
+        """Return the entries of the cache that it needs."""
 
     @abstractmethod
     def configure(self) -> None:
@@ -112,7 +113,7 @@ class Peer(ABC):
 
     @abstractmethod
     def version(self) -> str:
-        """Return its version, as its package says."""
+        """Return its version, as its package names it."""
 
     @property
     def title(self) -> str:
@@ -121,7 +122,7 @@ class Peer(ABC):
         return f"{self.name} {upstream}"
 
     def prepare(self) -> None:
-        """Download or build what is not in the cache. Raises: StackError."""
+        """Download or build the entries that the cache lacks. Raises: StackError."""
         for entry in self.entries():
             entry.ensure(Progress())
 
@@ -155,7 +156,7 @@ class Peer(ABC):
             await end(self._process)
 
     def processes(self) -> list[processes.Process]:
-        """Return its living processes, its namespaces' keeper among them."""
+        """Return its living processes, the keeper of its namespaces included."""
         return processes.descendants([self._process.pid]) if self._process else []
 
     def process_ids(self) -> list[int]:

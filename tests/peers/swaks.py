@@ -23,7 +23,8 @@ async def send(
 ) -> str:
     """Send a mail to a server on 127.0.0.1; return the transcript of the session."""
     data = folder / "data"
-    data.write_bytes(content + b".\r\n")  # without the end, it would take a last lone dot for it
+    # Without the end, swaks would take a lone dot at the end for it.
+    data.write_bytes(content + b".\r\n")
     words = [
         *("swaks", "--server", "127.0.0.1", "--port", str(port), "--helo", "swaks.example"),
         *("--from", sender or "'<>'", "--to", ",".join(recipients), "--data", f"@{data}"),

@@ -10,7 +10,7 @@ DOCUMENT = Path(__file__).parents[2] / "docs/peers.md"
 
 
 def settle(section: str, column: str, cells: Mapping[str, str]) -> None:
-    """Compare a column with the document; write it instead where POSTROAD_WRITE_DOCS is set."""
+    """Compare a column with the document; where POSTROAD_WRITE_DOCS is set, write it instead."""
     text = DOCUMENT.read_text()
     head, heading, rest = text.partition(f"## {section}\n")
     assert heading, f"docs/peers.md has no section {section}"

@@ -1,4 +1,4 @@
-"""A line between two servers that notes who said what, until TLS hides it."""
+"""A connection between two servers that records the commands and replies, until TLS hides them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import re
 from contextlib import suppress
 
 LONGEST_NOTE = 4096
-"""Octets of one read that are kept: content is not."""
+"""The octets of one read that are kept; content is dropped."""
 
 
 class Tap:
@@ -36,12 +36,12 @@ class Tap:
         await asyncio.gather(*self._lines, return_exceptions=True)
 
     def forget(self) -> None:
-        """Begin new notes."""
+        """Drop the records and begin anew."""
         self.connections, self.said, self.answered = 0, [], []
 
     @property
     def is_pipelined(self) -> bool:
-        """Whether a client sent RCPT behind MAIL in one piece."""
+        """Whether a client sent MAIL and RCPT in one piece."""
         return any(b"MAIL FROM" in each and b"RCPT TO" in each for each in self.said)
 
     def refusal(self) -> str:

@@ -48,15 +48,15 @@ LONG_SECONDS = 90.0
 MOST_RECIPIENTS, DEFAULT_MOST_RECIPIENTS = 500, 1000
 SECTION = "What postroad receives"
 RECEIVED = (*(case for case in CASES if case not in (ONE_REFUSED, MANY)), MANY)
-"""The intake refuses no recipient by its address. After a refusal for now, a server may leave a
-next hop alone for a while: that case is the last one."""
+"""The intake refuses no recipient by its address. After a transient refusal a server may avoid a
+next hop for a while, so that case is the last one."""
 
 Inject = Callable[[Case], Awaitable[str]]
-"""Hands a case's mails over; returns why not, or nothing."""
+"""Hands over the mails of a case; returns why it could not, or an empty text."""
 
 
 class Receiving:
-    """An intake behind a tap, with STARTTLS for the case that asks for it and without it else."""
+    """An intake behind a tap, with STARTTLS only for the case that needs it."""
 
     def __init__(self, tap: Tap, queue: RecordingQueue, plain: int, secured: int) -> None:
         self.tap = tap
@@ -64,7 +64,7 @@ class Receiving:
         self._plain, self._secured = plain, secured
 
     async def cell(self, case: Case, inject: Inject, *, waits: bool) -> str:
-        """Return what becomes of a case. `waits`: the peer hands it over when it likes."""
+        """Return the cell of a case. `waits`: the peer hands it over at a time of its own."""
         self.tap.target = self._secured if case.tls else self._plain
         self.tap.forget()
         self._queue.mails.clear()
@@ -100,7 +100,7 @@ class Receiving:
         return copies >= len(case.recipients) * case.mails or self._is_bounced(case)
 
     def _is_bounced(self, case: Case) -> bool:
-        """Tell whether the sender of a case's mail got a notification about it."""
+        """Return whether the sender of a case's mail got a notification about it."""
         return any(
             _is_notification(mail, case) and case.token().encode() in content
             for mail, content in self._queue.mails
@@ -193,7 +193,7 @@ async def test_postroad_takes_what_a_server_sends(
     kind: type[Peer], base: Path, certificates: Certificates
 ) -> None:
     prepared(kind)
-    # OpenSMTPD gives up the whole mail after 25 refusals in a row, and never gets further.
+    # OpenSMTPD gives up the whole mail after 25 refusals in a row, so it never reaches the rest.
     most = DEFAULT_MOST_RECIPIENTS if kind is OpenSmtpd else MOST_RECIPIENTS
     async with receiving(certificates, most) as intake:
         cells = {}
@@ -213,7 +213,7 @@ async def test_postroad_takes_what_a_server_sends(
 
 @pytest.mark.needs("peers")
 async def test_postroad_takes_what_a_client_sends(base: Path, certificates: Certificates) -> None:
-    prepared(Postfix)  # swaks lies beside it
+    prepared(Postfix)  # swaks lies in the same folder
     async with receiving(certificates) as intake:
         inject = by_swaks(base, intake.tap.port)
         cells = {case.name: await intake.cell(case, inject, waits=False) for case in RECEIVED}

@@ -1,4 +1,4 @@
-"""postroad's worker hands mail to other servers, which hand it on to a sink or keep it."""
+"""postroad's worker hands mail to other servers, which relay it to a sink or keep it."""
 
 import asyncio
 import re
@@ -50,7 +50,8 @@ from support.sink import Sink
 QUICK = RetryPlan((timedelta(milliseconds=20),), timedelta(seconds=20))
 LONG_SECONDS = 90.0
 MOST_RECIPIENTS = 40
-"""What peers that can be limited take in one mail: fewer than the worker offers at once."""
+"""The most recipients that peers with such a setting accept in one mail: fewer than the worker
+offers at once."""
 
 
 class Watched:
@@ -83,7 +84,7 @@ class Sending:
         self._authority = certificates.authority
 
     async def cell(self, case: Case, folder: Path) -> str:
-        """Return what becomes of a case."""
+        """Return the cell of a case."""
         outcomes = await self._hand_over(case, folder)
         wanted = [each for each, got in outcomes.items() if got.kind is OutcomeKind.DELIVERED]
         found = compared(case, wanted, await self._arrivals(case, wanted))
@@ -126,7 +127,7 @@ class Sending:
         return watched.outcomes
 
     async def _arrivals(self, case: Case, wanted: list[str]) -> list[Arrival]:
-        """Wait for what was taken, then return all that has come."""
+        """Wait until each accepted mail has come, then return all that came."""
         if isinstance(self._peer, Dovecot):
             return [
                 Arrival((f"{user}@dest.example" if "@" not in user else user,), content)

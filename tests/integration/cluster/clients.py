@@ -1,4 +1,4 @@
-"""What a client of the cluster sees: Cassandra at a consistency, quorum queues, objects."""
+"""The cluster as its clients see it: Cassandra at a consistency, quorum queues, objects."""
 
 from __future__ import annotations
 

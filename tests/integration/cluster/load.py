@@ -1,4 +1,4 @@
-"""Mail that is accepted and delivered all the time while something is done to the servers."""
+"""Mail that is accepted and delivered all the time while a test does something to the servers."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ async def patiently(ask: Callable[[], Awaitable[Answer]]) -> Answer:
 
 @dataclass
 class Load:
-    """What was accepted and what came out; names are the mails' own."""
+    """The mails that were accepted and those that came out, by name."""
 
     accepted: set[str] = field(default_factory=set)
     delivered: Counter[str] = field(default_factory=Counter)
@@ -66,7 +66,8 @@ class Load:
         )
 
     def report(self, what: str) -> None:
-        """Print what was measured: the machine decides how long things take."""
+        """Print the measurements. They are not asserted, because the machine decides how long
+        things take."""
         reasons = sorted({f"{type(error).__name__}: {error}" for error in self.refused})
         print(f"{what}: {self.summary()}; refusals: {reasons[:3]}")
 
@@ -79,14 +80,14 @@ class Load:
         return found if self.accepted else ["no mail was accepted", *found]
 
     async def progresses(self) -> None:
-        """Wait until mail that is accepted from now on comes out."""
+        """Wait until a mail that is accepted from now on comes out."""
         before = set(self.accepted)
         async with asyncio.timeout(DRAIN_SECONDS):
             while not (self.accepted - before) & self.delivered.keys():
                 await asyncio.sleep(0.2)
 
     async def send(self, queue: MailQueue, sender: int, stopped: asyncio.Event) -> None:
-        """Enqueue until stopped; what is refused is over."""
+        """Enqueue until stopped; a refused mail is not tried again."""
         for number in range(10**6):
             if stopped.is_set():
                 return
@@ -102,7 +103,7 @@ class Load:
             await asyncio.sleep(PAUSE_SECONDS)
 
     async def deliver(self, queue: MailQueue) -> None:
-        """Take all that comes, for ever."""
+        """Deliver all mail that comes, until cancelled."""
         async for item in queue.dequeue(prefetch=20):
             self.delivered[str(item.mail.name)] += 1
             with contextlib.suppress(PostroadError):  # it comes again

@@ -1,4 +1,5 @@
-"""What the operator says about a cluster's servers: its own reconciliation, without Kubernetes."""
+"""The operator's conditions about a cluster's servers: its own reconciliation, without
+Kubernetes."""
 
 from __future__ import annotations
 
@@ -45,7 +46,7 @@ class Kept(ApiServer):
         return changed
 
     async def post_event(self, event: Object) -> None:
-        """Events are not what is looked at here."""
+        """Events are ignored: these tests read conditions."""
 
 
 class OperatorView:
@@ -66,7 +67,7 @@ class OperatorView:
     async def until(
         self, claim: Callable[[Mapping[str, Mapping[str, Any]]], bool]
     ) -> Mapping[str, Mapping[str, Any]]:
-        """Reconcile until the conditions are as claimed, and return them."""
+        """Reconcile until the conditions satisfy `claim`, and return them."""
         found = await self.conditions()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(TIMEOUT_SECONDS):
@@ -79,7 +80,7 @@ class OperatorView:
 
 @contextlib.asynccontextmanager
 async def operator_of(variables: Mapping[str, str]) -> AsyncIterator[OperatorView]:
-    """Yield an operator whose QueueCluster has the servers that the variables name."""
+    """Yield an operator whose QueueCluster has the servers of the variables."""
     connections = Connections(connect)
     try:
         yield OperatorView(Kept([_resource(variables), *_secrets(variables)]), connections)

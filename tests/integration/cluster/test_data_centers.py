@@ -65,7 +65,7 @@ def split(cluster: Cluster) -> None:
 async def test_each_data_center_decides_for_itself_without_a_home(
     centers: Cluster, sessions: tuple[Session, Session]
 ) -> None:
-    """Why the second data center has to be refused."""
+    """The reason why the second data center has to be refused."""
     split(centers)
 
     answers = [await each.execute(INSERT, (str(at),)) for at, each in enumerate(sessions)]

@@ -1,4 +1,4 @@
-"""Every fault is what it says, as a client sees it."""
+"""Every fault has the effect that its method names, as a client sees it."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ HOUR = 3600
 
 
 def eventually(condition: object, timeout: float = 120) -> None:
-    """Wait until something holds: what other nodes notice, they notice after a while."""
+    """Wait until something holds, because other nodes notice a fault only after a while."""
     assert callable(condition)
     deadline = time.monotonic() + timeout
     while not condition():
@@ -145,7 +145,7 @@ def test_a_partition_cuts_groups_off_from_each_other_alone(cluster: Cluster) -> 
         execute(majority, statement, QUORUM)
         with pytest.raises((RequestExecutionException, NoHostAvailable)):
             execute(minority, statement, QUORUM)
-        assert cluster.cassandra("cassandra-1").accepts()  # the machine reaches both sides
+        assert cluster.cassandra("cassandra-1").accepts()  # the machine reaches nodes on both sides
 
         cluster.heal()
         cluster.settled()
@@ -185,7 +185,7 @@ def test_the_machine_can_be_cut_off_from_nodes(cluster: Cluster) -> None:
 
     assert not ports.answers(5672, cluster.node("rabbitmq-3").host)
     assert reaches(cluster, "rabbitmq-1", "rabbitmq-3", 5672)
-    with amqp(cluster):  # the balancer takes another node
+    with amqp(cluster):  # the balancer connects to another node
         pass
 
 
@@ -208,7 +208,7 @@ def test_a_slow_disk_delays_what_is_acknowledged_after_a_sync(cluster: Cluster, 
     with cql(cluster, "cassandra-1") as session, amqp(cluster, "rabbitmq-1") as channel:
         make_letters(session, keyspace)
         declare(channel, queue)
-        for each in cluster.nodes:  # of three, the two quick ones would be the quorum
+        for each in cluster.nodes:  # of three, the two fast ones would be the quorum
             if each.startswith(name[:-1]):
                 cluster.slow(each, disk=0.5)
         began = time.monotonic()
@@ -388,7 +388,7 @@ CONNECT = (
 
 
 def run(program: str, environment: dict[str, str], *arguments: str) -> str:
-    """Run Python as a client, and return what it prints."""
+    """Run Python as a client, and return its output."""
     command = [sys.executable, "-c", program, *arguments]
     variables = {**os.environ, **environment, "PYTHONPATH": os.pathsep.join(sys.path)}
     return subprocess.run(
@@ -410,7 +410,7 @@ def reaches(
 
 
 def datagram_arrives(cluster: Cluster, one: str, other: str) -> bool:
-    """Tell whether a packet from one node reaches another, whatever comes back."""
+    """Return whether a packet from one node reaches another, even if the reply is lost."""
     address = cluster.node(other).host
     receive = (
         "import socket; s = socket.socket(type=socket.SOCK_DGRAM); s.settimeout(3);"

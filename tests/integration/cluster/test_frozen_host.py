@@ -1,4 +1,5 @@
-"""A Cassandra host freezes, and the driver has not noticed yet: others answer for it."""
+"""A Cassandra host freezes, and the driver has not noticed yet: the other hosts answer its
+requests."""
 
 from __future__ import annotations
 
@@ -16,7 +17,7 @@ from servers import fresh
 from stack.clusters import Cluster
 
 CHECKS = 6
-"""More than there are hosts: each is asked first by some of the requests."""
+"""More requests than hosts, so that the driver asks each host first for some of them."""
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""A node of the broker dies while a handler has mail of it in hand."""
+"""A node of the broker dies while a handler has a mail of it in hand."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ NAMES = ("done", "retried", "rejected", "late")
 
 
 def asked(cluster: Cluster, node: str, path: str) -> list[dict[str, object]]:
-    """Return what a node's management API lists."""
+    """Return a list of a node's management API."""
     there = cluster.rabbitmq(node)
     login = probes.basic(USER, there.record.secrets["password"])
     found = probes.http_json(f"{there.management_url(there.record)}/api/{path}", login)
@@ -52,7 +52,7 @@ async def node_of(cluster: Cluster, role: str, work_queue: str) -> str:
 
 
 async def in_hand(consumer: MailQueue, handed_out: Counter[str], held: dict[str, Item]) -> None:
-    """Take all that comes, for ever, and end what was not in hand before."""
+    """Deliver all mail that comes, until cancelled, and end what was not in hand before."""
     async for item in consumer.dequeue(prefetch=20):
         name = str(item.mail.name)
         handed_out[name] += 1

@@ -1,4 +1,5 @@
-"""Most nodes of a kind are away: what is answered meanwhile, and that all goes on by itself."""
+"""Most nodes of a kind are away: clients get transient errors meanwhile, and mail flows again by
+itself."""
 
 from __future__ import annotations
 
@@ -45,7 +46,7 @@ async def test_without_a_quorum_mail_waits_and_goes_on_by_itself_afterwards(
             with pytest.raises(PostroadError) as unknown:
                 await load.queue.size()
             assert unknown.value.transient
-        else:  # what waits is known without the broker
+        else:  # the view knows the size without the broker
             await load.queue.size()
         print({name: (each["status"], each["message"]) for name, each in found.items()})
 

@@ -1,4 +1,4 @@
-"""Nodes that come, go and are started anew while mail flows: nothing that was accepted is lost."""
+"""Nodes that come, go and restart while mail flows: no accepted mail is lost."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def last(cluster: Cluster, kind: str) -> str:
 
 
 def members(node: RabbitMQNode) -> set[frozenset[str]]:
-    """Return on which nodes the queues have members."""
+    """Return the sets of nodes on which the queues have members."""
     login = probes.basic(USER, node.record.secrets["password"])
     url = f"{node.management_url(node.record)}/api/queues?columns=name,members"
     found = probes.http_json(url, login)
@@ -29,7 +29,7 @@ def members(node: RabbitMQNode) -> set[frozenset[str]]:
 
 
 async def carry_out(cluster: Cluster, message: str) -> None:
-    """Run the commands that a condition names, as a person would in a shell of a node."""
+    """Run the commands that a condition names, as an administrator would in a shell of a node."""
     node = cluster.rabbitmq("rabbitmq-1")
     for command in message.partition("): ")[2].split("; "):
         program, *words = shlex.split(command)
@@ -74,7 +74,7 @@ async def test_a_lost_cassandra_node_is_replaced(cluster: Cluster) -> None:
 
 
 async def test_a_rabbitmq_node_is_added_and_another_removed(cluster: Cluster) -> None:
-    """In the order that never leaves a queue fewer than three members."""
+    """In an order that always leaves each queue three members."""
     variables = variables_of(cluster)
     old = last(cluster, "rabbitmq")
     async with under_load(cluster, variables) as load, operator_of(variables) as operator:

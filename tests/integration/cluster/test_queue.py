@@ -1,4 +1,4 @@
-"""What the queue's adapters do when one node is wrong: out of date, or by its clock."""
+"""The queue's adapters beside one wrong node: out of date, or with a wrong clock."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ async def test_a_replica_that_missed_a_write_hides_it_from_no_reader(cluster: Cl
                 assert await session.execute(READ)
             except ServerError:
                 await asyncio.sleep(0.5)
-        # what a read of one replica gives there: this test can fail
+        # a read of one replica returns nothing there, so this test can fail
         assert execute(late, READ.cql.replace("{keyspace}", keyspace), ONE) == []
 
     cluster.heal()
@@ -57,7 +57,7 @@ async def test_a_replica_that_missed_a_write_hides_it_from_no_reader(cluster: Cl
 
 
 async def written(session: Session) -> None:
-    """Write, however often it takes until the driver asks nodes that are reached."""
+    """Repeat a write until the driver asks nodes that it can reach."""
     deadline = time.monotonic() + TIMEOUT_SECONDS
     while True:
         try:

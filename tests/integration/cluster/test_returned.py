@@ -21,7 +21,7 @@ async def names(queue: MailQueue) -> list[str]:
 
 
 async def take(queue: MailQueue, delivered: list[str], *, reject: bool = False) -> None:
-    """Take mail until so many more are through: rejected or delivered."""
+    """Take mail until so many more are finished: rejected or delivered."""
     count = 0
     async for item in queue.dequeue():
         if reject:
@@ -35,10 +35,10 @@ async def take(queue: MailQueue, delivered: list[str], *, reject: bool = False) 
 
 
 def forget_deletions(cluster: Cluster, keyspace: str, *nodes: str) -> None:
-    """Let nodes drop their tombstones of dead letters, as time and compaction do."""
+    """Make nodes drop their tombstones of dead letters, as time and compaction do."""
     with cql(cluster, *nodes) as session:
         execute(session, f"ALTER TABLE {keyspace}.dead_letters WITH gc_grace_seconds = 0")
-    time.sleep(2)  # a tombstone of this second is kept
+    time.sleep(2)  # compaction keeps a tombstone of this second
     for name in nodes:
         cluster.cassandra(name).nodetool("flush", keyspace, "dead_letters")
         cluster.cassandra(name).nodetool("compact", keyspace, "dead_letters")
@@ -79,6 +79,6 @@ async def test_a_letter_that_comes_back_is_not_delivered_twice(cluster: Cluster)
         print(f"afterwards: {await queue.size()}, {len(delivered)} delivered")
         await asyncio.to_thread(cluster.cassandra(first).nodetool, "enablehandoff")
 
-    assert back  # else this shows nothing
+    assert back  # without it, the test shows nothing
     assert requeued == 0
     assert sorted(delivered) == sorted(map(str, range(LETTERS)))

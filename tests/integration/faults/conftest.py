@@ -1,4 +1,4 @@
-"""A stack of its own, to pause and to kill: the shared one stays as it is."""
+"""A stack of its own, whose servers these tests pause and kill; the shared stack stays as it is."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ T = TypeVar("T")
 SERVERS = ("rabbitmq", "cassandra", "s3")
 
 BOUND_SECONDS = 45
-"""A call that takes longer counts as hanging; every call should end in a third of it."""
+"""A call that takes longer is taken for one that hangs; every call should end in a third of it."""
 
 RECOVERY_SECONDS = 90
 """How long a recovery may take: a process that needs longer would need a restart."""
 
 
 class Victims:
-    """Servers to hurt, and the settings that lead to them."""
+    """Servers that tests pause and kill, and the settings that lead to them."""
 
     def __init__(self, stack: Stack) -> None:
         self._stack = stack
@@ -55,7 +55,8 @@ class Victims:
         await asyncio.to_thread(self._stack.up, [name])
 
     async def lines(self) -> Lines:
-        """Return lines to the servers that can be cut, with settings that lead through them."""
+        """Return connections to the servers that can be cut, with settings that lead through
+        them."""
         broker = urlsplit(self.variables["POSTROAD_RABBITMQ_URI"])
         store = urlsplit(self.variables["POSTROAD_S3_ENDPOINT"])
         ports = {
@@ -80,7 +81,7 @@ class Victims:
 
 @dataclass(frozen=True)
 class Lines:
-    """A line to each server."""
+    """A connection to each server, which a test can cut."""
 
     forwarders: Mapping[str, Forwarder]
     settings: Settings
@@ -111,7 +112,7 @@ def own_stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
 
 @pytest.fixture
 def victims(own_stack: Stack) -> Iterator[Victims]:
-    """The servers, running; whatever a test did to them is undone for the next."""
+    """The servers, running; after each test, its faults are undone."""
     yield Victims(own_stack)
     for name in SERVERS:
         if own_stack.server(name).state() is State.PAUSED:
@@ -121,14 +122,14 @@ def victims(own_stack: Stack) -> Iterator[Victims]:
 
 @pytest.fixture
 async def connected(victims: Victims) -> AsyncIterator[Servers]:
-    """The servers as one process of ours sees them; the same connections all through a test."""
+    """The servers as one of our processes sees them; the same connections all through a test."""
     connected = connect(victims.settings)
     yield connected
     await bounded(connected.close())
 
 
 async def bounded(work: Awaitable[T]) -> T:
-    """Wait for what must end by itself. Raises: TimeoutError when it hangs."""
+    """Wait for something that must end by itself. Raises: TimeoutError when it hangs."""
     async with asyncio.timeout(BOUND_SECONDS):
         return await work
 

@@ -1,5 +1,5 @@
-"""A server stands still, or is killed: every call ends with an error of ours, and when the server
-is back, all goes on over the same objects."""
+"""A server stands still, or is killed: every call ends with an error of postroad's, and when the
+server is back, the same objects work again."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ Use = Callable[[], Coroutine[Any, Any, object]]
 
 
 async def use_of(server: str, connected: Servers) -> Use:
-    """Something harmless that needs the server, prepared while it is well."""
+    """A harmless call that needs the server, prepared while the server works."""
     if server == "cassandra":
         await connected.views().create(OPTIONS)
         view = connected.views().view(f"test.{names.fresh()}")
@@ -54,7 +54,7 @@ async def use_of(server: str, connected: Servers) -> Use:
 
 
 async def well(connected: Servers) -> None:
-    """Raise what stands in the way of any server."""
+    """Raise the error by which any of the servers fails."""
     for each in (await connected.check()).values():
         if each.error is not None:
             raise each.error
@@ -147,7 +147,7 @@ async def test_a_server_that_is_away_from_the_start_is_used_once_it_is_there(
 
 
 async def _all(broker: Broker, count: int, until: asyncio.Event) -> set[bytes]:
-    """Consume until so many different messages were acked; never start anew."""
+    """Consume until so many different messages were acked; never make a new consumer."""
     acked: set[bytes] = set()
 
     async def end(delivery: Delivery) -> None:
@@ -176,7 +176,7 @@ async def test_a_consumer_goes_on_and_what_was_confirmed_is_delivered(
     await asyncio.gather(*(broker.publish(uuid4(), body) for body in bodies))
     going_on = asyncio.Event()
     consuming = asyncio.create_task(_all(broker, len(bodies), going_on))
-    await asyncio.sleep(0.5)  # it holds its prefetch now
+    await asyncio.sleep(0.5)  # the consumer has its whole prefetch now
 
     await (victims.kill if kill else victims.pause)("rabbitmq")
     with pytest.raises((BrokerUnavailable, Unroutable)):

@@ -1,5 +1,5 @@
-"""Mail flows while a server stands still, is killed, or is cut off: nothing acknowledged is lost,
-nothing comes that was not offered, and all goes on without a restart of ours."""
+"""Mail flows while a server stands still, is killed, or is cut off: no acknowledged mail is lost,
+no mail comes that was not offered, and all goes on without a restart of our process."""
 
 from __future__ import annotations
 
@@ -18,10 +18,11 @@ from support.flow import PREFETCH, Flow, flowing
 pytestmark = [pytest.mark.needs("rabbitmq", "cassandra", "s3"), pytest.mark.timeout(600)]
 
 LONG_SECONDS = 60
-"""Longer than every timeout and deadline of ours, and than the broker's and driver's heartbeats."""
+"""Longer than every timeout and deadline of postroad, and than the heartbeats of the broker and the
+driver."""
 
 CUT_SECONDS = 15
-"""Longer than a heartbeat: connections are given up, and stale requests arrive afterwards."""
+"""Longer than a heartbeat: processes give connections up, and stale requests arrive afterwards."""
 
 
 @pytest.fixture
@@ -43,8 +44,8 @@ async def handles(lines: Lines) -> AsyncIterator[tuple[MailQueue, MailQueue]]:
 
 
 async def check(flow: Flow, queue: MailQueue, faults: int) -> None:
-    """Only what was in flight at a fault may come twice; only what was reported as failed may come
-    unexpectedly, or still be on its way to being withdrawn."""
+    """Only mails that were in flight at a fault may come twice. Only mails that were reported as
+    failed may come unexpectedly, or still wait for their withdrawal."""
     print(flow)
     assert not flow.lost
     assert flow.unexpected <= flow.failed.keys()

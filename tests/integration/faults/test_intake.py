@@ -1,4 +1,4 @@
-"""An intake whose view stands still goes on answering: its pod stays ready, and mail gets a 451."""
+"""An intake whose view stands still goes on replying: its pod stays ready, and mail gets a 451."""
 
 from __future__ import annotations
 

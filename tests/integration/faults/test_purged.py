@@ -1,4 +1,4 @@
-"""What was purged is not delivered, also when its marks were cleaned away and only its messages are
+"""Purged mail is not delivered, even when its marks were cleaned away and only its messages are
 left."""
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Producers whose clocks are wrong, as far as is tolerated and further."""
+"""Producers whose clocks are wrong, within the tolerance and beyond it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A stack of its own for these tests, beside whatever runs: other folder, ports and names."""
+"""A stack for these tests alone, with its own folder, ports and names."""
 
 import os
 import time
@@ -13,7 +13,7 @@ from stack.progress import Progress
 
 @pytest.fixture(scope="module")
 def own_stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
-    """Return a stack in a new folder; it is gone afterwards."""
+    """Return a stack in a new folder, which is removed afterwards."""
     folder = tmp_path_factory.mktemp("stack") / "own"
     made = Stack(folder, environment={}, progress=Progress(quiet=True))
     yield made
@@ -23,7 +23,8 @@ def own_stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
 
 @pytest.fixture
 def quickest_up(own_stack: Stack) -> Callable[[str], float]:
-    """Return a function that says `up` three times; the best shows what it costs by itself."""
+    """Return a function that runs `up` three times; the shortest time shows what `up` costs by
+    itself."""
 
     def measure(name: str) -> float:
         times = []
@@ -38,7 +39,8 @@ def quickest_up(own_stack: Stack) -> Callable[[str], float]:
 
 @pytest.fixture(scope="module")
 def prepared(own_stack: Stack) -> Callable[[str], NativeServer]:
-    """Return a server that needs no building first, else skip (or fail where it is required)."""
+    """Return a server that needs no building first; else skip the test, or fail it where the server
+    is required."""
 
     def choose(name: str) -> NativeServer:
         server = own_stack.server(name)

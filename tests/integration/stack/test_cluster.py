@@ -1,4 +1,4 @@
-"""The native Kubernetes: pods, what they reach, and what is left when it goes."""
+"""The native Kubernetes: its pods, what they reach, and that nothing of it is left after `down`."""
 
 import shutil
 import socket
@@ -61,7 +61,7 @@ def box(cluster: Kubernetes, tmp_path_factory: pytest.TempPathFactory) -> Callab
 
 @pytest.fixture
 def greeting_port() -> Iterator[int]:
-    """A server on our loopback that says hello."""
+    """A server on our loopback that replies hello."""
     with socket.create_server(("127.0.0.1", 0)) as server:
 
         def greet() -> None:

@@ -1,4 +1,4 @@
-"""RabbitMQ, Cassandra and S3 keep their data and places over everything but `down`."""
+"""RabbitMQ, Cassandra and S3 keep their data and ports over every command except `down`."""
 
 import signal
 from collections.abc import Callable
@@ -19,7 +19,7 @@ from stack.server import State
 
 @dataclass(frozen=True)
 class Probe:
-    """How to leave something durable on a server and find it again."""
+    """The functions that leave something durable on a server and find it again."""
 
     write: Callable[[dict[str, str]], None]
     read: Callable[[dict[str, str]], bytes]
@@ -183,7 +183,7 @@ def test_down_ends_a_frozen_server_and_leaves_nothing(
 
 
 def test_a_stack_that_lost_its_shell_runs_on(own_stack: Stack, server: NativeServer) -> None:
-    """The servers are in sessions of their own: a hang-up of ours does not reach them."""
+    """The servers are in sessions of their own, so a hang-up of ours does not reach them."""
     own_stack.up([server.name])
     leaders = [process for process in processes.members(server.directory) if process.leads_session]
 
