@@ -5,12 +5,15 @@ Servers are shared, so nothing here has a fixed name: a keyspace, queue or bucke
 
 from __future__ import annotations
 
+import os
 import secrets
 
 from postroad.adapters.cassandra.access import Access
 from postroad.adapters.cassandra.session import Session
 from postroad.adapters.rabbitmq.access import Access as RabbitMQAccess
+from postroad.bootstrap.cluster import rabbitmq_access
 from postroad.settings import Settings, from_environment
+from support.access import cassandra_of
 
 
 def fresh() -> str:
@@ -25,29 +28,12 @@ def settings() -> Settings:
 
 def cassandra(keyspace: str) -> Access:
     """Return the access to a keyspace of the running Cassandra."""
-    given = settings().cassandra
-    return Access(
-        contact_points=given.contact_points,
-        port=given.port,
-        local_datacenter=given.local_datacenter,
-        keyspace=keyspace,
-        username=given.username,
-        password=given.password.get_secret_value() if given.password else None,
-        tls=given.tls,
-        ca_file=settings().ca_file,
-    )
+    return cassandra_of(os.environ, keyspace)
 
 
 def rabbitmq() -> RabbitMQAccess:
     """Return the access to the running RabbitMQ."""
-    given = settings().rabbitmq
-    return RabbitMQAccess.from_uri(
-        given.uri.get_secret_value(),
-        username=given.username,
-        password=given.password.get_secret_value() if given.password else None,
-        ca_file=settings().ca_file,
-        management_url=given.management_url,
-    )
+    return rabbitmq_access(settings())
 
 
 def session(keyspace: str) -> Session:

@@ -36,9 +36,9 @@ class ClusterServers:
 
     def __init__(self, settings: Settings) -> None:
         self.local_datacenter = settings.cassandra.local_datacenter
-        self._rabbitmq = RabbitMQ(_rabbitmq(settings))
-        self._session = Session(_cassandra(settings))
-        self._store = Store(_s3(settings))
+        self._rabbitmq = RabbitMQ(rabbitmq_access(settings))
+        self._session = Session(cassandra_access(settings))
+        self._store = Store(s3_access(settings))
 
     def broker(self, queue: QueueName, *, delivery_limit: int = 20) -> RabbitMQBroker:
         return self._rabbitmq.broker(queue, delivery_limit=delivery_limit)
@@ -119,7 +119,8 @@ async def _checked(ask: Callable[[], Awaitable[Checked]], silent: type[ServerErr
         return Checked(error=ServerError(str(error)))
 
 
-def _rabbitmq(settings: Settings) -> RabbitMQAccess:
+def rabbitmq_access(settings: Settings) -> RabbitMQAccess:
+    """Return the access to RabbitMQ that settings name."""
     rabbitmq = settings.rabbitmq
     return RabbitMQAccess.from_uri(
         rabbitmq.uri.get_secret_value(),
@@ -130,7 +131,8 @@ def _rabbitmq(settings: Settings) -> RabbitMQAccess:
     )
 
 
-def _s3(settings: Settings) -> S3Access:
+def s3_access(settings: Settings) -> S3Access:
+    """Return the access to the object store that settings name."""
     s3 = settings.s3
     return S3Access(
         endpoint=s3.endpoint,
@@ -141,7 +143,8 @@ def _s3(settings: Settings) -> S3Access:
     )
 
 
-def _cassandra(settings: Settings) -> CassandraAccess:
+def cassandra_access(settings: Settings) -> CassandraAccess:
+    """Return the access to Cassandra that settings name."""
     cassandra = settings.cassandra
     return CassandraAccess(
         contact_points=cassandra.contact_points,
