@@ -8,9 +8,9 @@ one carries, so a busy server gets fewer. Source: ADR 0012.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Hashable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Hashable, Sequence
 from datetime import timedelta
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from postroad.errors import PostroadError, ServerError
 
@@ -96,6 +96,30 @@ class Batcher(Generic[K, V, R]):
         for each, answer in zip(together, answers, strict=True):
             if not each.answer.done():
                 each.answer.set_result(answer)
+
+
+class Shared(Generic[R]):
+    """One attempt that concurrent callers share. A cancelled caller does not cancel it."""
+
+    def __init__(self) -> None:
+        self._attempt: asyncio.Task[R] | None = None
+
+    async def get(self, attempt: Callable[[], Coroutine[Any, Any, R]]) -> R:
+        """Make an attempt, or wait for the one under way. Raises: its error."""
+        if self._attempt is None:
+            self._attempt = asyncio.create_task(attempt())
+            self._attempt.add_done_callback(self._ended)
+        return await asyncio.shield(self._attempt)
+
+    async def end(self) -> None:
+        """Wait until no attempt is under way."""
+        if self._attempt is not None:
+            await asyncio.wait([self._attempt])
+
+    def _ended(self, attempt: asyncio.Task[R]) -> None:
+        self._attempt = None
+        if not attempt.cancelled():
+            attempt.exception()  # read here: asyncio logs an error that no caller reads
 
 
 class _Request(Generic[V, R]):

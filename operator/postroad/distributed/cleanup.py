@@ -114,7 +114,7 @@ class Cleanup:
         if (await engine.view.stamp(partition)).ended is None:
             return  # nothing was replaced, as in most partitions: their marks are not read
         async for enqueue_id, mark in engine.view.marks(partition):
-            if mark.delivered_at is None or mark.ending is None or mark.ending.successor is None:
+            if mark.delivered_at is None or mark.successor is None:
                 continue
             key = EntryKey(partition.slice_start, partition.bucket_id, enqueue_id)
             row = await engine.view.row(key)

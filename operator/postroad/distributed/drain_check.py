@@ -211,8 +211,8 @@ class _Reading:
 
     def _doubt(self, mark: Mark) -> None:
         self.is_unknown |= mark.is_unknown
-        if mark.ending is not None and mark.ending.successor is not None:
-            self.doubtful.add(mark.ending.successor.slice_start)
+        if mark.successor is not None:
+            self.doubtful.add(mark.successor.slice_start)
 
     async def _is_settled(self, key: EntryKey, mark: Mark | None) -> bool:
         """Whether a mark settles its entry. A mail that fails keeps its slice, and affects no

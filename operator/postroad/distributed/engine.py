@@ -118,6 +118,10 @@ class Engine:
         if self.configuration.effective() != effective:
             raise ConfigurationStale("the configuration changed meanwhile")
 
+    def is_overdue(self, key: EntryKey) -> bool:
+        """Whether a row that is inserted now may come into a slice that is closed or drained."""
+        return self.clock.now() - moment_of(key.enqueue_id) >= self.timing.deadline
+
     def moment_after(self, delay: timedelta) -> datetime | None:
         """As `instants.moment_after`, from now on."""
         return moment_after(self.clock.now(), delay)

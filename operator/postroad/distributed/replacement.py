@@ -21,7 +21,6 @@ from postroad.distributed.engine import Engine
 from postroad.distributed.replacement_chains import cut
 from postroad.domain.delay_queues import next_delay, redelivery_delay_after
 from postroad.domain.entries import Change, Ending, EndingKind, Entry, Mark
-from postroad.domain.identifiers import moment_of
 from postroad.domain.references import Reference
 from postroad.domain.slices import EntryKey
 from postroad.domain.wire import encode
@@ -202,21 +201,16 @@ async def propagate_delivery(engine: Engine, entry: Entry, mark: Mark) -> None:
         await engine.view.mark_published(entry.key, successor.enqueue_id)
 
 
-def _is_slow(engine: Engine, successor: EntryKey) -> bool:
-    """Whether the successor's slice may be closed before its row is in."""
-    return engine.clock.now() - moment_of(successor.enqueue_id) >= engine.timing.deadline
-
-
 async def _is_too_late(engine: Engine, successor: EntryKey) -> bool:
     """Whether the successor's slice may be closed before its row is in, and the row is not."""
-    return _is_slow(engine, successor) and await engine.view.row(successor) is None
+    return engine.is_overdue(successor) and await engine.view.row(successor) is None
 
 
 async def _is_given_up(engine: Engine, entry: Entry, successor: EntryKey) -> bool:
     """Whether another process chose another successor while this one was slow. Call it after the
     row was inserted: a process that chooses afterwards finds the row. The process that chose may
     have ended before it withdrew this successor, whose message would then deliver the mail."""
-    if not _is_slow(engine, successor):
+    if not engine.is_overdue(successor):
         return False
     mark = await engine.view.mark(entry.key)
     return mark is not None and replacement_of(mark)[0] != successor

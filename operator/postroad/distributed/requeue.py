@@ -17,7 +17,6 @@ from postroad.distributed.dead_letters import is_rejected
 from postroad.distributed.engine import Engine
 from postroad.distributed.replacement import is_withdrawn, publish, withdraw_row
 from postroad.domain.entries import Change, Ending, EndingKind, Entry, Mark
-from postroad.domain.identifiers import moment_of
 from postroad.domain.mail import Envelope, Outcome, OutcomeKind
 from postroad.domain.mail_views import MailView
 from postroad.domain.references import Reference
@@ -81,7 +80,7 @@ async def _requeue(engine: Engine, letter: DeadLetter) -> bool:
     was_withdrawn = key is not None and await _is_withdrawn(engine, key)
     if key is not None and _is_queued(letter) and not was_withdrawn:
         return await _go_on(engine, letter, _again(entry, key))
-    if key is not None and (was_withdrawn or _is_late(engine, key)):
+    if key is not None and (was_withdrawn or engine.is_overdue(key)):
         if not await _withdraw(engine, _again(entry, key)):
             if await engine.view.mark(key) is not None:
                 await engine.view.delete_letter(letter)
@@ -93,7 +92,7 @@ async def _requeue(engine: Engine, letter: DeadLetter) -> bool:
     new = _again(entry, key)
     await _forget_failures(engine, entry)
     await engine.view.insert(new)
-    current = None if _is_late(engine, key) else await _naming(engine, letter, key)
+    current = None if engine.is_overdue(key) else await _naming(engine, letter, key)
     if current is None:
         # The letter stays, and names a withdrawn entry, so requeue can be repeated. A letter that
         # names another entry, or is gone, was requeued by another process while this one, or its
@@ -169,11 +168,6 @@ async def end_as_dead(engine: Engine, entry: Entry) -> Mark | None:
 def _again(entry: Entry, key: EntryKey) -> Entry:
     change = Change(entry.envelope.recipients, None, False, entry.attempt, entry.last_error)
     return entry.with_change(key, change)
-
-
-def _is_late(engine: Engine, key: EntryKey) -> bool:
-    """Whether a row that is inserted now may come into a drained slice."""
-    return engine.clock.now() - moment_of(key.enqueue_id) >= engine.timing.deadline
 
 
 async def _withdraw(engine: Engine, new: Entry) -> bool:

@@ -182,6 +182,15 @@ class Mark:
         return self.ending is not None or self.delivered_at is not None
 
     @property
+    def successor(self) -> EntryKey | None:
+        """The entry that replaces this one."""
+        return self.ending.successor if self.ending is not None else None
+
+    def is_replaced_by(self, enqueue_id: UUID) -> bool:
+        """Whether the entry's successor has this id."""
+        return self.successor is not None and self.successor.enqueue_id == enqueue_id
+
+    @property
     def is_unknown(self) -> bool:
         """Whether the ending is one that this release cannot decode."""
         return self.ending is not None and self.ending.kind is EndingKind.UNKNOWN

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+from collections import Counter
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from dataclasses import dataclass, replace
 from datetime import timedelta
@@ -214,11 +215,7 @@ def _carrying_out(item: Item, ending: Ending) -> Callable[[], Awaitable[None]]:
 
 
 def _counts(outcomes: dict[str, Outcome]) -> dict[str, int]:
-    counts: dict[str, int] = {}
-    for outcome in outcomes.values():
-        kind = outcome.kind.value
-        counts[kind] = counts.get(kind, 0) + 1
-    return counts
+    return Counter(outcome.kind.value for outcome in outcomes.values())
 
 
 def _codes_of(text: str) -> str:

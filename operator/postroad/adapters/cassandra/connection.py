@@ -17,6 +17,7 @@ from postroad.adapters.cassandra.access import Access, cluster_of
 from postroad.adapters.cassandra.clocks import HostClocks
 from postroad.adapters.cassandra.timestamps import Timestamps
 from postroad.adapters.cassandra.translation import translated
+from postroad.batching import Shared
 from postroad.errors import ServerError, ViewRefused, ViewUnavailable
 from postroad.telemetry.logs import logger
 
@@ -32,7 +33,7 @@ class Connection:
         self._access = access
         self._request_timeout = request_timeout
         self._connect_timeout = connect_timeout
-        self._connecting: asyncio.Task[DriverSession] | None = None
+        self._connecting: Shared[DriverSession] = Shared()
         self._closed = False
         self.clocks = HostClocks(Timestamps(), access.local_datacenter)
         self.driver: DriverSession | None = None
@@ -45,10 +46,7 @@ class Connection:
             raise ViewUnavailable("the session with Cassandra is closed")
         if self.driver is not None:
             return self.driver
-        if self._connecting is None:
-            self._connecting = asyncio.create_task(self._connect())
-            self._connecting.add_done_callback(self._connect_ended)
-        return await asyncio.shield(self._connecting)
+        return await self._connecting.get(self._connect)
 
     async def local_hosts(self) -> list[Host]:
         """Return the hosts of the local data center. Errors as `connected`."""
@@ -58,16 +56,10 @@ class Connection:
     async def close(self) -> None:
         """Close the connection for good. Idempotent."""
         self._closed = True
-        if self._connecting is not None:
-            await asyncio.wait([self._connecting])
+        await self._connecting.end()
         driver, self.driver = self.driver, None
         if driver is not None:
             await asyncio.to_thread(driver.cluster.shutdown)
-
-    def _connect_ended(self, task: asyncio.Task[DriverSession]) -> None:
-        self._connecting = None
-        if not task.cancelled() and task.exception() is None:
-            self.driver = task.result()
 
     async def _connect(self) -> DriverSession:
         """Connect in a thread. The driver asks one contact point after the other: the wait is at
@@ -87,6 +79,7 @@ class Connection:
                 raise
             raise (refusal or translated(error)) from error
         _LOG.debug("connected to Cassandra", hosts=len(cluster.metadata.all_hosts()))
+        self.driver = driver
         return driver
 
     def _connect_to(self, cluster: Cluster) -> DriverSession:

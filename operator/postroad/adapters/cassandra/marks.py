@@ -145,7 +145,10 @@ class CassandraMarks:
     async def mark_published(self, key: EntryKey, successor: UUID) -> bool:
         values = (*rows.key_values(self._queue, key), successor)
         write = Write(
-            key, statements.MARK_PUBLISHED, values, lambda mark: _successor_of(mark) == successor
+            key,
+            statements.MARK_PUBLISHED,
+            values,
+            lambda mark: mark is not None and mark.is_replaced_by(successor),
         )
         return await self._deciding(key.partition, write) is None
 
@@ -160,7 +163,7 @@ class CassandraMarks:
         )
 
         def holds(mark: Mark | None) -> bool:
-            return mark is not None and not mark.published and _successor_of(mark) == old
+            return mark is not None and not mark.published and mark.is_replaced_by(old)
 
         write = Write(key, statements.CHANGE_SUCCESSOR, values, holds)
         return await self._deciding(key.partition, write) is None
@@ -238,11 +241,6 @@ class CassandraMarks:
 
 def _is_open(mark: Mark | None) -> bool:
     return mark is None or (mark.ending is None and mark.delivered_at is None)
-
-
-def _successor_of(mark: Mark | None) -> UUID | None:
-    named = mark.ending.successor if mark is not None and mark.ending is not None else None
-    return named.enqueue_id if named is not None else None
 
 
 def batcher(

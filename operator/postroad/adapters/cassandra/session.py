@@ -29,6 +29,7 @@ from postroad.adapters.cassandra.access import Access
 from postroad.adapters.cassandra.connection import Connection
 from postroad.adapters.cassandra.loop_bridge import LoopBridge, Row
 from postroad.adapters.cassandra.translation import translated
+from postroad.batching import Shared
 from postroad.domain.clocks import Readings
 from postroad.errors import ServerError, ViewRefused
 
@@ -75,7 +76,7 @@ class Session:
         self._connection = Connection(access, request_timeout, connect_timeout)
         self._clocks = self._connection.clocks
         self._prepared: dict[Statement, PreparedStatement] = {}
-        self._preparing: dict[Statement, asyncio.Task[PreparedStatement]] = {}
+        self._preparing: dict[Statement, Shared[PreparedStatement]] = {}
         self._slots = asyncio.Semaphore(IN_FLIGHT)
         self._bridge = LoopBridge()
 
@@ -227,16 +228,8 @@ class Session:
 
     async def _prepare(self, driver: DriverSession, statement: Statement) -> PreparedStatement:
         """Prepare once, however many ask at the same time."""
-        task = self._preparing.get(statement)
-        if task is None:
-            task = asyncio.create_task(self._prepare_on_server(driver, statement))
-            self._preparing[statement] = task
-            task.add_done_callback(lambda ended: self._prepare_ended(statement, ended))
-        return await asyncio.shield(task)
-
-    def _prepare_ended(self, statement: Statement, task: asyncio.Task[PreparedStatement]) -> None:
-        self._preparing.pop(statement, None)
-        _seen(task)
+        attempt = self._preparing.setdefault(statement, Shared())
+        return await attempt.get(lambda: self._prepare_on_server(driver, statement))
 
     async def _prepare_on_server(
         self, driver: DriverSession, statement: Statement

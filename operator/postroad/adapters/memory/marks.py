@@ -146,7 +146,7 @@ class MemoryMarks:
     async def mark_published(self, key: EntryKey, successor: UUID) -> bool:
         def effect() -> bool:
             mark = self._tables.marks.get(key)
-            if mark is None or _successor(mark) != successor:
+            if mark is None or not mark.is_replaced_by(successor):
                 return False
             self._tables.marks[key] = replace(mark, published=True)
             return True
@@ -159,7 +159,7 @@ class MemoryMarks:
         def effect() -> bool:
             mark = self._tables.marks.get(key)
             ending = mark.ending if mark is not None else None
-            if mark is None or ending is None or mark.published or _successor(mark) != old:
+            if mark is None or ending is None or mark.published or not mark.is_replaced_by(old):
                 return False
             assert ending.change is not None
             change = replace(ending.change, previous=previous)
@@ -192,8 +192,3 @@ class MemoryMarks:
 
 def _is_withdrawn(mark: Mark) -> bool:
     return mark.ending is not None and mark.ending.kind is EndingKind.WITHDRAWN
-
-
-def _successor(mark: Mark) -> UUID | None:
-    named = mark.ending.successor if mark.ending is not None else None
-    return named.enqueue_id if named is not None else None

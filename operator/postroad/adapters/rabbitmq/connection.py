@@ -4,10 +4,10 @@ requests can be awaited. All of it belongs to one event loop."""
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from datetime import timedelta
-from typing import Any, Generic, TypeVar
+from typing import Any
 
 from pika import exceptions
 from pika.adapters.asyncio_connection import AsyncioConnection
@@ -15,6 +15,7 @@ from pika.channel import Channel as DriverChannel
 
 from postroad.adapters.rabbitmq.access import Access, parameters_of
 from postroad.adapters.rabbitmq.translation import translated
+from postroad.batching import Shared
 from postroad.errors import BrokerUnavailable, ServerError
 from postroad.telemetry.logs import logger
 
@@ -25,25 +26,6 @@ CLOSE_TIMEOUT = timedelta(seconds=3)
 """How long `close` waits for the server."""
 
 _LOG = logger("rabbitmq")
-_T = TypeVar("_T")
-
-
-class Shared(Generic[_T]):
-    """One attempt that concurrent callers share. A cancelled caller does not cancel it."""
-
-    def __init__(self) -> None:
-        self._attempt: asyncio.Task[_T] | None = None
-
-    async def get(self, attempt: Callable[[], Coroutine[Any, Any, _T]]) -> _T:
-        if self._attempt is None:
-            self._attempt = asyncio.create_task(attempt())
-            self._attempt.add_done_callback(self._ended)
-        return await asyncio.shield(self._attempt)
-
-    def _ended(self, attempt: asyncio.Task[_T]) -> None:
-        self._attempt = None
-        if not attempt.cancelled():
-            attempt.exception()  # read here: asyncio logs an error that no caller reads
 
 
 class CoalescingConnection(AsyncioConnection):  # type: ignore[misc]  # pika has no types

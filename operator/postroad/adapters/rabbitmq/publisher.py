@@ -14,9 +14,10 @@ from uuid import UUID
 import pika
 from pika import exceptions, spec
 
-from postroad.adapters.rabbitmq.connection import Channel, Connection, Shared
+from postroad.adapters.rabbitmq.connection import Channel, Connection
 from postroad.adapters.rabbitmq.translation import translated
 from postroad.adapters.rabbitmq.unconfirmed import Message, Unconfirmed
+from postroad.batching import Shared
 from postroad.errors import BrokerUnavailable, Unroutable
 
 CONFIRM_DEADLINE = timedelta(seconds=10)
