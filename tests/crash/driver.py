@@ -43,7 +43,7 @@ OPTIONS = StoreOptions(segment_bytes=4096 + 16 + 2600, segment_envelopes=16, poo
 MAILS = 3
 Life = Callable[[Path], Coroutine[Any, Any, None]]
 PR_SET_PTRACER = 0x59616D61
-"""prctl(2): whom Yama shall let trace this process; -1 is anybody."""
+"""prctl(2): the process that Yama lets trace this one; -1 allows all."""
 
 
 async def opened(root: Path) -> OwnedQueue:

@@ -178,7 +178,7 @@ async def aging(outside: Outside, clock: ManualClock) -> None:
 
 
 async def changing_minds(outside: Outside, clock: ManualClock) -> None:
-    """A retried mail is made due again at once, before anybody synced its lane."""
+    """A retried mail is made due again at once, before its lane is synced."""
     for number in range(3):
         await outside.enqueue(f"mind{number}")
     await outside.queue.maintenance.checkpoint()

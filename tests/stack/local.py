@@ -110,7 +110,7 @@ class Stack:
         """The cluster, when this stack runs it.
 
         Raises:
-            NotPossible: someone else does.
+            NotPossible: the environment names it, and another program runs it.
         """
         server = self.server("kubernetes")
         if not isinstance(server, Cluster):

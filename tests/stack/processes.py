@@ -144,10 +144,10 @@ def _may_exec(pid: int) -> bool:
 
 def descendants(roots: Iterable[int]) -> list[Process]:
     """Return the living processes below the given pids, whatever their environment, with them."""
-    everyone = [look(pid) for pid in pids()]
+    everything = [look(pid) for pid in pids()]
     children: dict[int, list[Process]] = {}
     living: dict[int, Process] = {}
-    for process in everyone:
+    for process in everything:
         if process is not None:
             living[process.pid] = process
             children.setdefault(process.parent, []).append(process)

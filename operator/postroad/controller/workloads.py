@@ -20,12 +20,12 @@ def workload_finding(
     ready, desired = facts["ready"], facts["desired"]
     if seen and ready >= desired and updated >= desired and facts["replicas"] == desired:
         return good(condition, f"{ready} of {desired} {what} ready")
-    trouble = _trouble(status)
+    error = _error_text(status)
     message = f"{ready} of {desired} {what} ready, {min(updated, desired)} up to date"
-    return bad(condition, PODS_NOT_READY, f"{message}{trouble}", retryable=True)
+    return bad(condition, PODS_NOT_READY, f"{message}{error}", retryable=True)
 
 
-def _trouble(status: Mapping[str, Any]) -> str:
+def _error_text(status: Mapping[str, Any]) -> str:
     """Return why a Deployment cannot create pods, or has waited too long for them."""
     for each in status.get("conditions") or []:
         stuck = each["type"] == "Progressing" and each["status"] == "False"

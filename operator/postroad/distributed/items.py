@@ -135,9 +135,10 @@ class DistributedItem(LeasedMail):
         )
 
     async def _mark_delivered(self) -> None:
-        """Before browse start the mark may be cleaned before anybody sees the delivery in it: the
-        entry was replaced then, and its successors learn of it here. (Where the mark is cleaned
-        already, ours stays, and a successor that names this entry finds it.)"""
+        """Before browse start, maintenance may clean the mark before a process reads the delivery
+        in it. The entry was replaced then, so this delivery is propagated to its successors. (Where
+        the mark is cleaned already, ours stays, and a successor that names this entry reads it.)
+        """
         if not self._marked:
             engine, entry, now = self._engine, self._entry, self._engine.clock.now()
             standing = await mark_if_passed(engine, entry)

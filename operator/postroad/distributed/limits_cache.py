@@ -110,8 +110,8 @@ class LimitsCache:
                 return snapshot
             try:
                 if waits_for is not None and self._failed >= waits_for:
-                    # Fail everyone queued behind a failed read; sequential retries would add up
-                    # their timeouts.
+                    # Fail every caller queued behind a failed read; sequential retries would add
+                    # up their timeouts.
                     raise ViewUnavailable("the limits could not be read")
                 return await self._read()
             except ServerError as error:

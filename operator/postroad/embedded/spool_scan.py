@@ -42,7 +42,7 @@ class SpoolScan:
         self._whole: set[bytes] = set()
         self._holders: dict[int, bytes | None] = {}
         """The holder of each slot that has a file: see `SpoolFiles.holder`."""
-        self._trouble: dict[int, str] = {}
+        self._unreadable: dict[int, str] = {}
         """The errors of unreadable files, by slot."""
         self.finished = self.unfinished_files = 0
         self.lost: list[str] = []
@@ -72,7 +72,7 @@ class SpoolScan:
         try:
             found = self._spool_files.verify(slot)
         except (StoreFailed, StoreDamaged) as error:
-            found, self._trouble[slot] = None, str(error)
+            found, self._unreadable[slot] = None, str(error)
         if found is not None:
             self._holders[slot] = found[0].mail_id
             self._whole.add(found[0].mail_id)
@@ -81,7 +81,7 @@ class SpoolScan:
             self._holders[slot] = self._spool_files.holder(slot)
         except StoreFailed:
             self._holders[slot] = None
-        self.unfinished_files += slot not in self._trouble
+        self.unfinished_files += slot not in self._unreadable
         return None
 
     def _free(self, slot: int) -> None:
@@ -113,7 +113,7 @@ class SpoolScan:
     def _lost_files(self, named: set[int]) -> Iterator[int]:
         """Add to `lost` the unreadable files of mails that are not known to be finished; yield
         their slots."""
-        for slot, trouble in self._trouble.items():
+        for slot, error in self._unreadable.items():
             holder = self._holders[slot]
             if slot in named or holder == FREE:
                 continue
@@ -121,7 +121,7 @@ class SpoolScan:
                 self.finished += 1
                 continue
             name = "a file" if holder is None else f"mail {UUID(bytes=holder)}"
-            self.lost.append(f"{name} in spool file {slot} ({trouble})")
+            self.lost.append(f"{name} in spool file {slot} ({error})")
             yield slot
 
     def _quarantine_file(self, slot: int) -> None:

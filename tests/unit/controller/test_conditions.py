@@ -112,7 +112,7 @@ def test_a_paused_resource_keeps_its_conditions_and_says_that_it_is_paused() -> 
     assert (paused["observedGeneration"], paused["size"]) == (2, 7)
 
 
-def test_a_resource_that_was_paused_before_anybody_looked_is_neither_ready_nor_not() -> None:
+def test_a_resource_that_was_paused_before_its_first_reconcile_is_neither_ready_nor_not() -> None:
     paused = composed_paused({"observedGeneration": -1}, {"paused": True}, {}, 1, NOW)
 
     types = {each["type"]: each for each in paused["conditions"]}

@@ -111,7 +111,7 @@ class Model:
     mistake: str | None = None
 
     def successors(self, state: State) -> Iterator[State]:
-        """Yield every state that one step of anybody leads to."""
+        """Yield every state to which one step of a process leads."""
         for index, process in enumerate(state.processes):
             if process.crashed or process.at == "end":
                 continue

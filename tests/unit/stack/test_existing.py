@@ -1,4 +1,4 @@
-"""Servers that someone else runs."""
+"""Servers that the environment names."""
 
 import socket
 from collections.abc import Iterator

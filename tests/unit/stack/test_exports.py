@@ -41,14 +41,14 @@ def test_a_server_without_a_name_in_the_environment_is_not_used() -> None:
     assert exports.given("s3", {"POSTROAD_S3_REGION": "us-east-1"}) == {}
 
 
-def test_our_own_exports_do_not_make_a_server_someone_elses() -> None:
+def test_our_own_exports_do_not_make_a_server_another_users() -> None:
     environment = variables(exports.render({"s3": S3, "rabbitmq": RABBITMQ}))
 
     assert exports.given("s3", environment) == {}
     assert exports.given("rabbitmq", environment) == {}
 
 
-def test_a_value_changed_after_our_exports_is_someone_elses() -> None:
+def test_a_value_changed_after_our_exports_is_another_users() -> None:
     environment = variables(exports.render({"s3": S3, "rabbitmq": RABBITMQ}))
     environment["POSTROAD_S3_ENDPOINT"] = "http://store.example.org"
 
