@@ -26,6 +26,9 @@ from support.transports import FakeTransport
 
 BODY = b"Subject: x\r\n\r\n.first\r\nlast\r\n"
 STUFFED = b"Subject: x\r\n\r\n..first\r\nlast\r\n.\r\n"
+USUAL_TIMEOUTS, NO_TIME = Timeouts(), Timeouts(*(timedelta(milliseconds=1) for _ in range(9)))
+"""The second is for a next hop that may be silent."""
+
 ONE = Envelope("a@origin.example", ("b@dest.example",))
 TWO = Envelope("a@origin.example", ("b@dest.example", "c@dest.example"))
 
@@ -108,9 +111,11 @@ async def body() -> AsyncIterator[bytes]:
 
 
 async def hand_over(
-    hop: ScriptedHop, envelope: Envelope, protocol: Protocol = Protocol.SMTP
+    hop: ScriptedHop,
+    envelope: Envelope,
+    protocol: Protocol = Protocol.SMTP,
+    timeouts: Timeouts = USUAL_TIMEOUTS,
 ) -> dict[str, Outcome]:
-    timeouts = Timeouts(*(timedelta(milliseconds=1) for _ in range(8)))
     try:
         session = await Session.open(
             cast("Addresses", OneAddress(hop)),
@@ -231,6 +236,34 @@ async def test_an_lmtp_hop_that_takes_no_recipient_is_not_waited_for() -> None:
     assert not hop.received.endswith(b".\r\n")
 
 
+class SlowHop(ScriptedHop):
+    """Accepts a mail, and replies to its end for one recipient after the other."""
+
+    def __init__(self, recipients: int) -> None:
+        super().__init__(lines(*GREETED, *["250 ok"] * (1 + recipients), "354 go"))
+        self._recipients = recipients
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        if STUFFED not in self.received + data:
+            super().write(data)
+            return
+        for number in range(self._recipients):
+            reply = f"250 {number}\r\n".encode()
+            asyncio.get_running_loop().call_later(number / 20, self.wire.data_received, reply)
+
+
+async def test_what_a_slow_lmtp_hop_has_answered_in_time_is_kept() -> None:
+    envelope = Envelope("a@origin.example", tuple(f"{each}@dest.example" for each in range(20)))
+    timeouts = Timeouts(all_ends=timedelta(seconds=0.3))
+
+    outcomes = await hand_over(SlowHop(20), envelope, Protocol.LMTP, timeouts)
+
+    kinds = [each.kind for each in outcomes.values()]
+    answered = kinds.count(OutcomeKind.DELIVERED)
+    assert 0 < answered < 20
+    assert kinds[answered:] == [OutcomeKind.DEFERRED] * (20 - answered)
+
+
 ODD = st.one_of(
     st.sampled_from(
         [
@@ -276,7 +309,7 @@ def test_delivered_is_reported_only_after_an_end_that_was_answered(
 ) -> None:
     async def run() -> None:
         hop = ScriptedHop(script)
-        outcomes = await hand_over(hop, TWO, protocol)
+        outcomes = await hand_over(hop, TWO, protocol, NO_TIME)
         assert outcomes
         assert set(outcomes) <= set(TWO.recipients)
         if any(each.kind is OutcomeKind.DELIVERED for each in outcomes.values()):

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from datetime import timedelta
 
 from postroad.adapters.network.commands import (
     Extensions,
@@ -192,9 +193,7 @@ class Transaction:
             return
         try:
             if self._protocol is Protocol.LMTP:
-                for recipient in self._accepted:  # one reply each, in their order (RFC 2033 4.2)
-                    reply = _answer(await self._exchange.reply(self._timeouts.data_end))
-                    self.outcomes[recipient] = reply.final_outcome
+                await self._read_each()
             else:
                 reply = _answer(await self._exchange.reply(self._timeouts.data_end))
                 self._answer_accepted(reply.final_outcome)
@@ -203,6 +202,14 @@ class Transaction:
             self._answer_accepted(Outcome.deferred(str(error) if known else _in_doubt(error)))
             return
         self.is_clean = True
+
+    async def _read_each(self) -> None:
+        """Read the reply for each recipient, in their order. Source: RFC 2033 4.2."""
+        now, most = asyncio.get_running_loop().time, self._timeouts.data_end
+        due = now() + self._timeouts.all_ends.total_seconds()
+        for recipient in self._accepted:
+            timeout = min(most, timedelta(seconds=due - now()))
+            self.outcomes[recipient] = _answer(await self._exchange.reply(timeout)).final_outcome
 
 
 def _in_doubt(error: WireError) -> str:
