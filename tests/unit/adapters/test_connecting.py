@@ -1,4 +1,4 @@
-"""The addresses of a next hop while its name server does not answer."""
+"""The addresses of a next hop: which one is tried first, and a name server that does not answer."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ from datetime import timedelta
 
 import pytest
 
-from postroad.adapters.network.connecting import Addresses
-from postroad.adapters.network.wire import ConnectionLost
+from postroad.adapters.network import connecting
+from postroad.adapters.network.connecting import SHUN, Addresses
+from postroad.adapters.network.wire import ConnectionLost, TooSlow
 
 NO_TIME, A_MINUTE = timedelta(milliseconds=1), timedelta(minutes=1)
 
@@ -32,13 +33,13 @@ async def test_connections_that_begin_together_share_one_lookup(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     resolver, addresses = Resolver(monkeypatch), Addresses("hop.example", 25)
-    connecting = [asyncio.create_task(addresses.connect(A_MINUTE)) for _ in range(20)]
+    tasks = [asyncio.create_task(addresses.connect(A_MINUTE)) for _ in range(20)]
     await asyncio.sleep(0)
-    connecting.pop().cancel()
+    tasks.pop().cancel()
     await asyncio.sleep(0)
 
     resolver.may_answer.set()
-    results = await asyncio.gather(*connecting, return_exceptions=True)
+    results = await asyncio.gather(*tasks, return_exceptions=True)
 
     assert resolver.lookups == 1
     assert {str(each) for each in results} == {"no connection: [Errno -3] no name server answers"}
@@ -61,3 +62,30 @@ async def test_a_lookup_that_takes_long_is_not_begun_again_by_those_that_wait_no
     with pytest.raises(ConnectionLost, match="no name server"):
         await addresses.connect(A_MINUTE)
     assert not caplog.records
+
+
+async def test_an_address_that_did_not_answer_is_tried_last_for_a_while(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    tried: list[str] = []
+    now = 0.0
+
+    async def both(*_: object, **__: object) -> list[object]:
+        return [(0, 0, 0, "", (address, 25)) for address in ("192.0.2.1", "192.0.2.2")]
+
+    async def connect(address: str, port: int, timeout: timedelta) -> None:
+        tried.append(address)
+        if address == "192.0.2.1":
+            raise TooSlow
+
+    monkeypatch.setattr(asyncio.get_running_loop(), "getaddrinfo", both)
+    monkeypatch.setattr(connecting, "connect", connect)
+    monkeypatch.setattr(connecting, "_now", lambda: now)
+    addresses = Addresses("hop.example", 25)
+
+    await addresses.connect(A_MINUTE)
+    await addresses.connect(A_MINUTE)
+    now = SHUN.total_seconds()
+    await addresses.connect(A_MINUTE)
+
+    assert tried == ["192.0.2.1", "192.0.2.2", "192.0.2.2", "192.0.2.1", "192.0.2.2"]
