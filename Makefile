@@ -73,7 +73,9 @@ chaos: setup ## look for lost, returned and repeated mail under drawn faults (BA
 	$(PY) -m chaos $(if $(BITE),bite $(filter-out all,$(BITE)),run --backend $(BACKEND) --seed $(SEED) --seeds $(SEEDS) --seconds $(SECONDS) --minutes $(MINUTES) --faults '$(FAULTS)' $(if $(MAILS),--mails $(MAILS)))
 
 mutants: setup ## put faults into a room's code, one at a time, and list those that no test notices (ROOM= COUNT= SEED=)
-	$(PY) -m mutants $(or $(ROOM),domain) --count $(or $(COUNT),60) --seed $(SEED)
+	$(if $(filter adapters,$(ROOM)),cd tests && $(PYTHON) -m stack up rabbitmq cassandra s3)
+	$(if $(filter adapters,$(ROOM)),eval "$$(cd tests && $(PYTHON) -m stack env)";) \
+	$(PY) -m mutants $(or $(ROOM),domain) --count $(or $(COUNT),60) --seed $(SEED) $(if $(AT),--at $(AT)) $(if $(TESTS),--tests $(TESTS))
 
 clean: ## stop the local stack and remove what was built here
 	-cd tests && $(PYTHON) -m stack down

@@ -9,72 +9,118 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from mutants.coverage_by_test import RESULT_VARIABLE, SOURCE_VARIABLE
 from mutants.faults import Fault, drawn, faults_in
-from mutants.running import ROOT, Verdict, Workbench
+from mutants.running import ROOT, Judged, Verdict, Workbench
 
-ROOMS: Mapping[str, tuple[str, ...]] = {
-    "domain": ("tests/unit/domain", "tests/unit/distributed", "tests/unit/configuration"),
-    "distributed": ("tests/unit/distributed", "tests/contract/test_distributed_queue.py",
-                    "tests/contract/test_memory_queue.py"),
-    "embedded": ("tests/unit/embedded", "tests/contract/test_embedded_queue.py", "tests/crash"),
-    "configuration": ("tests/unit/configuration", "tests/unit/distributed"),
-    "intake": ("tests/unit/intake",),
-    "worker": ("tests/unit/worker",),
-    "adapters/network": ("tests/unit/adapters",),
+SERVERS = "rabbitmq,cassandra,s3"
+
+
+@dataclass(frozen=True)
+class Room:
+    """The tests that have to notice a fault in it; its folders, where they are not those of its
+    name; the servers that its tests need."""
+
+    tests: tuple[str, ...]
+    folders: tuple[str, ...] = ()
+    servers: str = ""
+
+
+ROOMS: Mapping[str, Room] = {
+    "domain": Room(("tests/unit/domain", "tests/unit/distributed", "tests/unit/configuration")),
+    "distributed": Room(("tests/unit/distributed", "tests/contract/test_distributed_queue.py",
+                         "tests/contract/test_memory_queue.py")),
+    "embedded": Room(("tests/unit/embedded", "tests/contract/test_embedded_queue.py",
+                      "tests/crash")),
+    "configuration": Room(("tests/unit/configuration", "tests/unit/distributed")),
+    "intake": Room(("tests/unit/intake",)),
+    "worker": Room(("tests/unit/worker",)),
+    "adapters/network": Room(("tests/unit/adapters",)),
+    "adapters": Room(
+        ("tests/unit/adapters", "tests/contract/test_brokers.py", "tests/contract/test_views.py",
+         "tests/contract/test_blobs.py", "tests/contract/test_histories.py",
+         "tests/integration/test_rabbitmq_*.py", "tests/integration/test_cassandra_*.py",
+         "tests/integration/test_s3_*.py", "tests/integration/test_connecting.py"),
+        ("adapters/rabbitmq", "adapters/cassandra", "adapters/s3"), SERVERS,
+    ),
 }  # fmt: skip
-"""Room and the tests that have to notice a fault in it. None needs a server."""
 
 BUILD = ROOT / "build" / "mutants"
 
 
-def measured(room: str, folder: Path) -> Mapping[str, Mapping[str, Sequence[str]]]:
-    """Run the room's tests once; return by path and line the tests that execute it, the fastest
-    first. Raises: SystemExit where a test fails without any fault."""
-    result = folder / "coverage.json"
+@dataclass(frozen=True)
+class Measured:
+    """By path and line the tests that execute it, the fastest first; the seconds of each test; all
+    tests that execute the room, the fastest first; the tests that fail without any fault."""
+
+    lines: Mapping[str, Mapping[str, Sequence[str]]]
+    seconds: Mapping[str, float]
+    tests: Sequence[str]
+    failed: frozenset[str]
+
+
+def measure(room: Room, folders: Sequence[Path], tests: Sequence[str], result: Path) -> None:
+    """Run the room's tests once. Raises: SystemExit where pytest could not run them."""
+    os.environ.update(POSTROAD_REQUIRE=room.servers)
     environment = {
         **os.environ,
         "PYTHONPATH": f"{ROOT / 'operator'}:{ROOT / 'tests'}",
         RESULT_VARIABLE: str(result),
-        SOURCE_VARIABLE: str(ROOT / "operator/postroad" / room),
+        SOURCE_VARIABLE: os.pathsep.join(map(str, folders)),
     }
-    tests = [each for each in ROOMS[room] if (ROOT / each).exists()]
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "mutants.coverage_by_test"]
-    if subprocess.run([*command, *tests], cwd=ROOT, env=environment).returncode:
-        raise SystemExit("mutants: a test fails without any fault")
+    files = [str(path) for each in tests for path in sorted(ROOT.glob(each))]
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "mutants.coverage_by_test", *files]
+    if subprocess.run(command, cwd=ROOT, env=environment).returncode not in (0, 1):
+        raise SystemExit("mutants: the tests cannot run")
+
+
+def measured(result: Path) -> Measured:
+    """Return what the tests of `measure` wrote."""
     found = json.loads(result.read_text())
     seconds = found["seconds"]
-    return {
+    lines = {
         str(Path(path).relative_to(ROOT / "operator")): {
             line: sorted(tests, key=lambda each: seconds.get(each, 0.0))
             for line, tests in by_line.items()
         }
         for path, by_line in found["lines"].items()
     }
+    ran = {test for by_line in lines.values() for tests in by_line.values() for test in tests}
+    tests = sorted(ran, key=lambda each: seconds.get(each, 0.0))
+    return Measured(lines, seconds, tests, frozenset(found["failed"]))
 
 
-def tests_of(fault: Fault, lines: Mapping[str, Mapping[str, Sequence[str]]]) -> Sequence[str]:
-    """Return the tests that execute a line; of a line that runs at import, all of its module."""
-    by_line = lines.get(fault.path, {})
+def tests_of(fault: Fault, known: Measured) -> Sequence[str]:
+    """Return the tests that execute a line; of a line that runs at import, those of its module,
+    then all others, since another module may have the value."""
+    by_line = known.lines.get(fault.path, {})
     if tests := by_line.get(str(fault.line)):
         return tests
-    return list(dict.fromkeys(test for tests in by_line.values() for test in tests))
+    of_module = [test for tests in by_line.values() for test in tests]
+    return list(dict.fromkeys((*of_module, *known.tests)))
 
 
-def report(room: str, options: argparse.Namespace, verdicts: Mapping[Fault, Verdict]) -> str:
+def report(room: str, seed: int, found: Mapping[Fault, Judged], unsound: set[str]) -> str:
     """Return the summary and the survivors."""
-    noticed = sum(each.is_noticed for each in verdicts.values())
-    share = f"{noticed / len(verdicts):.0%}"
-    lines = [f"{room}, seed {options.seed}: {noticed} of {len(verdicts)} mutants killed ({share})"]
-    for fault, verdict in verdicts.items():
-        if not verdict.is_noticed:
+    noticed = [each for each in found.values() if each.verdict.is_noticed]
+    hung = sum(each.verdict is Verdict.HUNG for each in noticed)
+    share = f"{len(noticed) / max(1, len(found)):.0%}"
+    lines = [f"{room}, seed {seed}: {len(noticed)} of {len(found)} killed ({share}), {hung} hung"]
+    for fault, judged in found.items():
+        if not judged.verdict.is_noticed:
             code = (ROOT / "operator" / fault.path).read_text().splitlines()[fault.line - 1]
-            lines.append(
-                f"{fault.path}:{fault.line}: {fault.kind}: {verdict.value}: {code.strip()}"
-            )
+            lines.append(f"{described(fault, judged)}: {code.strip()}")
+    lines += [f"fails without a fault, and judged no mutant: {each}" for each in sorted(unsound)]
     return "\n".join(lines)
+
+
+def described(fault: Fault, judged: Judged) -> str:
+    place = f"{fault.path}:{fault.line}: {fault.kind}: {judged.verdict.value}"
+    by = f" by {judged.test}: {judged.why[:100]}" if judged.test else ""
+    return f"{place} ({judged.ran} tests ran){by}"
 
 
 def main() -> int:
@@ -82,22 +128,34 @@ def main() -> int:
     parser.add_argument("room", choices=sorted(ROOMS))
     parser.add_argument("--count", type=int, default=60, help="mutants to draw")
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--at", default="", help="draw only here: postroad/domain/mail.py:113")
+    parser.add_argument("--again", action="store_true", help="with the coverage of the run before")
+    parser.add_argument("--tests", nargs="+", help="files of tests, instead of the room's")
     options = parser.parse_args()
+    room = ROOMS[options.room]
+    folders = [ROOT / "operator/postroad" / each for each in room.folders or [options.room]]
     pool = [
         fault
-        for path in sorted((ROOT / "operator/postroad" / options.room).rglob("*.py"))
+        for folder in folders
+        for path in sorted(folder.rglob("*.py"))
         for fault in faults_in(str(path.relative_to(ROOT / "operator")), path.read_text())
     ]
-    verdicts: dict[Fault, Verdict] = {}
-    with tempfile.TemporaryDirectory() as folder:
-        lines = measured(options.room, Path(folder))
-        workbench = Workbench(Path(folder) / "workbench")
-        for number, fault in enumerate(drawn(pool, options.count, options.seed), 1):
-            verdict = verdicts[fault] = workbench.verdict(fault, tests_of(fault, lines))
-            print(f"{number}: {fault.path}:{fault.line}: {fault.kind}: {verdict.value}", flush=True)
-    text = report(options.room, options, verdicts)
+    if options.at:
+        pool = [each for each in pool if f"{each.path}:{each.line}" == options.at]
     BUILD.mkdir(parents=True, exist_ok=True)
-    (BUILD / f"{options.room.replace('/', '-')}.md").write_text(text + "\n")
+    name = options.room.replace("/", "-")
+    result = BUILD / f"{name}.json"
+    if not options.again:
+        measure(room, folders, options.tests or room.tests, result)
+    known = measured(result)
+    found: dict[Fault, Judged] = {}
+    with tempfile.TemporaryDirectory() as folder:
+        workbench = Workbench(Path(folder) / "workbench", known.seconds)
+        for number, fault in enumerate(drawn(pool, options.count, options.seed), 1):
+            judged = found[fault] = workbench.judge(fault, tests_of(fault, known))
+            print(f"{number}: {described(fault, judged)}", flush=True)
+    text = report(options.room, options.seed, found, workbench.unsound | known.failed)
+    (BUILD / f"{name}.md").write_text(text + "\n")
     print(text)
     return 0
 

@@ -1,7 +1,9 @@
-"""A pytest plugin: which lines each test executes, and how long it takes.
+"""A pytest plugin: which lines each test executes, and how long it takes. Tests
+that are skipped or fail are left out: they judge no mutant.
 
 pytest runs it in a process of its own (`-p mutants.coverage_by_test`), where `coverage` measures
-the modules of one room; the node id of the running test is the context of its lines.
+the modules of one room, whose folders stand in the environment; the node id of the running test is
+the context of its lines.
 """
 
 from __future__ import annotations
@@ -20,11 +22,14 @@ SOURCE_VARIABLE = "MUTANTS_SOURCE"
 
 _measured: coverage.Coverage | None = None
 _seconds: dict[str, float] = {}
+_skipped: set[str] = set()
+_failed: set[str] = set()
 
 
 def pytest_configure() -> None:
     global _measured
-    _measured = coverage.Coverage(data_file=None, source=[os.environ[SOURCE_VARIABLE]])
+    folders = os.environ[SOURCE_VARIABLE].split(os.pathsep)
+    _measured = coverage.Coverage(data_file=None, source=folders)
     _measured.start()
 
 
@@ -39,6 +44,10 @@ def pytest_runtest_protocol(item: pytest.Item) -> Iterator[Any]:
 
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    if report.skipped:
+        _skipped.add(report.nodeid)
+    if report.failed:
+        _failed.add(report.nodeid)
     _seconds[report.nodeid] = _seconds.get(report.nodeid, 0.0) + report.duration
 
 
@@ -47,9 +56,12 @@ def pytest_unconfigure() -> None:
     _measured.stop()
     data = _measured.get_data()
     lines = {
-        path: {str(line): [each for each in tests if each] for line, tests in by_line.items()}
+        path: {
+            str(line): [each for each in tests if each and each not in _skipped]
+            for line, tests in by_line.items()
+        }
         for path in data.measured_files()
         for by_line in [data.contexts_by_lineno(path)]
     }
-    result = {"lines": lines, "seconds": _seconds}
+    result = {"lines": lines, "seconds": _seconds, "failed": sorted(_failed)}
     Path(os.environ[RESULT_VARIABLE]).write_text(json.dumps(result))

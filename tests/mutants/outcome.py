@@ -1,0 +1,85 @@
+"""What a pytest run in a fork writes down while it runs, and what can be read from that.
+
+A line is written before and after each test, because a fork that hangs or is killed cannot report
+afterwards. The last line has the file from which the module with the fault was loaded.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TextIO
+
+import pytest
+
+
+class Notes:
+    """A pytest plugin that writes the lines."""
+
+    def __init__(self, file: TextIO, module: str) -> None:
+        self._file = file
+        self._module = module
+
+    def pytest_runtest_logstart(self, nodeid: str) -> None:
+        self._write("started", nodeid)
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if report.failed:
+            crash = getattr(report.longrepr, "reprcrash", None)
+            self._write("failed", report.nodeid, crash.message if crash else str(report.longrepr))
+        elif report.skipped:
+            self._write("skipped", report.nodeid)
+
+    def pytest_runtest_logfinish(self, nodeid: str) -> None:
+        self._write("finished", nodeid)
+
+    def pytest_sessionfinish(self) -> None:
+        loaded = sys.modules.get(self._module)
+        self._write("loaded", str(loaded.__file__) if loaded else "")
+
+    def _write(self, *words: str) -> None:
+        print(json.dumps(words), file=self._file, flush=True)
+
+
+@dataclass
+class Outcome:
+    """What a run wrote down; `code` is its exit code, None where it was killed for hanging."""
+
+    code: int | None = None
+    started: list[str] = field(default_factory=list)
+    finished: list[str] = field(default_factory=list)
+    skipped: list[str] = field(default_factory=list)
+    failed: str = ""
+    why: str = ""
+    loaded: str = ""
+
+    @property
+    def culprit(self) -> str:
+        """The test that failed, or that was running when the fork hung or died."""
+        open_ended = [each for each in self.started if each not in self.finished]
+        return self.failed or (open_ended[-1] if open_ended else "")
+
+    @property
+    def is_hung(self) -> bool:
+        return self.code is None or "Timeout (>" in self.why
+
+    def ran_all(self, tests: Sequence[str]) -> bool:
+        """Say whether each of these tests ran to its end and was not skipped."""
+        return set(tests) <= set(self.finished) - set(self.skipped)
+
+
+def read(path: Path, code: int | None) -> Outcome:
+    """Return what a run wrote into a file."""
+    outcome = Outcome(code)
+    for line in path.read_text().splitlines():
+        word, *rest = json.loads(line)
+        if word == "failed" and not outcome.failed:
+            outcome.failed, outcome.why = rest[0], rest[1] if len(rest) > 1 else ""
+        elif word == "loaded":
+            outcome.loaded = rest[0]
+        elif word in ("started", "finished", "skipped"):
+            getattr(outcome, word).append(rest[0])
+    return outcome

@@ -1,0 +1,67 @@
+"""Verdicts on mutants: which test noticed a fault, and which tests are not believed."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+from mutants.outcome import Outcome, read
+
+ROOT = Path(__file__).parents[3]
+DURATIONS = "tests/unit/domain/test_durations.py"
+NOTICES = f"{DURATIONS}::test_sixty_minutes_are_written_as_an_hour"
+PASSES_ANYHOW = f"{DURATIONS}::test_what_is_no_duration_is_refused_with_an_example[h]"
+ALWAYS_FAILS = f"{DURATIONS}::test_that_is_not_there"
+
+SCRIPT = """
+import json, sys
+from pathlib import Path
+from mutants.faults import faults_in
+from mutants.running import ROOT, Workbench
+
+path = "postroad/domain/durations.py"
+found = faults_in(path, (ROOT / "operator" / path).read_text())
+fault = [each for each in found if each.kind == "change what is returned"][-1]
+bench = Workbench(Path(sys.argv[1]), {})
+for tests in json.loads(sys.argv[2]):
+    judged = bench.judge(fault, tests)
+    print(json.dumps([judged.verdict.name, judged.test, judged.ran]))
+"""
+
+
+def test_a_mutant_is_killed_by_a_test_that_passes_without_its_fault(tmp_path: Path) -> None:
+    """In a process of its own: in this one the code is imported, and a fork would have it."""
+    cases = [[PASSES_ANYHOW], [PASSES_ANYHOW, NOTICES], [ALWAYS_FAILS], [ALWAYS_FAILS, NOTICES]]
+
+    done = subprocess.run(
+        [sys.executable, "-c", SCRIPT, str(tmp_path / "bench"), json.dumps(cases)],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+
+    assert [json.loads(line) for line in done.stdout.splitlines()] == [
+        ["SURVIVED", "", 1],
+        ["KILLED", NOTICES, 2],
+        ["NOT_EXECUTED", "", 0],
+        ["KILLED", NOTICES, 1],
+    ]
+
+
+def test_the_running_test_is_the_culprit_of_a_fork_that_hangs(tmp_path: Path) -> None:
+    notes = tmp_path / "notes"
+    words = [("started", "a"), ("finished", "a"), ("started", "b")]
+    notes.write_text("\n".join(map(json.dumps, words)))
+
+    outcome = read(notes, None)
+
+    assert (outcome.culprit, outcome.is_hung) == ("b", True)
+
+
+def test_a_test_that_was_skipped_did_not_run() -> None:
+    assert Outcome(0, finished=["a", "b"]).ran_all(["a", "b"])
+    assert not Outcome(0, finished=["a", "b"], skipped=["b"]).ran_all(["a", "b"])
+    assert not Outcome(0, finished=["a"]).ran_all(["a", "b"])
