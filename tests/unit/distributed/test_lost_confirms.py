@@ -14,6 +14,7 @@ from postroad.adapters.memory.fault_injection import Fault, Plan, Step
 from postroad.adapters.memory.queues import Message
 from postroad.domain.selection import Selector
 from postroad.domain.wire import decode
+from postroad.telemetry import metrics
 from support.in_memory_cluster import InMemoryCluster, Process
 
 SECOND = timedelta(seconds=1)
@@ -109,6 +110,8 @@ async def test_repetition_comes_up_before_the_message_that_it_repeats(
 
 
 async def test_first_message_was_not_stored(cluster: InMemoryCluster) -> None:
+    skipped = metrics.SKIPPED.labels("mail.outgoing", "repetition")._value
+    before = skipped.get()
     producer = await cluster.start()
     producer.faults.plan = lambda step: Fault.AWAY if step.operation == "publish" else None
     work = asyncio.ensure_future(cluster.enqueue(producer, "mail"))
@@ -117,6 +120,7 @@ async def test_first_message_was_not_stored(cluster: InMemoryCluster) -> None:
     assert await cluster.outcome(work, 20 * SECOND)
 
     assert await cluster.deliver(producer) == ["mail"]
+    assert skipped.get() == before + 1
     cluster.check_nothing_is_left()
 
 

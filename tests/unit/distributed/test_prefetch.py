@@ -14,6 +14,7 @@ from postroad.adapters.memory.view import MemoryView
 from postroad.domain.delay_queues import DELAY_SECONDS
 from postroad.domain.entries import Mark
 from postroad.domain.slices import EntryKey, Partition
+from postroad.domain.wire import decode
 from postroad.errors import ViewUnavailable
 from support.in_memory_cluster import InMemoryCluster, Process
 
@@ -78,6 +79,21 @@ async def test_references_of_an_unreadable_partition_alone_give_up_their_places_
     await cluster.enqueue(process, "of another hour")
 
     assert (await consumer.next(MINUTE)).mail.name == "of another hour"
+
+
+async def test_reference_that_gives_its_place_up_keeps_how_often_consumers_crashed_on_it(
+    cluster: InMemoryCluster, process: Process, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The broker counts that for one message, and the delay queues get another one."""
+    await cluster.enqueue(process, "mail")
+    [message] = cluster.broker.ready
+    message.failed_deliveries = 3
+    unreadable(monkeypatch, {key.partition for key in cluster.tables.rows})
+
+    assert await Consumer(cluster, process.queue).nothing(10 * SECOND)
+
+    [put_off] = cluster.broker.delayed_messages
+    assert decode(put_off.body).crashes == 3
 
 
 async def test_references_keep_their_places_while_the_whole_view_is_away(

@@ -19,7 +19,7 @@ from postroad.adapters.memory.clock import ManualClock, SeededRandomness
 from postroad.adapters.memory.fault_injection import FaultInjector, away
 from postroad.adapters.memory.history import MemoryHistory
 from postroad.configuration.leased import LeasedConfiguration
-from postroad.configuration.store import settle
+from postroad.configuration.store import adopt, settle
 from postroad.domain.configuration.rollout import Rollout, versions
 from postroad.domain.configuration.rules import ViewConfiguration
 from postroad.domain.identifiers import Identifiers
@@ -356,6 +356,33 @@ class TestLease:
             await source.refresh()
 
         assert source.effective().writing == CHANGES[0]
+
+    async def test_a_history_that_was_adopted_under_a_running_process_is_followed(
+        self, world: MemoryWorld
+    ) -> None:
+        await self.want(world, CHANGES[0])
+        source = self.source(world)
+        await source.refresh()
+        await world.history.erase()
+        await adopt(world.history, CHANGES[1], at=START, by="test", reason="the view was lost")
+
+        await source.refresh()
+
+        assert source.effective().writing == CHANGES[1]
+
+    async def test_a_history_that_went_back_to_an_adoption_known_before_is_not_followed(
+        self, world: MemoryWorld
+    ) -> None:
+        await adopt(world.history, CHANGES[0], at=START, by="test", reason="the view was lost")
+        [adopted] = (await world.history.load()).events
+        await self.want(world, CHANGES[1])
+        source = self.source(world)
+        await source.refresh()
+        await world.history.erase()
+        await world.history.append(adopted)
+
+        with pytest.raises(HistoryMissing):
+            await source.refresh()
 
     async def test_it_is_kept_fresh_in_the_background_until_it_is_closed(
         self, world: MemoryWorld

@@ -191,6 +191,14 @@ def test_a_line_is_folded_at_the_same_places_however_it_comes() -> None:
         assert b"".join(pieces) + stuffer.end() == expected
 
 
+def test_a_line_that_cannot_be_short_enough_is_folded_as_soon_as_it_can() -> None:
+    """Up to the limit it has blanks, and a character whose end is behind the limit."""
+    first = b" " * 996 + "\u20ac".encode()
+    stuffer = Stuffer(folds=True)
+
+    assert stuffer.feed(first + b"then text\r\n") == first + b"\r\n then text\r\n"
+
+
 def test_content_that_needs_nothing_goes_through_untouched() -> None:
     chunk = b"Subject: x\r\n\r\nbody\r\n"
     stuffer = Stuffer(shape_of((chunk,)))

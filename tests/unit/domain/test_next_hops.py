@@ -2,8 +2,15 @@
 
 import pytest
 
-from postroad.domain.next_hops import NextHop, parse_host_port
+from postroad.domain.next_hops import NextHop, TlsMode, parse_host_port
 from postroad.errors import InvalidInput
+
+
+def test_a_next_hop_without_a_port_has_that_of_its_protocol() -> None:
+    implicit = TlsMode.IMPLICIT.default_port
+    others = {mode.default_port for mode in TlsMode if mode is not TlsMode.IMPLICIT}
+
+    assert (implicit, others) == (465, {25})
 
 
 @pytest.mark.parametrize(
