@@ -1,7 +1,7 @@
-"""One client's session: hands lines to the dialogue, sends its replies, and enqueues mails.
+"""One client's session: hands lines to the dialogue and content to the reception, sends replies.
 
 Commands and content are processed within the event loop's call that brings them (serving.py); the
-session's task does what has to wait. A mail is answered with 250 only after `enqueue` returned.
+session's task does what has to wait.
 """
 
 from __future__ import annotations
@@ -17,24 +17,17 @@ from postroad.adapters.network.wire import (
     TooSlow,
     WireError,
 )
-from postroad.domain.mail import Mail, Origin
 from postroad.domain.replies import Reply
-from postroad.errors import PostroadError
 from postroad.intake import reply_texts
 from postroad.intake.commands import LONGEST_LINE
 from postroad.intake.dialogue import Admission, Dialogue, Step
-from postroad.intake.message_buffer import MessageBuffer
 from postroad.intake.receiver import Receiver
+from postroad.intake.reception import Reception
 from postroad.intake.rights import Rights
 from postroad.intake.timeouts import Deadlines
-from postroad.intake.trace_field import trace_field
 from postroad.telemetry.logs import logger
 
 _log = logger("intake")
-
-MOST_DROPPED = 3
-"""Times the largest mail: the session reads so much of a larger one before it closes, because many
-clients read the reply only after the mail's end."""
 
 LINGER = timedelta(seconds=1)
 """For the client to read the last reply: `close` with unread input resets the connection, and the
@@ -70,8 +63,7 @@ class Session:
         """The reply to STARTTLS. The task sends it just before it starts TLS: a client that had it
         earlier would begin its handshake while this side still reads commands."""
 
-        self._name, self._origin = "", Origin()
-        self._incoming: MessageBuffer | None = None
+        self._incoming: Reception | None = None
         """The mail that is being received."""
 
         self._next: Callable[[Session], Awaitable[None]] = Session._leave
@@ -93,7 +85,7 @@ class Session:
         except _Interrupted:
             await self._farewell(reply_texts.CLOSING)
         except TooSlow:
-            received = None if self._incoming is None else self._incoming.size_bytes
+            received = None if self._incoming is None else self._incoming.buffer.size_bytes
             await self._farewell(self._deadlines.reason(self._wire.now, received=received))
         except WireError as error:
             _log.debug("session lost", error=str(error))
@@ -104,7 +96,7 @@ class Session:
     @property
     def is_stalled(self) -> bool:
         """Whether the session waits for the client, and the client makes no progress."""
-        received = None if self._incoming is None else self._incoming.size_bytes
+        received = None if self._incoming is None else self._incoming.buffer.size_bytes
         return self._wire.waits_for_peer and self._deadlines.is_stalled(
             self._wire.now, received=received
         )
@@ -117,7 +109,7 @@ class Session:
         """Return how long the client may be silent, and the deadline in any case."""
         if self._incoming is None:
             return self._timeouts.command, self._deadlines.session_ends
-        return self._timeouts.data_block, self._deadlines.of_mail(self._incoming.size_bytes)
+        return self._timeouts.data_block, self._deadlines.of_mail(self._incoming.buffer.size_bytes)
 
     # Within the event loop's call that brings octets.
 
@@ -168,16 +160,7 @@ class Session:
         return RoundResult.DONE
 
     def _begin_mail(self) -> None:
-        receiver, dialogue = self._receiver, self._dialogue
-        self._name = f"{receiver.randomness.bits(64):016x}"
-        self._origin = Origin(dialogue.client_name, self._wire.peer_address, dialogue.protocol)
-        trace = trace_field(self._origin, receiver.offer.hostname, self._name, receiver.clock.now())
-        self._incoming = MessageBuffer(
-            receiver.offer.max_size_bytes,
-            trace,
-            normalises_line_ends=dialogue.rights.normalises_line_ends,
-            takes_long_lines=receiver.takes_long_lines,
-        )
+        self._incoming = Reception(self._receiver, self._dialogue, self._wire.peer_address)
         self._deadlines.begin_mail(self._wire.now)
 
     def _take_content(self) -> RoundResult:
@@ -185,14 +168,14 @@ class Session:
         assert incoming is not None
         if not wire.has_unread:
             return RoundResult.WAIT
-        rest = incoming.feed(wire.next_chunk())
+        rest = incoming.buffer.feed(wire.next_chunk())
         wire.expect(*self._time())
         if rest is not None:
             wire.put_back(rest)
             self._next = Session._finish_mail
-        elif incoming.size_bytes > MOST_DROPPED * self._receiver.offer.max_size_bytes:
+        elif incoming.is_far_too_large:
             self._next = Session._cut_off
-        elif incoming.must_spill:
+        elif incoming.buffer.must_spill:
             self._next = Session._spill
         else:
             return RoundResult.AGAIN if wire.has_unread else RoundResult.WAIT
@@ -231,16 +214,15 @@ class Session:
 
     async def _spill(self) -> None:
         assert self._incoming is not None
-        await self._incoming.spill()
+        await self._incoming.buffer.spill()
 
     async def _finish_mail(self) -> None:
         """Enqueue the mail that was read, and reply to it."""
         assert self._incoming is not None
         try:
-            reply = await self._queue(self._incoming)
+            reply = await self._incoming.enqueue()
         finally:
             self._forget_mail()
-        self._count(reply)
         if reply.is_positive:
             self._dialogue.accepted()
             self._deadlines.progressed(self._wire.now)
@@ -251,44 +233,9 @@ class Session:
 
     def _forget_mail(self) -> None:
         if self._incoming is not None:
-            self._incoming.discard()
+            self._incoming.buffer.discard()
             self._incoming = None
             self._dialogue.finish()
-
-    async def _queue(self, incoming: MessageBuffer) -> Reply:
-        await incoming.complete()
-        if (refusal := incoming.verdict()) is not None:
-            return self._refused(refusal, incoming.problem)
-        try:
-            enqueue_id = str(await self._receiver.queue.enqueue(self._mail(incoming)))
-        except PostroadError as error:
-            return self._refused(reply_texts.reply_for(error), error)
-        except Exception as error:  # also for a bug, 451: the client must keep the mail
-            _log.exception("enqueue failed in an unforeseen way", queue=self._receiver.queue.name)
-            return reply_texts.reply_for(error)
-        assert self._dialogue.transaction is not None
-        _log.info(
-            "mail accepted",
-            queue=self._receiver.queue.name,
-            client=self._wire.peer_address,
-            enqueue_id=enqueue_id,
-            mail_name=self._name,
-            recipients=len(self._dialogue.transaction.recipients),
-            size_bytes=incoming.size_bytes,
-        )
-        return reply_texts.accepted(enqueue_id)
-
-    def _mail(self, incoming: MessageBuffer) -> Mail:
-        transaction = self._dialogue.transaction
-        assert transaction is not None
-        return Mail(
-            transaction.mail_from.sender,
-            transaction.recipients,
-            incoming.content,
-            name=self._name,
-            origin=self._origin,
-            dsn=transaction.dsn,
-        )
 
     def _note(self, reply: Reply) -> None:
         """Count the client as refused, if this reply refuses it."""
@@ -303,20 +250,3 @@ class Session:
             command=verb,
             reply=str(reply),
         )
-
-    def _refused(self, reply: Reply, error: PostroadError | None = None) -> Reply:
-        _log.info(
-            "mail refused",
-            queue=self._receiver.queue.name,
-            client=self._wire.peer_address,
-            reply=str(reply),
-            error=None if error is None else f"{type(error).__name__}: {error.explain()}",
-        )
-        return reply
-
-    def _count(self, reply: Reply) -> None:
-        if reply.is_positive:
-            kind = "accepted"
-        else:
-            kind = "permanent" if reply.is_permanent else "transient"
-        self._receiver.count(kind)

@@ -7,7 +7,6 @@ from collections import deque
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from datetime import timedelta
-from types import TracebackType
 
 from postroad.adapters.network.sessions import Session
 
@@ -117,7 +116,5 @@ class Loan:
         self._session = await self._pool.borrow()
         return self._session
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: object, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, kind: object, *rest: object) -> None:
         self._pool.give_back(self._session, failed=kind is not None)

@@ -1,0 +1,101 @@
+"""One mail between DATA and its reply: its content comes in, and the queue takes it.
+
+A mail is answered with 250 only after `enqueue` of the queue returned.
+"""
+
+from __future__ import annotations
+
+from postroad.domain.mail import Mail, Origin
+from postroad.domain.replies import Reply
+from postroad.errors import PostroadError
+from postroad.intake import reply_texts
+from postroad.intake.dialogue import Dialogue
+from postroad.intake.message_buffer import MessageBuffer
+from postroad.intake.receiver import Receiver
+from postroad.intake.trace_field import trace_field
+from postroad.telemetry.logs import logger
+
+_log = logger("intake")
+
+MOST_DROPPED = 3
+"""Times the largest mail: the session reads so much of a larger one before it closes, because many
+clients read the reply only after the mail's end."""
+
+
+class Reception:
+    """The reception of one mail. The caller discards its buffer in the end."""
+
+    def __init__(self, receiver: Receiver, dialogue: Dialogue, client: str | None) -> None:
+        assert dialogue.transaction is not None
+        self._receiver = receiver
+        self._transaction = dialogue.transaction
+        self._name = f"{receiver.randomness.bits(64):016x}"
+        self._origin = Origin(dialogue.client_name, client, dialogue.protocol)
+        self.buffer = MessageBuffer(
+            receiver.offer.max_size_bytes,
+            trace_field(self._origin, receiver.offer.hostname, self._name, receiver.clock.now()),
+            normalises_line_ends=dialogue.rights.normalises_line_ends,
+            takes_long_lines=receiver.takes_long_lines,
+        )
+
+    @property
+    def is_far_too_large(self) -> bool:
+        """Whether the session closes instead of reading the mail to its end."""
+        return self.buffer.size_bytes > MOST_DROPPED * self._receiver.offer.max_size_bytes
+
+    async def enqueue(self) -> Reply:
+        """Enqueue the mail that was read, count it, and return the reply to it."""
+        reply = await self._queue()
+        self._count(reply)
+        return reply
+
+    async def _queue(self) -> Reply:
+        buffer, queue = self.buffer, self._receiver.queue
+        await buffer.complete()
+        if (refusal := buffer.verdict()) is not None:
+            return self._refused(refusal, buffer.problem)
+        try:
+            enqueue_id = str(await queue.enqueue(self._mail()))
+        except PostroadError as error:
+            return self._refused(reply_texts.reply_for(error), error)
+        except Exception as error:  # also for a bug, 451: the client must keep the mail
+            _log.exception("enqueue failed in an unforeseen way", queue=queue.name)
+            return reply_texts.reply_for(error)
+        _log.info(
+            "mail accepted",
+            queue=queue.name,
+            client=self._origin.address,
+            enqueue_id=enqueue_id,
+            mail_name=self._name,
+            recipients=len(self._transaction.recipients),
+            size_bytes=buffer.size_bytes,
+        )
+        return reply_texts.accepted(enqueue_id)
+
+    def _mail(self) -> Mail:
+        transaction = self._transaction
+        return Mail(
+            transaction.mail_from.sender,
+            transaction.recipients,
+            self.buffer.content,
+            name=self._name,
+            origin=self._origin,
+            dsn=transaction.dsn,
+        )
+
+    def _refused(self, reply: Reply, error: PostroadError | None = None) -> Reply:
+        _log.info(
+            "mail refused",
+            queue=self._receiver.queue.name,
+            client=self._origin.address,
+            reply=str(reply),
+            error=None if error is None else f"{type(error).__name__}: {error.explain()}",
+        )
+        return reply
+
+    def _count(self, reply: Reply) -> None:
+        if reply.is_positive:
+            kind = "accepted"
+        else:
+            kind = "permanent" if reply.is_permanent else "transient"
+        self._receiver.count(kind)
