@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import AsyncIterator, Callable
 from datetime import timedelta
 from uuid import UUID
 
@@ -31,13 +32,7 @@ limit_option = click.option("--limit", type=click.IntRange(min=1), help="At most
 @json_option
 async def browse(queue: MailQueue, selector: Selector, limit: int | None, as_json: bool) -> None:
     """List waiting mails, oldest first: delayed, held and leased ones too."""
-    wanted = Selector.all() if selector.is_empty else selector
-    count = 0
-    async for view in queue.browse(wanted):
-        _say_view(view, as_json)
-        count += 1
-        if count == limit:
-            break
+    await _list(queue.browse, selector, limit, as_json)
 
 
 @click.command("dead-letters")
@@ -49,13 +44,7 @@ async def dead_letters(
     queue: MailQueue, selector: Selector, limit: int | None, as_json: bool
 ) -> None:
     """List rejected and unreadable mail with the reasons, oldest first."""
-    wanted = Selector.all() if selector.is_empty else selector
-    count = 0
-    async for view in queue.dead_letters(wanted):
-        _say_view(view, as_json)
-        count += 1
-        if count == limit:
-            break
+    await _list(queue.dead_letters, selector, limit, as_json)
 
 
 @click.command()
@@ -104,8 +93,19 @@ async def ages(queue: MailQueue, as_json: bool) -> None:
         say({"domain": domain, "total": total, "ages": by_age}, as_json=as_json, text=text)
 
 
-def _say_view(view: MailView, as_json: bool) -> None:
-    say(printed_view(view), as_json=as_json, text=view_text(view))
+async def _list(
+    views: Callable[[Selector], AsyncIterator[MailView]],
+    selector: Selector,
+    limit: int | None,
+    as_json: bool,
+) -> None:
+    wanted = Selector.all() if selector.is_empty else selector
+    count = 0
+    async for view in views(wanted):
+        say(printed_view(view), as_json=as_json, text=view_text(view))
+        count += 1
+        if count == limit:
+            break
 
 
 def _plain(value: object) -> str:

@@ -1,5 +1,6 @@
 """Flush, hold, release, republish: administration changes waiting mails by replacing their entries.
-Expire: it moves them to the dead letters.
+Expire: it moves them to the dead letters. Requeue, discard: it gives dead letters a new entry, or
+ends them.
 
 Each changes the mails that waited when it began, and never its own replacements.
 """
@@ -11,17 +12,19 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 from functools import partial
 
-from postroad.distributed import dead_letters, replacement, requeue
+from postroad.distributed import dead_letters, replacement
 from postroad.distributed.backoff import persist
 from postroad.distributed.browse import WaitingMail, waiting
 from postroad.distributed.concurrency import TRIES, count
-from postroad.distributed.discard import discard
+from postroad.distributed.discard import discard_letter
 from postroad.distributed.engine import Engine
 from postroad.distributed.remove import remove
+from postroad.distributed.requeue import requeue_letter, selected
 from postroad.domain.entries import Change, EndingKind, Entry, Mark
 from postroad.domain.mail import OutcomeKind
 from postroad.domain.selection import Selector
 from postroad.ports.administration import EXPIRED, Operation
+from postroad.ports.view import DeadLetter
 
 Decision = Callable[[Entry, datetime], Change | None]
 """What to change of a waiting entry at a moment; None: nothing."""
@@ -29,6 +32,9 @@ Decision = Callable[[Entry, datetime], Change | None]
 Step = Callable[[Engine, Entry, datetime], Awaitable[Mark | None]]
 """Changes a waiting entry and returns None, or the mark that stands there; one without an ending
 where there was nothing to do."""
+
+LetterStep = Callable[[Engine, DeadLetter], Awaitable[bool]]
+"""Changes a dead letter. Returns whether this call did."""
 
 
 def flushed(entry: Entry, now: datetime) -> Change | None:
@@ -140,13 +146,24 @@ async def _change_successor(
     return await change_entry(engine, entry.with_change(successor, change_made), step, now)
 
 
+async def change_letters(step: LetterStep, engine: Engine, selector: Selector) -> int:
+    """Change the selected dead letters, one after the other; return how many. Raises: InvalidInput,
+    ServerError."""
+    selector.require_purpose()
+    engine.check_open()
+    changed = 0
+    async for letter in selected(engine, selector):
+        changed += await step(engine, letter)
+    return changed
+
+
 OPERATIONS: Mapping[Operation, Callable[[Engine, Selector], Awaitable[int]]] = {
     Operation.REMOVE: remove,
     Operation.FLUSH: partial(change_waiting, replacing(flushed)),
     Operation.HOLD: partial(change_waiting, replacing(held)),
     Operation.RELEASE: partial(change_waiting, replacing(released)),
     Operation.EXPIRE: partial(change_waiting, expired),
-    Operation.REQUEUE: requeue.requeue,
-    Operation.DISCARD: discard,
+    Operation.REQUEUE: partial(change_letters, requeue_letter),
+    Operation.DISCARD: partial(change_letters, discard_letter),
 }
 """What each operation does. Each raises: InvalidInput for an empty selector, ServerError."""

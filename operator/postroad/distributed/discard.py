@@ -13,26 +13,15 @@ from uuid import UUID
 
 from postroad.distributed.endings import delete_bytes
 from postroad.distributed.engine import Engine
-from postroad.distributed.requeue import end_as_dead, letter_of, selected
+from postroad.distributed.requeue import end_as_dead, letter_of
 from postroad.domain.identifiers import moment_of
 from postroad.domain.lifetimes import DEAD_LETTER_RETURN
-from postroad.domain.selection import Selector
 from postroad.ports.view import DeadLetter
 
 
-async def discard(engine: Engine, selector: Selector) -> int:
-    """End dead letters; return how many. A letter that a requeue is giving a new entry stays, and
-    one that this release cannot decode. Raises: InvalidInput, ServerError."""
-    selector.require_purpose()
-    engine.check_open()
-    count = 0
-    async for letter in selected(engine, selector):
-        count += await discard_letter(engine, letter)
-    return count
-
-
 async def discard_letter(engine: Engine, letter: DeadLetter) -> bool:
-    """End a dead letter. Returns whether this call ended it."""
+    """End a dead letter. Returns whether this call ended it. A letter stays that a requeue gives
+    a new entry, or that this release cannot decode. Raises: ServerError."""
     owner, began = UUID(int=engine.randomness.bits(128)), engine.clock.elapsed()
     if not await engine.view.claim(letter.enqueue_id, owner, engine.timing.claim):
         return False

@@ -35,16 +35,6 @@ async def dead_letters(engine: Engine, selector: Selector | None) -> AsyncIterat
         yield _unreadable(letter) if letter.entry is None else view_of(letter.entry, now, letter)
 
 
-async def requeue(engine: Engine, selector: Selector) -> int:
-    """Give dead letters a new entry; return how many. Raises: InvalidInput, ServerError."""
-    selector.require_purpose()
-    engine.check_open()
-    count = 0
-    async for letter in selected(engine, selector):
-        count += await requeue_letter(engine, letter)
-    return count
-
-
 async def requeue_letter(engine: Engine, letter: DeadLetter) -> bool:
     """Give one dead letter a new entry. Returns whether this call did; False when another process
     has its claim, when it is stale, or when it cannot be decoded."""
