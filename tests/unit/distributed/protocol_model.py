@@ -18,6 +18,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
+from typing import NamedTuple
 from uuid import UUID
 
 from postroad.domain.dispatch import Redeliver, ReferenceArrival, Verdict, decide, decide_claimed
@@ -40,8 +41,7 @@ def number(entry: EntryKey) -> int:
     return entry.enqueue_id.int
 
 
-@dataclass(frozen=True)
-class Message:
+class Message(NamedTuple):
     """A message about an entry. `repeats`: it is the repetition of a message without a claim.
     `waits_for`: the consumers that the redelivery delay outlasts."""
 
@@ -52,8 +52,7 @@ class Message:
     waits_for: tuple[int, ...] = ()
 
 
-@dataclass(frozen=True)
-class Process:
+class Process(NamedTuple):
     """A process at a step. `entry` is what it works on, `message` what it holds; `checked`: it
     looked at the marks after the removal had been answered."""
 
@@ -66,8 +65,7 @@ class Process:
     crashed: bool = False
 
 
-@dataclass(frozen=True)
-class State:
+class State(NamedTuple):
     """All there is. `rows`: entry → (held, previous). `cleaned`: entries before browse start, whose
     marks were deleted."""
 
@@ -122,8 +120,8 @@ class Model:
                 yield _Edit(state, index).disconnect()
         for entry, owner in state.claims:
             if state.processes[owner].crashed or state.processes[owner].at == "start":
-                yield replace(
-                    state, claims=tuple(each for each in state.claims if each[0] != entry)
+                yield state._replace(
+                    claims=tuple(each for each in state.claims if each[0] != entry)
                 )
 
     def first_step(self, state: State, index: int) -> State | None:
@@ -174,7 +172,7 @@ class Model:
     def _in_hand(self, edit: _Edit) -> Iterator[State]:
         process, state = edit.process, edit.state
         if process.at == "transmit":
-            yield replace(edit.go("record"), transmitted=state.transmitted + 1)
+            yield edit.go("record")._replace(transmitted=state.transmitted + 1)
             if state.entries <= self.retries:
                 yield edit.go("act")
         elif self.mistake == "ack before mark":
@@ -198,7 +196,7 @@ class Model:
         decision = decide(reference, state.mark(message.entry), arrival)
         edit = edit.keep(checked=state.removed)
         if isinstance(decision, Redeliver):
-            again = replace(message, claim=True, redelivered=False)
+            again = message._replace(claim=True, redelivered=False)
             return edit.publish(again, redelivery_delay=True).go("ack")
         at = {Verdict.SETTLE: "ack", Verdict.FINISH: "finish", Verdict.CLAIM: "claim"}
         at[Verdict.REPLACE] = "replace"
@@ -294,7 +292,7 @@ class Model:
         mark = state.mark(process.entry)
         if mark is None:
             ending = Ending(EndingKind.REMOVED, NOW)
-            return replace(edit.put(process.entry, Mark(ending=ending)).go("end"), removed=True)
+            return edit.put(process.entry, Mark(ending=ending)).go("end")._replace(removed=True)
         if mark.ending is None or mark.ending.successor is None or mark.delivered_at is not None:
             return edit.go("end")
         assert mark.ending.change is not None
@@ -314,22 +312,22 @@ class _Edit:
         return self.state.processes[self.index]
 
     def keep(self, **changes: object) -> _Edit:
-        mine = replace(self.process, **changes)  # type: ignore[arg-type]
+        mine = self.process._replace(**changes)  # type: ignore[arg-type]
         every = list(self.state.processes)
         every[self.index] = mine
-        return _Edit(replace(self.state, processes=tuple(every)), self.index)
+        return _Edit(self.state._replace(processes=tuple(every)), self.index)
 
     def go(self, at: str, **changes: object) -> State:
         leaves = self.process.at in IN_HAND and at not in IN_HAND
         state = (self.outlasted() if leaves else self).keep(at=at, **changes).state
         if at == "transmit" and self.process.checked:
-            return replace(state, resurrected=True)
+            return state._replace(resurrected=True)
         return state
 
     def take(self, message: Message) -> State:
         left = list(self.state.messages)
         left.remove(message)
-        edit = _Edit(replace(self.state, messages=tuple(left)), self.index)
+        edit = _Edit(self.state._replace(messages=tuple(left)), self.index)
         return edit.go("decide", message=message, entry=message.entry, taken=0, checked=False)
 
     @property
@@ -338,31 +336,31 @@ class _Edit:
         return (*self.state.row(self.process.entry)[1], self.process.entry)
 
     def publish(self, message: Message, *, redelivery_delay: bool = False) -> _Edit:
-        message = replace(
-            message, waits_for=_unclaimed(self.state, message.entry) if redelivery_delay else ()
+        message = message._replace(
+            waits_for=_unclaimed(self.state, message.entry) if redelivery_delay else ()
         )
         return self.messages(*self.state.messages, message)
 
     def messages(self, *messages: Message) -> _Edit:
-        return _Edit(replace(self.state, messages=tuple(sorted(messages, key=repr))), self.index)
+        return _Edit(self.state._replace(messages=tuple(sorted(messages))), self.index)
 
     def outlasted(self) -> _Edit:
         """No redelivery delay waits for this consumer any more: it ended or claimed its item, or
         died."""
         return self.messages(
             *(
-                replace(each, waits_for=tuple(i for i in each.waits_for if i != self.index))
+                each._replace(waits_for=tuple(i for i in each.waits_for if i != self.index))
                 for each in self.state.messages
             )
         )
 
     def put(self, entry: int, mark: Mark) -> _Edit:
         marks = tuple(sorted({**dict(self.state.marks), entry: mark}.items(), key=lambda m: m[0]))
-        return _Edit(replace(self.state, marks=marks), self.index)
+        return _Edit(self.state._replace(marks=marks), self.index)
 
     def clean(self, entry: int) -> State:
         marks = tuple(each for each in self.state.marks if each[0] != entry)
-        return replace(self.state, marks=marks, cleaned=(*self.state.cleaned, entry))
+        return self.state._replace(marks=marks, cleaned=(*self.state.cleaned, entry))
 
     def delivered(self, entry: int) -> _Edit:
         return self.put(entry, replace(self.state.mark(entry) or Mark(), delivered_at=NOW))
@@ -375,7 +373,7 @@ class _Edit:
     def insert(self, entry: int, change: Change) -> _Edit:
         previous = tuple(number(each) for each in change.previous)
         rows = tuple(sorted({**dict(self.state.rows), entry: (change.held, previous)}.items()))
-        return _Edit(replace(self.state, rows=rows), self.index)
+        return _Edit(self.state._replace(rows=rows), self.index)
 
     def replaced(self, *, held: bool, previous: tuple[int, ...]) -> State:
         entry = self.process.entry
@@ -384,16 +382,16 @@ class _Edit:
         change = Change(WHO, None, held, 0, None, tuple(key(each) for each in previous))
         ending = Ending(EndingKind.REPLACED, NOW, key(self.state.entries), change)
         edit = self.put(entry, Mark(ending=ending))
-        return replace(edit.go("finish"), entries=self.state.entries + 1)
+        return edit.go("finish")._replace(entries=self.state.entries + 1)
 
     def claim(self, entry: int) -> _Edit:
         claims = tuple(sorted({**dict(self.state.claims), entry: self.index}.items()))
-        edit = _Edit(replace(self.state, claims=claims), self.index)
+        edit = _Edit(self.state._replace(claims=claims), self.index)
         return edit.outlasted() if entry == self.process.entry else edit
 
     def release(self) -> _Edit:
         mine = tuple(each for each in self.state.claims if each[1] != self.index)
-        return _Edit(replace(self.state, claims=mine), self.index)
+        return _Edit(self.state._replace(claims=mine), self.index)
 
     def ended(self) -> State:
         return self.release().go("start", message=None, entry=0)
@@ -401,17 +399,17 @@ class _Edit:
     def disconnect(self) -> State:
         """The broker gives the message to another consumer; this one keeps the mail in hand."""
         state = self.back().keep(message=None).state
-        return replace(state, losses=state.losses + 1)
+        return state._replace(losses=state.losses + 1)
 
     def back(self) -> _Edit:
         message = self.process.message
-        return self if message is None else self.publish(replace(message, redelivered=True))
+        return self if message is None else self.publish(message._replace(redelivered=True))
 
     def crash(self) -> State:
         process, state = self.process, self.keep(crashed=True).outlasted().back().state
         interrupted = process.at == "record"
-        return replace(
-            state, crashes=state.crashes + 1, interrupted=state.interrupted + interrupted
+        return state._replace(
+            crashes=state.crashes + 1, interrupted=state.interrupted + interrupted
         )
 
 

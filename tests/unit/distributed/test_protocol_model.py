@@ -6,8 +6,6 @@ transmitted more than once only where a crash fell between a transmission and it
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
 from postroad.domain.entries import Mark
@@ -54,7 +52,7 @@ def recover(state: State) -> State:
     """Return how the story ends once everything that crashed was noticed (claims have lapsed) and
     a healthy consumer, maintenance, and for what is held or lost an administrator have done their
     part, one after the other."""
-    state = replace(state, claims=())
+    state = state._replace(claims=())
     for _ in range(state.entries + 2):
         for entry, mark in state.marks:
             if mark.is_unfinished_replacement and entry not in state.cleaned:
@@ -71,11 +69,11 @@ def recover(state: State) -> State:
 def run_alone(state: State, process: Process) -> State:
     """Let one process do what it can while no other process does anything."""
     model, index = Model(crashes=0), len(state.processes)
-    state = replace(state, processes=(*state.processes, process))
+    state = state._replace(processes=(*state.processes, process))
     while after := model.first_step(state, index):
         state = after
         check_always(state)
-    return replace(state, processes=state.processes[:index], claims=())
+    return state._replace(processes=state.processes[:index], claims=())
 
 
 @pytest.mark.parametrize(
