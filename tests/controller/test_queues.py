@@ -11,7 +11,6 @@ import pytest
 from postroad.controller.api import (
     CONFIG_MAP,
     DEPLOYMENT,
-    FINALIZER,
     QUEUE_CLUSTER,
     SERVICE,
 )
@@ -32,7 +31,7 @@ async def test_a_declared_queue_becomes_ready(operator: Running) -> None:
 
     queue = await operator.queue()
     status = queue["status"]
-    assert queue["metadata"]["finalizers"] == [FINALIZER]
+    assert "finalizers" not in queue["metadata"]
     assert status["observedGeneration"] == queue["metadata"]["generation"]
     assert status["configuration"] | {"effectiveFrom": ""} == {
         "version": 1,

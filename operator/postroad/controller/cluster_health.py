@@ -13,6 +13,7 @@ from postroad.controller.attempts import attempt
 from postroad.controller.clusters import Cluster, Clusters
 from postroad.controller.conditions import Finding, Truth, advice, failed, good, unknown
 from postroad.controller.events import WARNING, Announcement
+from postroad.controller.finalizers import Finalizers
 from postroad.controller.namespaces import allowed_by
 from postroad.controller.reporting import Reporter
 from postroad.controller.status import Report, Status, composed
@@ -38,14 +39,20 @@ class ClusterHealth:
         self._api = api
         self._clusters = clusters
         self._reporter = reporter
+        self._finalizers = Finalizers(api, clusters)
         self._clock = clock
 
     async def reconcile(self, found: Object) -> Status:
         """Check the servers of a QueueCluster, create its tables, write and return its status.
         Raises: KubernetesError."""
-        found = await self._reporter.add_finalizer(QUEUE_CLUSTER, found)
         report = Report()
-        finding = await attempt("Spec", lambda: self._checked(found, report), seconds=120)
+
+        async def check() -> Finding:
+            nonlocal found
+            found = await self._finalizers.hold_or_release_cluster(found)
+            return await self._checked(found, report)
+
+        finding = await attempt("Spec", check, seconds=120)
         if not finding.is_good:
             report.findings = [
                 Finding(each, Truth.UNKNOWN, finding.reason, finding.message, finding.retryable)
@@ -58,18 +65,16 @@ class ClusterHealth:
         return after
 
     async def end(self, found: Object) -> timedelta | None:
-        """Remove the finalizer of a QueueCluster unless a MailQueue uses it that it allows; the
-        keyspace stays. Return when to check again, None when it is done. In a namespace that is
-        being deleted, only the MailQueues of this namespace count, because those of others cannot
-        hold it up for ever."""
-        metadata = found["metadata"]
-        namespace, name = metadata["namespace"], metadata["name"]
-        users = await self._clusters.users(namespace, name, allowed_by(found))
+        """Remove the finalizer of a QueueCluster that no MailQueue's deletion needs; the keyspace
+        stays. Return when to check again, None when it is done. In a namespace that is being
+        deleted, only the MailQueues of this namespace count, because those of others cannot hold it
+        up for ever."""
+        namespace = found["metadata"]["namespace"]
+        users = await self._finalizers.holders(found)
         if users and await self._is_namespace_deleted(namespace):
             users = [each for each in users if each["metadata"]["namespace"] == namespace]
         if not users:
-            await self._reporter.remove_finalizer(QUEUE_CLUSTER, found)
-            self._clusters.forget(metadata["uid"])
+            await self._finalizers.remove(QUEUE_CLUSTER, found)
             return None
         await self._report_in_use(found, users)
         return STILL_USED
@@ -77,7 +82,7 @@ class ClusterHealth:
     async def _report_in_use(self, found: Object, users: Sequence[Object]) -> None:
         names = [f"{each['metadata']['namespace']}/{each['metadata']['name']}" for each in users]
         listed = ", ".join(sorted(names)[:5]) + (", …" if len(names) > 5 else "")
-        message = f"{len(names)} MailQueues still use this cluster: {listed}"
+        message = f"{len(names)} MailQueues with deletionPolicy Delete use this cluster: {listed}"
         known = (found.get("status") or {}).get("conditions") or []
         if all(each["reason"] != "InUse" for each in known if each["type"] == condition.READY):
             in_use = Announcement(WARNING, "InUse", message, "Delete")

@@ -12,13 +12,15 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
-from postroad.controller.api import FINALIZER, MAIL_QUEUE, QUEUE_CLUSTER, Key, Kind
+from postroad.controller.api import MAIL_QUEUE, QUEUE_CLUSTER, Key, Kind
 from postroad.controller.api_server import ApiServer, Object
 from postroad.controller.cluster_health import ClusterHealth
 from postroad.controller.clusters import Clusters
 from postroad.controller.connections import Connect, Connections
-from postroad.controller.deletion import DELETION_TIMEOUT, Deletion
+from postroad.controller.deletion import DELETION_TIMEOUT, Deletion, retained
 from postroad.controller.engines import Engines
+from postroad.controller.finalizers import has_finalizer
+from postroad.controller.queue_resource import is_erased_with_its_resource
 from postroad.controller.queues import Queues
 from postroad.controller.reporting import Reporter
 from postroad.controller.status import Status, servers_are_good, wants_retry
@@ -79,7 +81,7 @@ class Controller:
         self._intervals = intervals or Intervals()
         self._connections = Connections(connect)
         self._clusters = Clusters(api, self._connections, namespaces)
-        reporter = Reporter(api, clock)
+        self._reporter = reporter = Reporter(api, clock)
         self._queues = Queues(api, self._clusters, reporter, clock, self._engines, image)
         self._deletion = Deletion(api, self._clusters, reporter, clock, deletion_timeout)
         self._health = ClusterHealth(api, self._clusters, reporter, clock)
@@ -88,6 +90,8 @@ class Controller:
         self._children_changed: set[Key] = set()
         self._cluster_changed: set[Key] = set()
         self._fingerprints: dict[Key, object] = {}
+        self._uids: dict[Key, str] = {}
+        self._deleted: dict[Key, Object] = {}
 
     async def run(self, tasks: int) -> None:
         """Reconcile with so many tasks until cancelled."""
@@ -109,6 +113,7 @@ class Controller:
         self._fingerprints[key] = fingerprint
         if gone:
             self._fingerprints.pop(key)
+            self._deleted[key] = body
         self._work.add(key, urgent=not routine)
         if kind is MAIL_QUEUE:
             reference = body["spec"].get("clusterRef") or {}
@@ -143,17 +148,18 @@ class Controller:
         return self._spread(after) if after is not None else None
 
     async def _reconcile(self, key: Key) -> timedelta | None:
-        if key.kind == QUEUE_CLUSTER.name:
-            return await self._reconcile_cluster(key)
-        found = await self._api.get(MAIL_QUEUE, key.namespace, key.name)
+        deleted = self._deleted.pop(key, None)
+        if deleted is not None:
+            await self._reporter.announce(deleted, retained(deleted))
+        kind = MAIL_QUEUE if key.kind == MAIL_QUEUE.name else QUEUE_CLUSTER
+        found = await self._api.get(kind, key.namespace, key.name)
+        self._forget_others(key, found)
         if found is None:
-            self._forget(key)
             return None
+        if kind is QUEUE_CLUSTER:
+            return await self._reconcile_cluster(key, found)
         if "deletionTimestamp" in found["metadata"]:
-            after = await self._deletion.proceed(found)
-            if after is None:
-                self._engines.forget(found["metadata"]["uid"])
-            return after
+            return await self._deletion.proceed(found)
         return await self._reconcile_queue(key, found)
 
     async def _reconcile_queue(self, key: Key, found: Object) -> timedelta:
@@ -190,15 +196,11 @@ class Controller:
             or last.failures > 0
             or last.generation != found["metadata"]["generation"]
             or last.status != found.get("status")
-            or FINALIZER not in (found["metadata"].get("finalizers") or [])
+            or has_finalizer(found) != is_erased_with_its_resource(found)
             or now - last.full_at >= self._intervals.full
         )
 
-    async def _reconcile_cluster(self, key: Key) -> timedelta | None:
-        found = await self._api.get(QUEUE_CLUSTER, key.namespace, key.name)
-        if found is None:
-            self._fingerprints.pop(key, None)
-            return None
+    async def _reconcile_cluster(self, key: Key, found: Object) -> timedelta | None:
         if "deletionTimestamp" in found["metadata"]:
             return await self._health.end(found)
         uid = found["metadata"]["uid"]
@@ -216,10 +218,21 @@ class Controller:
             self._cluster_changed.add(key)
             self._work.add(key, urgent=False)
 
-    def _forget(self, key: Key) -> None:
+    def _forget_others(self, key: Key, found: Object | None) -> None:
+        """Forget a resource that is gone, also when another one has its name since."""
+        uid = found["metadata"]["uid"] if found else None
+        gone = self._uids.pop(key, None)
+        if uid is not None:
+            self._uids[key] = uid
+        if gone in (None, uid):
+            return
+        self._engines.forget(gone)
+        self._clusters.forget(gone)
         self._last.pop(key, None)
-        self._children_changed.discard(key)
-        self._cluster_changed.discard(key)
+        if uid is None:
+            self._fingerprints.pop(key, None)
+            self._children_changed.discard(key)
+            self._cluster_changed.discard(key)
 
     def _spread(self, interval: timedelta) -> timedelta:
         return interval * (0.9 + 0.2 * self._randomness.uniform())
@@ -238,5 +251,5 @@ def fingerprint_of(body: Mapping[str, Any]) -> object:
         metadata["uid"],
         metadata.get("generation"),
         metadata.get("deletionTimestamp"),
-        FINALIZER in (metadata.get("finalizers") or []),
+        has_finalizer(body),
     )

@@ -20,7 +20,8 @@ from postroad.controller.apply_children import find_children
 from postroad.controller.clusters import Cluster, Clusters
 from postroad.controller.conditions import READY, RECONCILING, STALLED, Finding, Truth, conditions
 from postroad.controller.events import NORMAL, WARNING, Announcement
-from postroad.controller.queue_resource import Queue
+from postroad.controller.finalizers import Finalizers, has_finalizer
+from postroad.controller.queue_resource import Queue, is_erased_with_its_resource
 from postroad.controller.reporting import Reporter
 from postroad.distributed.ownership import check_erasable
 from postroad.errors import InvalidQueueName, PostroadError
@@ -59,6 +60,7 @@ class Deletion:
         self._api = api
         self._clusters = clusters
         self._reporter = reporter
+        self._finalizers = Finalizers(api, clusters)
         self._clock = clock
         self._timeout = timeout
 
@@ -67,11 +69,10 @@ class Deletion:
         try:
             queue = Queue.of(found)
         except (ValidationError, InvalidQueueName):
-            await self._reporter.remove_finalizer(MAIL_QUEUE, found)
+            await self._finalizers.remove(MAIL_QUEUE, found)
             return None
-        if queue.spec.deletion_policy == "Retain" or queue.spec.paused:
-            note = f"the queue {queue.name}, its rows and its bytes are kept"
-            await self._end(found, Announcement(NORMAL, "Retained", note, "Delete", once=True))
+        if not (has_finalizer(found) and queue.is_erased_with_its_resource):
+            await self._finalizers.remove(MAIL_QUEUE, found)
             return None
         late = self._is_late(found)
         if await self._pods_run(queue) and not late:
@@ -88,7 +89,7 @@ class Deletion:
         """Post the Event, then remove the finalizer. In this order, because only the Event names
         what was left behind: a crash between the two repeats it, and does not lose it."""
         await self._reporter.announce(found, [announcement])
-        await self._reporter.remove_finalizer(MAIL_QUEUE, found)
+        await self._finalizers.remove(MAIL_QUEUE, found)
 
     def _is_late(self, found: Object) -> bool:
         began = datetime.fromisoformat(found["metadata"]["deletionTimestamp"])
@@ -172,6 +173,16 @@ class Deletion:
             "conditions": [*conditions(known, findings, generation, self._clock.now()), *kept],
         }
         await self._reporter.write(MAIL_QUEUE, found, after)
+
+
+def retained(found: Object) -> list[Announcement]:
+    """Return the Event about a MailQueue that was deleted without an erasure, unless nothing was
+    made for it."""
+    if is_erased_with_its_resource(found) or "configuration" not in (found.get("status") or {}):
+        return []
+    metadata = found["metadata"]
+    note = f"the queue {metadata['namespace']}.{metadata['name']}, its rows and bytes are kept"
+    return [Announcement(NORMAL, "Retained", note, "Delete", once=True)]
 
 
 def _outcome(queue: Queue, left: list[Left]) -> Announcement:

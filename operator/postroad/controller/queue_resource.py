@@ -36,6 +36,11 @@ class Queue:
         """Namespace of its QueueCluster."""
         return self.spec.cluster_ref.namespace or self.name.namespace
 
+    @property
+    def is_erased_with_its_resource(self) -> bool:
+        """Whether its deletion erases its mail. That of a paused one changes nothing."""
+        return self.spec.deletion_policy == "Delete" and not self.spec.paused
+
     def bucket(self, cluster: QueueClusterSpec) -> str:
         """The bucket that holds the bytes of its mail."""
         return self.spec.blobs.bucket or self.name.bucket(cluster.s3.bucket_prefix)
@@ -44,6 +49,12 @@ class Queue:
     def owns_bucket(self) -> bool:
         """Whether the operator created the bucket for this queue, and deletes it when empty."""
         return self.spec.blobs.bucket is None
+
+
+def is_erased_with_its_resource(found: Mapping[str, Any]) -> bool:
+    """Whether the deletion of a MailQueue erases its mail; also of one whose spec is invalid."""
+    spec = found["spec"]
+    return spec.get("deletionPolicy") == "Delete" and not spec.get("paused")
 
 
 @dataclass(frozen=True, slots=True)

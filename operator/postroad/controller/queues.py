@@ -21,6 +21,7 @@ from postroad.controller.clusters import Cluster, Clusters
 from postroad.controller.conditions import Finding, Truth, advice, good, unknown
 from postroad.controller.credentials import check_certificate, read_credentials
 from postroad.controller.engines import Engines
+from postroad.controller.finalizers import Finalizers
 from postroad.controller.queue_resource import PodContext, Queue
 from postroad.controller.queue_servers import SERVER_CONDITIONS, QueueServers, ReconcileState
 from postroad.controller.reporting import Reporter
@@ -60,6 +61,7 @@ class Queues:
         self._api = api
         self._clusters = clusters
         self._reporter = reporter
+        self._finalizers = Finalizers(api, clusters)
         self._clock = clock
         self._engines = engines
         self._image = image
@@ -70,13 +72,22 @@ class Queues:
 
         Raises: KubernetesError when the status could not be written.
         """
-        found = await self._reporter.add_finalizer(MAIL_QUEUE, found)
         if not (found.get("status") or {}).get("conditions"):
             found = await self._report_pending(found)
         before: Mapping[str, Any] = found.get("status") or {}
         generation = found["metadata"]["generation"]
         report = Report(fields={"specHash": hash_of_spec(found["spec"])})
-        finding = await attempt("Spec", lambda: self._reconcile(found, before, report), seconds=300)
+
+        async def make() -> Finding:
+            nonlocal found
+            found = await self._finalizers.release(found)
+            queue = Queue.of(found)
+            cluster = await self._clusters.for_queue(queue)
+            found = await self._finalizers.hold(found, cluster)
+            await self._make(cluster, ReconcileState(queue, before, report))
+            return good("Spec", "reconciled")
+
+        finding = await attempt("Spec", make, seconds=300)
         if not finding.is_good:
             report.findings = self._blocked(finding)
         after = composed(before, report, generation, self._clock.now())
@@ -101,6 +112,7 @@ class Queues:
 
     async def refresh_paused(self, found: Object) -> Status:
         """Write the current figures and the condition Paused into the status."""
+        found = await self._finalizers.release(found)
         before: Mapping[str, Any] = found.get("status") or {}
         generation = found["metadata"]["generation"]
         figures = await self._figures(found)
@@ -142,16 +154,14 @@ class Queues:
         except (PostroadError, ValidationError):
             return {}
 
-    async def _reconcile(self, found: Object, before: Mapping[str, Any], report: Report) -> Finding:
-        queue = Queue.of(found)
-        state = ReconcileState(queue, before, report, configured="configuration" in before)
-        cluster = await self._clusters.for_queue(queue)
+    async def _make(self, cluster: Cluster, state: ReconcileState) -> None:
+        state.configured = "configuration" in state.before
+        report = state.report
         report.findings += await self._servers.ask(cluster, state)
         report.findings += await self._make_children(cluster, state)
-        report.findings += self._advice(queue)
+        report.findings += self._advice(state.queue)
         if state.configured:
-            report.fields |= await self._measured(cluster, queue)
-        return good("Spec", "reconciled")
+            report.fields |= await self._measured(cluster, state.queue)
 
     def _advice(self, queue: Queue) -> list[Finding]:
         found = []

@@ -1,10 +1,10 @@
-"""Writes a resource's status when it differs, Events about the difference, and the finalizer."""
+"""Writes a resource's status when it differs, and Events about the difference."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
-from postroad.controller.api import FINALIZER, Kind
+from postroad.controller.api import Kind
 from postroad.controller.api_server import ApiServer, Object
 from postroad.controller.events import Announcement, announcements, event_object
 from postroad.controller.status import Status
@@ -16,7 +16,7 @@ _log = logs.logger("controller")
 
 
 class Reporter:
-    """Writes statuses, Events and finalizers of resources."""
+    """Writes statuses and Events of resources."""
 
     def __init__(self, api: ApiServer, clock: Clock) -> None:
         self._api = api
@@ -46,30 +46,3 @@ class Reporter:
                 await self._api.post_event(event_object(about, each, self._clock.now()))
             except KubernetesError as error:
                 _log.info("the API server refused an Event", reason=each.reason, error=str(error))
-
-    async def add_finalizer(self, kind: Kind, found: Object) -> Object:
-        """Add the operator's finalizer where it is missing; return the resource with it."""
-        finalizers = found["metadata"].get("finalizers") or []
-        if FINALIZER in finalizers:
-            return found
-        return await self._set_finalizers(kind, found, [*finalizers, FINALIZER]) or found
-
-    async def remove_finalizer(self, kind: Kind, found: Object) -> None:
-        """Remove the operator's finalizer, so that the API server deletes the resource.
-        Idempotent."""
-        finalizers = found["metadata"].get("finalizers") or []
-        if FINALIZER in finalizers:
-            kept = [each for each in finalizers if each != FINALIZER]
-            await self._set_finalizers(kind, found, kept)
-
-    async def _set_finalizers(
-        self, kind: Kind, found: Object, finalizers: list[str]
-    ) -> Object | None:
-        metadata = found["metadata"]
-        change = {
-            "metadata": {
-                "finalizers": finalizers,
-                "resourceVersion": metadata["resourceVersion"],
-            }
-        }
-        return await self._api.patch(kind, metadata["namespace"], metadata["name"], change)

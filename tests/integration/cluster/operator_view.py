@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 
 from postroad.adapters.machine.clocks import MachineClock
 from postroad.bootstrap.cluster import connect
-from postroad.controller.api import FINALIZER, QUEUE_CLUSTER, Kind
+from postroad.controller.api import QUEUE_CLUSTER, Kind
 from postroad.controller.api_server import ApiServer, Object
 from postroad.controller.cluster_health import ClusterHealth
 from postroad.controller.clusters import Clusters
@@ -30,7 +30,7 @@ class Kept(ApiServer):
         self._objects: dict[tuple[str, str], Object] = {}
         for each in objects:
             metadata = {"uid": each["kind"], "resourceVersion": "1", "generation": 1}
-            metadata |= {"finalizers": [FINALIZER], **each["metadata"]}
+            metadata |= each["metadata"]
             self._objects[each["kind"], metadata["name"]] = {**each, "metadata": metadata}
 
     async def get(self, kind: Kind, namespace: str | None, name: str) -> Object | None:

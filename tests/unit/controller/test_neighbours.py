@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
+from postroad.controller.api import FINALIZER
 from postroad.errors import ClusterNotAllowed
 from support import resources
 from support.operator_in_memory import World, reasons
@@ -124,11 +125,14 @@ async def test_a_queue_that_is_not_allowed_has_no_effect(world: World) -> None:
 
 
 async def test_a_queue_that_is_not_allowed_holds_up_no_deletion(world: World) -> None:
+    """Also with a finalizer, which its owner can set."""
     world.api.add(foreign_queue())
+    for place in (("mail", "outgoing"), (FOREIGN, "long")):
+        world.api.objects["MailQueue", *place]["metadata"]["finalizers"] = [FINALIZER]
 
     assert await world.health.end(await world.found())
     (event,) = world.api.events
-    assert "1 MailQueues still use this cluster: mail/outgoing" in event["note"]
+    assert event["note"].endswith("use this cluster: mail/outgoing")
 
     world.api.remove("MailQueue", "mail", "outgoing")
     assert await world.health.end(await world.found()) is None

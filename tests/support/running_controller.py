@@ -1,0 +1,142 @@
+"""The controller over an API server and servers in memory, on an event loop whose time tests move.
+
+Intervals are those of production. `Kopf`'s part, bringing the watches' events, is done here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Mapping
+from datetime import datetime, timedelta
+from typing import Any
+
+from postroad.adapters.memory.clock import START, SeededRandomness
+from postroad.adapters.memory.fault_injection import FaultInjector
+from postroad.adapters.memory.servers import MemoryServers, MemoryWorld
+from postroad.controller.api import MAIL_QUEUE, QUEUE_CLUSTER, Kind
+from postroad.controller.api_server import Object
+from postroad.controller.controller import Controller
+from postroad.ports.servers import Servers
+from postroad.settings import Settings
+from support import resources
+from support.manual_loop import move
+from support.watched_api import WatchedApi
+
+NAMESPACE = "mail"
+OWN = {kind.plural: kind for kind in (MAIL_QUEUE, QUEUE_CLUSTER)}
+
+
+class LoopClock:
+    """The time of the event loop."""
+
+    def now(self) -> datetime:
+        return START + self.elapsed()
+
+    def elapsed(self) -> timedelta:
+        return timedelta(seconds=asyncio.get_running_loop().time())
+
+    async def sleep(self, duration: timedelta) -> None:
+        await asyncio.sleep(duration.total_seconds())
+
+
+class CountedServers(MemoryServers):
+    """Servers that record whether they were closed."""
+
+    closed = False
+
+    async def close(self) -> None:
+        self.closed = True
+
+
+class RunningController:
+    """A running controller."""
+
+    def __init__(self) -> None:
+        self.clock = LoopClock()
+        self.api = WatchedApi()
+        self.world = MemoryWorld(self.clock)
+        self.faults = FaultInjector()
+        self.connected: list[CountedServers] = []
+        self.controller = Controller(
+            self.api,
+            connect=self._connect,
+            clock=self.clock,
+            randomness=SeededRandomness(0),
+            image="postroad:test",
+        )
+
+    def _connect(self, settings: Settings) -> Servers:
+        self.connected.append(CountedServers(self.world, self.faults))
+        return self.connected[-1]
+
+    async def deliver_events(self) -> None:
+        """Bring the events of the watches. Kopf logs an error of a handler, and goes on."""
+        while True:
+            happened, (plural, *_), body = await self.api.watched.get()
+            with contextlib.suppress(Exception):
+                if plural in OWN:
+                    gone = happened == "DELETED"
+                    await self.controller.on_event(OWN[plural], body, gone=gone, routine=False)
+                elif body["metadata"].get("ownerReferences"):
+                    self.controller.on_child_event(body)
+
+    async def declare(self, **spec: Any) -> None:
+        """Create the QueueCluster `main` with its Secrets, and the MailQueue `outgoing`."""
+        for each in (*resources.secrets(NAMESPACE), resources.queue_cluster(NAMESPACE)):
+            await self.create(each)
+        await self.create(resources.mail_queue(NAMESPACE, **spec))
+        await move(10)
+        assert self.condition("Ready")["status"] == "True"
+
+    async def create(self, wanted: Object) -> None:
+        """Create a resource as a user."""
+        secret = Kind("v1", "Secret", "secrets")
+        kinds = {each.name: each for each in (MAIL_QUEUE, QUEUE_CLUSTER, secret)}
+        await self.api.create(kinds[wanted["kind"]], wanted)
+
+    async def change(self, spec: Mapping[str, Any], name: str = "outgoing") -> None:
+        """Change the spec of a MailQueue as a user."""
+        assert await self.api.patch(MAIL_QUEUE, NAMESPACE, name, {"spec": spec})
+
+    async def delete(self, kind: Kind, name: str) -> None:
+        """Delete an object as a user."""
+        found = self.api.at(kind.plural, NAMESPACE, name)
+        assert found
+        await self.api.delete(kind, found)
+
+    def found(self, kind: Kind = MAIL_QUEUE, name: str = "outgoing") -> Object:
+        """Return an object."""
+        found = self.api.at(kind.plural, NAMESPACE, name)
+        assert found
+        return found
+
+    def condition(self, which: str, kind: Kind = MAIL_QUEUE, name: str = "outgoing") -> Object:
+        """Return a condition of a resource."""
+        conditions = self.found(kind, name).get("status", {}).get("conditions", [])
+        return next((each for each in conditions if each["type"] == which), {"status": None})
+
+    def events(self, reason: str) -> list[Object]:
+        """Return the Events with a reason."""
+        return [
+            each
+            for (plural, *_), each in self.api.objects.items()
+            if plural == "events" and each["reason"] == reason
+        ]
+
+
+@contextlib.asynccontextmanager
+async def running_controller() -> AsyncIterator[RunningController]:
+    """Yield a running controller."""
+    operator = RunningController()
+    tasks = [
+        asyncio.create_task(operator.controller.run(8)),
+        asyncio.create_task(operator.deliver_events()),
+    ]
+    try:
+        yield operator
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await operator.controller.close()

@@ -1,0 +1,117 @@
+"""A resource that is gone leaves nothing behind in the operator."""
+
+from __future__ import annotations
+
+from postroad.controller.api import FINALIZER, MAIL_QUEUE, QUEUE_CLUSTER, Key
+from postroad.controller.finalizers import has_finalizer
+from support.manual_loop import move, run
+from support.resources import mail_queue, queue_cluster, secrets
+from support.running_controller import NAMESPACE, RunningController, running_controller
+
+
+def test_a_retained_queue_has_no_finalizer_and_its_end_is_an_event() -> None:
+    async def scene() -> None:
+        async with running_controller() as operator:
+            await operator.declare()
+            assert not has_finalizer(operator.found())
+            assert not has_finalizer(operator.found(QUEUE_CLUSTER, "main"))
+
+            await operator.delete(MAIL_QUEUE, "outgoing")
+            assert operator.api.at("mailqueues", NAMESPACE, "outgoing") is None
+            await move(2)
+
+            (event,) = operator.events("Retained")
+            assert "mail.outgoing" in event["note"]
+            assert operator.controller._engines._kept == {}
+
+    run(scene())
+
+
+def test_the_finalizer_follows_the_deletion_policy_and_the_pause() -> None:
+    async def scene() -> None:
+        async with running_controller() as operator:
+            await operator.declare()
+            for spec, expected in (
+                ({"deletionPolicy": "Delete"}, True),
+                ({"paused": True}, False),
+                ({"paused": False}, True),
+                ({"deletionPolicy": "Retain"}, False),
+            ):
+                await operator.change(spec)
+                await move(3)
+                assert has_finalizer(operator.found()) is expected, spec
+                assert has_finalizer(operator.found(QUEUE_CLUSTER, "main")) is expected, spec
+
+    run(scene())
+
+
+def test_both_finalizers_are_there_before_anything_is_made() -> None:
+    """The reconcile of the MailQueue sets both."""
+
+    async def scene() -> None:
+        operator = RunningController()
+        for each in (*secrets(NAMESPACE), queue_cluster(NAMESPACE)):
+            await operator.create(each)
+        await operator.create(mail_queue(NAMESPACE, deletionPolicy="Delete"))
+        await operator.controller.reconcile(Key("MailQueue", NAMESPACE, "outgoing"))
+        await operator.controller.close()
+
+        patched = [each.split("/")[-2] for each in operator.api.calls if "PATCH" in each]
+        assert patched[:3] == ["mailqueues", "queueclusters", "configmaps"]
+
+    run(scene())
+
+
+def test_a_queue_that_its_cluster_does_not_allow_holds_neither_itself_nor_the_cluster() -> None:
+    async def scene() -> None:
+        async with running_controller() as operator:
+            await operator.declare()
+            reference = {"name": "main", "namespace": NAMESPACE}
+            foreign = mail_queue("other", deletionPolicy="Delete", clusterRef=reference)
+            await operator.create(foreign)
+            await move(5)
+            found = operator.api.at("mailqueues", "other", "outgoing")
+            assert found
+            assert not has_finalizer(found)
+
+            await operator.delete(QUEUE_CLUSTER, "main")
+            assert operator.api.at("queueclusters", NAMESPACE, "main") is None
+            await move(2)
+            assert [each.closed for each in operator.connected] == [True]
+
+    run(scene())
+
+
+def test_a_finalizer_taken_off_by_hand_leaves_no_engine() -> None:
+    async def scene() -> None:
+        async with running_controller() as operator:
+            await operator.declare(deletionPolicy="Delete")
+            operator.faults.plan = lambda step: None
+            await operator.delete(MAIL_QUEUE, "outgoing")
+            found = operator.found()
+            assert found["metadata"]["finalizers"] == [FINALIZER]
+            change = {"metadata": {"finalizers": None}}
+            await operator.api.patch(MAIL_QUEUE, NAMESPACE, "outgoing", change)
+            await move(2)
+
+            assert operator.controller._engines._kept == {}
+            assert not operator.events("Retained")
+
+    run(scene())
+
+
+def test_a_queue_of_the_same_name_gets_an_engine_of_its_own() -> None:
+    """The operator sees only the second one: the watch was broken."""
+
+    async def scene() -> None:
+        async with running_controller() as operator:
+            await operator.declare()
+            (before,) = operator.controller._engines._kept
+            operator.api.objects.pop(("mailqueues", NAMESPACE, "outgoing"))
+            await operator.create(mail_queue(NAMESPACE))
+            await move(5)
+
+            (after,) = operator.controller._engines._kept
+            assert after != before
+
+    run(scene())
