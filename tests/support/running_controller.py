@@ -77,7 +77,7 @@ class RunningController:
             with contextlib.suppress(Exception):
                 if plural in OWN:
                     gone = happened == "DELETED"
-                    await self.controller.on_event(OWN[plural], body, gone=gone, routine=False)
+                    self.controller.on_event(OWN[plural], body, gone=gone, routine=False)
                 elif body["metadata"].get("ownerReferences"):
                     self.controller.on_child_event(body)
 

@@ -79,14 +79,9 @@ class WatchedApi(ApiServer):
         metadata.setdefault("generation", 1)
         if found is not None and found.get("spec") != wanted.get("spec"):
             metadata["generation"] = found["metadata"]["generation"] + 1
-        if (
-            found is None
-            or {**wanted, "metadata": {}} != {**found, "metadata": {}}
-            or any(
-                metadata.get(each) != found["metadata"].get(each)
-                for each in ("finalizers", "annotations", "labels", "deletionTimestamp")
-            )
-        ):
+        if place[0] == "deployments":  # as its controller does for one without replicas
+            wanted["status"] = {"observedGeneration": metadata["generation"]}
+        if found is None or _written(found) != _written(wanted):
             metadata["resourceVersion"] = str(next(self._versions))
             self.objects[place] = wanted
             self.watched.put_nowait(("MODIFIED" if found else "ADDED", place, deepcopy(wanted)))
@@ -109,6 +104,13 @@ class WatchedApi(ApiServer):
             owners = each["metadata"].get("ownerReferences") or []
             if any(owner["uid"] == uid for owner in owners):
                 self._remove(other)
+
+
+def _written(found: Object) -> Object:
+    """Return an object without what the API server itself counts."""
+    counted = ("resourceVersion", "generation")
+    metadata = {key: each for key, each in found["metadata"].items() if key not in counted}
+    return {**found, "metadata": metadata}
 
 
 def _check_version(found: Object | None, body: Object) -> None:

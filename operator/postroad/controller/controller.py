@@ -7,13 +7,15 @@ children only (after an event about a child), figures only (the periodic refresh
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
 from postroad.controller.api import MAIL_QUEUE, QUEUE_CLUSTER, Key, Kind
 from postroad.controller.api_server import ApiServer, Object
+from postroad.controller.causes import Cause, Causes
+from postroad.controller.cluster_facts import ClusterFacts, secrets_of
 from postroad.controller.cluster_health import ClusterHealth
 from postroad.controller.clusters import Clusters
 from postroad.controller.connections import Connect, Connections
@@ -28,6 +30,9 @@ from postroad.controller.workqueue import Workqueue
 from postroad.errors import KubernetesConflict
 from postroad.ports.clock import Clock, Randomness
 from postroad.telemetry import metrics
+
+Fingerprint = tuple[tuple[object, ...], tuple[object, ...]]
+"""Of the spec; of what else changes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,9 +92,9 @@ class Controller:
         self._health = ClusterHealth(api, self._clusters, reporter, clock)
         self._work: Workqueue[Key] = Workqueue(self.reconcile, randomness)
         self._last: dict[Key, _Last] = {}
-        self._children_changed: set[Key] = set()
-        self._cluster_changed: set[Key] = set()
-        self._fingerprints: dict[Key, object] = {}
+        self._causes = Causes()
+        self._known_to_queues: dict[str, ClusterFacts] = {}
+        self._fingerprints: dict[Key, Fingerprint] = {}
         self._uids: dict[Key, str] = {}
         self._deleted: dict[Key, Object] = {}
 
@@ -103,32 +108,32 @@ class Controller:
 
     # Events of the watches
 
-    async def on_event(self, kind: Kind, body: Object, *, gone: bool, routine: bool) -> None:
+    def on_event(self, kind: Kind, body: Object, *, gone: bool, routine: bool) -> None:
         """Queue a MailQueue or QueueCluster that was added, changed or deleted. `routine`: it was
         there when the watch began."""
         key = key_of(kind, body)
-        fingerprint = None if gone else fingerprint_of(body)
-        if self._fingerprints.get(key) == fingerprint and not gone:
-            return  # only the status changed, which the operator itself writes
-        self._fingerprints[key] = fingerprint
+        before = self._fingerprints.pop(key, None)
         if gone:
-            self._fingerprints.pop(key)
             self._deleted[key] = body
+        else:
+            self._fingerprints[key] = now = fingerprint_of(body)
+            if before == now:
+                return  # only the status changed, which the operator itself writes
+        if gone or before is None or before[0] != now[0]:
+            self._causes.add(key, Cause.RESOURCE)
         self._work.add(key, urgent=not routine)
         if kind is MAIL_QUEUE:
             reference = body["spec"].get("clusterRef") or {}
             namespace = reference.get("namespace") or key.namespace
             cluster = Key(QUEUE_CLUSTER.name, namespace, reference.get("name", ""))
             self._work.add(cluster, urgent=False)
-        else:
-            await self._add_queues_of(key)
 
     def on_child_event(self, body: Object) -> None:
         """Queue the owner of a child that was changed or deleted."""
         for owner in body["metadata"].get("ownerReferences") or []:
             if owner.get("controller") and owner["kind"] == MAIL_QUEUE.name:
                 key = Key(MAIL_QUEUE.name, body["metadata"]["namespace"], owner["name"])
-                self._children_changed.add(key)
+                self._causes.add(key, Cause.CHILD)
                 self._work.add(key)
 
     # Reconciles
@@ -137,7 +142,8 @@ class Controller:
         """Reconcile one resource; return after how long to repeat it, None for never."""
         with metrics.RECONCILE_SECONDS.labels(key.kind).time():
             try:
-                after = await self._reconcile(key)
+                with self._causes.taken(key) as causes:
+                    after = await self._reconcile(key, causes)
             except KubernetesConflict:
                 metrics.RECONCILES.labels(key.kind, "conflict").inc()
                 return self._spread(timedelta(seconds=0.5))
@@ -147,26 +153,25 @@ class Controller:
         metrics.RECONCILES.labels(key.kind, "done").inc()
         return self._spread(after) if after is not None else None
 
-    async def _reconcile(self, key: Key) -> timedelta | None:
+    async def _reconcile(self, key: Key, causes: Set[Cause]) -> timedelta | None:
         deleted = self._deleted.pop(key, None)
         if deleted is not None:
             await self._reporter.announce(deleted, retained(deleted))
         kind = MAIL_QUEUE if key.kind == MAIL_QUEUE.name else QUEUE_CLUSTER
         found = await self._api.get(kind, key.namespace, key.name)
         self._forget_others(key, found)
+        if kind is QUEUE_CLUSTER and Cause.RESOURCE in causes:
+            self._wake(await self._clusters.queues(key.namespace, key.name))
         if found is None:
             return None
         if kind is QUEUE_CLUSTER:
             return await self._reconcile_cluster(key, found)
         if "deletionTimestamp" in found["metadata"]:
             return await self._deletion.proceed(found)
-        return await self._reconcile_queue(key, found)
+        return await self._reconcile_queue(key, found, causes)
 
-    async def _reconcile_queue(self, key: Key, found: Object) -> timedelta:
-        children_changed = key in self._children_changed
-        self._children_changed.discard(key)
-        last = self._last.get(key) if key not in self._cluster_changed else None
-        self._cluster_changed.discard(key)
+    async def _reconcile_queue(self, key: Key, found: Object, causes: Set[Cause]) -> timedelta:
+        last = self._last.get(key) if Cause.CLUSTER not in causes else None
         now = self._clock.elapsed()
         if found["spec"].get("paused"):
             await self._queues.refresh_paused(found)
@@ -174,16 +179,16 @@ class Controller:
             return self._intervals.figures
         if self._needs_full(last, found, now):
             status = await self._queues.reconcile(found)
-            full_at, before = now, last.failures if last else 0
-            failures = before + 1 if wants_retry(status) else 0
+            full_at = now
         else:
             assert last is not None
-            full_at, failures = last.full_at, 0
+            full_at = last.full_at
             status = await (
                 self._queues.restore_children(found)
-                if children_changed
+                if Cause.CHILD in causes
                 else self._queues.refresh(found)
             )
+        failures = (last.failures if last else 0) + 1 if wants_retry(status) else 0
         self._last[key] = _Last(found["metadata"]["generation"], status, full_at, failures)
         if failures:
             delay: timedelta = self._intervals.first_retry * 2 ** min(failures - 1, 10)
@@ -203,19 +208,23 @@ class Controller:
     async def _reconcile_cluster(self, key: Key, found: Object) -> timedelta | None:
         if "deletionTimestamp" in found["metadata"]:
             return await self._health.end(found)
-        uid = found["metadata"]["uid"]
-        before = self._connections.fingerprint(uid)
-        was_good = servers_are_good(found.get("status") or {})
         status = await self._health.reconcile(found)
-        changed = before is not None and before != self._connections.fingerprint(uid)
-        if changed or (servers_are_good(status) and not was_good):
-            await self._add_queues_of(key)
+        queues = await self._clusters.queues(key.namespace, key.name)
+        uid = found["metadata"]["uid"]
+        facts = ClusterFacts(
+            servers_are_good(status),
+            self._connections.fingerprint(uid),
+            await secrets_of(self._api, found, queues),
+        )
+        before = self._known_to_queues.get(uid, facts)
+        self._wake([each for each in queues if facts.differ(before, each["metadata"]["namespace"])])
+        self._known_to_queues[uid] = facts
         return self._intervals.clusters
 
-    async def _add_queues_of(self, cluster: Key) -> None:
-        for each in await self._clusters.queues(cluster.namespace, cluster.name):
+    def _wake(self, queues: Sequence[Object]) -> None:
+        for each in queues:
             key = key_of(MAIL_QUEUE, each)
-            self._cluster_changed.add(key)
+            self._causes.add(key, Cause.CLUSTER)
             self._work.add(key, urgent=False)
 
     def _forget_others(self, key: Key, found: Object | None) -> None:
@@ -228,11 +237,10 @@ class Controller:
             return
         self._engines.forget(gone)
         self._clusters.forget(gone)
+        self._known_to_queues.pop(gone, None)
         self._last.pop(key, None)
         if uid is None:
             self._fingerprints.pop(key, None)
-            self._children_changed.discard(key)
-            self._cluster_changed.discard(key)
 
     def _spread(self, interval: timedelta) -> timedelta:
         return interval * (0.9 + 0.2 * self._randomness.uniform())
@@ -243,13 +251,12 @@ def key_of(kind: Kind, body: Mapping[str, Any]) -> Key:
     return Key(kind.name, body["metadata"]["namespace"], body["metadata"]["name"])
 
 
-def fingerprint_of(body: Mapping[str, Any]) -> object:
-    """Return what changes of a resource when anything but its status does. The operator writes the
-    status, so its own write must not start a reconcile."""
+def fingerprint_of(body: Mapping[str, Any]) -> Fingerprint:
+    """Return what changes of a resource when anything but its status does: the spec, and whether it
+    is being deleted or held. The operator writes the status, so its own write must not start a
+    reconcile."""
     metadata = body["metadata"]
     return (
-        metadata["uid"],
-        metadata.get("generation"),
-        metadata.get("deletionTimestamp"),
-        has_finalizer(body),
+        (metadata["uid"], metadata.get("generation")),
+        (metadata.get("deletionTimestamp"), has_finalizer(body)),
     )

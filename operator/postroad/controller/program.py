@@ -134,7 +134,7 @@ class Program:
                 GROUP, VERSION, kind.plural, id=f"watch-{kind.plural}", registry=registry
             )
             async def seen(type: str | None, body: kopf.Body, **_: Any) -> None:  # noqa: A002
-                await on_event(kind, dict(body), gone=type == "DELETED", routine=type is None)
+                on_event(kind, dict(body), gone=type == "DELETED", routine=type is None)
 
         def watch_child(kind: Kind) -> None:
             group, _, version = kind.api_version.rpartition("/")

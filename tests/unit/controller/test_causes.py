@@ -1,0 +1,143 @@
+"""After a change the operator acts in time, whichever of its requests to Kubernetes fails once.
+
+Intervals are those of production: what follows only from the reconcile of the QueueCluster comes
+within a minute, everything else within seconds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+
+import pytest
+
+from postroad.controller.api import (
+    CONFIG_MAP,
+    CONFIGURATION_HASH,
+    DEPLOYMENT,
+    QUEUE_CLUSTER,
+    SECRET,
+)
+from postroad.errors import KubernetesError, KubernetesRefused, KubernetesUnavailable
+from support.manual_loop import move, run
+from support.resources import mail_queue, queue_cluster, secret, secrets, workers
+from support.running_controller import NAMESPACE, RunningController, running_controller
+
+AT_ONCE, WITHIN_A_MINUTE = 12, 80
+LOGIN = {"username": "postroad", "password": "another"}
+
+
+def fails_once(
+    operator: RunningController, position: int, error: KubernetesError
+) -> Callable[[], bool]:
+    """Let one request from now on fail; return what tells whether it came."""
+    number = len(operator.api.calls) + position
+
+    def fail(call: int) -> None:
+        if call == number:
+            raise error
+
+    operator.api.fail = fail
+    return lambda: len(operator.api.calls) > number
+
+
+def hash_of_pods(operator: RunningController, namespace: str = NAMESPACE) -> str:
+    found = operator.api.at("deployments", namespace, "outgoing-worker")
+    assert found
+    annotations: dict[str, str] = found["spec"]["template"]["metadata"]["annotations"]
+    return annotations[CONFIGURATION_HASH]
+
+
+async def delete_a_child(operator: RunningController) -> Callable[[], bool]:
+    await operator.delete(DEPLOYMENT, "outgoing-worker")
+    return lambda: operator.api.at("deployments", NAMESPACE, "outgoing-worker") is not None
+
+
+async def change_a_secret(operator: RunningController) -> Callable[[], bool]:
+    before = hash_of_pods(operator)
+    await operator.api.patch(SECRET, NAMESPACE, "rabbitmq", secret(NAMESPACE, "rabbitmq", LOGIN))
+    return lambda: hash_of_pods(operator) != before
+
+
+async def change_the_cluster(operator: RunningController) -> Callable[[], bool]:
+    change = {"spec": {"rabbitmq": {"uri": "amqp://elsewhere:5672/%2F"}}}
+    await operator.api.patch(QUEUE_CLUSTER, NAMESPACE, "main", change)
+
+    def is_repaired() -> bool:
+        found = operator.found(CONFIG_MAP, "outgoing-queue")
+        return "elsewhere" in found["data"]["POSTROAD_RABBITMQ_URI"]
+
+    return is_repaired
+
+
+@pytest.mark.parametrize(
+    ("change", "seconds", "error"),
+    [
+        (delete_a_child, AT_ONCE, KubernetesUnavailable("503")),
+        (delete_a_child, AT_ONCE, KubernetesRefused("403")),
+        (change_the_cluster, AT_ONCE, KubernetesUnavailable("503")),
+        (change_a_secret, WITHIN_A_MINUTE, KubernetesUnavailable("503")),
+    ],
+)
+def test_no_request_that_fails_loses_a_cause(
+    change: Callable[[RunningController], Awaitable[Callable[[], bool]]],
+    seconds: int,
+    error: KubernetesError,
+) -> None:
+    async def scene(position: int) -> bool:
+        async with running_controller() as operator:
+            await operator.declare(workers=workers())
+            await move(20)
+            is_repaired = await change(operator)
+            failed = fails_once(operator, position, error)
+            await move(seconds)
+            assert is_repaired(), f"request {position} failed"
+            assert operator.condition("Ready")["status"] == "True", f"request {position} failed"
+            return failed()
+
+    position = 0
+    failed = [True]
+
+    async def next_scene() -> None:
+        failed[0] = await scene(position) and position < 60
+
+    while failed[0]:
+        run(next_scene())
+        position += 1
+    assert position > 10
+
+
+def test_a_secret_in_the_queues_own_namespace_is_noticed_within_a_minute() -> None:
+    async def scene() -> None:
+        async with running_controller() as operator:
+            for each in (*secrets(NAMESPACE), *secrets("other")):
+                await operator.create(each)
+            await operator.create(queue_cluster(NAMESPACE, allowedNamespaces={"from": "All"}))
+            reference = {"name": "main", "namespace": NAMESPACE}
+            await operator.create(mail_queue("other", clusterRef=reference, workers=workers()))
+            await move(80)
+            before = hash_of_pods(operator, "other")
+
+            changed = secret("other", "cassandra", LOGIN)
+            await operator.api.patch(SECRET, "other", "cassandra", changed)
+            await move(WITHIN_A_MINUTE)
+
+            assert hash_of_pods(operator, "other") != before
+
+    run(scene())
+
+
+def declarations(operator: RunningController) -> int:
+    return sum(each.operation == "declare" for each in operator.faults.steps)
+
+
+def test_a_finalizer_of_the_cluster_wakes_no_queue() -> None:
+    async def scene() -> None:
+        async with running_controller() as operator:
+            await operator.declare()
+            await operator.create(mail_queue(NAMESPACE, "second", deletionPolicy="Delete"))
+            before = declarations(operator)
+            await move(8)
+
+            assert declarations(operator) == before + 1, "those of the second queue"
+
+    run(scene())
