@@ -60,10 +60,21 @@ def pod_template(
     metadata["annotations"] = {
         **metadata.get("annotations", {}),
         CONFIGURATION_HASH: hash_of(
-            [dict(configuration), context.authorities, dict(context.secret_versions or {})]
+            [
+                _read_by(component, configuration),
+                context.authorities,
+                dict(context.secret_versions or {}),
+            ]
         ),
     }
     return template
+
+
+def _read_by(component: str, configuration: Mapping[str, str]) -> dict[str, str]:
+    """Return the settings without those of the other component, so that a change of these does not
+    replace the pods of this one."""
+    other = "POSTROAD_INTAKE_" if component == "worker" else "POSTROAD_WORKER_"
+    return {name: value for name, value in configuration.items() if not name.startswith(other)}
 
 
 def _pod_spec(

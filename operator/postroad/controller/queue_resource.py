@@ -62,7 +62,7 @@ class PodContext:
     """What the pods of a queue depend on beside the MailQueue.
 
     `authorities`: certificate authorities of all servers, in PEM form. `secret_versions`: versions
-    of the Secrets that the pods read, so that a change replaces the pods. `cassandra_tls`: whether
+    of what the pods read of Secrets, so that a change replaces the pods. `cassandra_tls`: whether
     Cassandra's Secret has an authority; its contact points have no scheme that could tell.
     """
 

@@ -1,0 +1,77 @@
+"""Pods are replaced when something that they read changes, and by nothing else."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from postroad.controller.api import SECRET
+from support.manual_loop import move, run
+from support.resources import intake, secret, workers
+from support.running_controller import NAMESPACE, RunningController, running_controller
+
+LONGER_THAN_A_FULL_RECONCILE = 400
+
+
+def templates(operator: RunningController) -> dict[str, Any]:
+    """Return the pod templates by component."""
+    return {
+        name.removeprefix("outgoing-"): each["spec"]["template"]
+        for (plural, _, name), each in operator.api.objects.items()
+        if plural == "deployments"
+    }
+
+
+@pytest.mark.parametrize(
+    ("change", "rolls"),
+    [
+        ({"metadata": {"labels": {"a": "b"}, "annotations": {"a": "b"}}}, False),
+        ({"data": {"unread": "YQ=="}}, False),
+        (secret(NAMESPACE, "rabbitmq", {"username": "postroad", "password": "new"}), True),
+        (secret(NAMESPACE, "rabbitmq", {"ca.crt": "PEM"}), True),
+    ],
+    ids=["annotation", "other key", "password", "authority"],
+)
+def test_of_a_secret_only_what_pods_read_replaces_them(change: dict[str, Any], rolls: bool) -> None:
+    async def scene() -> None:
+        async with running_controller() as operator:
+            await operator.declare(workers=workers(), intake=intake())
+            before = templates(operator)
+
+            await operator.api.patch(SECRET, NAMESPACE, "rabbitmq", change)
+            await move(LONGER_THAN_A_FULL_RECONCILE)
+
+            after = templates(operator)
+            assert {each: before[each] != after[each] for each in before} == {
+                "worker": rolls,
+                "intake": rolls,
+            }
+
+    run(scene())
+
+
+@pytest.mark.parametrize(
+    ("change", "replaced"),
+    [
+        ({"workers": {"concurrency": 7}}, {"worker"}),
+        ({"workers": {"handler": {"relay": {"host": "elsewhere"}}}}, {"worker"}),
+        ({"intake": {"port": 2500}}, {"intake"}),
+        ({"intake": None}, set()),
+        ({"retry": {"maxAge": "48h"}}, {"worker", "intake"}),
+    ],
+    ids=["concurrency", "next hop", "port", "no intake", "retries"],
+)
+def test_workers_and_intake_are_replaced_apart(change: dict[str, Any], replaced: set[str]) -> None:
+    async def scene() -> None:
+        async with running_controller() as operator:
+            await operator.declare(workers=workers(), intake=intake())
+            before = templates(operator)
+
+            await operator.change(change)
+            await move(10)
+
+            after = templates(operator)
+            assert {each for each in after if after[each] != before[each]} == replaced
+
+    run(scene())
