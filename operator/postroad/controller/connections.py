@@ -1,10 +1,11 @@
-"""Connections to the servers of each QueueCluster, shared by its queues, until its spec or a Secret
-changes.
+"""Connections to the servers of each QueueCluster, shared by its queues, until an address or a
+Secret changes.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +18,13 @@ from postroad.controller.credentials import ClusterCredentials
 from postroad.controller.drift import hash_of
 from postroad.ports.servers import Servers
 from postroad.settings import S3, Cassandra, RabbitMQ, Settings
+
+SERVERS = {"rabbitmq", "cassandra", "s3"}
+TABLES = {"cassandra": {"replication", "row_lifetime"}}
+"""Fields of a QueueCluster that name its servers, and those among them that do not."""
+
+GRACE_SECONDS = 60.0
+"""Longer than a reconcile uses a server for one condition."""
 
 Connect = Callable[[Settings], Servers]
 
@@ -35,14 +43,17 @@ class Connections:
         self._open: dict[str, _Connected] = {}
         self._folder = TemporaryDirectory(prefix="postroad-operator-")
         self._closing: set[asyncio.Task[None]] = set()
+        self._ended = asyncio.Event()
 
     def to(self, uid: str, spec: QueueClusterSpec, credentials: ClusterCredentials) -> Servers:
-        """Return the servers of a QueueCluster. Connections of other credentials or another spec
-        are closed; calls that still run on them fail, and the next reconcile repeats them."""
-        fingerprint = hash_of([spec.model_dump(mode="json"), credentials.versions])
+        """Return the servers of a QueueCluster. Connections to other addresses or by other
+        credentials are closed after a minute, so that reconciles that use them can end."""
+        addresses = spec.model_dump(mode="json", include=SERVERS, exclude=TABLES)
+        fingerprint = hash_of([addresses, credentials.versions])
         known = self._open.get(uid)
         if known is None or known.fingerprint != fingerprint:
-            self.forget(uid)
+            if known is not None:
+                self._begin_closing(known.servers, GRACE_SECONDS)
             settings = server_settings(spec, credentials, self._authorities_file(credentials))
             known = self._open[uid] = _Connected(fingerprint, self._connect(settings))
         return known.servers
@@ -53,7 +64,7 @@ class Connections:
         return known.servers if known else None
 
     def fingerprint(self, uid: str) -> str | None:
-        """Return a text that changes with the spec and the Secrets of a QueueCluster."""
+        """Return a text that changes with the addresses and the Secrets of a QueueCluster."""
         known = self._open.get(uid)
         return known.fingerprint if known else None
 
@@ -61,12 +72,21 @@ class Connections:
         """Close the connections of a QueueCluster. Idempotent."""
         known = self._open.pop(uid, None)
         if known is not None:
-            task = asyncio.ensure_future(known.servers.close())
-            self._closing.add(task)
-            task.add_done_callback(self._closing.discard)
+            self._begin_closing(known.servers, 0)
+
+    def _begin_closing(self, servers: Servers, grace_seconds: float) -> None:
+        async def close() -> None:
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._ended.wait(), grace_seconds)
+            await servers.close()
+
+        task = asyncio.create_task(close())
+        self._closing.add(task)
+        task.add_done_callback(self._closing.discard)
 
     async def close(self) -> None:
         """Close all. Idempotent."""
+        self._ended.set()
         for uid in list(self._open):
             self.forget(uid)
         await asyncio.gather(*self._closing, return_exceptions=True)
