@@ -490,6 +490,20 @@ async def test_a_line_too_long_for_a_command_costs_nothing() -> None:
     assert replies == ["500 5.5.2 line too long", "250 2.0.0 ok"]
 
 
+@pytest.mark.parametrize("sent", [b"GET / HTTP/1.1\r\n", b"EHLO client.example\r\n"])
+async def test_a_client_that_is_sent_away_while_it_sends_gets_the_reply(sent: bytes) -> None:
+    """A connection that is closed with unread input is reset, and the reply may be lost."""
+    async with an_intake() as intake, intake.client(None) as client:
+        await client.reply()
+        client.writer.write(sent + b"NOOP\r\n" * 20_000)
+        replies = await client.reader.read()
+
+    assert replies in (
+        b"421 4.7.0 this is a mail server\r\n",
+        b"554 5.5.0 wait for the reply before sending more\r\n",
+    )
+
+
 async def test_an_idle_client_is_sent_away() -> None:
     timeouts = ClientTimeouts(command=timedelta(milliseconds=50))
     async with an_intake(timeouts=timeouts) as intake, intake.client() as client:
