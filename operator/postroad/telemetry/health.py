@@ -18,6 +18,10 @@ _log = logger("health")
 
 REQUEST_TIMEOUT_SECONDS = 5.0
 
+MOST_CONNECTIONS = 100
+"""At the same time. One more aborts the oldest: clients that send nothing take neither the
+descriptors of the process nor the place of a probe, which sends its request at once."""
+
 
 class Readiness:
     """Whether the process can do its work: what `/readyz` reports.
@@ -60,6 +64,8 @@ class HealthServer:
     def __init__(self, readiness: Readiness) -> None:
         self._readiness = readiness
         self._server: asyncio.Server | None = None
+        self._open: dict[asyncio.StreamWriter, None] = {}
+        """Connections, the oldest first."""
 
     async def listen(self, port: int, host: str = "") -> None:
         """Begin to answer. Raises: InvalidSettings when the port cannot be bound."""
@@ -85,6 +91,11 @@ class HealthServer:
             await self._server.wait_closed()
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if len(self._open) >= MOST_CONNECTIONS:
+            oldest = next(iter(self._open))
+            del self._open[oldest]
+            oldest.transport.abort()
+        self._open[writer] = None
         try:
             async with asyncio.timeout(REQUEST_TIMEOUT_SECONDS):
                 request = await reader.readuntil(b"\r\n\r\n")
@@ -93,6 +104,7 @@ class HealthServer:
         except (OSError, EOFError, TimeoutError, asyncio.LimitOverrunError):
             pass  # malformed or slow request: close without a reply
         finally:
+            self._open.pop(writer, None)
             writer.close()
 
     async def respond(self, request: bytes) -> bytes:

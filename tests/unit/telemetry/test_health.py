@@ -1,10 +1,12 @@
 """Probes get the present state of the process; no probe asks a server."""
 
+import asyncio
+
 import pytest
 
 from postroad.errors import InvalidSettings, StoreFailed
 from postroad.telemetry import metrics
-from postroad.telemetry.health import HealthServer, Readiness
+from postroad.telemetry.health import MOST_CONNECTIONS, HealthServer, Readiness
 
 
 async def ask(readiness: Readiness, path: str, method: str = "GET") -> tuple[int, str]:
@@ -78,3 +80,22 @@ async def test_a_second_process_on_one_machine_reads_how_to_get_a_port_of_its_ow
 
     assert str(taken) in refusal.value.explain()
     assert "POSTROAD_HEALTH_PORT" in refusal.value.explain()
+
+
+async def test_clients_that_send_nothing_are_few_and_keep_no_probe_waiting() -> None:
+    server = HealthServer(Readiness())
+    await server.listen(0, "127.0.0.1")
+    silent = [
+        await asyncio.open_connection("127.0.0.1", server.port) for _ in range(2 * MOST_CONNECTIONS)
+    ]
+
+    reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+    writer.write(b"GET /healthz HTTP/1.1\r\n\r\n")
+    response = await reader.read()
+    ended = [reader for reader, _ in silent if reader.at_eof() or reader.exception() is not None]
+
+    assert response.startswith(b"HTTP/1.1 200 ")
+    assert len(ended) >= MOST_CONNECTIONS
+    for _, each in [*silent, (reader, writer)]:
+        each.transport.abort()
+    await server.close()
