@@ -20,7 +20,7 @@ from postroad.domain.identifiers import id_at
 from postroad.domain.mail import Envelope
 from postroad.domain.slices import place
 from postroad.errors import ViewRefused, ViewUnavailable
-from postroad.ports.view import FOREVER, TableOptions
+from postroad.ports.view import FOREVER, SchemaChanges, TableOptions
 
 pytestmark = pytest.mark.needs("cassandra")
 
@@ -86,6 +86,22 @@ async def test_a_keyspace_of_an_earlier_release_serves_and_gets_what_is_missing(
     await session.run("DROP TABLE {keyspace}.ownership")
     await view.erase()
     assert (await view.limits()).browse_start is None
+
+
+async def test_what_was_changed_by_hand_is_put_back_and_named(session: Session) -> None:
+    store = CassandraViewStore(session)
+    first = await store.create(OPTIONS)
+    assert first.created == tuple(sorted(filter(None, map(schema.table_of, schema.statements()))))
+    assert first.altered == ()
+    assert await store.create(OPTIONS) == SchemaChanges()
+    await session.run("ALTER TABLE {keyspace}.enqueued_mails WITH default_time_to_live = 60")
+    await session.run("DROP TABLE {keyspace}.limits")
+
+    changes = await store.create(OPTIONS)
+
+    assert changes == SchemaChanges(("limits",), ("enqueued_mails",))
+    assert (await options_of(session, "enqueued_mails"))["default_time_to_live"] == 14 * 86400
+    assert (await store.view("test.queue").limits()).browse_start is None
 
 
 async def test_options_that_differ_are_altered(session: Session) -> None:

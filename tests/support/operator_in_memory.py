@@ -62,13 +62,6 @@ class World:
     def _connect(self, settings: Settings) -> MemoryServers:
         return MemoryServers(self.memory, self.faults)
 
-    @property
-    def schema_changes(self) -> int:
-        """How often the tables were created or altered."""
-        return sum(
-            (each.server, each.operation) == ("view", "create") for each in self.faults.steps
-        )
-
     async def cluster(self, name: str = "main") -> Status:
         """Reconcile a QueueCluster, and return its status."""
         return await self.health.reconcile(await self.found(name))

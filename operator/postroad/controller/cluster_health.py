@@ -11,10 +11,11 @@ from postroad.controller.api import NAMESPACE, QUEUE_CLUSTER
 from postroad.controller.api_server import ApiServer, Object
 from postroad.controller.attempts import attempt
 from postroad.controller.clusters import Cluster, Clusters
-from postroad.controller.conditions import Finding, Truth, advice, failed, good, unknown
+from postroad.controller.conditions import Finding, Truth, advice, bad, failed, good, unknown
 from postroad.controller.events import WARNING, Announcement
 from postroad.controller.finalizers import Finalizers
 from postroad.controller.namespaces import allowed_by
+from postroad.controller.repairs import lost_tables, undone_alterations
 from postroad.controller.reporting import Reporter
 from postroad.controller.status import Report, Status, composed
 from postroad.domain.durations import format_duration
@@ -107,20 +108,27 @@ class ClusterHealth:
         reached = findings["cassandra"]
         if reached.is_good:
             findings["cassandra"] = await attempt(
-                condition.VIEW_READY, lambda: self._made_tables(cluster, report, reached)
+                condition.VIEW_READY, lambda: self._made_tables(cluster, found, report, reached)
             )
         report.findings = [*findings.values(), durability(cluster, checked)]
         versions = {server: each.version for server, each in checked.items() if each.version}
         report.fields["versions"] = versions or None
         return good("Spec", "checked")
 
-    async def _made_tables(self, cluster: Cluster, report: Report, reached: Finding) -> Finding:
-        options = await self._clusters.make_tables(cluster)
-        report.fields["tables"] = {
+    async def _made_tables(
+        self, cluster: Cluster, found: Object, report: Report, reached: Finding
+    ) -> Finding:
+        options, changes = await self._clusters.make_tables(cluster)
+        before = (found.get("status") or {}).get("tables")
+        now = report.fields["tables"] = {
             "rowLifetime": format_duration(options.row_lifetime),
             "compactionWindow": format_duration(options.compaction_window),
             "gcGrace": format_duration(options.gc_grace),
         }
+        if undone := undone_alterations(before, now, changes):
+            await self._reporter.announce(found, [Announcement(WARNING, "Repaired", undone)])
+        if lost := lost_tables(before, changes):
+            return bad(condition.VIEW_READY, "TablesWereGone", lost, retryable=True)
         message = f"{reached.message}; its tables exist in {cluster.spec.cassandra.keyspace}"
         return good(condition.VIEW_READY, message)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import defaultdict
 from collections.abc import Callable, Coroutine, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -28,7 +29,10 @@ from postroad.errors import (
     CredentialsMissing,
 )
 from postroad.ports.servers import Servers
-from postroad.ports.view import TableOptions
+from postroad.ports.view import SchemaChanges, TableOptions
+from postroad.telemetry import logs
+
+_log = logs.logger("controller")
 
 T = TypeVar("T")
 
@@ -46,6 +50,8 @@ class Cluster:
     spec: QueueClusterSpec
     credentials: ClusterCredentials
     servers: Servers
+    has_tables: bool = False
+    """Whether a reconcile of the QueueCluster has made its tables, and keeps them as declared."""
 
 
 class Clusters:
@@ -57,7 +63,7 @@ class Clusters:
         self._api = api
         self._connections = connections
         self._namespaces = tuple(namespaces)
-        self._tables: dict[str, tuple[Servers, TableOptions | None]] = {}
+        self._made: dict[str, Servers] = {}
         self._schema: defaultdict[Place, asyncio.Lock] = defaultdict(asyncio.Lock)
 
     async def for_queue(self, queue: Queue) -> Cluster:
@@ -104,6 +110,7 @@ class Clusters:
             spec=spec,
             credentials=credentials,
             servers=self._connections.to(metadata["uid"], spec, credentials),
+            has_tables="tables" in (found.get("status") or {}),
         )
 
     async def queues(self, namespace: str, name: str) -> Sequence[Object]:
@@ -125,24 +132,23 @@ class Clusters:
         let_in = {each for each in asking if await self._allows(allowed, namespace, each)}
         return [each for each in referring if each["metadata"]["namespace"] in let_in]
 
-    async def make_tables(self, cluster: Cluster) -> TableOptions:
-        """Create the keyspace and the tables, or alter what differs, for all queues of the cluster.
-        Raises: ConfigurationRefused, ViewError."""
+    async def make_tables(self, cluster: Cluster) -> tuple[TableOptions, SchemaChanges]:
+        """Create the keyspace and the tables, or alter what differs, for all queues of the cluster;
+        return the options, and what was changed. Cassandra is asked each time, because a user may
+        have altered or dropped tables. Raises: ConfigurationRefused, ViewError."""
         return await self._under_lock(cluster, lambda: self._make_tables(cluster))
 
     async def ensure_tables(self, cluster: Cluster) -> None:
-        """Create the tables unless a reconcile has done so since the operator connected. A row
-        lifetime that is refused is the QueueCluster's to report: its queues go on with the tables
-        that are there. Raises: ViewError."""
+        """Create the tables of a new QueueCluster, for a queue that is reconciled before it. Later
+        they are the QueueCluster's: it reports what it repairs, and a row lifetime that is refused.
+        Raises: ViewError."""
 
         async def ensure() -> None:
-            servers, _ = self._tables.get(cluster.uid, (None, None))
-            if servers is cluster.servers:
+            if cluster.has_tables or self._made.get(cluster.uid) is cluster.servers:
                 return
-            try:
+            with suppress(ConfigurationRefused):
                 await self._make_tables(cluster)
-            except ConfigurationRefused:
-                self._tables[cluster.uid] = (cluster.servers, None)
+            self._made[cluster.uid] = cluster.servers
 
         await self._under_lock(cluster, ensure)
 
@@ -159,24 +165,22 @@ class Clusters:
         running.add_done_callback(_seen)
         return await asyncio.shield(running)
 
-    async def _make_tables(self, cluster: Cluster) -> TableOptions:
+    async def _make_tables(self, cluster: Cluster) -> tuple[TableOptions, SchemaChanges]:
         allowed = cluster.spec.allowed_namespaces
         users = await self.users(cluster.namespace, cluster.name, allowed)
         needs = [need for each in users if (need := need_of(each)) is not None]
         options = table_options(cluster.spec.cassandra, needs)
-        if self._tables.get(cluster.uid) != (cluster.servers, options):
-            await cluster.servers.views().create(options)
-            self._tables[cluster.uid] = (cluster.servers, options)
-        return options
+        changes = await cluster.servers.views().create(options)
+        if changes != SchemaChanges():
+            place = f"{cluster.namespace}/{cluster.name}"
+            created, altered = ", ".join(changes.created), ", ".join(changes.altered)
+            _log.info("tables changed", cluster=place, created=created, altered=altered)
+        return options, changes
 
     def forget(self, uid: str) -> None:
         """Close the connections to a cluster that is gone. Idempotent."""
-        self._tables.pop(uid, None)
+        self._made.pop(uid, None)
         self._connections.forget(uid)
-
-    def forget_tables(self, uid: str) -> None:
-        """Let the next reconcile check the tables again, because they may have been dropped."""
-        self._tables.pop(uid, None)
 
     async def _find(self, namespace: str, name: str) -> Object:
         found = await self._api.get(QUEUE_CLUSTER, namespace, name)

@@ -22,7 +22,7 @@ from postroad.controller.queue_resource import Queue
 from postroad.controller.status import Report
 from postroad.controller.tables import refused_step, refused_window, together
 from postroad.domain.configuration.rules import Refusal
-from postroad.errors import ServerError, ViewRefused
+from postroad.errors import ServerError
 from postroad.ports.clock import Clock
 
 OPERATOR = "operator"
@@ -89,11 +89,7 @@ class QueueServers:
 
     async def _make_tables(self, cluster: Cluster, state: ReconcileState) -> Finding:
         await self._clusters.ensure_tables(cluster)
-        try:
-            await cluster.servers.views().view(str(state.queue.name)).limits()
-        except ViewRefused:
-            self._clusters.forget_tables(cluster.uid)
-            raise
+        await cluster.servers.views().view(str(state.queue.name)).limits()
         return good(condition.VIEW_READY, f"tables exist in {cluster.spec.cassandra.keyspace}")
 
     async def _configure(self, cluster: Cluster, state: ReconcileState) -> Finding:

@@ -252,11 +252,11 @@ class ViewStore(Protocol):
         """Return the view of one queue. Cheap; no I/O."""
         ...
 
-    async def create(self, options: TableOptions) -> None:
-        """Create the keyspace and the tables that are missing, and alter the options that differ.
-        Idempotent; several may run at once. Rows that are there keep the lifetime that they were
-        written with. Marks and delivery records never get a shorter one than before: a mark that
-        goes before its row would bring the mail back."""
+    async def create(self, options: TableOptions) -> SchemaChanges:
+        """Create the keyspace and the tables that are missing, and alter the options that differ;
+        return what it changed. Idempotent; several may run at once. Rows that are there keep the
+        lifetime that they were written with. Marks and delivery records never get a shorter one
+        than before: a mark that goes before its row would bring the mail back."""
         ...
 
     async def row_lifetime(self) -> timedelta | None:
@@ -272,6 +272,14 @@ class ViewStore(Protocol):
     async def close(self) -> None:
         """Release connections. Idempotent."""
         ...
+
+
+@dataclass(frozen=True, slots=True)
+class SchemaChanges:
+    """The tables that were created, and those whose options were altered."""
+
+    created: tuple[str, ...] = ()
+    altered: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

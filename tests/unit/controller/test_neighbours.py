@@ -73,7 +73,7 @@ async def test_a_lifetime_too_short_for_a_queue_is_the_clusters_to_mend(world: W
     """Its queues go on with the tables as they are, also after a restart of the operator."""
     world.api.change("outgoing", retry={"lanes": ["1m"]})
     before = await world.queue(), await world.cluster()
-    changes = world.schema_changes
+    options = world.memory.schema.options
     (await world.found())["spec"]["cassandra"]["rowLifetime"] = "3h"
     for _ in range(2):
         await world.restart()
@@ -82,7 +82,7 @@ async def test_a_lifetime_too_short_for_a_queue_is_the_clusters_to_mend(world: W
         assert reasons(cluster)["ViewReady"] == "ConfigurationRefused"
         assert "mail/outgoing" in str(cluster["conditions"])
         assert cluster["tables"] == before[1]["tables"]
-        assert world.schema_changes == changes
+        assert world.memory.schema.options == options
         assert reasons(queue) == {}
 
 

@@ -15,7 +15,7 @@ from datetime import timedelta
 from importlib import resources
 
 from postroad.adapters.cassandra.session import Session
-from postroad.ports.view import FOREVER, TableOptions
+from postroad.ports.view import FOREVER, SchemaChanges, TableOptions
 
 AGING_TABLES = ("deleted_mails", "deliveries", "enqueued_mails")
 """The tables whose rows expire, in the order in which they are altered. A mark must not expire
@@ -43,18 +43,20 @@ def table_of(statement: str) -> str | None:
     return found[1] if found else None
 
 
-async def create(session: Session, options: TableOptions) -> None:
-    """Create what is missing, alter what differs. Raises: ViewError."""
+async def create(session: Session, options: TableOptions) -> SchemaChanges:
+    """Create what is missing, alter what differs; return the changes. Raises: ViewError."""
     await _create_keyspace(session, options)
     already = await _tables(session)
     for statement in statements():
         if table_of(statement) not in already:
             await session.run(statement.replace("{aging}", aging(options)))
-    present = await _tables(session)
+    present, altered = await _tables(session), []
     for table in AGING_TABLES:
         chosen = options_of(table, present[table], options)
         if present[table] != wanted(chosen):
             await session.run(f"ALTER TABLE {{keyspace}}.{table} WITH {aging(chosen)}")
+            altered.append(table)
+    return SchemaChanges(tuple(sorted(present.keys() - already.keys())), tuple(altered))
 
 
 def options_of(table: str, found: Aging, options: TableOptions) -> TableOptions:

@@ -7,7 +7,7 @@ from datetime import timedelta
 from postroad.adapters.cassandra import schema
 from postroad.adapters.cassandra.session import Session, Statement
 from postroad.adapters.cassandra.view import CassandraView
-from postroad.ports.view import TableOptions
+from postroad.ports.view import SchemaChanges, TableOptions
 
 READ_AT_QUORUM = Statement("SELECT queue FROM {keyspace}.limits WHERE queue = 'check'")
 """No queue has this name: a queue's name has a dot."""
@@ -22,8 +22,8 @@ class CassandraViewStore:
     def view(self, queue: str) -> CassandraView:
         return CassandraView(self._session, queue)
 
-    async def create(self, options: TableOptions) -> None:
-        await schema.create(self._session, options)
+    async def create(self, options: TableOptions) -> SchemaChanges:
+        return await schema.create(self._session, options)
 
     async def exists(self) -> bool:
         """Return whether the tables exist. Raises: ViewError."""

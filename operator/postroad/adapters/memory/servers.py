@@ -8,7 +8,7 @@ from postroad.adapters.memory.fault_injection import FaultInjector
 from postroad.adapters.memory.history import MemoryHistory, Records
 from postroad.adapters.memory.queues import Queues
 from postroad.adapters.memory.tables import Tables
-from postroad.adapters.memory.view import MemoryView, MemoryViewStore
+from postroad.adapters.memory.view import MemoryView, MemoryViewStore, Schema
 from postroad.domain.names import QueueName
 from postroad.ports.clock import Clock
 from postroad.ports.servers import Checked
@@ -21,6 +21,7 @@ class MemoryWorld:
     def __init__(self, clock: Clock) -> None:
         self.clock = clock
         self.view_hosts: dict[str, Clock] = {"one": clock}
+        self.schema = Schema()
         self._queues: dict[str, Queues] = {}
         self._tables: dict[str, Tables] = {}
         self._records: dict[str, Records] = {}
@@ -51,7 +52,9 @@ class MemoryServers:
 
     def views(self) -> MemoryViewStore:
         return MemoryViewStore(
-            lambda queue: MemoryView(self.world.tables(queue), self.faults), self.faults
+            lambda queue: MemoryView(self.world.tables(queue), self.faults),
+            self.faults,
+            self.world.schema,
         )
 
     def history(self, queue: QueueName) -> MemoryHistory:

@@ -15,7 +15,15 @@ from postroad.domain.entries import Entry, UndecodableRow
 from postroad.domain.ownership import Identity
 from postroad.domain.slices import EntryKey, Partition
 from postroad.ports.marks import Counts
-from postroad.ports.view import NOT_READ, ClosedSlice, DeadLetter, Limits, Record, TableOptions
+from postroad.ports.view import (
+    NOT_READ,
+    ClosedSlice,
+    DeadLetter,
+    Limits,
+    Record,
+    SchemaChanges,
+    TableOptions,
+)
 
 
 class MemoryView(MemoryMarks):
@@ -229,25 +237,39 @@ class MemoryView(MemoryMarks):
         await self._step("erase", effect)
 
 
+class Schema:
+    """The tables' options, and the tables that are missing: at first all."""
+
+    def __init__(self) -> None:
+        self.options: TableOptions | None = None
+        self.missing = {"deleted_mails", "deliveries", "enqueued_mails", "limits"}
+
+    def create(self, options: TableOptions) -> SchemaChanges:
+        created, self.missing = tuple(sorted(self.missing)), set()
+        differs = self.options not in (None, options)
+        self.options = options
+        return SchemaChanges(created, ("enqueued_mails",) if differs else ())
+
+
 class MemoryViewStore:
     """`ViewStore` over the tables of a world."""
 
-    def __init__(self, view: Callable[[str], MemoryView], faults: FaultInjector) -> None:
+    def __init__(
+        self, view: Callable[[str], MemoryView], faults: FaultInjector, schema: Schema
+    ) -> None:
         self._view = view
         self._faults = faults
-        self.options: TableOptions | None = None
+        self._schema = schema
 
     def view(self, queue: str) -> MemoryView:
         return self._view(queue)
 
-    async def create(self, options: TableOptions) -> None:
-        def effect() -> None:
-            self.options = options
-
-        await self._faults("view", "create", effect)
+    async def create(self, options: TableOptions) -> SchemaChanges:
+        return await self._faults("view", "create", lambda: self._schema.create(options))
 
     async def row_lifetime(self) -> timedelta | None:
-        return self.options.row_lifetime if self.options else timedelta(days=14)
+        options = self._schema.options
+        return options.row_lifetime if options else timedelta(days=14)
 
     async def check(self) -> str:
         return await self._faults("view", "check", lambda: "memory")

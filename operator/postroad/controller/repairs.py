@@ -1,0 +1,47 @@
+"""Decides what an administrator reads about a schema change that the operator made: pure.
+
+The first creation, and options that follow the resources, are no repairs. Others put back what was
+changed behind the operator's back, and may be too late for the mail in it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from postroad.ports.view import SchemaChanges
+
+MAIL_TABLES = frozenset(
+    {
+        "configuration_events",
+        "dead_letters",
+        "deleted_mails",
+        "deliveries",
+        "enqueued_mails",
+        "limits",
+        "slices",
+    }
+)
+"""Tables of every release, whose loss loses mail or what is known of it. A later table is missing
+after an upgrade too."""
+
+
+def lost_tables(before: Mapping[str, object] | None, changes: SchemaChanges) -> str | None:
+    """Return a message about tables that were dropped, None when none was. `before`: the tables'
+    options that the status had."""
+    lost = sorted(MAIL_TABLES.intersection(changes.created)) if before else []
+    if not lost:
+        return None
+    return (
+        f"tables were gone and are made anew, empty: {', '.join(lost)}; restore them from a backup "
+        "where their mail still waited"
+    )
+
+
+def undone_alterations(
+    before: Mapping[str, object] | None, now: Mapping[str, object], changes: SchemaChanges
+) -> str | None:
+    """Return a message about options that were altered by hand, None when none were."""
+    if before != now or not changes.altered:
+        return None
+    tables = ", ".join(changes.altered)
+    return f"options of tables were altered by hand and are as declared again: {tables}"

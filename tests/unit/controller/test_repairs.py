@@ -1,0 +1,79 @@
+"""What was changed behind the operator's back is put back, and reported."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from datetime import timedelta
+
+import pytest
+
+from postroad.adapters.cassandra import schema
+from postroad.controller.repairs import MAIL_TABLES, lost_tables, undone_alterations
+from postroad.ports.view import SchemaChanges
+from support import resources
+from support.operator_in_memory import World, reasons
+
+TABLES = {"rowLifetime": "336h"}
+
+
+@pytest.fixture
+async def world() -> AsyncIterator[World]:
+    made = World()
+    made.api.add(resources.mail_queue("mail"))
+    yield made
+    await made.close()
+
+
+async def test_options_that_were_altered_by_hand_are_as_declared_again(world: World) -> None:
+    """Rows that never expire fill the disk; rows that expire too early lose mail from sight."""
+    await world.cluster()
+    declared = world.memory.schema.options
+    assert declared is not None
+    world.memory.schema.options = replace(declared, row_lifetime=timedelta(minutes=1))
+
+    cluster = await world.cluster()
+
+    assert world.memory.schema.options == declared
+    assert "ViewReady" not in reasons(cluster)
+    (event,) = [each for each in world.api.events if each["reason"] == "Repaired"]
+    assert event["type"] == "Warning"
+    assert "enqueued_mails" in event["note"]
+
+
+async def test_a_table_that_was_dropped_is_made_anew_and_reported(world: World) -> None:
+    """Also when a MailQueue is reconciled first, by an operator that has just started."""
+    await world.cluster()
+    await world.queue()
+    world.memory.schema.missing.add("enqueued_mails")
+    await world.restart()
+
+    await world.queue()
+    cluster = await world.cluster()
+
+    assert world.memory.schema.missing == set()
+    assert reasons(cluster)["ViewReady"] == reasons(cluster)["Ready"] == "TablesWereGone"
+    assert "enqueued_mails" in str(cluster["conditions"])
+    assert "TablesWereGone" in {each["reason"] for each in world.api.events}
+    assert "ViewReady" not in reasons(await world.cluster())
+
+
+@pytest.mark.parametrize(
+    ("before", "changes"),
+    [
+        (None, SchemaChanges(created=("enqueued_mails",))),
+        (TABLES, SchemaChanges()),
+        (TABLES, SchemaChanges(created=("table_of_a_later_release",))),
+        ({"rowLifetime": "300h"}, SchemaChanges(altered=("enqueued_mails",))),
+    ],
+    ids=["first creation", "no change", "upgrade", "other options declared"],
+)
+def test_what_the_resources_ask_for_is_no_repair(
+    before: dict[str, str] | None, changes: SchemaChanges
+) -> None:
+    assert lost_tables(before, changes) is None
+    assert undone_alterations(before, TABLES, changes) is None
+
+
+def test_the_tables_of_mail_are_in_the_schema() -> None:
+    assert {schema.table_of(each) for each in schema.statements()} >= MAIL_TABLES
