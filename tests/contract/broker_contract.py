@@ -277,13 +277,16 @@ class BrokerContract:
 
     async def test_deleting_takes_everything_and_may_be_repeated(self, broker: Broker) -> None:
         await publish(broker, b"a")
+        assert await broker.exists()
 
         await broker.delete()
         await broker.delete()
 
+        assert not await broker.exists()
         with pytest.raises(Unroutable):
             await publish(broker, b"b")
         await broker.declare()
+        assert await broker.exists()
         await settled(broker, Depths(work=0, delayed=0, dead=0, consumers=0))
 
     async def test_a_consumer_goes_on_when_its_queue_was_deleted_and_is_declared_again(

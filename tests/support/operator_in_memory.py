@@ -19,7 +19,6 @@ from postroad.controller.queue_resource import Queue
 from postroad.controller.queue_servers import QueueServers, ReconcileState
 from postroad.controller.reporting import Reporter
 from postroad.controller.status import Report, Status, composed
-from postroad.settings import Settings
 from support import resources
 from support.memory_api import MemoryApi
 
@@ -52,14 +51,15 @@ class World:
         await self.connections.close()
 
     def _start(self) -> None:
-        self.connections = Connections(self._connect)
+        self.connections = Connections(lambda settings: self.connect())
         self.clusters = Clusters(self.api, self.connections)
         engines = Engines(self.clock, SeededRandomness(1))
         self.servers = QueueServers(self.clusters, engines, self.clock)
         reporter = Reporter(self.api, self.clock)
         self.health = ClusterHealth(self.api, self.clusters, reporter, self.clock)
 
-    def _connect(self, settings: Settings) -> MemoryServers:
+    def connect(self) -> MemoryServers:
+        """Return the servers, as another process has them."""
         return MemoryServers(self.memory, self.faults)
 
     async def cluster(self, name: str = "main") -> Status:

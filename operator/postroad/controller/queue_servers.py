@@ -19,6 +19,7 @@ from postroad.controller.clusters import Cluster, Clusters
 from postroad.controller.conditions import Finding, bad, good, unknown
 from postroad.controller.engines import Engines
 from postroad.controller.queue_resource import Queue
+from postroad.controller.repairs import missing_bucket, missing_queues
 from postroad.controller.status import Report
 from postroad.controller.tables import refused_step, refused_window, together
 from postroad.domain.configuration.rules import Refusal
@@ -56,8 +57,8 @@ class QueueServers:
         configuration holds. Raises: KubernetesConflict, KubernetesUnavailable.
         """
         broker, blobs, view = await asyncio.gather(
-            attempt(condition.BROKER_READY, lambda: self._declare(cluster, state.queue)),
-            attempt(condition.BLOBS_READY, lambda: self._make_bucket(cluster, state.queue)),
+            attempt(condition.BROKER_READY, lambda: self._declare(cluster, state)),
+            attempt(condition.BLOBS_READY, lambda: self._make_bucket(cluster, state)),
             attempt(condition.VIEW_READY, lambda: self._make_tables(cluster, state)),
         )
         if view.is_good:
@@ -68,12 +69,17 @@ class QueueServers:
             accepted = self._not_asked(state, view.message)
         return [accepted, broker, view, blobs]
 
-    async def _declare(self, cluster: Cluster, queue: Queue) -> Finding:
-        limit = queue.spec.broker.delivery_limit
-        await cluster.servers.broker(queue.name, delivery_limit=limit).declare()
+    async def _declare(self, cluster: Cluster, state: ReconcileState) -> Finding:
+        queue = state.queue
+        broker = cluster.servers.broker(queue.name, delivery_limit=queue.spec.broker.delivery_limit)
+        missing = state.configured and not await broker.exists()
+        await broker.declare()
+        if missing:
+            return bad(condition.BROKER_READY, *missing_queues(queue), retryable=True)
         return good(condition.BROKER_READY, f"exchange {queue.name.exchange} and its queues exist")
 
-    async def _make_bucket(self, cluster: Cluster, queue: Queue) -> Finding:
+    async def _make_bucket(self, cluster: Cluster, state: ReconcileState) -> Finding:
+        queue = state.queue
         bucket = queue.bucket(cluster.spec)
         blobs = cluster.servers.blobs(bucket)
         if not queue.owns_bucket:
@@ -81,7 +87,10 @@ class QueueServers:
                 return good(condition.BLOBS_READY, f"bucket {bucket} exists; it is shared")
             message = f"the shared bucket {bucket} does not exist: create it"
             return bad(condition.BLOBS_READY, "BucketNotFound", message, retryable=True)
+        missing = state.configured and not await blobs.exists()
         limits = await blobs.create()
+        if missing:
+            return bad(condition.BLOBS_READY, *missing_bucket(bucket), retryable=True)
         message = f"bucket {bucket} exists"
         if limits:
             message += f"; the object store does not offer: {', '.join(limits)}"

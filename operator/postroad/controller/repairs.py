@@ -1,13 +1,15 @@
-"""Decides what an administrator reads about a schema change that the operator made: pure.
+"""Decides what an administrator reads about a repair that the operator made on a server: pure.
 
 The first creation, and options that follow the resources, are no repairs. Others put back what was
-changed behind the operator's back, and may be too late for the mail in it.
+changed behind the operator's back, and may be too late for the mail in it: the condition is false
+until the next reconcile, so that an Event names the repair.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
+from postroad.controller.queue_resource import Queue
 from postroad.ports.view import SchemaChanges
 
 MAIL_TABLES = frozenset(
@@ -45,3 +47,21 @@ def undone_alterations(
         return None
     tables = ", ".join(changes.altered)
     return f"options of tables were altered by hand and are as declared again: {tables}"
+
+
+def missing_queues(queue: Queue) -> tuple[str, str]:
+    """Return reason and message about queues that a configured MailQueue lacked in RabbitMQ."""
+    name = queue.name
+    return "QueuesWereMissing", (
+        f"the queues of exchange {name.exchange} were missing and are made anew, empty: where the "
+        "cluster has a managementURL, maintenance publishes waiting mail again; at once does it "
+        f"`kubectl mailqueue republish {name.name} -n {name.namespace} --older-than 5m`"
+    )
+
+
+def missing_bucket(bucket: str) -> tuple[str, str]:
+    """Return reason and message about a bucket that a configured MailQueue lacked."""
+    return "BucketWasMissing", (
+        f"bucket {bucket} was missing and is made anew, empty: mail whose bytes were in it becomes "
+        "dead letters; copy the objects back, then requeue them"
+    )

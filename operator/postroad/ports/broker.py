@@ -98,6 +98,11 @@ class Broker(Protocol):
         """Return how many messages there are. Raises: BrokerUnavailable."""
         ...
 
+    async def exists(self) -> bool:
+        """Return whether the queues for references and for dead letters are there. Raises:
+        BrokerUnavailable."""
+        ...
+
     async def declare(self) -> None:
         """Create the exchange, the queues and the bindings that are missing, and copies of queues
         on nodes that joined later, where the broker allows it. Idempotent. Raises: BrokerRefused

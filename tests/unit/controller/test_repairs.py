@@ -10,6 +10,7 @@ import pytest
 
 from postroad.adapters.cassandra import schema
 from postroad.controller.repairs import MAIL_TABLES, lost_tables, undone_alterations
+from postroad.domain.names import QueueName
 from postroad.ports.view import SchemaChanges
 from support import resources
 from support.operator_in_memory import World, reasons
@@ -56,6 +57,31 @@ async def test_a_table_that_was_dropped_is_made_anew_and_reported(world: World) 
     assert "enqueued_mails" in str(cluster["conditions"])
     assert "TablesWereGone" in {each["reason"] for each in world.api.events}
     assert "ViewReady" not in reasons(await world.cluster())
+
+
+@pytest.mark.parametrize(
+    ("server", "condition", "reason"),
+    [
+        ("broker", "BrokerReady", "QueuesWereMissing"),
+        ("blobs", "BlobsReady", "BucketWasMissing"),
+    ],
+)
+async def test_what_a_configured_queue_lacks_is_made_anew_and_reported(
+    world: World, server: str, condition: str, reason: str
+) -> None:
+    assert reasons(await world.queue()) == {}
+    servers = world.connect()
+    name = QueueName("mail", "outgoing")
+    broker, blobs = servers.broker(name), servers.blobs(name.bucket("postroad-"))
+    await (broker.delete() if server == "broker" else blobs.drop())
+
+    lost, after = await world.queue(), await world.queue()
+
+    assert reasons(lost)[condition] == reasons(lost)["Ready"] == reason
+    assert "Stalled" not in reasons(lost)
+    assert reasons(after) == {}
+    assert await broker.exists()
+    assert await blobs.exists()
 
 
 @pytest.mark.parametrize(

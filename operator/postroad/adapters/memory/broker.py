@@ -172,6 +172,9 @@ class MemoryBroker:
 
         return await self.faults("broker", "depths", effect)
 
+    async def exists(self) -> bool:
+        return await self.faults("broker", "exists", lambda: self.queues.declared)
+
     async def declare(self) -> None:
         def effect() -> None:
             self.queues.declared = True

@@ -141,6 +141,17 @@ class RabbitMQBroker:
             leased_included=management is not None,
         )
 
+    async def exists(self) -> bool:
+        channel = await self._server.publishing.channel()
+        try:
+            for name in (self._queue.work_queue, self._queue.dead_queue):
+                await channel.call(channel.driver.queue_declare, name, passive=True, durable=True)
+        except Unroutable:
+            return False
+        finally:
+            await channel.close()
+        return True
+
     async def declare(self) -> None:
         await self._administer(topology.declare)
         await self._replicate()
