@@ -24,6 +24,7 @@ from postroad.controller.status import Report
 from postroad.controller.tables import refused_step, refused_window, together
 from postroad.domain.configuration.rules import Refusal
 from postroad.errors import ServerError
+from postroad.ports.blobs import OBJECTS_EXPIRE
 from postroad.ports.clock import Clock
 
 OPERATOR = "operator"
@@ -88,9 +89,12 @@ class QueueServers:
             message = f"the shared bucket {bucket} does not exist: create it"
             return bad(condition.BLOBS_READY, "BucketNotFound", message, retryable=True)
         missing = state.configured and not await blobs.exists()
-        limits = await blobs.create()
+        limits = await blobs.create(f"{queue.name}/")
         if missing:
             return bad(condition.BLOBS_READY, *missing_bucket(bucket), retryable=True)
+        if OBJECTS_EXPIRE in limits:
+            message = f"a lifecycle rule of bucket {bucket} deletes bytes of mail: remove it"
+            return bad(condition.BLOBS_READY, OBJECTS_EXPIRE, message, retryable=True)
         message = f"bucket {bucket} exists"
         if limits:
             message += f"; the object store does not offer: {', '.join(limits)}"

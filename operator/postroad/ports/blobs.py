@@ -9,6 +9,9 @@ from typing import Protocol
 from postroad.domain.mail import Content
 from postroad.domain.shapes import Shape
 
+OBJECTS_EXPIRE = "ObjectsExpire"
+"""The word for a bucket that deletes objects by age."""
+
 
 @dataclass(frozen=True, slots=True)
 class Stored:
@@ -57,10 +60,11 @@ class Blobs(Protocol):
         Objects that are stored or deleted meanwhile may or may not be among them."""
         ...
 
-    async def create(self) -> tuple[str, ...]:
+    async def create(self, prefix: str = "") -> tuple[str, ...]:
         """Create the bucket if it is missing and set its lifecycle. Idempotent.
 
-        Returns what the store lacks, as words for a condition (`LifecycleUnsupported`).
+        Returns what the store lacks (`LifecycleUnsupported`), and OBJECTS_EXPIRE for a bucket that
+        deletes objects with this prefix by age, as words for a condition.
         """
         ...
 

@@ -97,6 +97,44 @@ async def test_a_store_that_takes_the_rule_and_keeps_nothing_is_not_believed(
     assert await buckets.create(store, "mail") == ("LifecycleUnsupported",)
 
 
+AGED = {"Expiration": {"Days": 9}, "Status": "Enabled"}
+
+
+@pytest.mark.parametrize(
+    ("rule", "limits"),
+    [
+        (AGED, ("ObjectsExpire",)),
+        (AGED | {"Filter": {}}, ("ObjectsExpire",)),
+        (AGED | {"Filter": {"Prefix": "mail."}}, ("ObjectsExpire",)),
+        (AGED | {"Filter": {"Prefix": "mail.out/2026/"}}, ("ObjectsExpire",)),
+        (AGED | {"Prefix": "mail.out/"}, ("ObjectsExpire",)),
+        (
+            AGED | {"Filter": {"And": {"ObjectSizeGreaterThan": 9}}},
+            ("ObjectsExpire",),
+        ),
+        (AGED | {"Filter": {"Prefix": "mail.other/"}}, ()),
+        (AGED | {"Filter": {"Tag": {"Key": "k", "Value": "v"}}}, ()),
+        (AGED | {"Filter": {"And": {"Tags": [{"Key": "k", "Value": "v"}]}}}, ()),
+        (AGED | {"Status": "Disabled"}, ()),
+        (AGED | {"Expiration": {"ExpiredObjectDeleteMarker": True}}, ()),
+    ],
+    ids=str,
+)
+async def test_a_rule_that_deletes_bytes_of_mail_by_age_is_reported(
+    store: PlayedStore, rule: dict[str, object], limits: tuple[str, ...]
+) -> None:
+    store.shows(OURS, rule)
+
+    assert await buckets.create(store, "mail", "mail.out/") == limits
+
+
+async def test_it_is_reported_by_a_store_that_refuses_our_rule_too(store: PlayedStore) -> None:
+    store.shows(AGED)
+    store.answers.add_client_error("put_bucket_lifecycle_configuration", "InvalidArgument")
+
+    assert await buckets.create(store, "mail") == ("ObjectsExpire", "LifecycleUnsupported")
+
+
 @pytest.mark.parametrize("code", ["NotImplemented", "MalformedXML", "InvalidRequest"])
 async def test_a_store_that_refuses_the_rule_is_reported(store: PlayedStore, code: str) -> None:
     store.shows(THEIRS)

@@ -84,6 +84,16 @@ async def test_what_a_configured_queue_lacks_is_made_anew_and_reported(
     assert await blobs.exists()
 
 
+async def test_a_bucket_that_deletes_objects_by_age_is_not_ready(world: World) -> None:
+    bucket = world.memory.bucket("postroad-mail-outgoing")
+    bucket.limits = ("ObjectsExpire", "LifecycleUnsupported")
+
+    assert reasons(await world.queue())["BlobsReady"] == "ObjectsExpire"
+
+    bucket.limits = ("LifecycleUnsupported",)
+    assert reasons(await world.queue()) == {}
+
+
 @pytest.mark.parametrize(
     ("before", "changes"),
     [

@@ -22,6 +22,7 @@ class Bucket:
     def __init__(self) -> None:
         self.is_created = False
         self.objects: dict[str, bytes] = {}
+        self.limits: tuple[str, ...] = ()
 
 
 class MemoryBlobs:
@@ -81,10 +82,10 @@ class MemoryBlobs:
                 yield key
             after = found[-1]
 
-    async def create(self) -> tuple[str, ...]:
+    async def create(self, prefix: str = "") -> tuple[str, ...]:
         def effect() -> tuple[str, ...]:
             self._bucket.is_created = True
-            return ()
+            return self._bucket.limits
 
         return await self._faults("blobs", "create", effect)
 

@@ -66,8 +66,8 @@ class S3Blobs:
             for key in page:
                 yield key
 
-    async def create(self) -> tuple[str, ...]:
-        return await buckets.create(self._store, self._bucket)
+    async def create(self, prefix: str = "") -> tuple[str, ...]:
+        return await buckets.create(self._store, self._bucket, prefix)
 
     async def exists(self) -> bool:
         return await buckets.exists(self._store, self._bucket)

@@ -1,7 +1,7 @@
 """Creates, lists, empties and deletes buckets, and sets their lifecycle.
 
-The only lifecycle rule aborts incomplete uploads. No rule expires objects by age, because only the
-view knows which ones a mail needs.
+Our only lifecycle rule aborts incomplete uploads. No rule may expire objects by age, because only
+the view knows which ones a mail needs; one that does is reported.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from botocore.exceptions import ClientError
 
 from postroad.adapters.s3.store import Store, code_of
+from postroad.ports.blobs import OBJECTS_EXPIRE
 
 if TYPE_CHECKING:
     from mypy_boto3_s3 import S3Client
@@ -21,7 +22,7 @@ LIFECYCLE_UNSUPPORTED = "LifecycleUnsupported"
 INCOMPLETE_DAYS = 2
 """Days until an incomplete upload is aborted: longer than any upload takes."""
 
-_RULE_ID = "postroad-abort-incomplete-uploads"
+OURS = "postroad-abort-incomplete-uploads"
 _UNSUPPORTED = {
     "NotImplemented",
     "MethodNotAllowed",
@@ -35,14 +36,16 @@ _THERE = {"BucketAlreadyOwnedByYou", "BucketAlreadyExists"}
 _GONE = {"NoSuchBucket", "404", "NotFound"}
 
 
-async def create(store: Store, bucket: str) -> tuple[str, ...]:
+async def create(store: Store, bucket: str, prefix: str = "") -> tuple[str, ...]:
     """Create the bucket if it is missing, and set its lifecycle; return the names of features that
-    the store lacks."""
+    the store lacks, and OBJECTS_EXPIRE for rules that delete objects with this prefix."""
 
     def work(client: S3Client) -> tuple[str, ...]:
         if not _is_there(client, bucket):
             _make(client, bucket)
-        return () if _set_lifecycle(client, bucket) else (LIFECYCLE_UNSUPPORTED,)
+        kept = _set_lifecycle(client, bucket)
+        limits = () if OURS in [each.get("ID") for each in kept] else (LIFECYCLE_UNSUPPORTED,)
+        return (OBJECTS_EXPIRE, *limits) if any(expires(each, prefix) for each in kept) else limits
 
     return await store(work)
 
@@ -120,27 +123,44 @@ def _make(client: S3Client, bucket: str) -> None:
             raise
 
 
-def _set_lifecycle(client: S3Client, bucket: str) -> bool:
-    """Add the rule to the bucket's others; return whether the store keeps it."""
+def _set_lifecycle(client: S3Client, bucket: str) -> list[LifecycleRuleTypeDef]:
+    """Add the rule to the bucket's others; return the rules that the store keeps."""
     rule: LifecycleRuleTypeDef = {
-        "ID": _RULE_ID,
+        "ID": OURS,
         "Status": "Enabled",
         "Filter": {"Prefix": ""},
         "AbortIncompleteMultipartUpload": {"DaysAfterInitiation": INCOMPLETE_DAYS},
     }
+    present: list[LifecycleRuleTypeDef] = []
     try:
         present = _lifecycle(client, bucket)
-        if any(each.get("ID") == _RULE_ID for each in present):
-            return True
+        if any(each.get("ID") == OURS for each in present):
+            return present
         client.put_bucket_lifecycle_configuration(
             Bucket=bucket, LifecycleConfiguration={"Rules": [*present, rule]}
         )
         # Read it back, because a store may answer 200 and store no rule.
-        return any(each.get("ID") == _RULE_ID for each in _lifecycle(client, bucket))
+        return _lifecycle(client, bucket)
     except ClientError as error:
         if code_of(error) in _UNSUPPORTED:
-            return False
+            return present
         raise
+
+
+def expires(rule: LifecycleRuleTypeDef, prefix: str) -> bool:
+    """Return whether a rule deletes objects with this prefix by age. Ours have no tags, so that a
+    rule for a tag spares them."""
+    expiration = rule.get("Expiration") or {}
+    chosen = rule.get("Filter") or {}
+    both = chosen.get("And") or {}
+    theirs = both.get("Prefix") or chosen.get("Prefix") or rule.get("Prefix") or ""
+    return (
+        rule.get("Status") == "Enabled"
+        and ("Days" in expiration or "Date" in expiration)
+        and "Tag" not in chosen
+        and not both.get("Tags")
+        and (prefix.startswith(theirs) or theirs.startswith(prefix))
+    )
 
 
 def _lifecycle(client: S3Client, bucket: str) -> list[LifecycleRuleTypeDef]:
