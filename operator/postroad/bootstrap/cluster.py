@@ -16,6 +16,7 @@ from postroad.adapters.s3.access import Access as S3Access
 from postroad.adapters.s3.blobs import S3Blobs
 from postroad.adapters.s3.store import Store
 from postroad.domain.names import QueueName
+from postroad.domain.policies import dropping
 from postroad.domain.replicas import too_few_members
 from postroad.errors import (
     BlobsUnavailable,
@@ -69,7 +70,8 @@ class ClusterServers:
         try:
             running, queues = await management.nodes(), await management.quorum_queues()
             members = too_few_members(queues, running, SAFE_COPIES, self._rabbitmq.vhost)
-            return Checked(version, limits=(*too_few_nodes(len(running)), *members))
+            dropped = dropping(await management.governed())
+            return Checked(version, limits=(*dropped, *too_few_nodes(len(running)), *members))
         except ServerError as error:  # a queue works without the management API
             return Checked(version, unknown=(f"its nodes: {error.explain()}",))
 

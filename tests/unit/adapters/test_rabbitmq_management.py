@@ -10,6 +10,7 @@ from aiohttp import web
 
 from postroad.adapters.rabbitmq.access import Access
 from postroad.adapters.rabbitmq.management import Management
+from postroad.domain.policies import Governed
 from postroad.domain.replicas import QuorumQueue
 from postroad.errors import BrokerUnavailable, TlsRefused
 from support.certificates import Certificates
@@ -24,8 +25,12 @@ async def three_queues(_: web.Request) -> web.Response:
     return web.json_response(
         [
             {"name": "whole", "members": ["a", "b"], "online": ["a"]},
-            {"name": "headless", "members": ["a"]},
-            {"name": "classic"},
+            {
+                "name": "headless",
+                "members": ["a"],
+                "effective_policy_definition": {"max-length": 9},
+            },
+            {"name": "classic", "effective_policy_definition": []},
         ]
     )
 
@@ -67,6 +72,19 @@ async def test_quorum_queues_are_those_with_members(url: str, certificates: Cert
     assert await api.quorum_queues() == [
         QuorumQueue("whole", ("a", "b"), ("a",)),
         QuorumQueue("headless", ("a",), ()),
+    ]
+    await api.close()
+
+
+async def test_queues_are_read_with_the_keys_of_their_policies(
+    url: str, certificates: Certificates
+) -> None:
+    api = management(url, certificates.authority)
+
+    assert await api.governed() == [
+        Governed("whole", frozenset()),
+        Governed("headless", frozenset({"max-length"})),
+        Governed("classic", frozenset()),
     ]
     await api.close()
 

@@ -1,5 +1,5 @@
 """The management API, for what AMQP lacks: the number of unacknowledged messages, the running
-nodes, and the copies of queues.
+nodes, the copies of queues and their policies.
 
 Its numbers are as old as RabbitMQ's collect_statistics_interval (5 s by default).
 """
@@ -12,6 +12,7 @@ from urllib.parse import quote, urlsplit, urlunsplit
 import aiohttp
 
 from postroad.adapters.rabbitmq.access import Access
+from postroad.domain.policies import Governed
 from postroad.domain.replicas import QuorumQueue
 from postroad.errors import BrokerRefused, BrokerUnavailable, CredentialsRefused
 from postroad.tls import client_context, refusal
@@ -49,6 +50,15 @@ class Management:
             QuorumQueue(each["name"], tuple(each["members"]), tuple(each.get("online") or ()))
             for each in await self._get(f"queues/{self._vhost}?columns=name,members,online")
             if each.get("members")
+        ]
+
+    async def governed(self) -> list[Governed]:
+        """Return the queues of the vhost with the keys of their policies. Errors as
+        `unacknowledged`."""
+        columns = "columns=name,effective_policy_definition"
+        return [
+            Governed(each["name"], frozenset(each.get("effective_policy_definition") or ()))
+            for each in await self._get(f"queues/{self._vhost}?{columns}")
         ]
 
     async def add_member(self, queue: str, node: str) -> None:
