@@ -8,7 +8,11 @@ from importlib import import_module
 
 from bench.results import Result, show, write
 
-ROOMS = {"mta": "bench.mta_room", "queue": "bench.queue_room"}
+ROOMS = {
+    "broker": "bench.broker_room",
+    "mta": "bench.mta_room",
+    "queue": "bench.queue_room",
+}
 """Room → module with `measure() -> list of results`."""
 
 

@@ -9,10 +9,11 @@ from uuid import UUID, uuid4
 import pytest
 
 from postroad.errors import BrokerUnavailable, Unroutable
-from postroad.ports.broker import Broker, Delivery, Depths
+from postroad.ports.broker import Broker, Delivery
 
 Process = Callable[..., Broker]
-"""Makes a broker of the test's queue as another process would: with connections of its own."""
+"""Makes a broker of the test's queue as another process would: with connections of its own; with
+`neighbour=True` that of another queue of the same servers."""
 
 SOON = 20
 """Seconds within which what must happen has happened; passing it is a failure, not a measure."""
@@ -38,12 +39,14 @@ async def drained(deliveries: AsyncIterator[Delivery]) -> list[bytes]:
     return found
 
 
-async def settled(broker: Broker, wanted: Depths) -> None:
-    """Assert that the broker comes to count this; some of its numbers come late."""
-    found = None
+async def settled(broker: Broker, *, work: int = 0, dead: int = 0, consumers: int = 0) -> None:
+    """Assert that the broker comes to count this of the queue's own; some numbers come late."""
+    wanted, found = (work, dead, consumers), None
     try:
         async with asyncio.timeout(SOON):
-            while (found := await broker.depths()) != wanted:
+            while found != wanted:
+                depths = await broker.depths()
+                found = depths.work, depths.dead, depths.consumers
                 await asyncio.sleep(0.1)
     except TimeoutError:
         pass
@@ -155,7 +158,7 @@ class BrokerContract:
         await first.dead_letter()
         await second.ack()
 
-        await settled(broker, Depths(work=0, delayed=0, dead=1, consumers=1))
+        await settled(broker, dead=1, consumers=1)
         assert await drained(broker.consume_dead(5)) == [b"a"]
         assert await drained(broker.consume_dead(5)) == []
 
@@ -164,7 +167,7 @@ class BrokerContract:
         deliveries = broker.consume(7)
         for delivery in await take(deliveries, 7):
             await delivery.dead_letter()
-        await settled(broker, Depths(work=0, delayed=0, dead=7, consumers=1))
+        await settled(broker, dead=7, consumers=1)
 
         assert len(await drained(broker.consume_dead(2))) == 7
 
@@ -209,7 +212,7 @@ class BrokerContract:
         await second.ack()
         for delivery in other:
             await delivery.ack()
-        await settled(broker, Depths(work=0, delayed=0, dead=0, consumers=1))
+        await settled(broker, consumers=1)
 
     async def test_consumers_share_the_work(self, process: Process, broker: Broker) -> None:
         await publish(broker, *(b"%d" % number for number in range(20)))
@@ -227,7 +230,7 @@ class BrokerContract:
     ) -> None:
         first, second = broker.consume(10), process().consume(10)
         takes = [asyncio.ensure_future(take(each, 2)) for each in (first, second)]
-        await settled(broker, Depths(work=0, delayed=0, dead=0, consumers=2))
+        await settled(broker, consumers=2)
 
         await publish(broker, b"0", b"1", b"2", b"3")
 
@@ -247,18 +250,59 @@ class BrokerContract:
             await victim.close()
 
         survivor = process(delivery_limit=2)
-        await settled(survivor, Depths(work=0, delayed=0, dead=1, consumers=0))
+        await settled(survivor, dead=1)
         assert await drained(survivor.consume_dead(5)) == [b"poison"]
 
     async def test_a_delayed_message_comes_by_itself_after_the_others(self, broker: Broker) -> None:
         await broker.publish(uuid4(), b"later", 1)
         await publish(broker, b"now")
-        await settled(broker, Depths(work=1, delayed=1, dead=0, consumers=0))
+        await settled(broker, work=1)
         deliveries = broker.consume(5)
 
         found = await take(deliveries, 2)
 
         assert [each.body for each in found] == [b"now", b"later"]
+
+    async def test_delayed_messages_of_all_queues_are_counted_together(
+        self, process: Process, broker: Broker
+    ) -> None:
+        neighbour = process(neighbour=True)
+        await neighbour.declare()
+
+        for each in (broker, neighbour):
+            await each.publish(uuid4(), b"later", 16)
+
+        assert (await broker.depths()).delayed >= 2
+        await settled(broker, work=0)
+
+    async def test_a_delayed_message_comes_back_to_its_own_queue(
+        self, process: Process, broker: Broker
+    ) -> None:
+        neighbour = process(neighbour=True)
+        await neighbour.declare()
+        await broker.publish(uuid4(), b"ours", 1)
+        await neighbour.publish(uuid4(), b"theirs", 1)
+
+        [ours] = await take(broker.consume(5))
+        [theirs] = await take(neighbour.consume(5))
+
+        assert (ours.body, theirs.body) == (b"ours", b"theirs")
+
+    async def test_delayed_messages_of_a_deleted_queue_delay_no_other(
+        self, process: Process, broker: Broker
+    ) -> None:
+        neighbour = process(neighbour=True)
+        await neighbour.declare()
+        for number in range(100):
+            await neighbour.publish(uuid4(), b"%d" % number, 1)
+        await neighbour.delete()
+        await broker.publish(uuid4(), b"ours", 1)
+
+        [delivery] = await take(broker.consume(200))
+
+        assert delivery.body == b"ours"
+        await neighbour.declare()
+        await settled(neighbour, work=0)
 
     @pytest.mark.parametrize("seconds", [3, -1, 32768])
     async def test_a_delay_is_that_of_a_delay_queue(self, broker: Broker, seconds: int) -> None:
@@ -271,9 +315,9 @@ class BrokerContract:
         found = await take(deliveries, 3)
 
         assert all(each.is_leased for each in found)
-        await settled(broker, Depths(work=3, delayed=0, dead=0, consumers=1))
+        await settled(broker, work=3, consumers=1)
         await found[1].ack()
-        await settled(broker, Depths(work=2, delayed=0, dead=0, consumers=1))
+        await settled(broker, work=2, consumers=1)
 
     async def test_deleting_takes_everything_and_may_be_repeated(self, broker: Broker) -> None:
         await publish(broker, b"a")
@@ -287,7 +331,7 @@ class BrokerContract:
             await publish(broker, b"b")
         await broker.declare()
         assert await broker.exists()
-        await settled(broker, Depths(work=0, delayed=0, dead=0, consumers=0))
+        await settled(broker)
 
     async def test_a_consumer_goes_on_when_its_queue_was_deleted_and_is_declared_again(
         self, process: Process, broker: Broker

@@ -22,9 +22,9 @@ class TestMemoryBroker(BrokerContract):
     @pytest.fixture
     def process(self) -> Process:
         world = MemoryWorld(MachineClock())
-        name = QueueName("test", servers.fresh())
-        return lambda delivery_limit=20: MemoryServers(world).broker(
-            name, delivery_limit=delivery_limit
+        names = [QueueName("test", servers.fresh()) for _ in range(2)]
+        return lambda delivery_limit=20, neighbour=False: MemoryServers(world).broker(
+            names[neighbour], delivery_limit=delivery_limit
         )
 
 
@@ -34,17 +34,18 @@ class TestRabbitMQBroker(BrokerContract):
 
     @pytest.fixture
     async def process(self) -> AsyncIterator[Process]:
-        name = QueueName("test", servers.fresh())
+        names = [QueueName("test", servers.fresh()) for _ in range(2)]
         started: list[tuple[RabbitMQ, Broker]] = []
 
-        def start(delivery_limit: int = 20) -> Broker:
+        def start(delivery_limit: int = 20, neighbour: bool = False) -> Broker:
             server = RabbitMQ(servers.rabbitmq())
-            broker = server.broker(name, delivery_limit=delivery_limit)
+            broker = server.broker(names[neighbour], delivery_limit=delivery_limit)
             started.append((server, broker))
             return broker
 
         yield start
         await start().delete()
+        await start(neighbour=True).delete()
         for server, broker in started:
             await broker.close()
             await server.close()

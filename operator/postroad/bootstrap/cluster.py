@@ -69,7 +69,7 @@ class ClusterServers:
             return Checked(version, unknown=("its nodes: the cluster has no managementURL",))
         try:
             running, queues = await management.nodes(), await management.quorum_queues()
-            members = too_few_members(queues, running, SAFE_COPIES, self._rabbitmq.vhost)
+            members = too_few_members(queues, running, SAFE_COPIES, self._rabbitmq.name)
             dropped = dropping(await management.governed())
             return Checked(version, limits=(*dropped, *too_few_nodes(len(running)), *members))
         except ServerError as error:  # a queue works without the management API

@@ -101,13 +101,19 @@ class DistributedItem(LeasedMail):
             raise
 
     async def _end_without_bytes(self) -> None:
-        """Read the mark again: most often an administrator removed the mail meanwhile."""
-        mark = await self._engine.view.mark(self._entry.key)
-        if mark is None:
-            await self.reject(BYTES_MISSING)
-        else:
-            async with _Ending(self):
-                await ack(self._engine, self._delivery)
+        """Read the mark again: most often an administrator removed the mail meanwhile.
+
+        Without a mark, a row and bytes there is no mail: the shared delay queues kept the message
+        of a queue that was deleted, and this one has its name.
+        """
+        view, key = self._engine.view, self._entry.key
+        if await view.mark(key) is None:
+            if await view.row(key) is not None:
+                await self.reject(BYTES_MISSING)
+                return
+            self._engine.log.warning("a message has neither a row nor bytes: it is dropped")
+        async with _Ending(self):
+            await ack(self._engine, self._delivery)
 
     # Records
 

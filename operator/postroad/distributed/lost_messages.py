@@ -15,7 +15,7 @@ from postroad.distributed.concurrency import count
 from postroad.distributed.engine import Engine
 from postroad.distributed.mail_errors import MailErrors
 from postroad.domain.entries import Change, Entry
-from postroad.domain.lost_messages import LostMessageDetector, MessageCount
+from postroad.domain.lost_messages import LostMessageDetector, MessageCount, Messages
 from postroad.errors import ServerError
 from postroad.telemetry import metrics
 
@@ -76,13 +76,13 @@ class LostMessages:
         engine = self._engine
         until = engine.clock.elapsed() + LONGEST
         async for each in waiting(engine):
-            if each.mark is None and counted.counts(each.row):
+            if each.mark is None and counted.lacks(each.row):
                 yield each.row
                 wanted -= 1
             if not wanted or engine.clock.elapsed() > until:
                 return
 
-    async def _messages(self) -> int | None:
+    async def _messages(self) -> Messages | None:
         try:
             depths = await self._engine.broker.depths()
         except ServerError as error:
@@ -90,4 +90,4 @@ class LostMessages:
             return None
         if not depths.leased_included:
             return None
-        return depths.work + depths.delayed + depths.dead
+        return Messages(depths.work + depths.dead, depths.delayed)

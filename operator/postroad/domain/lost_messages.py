@@ -2,16 +2,23 @@
 broker that lost its queues. A single mail does not show it, but the numbers do.
 
 Every mail that waits under an old entry, and is not held, has at least one message: in the work
-queue, in the delay queues, in a consumer's hands or in the dead queue. So a broker that was counted
-first, and has fewer messages than such mails are found afterwards, lacks some. The reverse does not
-hold: messages of young entries and of entries that are over hide missing ones until they are gone.
-The counts of a busy broker are a little wrong, so messages must be missing several times in a row.
+queue, in the delay queues, in a consumer's hands or in the dead queue. The delay queues are shared
+by many mail queues and tell no owner, so two counts show a loss, each of messages that were counted
+before the mails:
+
+- fewer messages than mails, though all messages in the delay queues are taken for this queue's;
+- fewer messages outside the delay queues than mails that have been due for so long that theirs must
+  have left them.
+
+The reverse does not hold: messages of young entries and of entries that are over hide missing ones
+until they are gone. The counts of a busy broker are a little wrong, so messages must be missing
+several times in a row.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from postroad.domain.entries import Entry
 from postroad.domain.identifiers import moment_of
@@ -25,28 +32,63 @@ oldest get it; they are young then, and a later count continues with the others.
 missing, as many get one: all, when the broker has none."""
 
 
+OVERDUE = timedelta(minutes=15)
+"""For how long a mail must have been due before its message is expected outside the delay queues:
+longer than a redelivery delay after crashes. A mail that crashes consumers for longer is counted
+although its message exists, and gets another."""
+
+
+@dataclass(frozen=True, slots=True)
+class Messages:
+    """What the broker had of messages before a count of mails: the queue's own, leased ones
+    included, and those in the delay queues, of all mail queues."""
+
+    own: int
+    delayed: int
+
+
 @dataclass(slots=True)
 class MessageCount:
-    """One count of everything that waits. `messages`: all that the broker had before it began, None
-    when it could not count them. Entries made after `before` do not count: their messages may be on
-    their way."""
+    """One count of everything that waits. `messages` is None when the broker could not count them.
+    Entries made after `before` do not count: their messages may be on their way."""
 
-    messages: int | None
+    messages: Messages | None
     before: datetime
     waiting: int = 0
+    overdue: int = 0
 
     def add(self, entry: Entry) -> None:
         """Count an entry that waits and is not being replaced."""
-        self.waiting += self.counts(entry)
+        self.waiting += self._counts(entry)
+        self.overdue += self._is_overdue(entry)
 
-    def counts(self, entry: Entry) -> bool:
-        """Return whether an entry that waits must have a message."""
-        return not entry.held and moment_of(entry.enqueue_id) < self.before
+    def lacks(self, entry: Entry) -> bool:
+        """Return whether an entry that waits is among those that messages are missing for."""
+        return self._is_overdue(entry) if self._lacks_due else self._counts(entry)
 
     @property
     def missing(self) -> int:
         """How many messages are missing at least."""
-        return 0 if self.messages is None else max(self.waiting - self.messages, 0)
+        if self.messages is None:
+            return 0
+        return max(
+            self.waiting - self.messages.own - self.messages.delayed,
+            self.overdue - self.messages.own,
+            0,
+        )
+
+    @property
+    def _lacks_due(self) -> bool:
+        return self.messages is not None and self.missing == self.overdue - self.messages.own
+
+    def _counts(self, entry: Entry) -> bool:
+        return not entry.held and moment_of(entry.enqueue_id) < self.before
+
+    def _is_overdue(self, entry: Entry) -> bool:
+        since = moment_of(entry.enqueue_id)
+        if entry.due_at is not None:
+            since = max(since, entry.due_at)
+        return self._counts(entry) and since < self.before - OVERDUE
 
 
 class LostMessageDetector:

@@ -55,7 +55,7 @@ class QueueName:
 
     @property
     def exchange(self) -> str:
-        """The direct exchange that every publish goes to; the routing key chooses the queue."""
+        """The direct exchange of the queue's messages; the routing key chooses `work` or `dead`."""
         return f"postroad.{self}"
 
     @property
@@ -67,10 +67,6 @@ class QueueName:
     def dead_queue(self) -> str:
         """The quorum queue that the broker dead-letters to; maintenance consumes it."""
         return f"postroad.{self}.dead"
-
-    def delay_queue(self, step_seconds: int) -> str:
-        """The queue of one step of the delay queues."""
-        return f"postroad.{self}.delay.{step_seconds}"
 
     def bucket(self, prefix: str) -> str:
         """The S3 bucket of this queue's own: `<prefix><namespace>-<name>`.

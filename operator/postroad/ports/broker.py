@@ -16,7 +16,8 @@ from postroad.domain.delay_queues import DELAY_SECONDS as DELAY_SECONDS
 @dataclass(frozen=True, slots=True)
 class Depths:
     """Messages in the broker: ready and unacknowledged together; the latter only with
-    `leased_included`, as not every broker reports them."""
+    `leased_included`, as not every broker reports them. `delayed` are those of all queues that
+    share the delay queues: no broker tells whose they are."""
 
     work: int
     delayed: int
@@ -70,7 +71,9 @@ class Broker(Protocol):
 
     async def publish(self, message_id: UUID, body: bytes, delay_seconds: int = 0) -> None:
         """Publish to the work queue, or to the delay of exactly `delay_seconds` (one of
-        `DELAY_SECONDS`), from where it comes to the work queue by itself.
+        `DELAY_SECONDS`), from where it comes to the work queue by itself. The delay queues are
+        shared: they take a message of a queue that does not exist (and drop it when it is due), and
+        keep those of a deleted one, which come to a queue that is declared under its name.
 
         Returns when a quorum has it on disk. Many publishes may be in flight; they share confirms.
         Not idempotent: an error leaves open whether the message exists. But one that is published
@@ -104,13 +107,14 @@ class Broker(Protocol):
         ...
 
     async def declare(self) -> None:
-        """Create the exchange, the queues and the bindings that are missing, and copies of queues
-        on nodes that joined later, where the broker allows it. Idempotent. Raises: BrokerRefused
-        when one exists with other arguments (the message names them)."""
+        """Create the exchanges, the queues and the bindings that are missing, the shared delay
+        queues among them, and copies of queues on nodes that joined later, where the broker allows
+        it. Idempotent. Raises: BrokerRefused when one exists with other arguments (the message
+        names them)."""
         ...
 
     async def delete(self) -> None:
-        """Delete the exchange and all queues with what is in them. Idempotent."""
+        """Delete the queue's own exchange and queues with what is in them. Idempotent."""
         ...
 
     async def close(self) -> None:

@@ -21,10 +21,18 @@ from postroad.adapters.cassandra.access import Access, cluster_of
 from postroad.adapters.cassandra.session import Session, Statement
 from postroad.adapters.rabbitmq.connection import Channel
 from postroad.adapters.rabbitmq.publisher import _Confirming
-from postroad.adapters.rabbitmq.topology import NEVER, topology_of
+from postroad.adapters.rabbitmq.topology import (
+    DUE,
+    NEVER,
+    SHARED,
+    UNROUTED,
+    Binding,
+    topology_of,
+)
 from postroad.adapters.rabbitmq.unconfirmed import Message
 from postroad.adapters.s3 import store as parts
 from postroad.adapters.s3.objects import translated
+from postroad.domain.delay_queues import DELAY_SECONDS
 from postroad.domain.names import QueueName
 from postroad.errors import BlobMissing, BlobsUnavailable, BrokerUnavailable, Unroutable
 from postroad.ports.view import TableOptions
@@ -146,7 +154,7 @@ async def test_nack_is_no_confirm() -> None:
 
 
 def test_dead_queue_drops_nothing_however_often_it_is_tried() -> None:
-    [dead] = [each for each in TOPOLOGY.queues if each.routing_key == "dead"]
+    [dead] = [each for each in TOPOLOGY.queues if each.name.endswith(".dead")]
 
     assert dead.arguments["x-delivery-limit"] == NEVER == 1_000_000_000
     assert "x-dead-letter-exchange" not in dead.arguments
@@ -154,13 +162,24 @@ def test_dead_queue_drops_nothing_however_often_it_is_tried() -> None:
 
 
 def test_what_moves_on_is_kept_until_its_next_queue_has_it() -> None:
-    moving = [each for each in TOPOLOGY.queues if each.routing_key != "dead"]
+    queues = [*TOPOLOGY.queues, *SHARED.queues]
+    moving = [each for each in queues if "x-dead-letter-exchange" in each.arguments]
 
-    assert len(moving) > 10
+    assert len(moving) == 1 + len(DELAY_SECONDS)
     for each in moving:
         assert each.arguments["x-dead-letter-strategy"] == "at-least-once"
         assert each.arguments["x-overflow"] == "reject-publish"
-    assert {each.arguments["x-queue-type"] for each in TOPOLOGY.queues} == {"quorum"}
+    assert {each.arguments["x-queue-type"] for each in queues} == {"quorum"}
+
+
+def test_delayed_message_that_is_due_goes_to_its_own_work_queue_or_out_of_the_way() -> None:
+    """A message that no queue takes would stay in its delay queue, before all others."""
+    [work] = [each for each in TOPOLOGY.queues if each.name.endswith(".work")]
+    exchanges = {each.name: each.arguments for each in SHARED.exchanges}
+
+    assert Binding(DUE, "*.mail.outgoing") in work.bindings
+    assert exchanges[DUE] == {"alternate-exchange": UNROUTED}
+    assert [each.name for each in SHARED.queues if Binding(UNROUTED, "") in each.bindings]
 
 
 # S3

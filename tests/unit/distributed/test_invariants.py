@@ -492,6 +492,23 @@ async def test_invariant_8_mail_without_bytes_is_a_dead_letter(
     assert (await process.queue.size()).size == 0
 
 
+async def test_delayed_message_of_a_deleted_queue_is_no_mail_of_the_queue_that_has_its_name(
+    cluster: InMemoryCluster, process: Process, caplog: pytest.LogCaptureFixture
+) -> None:
+    await cluster.enqueue(process, "mail", delay=8)
+    await process.queue.close()
+    cluster.tables.rows.clear()  # as when the queue is deleted with its bytes, and created again
+    cluster.blobs.clear()
+    consumer, item = await cluster.take(await cluster.start())
+
+    with pytest.raises(BlobMissing):
+        await item.content()
+
+    await consumer.close()
+    assert "neither a row nor bytes" in caplog.text
+    cluster.check_nothing_is_left()
+
+
 async def test_invariant_8_mail_that_breaks_its_consumers_is_a_dead_letter_and_others_get_through(
     cluster: InMemoryCluster,
 ) -> None:

@@ -5,13 +5,17 @@ from __future__ import annotations
 import asyncio
 from dataclasses import replace
 from datetime import timedelta
+from uuid import UUID
 
 import pytest
 
 from contract.queue_harness import Consumer
 from postroad.adapters.memory.fault_injection import Fault, Step
+from postroad.adapters.memory.servers import MemoryServers
 from postroad.distributed.row_maintenance import ROW_PASS_INTERVAL
+from postroad.domain.delay_queues import DELAY_SECONDS
 from postroad.domain.lost_messages import STEADY
+from postroad.domain.names import QueueName
 from postroad.domain.selection import Selector
 from support.in_memory_cluster import InMemoryCluster, Process
 
@@ -212,3 +216,19 @@ async def test_broker_that_is_away_stops_no_other_step_of_maintenance(
     await looks(cluster, process, STEADY - 1)
     assert len(cluster.tables.live()) == 1
     assert await cluster.deliver(process, MINUTE) == []
+
+
+async def test_delayed_messages_of_other_queues_hide_no_lost_message_for_long(
+    cluster: InMemoryCluster, process: Process
+) -> None:
+    neighbour = MemoryServers(cluster.world).broker(QueueName("mail", "neighbour"))
+    for number in range(5):
+        await neighbour.publish(UUID(int=number), b"later", max(DELAY_SECONDS))
+    await killed_before_the_publish(cluster)
+    await cluster.enqueue(process, "later", delay=10**6)
+
+    await looks(cluster, process, STEADY)
+    assert await cluster.deliver(process, MINUTE) == []
+    await looks(cluster, process, STEADY)
+
+    assert await cluster.deliver(process, MINUTE) == ["orphan"]

@@ -8,7 +8,14 @@ from uuid import UUID
 
 from postroad.domain.entries import Entry
 from postroad.domain.identifiers import id_at
-from postroad.domain.lost_messages import AT_LEAST, STEADY, LostMessageDetector, MessageCount
+from postroad.domain.lost_messages import (
+    AT_LEAST,
+    OVERDUE,
+    STEADY,
+    LostMessageDetector,
+    MessageCount,
+    Messages,
+)
 from postroad.domain.mail import Envelope
 from postroad.domain.slices import EntryKey
 
@@ -21,11 +28,17 @@ def entry(age: timedelta = 2 * MINUTE, number: int = 0) -> Entry:
     return Entry(key, UUID(int=0), Envelope(None, ("b@example.net",)), "b", 1, NOW, NOW)
 
 
-def look(waiting: int, messages: int | None) -> MessageCount:
-    made = MessageCount(messages, NOW - MINUTE)
+def look(waiting: int, messages: int | None, delayed: int = 0) -> MessageCount:
+    """A count of mails that have not been due for long."""
+    found = None if messages is None else Messages(messages, delayed)
+    made = MessageCount(found, NOW - MINUTE)
     for number in range(waiting):
         made.add(entry(number=number))
     return made
+
+
+def count(waiting: int, messages: int) -> MessageCount:
+    return MessageCount(Messages(messages, 0), NOW, waiting)
 
 
 def test_as_many_messages_as_mails_miss_nothing() -> None:
@@ -34,12 +47,40 @@ def test_as_many_messages_as_mails_miss_nothing() -> None:
     assert look(waiting=3, messages=2).missing == 1
 
 
+def test_what_is_delayed_may_be_of_this_queue() -> None:
+    assert look(waiting=3, messages=1, delayed=2).missing == 0
+    assert look(waiting=3, messages=1, delayed=1).missing == 1
+
+
+def test_neighbours_delayed_messages_hide_no_missing_one_of_mail_that_is_long_due() -> None:
+    neighbours = Messages(1, 10**6)
+    made = MessageCount(neighbours, NOW - MINUTE)
+    old = MINUTE + OVERDUE
+    young, due, later = entry(age=old), entry(age=2 * old), entry(age=2 * old)
+    later = replace(later, due_at=NOW - old)
+
+    for each in (young, later, due):
+        made.add(each)
+    assert made.missing == 0
+    made.add(due)
+
+    assert made.missing == 1
+    assert [made.lacks(each) for each in (young, later, due)] == [False, False, True]
+
+
+def test_mail_of_any_age_may_be_what_lacks_its_message_when_too_few_are_delayed() -> None:
+    made = look(waiting=3, messages=1, delayed=1)
+
+    assert made.lacks(entry())
+    assert not made.lacks(replace(entry(), held=True))
+
+
 def test_broker_that_cannot_say_misses_nothing() -> None:
     assert look(waiting=3, messages=None).missing == 0
 
 
 def test_held_and_young_entries_need_no_message() -> None:
-    made = MessageCount(0, NOW - MINUTE)
+    made = MessageCount(Messages(0, 0), NOW - MINUTE)
 
     made.add(replace(entry(), held=True))
     made.add(entry(age=MINUTE))
@@ -61,26 +102,26 @@ def ripe(missing: int) -> LostMessageDetector:
     """A detector that missed so many for long."""
     detector = LostMessageDetector()
     for _ in range(STEADY - 1):
-        assert detector.decide(MessageCount(0, NOW, missing)) == 0
+        assert detector.decide(count(missing, 0)) == 0
     return detector
 
 
 def test_as_many_as_are_missing_get_a_message() -> None:
-    assert ripe(1).decide(MessageCount(0, NOW, 1)) == AT_LEAST
-    assert ripe(100_000).decide(MessageCount(0, NOW, 100_000)) == 100_000
-    assert ripe(5000).decide(MessageCount(20_000, NOW, 25_000)) == 5000
+    assert ripe(1).decide(count(1, 0)) == AT_LEAST
+    assert ripe(100_000).decide(count(100_000, 0)) == 100_000
+    assert ripe(5000).decide(count(25_000, 20_000)) == 5000
 
 
 def test_it_goes_on_at_once_when_new_messages_helped() -> None:
-    detector, first = ripe(10_000), MessageCount(0, NOW, 10_000)
+    detector, first = ripe(10_000), count(10_000, 0)
     detector.decide(first)
     detector.repaired(first, 3000)
 
-    assert detector.decide(MessageCount(3000, NOW, 10_000)) == 7000
+    assert detector.decide(count(10_000, 3000)) == 7000
 
 
 def test_counts_that_no_new_message_changes_are_not_believed() -> None:
-    detector, wrong = ripe(10_000), MessageCount(0, NOW, 10_000)
+    detector, wrong = ripe(10_000), count(10_000, 0)
     detector.decide(wrong)
     detector.repaired(wrong, 10_000)
 
@@ -90,7 +131,7 @@ def test_counts_that_no_new_message_changes_are_not_believed() -> None:
 
 
 def test_what_another_process_heals_is_looked_at_again_the_next_time() -> None:
-    detector, missing = ripe(500), MessageCount(0, NOW, 500)
+    detector, missing = ripe(500), count(500, 0)
     assert detector.decide(missing) == 500
     detector.defer()
 

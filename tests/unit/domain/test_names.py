@@ -25,7 +25,6 @@ def test_every_object_of_a_queue_carries_its_name() -> None:
     assert queue.exchange == "postroad.mail.outgoing"
     assert queue.work_queue == "postroad.mail.outgoing.work"
     assert queue.dead_queue == "postroad.mail.outgoing.dead"
-    assert queue.delay_queue(64) == "postroad.mail.outgoing.delay.64"
     assert queue.bucket("postroad-") == "postroad-mail-outgoing"
 
 

@@ -6,7 +6,7 @@ confirms nor refuses.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from datetime import timedelta
 from uuid import UUID
 
@@ -82,10 +82,18 @@ class MemoryDelivery:
 
 
 class MemoryBroker:
-    """`Broker` of one process over shared `Queues`."""
+    """`Broker` of one process over shared `Queues`; `delayed` counts the messages in the delay
+    queues, which the brokers of all queues share."""
 
-    def __init__(self, queues: Queues, faults: FaultInjector, delivery_limit: int = 20) -> None:
+    def __init__(
+        self,
+        queues: Queues,
+        delayed: Callable[[], int],
+        faults: FaultInjector,
+        delivery_limit: int = 20,
+    ) -> None:
         self.queues = queues
+        self._delayed = delayed
         self.faults = faults
         self.delivery_limit = delivery_limit
         self.leased: set[MemoryDelivery] = set()
@@ -106,7 +114,7 @@ class MemoryBroker:
             queues = self.queues
             if self._closed:
                 raise BrokerUnavailable("the broker's connection was closed")
-            if not queues.declared or delay_seconds in queues.missing:
+            if delay_seconds in queues.missing or not (queues.declared or delay_seconds):
                 raise Unroutable
             message = Message(message_id, body)
             if delay_seconds not in queues.without_quorum:
@@ -162,10 +170,10 @@ class MemoryBroker:
     async def depths(self) -> Depths:
         def effect() -> Depths:
             queues = self.queues
-            queues.ripen()
+            delayed = self._delayed()
             return Depths(
                 work=len(queues.ready) + queues.unacked,
-                delayed=queues.delayed,
+                delayed=delayed,
                 dead=len(queues.dead) + queues.unacked_dead,
                 consumers=queues.consumers,
             )
@@ -177,13 +185,14 @@ class MemoryBroker:
 
     async def declare(self) -> None:
         def effect() -> None:
+            self.queues.ripen()  # what is due before goes nowhere
             self.queues.declared = True
 
         await self.faults("broker", "declare", effect)
 
     async def delete(self) -> None:
         def effect() -> None:
-            self.queues.lose_everything()
+            self.queues.delete()
             self.queues.declared = False
 
         await self.faults("broker", "delete", effect)

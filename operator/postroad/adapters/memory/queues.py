@@ -92,13 +92,19 @@ class Queues:
 
     def lose_everything(self) -> None:
         """Forget all messages that are not handed out, as a broker whose volume was lost."""
-        self.ready.clear()
         self._delayed.clear()
+        self.delete()
+
+    def delete(self) -> None:
+        """Forget the messages of the queue's own queues: the delay queues are shared, and stay."""
+        self.ready.clear()
         self.dead.clear()
 
     def ripen(self) -> None:
         while self._delayed and self._delayed[0][0] <= self.clock.elapsed():
-            self.ready.append(heapq.heappop(self._delayed)[2])
+            due = heapq.heappop(self._delayed)[2]
+            if self.declared:
+                self.ready.append(due)
 
     def wake(self) -> None:
         for each in self._waiting:

@@ -30,6 +30,12 @@ class MemoryWorld:
     def queues(self, queue: str) -> Queues:
         return self._queues.setdefault(queue, Queues(self.clock))
 
+    def delayed(self) -> int:
+        """Return how many messages are in the delay queues, which all queues share."""
+        for queues in self._queues.values():
+            queues.ripen()
+        return sum(queues.delayed for queues in self._queues.values())
+
     def tables(self, queue: str) -> Tables:
         return self._tables.setdefault(queue, Tables(self.clock, self.view_hosts))
 
@@ -48,7 +54,9 @@ class MemoryServers:
         self.faults = faults or FaultInjector()
 
     def broker(self, queue: QueueName, *, delivery_limit: int = 20) -> MemoryBroker:
-        return MemoryBroker(self.world.queues(str(queue)), self.faults, delivery_limit)
+        return MemoryBroker(
+            self.world.queues(str(queue)), self.world.delayed, self.faults, delivery_limit
+        )
 
     def views(self) -> MemoryViewStore:
         return MemoryViewStore(

@@ -4,21 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from datetime import timedelta
 from uuid import UUID
 
 from postroad.adapters.rabbitmq import topology
-from postroad.adapters.rabbitmq.access import Access
-from postroad.adapters.rabbitmq.connection import Channel, Connection
 from postroad.adapters.rabbitmq.consumer import RabbitMQDelivery, Subscription
-from postroad.adapters.rabbitmq.management import Management
 from postroad.adapters.rabbitmq.publisher import Publisher
+from postroad.adapters.rabbitmq.vhost import Vhost
 from postroad.domain.names import QueueName
-from postroad.domain.replicas import members_to_add
 from postroad.errors import BrokerUnavailable, ServerError, Unroutable
 from postroad.ports.broker import DELAY_SECONDS, Depths
-from postroad.ports.servers import SAFE_COPIES
 from postroad.telemetry.logs import logger
 
 LONGEST_WAIT = timedelta(seconds=15)
@@ -30,39 +26,22 @@ QUIET = timedelta(seconds=1)
 _LOG = logger("rabbitmq")
 
 
-class RabbitMQ:
-    """The connections that all queues of a process share: one to publish and administer, one to
-    consume, because a server that blocks publishers must still read acks."""
-
-    def __init__(self, access: Access) -> None:
-        self.vhost = access.vhost
-        self.publishing = Connection(access, "publisher")
-        self.consuming = Connection(access, "consumer")
-        self.management = Management(access) if access.management_url else None
+class RabbitMQ(Vhost):
+    """A vhost that makes brokers."""
 
     def broker(self, queue: QueueName, *, delivery_limit: int = 20) -> RabbitMQBroker:
         """Return the broker of a queue. No I/O."""
         return RabbitMQBroker(self, queue, delivery_limit)
 
-    async def check(self) -> str:
-        """Return the server's version. Raises: ServerError."""
-        return await self.publishing.version()
-
-    async def close(self) -> None:
-        """Close the connections. Idempotent."""
-        await asyncio.gather(self.publishing.close(), self.consuming.close())
-        if self.management is not None:
-            await self.management.close()
-
 
 class RabbitMQBroker:
     """The messages of one queue."""
 
-    def __init__(self, server: RabbitMQ, queue: QueueName, delivery_limit: int) -> None:
-        self._server = server
+    def __init__(self, vhost: Vhost, queue: QueueName, delivery_limit: int) -> None:
+        self._vhost = vhost
         self._queue = queue
         self._topology = topology.topology_of(queue, delivery_limit)
-        self._publisher = Publisher(server.publishing, queue.exchange)
+        self._publisher = Publisher(vhost.publishing)
         self._subscriptions: set[Subscription] = set()
         self._closing = asyncio.Event()
 
@@ -71,8 +50,10 @@ class RabbitMQBroker:
             raise ValueError(f"{delay_seconds} s is no step of the delay queues")
         if self._closing.is_set():
             raise BrokerUnavailable("the broker was closed")
-        key = topology.delay_key(delay_seconds) if delay_seconds else topology.WORK
-        await self._publisher.publish(key, message_id, body)
+        exchange, key = self._queue.exchange, topology.WORK
+        if delay_seconds:
+            exchange, key = topology.DELAYS, topology.delay_key(delay_seconds, self._queue)
+        await self._publisher.publish(exchange, key, message_id, body)
 
     async def consume(self, prefetch: int) -> AsyncIterator[RabbitMQDelivery]:
         failures = 0
@@ -113,51 +94,46 @@ class RabbitMQBroker:
             await subscription.stop()
 
     async def depths(self) -> Depths:
-        ready = {}
-        consumers = 0
-        channel = await self._server.publishing.channel()
-        try:
-            for queue in self._topology.queues:
-                found = await channel.call(
-                    channel.driver.queue_declare, queue.name, passive=True, durable=True
-                )
-                ready[queue.name] = found.message_count
-                consumers += found.consumer_count if queue.routing_key == topology.WORK else 0
-        except Unroutable as error:
-            raise BrokerUnavailable(str(error), hint=error.hint) from error
-        finally:
-            await channel.close()
-        names = (self._queue.work_queue, self._queue.dead_queue)
-        work, dead = (ready.pop(name) for name in names)
-        management = self._server.management
+        dead, work = await self._counts(self._topology)
+        delays = await self._counts(topology.SHARED)
+        leased = [0, 0]
+        management = self._vhost.management
         if management is not None:
-            leased = [await management.unacknowledged(name) for name in names]
-            work, dead = work + leased[0], dead + leased[1]
+            leased = [await management.unacknowledged(each.name) for each in self._topology.queues]
         return Depths(
-            work=work,
-            delayed=sum(ready.values()),
-            dead=dead,
-            consumers=consumers,
+            work=work.ready + leased[1],
+            delayed=sum(each.ready for each in delays[1:]),
+            dead=dead.ready + leased[0],
+            consumers=work.consumers,
             leased_included=management is not None,
         )
 
     async def exists(self) -> bool:
-        channel = await self._server.publishing.channel()
         try:
-            for name in (self._queue.work_queue, self._queue.dead_queue):
-                await channel.call(channel.driver.queue_declare, name, passive=True, durable=True)
+            await self._vhost.administer(topology.count, self._topology)
         except Unroutable:
             return False
-        finally:
-            await channel.close()
         return True
 
+    async def _counts(self, wanted: topology.Topology) -> list[topology.Count]:
+        """Count the queues of a topology, in its order. Raises: ServerError."""
+        try:
+            return await self._vhost.administer(topology.count, wanted)
+        except Unroutable as error:
+            raise BrokerUnavailable(str(error), hint=error.hint) from error
+
     async def declare(self) -> None:
-        await self._administer(topology.declare)
-        await self._replicate()
+        await self._vhost.declare_delays()
+        try:
+            await self._vhost.administer(topology.declare, self._topology)
+        except Unroutable:  # a RabbitMQ that lost its volume has no exchange of due messages
+            self._vhost.forget_delays()
+            await self._vhost.declare_delays()
+            await self._vhost.administer(topology.declare, self._topology)
+        await self._vhost.replicate(self._topology)
 
     async def delete(self) -> None:
-        await self._administer(topology.delete)
+        await self._vhost.administer(topology.delete, self._topology)
 
     async def close(self) -> None:
         self._closing.set()
@@ -166,39 +142,10 @@ class RabbitMQBroker:
         await self._publisher.close()
 
     async def _subscribe(self, queue: str, prefetch: int) -> Subscription:
-        subscription = await Subscription.start(self._server.consuming, queue, prefetch)
+        subscription = await Subscription.start(self._vhost.consuming, queue, prefetch)
         self._subscriptions = {each for each in self._subscriptions if each.lost is None}
         self._subscriptions.add(subscription)
         return subscription
-
-    async def _administer(
-        self, action: Callable[[Channel, topology.Topology], Awaitable[None]]
-    ) -> None:
-        """Run an action on a channel of its own, because a refusal closes the channel."""
-        channel = await self._server.publishing.channel()
-        try:
-            await action(channel, self._topology)
-        finally:
-            await channel.close()
-
-    async def _replicate(self) -> None:
-        """Add copies of the queues on nodes that joined after they were declared. Best effort: the
-        API of RabbitMQ 3 cannot, and a condition of the QueueCluster shows missing copies."""
-        management = self._server.management
-        if management is None:
-            return
-        try:
-            ours = {each.name for each in self._topology.queues}
-            queues = [each for each in await management.quorum_queues() if each.name in ours]
-            if all(len(each.members) >= SAFE_COPIES for each in queues):
-                return
-            running = await management.nodes()
-            for queue in queues:
-                for node in members_to_add(queue, running, SAFE_COPIES):
-                    await management.add_member(queue.name, node)
-                    _LOG.info("a copy of a queue was added", queue=queue.name, node=node)
-        except ServerError as error:
-            _LOG.debug("copies of queues could not be added", error=str(error))
 
     async def _wait(self, failures: int) -> None:
         """Wait before the next attempt: longer each time, with jitter, and at most until the broker

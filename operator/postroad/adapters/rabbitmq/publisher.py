@@ -27,19 +27,18 @@ PERSISTENT = 2
 
 
 class Publisher:
-    """Publishes to one exchange over a channel of its own, because a missing exchange closes the
-    channel. Opens a lost channel again."""
+    """Publishes one mail queue's messages over a channel of its own, because a missing exchange
+    closes the channel. Opens a lost channel again."""
 
-    def __init__(self, connection: Connection, exchange: str) -> None:
+    def __init__(self, connection: Connection) -> None:
         self._connection = connection
-        self._exchange = exchange
         self._opening: Shared[_Confirming] = Shared()
         self._current: _Confirming | None = None
         self._closed = False
 
-    async def publish(self, routing_key: str, message_id: UUID, body: bytes) -> None:
+    async def publish(self, exchange: str, routing_key: str, message_id: UUID, body: bytes) -> None:
         """Return when the message is confirmed. One that was sent before and has no confirm yet is
-        not sent again. Raises: ServerError."""
+        not sent again; a routing key belongs to one exchange. Raises: ServerError."""
         try:
             async with asyncio.timeout(CONFIRM_DEADLINE.total_seconds()):
                 current = self._current
@@ -47,7 +46,7 @@ class Publisher:
                     current = await self._opening.get(self._open)
                 message = Message(routing_key, message_id, body)
                 # Shielded: after a timeout here, a repetition waits for the same confirm.
-                await asyncio.shield(current.send(self._exchange, message))
+                await asyncio.shield(current.send(exchange, message))
         except TimeoutError as error:
             raise BrokerUnavailable("RabbitMQ did not confirm in time") from error
 
