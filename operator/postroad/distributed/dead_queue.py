@@ -126,7 +126,7 @@ async def _decide(engine: Engine, delivery: Delivery, reference: Reference) -> N
         await replacement.finish(engine, entry, standing or Mark())
         await ack(engine, delivery)
     else:
-        wait = next_delay(again.due_at, engine.clock.now())
+        wait = next_delay(again.due_at, engine.limits_cache.now())
         redelivery_delay = redelivery_delay_after(
             again.crashes, engine.timing.redelivery_delay, engine.randomness.uniform()
         )

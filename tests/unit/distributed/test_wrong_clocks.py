@@ -4,6 +4,7 @@ that were paused. Whatever is acknowledged is delivered."""
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from datetime import datetime, timedelta
 
 import pytest
@@ -463,5 +464,23 @@ async def test_consumer_with_a_wrong_clock_hands_out_delayed_mail_when_it_is_due
 
     early = await cluster.deliver(wrong, within=90 * SECOND)
     on_time = await cluster.deliver(wrong, within=MINUTE)
+
+    assert (early, on_time) == ([], ["mail"])
+
+
+@pytest.mark.parametrize("skew", [-HOUR, HOUR])
+async def test_maintenance_with_a_wrong_clock_delays_what_comes_from_the_dead_queue_until_it_is_due(
+    cluster: InMemoryCluster, process: Process, skew: timedelta
+) -> None:
+    wrong = await cluster.start(skew=skew)
+    await cluster.enqueue(process, "mail", delay=100)
+    delayed = cluster.broker.delayed_messages
+    cluster.broker.lose_everything()
+    cluster.broker.dead.extend(delayed)
+    with suppress(ClockSkew):
+        await wrong.queue.maintain()
+
+    early = await cluster.deliver(process, within=90 * SECOND)
+    on_time = await cluster.deliver(process, within=MINUTE)
 
     assert (early, on_time) == ([], ["mail"])
