@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 import os
 import sys
 import tempfile
@@ -28,6 +29,7 @@ from postroad.errors import ServerError
 from postroad.ports.broker import DELAY_SECONDS
 from postroad.telemetry import logs
 from stack import processes
+from stack.errors import StackError
 from stack.local import Stack
 from stack.progress import Progress
 
@@ -35,7 +37,7 @@ QUEUES = [int(each) for each in os.environ.get("BENCH_QUEUES", "100,1000,3000").
 PEER_QUEUES = [int(each) for each in os.environ.get("BENCH_PEER_QUEUES", "100,300,500").split(",")]
 AT_ONCE = 8
 DELAYED = [int(each) for each in os.environ.get("BENCH_DELAYED", "0,100000,1000000").split(",")]
-STEP = int(os.environ.get("BENCH_STEP", "256"))
+STEP = int(os.environ.get("BENCH_STEP", "64"))
 PROBES = 100
 IN_FLIGHT = 2000
 PATIENCE = 600.0
@@ -131,7 +133,7 @@ async def _objects() -> list[Result]:
     for queues, figures in ours.items():
         peer_queues = min(theirs, key=lambda each: abs(each - queues))
         for (measure, unit), value in figures.items():
-            other = theirs[peer_queues][measure, unit]
+            other = theirs[peer_queues].get((measure, unit), math.inf)
             results.append(
                 compared(
                     measure,
@@ -168,14 +170,18 @@ async def _growth(layout: str, steps: Sequence[int]) -> dict[int, Figures]:
             more = wanted - declared
             memory = node.memory_mb()
             declared = wanted
-            restart = await _restart(node, layout, declared)
             found[wanted] = {
                 ("declare one", "ms"): 1000 * took / more,
                 ("memory of one", "MB"): (memory - empty) / declared,
                 ("memory of the node", "MB"): memory,
-                ("restart", "s"): restart,
             }
-            print(layout, wanted, found[wanted], file=sys.stderr, flush=True)
+            try:
+                found[wanted]["restart", "s"] = await _restart(node, layout, declared)
+            except StackError as error:
+                print(f"{layout}: {declared} do not start again: {error}", flush=True)
+                break
+            finally:
+                print(layout, wanted, found[wanted], file=sys.stderr, flush=True)
     return found
 
 
