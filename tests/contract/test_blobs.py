@@ -74,6 +74,9 @@ class TestS3Blobs(S3Contract):
 
         await blobs.drop()
 
+    async def test_a_bucket_of_our_own_is_no_strangers(self, blobs: Blobs) -> None:
+        assert await blobs.create(first=True) == ("LifecycleUnsupported",)
+
     async def test_a_wrong_secret_is_refused_as_such(self) -> None:
         store = Store(access(secret_key="wrong"))
 

@@ -89,7 +89,7 @@ class QueueServers:
             message = f"the shared bucket {bucket} does not exist: create it"
             return bad(condition.BLOBS_READY, "BucketNotFound", message, retryable=True)
         missing = state.configured and not await blobs.exists()
-        limits = await blobs.create(f"{queue.name}/")
+        limits = await blobs.create(f"{queue.name}/", first=not state.configured)
         if missing:
             return bad(condition.BLOBS_READY, *missing_bucket(bucket), retryable=True)
         if OBJECTS_EXPIRE in limits:

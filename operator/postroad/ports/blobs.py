@@ -60,8 +60,11 @@ class Blobs(Protocol):
         Objects that are stored or deleted meanwhile may or may not be among them."""
         ...
 
-    async def create(self, prefix: str = "") -> tuple[str, ...]:
-        """Create the bucket if it is missing and set its lifecycle. Idempotent.
+    async def create(self, prefix: str = "", *, first: bool = False) -> tuple[str, ...]:
+        """Create the bucket if it is missing and set its lifecycle. Idempotent. `first`: no mail
+        was stored in it yet, so that a bucket of another account is refused, even if it is open
+        to this one, as far as the store lists the account's own. Raises: BlobsRefused for the
+        bucket of another account.
 
         Returns what the store lacks (`LifecycleUnsupported`), and OBJECTS_EXPIRE for a bucket that
         deletes objects with this prefix by age, as words for a condition.

@@ -11,10 +11,12 @@ from typing import TYPE_CHECKING, TypeVar
 
 import boto3
 import pytest
+from botocore.exceptions import ClientError
 from botocore.stub import ANY, Stubber
 
 from postroad.adapters.s3 import buckets
-from postroad.adapters.s3.store import Store
+from postroad.adapters.s3.store import Store, translated
+from postroad.errors import BlobsRefused, CredentialsRefused, PostroadError
 
 if TYPE_CHECKING:
     from mypy_boto3_s3 import S3Client
@@ -32,12 +34,15 @@ THEIRS = {"ID": "theirs", "Status": "Enabled", "Filter": {"Prefix": "x/"}}
 class PlayedStore(Store):
     """A store whose answers are played, in order."""
 
-    def __init__(self) -> None:
+    def __init__(self, head: int = 200) -> None:
         self._played = boto3.client(
             "s3", region_name="us-east-1", aws_access_key_id="a", aws_secret_access_key="b"
         )
         self.answers = Stubber(self._played)
-        self.answers.add_response("head_bucket", {}, {"Bucket": "mail"})
+        if head == 200:
+            self.answers.add_response("head_bucket", {}, {"Bucket": "mail"})
+        else:
+            self.answers.add_client_error("head_bucket", str(head), http_status_code=head)
 
     async def __call__(self, work: Callable[[S3Client], T], timeout: object = None) -> T:
         return work(self._played)
@@ -95,6 +100,49 @@ async def test_a_store_that_takes_the_rule_and_keeps_nothing_is_not_believed(
     store.shows(THEIRS)
 
     assert await buckets.create(store, "mail") == ("LifecycleUnsupported",)
+
+
+@pytest.mark.parametrize(
+    ("code", "error", "said"),
+    [
+        ("BucketAlreadyExists", BlobsRefused, "taken by another account"),
+        ("BucketAlreadyOwnedByYou", CredentialsRefused, "refused the credentials: 403"),
+        ("AccessDenied", CredentialsRefused, "refused the credentials: 403"),
+    ],
+)
+async def test_a_bucket_that_refuses_a_head_is_of_another_account_where_its_name_is_taken(
+    code: str, error: type[PostroadError], said: str
+) -> None:
+    store = PlayedStore(head=403)
+    store.answers.add_client_error("create_bucket", code, http_status_code=409)
+
+    with store.answers, pytest.raises(ClientError) as refused:
+        await buckets.create(store, "mail")
+
+    found = translated(refused.value)
+    assert isinstance(found, error)
+    assert said in str(found)
+
+
+@pytest.mark.parametrize(
+    ("listed", "is_taken"),
+    [(["other", "mail"], False), (["mail-of-others"], True), (None, False)],
+    ids=["own", "of another account", "the list is denied"],
+)
+async def test_a_new_queue_takes_no_bucket_that_a_stranger_opened_to_it(
+    store: PlayedStore, listed: list[str] | None, is_taken: bool
+) -> None:
+    if listed is None:
+        store.answers.add_client_error("list_buckets", "AccessDenied", http_status_code=403)
+    else:
+        store.answers.add_response("list_buckets", {"Buckets": [{"Name": e} for e in listed]})
+    if is_taken:
+        with pytest.raises(BlobsRefused, match="another account"):
+            await buckets.create(store, "mail", first=True)
+        return
+    store.shows(OURS)
+
+    assert await buckets.create(store, "mail", first=True) == ()
 
 
 AGED = {"Expiration": {"Days": 9}, "Status": "Enabled"}

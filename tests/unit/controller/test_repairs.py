@@ -94,6 +94,12 @@ async def test_a_bucket_that_deletes_objects_by_age_is_not_ready(world: World) -
     assert reasons(await world.queue()) == {}
 
 
+async def test_a_new_queue_takes_no_bucket_of_another_account(world: World) -> None:
+    world.memory.bucket("postroad-mail-outgoing").is_of_another_account = True
+
+    assert reasons(await world.queue())["BlobsReady"] == "BlobsRefused"
+
+
 @pytest.mark.parametrize(
     ("before", "changes"),
     [

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Sequence
 from postroad.adapters.memory.fault_injection import FaultInjector
 from postroad.domain.mail import Content
 from postroad.domain.shapes import shape_of
-from postroad.errors import BlobMissing, BlobsUnavailable, MailTooLarge
+from postroad.errors import BlobMissing, BlobsRefused, BlobsUnavailable, MailTooLarge
 from postroad.ports.blobs import Stored
 
 CHUNK = 1 << 20
@@ -22,6 +22,7 @@ class Bucket:
     def __init__(self) -> None:
         self.is_created = False
         self.objects: dict[str, bytes] = {}
+        self.is_of_another_account = False
         self.limits: tuple[str, ...] = ()
 
 
@@ -82,8 +83,10 @@ class MemoryBlobs:
                 yield key
             after = found[-1]
 
-    async def create(self, prefix: str = "") -> tuple[str, ...]:
+    async def create(self, prefix: str = "", *, first: bool = False) -> tuple[str, ...]:
         def effect() -> tuple[str, ...]:
+            if first and self._bucket.is_of_another_account:
+                raise BlobsRefused("the name of the bucket is taken by another account")
             self._bucket.is_created = True
             return self._bucket.limits
 

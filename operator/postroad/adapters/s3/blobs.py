@@ -66,8 +66,8 @@ class S3Blobs:
             for key in page:
                 yield key
 
-    async def create(self, prefix: str = "") -> tuple[str, ...]:
-        return await buckets.create(self._store, self._bucket, prefix)
+    async def create(self, prefix: str = "", *, first: bool = False) -> tuple[str, ...]:
+        return await buckets.create(self._store, self._bucket, prefix, first=first)
 
     async def exists(self) -> bool:
         return await buckets.exists(self._store, self._bucket)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from botocore.exceptions import ClientError
 
+from postroad.adapters.s3.codes import taken
 from postroad.adapters.s3.store import Store, code_of
 from postroad.ports.blobs import OBJECTS_EXPIRE
 
@@ -32,17 +33,22 @@ _UNSUPPORTED = {
     "InvalidRequest",
     "UnsupportedOperation",
 }
-_THERE = {"BucketAlreadyOwnedByYou", "BucketAlreadyExists"}
+_FORBIDDEN = {"403", "AccessDenied", "Forbidden"}
 _GONE = {"NoSuchBucket", "404", "NotFound"}
 
 
-async def create(store: Store, bucket: str, prefix: str = "") -> tuple[str, ...]:
+async def create(
+    store: Store, bucket: str, prefix: str = "", *, first: bool = False
+) -> tuple[str, ...]:
     """Create the bucket if it is missing, and set its lifecycle; return the names of features that
-    the store lacks, and OBJECTS_EXPIRE for rules that delete objects with this prefix."""
+    the store lacks, and OBJECTS_EXPIRE for rules that delete objects with this prefix. `first`:
+    refuse a bucket that is there and none of the account's own."""
 
     def work(client: S3Client) -> tuple[str, ...]:
-        if not _is_there(client, bucket):
+        if not _is_reached(client, bucket):
             _make(client, bucket)
+        elif first and not _is_own(client, bucket):
+            raise taken()
         kept = _set_lifecycle(client, bucket)
         limits = () if OURS in [each.get("ID") for each in kept] else (LIFECYCLE_UNSUPPORTED,)
         return (OBJECTS_EXPIRE, *limits) if any(expires(each, prefix) for each in kept) else limits
@@ -108,6 +114,33 @@ def _is_there(client: S3Client, bucket: str) -> bool:
     return True
 
 
+def _is_reached(client: S3Client, bucket: str) -> bool:
+    """As `_is_there`, for a bucket to be created: one of another account is refused as such, where
+    a HEAD alone would show wrong credentials."""
+    try:
+        return _is_there(client, bucket)
+    except ClientError as error:
+        if code_of(error) not in _FORBIDDEN:
+            raise
+        try:
+            _make(client, bucket)
+        except ClientError as other:
+            if code_of(other) == "BucketAlreadyExists":
+                raise other from error
+        raise
+
+
+def _is_own(client: S3Client, bucket: str) -> bool:
+    """Whether the account has the bucket, by its list of buckets: a stranger who took the name may
+    have opened the bucket to all. True where the list is denied."""
+    try:
+        return bucket in [each.get("Name") for each in client.list_buckets().get("Buckets", ())]
+    except ClientError as error:
+        if code_of(error) not in _FORBIDDEN | _UNSUPPORTED:
+            raise
+        return True
+
+
 def _make(client: S3Client, bucket: str) -> None:
     region = client.meta.region_name
     try:
@@ -119,7 +152,7 @@ def _make(client: S3Client, bucket: str) -> None:
                 CreateBucketConfiguration={"LocationConstraint": region},  # type: ignore[typeddict-item]
             )
     except ClientError as error:
-        if code_of(error) not in _THERE:  # another process created it; a foreign one fails at use
+        if code_of(error) != "BucketAlreadyOwnedByYou":  # another process created it
             raise
 
 

@@ -32,6 +32,8 @@ LATER = {
 }
 """Codes of a store that refuses for now."""
 
+_TAKEN = {"BucketAlreadyExists"}
+
 _LATER_STATUS = {404, 408, 409, 429}
 """Transient, too. A 404 without S3's own code may come from a proxy, and must not end a mail. A 409
 means a concurrent request: versitygw answers so (`ExistingObjectIsDirectory`) to an upload whose
@@ -50,6 +52,17 @@ def error_of(code: str, text: str = "", status: int = 500) -> PostroadError:
             "the bucket does not exist",
             hint=f"the operator creates it; without one, {CREATE}",
         )
+    if code in _TAKEN:
+        return taken()
     if code not in LATER and 400 <= status < 500 and status not in _LATER_STATUS:
         return BlobsRefused(f"the object store refused the request: {code}")
     return BlobsUnavailable(f"the object store did not answer as it should: {code or text}")
+
+
+def taken() -> BlobsRefused:
+    """Return the error about a bucket of another account."""
+    return BlobsRefused(
+        "the name of the bucket is taken by another account",
+        hint="use a QueueCluster with another bucketPrefix, or share a bucket of yours by "
+        "spec.blobs.bucket",
+    )
