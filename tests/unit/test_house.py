@@ -28,7 +28,9 @@ def lint(copy: Path) -> subprocess.CompletedProcess[str]:
 def source(tmp_path: Path) -> Path:
     """A copy of the source, in which a test breaks a rule."""
     shutil.copy(ROOT / "pyproject.toml", tmp_path)
-    shutil.copytree(ROOT / "operator", tmp_path / "operator")
+    shutil.copytree(
+        ROOT / "operator", tmp_path / "operator", ignore=shutil.ignore_patterns("__pycache__")
+    )
     return tmp_path
 
 
