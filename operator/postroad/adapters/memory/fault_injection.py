@@ -7,9 +7,8 @@ happen to a step. A step of a stopped process has no effect.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
 from enum import Enum
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from postroad.errors import (
     BlobsUnavailable,
@@ -34,8 +33,7 @@ class Fault(Enum):
     ANSWER_LOST = "the server does not answer; the step had its effect"
 
 
-@dataclass(frozen=True, slots=True)
-class Step:
+class Step(NamedTuple):
     """One call: its number in its process from 0, the server, the operation."""
 
     number: int
