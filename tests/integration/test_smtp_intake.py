@@ -504,6 +504,15 @@ async def test_a_client_that_is_sent_away_while_it_sends_gets_the_reply(sent: by
     )
 
 
+async def test_a_client_that_goes_on_with_a_mail_that_is_far_too_large_gets_the_reply() -> None:
+    async with an_intake(max_size_bytes=65536) as intake, intake.client() as client:
+        await client.envelope()
+        client.writer.write((b"x" * 998 + b"\r\n") * 4000)
+        replies = await client.reader.read()
+
+    assert replies == b"552 5.3.4 the mail is larger than accepted\r\n"
+
+
 async def test_an_idle_client_is_sent_away() -> None:
     timeouts = ClientTimeouts(command=timedelta(milliseconds=50))
     async with an_intake(timeouts=timeouts) as intake, intake.client() as client:
