@@ -6,7 +6,8 @@ from typing import cast
 
 import pytest
 
-from postroad.adapters.network.exchange import SessionRefused
+from postroad.adapters.network import pools
+from postroad.adapters.network.exchange import ServiceUnavailable, SessionRefused
 from postroad.adapters.network.pools import PoolLimits, SessionPool
 from postroad.adapters.network.sessions import Session
 
@@ -113,3 +114,100 @@ async def test_what_comes_back_after_the_end_is_dismissed() -> None:
     await opener.opened[0].said_goodbye.wait()
 
     assert opener.opened[0].said_goodbye.is_set()
+
+
+class Limited(Opener):
+    """A next hop that accepts few sessions at the same time."""
+
+    def __init__(self, most: int) -> None:
+        super().__init__()
+        self.most = most
+        self.refused = 0
+
+    async def __call__(self) -> Session:
+        opened = [
+            each for each in self.opened if not (each.was_aborted or each.said_goodbye.is_set())
+        ]
+        if len(opened) < self.most:
+            self.opened.append(Played())
+            await asyncio.sleep(0)  # a refusal comes sooner than the replies to EHLO
+            return cast("Session", self.opened[-1])
+        self.refused += 1
+        raise ServiceUnavailable("421 4.7.0 too many connections")
+
+
+async def use(pool: SessionPool, *, breaks: bool = False) -> str:
+    try:
+        async with pool.session() as session:
+            await asyncio.sleep(0)
+            if breaks:
+                cast("Played", session).is_reusable = False
+                raise ValueError
+    except (SessionRefused, ValueError) as error:
+        return type(error).__name__
+    return "used"
+
+
+async def test_where_a_next_hop_accepts_few_sessions_all_mails_go_over_these() -> None:
+    hop = Limited(3)
+    pool = SessionPool(hop, PoolLimits(sessions=50, idle=LONG))
+
+    results = await asyncio.gather(*(use(pool) for _ in range(200)))
+
+    assert set(results) == {"used"}
+    assert len(hop.opened) == 3
+    assert hop.refused <= 50, "a borrower that finds others waiting tries no session of its own"
+    await pool.close()
+
+
+async def test_a_session_that_breaks_makes_room_for_one_that_waits() -> None:
+    hop = Limited(1)
+    pool = SessionPool(hop, PoolLimits(idle=LONG))
+
+    results = await asyncio.gather(*(use(pool, breaks=True) for _ in range(20)))
+
+    assert results == ["ValueError"] * 20
+    assert len(hop.opened) == 20
+    await pool.close()
+
+
+async def test_those_that_wait_are_refused_when_no_session_can_come_back() -> None:
+    hop = Limited(1)
+    pool = SessionPool(hop, PoolLimits(idle=LONG))
+    async with pool.session() as session:
+        waiting = [asyncio.create_task(use(pool)) for _ in range(20)]
+        await asyncio.sleep(0.01)
+        hop.most = 0
+        cast("Played", session).is_reusable = False
+        assert not any(each.done() for each in waiting)
+
+    assert await asyncio.gather(*waiting) == ["ServiceUnavailable"] * 20
+    assert hop.refused <= 2
+
+
+async def test_a_session_that_does_not_come_back_is_not_waited_for_longer_than_a_minute(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(pools, "LONGEST_WAIT", BRIEF)
+    hop = Limited(1)
+    pool = SessionPool(hop, PoolLimits(idle=LONG))
+    async with pool.session():
+        results = await asyncio.gather(use(pool), use(pool))
+        assert set(results) == {"ServiceUnavailable"}
+    assert await use(pool) == "used"
+    await pool.close()
+
+
+async def test_a_cancelled_borrower_leaves_the_session_to_the_next_one() -> None:
+    hop = Limited(1)
+    pool = SessionPool(hop, PoolLimits(idle=LONG))
+    lent = await pool.borrow()
+    first, second, third = (asyncio.create_task(use(pool)) for _ in range(3))
+    await asyncio.sleep(0.01)
+    second.cancel()
+    pool.give_back(lent, failed=False)  # wakes the first
+    first.cancel()
+
+    assert await third == "used"
+    assert await use(pool) == "used"
+    await pool.close()

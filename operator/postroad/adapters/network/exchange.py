@@ -26,6 +26,10 @@ class SessionRefused(WireError):
     """The next hop refuses the session; the message is its reply, or the error."""
 
 
+class ServiceUnavailable(SessionRefused):
+    """The next hop replied 421: it ends this session, or accepts no further one."""
+
+
 class OutOfStep(WireError):
     """A reply does not belong to its command, so no reply of this transaction counts."""
 
@@ -38,8 +42,8 @@ class Exchange:
         self._replies = ReplyReader()
 
     async def send(self, commands: bytes, timeout: timedelta) -> None:
-        """Write commands. Raises: OutOfStep for an unread reply, SessionRefused for an unread 421,
-        WireError."""
+        """Write commands. Raises: OutOfStep for an unread reply, ServiceUnavailable for an unread
+        421, WireError."""
         if self.wire.has_unread:
             stray = await self.reply(MOMENT)
             raise OutOfStep(f"451 4.5.0 the next hop sent a reply to no command: {stray.code}")
@@ -48,12 +52,11 @@ class Exchange:
     async def reply(self, timeout: timedelta) -> Reply:
         """Read one reply.
 
-        Raises: SessionRefused for 421, with which the server ends the session; OutOfStep for a
-        malformed reply; WireError.
+        Raises: ServiceUnavailable for 421; OutOfStep for a malformed reply; WireError.
         """
         reply = await self._read(timeout)
         if reply.code == 421:
-            raise SessionRefused(str(reply))
+            raise ServiceUnavailable(str(reply))
         return reply
 
     async def ask(self, command: bytes, timeout: timedelta) -> Reply:

@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from datetime import timedelta
 
+from postroad.adapters.network.exchange import ServiceUnavailable, SessionRefused
 from postroad.adapters.network.sessions import Session
 
 
@@ -26,14 +27,27 @@ class PoolLimits:
     """On one session; spreads the load over the servers behind one name."""
 
 
+LONGEST_WAIT = timedelta(minutes=1)
+"""For a session to come back, where the next hop accepts no further one."""
+
+
 class SessionPool:
-    """Lends sessions, the one used last first, so that the others go idle and are closed."""
+    """Lends sessions, the one used last first, so that the others go idle and are closed.
+
+    Next hops limit the sessions of a client: where one refuses a new session by 421 while others
+    are lent, the borrower waits for one of these.
+    """
 
     def __init__(self, open_session: Callable[[], Awaitable[Session]], limits: PoolLimits) -> None:
         self._open = open_session
         self._limits = limits
         self._longest_idle = limits.idle.total_seconds()
         self._slots = asyncio.Semaphore(limits.sessions)
+        self._busy = 0
+        """Sessions that are lent or being opened."""
+        self._waiting: deque[asyncio.Future[None]] = deque()
+        """Borrowers that wait for a session to come back. While there are any, one is busy, or a
+        borrower was woken."""
         self._idle: deque[tuple[Session, float]] = deque()
         """Each with the loop's time at which it is closed; soonest first."""
         self._watch: asyncio.TimerHandle | None = None
@@ -49,7 +63,7 @@ class SessionPool:
         """Take a session; the caller calls `give_back`. Raises: SessionRefused."""
         await self._slots.acquire()
         try:
-            return self._take_idle() or await self._open()
+            return await self._obtain()
         except BaseException:
             self._slots.release()
             raise
@@ -61,6 +75,8 @@ class SessionPool:
             session.abort()
         else:
             self._keep(session)
+        self._busy -= 1
+        self._wake()
 
     async def close(self) -> None:
         """Quit idle sessions; lent ones are closed when they are given back. Idempotent."""
@@ -70,6 +86,58 @@ class SessionPool:
         while self._idle:
             self._dismiss(self._idle.pop()[0])
         await asyncio.gather(*self._goodbyes)
+
+    async def _obtain(self) -> Session:
+        until = asyncio.get_running_loop().time() + LONGEST_WAIT.total_seconds()
+        if self._waiting:
+            await self._come_back(until)
+        while True:
+            self._busy += 1
+            try:
+                return self._take_idle() or await self._open()
+            except BaseException as error:
+                self._busy -= 1
+                if not self._busy:
+                    self._end_waiting(error)
+                is_late = asyncio.get_running_loop().time() >= until
+                if not self._busy or is_late or not isinstance(error, ServiceUnavailable):
+                    raise
+            await self._come_back(until)
+
+    async def _come_back(self, until: float) -> None:
+        """Wait until a session has come back, or `until` of the loop's clock. Raises:
+        SessionRefused when none can come back."""
+        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting.append(waiter)
+        try:
+            async with asyncio.timeout_at(until):
+                await waiter
+        except TimeoutError:
+            pass
+        except asyncio.CancelledError:
+            if not waiter.cancelled() and waiter.exception() is None:
+                self._wake()  # another borrower: this one was woken and takes no session
+            raise
+        finally:
+            if waiter in self._waiting:
+                self._waiting.remove(waiter)
+
+    def _wake(self) -> None:
+        while self._waiting:
+            waiter = self._waiting.popleft()
+            if not waiter.done():
+                waiter.set_result(None)
+                return
+
+    def _end_waiting(self, error: BaseException) -> None:
+        """No session is lent or being opened: none can come back."""
+        if not isinstance(error, SessionRefused):
+            self._wake()
+            return
+        while self._waiting:
+            waiter = self._waiting.popleft()
+            if not waiter.done():
+                waiter.set_exception(error)
 
     def _take_idle(self) -> Session | None:
         while self._idle:
