@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
 from datetime import timedelta
 from uuid import UUID
 
-from postroad.distributed.endings import CLEANED
 from postroad.distributed.engine import Engine
-from postroad.distributed.replacement import is_withdrawn, withdraw, withdraw_row
+from postroad.distributed.withdrawal import Withdrawal, delete_upload
 from postroad.domain.delay_queues import next_delay, redelivery_delay_after
-from postroad.domain.entries import Entry, Mark
+from postroad.domain.entries import Entry
 from postroad.domain.mail import Mail
 from postroad.domain.names import key_of_bytes
 from postroad.domain.references import Reference
@@ -61,7 +59,7 @@ async def _enqueue(engine: Engine, mail: Mail, delay: timedelta) -> UUID:
         key = await engine.new_key()
         engine.check_open()
     except BaseException:
-        await _delete_bytes(engine, blob_key)
+        await delete_upload(engine, blob_key)
         raise
     entry = Entry(
         key=key,
@@ -90,15 +88,9 @@ async def _upload(engine: Engine, blob_key: str, mail: Mail) -> Stored:
     except BaseException:
         # The store may still carry out an upload that failed or was cancelled here. Deleting may
         # take as long as the upload that had no reply, so the caller does not wait for it.
-        engine.in_background(_delete_bytes(engine, blob_key))
+        engine.in_background(delete_upload(engine, blob_key))
         raise
     return stored
-
-
-Withdrawal = Callable[[Engine, Entry], Awaitable[Mark | None]]
-
-IN_HAND = Mark()
-"""Stands for the mark of an entry that a consumer has claimed: the mail was accepted."""
 
 
 class _Registration:
@@ -108,7 +100,6 @@ class _Registration:
         self._engine = engine
         self._entry = entry
         self._deadline = engine.clock.elapsed() + engine.timing.deadline
-        self._owner = UUID(int=engine.randomness.bits(128))
         self._published: timedelta | None = None
         """When the last attempt to publish ended; since then no new message can exist."""
         self._has_row = False
@@ -180,116 +171,15 @@ class _Registration:
             self._published = clock.elapsed()
 
     async def _withdraw(self, longest: timedelta) -> bool:
-        """Withdraw the entry, trying for `longest`; return whether a consumer (or an administrator)
-        was first, so that the mail was accepted after all."""
-        engine, backoff = self._engine, self._engine.backoff()
-        if longest and self._published is not None:
-            # By the end of a redelivery delay, a consumer that got the message has claimed the
-            # entry or ended it.
-            await engine.clock.sleep(
-                self._published + engine.timing.redelivery_delay - engine.clock.elapsed()
-            )
-        give_up = engine.clock.elapsed() + longest
-        while True:
-            try:
-                standing = await self._end(withdraw_row if self._has_row else withdraw)
-                break
-            except Exception as error:
-                is_transient = isinstance(error, ServerError) and error.transient
-                if not is_transient or engine.clock.elapsed() >= give_up:
-                    self._leave(error)
-                    if longest:
-                        engine.until_closed(self._withdraw_late())
-                    return False
-            await backoff.wait()
-        if standing is CLEANED and not self._has_row:
-            self._leave(None)  # cleaned: whether its row came in time is not known
-            return False
-        if not await self._is_withdrawn(standing):
-            return True
-        if longest and self._published is not None:
-            engine.until_closed(self._look_again())
-        return False
-
-    async def _end(self, withdraw: Withdrawal) -> Mark | None:
-        """Withdraw under a claim. Returns the mark that was there first, if any, or `IN_HAND`."""
-        if self._published is None:
-            return await withdraw(self._engine, self._entry)
-        view, enqueue_id = self._engine.view, self._entry.enqueue_id
-        if not await view.claim(enqueue_id, self._owner, self._engine.timing.claim):
-            return IN_HAND
-        try:
-            return await withdraw(self._engine, self._entry)
-        finally:
-            await view.release_claim(enqueue_id, self._owner)
-
-    async def _look_again(self) -> None:
-        """Count the mail as unwithdrawn if a consumer had it in hand, without a claim yet, when it
-        was withdrawn: the caller has got its error, and the consumer may deliver."""
-        engine, key = self._engine, self._entry.key
-        try:
-            await engine.clock.sleep(engine.timing.redelivery_delay)
-            free = await engine.view.claim(key.enqueue_id, self._owner, engine.timing.claim)
-            mark = await engine.view.mark(key)
-        except ServerError as error:
-            self._leave(error)
-            return
-        except asyncio.CancelledError as error:
-            self._leave(error)  # the process closes before it can know
-            raise
-        if not free or (mark is not None and mark.delivered_at is not None):
-            self._leave(None)
-
-    def _leave(self, error: BaseException | None) -> None:
-        metrics.UNWITHDRAWN.labels(self._engine.label).inc()
-        self._engine.log.warning(
-            "a failed enqueue could not be withdrawn and may be delivered once",
-            enqueue_id=str(self._entry.enqueue_id),
-            mail_id=str(self._entry.mail_id),
-            error="it is in a consumer's hands" if error is None else type(error).__name__,
+        """Return whether a consumer was first, so that the mail was accepted after all."""
+        failed = Withdrawal(
+            self._engine,
+            self._entry,
+            published=self._published,
+            has_row=self._has_row,
+            deadline=self._deadline,
         )
-
-    async def _withdraw_late(self) -> None:
-        """Withdraw once the view is back: the caller has got its error, and the row would wait
-        without a message."""
-        engine, backoff = self._engine, self._engine.backoff()
-        while True:
-            await backoff.wait()
-            try:
-                standing = await self._end(withdraw_row)
-                if standing is None and await self._may_get_its_row():
-                    if engine.clock.elapsed() > self._deadline + engine.timing.grace:
-                        return  # it was counted; the audit deletes the bytes if no row comes
-                    continue
-            except Exception as error:
-                engine.log.debug("a withdrawal waits for the view", error=type(error).__name__)
-                continue
-            if await self._is_withdrawn(standing):
-                engine.log.info(
-                    "a failed enqueue was withdrawn late", enqueue_id=str(self._entry.enqueue_id)
-                )
-            return
-
-    async def _may_get_its_row(self) -> bool:
-        """Whether the entry has neither row nor mark: its insert had no reply, and a host of the
-        view that stands still may carry it out when it continues. Then the mail waits without a
-        mark, and without bytes, if they were deleted. Raises: ViewError."""
-        return not self._has_row and await self._engine.view.mark(self._entry.key) is None
-
-    async def _is_withdrawn(self, standing: Mark | None) -> bool:
-        """Return whether the withdrawal ended the entry; its bytes are deleted then. A cleaned
-        entry had ended otherwise, and its successor may need the bytes."""
-        withdrawn = standing is None or (standing is not CLEANED and is_withdrawn(standing))
-        if withdrawn:
-            await _delete_bytes(self._engine, self._entry.blob_key)
-        return withdrawn
-
-
-async def _delete_bytes(engine: Engine, blob_key: str) -> None:
-    try:
-        await engine.blobs.delete(blob_key)
-    except Exception as error:  # the audit deletes what stays
-        engine.log.debug("bytes of a mail that was not queued stay", error=type(error).__name__)
+        return await failed.run(longest)
 
 
 def _reason(error: PostroadError) -> str:

@@ -1,0 +1,159 @@
+"""A failed enqueue is withdrawn: its entry ends, so that no consumer delivers a mail whose sender
+has got an error and sends it again.
+
+A consumer that was first makes the enqueue succeed. What cannot be withdrawn is counted, because it
+may be delivered once beside what the sender sends again (invariant 1).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from datetime import timedelta
+from uuid import UUID
+
+from postroad.distributed.endings import CLEANED
+from postroad.distributed.engine import Engine
+from postroad.distributed.replacement import is_withdrawn, withdraw, withdraw_row
+from postroad.domain.entries import Entry, Mark
+from postroad.errors import ServerError
+from postroad.telemetry import metrics
+
+End = Callable[[Engine, Entry], Awaitable[Mark | None]]
+
+IN_HAND = Mark()
+"""Stands for the mark of an entry that a consumer has claimed: the mail was accepted."""
+
+
+class Withdrawal:
+    """The withdrawal of one entry. `published` is when the last attempt to publish ended, None
+    where no message can exist; `deadline`, by which the enqueue had to end."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        entry: Entry,
+        *,
+        published: timedelta | None,
+        has_row: bool,
+        deadline: timedelta,
+    ) -> None:
+        self._engine = engine
+        self._entry = entry
+        self._published = published
+        self._has_row = has_row
+        self._deadline = deadline
+        self._owner = UUID(int=engine.randomness.bits(128))
+
+    async def run(self, longest: timedelta) -> bool:
+        """Withdraw the entry, trying for `longest`; return whether a consumer (or an administrator)
+        was first, so that the mail was accepted after all."""
+        engine, backoff = self._engine, self._engine.backoff()
+        if longest and self._published is not None:
+            # By the end of a redelivery delay, a consumer that got the message has claimed the
+            # entry or ended it.
+            await engine.clock.sleep(
+                self._published + engine.timing.redelivery_delay - engine.clock.elapsed()
+            )
+        give_up = engine.clock.elapsed() + longest
+        while True:
+            try:
+                standing = await self._end(withdraw_row if self._has_row else withdraw)
+                break
+            except Exception as error:
+                is_transient = isinstance(error, ServerError) and error.transient
+                if not is_transient or engine.clock.elapsed() >= give_up:
+                    self._leave(error)
+                    if longest:
+                        engine.until_closed(self._withdraw_late())
+                    return False
+            await backoff.wait()
+        if standing is CLEANED and not self._has_row:
+            self._leave(None)  # cleaned: whether its row came in time is not known
+            return False
+        if not await self._is_withdrawn(standing):
+            return True
+        if longest and self._published is not None:
+            engine.until_closed(self._look_again())
+        return False
+
+    async def _end(self, withdraw: End) -> Mark | None:
+        """Withdraw under a claim. Returns the mark that was there first, if any, or `IN_HAND`."""
+        if self._published is None:
+            return await withdraw(self._engine, self._entry)
+        view, enqueue_id = self._engine.view, self._entry.enqueue_id
+        if not await view.claim(enqueue_id, self._owner, self._engine.timing.claim):
+            return IN_HAND
+        try:
+            return await withdraw(self._engine, self._entry)
+        finally:
+            await view.release_claim(enqueue_id, self._owner)
+
+    async def _look_again(self) -> None:
+        """Count the mail as unwithdrawn if a consumer had it in hand, without a claim yet, when it
+        was withdrawn: the caller has got its error, and the consumer may deliver."""
+        engine, key = self._engine, self._entry.key
+        try:
+            await engine.clock.sleep(engine.timing.redelivery_delay)
+            free = await engine.view.claim(key.enqueue_id, self._owner, engine.timing.claim)
+            mark = await engine.view.mark(key)
+        except ServerError as error:
+            self._leave(error)
+            return
+        except asyncio.CancelledError as error:
+            self._leave(error)  # the process closes before it can know
+            raise
+        if not free or (mark is not None and mark.delivered_at is not None):
+            self._leave(None)
+
+    def _leave(self, error: BaseException | None) -> None:
+        metrics.UNWITHDRAWN.labels(self._engine.label).inc()
+        self._engine.log.warning(
+            "a failed enqueue could not be withdrawn and may be delivered once",
+            enqueue_id=str(self._entry.enqueue_id),
+            mail_id=str(self._entry.mail_id),
+            error="it is in a consumer's hands" if error is None else type(error).__name__,
+        )
+
+    async def _withdraw_late(self) -> None:
+        """Withdraw once the view is back: the caller has got its error, and the row would wait
+        without a message."""
+        engine, backoff = self._engine, self._engine.backoff()
+        while True:
+            await backoff.wait()
+            try:
+                standing = await self._end(withdraw_row)
+                if standing is None and await self._may_get_its_row():
+                    if engine.clock.elapsed() > self._deadline + engine.timing.grace:
+                        return  # it was counted; the audit deletes the bytes if no row comes
+                    continue
+            except Exception as error:
+                engine.log.debug("a withdrawal waits for the view", error=type(error).__name__)
+                continue
+            if await self._is_withdrawn(standing):
+                engine.log.info(
+                    "a failed enqueue was withdrawn late", enqueue_id=str(self._entry.enqueue_id)
+                )
+            return
+
+    async def _may_get_its_row(self) -> bool:
+        """Whether the entry has neither row nor mark: its insert had no reply, and a host of the
+        view that stands still may carry it out when it continues. Then the mail waits without a
+        mark, and without bytes, if they were deleted. Raises: ViewError."""
+        return not self._has_row and await self._engine.view.mark(self._entry.key) is None
+
+    async def _is_withdrawn(self, standing: Mark | None) -> bool:
+        """Return whether the withdrawal ended the entry; its bytes are deleted then. A cleaned
+        entry had ended otherwise, and its successor may need the bytes."""
+        withdrawn = standing is None or (standing is not CLEANED and is_withdrawn(standing))
+        if withdrawn:
+            await delete_upload(self._engine, self._entry.blob_key)
+        return withdrawn
+
+
+async def delete_upload(engine: Engine, blob_key: str) -> None:
+    """Delete the bytes of a mail that is not queued. Best effort."""
+    try:
+        await engine.blobs.delete(blob_key)
+    except Exception as error:  # the audit deletes what stays
+        engine.log.debug("bytes of a mail that was not queued stay", error=type(error).__name__)
