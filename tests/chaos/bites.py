@@ -21,7 +21,7 @@ from postroad.adapters.s3 import blobs as s3_blobs
 from postroad.distributed import (
     audit_maintenance,
     dead_queue,
-    dequeue,
+    dispatch,
     enqueue,
     opening,
     replacement,
@@ -110,7 +110,7 @@ async def _nothing_found(*arguments: Any, **more: Any) -> tuple[None, list[Any]]
 
 
 NOT_RESCUED: tuple[Change, ...] = (
-    (dequeue, "rescue_if_late", _false),
+    (dispatch, "rescue_if_late", _false),
     (dead_queue, "rescue_if_late", _false),
 )
 
@@ -206,7 +206,7 @@ BITES: Mapping[str, Bite] = {
     "removal": Bite(
         "a consumer does not obey the mark of a removal",
         Kind.RESURRECTED,
-        lambda: [(dequeue, "decide", _decide_without_removals)],
+        lambda: [(dispatch, "decide", _decide_without_removals)],
     ),
 }
 

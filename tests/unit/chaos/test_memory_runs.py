@@ -7,7 +7,10 @@ from collections import Counter
 from datetime import timedelta
 from pathlib import Path
 
+import pytest
+
 from chaos import history, memory, nemesis, orderly, report
+from chaos.bites import BITES, undone
 from chaos.checker import check
 from chaos.history import Phase
 from chaos.pace import PRODUCTION
@@ -27,6 +30,12 @@ def test_a_seed_repeats_a_run() -> None:
     schedule = nemesis.draw(5, 600, memory.menu(), PRODUCTION)
 
     assert memory.run(5, schedule, 600) == memory.run(5, schedule, 600)
+
+
+@pytest.mark.parametrize("name", BITES)
+def test_a_bite_undoes_code_that_is_there(name: str) -> None:
+    with undone(name):
+        pass
 
 
 def test_a_schedule_has_every_kind_of_fault_in_time() -> None:
