@@ -692,6 +692,9 @@ async def test_a_client_that_leaves_at_any_moment_harms_no_other_client() -> Non
     assert intake.queue.mails == []
 
 
+WITH_CLIENT = ("command refused", "mail accepted", "mail refused")
+
+
 async def test_the_log_names_the_client_of_a_refused_recipient_and_of_a_mail(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
@@ -701,8 +704,12 @@ async def test_the_log_names_the_client_of_a_refused_recipient_and_of_a_mail(
         await client.say("RCPT TO:<b@dest.example>", "DATA")
         client.writer.write(b"body\r\n")
         await client.say(".")
+        await client.envelope()
+        client.writer.write(b"a bare\nline end\r\n")
+        await client.say(".")
 
     lines = {each.message: vars(each) for each in caplog.records}
-    assert lines["command refused"]["client"] == lines["mail accepted"]["client"] == "127.0.0.1"
+    clients = [lines[each]["client"] for each in WITH_CLIENT]
+    assert clients == ["127.0.0.1"] * 3
     assert lines["command refused"]["command"] == "RCPT"
     assert not any("@dest" in str(each) for each in lines.values()), "it names no mailbox"
