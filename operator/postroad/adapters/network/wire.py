@@ -37,7 +37,7 @@ class ConnectionLost(WireError):
 
 
 class LineTooLong(WireError):
-    """The peer sent a line beyond the limit; the wire dropped it up to its end."""
+    """The client sent a line beyond the limit; the wire drops it. The session goes on."""
 
 
 class TooSlow(WireError):
@@ -72,7 +72,7 @@ class Wire(asyncio.BaseProtocol):
     """A connection. One task reads and one writes at a time, or a server's side does both.
 
     Every failure of the connection is a WireError; after one, only `abort` makes sense, except
-    after LineTooLong (serving.py).
+    after LineTooLong.
     """
 
     def __init__(self) -> None:
