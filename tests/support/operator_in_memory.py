@@ -9,7 +9,7 @@ from typing import Any
 from postroad.adapters.memory.clock import ManualClock, SeededRandomness
 from postroad.adapters.memory.fault_injection import FaultInjector
 from postroad.adapters.memory.servers import MemoryServers, MemoryWorld
-from postroad.controller.api import MAIL_QUEUE, QUEUE_CLUSTER
+from postroad.controller.api import MAIL_QUEUE, QUEUE_CLUSTER, Kind
 from postroad.controller.api_server import Object
 from postroad.controller.cluster_health import ClusterHealth
 from postroad.controller.clusters import Clusters
@@ -20,7 +20,7 @@ from postroad.controller.queue_servers import QueueServers, ReconcileState
 from postroad.controller.reporting import Reporter
 from postroad.controller.status import Report, Status, composed
 from support import resources
-from support.memory_api import MemoryApi
+from support.watched_api import WatchedApi
 
 NAMESPACE = "mail"
 
@@ -29,17 +29,32 @@ NAMESPACE = "mail"
 class World:
     """Kubernetes and the servers, which outlive every operator."""
 
-    api: MemoryApi = field(
-        default_factory=lambda: MemoryApi(
-            *resources.secrets(NAMESPACE), resources.queue_cluster(NAMESPACE)
-        )
-    )
+    api: WatchedApi = field(default_factory=WatchedApi)
     clock: ManualClock = field(default_factory=ManualClock)
     faults: FaultInjector = field(default_factory=FaultInjector)
 
     def __post_init__(self) -> None:
         self.memory = MemoryWorld(self.clock)
         self._start()
+
+    async def declare(self) -> None:
+        """Create the QueueCluster `main` with its Secrets, and the MailQueue `outgoing`."""
+        cluster = resources.queue_cluster(NAMESPACE)
+        await self.add(*resources.secrets(NAMESPACE), cluster, resources.mail_queue(NAMESPACE))
+
+    async def add(self, *wanted: Object) -> None:
+        """Create objects as a user."""
+        for each in wanted:
+            kind = Kind(each["apiVersion"], each["kind"], f"{each['kind'].lower()}s")
+            await self.api.create(kind, each)
+
+    async def change(self, kind: Kind, name: str, **spec: Any) -> None:
+        """Change the spec of a resource as a user."""
+        assert await self.api.patch(kind, NAMESPACE, name, {"spec": spec})
+
+    def events(self) -> list[Object]:
+        """Return all Events."""
+        return [each for (kind, *_), each in self.api.objects.items() if kind == "events"]
 
     async def restart(self) -> None:
         """Go on with an operator that remembers nothing."""
@@ -66,9 +81,9 @@ class World:
         """Reconcile a QueueCluster, and return its status."""
         return await self.health.reconcile(await self.found(name))
 
-    async def found(self, name: str = "main") -> Object:
-        """Return a QueueCluster."""
-        found = await self.api.get(QUEUE_CLUSTER, NAMESPACE, name)
+    async def found(self, name: str = "main", kind: Kind = QUEUE_CLUSTER) -> Object:
+        """Return a resource."""
+        found = await self.api.get(kind, NAMESPACE, name)
         assert found is not None
         return found
 

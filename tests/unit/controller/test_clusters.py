@@ -10,11 +10,12 @@ import pytest
 from postroad.adapters.machine.clocks import MachineClock
 from postroad.adapters.memory.fault_injection import FaultInjector, Step
 from postroad.adapters.memory.servers import MemoryServers, MemoryWorld
-from postroad.controller.clusters import Clusters
+from postroad.controller.api import QUEUE_CLUSTER, SECRET
+from postroad.controller.clusters import Cluster, Clusters
 from postroad.controller.connections import Connections
 from postroad.settings import Settings
 from support import resources
-from support.memory_api import MemoryApi, stored
+from support.watched_api import WatchedApi
 
 
 class SchemaChanges:
@@ -40,11 +41,18 @@ class World:
     def __init__(self) -> None:
         self.changes = SchemaChanges()
         self.memory = MemoryWorld(MachineClock())
-        names = ("main", "second")
-        self.found = [stored(resources.queue_cluster("mail", name)) for name in names]
-        self.api = MemoryApi(*self.found, *resources.secrets("mail"))
+        self.api = WatchedApi()
         self.connections = Connections(self._connect)
         self.clusters = Clusters(self.api, self.connections)
+
+    async def declare(self) -> list[Cluster]:
+        """Create the QueueClusters, and open them."""
+        for secret in resources.secrets("mail"):
+            await self.api.create(SECRET, secret)
+        names = ("main", "second")
+        wanted = [resources.queue_cluster("mail", name) for name in names]
+        found = [await self.api.create(QUEUE_CLUSTER, each) for each in wanted]
+        return [await self.clusters.open(each) for each in found]
 
     def _connect(self, settings: Settings) -> MemoryServers:
         faults = FaultInjector()
@@ -61,7 +69,7 @@ async def world() -> AsyncIterator[World]:
 
 async def test_one_schema_change_runs_at_a_time_whichever_reconcile_makes_it(world: World) -> None:
     """Also of two QueueClusters over one keyspace."""
-    main, second = [await world.clusters.open(each) for each in world.found]
+    main, second = await world.declare()
     world.changes.may_end.set()
 
     await asyncio.gather(
@@ -77,7 +85,7 @@ async def test_one_schema_change_runs_at_a_time_whichever_reconcile_makes_it(wor
 async def test_a_schema_change_that_takes_too_long_ends_before_the_next_begins(
     world: World,
 ) -> None:
-    main = await world.clusters.open(world.found[0])
+    main, _ = await world.declare()
     with pytest.raises(TimeoutError):
         async with asyncio.timeout(0.01):
             await world.clusters.make_tables(main)

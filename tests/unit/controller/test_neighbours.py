@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from postroad.controller.api import FINALIZER
+from postroad.controller.api import FINALIZER, MAIL_QUEUE, QUEUE_CLUSTER
 from postroad.errors import ClusterNotAllowed
 from support import resources
 from support.operator_in_memory import World, reasons
@@ -15,7 +15,7 @@ from support.operator_in_memory import World, reasons
 @pytest.fixture
 async def world() -> AsyncIterator[World]:
     made = World()
-    made.api.add(resources.mail_queue("mail"))
+    await made.declare()
     yield made
     await made.close()
 
@@ -32,7 +32,7 @@ async def test_a_queue_that_does_not_fit_is_refused_by_itself(
     world: World, spec: dict[str, object], reason: str
 ) -> None:
     """Also by an operator that has just started."""
-    world.api.add(resources.mail_queue("mail", "long", **spec))
+    await world.add(resources.mail_queue("mail", "long", **spec))
     for _ in range(2):
         refused, cluster, neighbour = (
             await world.queue("long"),
@@ -52,7 +52,7 @@ async def test_a_queue_that_does_not_fit_is_refused_by_itself(
 async def test_a_window_that_is_refused_changes_no_table(world: World) -> None:
     """A manifest that was restored from long ago wants slices that the history does not allow."""
     await world.queue()
-    world.api.change("outgoing", view=resources.view("80h", 3))
+    await world.change(MAIL_QUEUE, "outgoing", view=resources.view("80h", 3))
 
     refused, cluster = await world.queue(), await world.cluster()
 
@@ -62,7 +62,7 @@ async def test_a_window_that_is_refused_changes_no_table(world: World) -> None:
 
 
 async def test_a_window_that_is_accepted_fits_the_files_of_the_tables(world: World) -> None:
-    world.api.change("outgoing", view=resources.view("80h", 3))
+    await world.change(MAIL_QUEUE, "outgoing", view=resources.view("80h", 3))
 
     await world.queue()
 
@@ -71,10 +71,10 @@ async def test_a_window_that_is_accepted_fits_the_files_of_the_tables(world: Wor
 
 async def test_a_lifetime_too_short_for_a_queue_is_the_clusters_to_mend(world: World) -> None:
     """Its queues go on with the tables as they are, also after a restart of the operator."""
-    world.api.change("outgoing", retry={"lanes": ["1m"]})
+    await world.change(MAIL_QUEUE, "outgoing", retry={"lanes": ["1m"]})
     before = await world.queue(), await world.cluster()
     options = world.memory.schema.options
-    (await world.found())["spec"]["cassandra"]["rowLifetime"] = "3h"
+    await world.change(QUEUE_CLUSTER, "main", cassandra={"rowLifetime": "3h"})
     for _ in range(2):
         await world.restart()
         queue, cluster = await world.queue(), await world.cluster()
@@ -88,7 +88,7 @@ async def test_a_lifetime_too_short_for_a_queue_is_the_clusters_to_mend(world: W
 
 async def test_a_step_that_no_longer_fits_is_reported_and_the_queue_goes_on(world: World) -> None:
     await world.queue()
-    (await world.found())["spec"]["cassandra"]["rowLifetime"] = "6h"
+    await world.change(QUEUE_CLUSTER, "main", cassandra={"rowLifetime": "6h"})
 
     queue, cluster = await world.queue(), await world.cluster()
 
@@ -110,12 +110,12 @@ def foreign_queue() -> dict[str, object]:
 
 
 async def test_a_queue_that_is_not_allowed_has_no_effect(world: World) -> None:
-    world.api.add(foreign_queue())
-    world.api.asked.clear()
+    await world.add(foreign_queue())
+    world.api.calls.clear()
 
     with pytest.raises(ClusterNotAllowed):
         await world.queue("long", FOREIGN)
-    assert "Secret" not in {kind for kind, _ in world.api.asked}
+    assert not [each for each in world.api.calls if "secrets" in each]
 
     queue, cluster = await world.queue(), await world.cluster()
     assert reasons(queue) == {}
@@ -126,15 +126,16 @@ async def test_a_queue_that_is_not_allowed_has_no_effect(world: World) -> None:
 
 async def test_a_queue_that_is_not_allowed_holds_up_no_deletion(world: World) -> None:
     """Also with a finalizer, which its owner can set."""
-    world.api.add(foreign_queue())
+    await world.add(foreign_queue())
     for place in (("mail", "outgoing"), (FOREIGN, "long")):
-        world.api.objects["MailQueue", *place]["metadata"]["finalizers"] = [FINALIZER]
+        await world.api.patch(MAIL_QUEUE, *place, {"metadata": {"finalizers": [FINALIZER]}})
 
     assert await world.health.end(await world.found())
-    (event,) = world.api.events
+    (event,) = world.events()
     assert event["note"].endswith("use this cluster: mail/outgoing")
 
-    world.api.remove("MailQueue", "mail", "outgoing")
+    await world.api.patch(MAIL_QUEUE, "mail", "outgoing", {"metadata": {"finalizers": None}})
+    await world.api.delete(MAIL_QUEUE, await world.found("outgoing", MAIL_QUEUE))
     assert await world.health.end(await world.found()) is None
 
 
@@ -145,11 +146,10 @@ async def test_a_namespace_that_is_selected_has_its_say(
     world: World, labels: dict[str, str], queues: int, reason: str | None
 ) -> None:
     name = {"name": FOREIGN, "labels": labels}
-    world.api.add({"kind": "Namespace", "metadata": name}, foreign_queue())
-    (await world.found())["spec"]["allowedNamespaces"] = {
-        "from": "Selector",
-        "selector": {"matchLabels": {"mail": "yes"}},
-    }
+    namespace = {"apiVersion": "v1", "kind": "Namespace", "metadata": name}
+    await world.add(namespace, foreign_queue())
+    allowed = {"from": "Selector", "selector": {"matchLabels": {"mail": "yes"}}}
+    await world.change(QUEUE_CLUSTER, "main", allowedNamespaces=allowed)
 
     cluster = await world.cluster()
 

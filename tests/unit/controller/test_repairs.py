@@ -12,7 +12,6 @@ from postroad.adapters.cassandra import schema
 from postroad.controller.repairs import MAIL_TABLES, lost_tables, undone_alterations
 from postroad.domain.names import QueueName
 from postroad.ports.view import SchemaChanges
-from support import resources
 from support.operator_in_memory import World, reasons
 
 TABLES = {"rowLifetime": "336h"}
@@ -21,7 +20,7 @@ TABLES = {"rowLifetime": "336h"}
 @pytest.fixture
 async def world() -> AsyncIterator[World]:
     made = World()
-    made.api.add(resources.mail_queue("mail"))
+    await made.declare()
     yield made
     await made.close()
 
@@ -37,7 +36,7 @@ async def test_options_that_were_altered_by_hand_are_as_declared_again(world: Wo
 
     assert world.memory.schema.options == declared
     assert "ViewReady" not in reasons(cluster)
-    (event,) = [each for each in world.api.events if each["reason"] == "Repaired"]
+    (event,) = [each for each in world.events() if each["reason"] == "Repaired"]
     assert event["type"] == "Warning"
     assert "enqueued_mails" in event["note"]
 
@@ -55,7 +54,7 @@ async def test_a_table_that_was_dropped_is_made_anew_and_reported(world: World) 
     assert world.memory.schema.missing == set()
     assert reasons(cluster)["ViewReady"] == reasons(cluster)["Ready"] == "TablesWereGone"
     assert "enqueued_mails" in str(cluster["conditions"])
-    assert "TablesWereGone" in {each["reason"] for each in world.api.events}
+    assert "TablesWereGone" in {each["reason"] for each in world.events()}
     assert "ViewReady" not in reasons(await world.cluster())
 
 

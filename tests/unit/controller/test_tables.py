@@ -22,7 +22,6 @@ from postroad.domain.configuration.history import ConfigurationEvent, decide, fo
 from postroad.domain.configuration.rules import ViewConfiguration
 from postroad.errors import ConfigurationRefused
 from support import resources, spec_cases
-from support.memory_api import stored
 
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
 HOUR, SECOND = timedelta(hours=1), timedelta(seconds=1)
@@ -34,7 +33,8 @@ def mail_queue(*windows: timedelta, **spec: Any) -> dict[str, Any]:
     for window in windows:
         decision = decide(events, ViewConfiguration(window), at=NOON)
         events += [decision.event] if decision.event else []
-    found = stored(resources.mail_queue("mail", **spec))
+    found = resources.mail_queue("mail", **spec)
+    found["metadata"] |= {"uid": "one", "generation": 1}
     if state := replay(events):
         history = [to_document(each) for each in fold(events)]
         found["status"] = {"configuration": effective_document(state, NOON), "history": history}
