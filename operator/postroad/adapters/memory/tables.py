@@ -18,6 +18,8 @@ from postroad.ports.view import FOREVER, ClosedSlice, DeadLetter, Limits, Record
 
 T = TypeVar("T")
 
+LAST = UUID(int=2**128 - 1)
+
 
 @dataclass(slots=True)
 class Tables:
@@ -124,16 +126,14 @@ def within(
     through: UUID | None = None,
 ) -> list[tuple[EntryKey, T]]:
     """Return what a table has in a partition, in order."""
-    return sorted(
-        (
-            (key, value)
-            for key, value in table.items()
-            if (key.slice_start, key.bucket_id) == partition
-            and (after is None or key.enqueue_id > after)
-            and (through is None or key.enqueue_id <= through)
-        ),
-        key=lambda each: each[0],
-    )
+    first = -1 if after is None else after.int
+    last = LAST.int if through is None else through.int
+    found = [
+        (key, value)
+        for key, value in table.items()
+        if (key.slice_start, key.bucket_id) == partition and first < key.enqueue_id.int <= last
+    ]
+    return sorted(found, key=lambda each: each[0].enqueue_id.int)
 
 
 def delete(table: dict[EntryKey, T], partition: Partition) -> None:
