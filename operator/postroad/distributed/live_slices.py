@@ -12,6 +12,7 @@ import heapq
 from collections.abc import AsyncIterator, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from typing import NamedTuple
 
 from postroad.distributed.engine import Engine
 from postroad.domain.slices import Partition, slices_between
@@ -22,8 +23,7 @@ TOGETHER = 100
 disk, and holds the replies of all together."""
 
 
-@dataclass(frozen=True, slots=True)
-class Slice:
+class Slice(NamedTuple):
     """A slice as the present configurations divide it, and the record of its close."""
 
     start: datetime
