@@ -12,12 +12,12 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from postroad.adapters.memory.clock import START, SeededRandomness
-from postroad.adapters.memory.fault_injection import FaultInjector
+from postroad.adapters.memory.fault_injection import UNAVAILABLE, FaultInjector, Step
 from postroad.adapters.memory.servers import MemoryServers, MemoryWorld
 from postroad.controller.api import MAIL_QUEUE, QUEUE_CLUSTER, Kind
 from postroad.controller.api_server import Object
 from postroad.controller.controller import Controller
-from postroad.ports.servers import Servers
+from postroad.ports.servers import Checked, Servers
 from postroad.settings import Settings
 from support import resources
 from support.manual_loop import move
@@ -44,6 +44,13 @@ class CountedServers(MemoryServers):
     """Servers that record whether they were closed."""
 
     closed = False
+
+    async def check(self, *, brief: bool = False) -> dict[str, Checked]:
+        found = {}
+        for name, server in (("rabbitmq", "broker"), ("cassandra", "view"), ("s3", "blobs")):
+            fault = self.faults.plan(Step(0, server, "check"))
+            found[name] = Checked(error=UNAVAILABLE[server]()) if fault else Checked("memory")
+        return found
 
     async def close(self) -> None:
         self.closed = True

@@ -26,6 +26,7 @@ QUICK = Intervals(
     figures=timedelta(seconds=0.5),
     full=timedelta(seconds=1),
     clusters=timedelta(seconds=0.7),
+    servers=timedelta(seconds=0.7),
     first_retry=timedelta(seconds=0.2),
 )
 
@@ -33,7 +34,7 @@ QUICK = Intervals(
 class Locked(MemoryServers):
     """Servers of which Cassandra does not know us."""
 
-    async def check(self) -> dict[str, Checked]:
+    async def check(self, *, brief: bool = False) -> dict[str, Checked]:
         error = CredentialsRefused("Cassandra refused the user or the password")
         return await super().check() | {"cassandra": Checked(error=error)}
 

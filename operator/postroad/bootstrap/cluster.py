@@ -29,6 +29,7 @@ from postroad.ports.servers import SAFE_COPIES, Checked, Servers
 from postroad.settings import Settings
 
 CHECK_TIMEOUT = timedelta(seconds=8)
+BRIEF_CHECK_TIMEOUT = timedelta(seconds=4)
 """How long the check of one server may take before the server counts as away."""
 
 
@@ -53,14 +54,23 @@ class ClusterServers:
     def blobs(self, bucket: str) -> S3Blobs:
         return S3Blobs(self._store, bucket)
 
-    async def check(self) -> dict[str, Checked]:
+    async def check(self, *, brief: bool = False) -> dict[str, Checked]:
+        seconds = (BRIEF_CHECK_TIMEOUT if brief else CHECK_TIMEOUT).total_seconds()
+        rabbitmq = self._reach_rabbitmq if brief else self._check_rabbitmq
+        cassandra = self._reach_cassandra if brief else self._check_cassandra
         request = {
-            "rabbitmq": _checked(self._check_rabbitmq, BrokerUnavailable),
-            "cassandra": _checked(self._check_cassandra, ViewUnavailable),
-            "s3": _checked(self._check_s3, BlobsUnavailable),
+            "rabbitmq": _checked(rabbitmq, BrokerUnavailable, seconds),
+            "cassandra": _checked(cassandra, ViewUnavailable, seconds),
+            "s3": _checked(self._check_s3, BlobsUnavailable, seconds),
         }
         found = await asyncio.gather(*request.values())
         return dict(zip(request, found, strict=True))
+
+    async def _reach_rabbitmq(self) -> Checked:
+        return Checked(await self._rabbitmq.check())
+
+    async def _reach_cassandra(self) -> Checked:
+        return Checked(await self.views().check())
 
     async def _check_rabbitmq(self) -> Checked:
         version = await self._rabbitmq.check()
@@ -109,9 +119,11 @@ def too_few_copies(factor: int | None) -> tuple[str, ...]:
     return (f"replication factor {factor} is below {SAFE_COPIES}",)
 
 
-async def _checked(ask: Callable[[], Awaitable[Checked]], silent: type[ServerError]) -> Checked:
+async def _checked(
+    ask: Callable[[], Awaitable[Checked]], silent: type[ServerError], seconds: float
+) -> Checked:
     try:
-        async with asyncio.timeout(CHECK_TIMEOUT.total_seconds()):
+        async with asyncio.timeout(seconds):
             return await ask()
     except TimeoutError:
         return Checked(error=silent("the server did not answer in time"))

@@ -19,6 +19,9 @@ class Cause(Enum):
     CHILD = auto()
     """A child of the MailQueue was changed or deleted."""
 
+    QUEUE = auto()
+    """A MailQueue that refers to the QueueCluster was changed."""
+
     CLUSTER = auto()
     """The QueueCluster of the MailQueue was changed, or one of its Secrets, or its servers are no
     longer as they were."""

@@ -16,17 +16,17 @@ from postroad.errors import CredentialsMissing, KubernetesRefused
 
 @dataclass(frozen=True, slots=True)
 class ClusterFacts:
-    """The facts as the reconcile of a QueueCluster finds them. `connection` and `secrets` change
-    with Secrets: those of the QueueCluster, and those of other namespaces with MailQueues."""
+    """The facts as the reconcile of a QueueCluster finds them: which servers answer, and texts that
+    change with the Secrets of the QueueCluster and of other namespaces with MailQueues."""
 
-    servers_are_good: bool
+    answers: Mapping[str, bool]
     connection: str | None
     secrets: Mapping[str, str]
 
     def differ(self, before: ClusterFacts, namespace: str) -> bool:
         """Whether MailQueues of a namespace are reconciled because of the difference."""
         return (
-            (self.servers_are_good, self.connection) != (before.servers_are_good, before.connection)
+            (self.answers, self.connection) != (before.answers, before.connection)
         ) or self.secrets.get(namespace) != before.secrets.get(namespace)
 
 

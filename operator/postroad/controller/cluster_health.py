@@ -10,7 +10,7 @@ from postroad.controller import conditions as condition
 from postroad.controller.api import NAMESPACE, QUEUE_CLUSTER
 from postroad.controller.api_server import ApiServer, Object
 from postroad.controller.attempts import attempt
-from postroad.controller.clusters import Cluster, Clusters
+from postroad.controller.clusters import CONDITIONS, Cluster, Clusters
 from postroad.controller.conditions import Finding, Truth, advice, bad, failed, good, unknown
 from postroad.controller.events import WARNING, Announcement
 from postroad.controller.finalizers import Finalizers
@@ -22,11 +22,6 @@ from postroad.domain.durations import format_duration
 from postroad.ports.clock import Clock
 from postroad.ports.servers import SAFE_COPIES, Checked
 
-CONDITIONS = {
-    "rabbitmq": condition.BROKER_READY,
-    "cassandra": condition.VIEW_READY,
-    "s3": condition.BLOBS_READY,
-}
 STILL_USED = timedelta(seconds=10)
 """Interval of the checks whether queues still use a cluster that is being deleted."""
 
@@ -41,6 +36,8 @@ class ClusterHealth:
         self._clusters = clusters
         self._reporter = reporter
         self._finalizers = Finalizers(api, clusters)
+        self.answers: dict[str, Mapping[str, bool]] = {}
+        """Which servers of each QueueCluster answered when they were last checked."""
         self._clock = clock
 
     async def reconcile(self, found: Object) -> Status:
@@ -64,6 +61,15 @@ class ClusterHealth:
         after = composed(before, report, generation, self._clock.now())
         await self._reporter.write(QUEUE_CLUSTER, found, after)
         return after
+
+    async def notices_a_change(self, uid: str) -> bool:
+        """Whether another server than before answers, or one answers no longer."""
+        before = self.answers.get(uid)
+        checked = await self._clusters.check(uid, brief=True) if before is not None else None
+        if checked is None:
+            return False
+        self.answers[uid] = answers_of(checked)
+        return self.answers[uid] != before
 
     async def end(self, found: Object) -> timedelta | None:
         """Remove the finalizer of a QueueCluster that no MailQueue's deletion needs; the keyspace
@@ -103,7 +109,8 @@ class ClusterHealth:
         place = metadata["namespace"], metadata["name"]
         report.fields["queues"] = len(await self._clusters.users(*place, allowed_by(found)))
         cluster = await self._clusters.open(found)
-        checked = await cluster.servers.check()
+        checked = await self._clusters.check(cluster.uid, brief=False) or {}
+        self.answers[cluster.uid] = answers_of(checked)
         findings = {server: server_finding(server, each) for server, each in checked.items()}
         reached = findings["cassandra"]
         if reached.is_good:
@@ -131,6 +138,11 @@ class ClusterHealth:
             return bad(condition.VIEW_READY, "TablesWereGone", lost, retryable=True)
         message = f"{reached.message}; its tables exist in {cluster.spec.cassandra.keyspace}"
         return good(condition.VIEW_READY, message)
+
+
+def answers_of(checked: Mapping[str, Checked]) -> dict[str, bool]:
+    """Return which servers answered."""
+    return {server: each.error is None for server, each in checked.items()}
 
 
 def server_finding(server: str, checked: Checked) -> Finding:

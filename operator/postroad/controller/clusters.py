@@ -6,12 +6,19 @@ import asyncio
 from collections import defaultdict
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from postroad.controller.api import MAIL_QUEUE, NAMESPACE, QUEUE_CLUSTER
 from postroad.controller.api_server import ApiServer, Object
 from postroad.controller.cluster_spec import AllowedNamespaces, Cassandra, QueueClusterSpec
+from postroad.controller.conditions import (
+    BLOBS_READY,
+    BROKER_READY,
+    VIEW_READY,
+    Finding,
+    failed,
+)
 from postroad.controller.connections import Connections
 from postroad.controller.credentials import (
     NO_CREDENTIALS,
@@ -28,13 +35,15 @@ from postroad.errors import (
     ConfigurationRefused,
     CredentialsMissing,
 )
-from postroad.ports.servers import Servers
+from postroad.ports.servers import Checked, Servers
 from postroad.ports.view import SchemaChanges, TableOptions
 from postroad.telemetry import logs
 
 _log = logs.logger("controller")
 
 T = TypeVar("T")
+
+CONDITIONS = {"rabbitmq": BROKER_READY, "cassandra": VIEW_READY, "s3": BLOBS_READY}
 
 Place = tuple[frozenset[str], int, str]
 """Contact points, port and keyspace."""
@@ -52,6 +61,8 @@ class Cluster:
     servers: Servers
     has_tables: bool = False
     """Whether a reconcile of the QueueCluster has made its tables, and keeps them as declared."""
+    away: Mapping[str, Finding] = field(default_factory=dict)
+    """The conditions of servers that did not answer when they were last checked."""
 
 
 class Clusters:
@@ -64,6 +75,7 @@ class Clusters:
         self._connections = connections
         self._namespaces = tuple(namespaces)
         self._made: dict[str, Servers] = {}
+        self._away: dict[str, Mapping[str, Finding]] = {}
         self._schema: defaultdict[Place, asyncio.Lock] = defaultdict(asyncio.Lock)
 
     async def for_queue(self, queue: Queue) -> Cluster:
@@ -111,7 +123,22 @@ class Clusters:
             credentials=credentials,
             servers=self._connections.to(metadata["uid"], spec, credentials),
             has_tables="tables" in (found.get("status") or {}),
+            away=self._away.get(metadata["uid"], {}),
         )
+
+    async def check(self, uid: str, *, brief: bool) -> dict[str, Checked] | None:
+        """Ask the servers of a QueueCluster whether they answer, and keep it for its queues. None
+        when no connections are open."""
+        servers = self._connections.last(uid)
+        if servers is None:
+            return None
+        checked = await servers.check(brief=brief)
+        self._away[uid] = {
+            CONDITIONS[server]: failed(CONDITIONS[server], each.error)
+            for server, each in checked.items()
+            if each.error is not None and each.error.transient
+        }
+        return checked
 
     async def queues(self, namespace: str, name: str) -> Sequence[Object]:
         """Return the MailQueues of the watched namespaces that refer to a QueueCluster."""
@@ -180,6 +207,7 @@ class Clusters:
     def forget(self, uid: str) -> None:
         """Close the connections to a cluster that is gone. Idempotent."""
         self._made.pop(uid, None)
+        self._away.pop(uid, None)
         self._connections.forget(uid)
 
     async def _find(self, namespace: str, name: str) -> Object:

@@ -25,7 +25,7 @@ from postroad.controller.finalizers import has_finalizer
 from postroad.controller.queue_resource import is_erased_with_its_resource
 from postroad.controller.queues import Queues
 from postroad.controller.reporting import Reporter
-from postroad.controller.status import Status, servers_are_good, wants_retry
+from postroad.controller.status import Status, wants_retry
 from postroad.controller.workqueue import Workqueue
 from postroad.errors import KubernetesConflict
 from postroad.ports.clock import Clock, Randomness
@@ -48,6 +48,9 @@ class Intervals:
 
     clusters: timedelta = timedelta(minutes=1)
     """Servers, and changed Secrets."""
+
+    servers: timedelta = timedelta(seconds=5)
+    """Whether servers answer."""
 
     first_retry: timedelta = timedelta(seconds=5)
     """After a failed reconcile; doubled up to `clusters`."""
@@ -94,6 +97,7 @@ class Controller:
         self._last: dict[Key, _Last] = {}
         self._causes = Causes()
         self._known_to_queues: dict[str, ClusterFacts] = {}
+        self._checked_at: dict[str, timedelta] = {}
         self._fingerprints: dict[Key, Fingerprint] = {}
         self._uids: dict[Key, str] = {}
         self._deleted: dict[Key, Object] = {}
@@ -126,6 +130,7 @@ class Controller:
             reference = body["spec"].get("clusterRef") or {}
             namespace = reference.get("namespace") or key.namespace
             cluster = Key(QUEUE_CLUSTER.name, namespace, reference.get("name", ""))
+            self._causes.add(cluster, Cause.QUEUE)
             self._work.add(cluster, urgent=False)
 
     def on_child_event(self, body: Object) -> None:
@@ -165,7 +170,7 @@ class Controller:
         if found is None:
             return None
         if kind is QUEUE_CLUSTER:
-            return await self._reconcile_cluster(key, found)
+            return await self._reconcile_cluster(key, found, causes)
         if "deletionTimestamp" in found["metadata"]:
             return await self._deletion.proceed(found)
         return await self._reconcile_queue(key, found, causes)
@@ -205,21 +210,34 @@ class Controller:
             or now - last.full_at >= self._intervals.full
         )
 
-    async def _reconcile_cluster(self, key: Key, found: Object) -> timedelta | None:
+    async def _reconcile_cluster(
+        self, key: Key, found: Object, causes: Set[Cause]
+    ) -> timedelta | None:
         if "deletionTimestamp" in found["metadata"]:
             return await self._health.end(found)
-        status = await self._health.reconcile(found)
-        queues = await self._clusters.queues(key.namespace, key.name)
-        uid = found["metadata"]["uid"]
+        uid, interval = found["metadata"]["uid"], self._intervals.servers
+        now, due = self._clock.elapsed(), self._checked_at.get(uid, -self._intervals.clusters)
+        if not causes and now - due < self._intervals.clusters:
+            if not await self._health.notices_a_change(uid):
+                return interval
+            await self._wake_queues(found)  # a reconcile of a server that is away takes its time
+        await self._health.reconcile(found)
+        await self._wake_queues(found)
+        self._checked_at[uid] = now
+        return interval
+
+    async def _wake_queues(self, cluster: Object) -> None:
+        """Reconcile the MailQueues for which something has changed since they were last woken."""
+        metadata = cluster["metadata"]
+        queues = await self._clusters.queues(metadata["namespace"], metadata["name"])
         facts = ClusterFacts(
-            servers_are_good(status),
-            self._connections.fingerprint(uid),
-            await secrets_of(self._api, found, queues),
+            self._health.answers.get(metadata["uid"], {}),
+            self._connections.fingerprint(metadata["uid"]),
+            await secrets_of(self._api, cluster, queues),
         )
-        before = self._known_to_queues.get(uid, facts)
+        before = self._known_to_queues.get(metadata["uid"], facts)
         self._wake([each for each in queues if facts.differ(before, each["metadata"]["namespace"])])
-        self._known_to_queues[uid] = facts
-        return self._intervals.clusters
+        self._known_to_queues[metadata["uid"]] = facts
 
     def _wake(self, queues: Sequence[Object]) -> None:
         for each in queues:
@@ -237,7 +255,9 @@ class Controller:
             return
         self._engines.forget(gone)
         self._clusters.forget(gone)
+        self._health.answers.pop(gone, None)
         self._known_to_queues.pop(gone, None)
+        self._checked_at.pop(gone, None)
         self._last.pop(key, None)
         if uid is None:
             self._fingerprints.pop(key, None)

@@ -7,7 +7,7 @@ crash between any two steps the history shows what is left to do. Source: ADR 00
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -58,9 +58,9 @@ class QueueServers:
         configuration holds. Raises: KubernetesConflict, KubernetesUnavailable.
         """
         broker, blobs, view = await asyncio.gather(
-            attempt(condition.BROKER_READY, lambda: self._declare(cluster, state)),
-            attempt(condition.BLOBS_READY, lambda: self._make_bucket(cluster, state)),
-            attempt(condition.VIEW_READY, lambda: self._make_tables(cluster, state)),
+            _ask(cluster, condition.BROKER_READY, lambda: self._declare(cluster, state)),
+            _ask(cluster, condition.BLOBS_READY, lambda: self._make_bucket(cluster, state)),
+            _ask(cluster, condition.VIEW_READY, lambda: self._make_tables(cluster, state)),
         )
         if view.is_good:
             accepted = await attempt(
@@ -150,3 +150,9 @@ class QueueServers:
         holds = f"version {version} still holds" if version else "none holds yet"
         message = f"the history in Cassandra cannot be read, {holds}: {why}"
         return unknown(condition.CONFIGURATION_ACCEPTED, "HistoryNotReadable", message)
+
+
+async def _ask(cluster: Cluster, which: str, work: Callable[[], Awaitable[Finding]]) -> Finding:
+    """Ask a server, unless the QueueCluster has just found that it does not answer: a thousand
+    queues that wait for it would hold up those of every other cluster."""
+    return cluster.away.get(which) or await attempt(which, work)

@@ -248,6 +248,8 @@ class Queues:
     async def _measured(self, cluster: Cluster, queue: Queue) -> dict[str, Any]:
         """Return no figures after an error: the status keeps the former ones, and no condition
         changes."""
+        if condition.VIEW_READY in cluster.away:
+            return {}
         try:
             bucket = queue.bucket(cluster.spec)
             return await self._engines.figures(cluster.servers, queue, bucket)

@@ -46,9 +46,11 @@ class Servers(Protocol):
         """Return the objects of a bucket. No I/O."""
         ...
 
-    async def check(self) -> dict[str, Checked]:
+    async def check(self, *, brief: bool = False) -> dict[str, Checked]:
         """Ask each of `rabbitmq`, `cassandra`, `s3` for its version, at the same time, each within
-        a few seconds. A server that is away is a result, and raises nothing."""
+        a few seconds. A server that is away is a result, and raises nothing. `brief`: only whether
+        they answer, at a cost that does not grow with their queues; `limits` and `unknown` stay
+        empty."""
         ...
 
     async def close(self) -> None:

@@ -71,7 +71,7 @@ class MemoryServers:
     def blobs(self, bucket: str) -> MemoryBlobs:
         return MemoryBlobs(self.world.bucket(bucket), self.faults)
 
-    async def check(self) -> dict[str, Checked]:
+    async def check(self, *, brief: bool = False) -> dict[str, Checked]:
         return {server: Checked("memory") for server in ("rabbitmq", "cassandra", "s3")}
 
     async def close(self) -> None:
