@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from postroad.controller.actions import log_action
 from postroad.controller.api import CHILDREN, DEPLOYMENT, INSTANCE, MANAGED_BY, Kind
 from postroad.controller.api_server import ApiServer, Object
 from postroad.controller.children import Child
@@ -49,10 +50,12 @@ async def apply_children(
             now[place] = present
         else:
             now[place] = await api.apply(kind, child)
+            log_action("applied a child", child=" ".join(place), existed=present is not None)
     kinds = {kind.name: kind for kind in CHILDREN}
     for place, unwanted in found.items():
         if place not in now:
             await api.delete(kinds[place[0]], unwanted)
+            log_action("deleted a child", child=" ".join(place))
     return now
 
 

@@ -11,6 +11,7 @@ from collections.abc import Awaitable, Callable
 
 from pydantic import ValidationError
 
+from postroad.controller.actions import log_unexpected
 from postroad.controller.conditions import Finding, bad, failed
 from postroad.errors import (
     InvalidInput,
@@ -18,12 +19,9 @@ from postroad.errors import (
     KubernetesUnavailable,
     PostroadError,
 )
-from postroad.telemetry import logs
 
 SERVER_SECONDS = 30.0
 """For one condition; the operator reports a server that takes longer, and tries again later."""
-
-_log = logs.logger("controller")
 
 
 async def attempt(
@@ -47,7 +45,7 @@ async def attempt(
     except ValidationError as error:
         return bad(condition, "InvalidSpec", invalid_fields(error), retryable=False)
     except Exception as error:
-        _log.exception("reconcile failed unexpectedly", condition=condition)
+        log_unexpected("reconcile failed unexpectedly", condition=condition)
         name = type(error).__name__
         return bad(condition, "UnexpectedError", f"{name}: see the operator's log", retryable=True)
 

@@ -9,6 +9,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
+from postroad.controller.actions import log_action
 from postroad.controller.api import MAIL_QUEUE, NAMESPACE, QUEUE_CLUSTER
 from postroad.controller.api_server import ApiServer, Object
 from postroad.controller.cluster_spec import AllowedNamespaces, Cassandra, QueueClusterSpec
@@ -37,9 +38,6 @@ from postroad.errors import (
 )
 from postroad.ports.servers import Checked, Servers
 from postroad.ports.view import SchemaChanges, TableOptions
-from postroad.telemetry import logs
-
-_log = logs.logger("controller")
 
 T = TypeVar("T")
 
@@ -201,7 +199,7 @@ class Clusters:
         if changes != SchemaChanges():
             place = f"{cluster.namespace}/{cluster.name}"
             created, altered = ", ".join(changes.created), ", ".join(changes.altered)
-            _log.info("tables changed", cluster=place, created=created, altered=altered)
+            log_action("tables changed", cluster=place, created=created, altered=altered)
         return options, changes
 
     def forget(self, uid: str) -> None:

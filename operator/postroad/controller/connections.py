@@ -13,6 +13,7 @@ from tempfile import TemporaryDirectory
 
 from pydantic import SecretStr
 
+from postroad.controller.actions import log_action
 from postroad.controller.cluster_spec import QueueClusterSpec
 from postroad.controller.credentials import ClusterCredentials
 from postroad.controller.drift import hash_of
@@ -54,6 +55,7 @@ class Connections:
         if known is None or known.fingerprint != fingerprint:
             if known is not None:
                 self._begin_closing(known.servers, GRACE_SECONDS)
+            log_action("connects to the servers", anew=known is not None)
             settings = server_settings(spec, credentials, self._authorities_file(credentials))
             known = self._open[uid] = _Connected(fingerprint, self._connect(settings))
         return known.servers

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
+from postroad.controller.actions import read, reconciling
 from postroad.controller.api import MAIL_QUEUE, QUEUE_CLUSTER, Key, Kind
 from postroad.controller.api_server import ApiServer, Object
 from postroad.controller.causes import Cause, Causes
@@ -147,7 +148,7 @@ class Controller:
         """Reconcile one resource; return after how long to repeat it, None for never."""
         with metrics.RECONCILE_SECONDS.labels(key.kind).time():
             try:
-                with self._causes.taken(key) as causes:
+                with reconciling(key), self._causes.taken(key) as causes:
                     after = await self._reconcile(key, causes)
             except KubernetesConflict:
                 metrics.RECONCILES.labels(key.kind, "conflict").inc()
@@ -169,6 +170,7 @@ class Controller:
             self._wake(await self._clusters.queues(key.namespace, key.name))
         if found is None:
             return None
+        read(found)
         if kind is QUEUE_CLUSTER:
             return await self._reconcile_cluster(key, found, causes)
         if "deletionTimestamp" in found["metadata"]:

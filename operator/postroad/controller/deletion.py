@@ -14,6 +14,7 @@ from datetime import datetime, timedelta
 
 from pydantic import ValidationError
 
+from postroad.controller.actions import log_action
 from postroad.controller.api import DEPLOYMENT, INSTANCE, MAIL_QUEUE, POD
 from postroad.controller.api_server import ApiServer, Object
 from postroad.controller.apply_children import find_children
@@ -100,6 +101,7 @@ class Deletion:
         for (kind, _), child in (await find_children(self._api, queue)).items():
             if kind == DEPLOYMENT.name:
                 await self._api.delete(DEPLOYMENT, child)
+                log_action("deleted a child", child=f"Deployment {child['metadata']['name']}")
         labels = f"app.kubernetes.io/name=postroad,{INSTANCE}={queue.name.name}"
         pods = await self._api.list(POD, queue.name.namespace, labels)
         over = ("Succeeded", "Failed")
@@ -135,6 +137,7 @@ class Deletion:
         try:
             async with asyncio.timeout(SERVER_SECONDS):
                 await work()
+            log_action("deleted", what=what)
         except TimeoutError:
             return Left(what, "no answer in time")
         except PostroadError as error:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from postroad.controller.actions import log_action
 from postroad.controller.api import FINALIZER, MAIL_QUEUE, QUEUE_CLUSTER, Kind
 from postroad.controller.api_server import ApiServer, Object
 from postroad.controller.clusters import Cluster, Clusters
@@ -71,6 +72,8 @@ class Finalizers:
             }
         }
         changed = await self._api.patch(kind, metadata["namespace"], metadata["name"], change)
+        resource = f"{kind.name} {metadata['namespace']}/{metadata['name']}"
+        log_action("set a finalizer" if wanted else "removed a finalizer", of=resource)
         return changed or found
 
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from postroad.controller.actions import log_action
 from postroad.controller.api import Kind
 from postroad.controller.api_server import ApiServer, Object
 from postroad.controller.events import Announcement, announcements, event_object
-from postroad.controller.status import Status
+from postroad.controller.status import Status, changed_conditions
 from postroad.errors import KubernetesError
 from postroad.ports.clock import Clock
 from postroad.telemetry import logs
@@ -31,6 +32,8 @@ class Reporter:
         written = await self._api.replace_status(kind, {**found, "status": after})
         if written is None:
             return found
+        for condition, was, now in changed_conditions(before, after):
+            log_action("changed a condition", condition=condition, was=was, now=now)
         kept = written.get("status") or {}
         if kept != after:
             lost = sorted(field for field in after if kept.get(field) != after[field])

@@ -78,6 +78,22 @@ def composed_paused(
     return after
 
 
+def changed_conditions(
+    before: Mapping[str, Any], after: Mapping[str, Any]
+) -> list[tuple[str, str, str]]:
+    """Return the conditions that differ, each with `STATUS REASON` before and after."""
+    was, now = (
+        {each["type"]: f"{each['status']} {each['reason']}" for each in of.get("conditions") or []}
+        for of in (before, after)
+    )
+    types = dict.fromkeys((*was, *now))
+    return [
+        (each, was.get(each, "absent"), now.get(each, "absent"))
+        for each in types
+        if was.get(each) != now.get(each)
+    ]
+
+
 def hash_of_spec(spec: Mapping[str, Any]) -> str:
     """Return a hash of a spec, equal for specs that differ in `paused` alone."""
     return hash_of({key: value for key, value in spec.items() if key != "paused"})

@@ -1,0 +1,85 @@
+"""The log has a line for each action, with the resource whose reconcile acted; none at rest."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+import pytest
+
+from postroad.adapters.memory.fault_injection import Step
+from postroad.controller.api import DEPLOYMENT, MAIL_QUEUE
+from support.manual_loop import move, run
+from support.resources import workers
+from support.running_controller import running_controller
+
+
+@pytest.fixture
+def lines(caplog: pytest.LogCaptureFixture) -> Lines:
+    caplog.set_level(logging.INFO, "postroad.controller")
+    return Lines(caplog)
+
+
+class Lines:
+    """The lines of the controller, as their fields."""
+
+    def __init__(self, caplog: pytest.LogCaptureFixture) -> None:
+        self._caplog = caplog
+
+    def taken(self) -> list[dict[str, Any]]:
+        """Return the lines so far, and forget them."""
+        found = [{**vars(each), "event": each.getMessage()} for each in self._caplog.records]
+        self._caplog.clear()
+        return [each for each in found if each["levelno"] >= logging.INFO]
+
+
+def test_each_action_has_a_line_with_its_resource(lines: Lines) -> None:
+    async def scene() -> None:
+        async with running_controller() as operator:
+            await operator.declare(workers=workers(), deletionPolicy="Delete")
+            made = lines.taken()
+            children = {each["child"] for each in made if each["event"] == "applied a child"}
+            assert "Deployment outgoing-worker" in children
+            assert {"set a finalizer", "tables changed", "changed a condition"} <= {
+                each["event"] for each in made
+            }
+            for each in made:
+                assert each["resource"] in ("MailQueue mail/outgoing", "QueueCluster mail/main")
+                assert each["generation"] == 1
+
+            await move(700)
+            assert lines.taken() == []
+
+            await operator.delete(DEPLOYMENT, "outgoing-worker")
+            await move(2)
+            (repaired,) = lines.taken()
+            assert repaired["child"] == "Deployment outgoing-worker"
+            assert repaired["existed"] is False
+
+            await operator.delete(MAIL_QUEUE, "outgoing")
+            await move(5)
+            ended = lines.taken()
+            assert len({each["reconcile"] for each in ended}) >= 2
+            erased = {each["what"] for each in ended if each["event"] == "deleted"}
+            assert "rows of mail.outgoing in Cassandra" in erased
+
+    run(scene())
+
+
+def test_an_unexpected_error_names_its_resource(lines: Lines) -> None:
+    async def scene() -> None:
+        async with running_controller() as operator:
+            await operator.declare()
+
+            def broken(step: Step) -> None:
+                if step.operation == "declare":
+                    raise ZeroDivisionError
+
+            operator.faults.plan = broken
+            await operator.change({"retry": {"maxAge": "48h"}})
+            await move(3)
+            errors = [each for each in lines.taken() if each["levelno"] == logging.ERROR]
+            assert errors
+            assert {each["resource"] for each in errors} == {"MailQueue mail/outgoing"}
+
+    run(scene())
