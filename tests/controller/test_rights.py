@@ -93,6 +93,44 @@ async def test_nothing_is_forbidden_in_the_life_of_a_queue(
     assert {"Ready", "Deleted"} <= {each["reason"] for each in await operator.events()}
 
 
+async def test_a_right_that_is_missing_is_named_and_ends_nothing(
+    api: ApiServer, unprivileged: RecordingApi, namespace: str
+) -> None:
+    name = f"postroad-operator-{namespace}"
+    role = await api.get(ROLE, None, name)
+    assert role
+    before = role["rules"]
+    budgets = [each for each in before if "poddisruptionbudgets" in each["resources"]]
+    without = [{**each, "verbs": ["create", "patch", "delete"]} for each in budgets]
+    rules = [each for each in before if each not in budgets]
+    await api.apply(ROLE, {**role_named(name), "rules": [*rules, *without]})
+    operator = Running(api, namespace, operator_api=unprivileged)
+    await operator.start()
+    try:
+        missing = f"list poddisruptionbudgets in namespace {namespace}"
+        await until_obstacle(operator, f"the API server refuses: {missing}, watch")
+
+        await api.apply(ROLE, {**role_named(name), "rules": before})
+        await until_obstacle(operator, "")
+    finally:
+        await operator.stop()
+
+
+def role_named(name: str) -> dict[str, Any]:
+    return {"apiVersion": RBAC, "kind": "ClusterRole", "metadata": {"name": name}}
+
+
+async def until_obstacle(operator: Running, wanted: str) -> None:
+    """Wait until the operator is not ready for a reason, or ready where it is empty."""
+    found: str | None = None
+    for _ in range(300):
+        found = operator.obstacle()
+        if found.startswith(wanted) and bool(found) == bool(wanted):
+            return
+        await operator.pause()
+    raise AssertionError(found)
+
+
 async def test_the_account_really_is_unprivileged(
     unprivileged: RecordingApi, namespace: str
 ) -> None:

@@ -16,7 +16,7 @@ from postroad.controller import program
 from postroad.controller.api import CONFIG_MAP, EVENT, MAIL_QUEUE, QUEUE_CLUSTER, SECRET, Kind
 from postroad.controller.api_server import ApiServer, Object
 from postroad.controller.controller import Intervals
-from postroad.errors import CredentialsRefused
+from postroad.errors import CredentialsRefused, PostroadError
 from postroad.ports.servers import Checked, Servers
 from postroad.settings import Settings
 from support import resources
@@ -197,6 +197,14 @@ class Running:
     async def until_ready(self, name: str = "outgoing", kind: Kind = MAIL_QUEUE) -> None:
         """Wait until a resource is ready."""
         await self.until(lambda found: found["Ready"]["status"] == "True", name, kind)
+
+    def obstacle(self) -> str:
+        """Return why the operator is not ready, nothing when it is."""
+        try:
+            self._program.require_ready()
+        except PostroadError as error:
+            return str(error)
+        return ""
 
     async def pause(self) -> None:
         """Let the operator go on for a moment."""

@@ -53,6 +53,9 @@ CHILDREN = (CONFIG_MAP, SERVICE_ACCOUNT, SERVICE, DEPLOYMENT, DISRUPTION_BUDGET)
 SECRET = Kind("v1", "Secret", "secrets")
 POD = Kind("v1", "Pod", "pods")
 NAMESPACE = Kind("v1", "Namespace", "namespaces")
+ACCESS_REVIEW = Kind(
+    "authorization.k8s.io/v1", "SelfSubjectAccessReview", "selfsubjectaccessreviews"
+)
 EVENT = Kind("events.k8s.io/v1", "Event", "events")
 
 

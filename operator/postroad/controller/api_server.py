@@ -19,7 +19,7 @@ from urllib.parse import quote, urlencode
 import urllib3
 from kubernetes import client, config
 
-from postroad.controller.api import EVENT, FIELD_MANAGER, Kind
+from postroad.controller.api import ACCESS_REVIEW, EVENT, FIELD_MANAGER, Kind
 from postroad.errors import KubernetesConflict, KubernetesRefused, KubernetesUnavailable
 
 Object = dict[str, Any]
@@ -106,6 +106,21 @@ class ApiServer:
             if kind.plural not in served:
                 return False
         return True
+
+    async def may(self, verb: str, kind: Kind, namespace: str | None = None) -> bool:
+        """Return whether the API server allows the operator a verb, in one namespace or in all."""
+        group, _, _ = kind.api_version.rpartition("/")
+        attributes = {"verb": verb, "group": group, "resource": kind.plural}
+        if namespace is not None:
+            attributes["namespace"] = namespace
+        asked = {
+            "apiVersion": ACCESS_REVIEW.api_version,
+            "kind": ACCESS_REVIEW.name,
+            "spec": {"resourceAttributes": attributes},
+        }
+        answer = await self._call("POST", _path(ACCESS_REVIEW, None), body=asked)
+        assert answer is not None
+        return bool(answer["status"]["allowed"])
 
     async def apply(self, kind: Kind, wanted: Object) -> Object:
         """Apply an object server-side. Idempotent; other managers' fields stay as they are; fields

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any
@@ -29,7 +30,8 @@ from postroad.controller.api_server import ApiServer, load_configuration
 from postroad.controller.connections import Connect
 from postroad.controller.controller import Controller, Intervals
 from postroad.controller.deletion import DELETION_TIMEOUT
-from postroad.errors import PostroadError
+from postroad.controller.rights import missing_rights
+from postroad.errors import KubernetesRefused, KubernetesUnavailable, PostroadError
 from postroad.ports.clock import Clock, Randomness
 from postroad.telemetry import logs
 from postroad.telemetry.health import HealthServer, Readiness
@@ -39,6 +41,12 @@ TASKS = 8
 
 CRD_SECONDS = 2.0
 """Interval of checks for the CRDs while they are not installed."""
+
+RIGHTS_SECONDS, MISSING_RIGHTS_SECONDS = 300.0, 5.0
+"""Interval of checks of the operator's rights, and while some are missing."""
+
+LONGEST_BACKOFF = 30.0
+"""Seconds between Kopf's requests to an API server that refuses them or does not answer."""
 
 _log = logs.logger("controller")
 
@@ -71,12 +79,13 @@ class Dependencies:
 
 
 class Program:
-    """The running operator. `ready` is set once all watches have listed their objects."""
+    """The running operator. `ready` is set once Kopf has begun to watch."""
 
     def __init__(self, dependencies: Dependencies, options: Options) -> None:
         self._dependencies = dependencies
         self._options = options
         self.ready = asyncio.Event()
+        self._missing_rights: tuple[str, ...] | None = None
         self.stop = asyncio.Event()
         self.controller = Controller(
             dependencies.api,
@@ -94,6 +103,7 @@ class Program:
         await self._wait_for_crds()
         loop = asyncio.create_task(self.controller.run(self._options.tasks))
         loop.add_done_callback(lambda _: self.stop.set())
+        rights = asyncio.create_task(self._check_rights())
         try:
             await kopf.operator(
                 registry=self._registry(),
@@ -109,13 +119,31 @@ class Program:
             if loop.done() and not loop.cancelled():
                 loop.result()
             loop.cancel()
-            await asyncio.gather(loop, return_exceptions=True)
+            rights.cancel()
+            await asyncio.gather(loop, rights, return_exceptions=True)
             await self.controller.close()
 
     def require_ready(self) -> None:
-        """Raises: NotReady unless all watches run."""
-        if not self.ready.is_set():
-            raise NotReady
+        """Raises: NotReady unless the operator watches, with all rights to do so."""
+        if not self.ready.is_set() or self._missing_rights is None:
+            raise NotReady("the operator does not watch yet")
+        if self._missing_rights:
+            raise NotReady(f"the API server refuses: {', '.join(self._missing_rights)}")
+
+    async def _check_rights(self) -> None:
+        while True:
+            try:
+                missing = await missing_rights(self._dependencies.api, self._options.namespaces)
+            except KubernetesUnavailable:
+                await asyncio.sleep(MISSING_RIGHTS_SECONDS)
+                continue
+            except KubernetesRefused as error:
+                _log.warning("the operator's rights cannot be checked", error=str(error))
+                missing = ()
+            if missing and missing != self._missing_rights:
+                _log.error("rights are missing: apply manifests/install.yaml", missing=missing)
+            self._missing_rights = missing
+            await asyncio.sleep(MISSING_RIGHTS_SECONDS if missing else RIGHTS_SECONDS)
 
     async def _wait_for_crds(self) -> None:
         warned = False
@@ -177,6 +205,17 @@ def connection(api: ApiServer) -> kopf.ConnectionInfo:
     )
 
 
+class Backoffs:
+    """Seconds between Kopf's attempts at a request, without end: after the last one Kopf would end
+    the operator, although rights can be given and an API server can come back."""
+
+    def __iter__(self) -> Iterator[float]:
+        seconds = 1.0
+        while True:
+            yield seconds
+            seconds = min(2 * seconds, LONGEST_BACKOFF)
+
+
 def watching_settings() -> kopf.OperatorSettings:
     """Return Kopf's settings, with everything but its watches off."""
     settings = kopf.OperatorSettings()
@@ -192,6 +231,7 @@ def watching_settings() -> kopf.OperatorSettings:
     settings.watching.chunk_size = 500
     settings.networking.request_timeout = 30
     settings.networking.connect_timeout = 15
+    settings.networking.error_backoffs = Backoffs()
     for kind in CHILDREN:
         group, _, version = kind.api_version.rpartition("/")
         settings.watching.label_selectors[group, version, kind.plural] = f"{MANAGED_BY}=postroad"

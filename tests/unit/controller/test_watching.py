@@ -1,0 +1,18 @@
+"""Kopf watches without end: what the API server refuses, it may allow later."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from itertools import islice
+
+from postroad.controller.program import LONGEST_BACKOFF, watching_settings
+
+
+def test_no_error_of_the_api_server_ends_the_operator() -> None:
+    backoffs = watching_settings().networking.error_backoffs
+    assert isinstance(backoffs, Iterable)
+
+    for _ in range(2):
+        seconds = list(islice(backoffs, 1000))
+        assert len(seconds) == 1000
+        assert (seconds[0], max(seconds), seconds[-1]) == (1.0, LONGEST_BACKOFF, LONGEST_BACKOFF)
