@@ -110,7 +110,7 @@ def refused_by_name(case: spec_cases.Case) -> AbstractContextManager[object]:
     return pytest.raises(KubernetesRefused, match=case.said)
 
 
-@pytest.mark.parametrize("name", ["with.dots", "x" * 53])
+@pytest.mark.parametrize("name", ["with.dots", "x" * 53, "2fa-mails"])
 async def test_names_that_children_could_not_have_are_refused(
     api: ApiServer, namespace: str, name: str
 ) -> None:

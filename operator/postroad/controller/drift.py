@@ -52,8 +52,8 @@ def _holds(wanted: Any, found: Any) -> bool:
         return isinstance(found, list) and _list_holds(wanted, found)
     if wanted == found and isinstance(wanted, bool) == isinstance(found, bool):
         return True
-    if found is None:
-        return wanted in ("", [], {})
+    if found is None:  # the API server leaves out what is empty, zero or false
+        return wanted in ("", [], {}, 0, False)
     return isinstance(wanted, str) and isinstance(found, str) and _same_quantity(wanted, found)
 
 
@@ -66,8 +66,10 @@ def _list_holds(wanted: Sequence[Any], found: Sequence[Any]) -> bool:
 
 
 def _identity(entries: Sequence[Any]) -> str | None:
+    """Return a field that tells the entries apart: tolerations of one key have none."""
     for field in _IDENTITIES:
-        if entries and all(isinstance(each, Mapping) and field in each for each in entries):
+        named = [each for each in entries if isinstance(each, Mapping) and field in each]
+        if entries and len({str(each[field]) for each in named}) == len(entries):
             return field
     return None
 

@@ -456,7 +456,8 @@ def change(path: str, value: object) -> dict[str, Any]:
         (change("spec.containers.0.resources.limits.cpu", "500m"), True),
         (change("spec.containers.0.resources.limits.cpu", "600m"), False),
         (change("spec.replicas", 1), False),
-        (change("spec.paused", None), False),
+        (change("spec.paused", None), True),
+        (change("spec.paused", True), False),
         (change("spec.containers", []), False),
         (change("metadata.labels.a", "c"), False),
         (change("metadata.annotations", {}), False),
@@ -467,6 +468,14 @@ def test_only_wanted_fields_decide_whether_a_child_is_current(
     found: dict[str, Any] | None, current: bool
 ) -> None:
     assert is_current(CHILD, found) is current
+
+
+def test_entries_that_no_field_tells_apart_are_compared_in_order() -> None:
+    one, other = ({"key": "mail", "effect": each} for each in ("NoSchedule", "NoExecute"))
+    wanted = {"spec": {"tolerations": [one, other]}}
+
+    assert is_current(wanted, copy.deepcopy(wanted))
+    assert not is_current(wanted, {"spec": {"tolerations": [one, one]}})
 
 
 def test_a_field_that_is_no_longer_wanted_is_noticed_by_the_hash() -> None:
