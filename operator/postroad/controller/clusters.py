@@ -30,11 +30,13 @@ from postroad.controller.hosts import resolve_hosts
 from postroad.controller.namespaces import allowed_by, allows
 from postroad.controller.queue_resource import Queue
 from postroad.controller.tables import need_of, table_options
+from postroad.domain.names import QueueName
 from postroad.errors import (
     ClusterNotAllowed,
     ClusterNotFound,
     ConfigurationRefused,
     CredentialsMissing,
+    InvalidQueueName,
 )
 from postroad.ports.servers import Checked, Servers
 from postroad.ports.view import SchemaChanges, TableOptions
@@ -140,12 +142,26 @@ class Clusters:
 
     async def queues(self, namespace: str, name: str) -> Sequence[Object]:
         """Return the MailQueues of the watched namespaces that refer to a QueueCluster."""
-        found = [
+        return [each for each in await self._watched() if refers_to(each, namespace, name)]
+
+    async def others_with_bucket(self, queue: Queue, cluster: Cluster) -> Sequence[Object]:
+        """Return other MailQueues that stay, whose own bucket has the same name as that of a
+        queue. Those of another QueueCluster count too, because it may have the same store."""
+        bucket, prefix = queue.bucket(cluster.spec), cluster.spec.s3.bucket_prefix
+        return [
+            each
+            for each in await self._watched()
+            if each["metadata"]["uid"] != queue.uid
+            and "deletionTimestamp" not in each["metadata"]
+            and own_bucket(each, prefix) == bucket
+        ]
+
+    async def _watched(self) -> Sequence[Object]:
+        return [
             each
             for watched in self._namespaces or (None,)
             for each in await self._api.list(MAIL_QUEUE, watched)
         ]
-        return [each for each in found if refers_to(each, namespace, name)]
 
     async def users(
         self, namespace: str, name: str, allowed: AllowedNamespaces
@@ -230,6 +246,17 @@ def refers_to(queue: Mapping[str, Any], namespace: str, name: str) -> bool:
     reference = queue["spec"].get("clusterRef") or {}
     referred = reference.get("namespace") or queue["metadata"]["namespace"]
     return (referred, reference.get("name")) == (namespace, name)
+
+
+def own_bucket(queue: Mapping[str, Any], prefix: str) -> str | None:
+    """Return the name of a MailQueue's own bucket; None for one that shares a bucket."""
+    if (queue["spec"].get("blobs") or {}).get("bucket"):
+        return None
+    metadata = queue["metadata"]
+    try:
+        return QueueName(metadata["namespace"], metadata["name"]).bucket(prefix)
+    except InvalidQueueName:
+        return None
 
 
 def place_of(cassandra: Cassandra) -> Place:

@@ -153,13 +153,14 @@ class Deletion:
         await cluster.servers.history(queue.name).erase()
 
     async def _remove_bytes(self, cluster: Cluster, queue: Queue, bucket: str) -> None:
-        """Delete the queue's objects, and its own bucket unless that holds other objects. Two
-        queues of one name in two installations share a bucket, because bucket names are global:
-        the bytes of the other one stay."""
+        """Delete the queue's objects, and its own bucket unless that holds other objects, or is
+        another queue's too (`a-b.c` and `a.b-c`). Two queues of one name in two installations share
+        a bucket, because bucket names are global: the bytes of the other one stay."""
         blobs = cluster.servers.blobs(bucket)
         if await blobs.exists():
             await check_erasable(queue.name, cluster.servers.views().view(str(queue.name)), blobs)
-            await blobs.drop(f"{queue.name}/", bucket=queue.owns_bucket)
+            others = await self._clusters.others_with_bucket(queue, cluster)
+            await blobs.drop(f"{queue.name}/", bucket=queue.owns_bucket and not others)
 
     async def _report(self, found: Object, message: str) -> None:
         before = found.get("status") or {}
