@@ -246,6 +246,9 @@ class Settings(_Section):
     """The name of this process in SMTP: a fully qualified name or an address literal. None: the
     machine's own name."""
 
+    health_host: Annotated[str, Field(min_length=1)] = "127.0.0.1"
+    """The address that answers probes and scrapes; `*`: all of both families."""
+
     health_port: Annotated[int, Field(ge=0, le=65535)] = 8080
 
     drain_seconds: Annotated[float, Field(ge=0)] = 25

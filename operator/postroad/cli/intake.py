@@ -74,7 +74,8 @@ def intake(
 ) -> None:
     """Accept mail over SMTP into a queue, until SIGTERM.
 
-    Serves probes and metrics on port 8080 of all addresses (POSTROAD_HEALTH_PORT; 0: any free one).
+    Serves probes and metrics on 127.0.0.1:8080 (POSTROAD_HEALTH_HOST; *: all addresses;
+    POSTROAD_HEALTH_PORT; 0: any free one).
     """
     settings = with_clients(from_environment(), listen, relay_from)
     listening = dict.fromkeys(inherited, False) | dict.fromkeys(inherited_tls, True)

@@ -119,7 +119,7 @@ async def process(
     if inheritance is not None:
         loop.add_reader(inheritance.parent, _orphaned, loop, inheritance.parent, this)
     health = HealthServer(this.readiness)
-    await health.listen(settings.health_port)
+    await health.listen(settings.health_host, settings.health_port)
     try:
         lock = None if inheritance is None else inheritance.lock
         queue = this._queue = await _open(settings, url, create=create, stop=this.stop, lock=lock)

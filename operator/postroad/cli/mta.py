@@ -58,7 +58,8 @@ def mta(
 
     With embedded:///DIR it needs no server; a missing directory is created.
 
-    Serves probes and metrics on port 8080 of all addresses (POSTROAD_HEALTH_PORT; 0: any free one).
+    Serves probes and metrics on 127.0.0.1:8080 (POSTROAD_HEALTH_HOST; *: all addresses;
+    POSTROAD_HEALTH_PORT; 0: any free one).
     """
     if receivers and url.startswith("memory:"):
         raise InvalidSettings(

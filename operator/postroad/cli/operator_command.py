@@ -45,6 +45,13 @@ from postroad.telemetry import logs
     help="Resources that are reconciled at the same time.",
 )
 @click.option(
+    "--health-host",
+    envvar="POSTROAD_HEALTH_HOST",
+    default="127.0.0.1",
+    show_default=True,
+    help="Address for /healthz, /readyz and /metrics; *: all addresses.",
+)
+@click.option(
     "--health-port",
     type=click.IntRange(0, 65535),
     envvar="POSTROAD_HEALTH_PORT",
@@ -58,6 +65,7 @@ def operator(
     image: str,
     deletion_timeout: int,
     tasks: int,
+    health_host: str,
     health_port: int,
     log_level: str,
 ) -> None:
@@ -81,4 +89,4 @@ def operator(
         tasks=tasks,
         deletion_timeout=timedelta(seconds=deletion_timeout),
     )
-    asyncio.run(program.serve(options, health_port))
+    asyncio.run(program.serve(options, health_host, health_port))

@@ -97,6 +97,7 @@ async def _start(
     inherited = [each.fileno() for each in listening] + ([] if lock is None else [lock])
     section = settings.intake
     environment = {
+        "POSTROAD_HEALTH_HOST": "127.0.0.1",
         "POSTROAD_HEALTH_PORT": "0",  # the parent answers the probes
         "POSTROAD_INTAKE_RELAY_FROM": str(rules_of(section).relay_from),
         "POSTROAD_INTAKE_MAX_SESSIONS": str(-(-section.max_sessions // count)),

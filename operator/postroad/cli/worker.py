@@ -47,7 +47,8 @@ def worker(
 ) -> None:
     """Deliver the mail of a queue to a next hop, until SIGTERM.
 
-    Serves probes and metrics on port 8080 of all addresses (POSTROAD_HEALTH_PORT; 0: any free one).
+    Serves probes and metrics on 127.0.0.1:8080 (POSTROAD_HEALTH_HOST; *: all addresses;
+    POSTROAD_HEALTH_PORT; 0: any free one).
     """
     settings = with_relay(from_environment(), relay, tls, concurrency)
     run(settings, _deliver(settings, url, create))

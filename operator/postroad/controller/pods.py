@@ -122,7 +122,7 @@ def _container(queue: Queue, context: PodContext, component: str) -> dict[str, A
     health = _health_port(intake)
     ports = [{"name": "health", "containerPort": health, "protocol": "TCP"}]
     mounts = [{"name": "tmp", "mountPath": "/tmp"}]  # noqa: S108 - the pod's own emptyDir
-    environment = credentials(context.cluster)
+    environment = [*credentials(context.cluster), {"name": "POSTROAD_HEALTH_HOST", "value": "*"}]
     if health != HEALTH_PORT:
         environment.append({"name": "POSTROAD_HEALTH_PORT", "value": str(health)})
     if intake:

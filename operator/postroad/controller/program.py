@@ -243,14 +243,14 @@ def quiet_logs() -> None:
     logging.getLogger("kopf").setLevel(logging.WARNING)
 
 
-async def serve(options: Options, health_port: int) -> None:
+async def serve(options: Options, health_host: str, health_port: int) -> None:
     """Run the operator on the machine's API server until a signal comes.
 
     Raises: KubernetesError when no API server is configured; InvalidSettings for a taken port.
     """
     readiness = Readiness()
     health = HealthServer(readiness)
-    await health.listen(health_port)
+    await health.listen(health_host, health_port)
     api = ApiServer(load_configuration())
     try:
         clock, randomness = MachineClock(), SystemRandomness()

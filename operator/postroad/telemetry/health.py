@@ -67,14 +67,18 @@ class HealthServer:
         self._open: dict[asyncio.StreamWriter, None] = {}
         """Connections, the oldest first."""
 
-    async def listen(self, port: int, host: str = "") -> None:
-        """Begin to answer. Raises: InvalidSettings when the port cannot be bound."""
+    async def listen(self, host: str, port: int) -> None:
+        """Begin to answer; `*` is every address. Raises: InvalidSettings when the port cannot be
+        bound."""
         try:
-            self._server = await asyncio.start_server(self._serve, host or None, port, limit=8192)
+            self._server = await asyncio.start_server(
+                self._serve, None if host == "*" else host, port, limit=8192
+            )
         except OSError as error:
             raise InvalidSettings(
-                f"cannot listen on port {port} for probes: {error.strerror}",
-                hint="set another with POSTROAD_HEALTH_PORT; 0 takes any that is free",
+                f"cannot listen on {host}:{port} for probes: {error.strerror}",
+                hint="set another port with POSTROAD_HEALTH_PORT (0 takes any that is free), or "
+                "another address with POSTROAD_HEALTH_HOST",
             ) from error
         _log.info("health", address=f"{host}:{self.port}")
 

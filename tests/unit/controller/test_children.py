@@ -160,7 +160,8 @@ def test_an_intake_may_have_the_port_that_probes_have_elsewhere(
     assert len(set(numbers.values())) == len(numbers)
     assert numbers[container["livenessProbe"]["httpGet"]["port"]] == health
     environment = {each["name"]: each["value"] for each in container["env"] if "value" in each}
-    assert from_environment(environment).health_port == health
+    settings = from_environment(environment)
+    assert (settings.health_host, settings.health_port) == ("*", health), "the kubelet is elsewhere"
 
 
 def test_workers_do_not_roll_when_the_networks_change() -> None:
@@ -255,7 +256,10 @@ def test_the_port_of_the_next_hop_follows_its_tls(relay: dict[str, Any], port: s
 def test_credentials_are_only_ever_referred_to() -> None:
     (container,) = worker_pod(children(queue(workers={"handler": RELAY})))["spec"]["containers"]
 
-    assert {each["name"]: each["valueFrom"]["secretKeyRef"] for each in container["env"]} == {
+    written = {each["name"] for each in container["env"] if "value" in each}
+    referred = [each for each in container["env"] if "valueFrom" in each]
+    assert written == {"POSTROAD_HEALTH_HOST"}
+    assert {each["name"]: each["valueFrom"]["secretKeyRef"] for each in referred} == {
         "POSTROAD_RABBITMQ_USERNAME": {"name": "rabbitmq", "key": "username"},
         "POSTROAD_RABBITMQ_PASSWORD": {"name": "rabbitmq", "key": "password"},
         "POSTROAD_CASSANDRA_USERNAME": {"name": "cassandra", "key": "username"},
@@ -339,7 +343,7 @@ def test_a_partial_template_changes_the_worker_and_cannot_break_its_selection() 
     assert pod["spec"]["nodeSelector"] == {"disk": "fast"}
     assert worker["image"] == "postroad:1"
     assert {"name": "EXTRA", "value": "1"} in worker["env"]
-    assert len(worker["env"]) == 7
+    assert len(worker["env"]) == 8
     assert sidecar == {"name": "sidecar", "image": "x"}
 
 

@@ -70,11 +70,11 @@ async def test_other_requests_are_answered_shortly(method: str, path: str, statu
 
 async def test_a_second_process_on_one_machine_reads_how_to_get_a_port_of_its_own() -> None:
     first, second = HealthServer(Readiness()), HealthServer(Readiness())
-    await first.listen(0)
+    await first.listen("127.0.0.1", 0)
     taken = first.port
     try:
         with pytest.raises(InvalidSettings) as refusal:
-            await second.listen(taken)
+            await second.listen("127.0.0.1", taken)
     finally:
         await first.close()
 
@@ -84,7 +84,7 @@ async def test_a_second_process_on_one_machine_reads_how_to_get_a_port_of_its_ow
 
 async def test_clients_that_send_nothing_are_few_and_keep_no_probe_waiting() -> None:
     server = HealthServer(Readiness())
-    await server.listen(0, "127.0.0.1")
+    await server.listen("127.0.0.1", 0)
     silent = [
         await asyncio.open_connection("127.0.0.1", server.port) for _ in range(2 * MOST_CONNECTIONS)
     ]
