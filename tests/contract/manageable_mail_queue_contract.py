@@ -290,6 +290,27 @@ class HoldContract(_Fixtures):
         assert await consumer.nothing(10 * SECOND)
         assert (await queue.size()).size == 0
 
+    @pytest.mark.parametrize("is_released", [False, True], ids=["held", "released again"])
+    async def test_mail_held_while_leased_and_retried_comes_once_it_is_released(
+        self, queue: MailQueue, consumer: Consumer, is_released: bool
+    ) -> None:
+        await queue.enqueue(letter())
+        item = await consumer.next()
+
+        assert await queue.hold(ALL) == 1
+        if is_released:
+            assert await queue.release(ALL) == 1
+        await item.retry(timedelta(0))
+        assert await queue.size() == Sizes(1, 0, 0 if is_released else 1, 0)
+        if not is_released:
+            assert await consumer.nothing()
+            assert await queue.release(ALL) == 1
+
+        again = await consumer.next()
+        assert again.mail_id == item.mail_id
+        await again.done()
+        assert await queue.size() == Sizes(0, 0, 0, 0)
+
 
 class DelayedManageableMailQueueContract(_Fixtures):
     """Delayed mail can be seen, removed and made due."""
