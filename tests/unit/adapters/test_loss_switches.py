@@ -27,6 +27,7 @@ from postroad.adapters.rabbitmq.topology import (
     SHARED,
     UNROUTED,
     Binding,
+    declare,
     topology_of,
 )
 from postroad.adapters.rabbitmq.unconfirmed import Message
@@ -159,6 +160,23 @@ def test_dead_queue_drops_nothing_however_often_it_is_tried() -> None:
     assert dead.arguments["x-delivery-limit"] == NEVER == 1_000_000_000
     assert "x-dead-letter-exchange" not in dead.arguments
     assert not {"x-max-length", "x-max-length-bytes", "x-message-ttl"} & dead.arguments.keys()
+
+
+async def test_exchanges_and_queues_outlive_a_restart_of_the_broker() -> None:
+    declared: dict[str, object] = {}
+
+    class Recording:
+        driver = SimpleNamespace(exchange_declare="exchange", queue_declare="queue", queue_bind="")
+
+        async def call(self, method: str, name: str, *_: object, **arguments: object) -> None:
+            if method:
+                declared[f"{method} {name}"] = arguments.get("durable")
+
+    for each in (TOPOLOGY, SHARED):
+        await declare(cast("Channel", Recording()), each)
+
+    count = sum(len(each.exchanges) + len(each.queues) for each in (TOPOLOGY, SHARED))
+    assert [*declared.values()] == [True] * count
 
 
 def test_what_moves_on_is_kept_until_its_next_queue_has_it() -> None:
