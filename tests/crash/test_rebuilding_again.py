@@ -17,7 +17,7 @@ from postroad.embedded.engine import Engine
 from postroad.embedded.layout import Layout
 from postroad.embedded.opening import describe
 from postroad.embedded.owner import OwnedQueue
-from postroad.embedded.rebuild import Rebuilt, rebuild
+from postroad.embedded.rebuild import COMPLETE, Rebuilt, rebuild
 from postroad.embedded.verification import verify
 from postroad.errors import StoreFailed, StoreFull
 
@@ -243,6 +243,21 @@ async def test_a_rebuild_that_was_cut_anywhere_still_knows_what_the_first_log_sa
                 again += 1
             assert await facts_on(after.disk) == expected, cut
     assert again > 50
+
+
+async def test_no_cut_leaves_the_checkpoint_of_a_rebuild_that_is_not_complete() -> None:
+    """Otherwise a later rebuild reads this log's predecessor too, which has none of the mail
+    since (FORMAT.md 9)."""
+    disk, _ = await a_log_that_knows_much()
+    files = LossyFiles(disk)
+    await rebuilt(files)
+    with_checkpoint = 0
+    for cut in [*files.journal.cuts()][-6:]:
+        for left in disks_after(files.journal, cut):
+            if LAYOUT.checkpoint.name in left.names[ROOT]:
+                assert COMPLETE in left.names[QUARANTINE / "1"], cut
+                with_checkpoint += 1
+    assert with_checkpoint > 1
 
 
 # A disk that goes bad
