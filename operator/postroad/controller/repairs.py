@@ -42,11 +42,15 @@ def lost_tables(before: Mapping[str, object] | None, changes: SchemaChanges) -> 
 def undone_alterations(
     before: Mapping[str, object] | None, now: Mapping[str, object], changes: SchemaChanges
 ) -> str | None:
-    """Return a message about options that were altered by hand, None when none were."""
+    """Return a message about options that this QueueCluster did not alter, None when all are its
+    own."""
     if before != now or not changes.altered:
         return None
     tables = ", ".join(changes.altered)
-    return f"options of tables were altered by hand and are as declared again: {tables}"
+    return (
+        "options of tables were altered, by hand or by another QueueCluster over this keyspace, "
+        f"and are as declared here again: {tables}"
+    )
 
 
 def missing_queues(queue: Queue) -> tuple[str, str]:
