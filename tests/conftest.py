@@ -35,6 +35,11 @@ SIGNS = {
 }
 
 
+def pytest_collection_finish() -> None:
+    """Search what was collected for cyclic garbage no more: it stays to the end."""
+    gc.freeze()
+
+
 def pytest_runtest_setup(item: pytest.Item) -> None:
     required = set(os.environ.get("POSTROAD_REQUIRE", "").split(","))
     for marker in item.iter_markers("needs"):

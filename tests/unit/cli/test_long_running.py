@@ -15,11 +15,12 @@ from postroad.telemetry import logs
 
 @pytest.fixture(autouse=True)
 def _collector() -> Iterator[None]:
-    """The tests after these have the collector as it was."""
+    """Begin as a new process does; the tests after these have the collector as it was."""
     threshold = gc.get_threshold()
+    gc.unfreeze()
     yield
     gc.set_threshold(*threshold)
-    gc.unfreeze()
+    gc.freeze()
 
 
 def test_a_long_running_command_searches_for_cyclic_garbage_seldom_and_still_does(
