@@ -23,6 +23,7 @@ different one also shows fields that are no longer wanted."""
 
 MANAGED_BY = "app.kubernetes.io/managed-by"
 INSTANCE = "app.kubernetes.io/instance"
+COMPONENT = "app.kubernetes.io/component"
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from postroad.controller.actions import log_action
-from postroad.controller.api import CHILDREN, DEPLOYMENT, INSTANCE, MANAGED_BY, Kind
+from postroad.controller.api import CHILDREN, COMPONENT, DEPLOYMENT, INSTANCE, MANAGED_BY, Kind
 from postroad.controller.api_server import ApiServer, Object
 from postroad.controller.children import Child
 from postroad.controller.drift import is_current
@@ -38,7 +38,7 @@ async def find_children(api: ApiServer, queue: Queue) -> Found:
 async def apply_children(
     api: ApiServer, queue: Queue, wanted: Sequence[Child], found: Found
 ) -> Found:
-    """Make the children as wanted, without a write for those that are; return them as they are now.
+    """Make children as wanted, without a write for those that are; return them as they are now.
     Raises: NameTaken, KubernetesError."""
     now: Found = {}
     for kind, child in wanted:
@@ -51,12 +51,19 @@ async def apply_children(
         else:
             now[place] = await api.apply(kind, child)
             log_action("applied a child", child=" ".join(place), existed=present is not None)
-    kinds = {kind.name: kind for kind in CHILDREN}
-    for place, unwanted in found.items():
-        if place not in now:
-            await api.delete(kinds[place[0]], unwanted)
-            log_action("deleted a child", child=" ".join(place))
     return now
+
+
+async def delete_unwanted(
+    api: ApiServer, found: Found, wanted: Found, *, except_of: Collection[str]
+) -> None:
+    """Delete the children that are not wanted, but none of these components."""
+    kinds = {kind.name: kind for kind in CHILDREN}
+    for place, child in found.items():
+        component = child["metadata"]["labels"].get(COMPONENT)
+        if place not in wanted and component not in except_of:
+            await api.delete(kinds[place[0]], child)
+            log_action("deleted a child", child=" ".join(place))
 
 
 async def _require_free(api: ApiServer, queue: Queue, kind: Kind, child: Mapping[str, Any]) -> None:

@@ -6,11 +6,12 @@ Labels and annotations of the MailQueue are not copied, because they are about t
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from postroad.controller.api import (
     API_VERSION,
+    COMPONENT,
     CONFIG_MAP,
     DEPLOYMENT,
     DISRUPTION_BUDGET,
@@ -32,38 +33,43 @@ WORKER, INTAKE, QUEUE = "worker", "intake", "queue"
 
 
 def wanted_children(
-    queue: Queue, context: PodContext, *, scaled_elsewhere: frozenset[str] = frozenset()
+    queue: Queue,
+    context: PodContext,
+    components: Collection[str] = (QUEUE, INTAKE, WORKER),
+    *,
+    scaled_elsewhere: frozenset[str] = frozenset(),
 ) -> list[Child]:
-    """Return all children, in the order in which to apply them.
+    """Return the children of these components, in the order in which to apply them. `QUEUE`: what
+    all pods share. Raises: InvalidInput for a template of another shape, or a missing `relayFrom`.
 
     `scaled_elsewhere` names the Deployments that an autoscaler scales: they come without replicas,
     which the operator would otherwise set back.
     """
     configuration = queue_configuration(queue, context)
-    children = [
-        _child(queue, CONFIG_MAP, f"{queue.name.name}-queue", QUEUE, {"data": configuration}),
-        _child(
-            queue,
-            SERVICE_ACCOUNT,
-            f"{queue.name.name}-queue",
-            QUEUE,
-            {"automountServiceAccountToken": False},
-        ),
-    ]
-    if context.authorities:
-        data = {"data": {AUTHORITIES_KEY: context.authorities}}
-        children.append(_child(queue, CONFIG_MAP, f"{queue.name.name}-ca", QUEUE, data))
+    children = _shared(queue, context, configuration) if QUEUE in components else []
     workers, intake = queue.spec.workers, queue.spec.intake
-    if intake:
+    if intake and INTAKE in components:
         children.append(_service(queue, intake.ports))
         template = pod_template(queue, context, INTAKE, labels(queue, INTAKE), configuration)
         children += _deployment(queue, INTAKE, intake.replicas, template, scaled_elsewhere)
-    if workers:
+    if workers and WORKER in components:
         template = pod_template(
             queue, context, WORKER, labels(queue, WORKER), configuration, workers.template
         )
         children += _deployment(queue, WORKER, workers.replicas, template, scaled_elsewhere)
     return [(kind, with_hash(child)) for kind, child in children]
+
+
+def _shared(queue: Queue, context: PodContext, configuration: Mapping[str, str]) -> list[Child]:
+    name, account = f"{queue.name.name}-queue", {"automountServiceAccountToken": False}
+    children = [
+        _child(queue, CONFIG_MAP, name, QUEUE, {"data": dict(configuration)}),
+        _child(queue, SERVICE_ACCOUNT, name, QUEUE, account),
+    ]
+    if context.authorities:
+        data = {"data": {AUTHORITIES_KEY: context.authorities}}
+        children.append(_child(queue, CONFIG_MAP, f"{queue.name.name}-ca", QUEUE, data))
+    return children
 
 
 def queue_configuration(queue: Queue, context: PodContext) -> dict[str, str]:
@@ -105,7 +111,7 @@ def labels(queue: Queue, component: str) -> dict[str, str]:
     return {
         "app.kubernetes.io/name": "postroad",
         INSTANCE: queue.name.name,
-        "app.kubernetes.io/component": component,
+        COMPONENT: component,
     }
 
 

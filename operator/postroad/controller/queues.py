@@ -12,38 +12,29 @@ from typing import Any
 from pydantic import ValidationError
 
 from postroad.controller import conditions as condition
-from postroad.controller.api import DEPLOYMENT, MAIL_QUEUE
+from postroad.controller.api import MAIL_QUEUE
 from postroad.controller.api_server import ApiServer, Object
-from postroad.controller.apply_children import apply_children, find_children, scaled_elsewhere
 from postroad.controller.attempts import attempt
-from postroad.controller.children import INTAKE, WORKER, selector, wanted_children
 from postroad.controller.clusters import Cluster, Clusters
 from postroad.controller.conditions import Finding, Truth, advice, good, unknown
-from postroad.controller.credentials import check_certificate, read_credentials
 from postroad.controller.engines import Engines
 from postroad.controller.finalizers import Finalizers
-from postroad.controller.queue_resource import PodContext, Queue
+from postroad.controller.queue_children import QueueChildren
+from postroad.controller.queue_resource import Queue
 from postroad.controller.queue_servers import SERVER_CONDITIONS, QueueServers, ReconcileState
 from postroad.controller.reporting import Reporter
-from postroad.controller.spec import Intake, Workers
 from postroad.controller.status import (
     Report,
     Status,
     composed,
     composed_paused,
-    deployment_facts,
     hash_of_spec,
     with_fields,
 )
-from postroad.controller.workloads import workload_finding
 from postroad.errors import KubernetesError, PostroadError
 from postroad.ports.clock import Clock
 
 KEPT = (condition.CONFIGURATION_ACCEPTED, *SERVER_CONDITIONS)
-
-
-Workload = tuple[str, str, str, Workers | Intake | None]
-"""Condition, plural name of its pods for messages, component, and its part of the spec."""
 
 
 class Queues:
@@ -64,8 +55,8 @@ class Queues:
         self._finalizers = Finalizers(api, clusters)
         self._clock = clock
         self._engines = engines
-        self._image = image
         self._servers = QueueServers(clusters, engines, clock)
+        self._children = QueueChildren(api, image)
 
     async def reconcile(self, found: Object) -> Status:
         """Make a MailQueue as declared, write and return its status.
@@ -139,7 +130,7 @@ class Queues:
             if each["type"] in KEPT
         ]
         state.report.findings = kept
-        state.report.findings += await self._make_children(cluster, state)
+        state.report.findings += await self._children.make(cluster, state)
         state.report.findings += self._advice(queue)
         generation = found["metadata"]["generation"]
         after = composed(before, state.report, generation, self._clock.now())
@@ -158,7 +149,7 @@ class Queues:
         state.configured = "configuration" in state.before
         report = state.report
         report.findings += await self._servers.ask(cluster, state)
-        report.findings += await self._make_children(cluster, state)
+        report.findings += await self._children.make(cluster, state)
         report.findings += self._advice(state.queue)
         if state.configured:
             report.fields |= await self._measured(cluster, state.queue)
@@ -175,75 +166,6 @@ class Queues:
             )
             found.append(advice(condition.RELAY_RESTRICTED, "OpenRelay", message))
         return found
-
-    async def _make_children(self, cluster: Cluster, state: ReconcileState) -> list[Finding]:
-        """Apply the children once the queue has a configuration, because workers before would only
-        fail; after that also while a server is away."""
-        queue = state.queue
-        wanted: list[Workload] = [(condition.WORKERS_READY, "workers", WORKER, queue.spec.workers)]
-        if queue.spec.intake:
-            wanted.append((condition.INTAKE_READY, "intake pods", INTAKE, queue.spec.intake))
-        if not state.configured:
-            message = "pods are created once the queue has a configuration"
-            return [unknown(each, condition.PENDING, message) for each, *_ in wanted]
-
-        async def apply() -> Finding:
-            deployments.update(await self._apply(cluster, queue))
-            return good(condition.WORKERS_READY, "applied")
-
-        deployments: dict[str, Object] = {}
-        applied = await attempt(condition.WORKERS_READY, apply)
-        if not applied.is_good:
-            return [applied]
-        findings = [self._workload(state, deployments, *each) for each in wanted]
-        certificate = await attempt(condition.INTAKE_READY, lambda: self._check_certificate(queue))
-        if not certificate.is_good:  # the reason why pods are not ready, which they cannot report
-            findings[-1] = certificate
-        return findings
-
-    async def _check_certificate(self, queue: Queue) -> Finding:
-        if queue.spec.intake and queue.spec.intake.tls:
-            name = queue.spec.intake.tls.secret_ref.name
-            await check_certificate(self._api, queue.name.namespace, name)
-        return good(condition.INTAKE_READY, "the certificate can be used")
-
-    async def _apply(self, cluster: Cluster, queue: Queue) -> dict[str, Object]:
-        credentials = cluster.credentials
-        if cluster.namespace != queue.name.namespace:
-            credentials = await read_credentials(self._api, queue.name.namespace, cluster.spec)
-        context = PodContext(
-            cluster=cluster.spec,
-            image=self._image,
-            authorities=credentials.authorities,
-            secret_versions=credentials.versions,
-            cassandra_tls=bool(credentials.cassandra.authorities),
-        )
-        found = await find_children(self._api, queue)
-        wanted = wanted_children(queue, context, scaled_elsewhere=scaled_elsewhere(found))
-        now = await apply_children(self._api, queue, wanted, found)
-        return {name: each for (kind, name), each in now.items() if kind == DEPLOYMENT.name}
-
-    def _workload(
-        self,
-        state: ReconcileState,
-        deployments: Mapping[str, Object],
-        which: str,
-        what: str,
-        component: str,
-        spec: Workers | Intake | None,
-    ) -> Finding:
-        field = "workers" if component == WORKER else "intake"
-        if spec is None:
-            state.report.fields[field] = None
-            return good(which, f"no {what} declared", "NoneDeclared")
-        deployment = deployments[f"{state.queue.name.name}-{component}"]
-        facts: dict[str, Any] = dict(deployment_facts(deployment, spec.replicas))
-        if component == WORKER:
-            facts["selector"] = selector(state.queue, component)
-        else:
-            facts.pop("replicas")
-        state.report.fields[field] = facts
-        return workload_finding(which, what, deployment, spec.replicas)
 
     async def _measured(self, cluster: Cluster, queue: Queue) -> dict[str, Any]:
         """Return no figures after an error: the status keeps the former ones, and no condition
