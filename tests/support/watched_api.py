@@ -28,6 +28,9 @@ class WatchedApi(ApiServer):
         self.calls: list[str] = []
         self.fail = fail
         self.watched: asyncio.Queue[tuple[str, Place, Object]] = asyncio.Queue()
+        self.pruned: set[str] = set()
+        """Fields of a status that the CRDs lack."""
+
         self._versions = count(1)
 
     def at(self, plural: str, namespace: str, name: str) -> Object | None:
@@ -59,7 +62,9 @@ class WatchedApi(ApiServer):
             self._delete(place, found)
         elif method != "GET":
             _check_version(found, body)
-            wanted = {**(found or {}), "status": body["status"]} if status else _merged(found, body)
+            given = body.get("status", {}).items()
+            kept = {field: value for field, value in given if field not in self.pruned}
+            wanted = {**(found or {}), "status": kept} if status else _merged(found, body)
             return self._stored(place, found, wanted)
         return deepcopy(found)
 

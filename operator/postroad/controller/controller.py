@@ -256,6 +256,7 @@ class Controller:
         if gone in (None, uid):
             return
         self._engines.forget(gone)
+        self._reporter.forget(gone)
         self._clusters.forget(gone)
         self._health.answers.pop(gone, None)
         self._known_to_queues.pop(gone, None)

@@ -82,8 +82,7 @@ class Queues:
         if not finding.is_good:
             report.findings = self._blocked(finding)
         after = composed(before, report, generation, self._clock.now())
-        await self._reporter.write(MAIL_QUEUE, found, after)
-        return after
+        return await self._written(found, after)
 
     async def _report_pending(self, found: Object) -> Object:
         """Write conditions at once, because the first full reconcile may take minutes."""
@@ -98,8 +97,7 @@ class Queues:
     async def refresh(self, found: Object) -> Status:
         """Write the current figures into the status, and nothing else."""
         after = with_fields(found.get("status") or {}, await self._figures(found))
-        await self._reporter.write(MAIL_QUEUE, found, after)
-        return after
+        return await self._written(found, after)
 
     async def refresh_paused(self, found: Object) -> Status:
         """Write the current figures and the condition Paused into the status."""
@@ -109,8 +107,7 @@ class Queues:
         figures = await self._figures(found)
         now = self._clock.now()
         after = composed_paused(before, found["spec"], figures, generation, now)
-        await self._reporter.write(MAIL_QUEUE, found, after)
-        return after
+        return await self._written(found, after)
 
     async def restore_children(self, found: Object) -> Status:
         """Reconcile the children only: the last full reconcile found servers and configuration
@@ -134,8 +131,12 @@ class Queues:
         state.report.findings += self._advice(queue)
         generation = found["metadata"]["generation"]
         after = composed(before, state.report, generation, self._clock.now())
-        await self._reporter.write(MAIL_QUEUE, found, after)
-        return after
+        return await self._written(found, after)
+
+    async def _written(self, found: Object, after: Status) -> Status:
+        """Write the status; return what the API server kept of it."""
+        written = await self._reporter.write(MAIL_QUEUE, found, after)
+        return written.get("status") or {}
 
     async def _figures(self, found: Object) -> dict[str, Any]:
         """Return no figures after an error, which the next full reconcile reports."""
