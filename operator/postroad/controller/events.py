@@ -27,6 +27,9 @@ NORMAL, WARNING = "Normal", "Warning"
 LONGEST_NOTE = 1000
 """Characters of an Event's note; the API server allows 1024 bytes."""
 
+LONGEST_NAME = 253 - len(".") - 16
+"""Characters of a resource's name at the begin of the Event's, which has a hash behind it."""
+
 PROGRESS = frozenset({PENDING, "Deleting", "InUse", PODS_NOT_READY, PAUSED_BY_USER})
 """Reasons that every queue has while it is created or deleted; they get no Event."""
 
@@ -79,11 +82,12 @@ def event_object(
     """Return the Event to create."""
     metadata = about["metadata"]
     once = hash_of([metadata["uid"], announcement.reason])
+    begin = metadata["name"][:LONGEST_NAME].rstrip("-.")
     return {
         "apiVersion": "events.k8s.io/v1",
         "kind": "Event",
         "metadata": {
-            "name": f"{metadata['name']}.{once if announcement.once else uuid4().hex[:16]}",
+            "name": f"{begin}.{once if announcement.once else uuid4().hex[:16]}",
             "namespace": metadata["namespace"],
         },
         "eventTime": now.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -202,6 +203,21 @@ def test_an_event_fits_what_the_api_server_takes() -> None:
 
     assert len(event["note"].encode()) <= 1024
     assert event["eventTime"] == "2026-01-01T10:00:00.000000Z"
+
+
+def test_an_event_about_a_long_name_has_a_name_that_the_api_server_takes() -> None:
+    about = {
+        "apiVersion": "postroad.dev/v1alpha1",
+        "kind": "QueueCluster",
+        "metadata": {
+            "name": f"{'x' * 235}.{'y' * 17}", "namespace": "n", "uid": "u", "resourceVersion": "1"
+        },
+    }  # fmt: skip
+
+    name = event_object(about, Announcement("Warning", "InUse", "used"), NOW)["metadata"]["name"]
+
+    assert len(name) <= 253
+    assert all(re.fullmatch("[a-z0-9]([-a-z0-9]*[a-z0-9])?", each) for each in name.split("."))
 
 
 def test_an_event_that_happens_once_has_one_name_however_often_it_is_posted() -> None:
