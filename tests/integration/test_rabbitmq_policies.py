@@ -44,7 +44,7 @@ async def test_a_policy_that_bounds_our_queues_is_shown(queue: QueueName) -> Non
     assert server.management is not None
 
     async with asyncio.timeout(30):  # RabbitMQ's numbers are some seconds old
-        while not (found := dropping(await server.management.governed())):
+        while not (found := dropping(await server.management.quorum_queues())):
             await asyncio.sleep(0.2)
 
     assert "max-length" in found[0]

@@ -80,8 +80,8 @@ class ClusterServers:
         try:
             running, queues = await management.nodes(), await management.quorum_queues()
             members = too_few_members(queues, running, SAFE_COPIES, self._rabbitmq.name)
-            dropped = dropping(await management.governed())
-            return Checked(version, limits=(*dropped, *too_few_nodes(len(running)), *members))
+            limits = (*dropping(queues), *too_few_nodes(len(running)), *members)
+            return Checked(version, limits=limits)
         except ServerError as error:  # a queue works without the management API
             return Checked(version, unknown=(f"its nodes: {error.explain()}",))
 

@@ -16,11 +16,13 @@ OURS = "postroad."
 
 @dataclass(frozen=True, slots=True)
 class QuorumQueue:
-    """One quorum queue. `online` are the members that run."""
+    """One quorum queue. `online` are the members that run, `policy` the keys of the policies that
+    apply to it."""
 
     name: str
     members: tuple[str, ...]
     online: tuple[str, ...]
+    policy: frozenset[str] = frozenset()
 
 
 def members_to_add(queue: QuorumQueue, running: Collection[str], copies: int) -> list[str]:

@@ -10,7 +10,6 @@ from aiohttp import web
 
 from postroad.adapters.rabbitmq.access import Access
 from postroad.adapters.rabbitmq.management import Management
-from postroad.domain.policies import Governed
 from postroad.domain.replicas import QuorumQueue
 from postroad.errors import BrokerUnavailable, TlsRefused
 from support.certificates import Certificates
@@ -24,13 +23,18 @@ async def two_nodes(_: web.Request) -> web.Response:
 async def three_queues(_: web.Request) -> web.Response:
     return web.json_response(
         [
-            {"name": "whole", "members": ["a", "b"], "online": ["a"]},
+            {
+                "name": "whole",
+                "members": ["a", "b"],
+                "online": ["a"],
+                "effective_policy_definition": [],
+            },
             {
                 "name": "headless",
                 "members": ["a"],
                 "effective_policy_definition": {"max-length": 9},
             },
-            {"name": "classic", "effective_policy_definition": []},
+            {"name": "classic"},
         ]
     )
 
@@ -66,25 +70,14 @@ async def test_the_authorities_of_the_broker_vouch_for_its_management_api(
     await api.close()
 
 
-async def test_quorum_queues_are_those_with_members(url: str, certificates: Certificates) -> None:
-    api = management(url, certificates.authority)
-
-    assert await api.quorum_queues() == [
-        QuorumQueue("whole", ("a", "b"), ("a",)),
-        QuorumQueue("headless", ("a",), ()),
-    ]
-    await api.close()
-
-
-async def test_queues_are_read_with_the_keys_of_their_policies(
+async def test_quorum_queues_are_those_with_members_and_have_the_keys_of_their_policies(
     url: str, certificates: Certificates
 ) -> None:
     api = management(url, certificates.authority)
 
-    assert await api.governed() == [
-        Governed("whole", frozenset()),
-        Governed("headless", frozenset({"max-length"})),
-        Governed("classic", frozenset()),
+    assert await api.quorum_queues() == [
+        QuorumQueue("whole", ("a", "b"), ("a",)),
+        QuorumQueue("headless", ("a",), (), frozenset({"max-length"})),
     ]
     await api.close()
 

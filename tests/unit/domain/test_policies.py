@@ -4,19 +4,24 @@ from __future__ import annotations
 
 import pytest
 
-from postroad.domain.policies import DROPPING, Governed, dropping
+from postroad.domain.policies import DROPPING, dropping
+from postroad.domain.replicas import QuorumQueue
+
+
+def governed(name: str, keys: frozenset[str]) -> QuorumQueue:
+    return QuorumQueue(name, ("a",), ("a",), keys)
 
 
 @pytest.mark.parametrize("key", sorted(DROPPING))
 def test_a_policy_that_drops_messages_is_named(key: str) -> None:
-    (found,) = dropping([Governed("postroad.a.b.work", frozenset({key, "max-age"}))])
+    (found,) = dropping([governed("postroad.a.b.work", frozenset({key, "max-age"}))])
 
     assert f"policy with {key} drops" in found
     assert "postroad.a.b.work" in found
 
 
 def test_several_queues_are_one_sentence() -> None:
-    queues = [Governed(f"postroad.a.{name}.work", frozenset({"expires"})) for name in "bcd"]
+    queues = [governed(f"postroad.a.{name}.work", frozenset({"expires"})) for name in "bcd"]
 
     (found,) = dropping(queues)
 
@@ -25,5 +30,5 @@ def test_several_queues_are_one_sentence() -> None:
 
 def test_other_policies_and_queues_of_others_are_left_alone() -> None:
     assert dropping([]) == ()
-    assert dropping([Governed("theirs", frozenset({"expires"}))]) == ()
-    assert dropping([Governed("postroad.a.b.work", frozenset({"delivery-limit"}))]) == ()
+    assert dropping([governed("theirs", frozenset({"expires"}))]) == ()
+    assert dropping([governed("postroad.a.b.work", frozenset({"delivery-limit"}))]) == ()

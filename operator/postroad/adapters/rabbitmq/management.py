@@ -12,7 +12,6 @@ from urllib.parse import quote, urlsplit, urlunsplit
 import aiohttp
 
 from postroad.adapters.rabbitmq.access import Access
-from postroad.domain.policies import Governed
 from postroad.domain.replicas import QuorumQueue
 from postroad.errors import BrokerRefused, BrokerUnavailable, CredentialsRefused
 from postroad.tls import client_context, refusal
@@ -46,19 +45,16 @@ class Management:
 
     async def quorum_queues(self) -> list[QuorumQueue]:
         """Return the quorum queues of the vhost. Errors as `unacknowledged`."""
+        columns = "columns=name,members,online,effective_policy_definition"
         return [
-            QuorumQueue(each["name"], tuple(each["members"]), tuple(each.get("online") or ()))
-            for each in await self._get(f"queues/{self._vhost}?columns=name,members,online")
-            if each.get("members")
-        ]
-
-    async def governed(self) -> list[Governed]:
-        """Return the queues of the vhost with the keys of their policies. Errors as
-        `unacknowledged`."""
-        columns = "columns=name,effective_policy_definition"
-        return [
-            Governed(each["name"], frozenset(each.get("effective_policy_definition") or ()))
+            QuorumQueue(
+                each["name"],
+                tuple(each["members"]),
+                tuple(each.get("online") or ()),
+                frozenset(each.get("effective_policy_definition") or ()),
+            )
             for each in await self._get(f"queues/{self._vhost}?{columns}")
+            if each.get("members")
         ]
 
     async def add_member(self, queue: str, node: str) -> None:
