@@ -100,6 +100,7 @@ class _Registration:
         self._engine = engine
         self._entry = entry
         self._deadline = engine.clock.elapsed() + engine.timing.deadline
+        self._owner = UUID(int=engine.randomness.bits(128))
         self._published: timedelta | None = None
         """When the last attempt to publish ended; since then no new message can exist."""
         self._has_row = False
@@ -175,6 +176,7 @@ class _Registration:
         failed = Withdrawal(
             self._engine,
             self._entry,
+            self._owner,
             published=self._published,
             has_row=self._has_row,
             deadline=self._deadline,

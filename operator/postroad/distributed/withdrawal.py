@@ -26,13 +26,15 @@ IN_HAND = Mark()
 
 
 class Withdrawal:
-    """The withdrawal of one entry. `published` is when the last attempt to publish ended, None
-    where no message can exist; `deadline`, by which the enqueue had to end."""
+    """The withdrawal of one entry. `owner` is that of its claim; `published` is when the last
+    attempt to publish ended, None where no message can exist; `deadline`, by which the enqueue had
+    to end."""
 
     def __init__(
         self,
         engine: Engine,
         entry: Entry,
+        owner: UUID,
         *,
         published: timedelta | None,
         has_row: bool,
@@ -43,7 +45,7 @@ class Withdrawal:
         self._published = published
         self._has_row = has_row
         self._deadline = deadline
-        self._owner = UUID(int=engine.randomness.bits(128))
+        self._owner = owner
 
     async def run(self, longest: timedelta) -> bool:
         """Withdraw the entry, trying for `longest`; return whether a consumer (or an administrator)
