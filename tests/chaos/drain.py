@@ -5,6 +5,7 @@ the servers have left."""
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, cast
 
@@ -25,9 +26,10 @@ LOOKS = 3
 insert did not reach a quorum is on one replica, and the replicas that answer decide whether a
 reading meets it. Browsing repairs it."""
 
-REPUBLISHED_EVERY = 4
-"""Rounds between two republishes: mails that lost their message get a new one, and the others are
-not disturbed again and again."""
+STUCK = 4
+"""Consecutive rounds in which no fewer mails wait, after which all get a new message. A new message
+is a new entry: while mails are delivered, replacing those that wait takes longer than delivering
+them."""
 
 
 async def drain(place: Place, inspect: Inspect) -> None:
@@ -79,19 +81,21 @@ class _Drain:
 
     async def _empty(self) -> None:
         """Deliver, release, flush and requeue until nothing waits."""
-        place, steady, number = self._place, 0, 0
+        place, steady, stuck, before = self._place, 0, 0, math.inf
         everything = {"all": True}
         while self._has_time and steady < STEADY:
             await change(place, "release", self._name, self._queue, everything)
             await change(place, "flush", self._name, self._queue, everything)
             dead = await list_letters(place, self._name, self._queue)
             await change(place, "requeue", self._name, self._queue, everything)
-            if number % REPUBLISHED_EVERY == REPUBLISHED_EVERY - 1:
+            if stuck == STUCK:
+                stuck = 0
                 await change(place, "republish", self._name, self._queue, everything)
             await self._round()
             waiting = await list_waiting(place, self._name, self._queue)
             steady = steady + 1 if dead == 0 and waiting == 0 else 0
-            number += 1
+            stuck = 0 if waiting is not None and waiting < before else stuck + 1
+            before = before if waiting is None else waiting
 
     async def _clean(self) -> Remains:
         """Run maintenance, which closes, passes and cleans slices, until nothing is left."""

@@ -87,7 +87,7 @@ QUICK = Pace(
     maintenance=5,
     row_maintenance=timedelta(seconds=20),
     purge_timeout=timedelta(seconds=20),
-    prefetch=(20,),
+    prefetch=(20, 60),
     mails=28,
     administration=1.5,
     fault_every=10,
