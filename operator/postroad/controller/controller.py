@@ -27,7 +27,7 @@ from postroad.controller.queue_resource import is_erased_with_its_resource
 from postroad.controller.queues import Queues
 from postroad.controller.reporting import Reporter
 from postroad.controller.status import Status, wants_retry
-from postroad.controller.workqueue import Workqueue
+from postroad.controller.workqueue import Urgency, Workqueue
 from postroad.errors import KubernetesConflict
 from postroad.ports.clock import Clock, Randomness
 from postroad.telemetry import metrics
@@ -126,13 +126,13 @@ class Controller:
                 return  # only the status changed, which the operator itself writes
         if gone or before is None or before[0] != now[0]:
             self._causes.add(key, Cause.RESOURCE)
-        self._work.add(key, urgent=not routine)
+        self._work.add(key, Urgency.ROUTINE if routine else Urgency.CHANGE)
         if kind is MAIL_QUEUE:
             reference = body["spec"].get("clusterRef") or {}
             namespace = reference.get("namespace") or key.namespace
             cluster = Key(QUEUE_CLUSTER.name, namespace, reference.get("name", ""))
             self._causes.add(cluster, Cause.QUEUE)
-            self._work.add(cluster, urgent=False)
+            self._work.add(cluster, Urgency.ROUTINE)
 
     def on_child_event(self, body: Object) -> None:
         """Queue the owner of a child that was changed or deleted."""
@@ -140,7 +140,7 @@ class Controller:
             if owner.get("controller") and owner["kind"] == MAIL_QUEUE.name:
                 key = Key(MAIL_QUEUE.name, body["metadata"]["namespace"], owner["name"])
                 self._causes.add(key, Cause.CHILD)
-                self._work.add(key)
+                self._work.add(key, Urgency.CHILD)
 
     # Reconciles
 
@@ -245,7 +245,7 @@ class Controller:
         for each in queues:
             key = key_of(MAIL_QUEUE, each)
             self._causes.add(key, Cause.CLUSTER)
-            self._work.add(key, urgent=False)
+            self._work.add(key, Urgency.ROUTINE)
 
     def _forget_others(self, key: Key, found: Object | None) -> None:
         """Forget a resource that is gone, also when another one has its name since."""

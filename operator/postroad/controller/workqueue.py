@@ -2,7 +2,8 @@
 
 Level-based: a key names an object, never what happened to it, so that any number of events about
 one object are one reconcile. No two tasks reconcile a key at once; a key that is added meanwhile is
-reconciled again afterwards. Changed objects go before periodic reconciles.
+reconciled again afterwards. Objects that a user changed go first, so that a new resource does not
+wait for the children of a thousand others, which roll; periodic reconciles go last.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import heapq
 from collections import deque
 from collections.abc import Awaitable, Callable, Hashable
 from datetime import timedelta
+from enum import IntEnum
 from itertools import count
 from typing import Generic, TypeVar
 
@@ -29,6 +31,12 @@ PROMOTION_SECONDS = 0.2
 _log = logs.logger("controller")
 
 
+class Urgency(IntEnum):
+    """Which keys go first."""
+
+    CHANGE, CHILD, ROUTINE = range(3)
+
+
 class Workqueue(Generic[K]):
     """Runs `reconcile(key)` for added keys, and again after the time that it returns (None: only
     when added again); an error is logged and retried with backoff."""
@@ -38,29 +46,26 @@ class Workqueue(Generic[K]):
     ) -> None:
         self._reconcile = reconcile
         self._randomness = randomness
-        self._urgent: deque[K] = deque()
-        self._routine: deque[K] = deque()
-        self._waiting: set[K] = set()
+        self._ready: dict[Urgency, deque[K]] = {each: deque() for each in Urgency}
+        self._waiting: dict[K, Urgency] = {}
         self._running: set[K] = set()
-        self._again: dict[K, bool] = {}
+        self._again: dict[K, Urgency] = {}
         self._failures: dict[K, int] = {}
         self._due: dict[K, float] = {}
         self._later: list[tuple[float, int, K]] = []
         self._numbers = count()
         self._wakeup = asyncio.Event()
 
-    def add(self, key: K, *, urgent: bool = True) -> None:
-        """Reconcile a key as soon as a task is free; `urgent` keys go first."""
+    def add(self, key: K, urgency: Urgency = Urgency.CHANGE) -> None:
+        """Reconcile a key as soon as a task is free and no key of higher urgency waits."""
         if key in self._running:
-            self._again[key] = self._again.get(key, False) or urgent
+            self._again[key] = min(self._again.get(key, urgency), urgency)
             return
-        if key in self._waiting:
-            if urgent and key in self._routine:
-                self._routine.remove(key)
-                self._urgent.append(key)
+        waits = self._waiting.get(key)
+        if waits is not None and waits <= urgency:
             return
-        self._waiting.add(key)
-        (self._urgent if urgent else self._routine).append(key)
+        self._waiting[key] = urgency
+        self._ready[urgency].append(key)
         self._wakeup.set()
 
     def add_after(self, key: K, delay: timedelta) -> None:
@@ -82,23 +87,31 @@ class Workqueue(Generic[K]):
                 due, _, key = heapq.heappop(self._later)
                 if self._due.get(key) == due:
                     self._due.pop(key)
-                    self.add(key, urgent=False)
+                    self.add(key, Urgency.ROUTINE)
             await asyncio.sleep(PROMOTION_SECONDS)
 
     async def _work(self) -> None:
         while True:
-            while not (self._urgent or self._routine):
+            while not self._waiting:
                 self._wakeup.clear()
                 await self._wakeup.wait()
-            key = (self._urgent or self._routine).popleft()
-            self._waiting.discard(key)
+            key = self._next()
             self._running.add(key)
             try:
                 await self._reconcile_once(key)
             finally:
                 self._running.discard(key)
             if key in self._again:
-                self.add(key, urgent=self._again.pop(key))
+                self.add(key, self._again.pop(key))
+
+    def _next(self) -> K:
+        for urgency, ready in self._ready.items():
+            while ready:
+                key = ready.popleft()
+                if self._waiting.get(key) is urgency:  # else it has since become more urgent
+                    del self._waiting[key]
+                    return key
+        raise AssertionError("no key waits")
 
     async def _reconcile_once(self, key: K) -> None:
         try:

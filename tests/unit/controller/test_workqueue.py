@@ -8,7 +8,7 @@ from datetime import timedelta
 
 import pytest
 
-from postroad.controller.workqueue import Workqueue
+from postroad.controller.workqueue import Urgency, Workqueue
 
 
 class Middling:
@@ -76,21 +76,44 @@ async def test_an_object_is_never_looked_at_twice_at_once_and_a_late_event_is_no
     assert (reconciled, together) == (2, 1)
 
 
-async def test_a_change_goes_before_routine() -> None:
+async def test_a_change_goes_before_children_and_these_before_routine() -> None:
     reconciled: list[str] = []
 
     async def reconcile(key: str) -> None:
         reconciled.append(key)
 
     def begin(work: Workqueue[str]) -> None:
-        for key in ("r1", "r2", "r3"):
-            work.add(key, urgent=False)
+        for key in ("r1", "r2", "r3", "r4"):
+            work.add(key, Urgency.ROUTINE)
+        for key in ("child", "r4"):
+            work.add(key, Urgency.CHILD)
         work.add("changed")
         work.add("r3")
+        work.add("changed", Urgency.ROUTINE)
 
-    await run(reconcile, begin, lambda: len(reconciled) == 4, tasks=1)
+    await run(reconcile, begin, lambda: len(reconciled) >= 6, tasks=1)
 
-    assert reconciled == ["changed", "r3", "r1", "r2"]
+    assert reconciled == ["changed", "r3", "child", "r4", "r1", "r2"]
+
+
+async def test_a_key_that_is_changed_while_it_is_reconciled_keeps_its_urgency() -> None:
+    reconciled: list[str] = []
+    works: list[Workqueue[str]] = []
+
+    async def reconcile(key: str) -> None:
+        reconciled.append(key)
+        if reconciled == ["a"]:
+            works[0].add("a")
+            works[0].add("a", Urgency.ROUTINE)
+            works[0].add("child", Urgency.CHILD)
+
+    def begin(work: Workqueue[str]) -> None:
+        works.append(work)
+        work.add("a")
+
+    await run(reconcile, begin, lambda: len(reconciled) == 3, tasks=1)
+
+    assert reconciled == ["a", "a", "child"]
 
 
 async def test_a_failed_look_is_repeated_and_stops_nothing() -> None:
