@@ -27,10 +27,11 @@ def settings(**changes: str) -> Settings:
     return from_environment({**os.environ, **changes})
 
 
-async def test_each_server_says_its_version() -> None:
+@pytest.mark.parametrize("brief", [False, True])
+async def test_each_server_says_its_version(brief: bool) -> None:
     connected = connect(settings())
 
-    found = await connected.check()
+    found = await connected.check(brief=brief)
 
     assert sorted(found) == ["cassandra", "rabbitmq", "s3"]
     assert all(each.error is None and each.version for each in found.values())
@@ -45,6 +46,7 @@ async def test_servers_of_one_node_report_one_node() -> None:
 
     assert "1 node, fewer than 3" in found["rabbitmq"].limits
     assert "1 node, fewer than 3" in found["cassandra"].limits
+    assert {each.limits for each in (await connected.check(brief=True)).values()} == {()}
     assert without["rabbitmq"].limits == ()
     assert "managementURL" in without["rabbitmq"].unknown[0]
     await connected.close()

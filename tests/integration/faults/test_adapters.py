@@ -120,13 +120,14 @@ async def test_many_requests_at_a_server_that_stands_still_all_end(
 
 
 @SILENT
+@pytest.mark.parametrize("brief", [False, True])
 async def test_a_check_names_the_server_that_stands_still(
-    victims: Victims, connected: Servers, server: str, error: type[ServerError]
+    victims: Victims, connected: Servers, server: str, error: type[ServerError], brief: bool
 ) -> None:
     await recovered(lambda: well(connected))
 
     await victims.pause(server)
-    found = await bounded(connected.check())
+    found = await bounded(connected.check(brief=brief))
     await victims.resume(server)
 
     assert type(found[server].error) is error
