@@ -32,8 +32,7 @@ class NoOwner(StoreUnavailable):
 class _Call:
     """One call under way: what came of it so far, and its answer."""
 
-    def __init__(self, operation: str) -> None:
-        self.operation = operation
+    def __init__(self) -> None:
         self.arrived: asyncio.Queue[tuple[Kind, bytes]] = asyncio.Queue()
 
 
@@ -43,7 +42,8 @@ class Connection:
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._reader, self._writer = reader, writer
         self._calls: dict[int, _Call] = {}
-        self._abandoned: dict[int, str] = {}
+        self._abandoned: dict[int, str | None] = {}
+        """Calls whose callers stopped waiting, with the operation that undoes each."""
         self._stored: dict[int, asyncio.Future[bytes]] = {}
         self._next = 0
         self.lost: PostroadError | None = None
@@ -80,15 +80,9 @@ class Connection:
         elif (call := self._calls.get(number)) is not None:
             call.arrived.put_nowait((kind, body))
         elif kind in (Kind.RESULT, Kind.ERROR):
-            operation = self._abandoned.pop(number, None)
-            if operation == "next" and kind is Kind.RESULT:
-                # The consumer stopped waiting and has not seen the item: the owner takes it back.
-                item = json.loads(body)["item"]
-                self._next += 1
-                self._abandoned[self._next] = "give_back"
-                self._writer.write(
-                    wire.json_frame(self._next, Kind.CALL, {"op": "give_back", "item": item})
-                )
+            undone_by = self._abandoned.pop(number, None)
+            if undone_by is not None and kind is Kind.RESULT:
+                self.tell(undone_by, item=json.loads(body)["item"])
 
     def fail(self, error: PostroadError) -> None:
         """Let every call under way, and every later one, raise `error`."""
@@ -133,12 +127,10 @@ class Connection:
             raise self.lost
         self._next += 1
         number = self._next
-        call = self._calls[number] = _Call(operation)
+        call = self._calls[number] = _Call()
         is_answered = False
         try:
-            request = wire.json_frame(
-                number, Kind.CALL, {"op": operation, **CALLS[operation].encoded(arguments)}
-            )
+            request = _request(number, operation, arguments)
             if isinstance(content, bytes):  # at once: the owner is woken once
                 request += wire.frame(number, Kind.DATA, content) + wire.frame(number, Kind.END)
             await self._send(request)
@@ -159,13 +151,10 @@ class Connection:
         finally:
             del self._calls[number]
             if not is_answered and self.lost is None:
-                self._abandoned[number] = operation
+                self._abandoned[number] = CALLS[operation].undone_by
                 self._writer.write(wire.frame(number, Kind.CANCEL))
-                self._give_back_late_item(number, call)
-
-    def _give_back_late_item(self, number: int, call: _Call) -> None:
-        while not call.arrived.empty():
-            self._take(number, *call.arrived.get_nowait())
+                while not call.arrived.empty():
+                    self._take(number, *call.arrived.get_nowait())
 
     async def _send(self, data: bytes) -> None:
         if self.lost is not None:

@@ -77,12 +77,14 @@ SHAPE = Codec(
 
 
 class Call(NamedTuple):
-    """One operation. `element` is for the parts of a stream."""
+    """One operation. `element` is for the parts of a stream; `undone_by` is the operation by which
+    the client gives back an item whose caller has stopped waiting for it."""
 
     arguments: Mapping[str, Codec] = {}
     result: Codec = AS_IT_IS
     element: Codec = AS_IT_IS
     takes_content: bool = False
+    undone_by: str | None = None
 
     def encoded(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
         """Return arguments as they are sent."""
@@ -111,7 +113,7 @@ CALLS: Mapping[str, Call] = {
     "republish": Call({"older_than": DURATION}),
     "maintain": Call(),
     "consume": Call(),
-    "next": Call(result=Codec(decode=_leased_of)),
+    "next": Call(result=Codec(decode=_leased_of), undone_by="give_back"),
     "content": Call(),
     "shape": Call(result=SHAPE),
     "record": Call({"to": ADDRESSES, "kind": Codec(str, OutcomeKind)}),
