@@ -75,11 +75,13 @@ class Clusters:
         self._connections = connections
         self._namespaces = tuple(namespaces)
         self._made: dict[str, Servers] = {}
+        self._credentials: dict[str, tuple[int, ClusterCredentials]] = {}
         self._away: dict[str, Mapping[str, Finding]] = {}
         self._schema: defaultdict[Place, asyncio.Lock] = defaultdict(asyncio.Lock)
 
     async def for_queue(self, queue: Queue) -> Cluster:
-        """Return the cluster of a MailQueue.
+        """Return the cluster of a MailQueue, with the Secrets that the last reconcile of the
+        QueueCluster read: reading them for each queue would be most of all requests.
 
         Raises: ClusterNotFound, ClusterNotAllowed, CredentialsMissing, KubernetesError.
         """
@@ -91,7 +93,10 @@ class Clusters:
                 f"{queue.name.namespace}",
                 hint="change its spec.allowedNamespaces, or use another cluster",
             )
-        return await self.open(found)
+        generation, credentials = self._credentials.get(found["metadata"]["uid"], (None, None))
+        if credentials is None or generation != found["metadata"]["generation"]:
+            return await self.open(found)
+        return self._opened(found, credentials)
 
     async def for_deletion(self, queue: Queue) -> Cluster:
         """Return the cluster of a MailQueue that is being deleted, whatever its allowedNamespaces
@@ -110,11 +115,18 @@ class Clusters:
             return Cluster(uid, namespace, name, spec, NO_CREDENTIALS, servers)
 
     async def open(self, found: Object) -> Cluster:
-        """Return the cluster behind a QueueCluster resource. Raises: CredentialsMissing,
-        KubernetesError, pydantic.ValidationError."""
+        """Read the Secrets of a QueueCluster, and return the cluster behind it. Raises:
+        CredentialsMissing, KubernetesError, pydantic.ValidationError."""
+        metadata = found["metadata"]
+        self._credentials.pop(metadata["uid"], None)
+        spec = QueueClusterSpec.model_validate(found["spec"])
+        credentials = await read_credentials(self._api, metadata["namespace"], spec)
+        self._credentials[metadata["uid"]] = metadata["generation"], credentials
+        return self._opened(found, credentials)
+
+    def _opened(self, found: Object, credentials: ClusterCredentials) -> Cluster:
         metadata = found["metadata"]
         spec = resolve_hosts(QueueClusterSpec.model_validate(found["spec"]), metadata["namespace"])
-        credentials = await read_credentials(self._api, metadata["namespace"], spec)
         return Cluster(
             uid=metadata["uid"],
             namespace=metadata["namespace"],
@@ -221,6 +233,7 @@ class Clusters:
     def forget(self, uid: str) -> None:
         """Close the connections to a cluster that is gone. Idempotent."""
         self._made.pop(uid, None)
+        self._credentials.pop(uid, None)
         self._away.pop(uid, None)
         self._connections.forget(uid)
 
