@@ -122,3 +122,7 @@ def test_secrets_show_in_no_representation() -> None:
     shown = repr(Access("http://localhost", "us-east-1", "who", "hunter2"))
 
     assert "hunter2" not in shown
+
+
+def test_a_store_of_aws_needs_neither_endpoint_nor_keys() -> None:
+    assert Access(None, "eu-west-1").identity == {}
