@@ -386,6 +386,8 @@ class MailQueueContract(_Fixtures):
             await queue.enqueue(letter())
         with pytest.raises(QueueClosed):
             await anext(queue.dequeue())
+        with pytest.raises(QueueClosed):
+            await queue.maintain()
 
     async def test_two_names_are_two_queues(self, harness: Harness, queue: MailQueue) -> None:
         other = await harness.new_name()

@@ -36,7 +36,7 @@ from postroad.embedded.maintenance import Maintenance
 from postroad.embedded.opening import describe, open_store
 from postroad.embedded.receiver import SpoolReceiver
 from postroad.embedded.spool_files import SpoolFiles
-from postroad.embedded.wire import Kind
+from postroad.embedded.wire import BURST, Kind
 from postroad.errors import EntryLost, InvalidQueueURL, QueueNotFound, StoreDamaged, StoreFull
 from postroad.ports.mail_queue import MailQueue
 
@@ -194,6 +194,16 @@ async def test_url_of_a_store_that_was_never_created_is_not_found(tmp_path: Path
 async def test_url_without_a_directory_is_refused(url: str) -> None:
     with pytest.raises(InvalidQueueURL):
         await open_queue(url)
+
+
+async def test_client_browses_more_than_its_owner_sends_unasked(tmp_path: Path) -> None:
+    url = f"embedded://{tmp_path}/outgoing"
+    count = 2 * BURST + 1
+    async with open_queue(url, create=True) as owner, open_queue(url) as client:
+        await asyncio.gather(*(owner.enqueue(letter()) for _ in range(count)))
+
+        async with asyncio.timeout(20):
+            assert len([view async for view in client.browse()]) == count
 
 
 async def test_client_takes_over_when_the_owner_goes(tmp_path: Path) -> None:

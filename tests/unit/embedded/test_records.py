@@ -10,6 +10,7 @@ import pytest
 
 from contract.queue_harness import letter
 from postroad.domain.documents import to_json
+from postroad.embedded import frames
 from postroad.embedded.envelope_records import ENVELOPE_BYTES, EnvelopeRecord, decode_envelope
 from postroad.embedded.records import ENVELOPE, decode, encode
 from postroad.errors import StoreDamaged
@@ -27,6 +28,13 @@ def changed(**changes: object) -> bytes:
     """Return the ENVELOPE with other JSON."""
     fields: dict[str, Any] = json.loads(PAYLOAD[JSON_AT:])
     return PAYLOAD[:JSON_AT] + to_json(fields | changes)
+
+
+def test_the_reserved_octet_of_a_frame_is_zero() -> None:
+    """A later release may give it a meaning (FORMAT.md 5)."""
+    frame = frames.encode(7, ENVELOPE, ordinal=3, durable=5, payload=PAYLOAD)
+
+    assert (frame[12], frame[13]) == (ENVELOPE, 0)
 
 
 def test_an_envelope_comes_back() -> None:

@@ -25,6 +25,12 @@ def test_frames_are_the_same_however_they_arrive(step: int) -> None:
     assert found == SENT
 
 
+def test_kinds_have_the_numbers_that_earlier_releases_know() -> None:
+    names = ["CALL", "DATA", "END", "CANCEL", "MORE", "ELEMENT", "RESULT", "ERROR", "STORED"]
+
+    assert [(each.name, each.value) for each in Kind] == [*zip(names, range(1, 10), strict=True)]
+
+
 @pytest.mark.parametrize("length", [0, 4, wire.LONGEST + 1])
 def test_a_length_that_no_frame_has_is_refused(length: int) -> None:
     with pytest.raises(InvalidInput):
