@@ -141,3 +141,10 @@ def test_a_line_that_was_a_reply_does_not_end_one_with_another_code() -> None:
 
     with pytest.raises(InvalidInput):
         reader.feed(b"250 known")
+
+
+@pytest.mark.parametrize("code", [502, 503, 530, 534, 535, 538])
+def test_a_refusal_of_this_side_is_not_one_of_the_mail(code: int) -> None:
+    assert Reply(code, ("no",)).is_about_sender
+    assert Reply(554, ("5.7.8 no",)).is_about_sender
+    assert not any(Reply(each, ("no",)).is_about_sender for each in (500, 501, 504, 531, 550, 554))

@@ -12,12 +12,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from postroad.domain.entries import Entry
 from postroad.domain.identifiers import EPOCH
 from postroad.domain.mail import DsnOptions, Envelope, Origin, RecipientDsn
 from postroad.domain.references import Reference
 from postroad.domain.shapes import ATTRIBUTE, Shape
 from postroad.domain.slices import EntryKey
-from postroad.domain.wire import LARGEST_BODY, LONGEST_ERROR, decode, encode
+from postroad.domain.wire import LARGEST_BODY, LONGEST_ERROR, decode, encode, size_of
 from postroad.errors import UnreadableReference
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
@@ -221,3 +222,15 @@ def test_very_long_error_is_cut_so_that_a_message_stays_small() -> None:
 
     assert len(body) <= LARGEST_BODY
     assert decode(body).last_error == "ü" * LONGEST_ERROR
+
+
+@pytest.mark.parametrize("recipients", [1, 10_000])
+def test_the_size_of_a_row_is_that_of_its_reference_with_all_recipients(recipients: int) -> None:
+    envelope = Envelope("a@example.org", tuple(f"{n}@example.net" for n in range(recipients)))
+    key = EntryKey(EPOCH, 0, UUID(int=1))
+    entry = Entry(key, UUID(int=2), envelope, "key", 1, EPOCH, EPOCH)
+
+    size = size_of(entry)
+
+    in_body = len(encode(Reference.to(entry, claim=False)))
+    assert size == in_body if size <= LARGEST_BODY else size > 14 * recipients > in_body
