@@ -80,7 +80,7 @@ def test_delete_removes_queue_rows_bytes_and_history(sandbox: Sandbox) -> None:
     delete(sandbox)
 
     assert broker_object("queues", f"postroad.{sandbox.namespace}.outgoing.work") is None
-    assert broker_object("queues", f"postroad.{sandbox.namespace}.outgoing.delay.1") is None
+    assert broker_object("queues", f"postroad.{sandbox.namespace}.outgoing.dead") is None
     assert broker_object("exchanges", f"postroad.{sandbox.namespace}.outgoing") is None
     assert rows(sandbox, "enqueued_mails") == 0
     assert events(sandbox) == 0

@@ -53,7 +53,7 @@ def test_a_ready_queue_is_really_built_as_declared(sandbox: Sandbox) -> None:
 
     work = broker_object("queues", f"{queue}.work")
     dead = broker_object("queues", f"{queue}.dead")
-    step = broker_object("queues", f"{queue}.delay.64")
+    step = broker_object("queues", "postroad.delay.64")
     table = cql(
         "SELECT compaction, default_time_to_live, gc_grace_seconds FROM system_schema.tables "
         "WHERE keyspace_name = %s AND table_name = 'enqueued_mails'",
@@ -68,6 +68,7 @@ def test_a_ready_queue_is_really_built_as_declared(sandbox: Sandbox) -> None:
     assert dead["arguments"]["x-queue-type"] == "quorum"
     assert step is not None
     assert step["arguments"]["x-message-ttl"] == 64_000
+    assert step["arguments"]["x-dead-letter-exchange"] == "postroad.due"
     assert table.compaction["class"].endswith("TimeWindowCompactionStrategy")
     assert table.default_time_to_live == 14 * 86400
     assert window_seconds(table.compaction) == pytest.approx(14 * 86400 / 30, rel=0.1)
