@@ -30,7 +30,7 @@ def test_every_mail_of_many_shapes_arrives_once_with_its_bytes(sandbox: Sandbox)
         sent = [SampleMail(mail.sender, mail.recipients, mail.sent) for mail in mails]
         replies = Sender("127.0.0.1", port).send_all(sent)
 
-    assert {reply.code for reply in replies} == {250}
+    assert [str(reply) for reply in replies if reply.code != 250] == []
     eventually(lambda: sandbox.sink.has_all(recipients), within_seconds=180)
     eventually(lambda: sandbox.size() == 0, within_seconds=60)
     arrived = sandbox.sink.contents()
