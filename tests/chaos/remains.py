@@ -15,6 +15,7 @@ from uuid import UUID
 from chaos.drain import Remains
 from chaos.opening import NAMESPACE
 from chaos.pace import QUICK
+from postroad.adapters.cassandra.letters import month_of_gone
 from postroad.distributed import audit_maintenance, letter_maintenance
 from postroad.distributed.lost_messages import REPAIRER
 from postroad.domain.identifiers import moment_of
@@ -54,6 +55,12 @@ def is_stamped_late(enqueue_id: UUID, stamp: float) -> bool:
     partition does not cover such a row. The row stays, with its mark, until its lifetime is
     over."""
     return stamp - moment_of(enqueue_id).timestamp() > AHEAD
+
+
+def is_note_of_gone(month: str) -> bool:
+    """Return whether a row of dead letters is the note that a letter was requeued or discarded,
+    which stays for the lifetime of a letter."""
+    return month == month_of_gone(month.partition(" ")[0])
 
 
 def sleeps_long(queue: str) -> bool:
@@ -98,7 +105,7 @@ def _remains(name: str, bucket: str) -> Remains:
         if each.queue == name and each.enqueue_id is not None
     ]
     claims = cql(f"SELECT queue, enqueue_id FROM {tables}.claims")
-    letters = cql(f"SELECT queue, enqueue_id FROM {tables}.dead_letters")
+    letters = cql(f"SELECT queue, month, enqueue_id FROM {tables}.dead_letters")
     kept = {each for each in marks if each in late and each[0] < start}
     client = store_client()
     try:
@@ -114,7 +121,11 @@ def _remains(name: str, bucket: str) -> Remains:
             for each in claims
             if each.queue == name and each.enqueue_id not in TIMETABLES
         ],
-        "letters": [str(each.enqueue_id) for each in letters if each.queue == name],
+        "letters": [
+            str(each.enqueue_id)
+            for each in letters
+            if each.queue == name and not is_note_of_gone(each.month)
+        ],
         "messages": [
             f"{each['name']}: {each['messages']}"
             for each in management("queues/{vhost}")

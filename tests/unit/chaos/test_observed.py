@@ -10,7 +10,7 @@ import pytest
 
 from chaos.history import Event, ListRecorder
 from chaos.observed import ObservedLog
-from chaos.remains import is_stamped_late
+from chaos.remains import is_note_of_gone, is_stamped_late
 from contract.queue_harness import Consumer, letter
 from postroad.adapters.memory.fault_injection import Fault
 from postroad.distributed.engine import Engine
@@ -61,3 +61,8 @@ def test_rows_of_a_host_with_a_clock_far_ahead_are_kept_apart_from_what_was_left
     stamp = moment_of(made).timestamp() + ahead
 
     assert is_stamped_late(made, stamp) is found
+
+
+def test_the_note_of_a_requeued_letter_is_not_left_over() -> None:
+    assert is_note_of_gone("2026-01 gone")
+    assert not is_note_of_gone("2026-01")
