@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import re
 import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,6 +15,8 @@ import stack
 from support.installation import Installation
 from support.kubectl import Kubectl, KubectlFailed, Manifest, eventually
 from support.sink_process import SinkProcess
+
+_TROUBLE = re.compile(r'"level": "(warning|error|critical)"|mail refused|Traceback')
 
 
 @dataclass
@@ -118,7 +121,7 @@ def new_sandbox(
 
 
 def _keep_logs(kubectl: Kubectl, namespace: str, folder: Path) -> None:
-    """Save the pods' logs, for a failed test."""
+    """Save the pods' logs, and print what went wrong, which pytest shows under a failed test."""
     for pod in kubectl.list("pods", namespace):
         name = pod["metadata"]["name"]
         try:
@@ -126,6 +129,8 @@ def _keep_logs(kubectl: Kubectl, namespace: str, folder: Path) -> None:
         except KubectlFailed as error:
             said = str(error)
         (folder / f"{name}.log").write_text(said)
+        wrong = [line for line in said.splitlines() if _TROUBLE.search(line)]
+        print(f"{name}:", *wrong[-20:], sep="\n  ")
 
 
 def _remove(kubectl: Kubectl, namespace: str) -> None:
