@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import json
+import logging
 import os
 from datetime import UTC, datetime
 from typing import Any
@@ -21,6 +22,8 @@ from postroad.distributed.lost_messages import REPAIRER
 from postroad.domain.identifiers import moment_of
 from postroad.domain.names import QueueName, key_of_owner
 from support.servers import cql, store_client
+
+_log = logging.getLogger("chaos.remains")
 
 AHEAD = 30.0
 """Seconds, longer than an enqueue and its withdrawal take."""
@@ -70,6 +73,23 @@ def sleeps_long(queue: str) -> bool:
     over."""
     delay = queue.rpartition(".delay.")[2]
     return delay.isdecimal() and int(delay) > QUICK.drain_timeout
+
+
+def messages_left(queues: list[dict[str, Any]], channels: list[dict[str, Any]]) -> list[str]:
+    """Return the queues that have messages, but for those that RabbitMQ strands: leased to a
+    consumer that was cancelled before its node went down, and that no channel has any more.
+    RabbitMQ returns them when the queue gets another leader, and maintenance gives their mails
+    other messages before."""
+    in_hand = sum(each.get("messages_unacknowledged", 0) for each in channels)
+    left = []
+    for each in queues:
+        found, leased = each.get("messages", 0), each.get("messages_unacknowledged", 0)
+        stranded = 0 if in_hand else leased
+        if stranded:
+            _log.warning("%s: %d messages are stranded", each["name"], stranded)
+        if found > stranded and not sleeps_long(each["name"]):
+            left.append(f"{each['name']}: {found}")
+    return left
 
 
 async def remains(queue: str, bucket: str) -> Remains:
@@ -126,11 +146,9 @@ def _remains(name: str, bucket: str) -> Remains:
             for each in letters
             if each.queue == name and not is_note_of_gone(each.month)
         ],
-        "messages": [
-            f"{each['name']}: {each['messages']}"
-            for each in management("queues/{vhost}")
-            if each.get("messages") and not sleeps_long(each["name"])
-        ],
+        "messages": messages_left(
+            management("queues/{vhost}"), management("vhosts/{vhost}/channels")
+        ),
         "objects": [each for each in objects if each != key_of_owner(QueueName.parse(name))],
     }
 

@@ -10,7 +10,7 @@ import pytest
 
 from chaos.history import Event, ListRecorder
 from chaos.observed import ObservedLog
-from chaos.remains import is_note_of_gone, is_stamped_late
+from chaos.remains import is_note_of_gone, is_stamped_late, messages_left
 from contract.queue_harness import Consumer, letter
 from postroad.adapters.memory.fault_injection import Fault
 from postroad.distributed.engine import Engine
@@ -66,3 +66,15 @@ def test_rows_of_a_host_with_a_clock_far_ahead_are_kept_apart_from_what_was_left
 def test_the_note_of_a_requeued_letter_is_not_left_over() -> None:
     assert is_note_of_gone("2026-01 gone")
     assert not is_note_of_gone("2026-01")
+
+
+@pytest.mark.parametrize(
+    ("ready", "leased", "in_hand", "found"),
+    [(0, 0, 0, 0), (1, 0, 0, 1), (0, 2, 2, 1), (0, 2, 0, 0), (1, 2, 0, 1)],
+)
+def test_messages_are_left_over_unless_no_channel_has_them(
+    ready: int, leased: int, in_hand: int, found: int
+) -> None:
+    queue = {"name": "q", "messages": ready + leased, "messages_unacknowledged": leased}
+
+    assert len(messages_left([queue], [{"messages_unacknowledged": in_hand}])) == found
