@@ -44,7 +44,7 @@ class LostMessages:
         # Entries before this have been published or withdrawn, and a replacement of theirs that
         # stopped is seen by maintenance.
         before = engine.clock.now() - engine.timing.deadline - engine.timing.grace
-        return MessageCount(await self._messages(), before)
+        return self._detector.begin(await self._messages(), before)
 
     async def repair(self, counted: MessageCount, errors: MailErrors) -> None:
         """Give new messages where some were missing for long; by one process at a time. Raises:
@@ -88,6 +88,6 @@ class LostMessages:
         except ServerError as error:
             self._engine.log.debug("messages were not counted", error=type(error).__name__)
             return None
-        if not depths.leased_included:
+        if depths.leased is None:
             return None
-        return Messages(depths.work + depths.dead, depths.delayed)
+        return Messages(depths.work + depths.dead, depths.delayed, depths.leased)

@@ -10,6 +10,10 @@ before the mails:
 - fewer messages outside the delay queues than mails that have been due for so long that theirs must
   have left them.
 
+A third shows messages that no consumer gets: RabbitMQ keeps those of a consumer that was cancelled
+before its node went down, until the queue has another leader. A mail was due for so long when no
+message was ready, so its message was in hand; it still waits after the longest lease.
+
 The reverse does not hold: messages of young entries and of entries that are over hide missing ones
 until they are gone. The counts of a busy broker are a little wrong, so messages must be missing
 several times in a row.
@@ -17,6 +21,7 @@ several times in a row.
 
 from __future__ import annotations
 
+from collections import deque
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
@@ -37,58 +42,81 @@ OVERDUE = timedelta(minutes=15)
 longer than a redelivery delay after crashes. A mail that crashes consumers for longer is counted
 although its message exists, and gets another."""
 
+LONGEST_LEASE = timedelta(hours=1)
+"""A consumer has no message in hand for longer. RabbitMQ's default is half of it
+(`consumer_timeout`); a mail that is leased for longer is only replaced, as its claim shows."""
+
 
 @dataclass(frozen=True, slots=True)
 class Messages:
-    """What the broker had of messages before a count of mails: the queue's own, leased ones
-    included, and those in the delay queues, of all mail queues."""
+    """What the broker had of messages before a count of mails: the queue's own, those in the delay
+    queues, of all mail queues, and how many of its own were leased."""
 
     own: int
     delayed: int
+    leased: int
 
 
 @dataclass(slots=True)
 class MessageCount:
     """One count of everything that waits. `messages` is None when the broker could not count them.
-    Entries made after `before` do not count: their messages may be on their way."""
+    Entries made after `before` do not count: their messages may be on their way. No message was
+    ready at `idle`, longer ago than the longest lease."""
 
     messages: Messages | None
     before: datetime
+    idle: datetime | None = None
     waiting: int = 0
     overdue: int = 0
+    stranded: int = 0
 
     def add(self, entry: Entry) -> None:
         """Count an entry that waits and is not being replaced."""
         self.waiting += self._counts(entry)
         self.overdue += self._is_overdue(entry)
+        self.stranded += self._is_stranded(entry)
 
     def lacks(self, entry: Entry) -> bool:
         """Return whether an entry that waits is among those that messages are missing for."""
-        return self._is_overdue(entry) if self._lacks_due else self._counts(entry)
+        match self.missing:
+            case self._stranded:
+                return self._is_stranded(entry)
+            case self._undelivered:
+                return self._is_overdue(entry)
+        return self._counts(entry)
 
     @property
     def missing(self) -> int:
         """How many messages are missing at least."""
         if self.messages is None:
             return 0
-        return max(
-            self.waiting - self.messages.own - self.messages.delayed,
-            self.overdue - self.messages.own,
-            0,
-        )
+        lost = self.waiting - self.messages.own - self.messages.delayed
+        return max(lost, self._undelivered, self._stranded)
 
     @property
-    def _lacks_due(self) -> bool:
-        return self.messages is not None and self.missing == self.overdue - self.messages.own
+    def _undelivered(self) -> int:
+        return 0 if self.messages is None else max(self.overdue - self.messages.own, 0)
+
+    @property
+    def _stranded(self) -> int:
+        # A broker that counted no ready message by mistake has few leased ones all the same.
+        return 0 if self.messages is None else min(self.stranded, self.messages.leased)
 
     def _counts(self, entry: Entry) -> bool:
         return not entry.held and moment_of(entry.enqueue_id) < self.before
 
     def _is_overdue(self, entry: Entry) -> bool:
+        return self._counts(entry) and self._was_overdue(entry, self.before)
+
+    def _is_stranded(self, entry: Entry) -> bool:
+        return self.idle is not None and self._counts(entry) and self._was_overdue(entry, self.idle)
+
+    @staticmethod
+    def _was_overdue(entry: Entry, at: datetime) -> bool:
         since = moment_of(entry.enqueue_id)
         if entry.due_at is not None:
             since = max(since, entry.due_at)
-        return self._counts(entry) and since < self.before - OVERDUE
+        return since < at - OVERDUE
 
 
 class LostMessageDetector:
@@ -97,6 +125,18 @@ class LostMessageDetector:
     def __init__(self) -> None:
         self._times = 0
         self._missing = self._repaired = 0
+        self._idle: deque[datetime] = deque()
+
+    def begin(self, messages: Messages | None, before: datetime) -> MessageCount:
+        """Begin a count of the entries made before a time, with the messages counted just now."""
+        idle = None
+        while self._idle and self._idle[0] <= before - LONGEST_LEASE:
+            idle = self._idle.popleft()
+        if idle is not None:
+            self._idle.appendleft(idle)  # the next count may find no later one that is old enough
+        if messages is not None and messages.own == messages.leased:
+            self._idle.append(before)
+        return MessageCount(messages, before, idle)
 
     def decide(self, counted: MessageCount) -> int:
         """Return how many mails get a new message now.

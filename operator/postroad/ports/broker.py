@@ -15,15 +15,15 @@ from postroad.domain.delay_queues import DELAY_SECONDS as DELAY_SECONDS
 
 @dataclass(frozen=True, slots=True)
 class Depths:
-    """Messages in the broker: ready and unacknowledged together; the latter only with
-    `leased_included`, as not every broker reports them. `delayed` are those of all queues that
-    share the delay queues: no broker tells whose they are."""
+    """Messages in the broker. `leased` are the unacknowledged ones among `work` and `dead`; None
+    where the broker does not report them, and `work` and `dead` lack them then. `delayed` are those
+    of all queues that share the delay queues: no broker tells whose they are."""
 
     work: int
     delayed: int
     dead: int
     consumers: int
-    leased_included: bool = True
+    leased: int | None
 
 
 class Delivery(Protocol):

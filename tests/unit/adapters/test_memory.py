@@ -65,7 +65,7 @@ async def test_broker_holds_a_delayed_message_until_its_step_is_over(
     messages = ours.consume(10)
 
     assert (await take(messages)).body == b"now"
-    assert await ours.depths() == Depths(work=1, delayed=1, dead=0, consumers=1)
+    assert await ours.depths() == Depths(work=1, delayed=1, dead=0, consumers=1, leased=1)
     waiting = asyncio.ensure_future(anext(messages))
     await clock.advance(3 * SECOND)
     assert not waiting.done()

@@ -14,7 +14,7 @@ from postroad.adapters.memory.fault_injection import Fault, Step
 from postroad.adapters.memory.servers import MemoryServers
 from postroad.distributed.row_maintenance import ROW_PASS_INTERVAL
 from postroad.domain.delay_queues import DELAY_SECONDS
-from postroad.domain.lost_messages import STEADY
+from postroad.domain.lost_messages import LONGEST_LEASE, OVERDUE, STEADY
 from postroad.domain.names import QueueName
 from postroad.domain.selection import Selector
 from support.in_memory_cluster import InMemoryCluster, Process
@@ -193,7 +193,7 @@ async def test_broker_that_does_not_count_what_is_leased_is_not_judged(
     depths = broker.depths
 
     async def partial() -> object:
-        return replace(await depths(), leased_included=False)
+        return replace(await depths(), leased=None)
 
     monkeypatch.setattr(broker, "depths", partial)
     await killed_before_the_publish(cluster)
@@ -232,3 +232,19 @@ async def test_delayed_messages_of_other_queues_hide_no_lost_message_for_long(
     await looks(cluster, process, STEADY)
 
     assert await cluster.deliver(process, MINUTE) == ["orphan"]
+
+
+async def test_messages_that_the_broker_strands_are_replaced_within_hours(
+    cluster: InMemoryCluster, process: Process
+) -> None:
+    """RabbitMQ keeps the messages of a consumer that was cancelled before its node went down."""
+    await cluster.enqueue(process, "stranded", "delivered")
+    cancelled = MemoryServers(cluster.world).broker(process.queue._engine.name)
+    await anext(cancelled.consume(prefetch=1))
+
+    assert await cluster.deliver(process, MINUTE) == ["delivered"]
+    await looks(cluster, process, STEADY)
+    assert await cluster.deliver(process, MINUTE) == []
+    await looks(cluster, process, (OVERDUE + LONGEST_LEASE) // ROW_PASS_INTERVAL + STEADY)
+
+    assert await cluster.deliver(process, MINUTE) == ["stranded"]

@@ -6,10 +6,13 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from uuid import UUID
 
+import pytest
+
 from postroad.domain.entries import Entry
 from postroad.domain.identifiers import id_at
 from postroad.domain.lost_messages import (
     AT_LEAST,
+    LONGEST_LEASE,
     OVERDUE,
     STEADY,
     LostMessageDetector,
@@ -30,7 +33,7 @@ def entry(age: timedelta = 2 * MINUTE, number: int = 0) -> Entry:
 
 def look(waiting: int, messages: int | None, delayed: int = 0) -> MessageCount:
     """A count of mails that have not been due for long."""
-    found = None if messages is None else Messages(messages, delayed)
+    found = None if messages is None else Messages(messages, delayed, 0)
     made = MessageCount(found, NOW - MINUTE)
     for number in range(waiting):
         made.add(entry(number=number))
@@ -38,7 +41,7 @@ def look(waiting: int, messages: int | None, delayed: int = 0) -> MessageCount:
 
 
 def count(waiting: int, messages: int) -> MessageCount:
-    return MessageCount(Messages(messages, 0), NOW, waiting)
+    return MessageCount(Messages(messages, 0, 0), NOW, None, waiting)
 
 
 def test_as_many_messages_as_mails_miss_nothing() -> None:
@@ -53,7 +56,7 @@ def test_what_is_delayed_may_be_of_this_queue() -> None:
 
 
 def test_neighbours_delayed_messages_hide_no_missing_one_of_mail_that_is_long_due() -> None:
-    neighbours = Messages(1, 10**6)
+    neighbours = Messages(1, 10**6, 0)
     made = MessageCount(neighbours, NOW - MINUTE)
     old = MINUTE + OVERDUE
     young, due, later = entry(age=old), entry(age=2 * old), entry(age=2 * old)
@@ -80,7 +83,7 @@ def test_broker_that_cannot_say_misses_nothing() -> None:
 
 
 def test_held_and_young_entries_need_no_message() -> None:
-    made = MessageCount(Messages(0, 0), NOW - MINUTE)
+    made = MessageCount(Messages(0, 0, 0), NOW - MINUTE)
 
     made.add(replace(entry(), held=True))
     made.add(entry(age=MINUTE))
@@ -136,3 +139,54 @@ def test_what_another_process_heals_is_looked_at_again_the_next_time() -> None:
     detector.defer()
 
     assert detector.decide(missing) == 500
+
+
+def begun(leased: int, *, idle_before: timedelta | None, ready: int = 0) -> MessageCount:
+    """A count of which each message is leased, but `ready` ones, as in an earlier count."""
+    detector = LostMessageDetector()
+    if idle_before is not None:
+        detector.begin(Messages(leased + ready, 0, leased), NOW - idle_before)
+    return detector.begin(Messages(leased, 0, leased), NOW)
+
+
+@pytest.mark.parametrize(
+    ("age", "idle_before", "ready", "missing"),
+    [
+        (LONGEST_LEASE + OVERDUE + MINUTE, LONGEST_LEASE, 0, 1),
+        (LONGEST_LEASE + OVERDUE, LONGEST_LEASE, 0, 0),  # it was not due for long
+        (LONGEST_LEASE + OVERDUE + MINUTE, LONGEST_LEASE - MINUTE, 0, 0),  # it may be in hand
+        (LONGEST_LEASE + OVERDUE + MINUTE, LONGEST_LEASE, 1, 0),  # its message may wait
+        (LONGEST_LEASE + OVERDUE + MINUTE, None, 0, 0),
+    ],
+)
+def test_message_in_hand_for_longer_than_any_lease_is_missing(
+    age: timedelta, idle_before: timedelta | None, ready: int, missing: int
+) -> None:
+    made = begun(2, idle_before=idle_before, ready=ready)
+    made.add(entry(age=age))
+    made.add(entry())
+
+    assert made.missing == missing
+    if missing:
+        assert [made.lacks(each) for each in (entry(age=age), entry())] == [True, False]
+
+
+def test_no_more_messages_are_stranded_than_are_leased() -> None:
+    made = begun(2, idle_before=LONGEST_LEASE)
+    for number in range(2):
+        made.add(entry(age=2 * LONGEST_LEASE, number=number))
+    assert made.missing == 2
+    made.messages = Messages(own=9, delayed=0, leased=1)
+
+    assert made.missing == 1
+
+
+def test_the_latest_idle_count_that_is_old_enough_decides() -> None:
+    detector = LostMessageDetector()
+    for hours in (4, 3, 2):
+        detector.begin(Messages(0, 0, 0), NOW - hours * LONGEST_LEASE)
+    detector.begin(Messages(0, 0, 0), NOW - LONGEST_LEASE / 2)
+
+    assert detector.begin(Messages(1, 0, 0), NOW).idle == NOW - 2 * LONGEST_LEASE
+    assert detector.begin(None, NOW).idle == NOW - 2 * LONGEST_LEASE
+    assert detector.begin(None, NOW + LONGEST_LEASE).idle == NOW - LONGEST_LEASE / 2

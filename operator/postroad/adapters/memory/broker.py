@@ -176,6 +176,7 @@ class MemoryBroker:
                 delayed=delayed,
                 dead=len(queues.dead) + queues.unacked_dead,
                 consumers=queues.consumers,
+                leased=queues.unacked + queues.unacked_dead,
             )
 
         return await self.faults("broker", "depths", effect)

@@ -105,7 +105,7 @@ class RabbitMQBroker:
             delayed=sum(each.ready for each in delays[1:]),
             dead=dead.ready + leased[0],
             consumers=work.consumers,
-            leased_included=management is not None,
+            leased=None if management is None else sum(leased),
         )
 
     async def exists(self) -> bool:
