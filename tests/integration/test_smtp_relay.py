@@ -68,6 +68,20 @@ async def test_parameters_are_passed_on_where_they_are_offered() -> None:
     assert bare.mails[0].recipient_parameters[recipient] == []
 
 
+async def test_every_outcome_names_its_site() -> None:
+    async with Sink(refusing("RCPT", "550 5.1.1 no")) as sink:
+        relay = relay_to(sink)
+        refused = await hand_over(relay, a_mail("no@x.example"))
+        await relay.close()
+    away = relay_to(sink)
+    unreached = await hand_over(away, a_mail("later@x.example"))
+    await away.close()
+
+    assert {each.site for each in refused.values()} == {"127.0.0.1"}
+    assert {each.site for each in unreached.values()} == {"127.0.0.1"}
+    assert set(kinds(unreached).values()) == {OutcomeKind.DEFERRED}
+
+
 async def test_each_recipient_gets_the_answer_that_was_given_for_it() -> None:
     def rule(verb: str, argument: str) -> str | None:
         if verb != "RCPT":

@@ -174,6 +174,8 @@ class Outcome:
 
     kind: OutcomeKind
     text: str = ""
+    site: str = field(default="", compare=False)
+    """The site that the mail was handed to, or was to be; empty where none was chosen."""
 
     @classmethod
     def delivered(cls, text: str = "") -> Outcome:

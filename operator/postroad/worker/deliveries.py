@@ -16,6 +16,7 @@ from functools import lru_cache, partial
 from time import perf_counter
 from typing import cast
 
+from postroad.domain.attempts import AttemptOutcomes
 from postroad.domain.mail import Outcome, OutcomeKind
 from postroad.domain.retries import Done, Ending, Reject, Retry, RetryPlan, decide
 from postroad.errors import BlobMissing, EntryEnded, EntryLost, PostroadError, QueueClosed
@@ -73,11 +74,13 @@ class Deliverer:
             left = tuple(each for each in left if each not in results)
             if len(results) < len(recipients):
                 await self._record(item, results)
+        seconds = (self.clock.elapsed() - begun).total_seconds()
+        heard = AttemptOutcomes.of(outcomes, seconds, item.mail.sender)
         ending = self._ending(item, outcomes)
         if len(results) == len(recipients) and _must_be_recorded(outcomes, ending):
             await self._record(item, results)
         await self._insist("end", _carrying_out(item, ending))
-        self._report(item, outcomes, ending, self.clock.elapsed() - begun)
+        self._report(item, outcomes, heard, ending, self.clock.elapsed() - begun)
 
     def _ending(self, item: Item, outcomes: Mapping[str, Outcome]) -> Ending:
         failures = item.failures
@@ -176,7 +179,12 @@ class Deliverer:
             pause = min(pause * 2, LONGEST_PAUSE)
 
     def _report(
-        self, item: Item, outcomes: dict[str, Outcome], ending: Ending, duration: timedelta
+        self,
+        item: Item,
+        outcomes: dict[str, Outcome],
+        heard: AttemptOutcomes,
+        ending: Ending,
+        duration: timedelta,
     ) -> None:
         _log.info(
             _EVENTS[type(ending)],
@@ -184,6 +192,7 @@ class Deliverer:
             attempt=item.attempt,
             **_counts(outcomes),
             replies=sorted({_codes_of(outcome.text) for outcome in outcomes.values()}),
+            reasons=heard.reasons,
             duration=round(duration.total_seconds(), 3),
         )
 

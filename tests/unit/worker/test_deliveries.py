@@ -409,4 +409,5 @@ async def test_logs_hold_ids_and_codes_but_no_address(monkeypatch: pytest.Monkey
     assert line["event"] == "mail rejected"
     assert line["enqueue_id"] == str(item.enqueue_id)
     assert line["replies"] == ["550 5.1.1"]
+    assert line["reasons"] == ["no-mailbox"]
     assert "secret" not in str(line)

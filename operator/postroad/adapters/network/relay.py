@@ -14,7 +14,7 @@ from postroad.adapters.network.exchange import SessionRefused
 from postroad.adapters.network.pools import PoolLimits, SessionPool
 from postroad.adapters.network.sessions import SecuringFailed, Session, SessionStale
 from postroad.adapters.network.timeouts import Timeouts
-from postroad.domain.mail import Envelope, Outcome
+from postroad.domain.mail import Envelope, Outcome, OutcomeKind
 from postroad.domain.next_hops import NextHop, TlsMode
 from postroad.errors import InvalidSettings
 from postroad.ports.transport import FindShape, not_known
@@ -65,11 +65,19 @@ class SmtpRelay:
                 async with self._pool.session() as session:
                     # Only with a session: while the next hop is away, no content is read (SP-20).
                     peeked = peeked or await Content.peek(content, size_bytes, await shape())
-                    return await self._transmit(session, envelope, peeked)
+                    return self._at_site(await self._transmit(session, envelope, peeked))
             except SessionStale:
                 continue  # ends: each iteration uses up an idle session, and a new one is not stale
             except SessionRefused as error:
-                return dict.fromkeys(envelope.recipients, Outcome.deferred(str(error)))
+                refused = Outcome(OutcomeKind.DEFERRED, str(error), self._next_hop.host)
+                return dict.fromkeys(envelope.recipients, refused)
+
+    def _at_site(self, outcomes: Mapping[str, Outcome]) -> Mapping[str, Outcome]:
+        """Return outcomes with the site that gave them: recipients that share one share the new
+        one, too."""
+        site = self._next_hop.host
+        placed = {id(each): Outcome(each.kind, each.text, site) for each in outcomes.values()}
+        return {recipient: placed[id(each)] for recipient, each in outcomes.items()}
 
     async def _transmit(
         self, session: Session, envelope: Envelope, content: Content

@@ -1,0 +1,156 @@
+"""A refusal is counted under one reason, and no address, host or number is in its words."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from postroad.domain.bounces import LONGEST_WORDS, BounceClass, bounce_of, code_of, masked
+
+B = BounceClass
+
+CASES = (
+    # The enhanced code decides, whatever the words are.
+    ("550 5.1.1 spam", B.NO_MAILBOX),
+    ("550-5.1.1 The email account that you tried to reach does not exist.", B.NO_MAILBOX),
+    ("550 5.1.2 x", B.NO_DOMAIN),
+    ("556 5.1.10 Recipient address has null MX", B.NO_DOMAIN),
+    ("550 5.1.8 x", B.SENDER),
+    ("552 5.2.2 x", B.MAILBOX_FULL),
+    ("552 5.3.4 x", B.TOO_LARGE),
+    ("452 4.3.1 x", B.SYSTEM),
+    ("451 4.4.2 the connection was lost", B.UNREACHABLE),
+    ("554 5.4.6 too many hops", B.LOOP),
+    ("503 5.5.1 x", B.PROTOCOL),
+    ("452 4.5.3 x", B.RATE),
+    ("554 5.6.3 x", B.CONTENT),
+    ("535 5.7.8 x", B.SECURITY),
+    ("550 5.7.26 x", B.AUTHENTICATION),
+    ("450 4.7.28 x", B.RATE),
+    # It says little: the words decide.
+    ("450 4.7.1 Recipient address rejected: Greylisted, come back", B.GREYLISTED),
+    ("554 5.7.1 Service unavailable; host [192.0.2.1] blocked using zen.example.org", B.BLOCKED),
+    ("554 5.7.1 <b@example.net>: Relay access denied", B.RELAYING),
+    ("550 5.7.1 Our system has detected that this message is likely spam", B.CONTENT),
+    ("550 5.7.1 rejected by the policy of this site", B.POLICY),
+    ("450 4.2.1 The user you try to reach receives mail too quickly", B.RATE),
+    ("550 5.2.1 The email account that you tried to reach is disabled", B.MAILBOX_UNAVAILABLE),
+    ("550 5.4.1 Recipient address rejected: Access denied.", B.NO_MAILBOX),
+    ("421 4.7.0 TLS is required", B.SECURITY),
+    ("550 5.7.0 SPF check failed", B.AUTHENTICATION),
+    ("550 5.7.0 Sender address rejected", B.SENDER),
+    # The words say nothing: the subject decides, then the basic code.
+    ("550 5.1.0 x", B.NO_MAILBOX),
+    ("450 4.2.0 x", B.MAILBOX_UNAVAILABLE),
+    ("451 4.3.0 StoreUnavailable", B.SYSTEM),
+    ("450 4.4.0 x", B.UNREACHABLE),
+    ("501 5.5.0 x", B.PROTOCOL),
+    ("554 5.6.0 x", B.CONTENT),
+    ("550 5.7.1 x", B.POLICY),
+    ("421 x", B.SYSTEM),
+    ("450 x", B.MAILBOX_UNAVAILABLE),
+    ("530 x", B.SECURITY),
+    ("500 x", B.PROTOCOL),
+    ("521 x", B.NO_DOMAIN),
+    ("551 x", B.NO_MAILBOX),
+    ("552 x", B.MAILBOX_FULL),
+    ("554 x", B.OTHER),
+    # Without an enhanced code the words are asked before the basic one.
+    ("550 no such user here", B.NO_MAILBOX),
+    ("550 user john unknown", B.NO_MAILBOX),
+    ("550 mailbox unavailable", B.MAILBOX_UNAVAILABLE),
+    ("552 message size exceeds the limit", B.TOO_LARGE),
+    ("452 mailbox is full", B.MAILBOX_FULL),
+    ("451 domain example.net not found", B.NO_DOMAIN),
+    ("connection refused", B.UNREACHABLE),
+    ("554 too many hops", B.LOOP),
+    ("421 shutting down", B.SYSTEM),
+    # An enhanced code of another class than the basic one is none (RFC 2034 4).
+    ("451 5.1.1 x", B.SYSTEM),
+    ("5.1.1 x", B.NO_MAILBOX),
+    ("", B.OTHER),
+)
+
+
+@pytest.mark.parametrize(("text", "wanted"), CASES)
+def test_a_refusal_has_one_reason(text: str, wanted: BounceClass) -> None:
+    assert bounce_of(text).reason is wanted
+
+
+def test_every_reason_is_that_of_some_reply() -> None:
+    assert {wanted for _, wanted in CASES} == set(BounceClass)
+
+
+@pytest.mark.parametrize(
+    ("text", "wanted"),
+    [
+        ("<b@example.net>: unknown", "<address>: unknown"),
+        ("b@example.net,c@example.net unknown", "<address> unknown"),
+        ('user "odd name"@example.net', "user <address>"),
+        ("o'neil@example.net is over quota", "<address> is over quota"),
+        ("user 'jdoe' doesn't exist, can't go on", "user <name> doesn't exist, can't go on"),
+        ("client mx1.example.org [192.0.2.1] listed", "client <host> <host> listed"),
+        ("see https://example.net/?to=b%40example.net now", "see <host> now"),
+        ("id 4XyZ12, 2001:db8::1 (S3150)", "id # # #"),
+        ("two\r\nlines\x00 and  gaps", "two lines and gaps"),
+    ],
+)
+def test_what_names_a_person_a_host_or_a_mail_is_masked(text: str, wanted: str) -> None:
+    assert bounce_of(f"550 {text}").words == wanted
+
+
+@pytest.mark.parametrize(
+    ("address", "text", "wanted"),
+    [
+        ("jdoe@example.net", "unknown user jdoe", "unknown user <address>"),
+        ("Jane.Doe@example.net", "no jane.doe here", "no <address> here"),
+        ("jdoe@example.net", "<jdoe@internal> is gone", "<address> is gone"),
+        ("ann@example.net", "the annual cannot", "the annual cannot"),
+        ('"o d"@example.net', "o d is unknown", "<address> is unknown"),
+        ("postmaster", "postmaster stays", "postmaster stays"),
+    ],
+)
+def test_the_local_part_of_a_known_address_is_masked_where_it_stands_alone(
+    address: str, text: str, wanted: str
+) -> None:
+    assert bounce_of(f"550 {text}", (address, None)).words == wanted
+
+
+def test_words_are_short() -> None:
+    found = bounce_of("550 " + "word " * 1000)
+
+    assert len(found.words) <= LONGEST_WORDS
+    assert not found.words.endswith(" ")
+
+
+@pytest.mark.parametrize(
+    ("text", "code"), [("250 ok", 250), ("250", 250), ("2500", 0), ("ok", 0), ("", 0), ("²50", 0)]
+)
+def test_a_text_may_have_no_code(text: str, code: int) -> None:
+    assert code_of(text) == code
+    assert bounce_of(text).code == code
+
+
+LOCAL = st.from_regex(r"[a-z][a-z0-9.]{2,12}[a-z]", fullmatch=True)
+DOMAIN = st.from_regex(r"[a-z]{3,9}\.example", fullmatch=True)
+
+
+@given(st.text(), st.lists(st.tuples(LOCAL, DOMAIN), max_size=3), st.text())
+@example("\ud800", [], "\x00")
+def test_any_text_has_a_reason_and_no_address_stays(
+    before: str, addresses: list[tuple[str, str]], after: str
+) -> None:
+    quoted = [f"<{local}@{domain}>" for local, domain in addresses]
+    found = bounce_of(" ".join((before, *quoted, after)), [each.strip("<>") for each in quoted])
+
+    found.words.encode()
+    assert all(f"{local}@" not in found.words for local, _ in addresses)
+
+
+@given(LOCAL, DOMAIN, st.sampled_from(("{}", "<{}>", "to {}, please", "'{}'", '"{}"', "{}:x")))
+def test_an_address_that_is_not_known_is_masked_too(local: str, domain: str, form: str) -> None:
+    words = masked(form.format(f"{local}@{domain}"))
+
+    assert local not in words
+    assert domain not in words
