@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter
+from collections.abc import Coroutine
 from datetime import timedelta
 
 import pytest
@@ -99,3 +100,61 @@ async def test_mail_in_hand_is_not_lost_when_its_broker_node_dies(
 
     assert (sizes.size, sizes.dead_letters) == (0, 1)
     assert handed_out == {"done": 1, "retried": 2, "rejected": 1, "late": 1}
+
+
+async def connected_elsewhere(
+    cluster: Cluster, work_queue: str, taking: Coroutine[None, None, None]
+) -> tuple[asyncio.Task[None], str]:
+    """Start to take, and return the task and the node of its connection, if another one leads the
+    queue."""
+    task = asyncio.create_task(taking)
+    leader = await node_of(cluster, "leader", work_queue)
+    node = await node_of(cluster, "connection", work_queue)
+    if node == leader:
+        pytest.skip("the consumer is connected to the node that leads the queue")
+    return task, node
+
+
+async def test_mail_that_rabbitmq_strands_is_delivered_once_it_is_republished(
+    cluster: Cluster,
+) -> None:
+    """A consumer is cancelled with mail in hand, as in a worker that shuts down, and its node goes
+    down: RabbitMQ keeps its messages leased until the queue has another leader."""
+    settings = from_environment(variables_of(cluster))
+    name = fresh()
+    url, work = f"distributed://test.{name}", f"postroad.test.{name}.work"
+    held: dict[str, Item] = {}
+    again = Counter[str]()
+    async with open_queue(url, create=True, settings=settings) as queue:
+        async with open_queue(url, settings=settings) as consumer:
+            taking, node = await connected_elsewhere(
+                cluster, work, in_hand(consumer, Counter(), held)
+            )
+            for each in NAMES:
+                await queue.enqueue(mail_of(each))
+            async with asyncio.timeout(DRAIN_SECONDS):
+                while len(held) < len(NAMES):
+                    await asyncio.sleep(0.1)
+            taking.cancel()
+            await asyncio.gather(taking, return_exceptions=True)
+            await asyncio.to_thread(cluster.kill, node)
+        await asyncio.to_thread(cluster.start, node)
+
+        async def deliver() -> None:
+            async for item in queue.dequeue(prefetch=20):
+                again[str(item.mail.name)] += 1
+                await item.done()
+
+        delivering = asyncio.create_task(deliver())
+        await asyncio.sleep(30)
+        print(f"{sum(again.values())} of {len(NAMES)} came before republish")
+        await patiently(lambda: queue.republish(timedelta(0)))
+        deadline = time.monotonic() + DRAIN_SECONDS
+        while (await queue.size()).size and time.monotonic() < deadline:
+            await asyncio.sleep(0.5)
+        sizes = await queue.size()
+        delivering.cancel()
+        await asyncio.gather(delivering, return_exceptions=True)
+
+    assert (sizes.size, sizes.dead_letters) == (0, 0)
+    assert again == dict.fromkeys(NAMES, 1)
