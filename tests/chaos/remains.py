@@ -67,12 +67,12 @@ def is_note_of_gone(month: str) -> bool:
 
 
 def sleeps_long(queue: str) -> bool:
-    """Return whether a broker's queue delays messages for longer than a drain may take. A worker
-    whose clock is an hour behind sends references there. The drain flushes their mails; when the
-    old messages come, consumers acknowledge them, because their entries have no rows and are
-    over."""
+    """Return whether a broker's queue delays messages for longer than any mail of the workload. A
+    process whose clock is minutes behind sends references there. The drain flushes their mails;
+    when the old messages come, consumers acknowledge them, because their entries have no rows and
+    are over."""
     delay = queue.rpartition(".delay.")[2]
-    return delay.isdecimal() and int(delay) > QUICK.drain_timeout
+    return delay.isdecimal() and int(delay) > QUICK.timing.longest_wait.total_seconds()
 
 
 def messages_left(queues: list[dict[str, Any]], channels: list[dict[str, Any]]) -> list[str]:
