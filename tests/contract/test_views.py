@@ -11,17 +11,20 @@ import servers
 from contract.purge_watermark_contract import PurgeWatermarkContract
 from contract.view_contract import Spoil, ViewContract
 from postroad.adapters.cassandra import rows, statements
-from postroad.adapters.cassandra.cql import ENTRY
+from postroad.adapters.cassandra.cql import ENTRY, select
+from postroad.adapters.cassandra.mark_statements import OUTCOME_COLUMNS
 from postroad.adapters.cassandra.session import Session, Statement
 from postroad.adapters.cassandra.statements import ROW_COLUMNS
 from postroad.adapters.cassandra.store import CassandraViewStore
 from postroad.adapters.machine.clocks import MachineClock
 from postroad.adapters.memory.servers import MemoryServers, MemoryWorld
 from postroad.adapters.memory.tables import Tables
+from postroad.domain.attempts import AttemptOutcomes
 from postroad.domain.entries import Ending, EndingKind, Entry, Mark
 from postroad.domain.slices import EntryKey
 from postroad.ports.view import DeadLetter, ViewStore
 from support.keyspaces import keyspace
+from support.outcomes import kept_in
 
 __all__ = ["keyspace"]
 
@@ -46,6 +49,9 @@ class SpoilMemory(Spoil):
         at = self._tables.clock.now()
         self._tables.marks[key] = Mark(ending=Ending(EndingKind.UNKNOWN, at))
 
+    async def outcomes(self, key: EntryKey) -> AttemptOutcomes | None:
+        return self._tables.outcomes.get(key)
+
     async def letter(self, letter: DeadLetter) -> None:
         spoilt = replace(letter, entry=None, is_decoded=False)
         self._tables.letters[letter.enqueue_id] = spoilt
@@ -55,6 +61,7 @@ class SpoilCassandra(Spoil):
     """By statements of its own, in the tables of a keyspace."""
 
     ROW = Statement(f"{statements.INSERT_ROW.cql} USING TTL {round(Spoil.LEFT.total_seconds())}")
+    OUTCOMES = Statement(select("deleted_mails", OUTCOME_COLUMNS, ENTRY))
     MARK = Statement(f"UPDATE {{keyspace}}.deleted_mails SET ending = ? WHERE {ENTRY} IF EXISTS")
     LETTER = Statement(
         "UPDATE {keyspace}.dead_letters SET recipients = ?"
@@ -76,6 +83,11 @@ class SpoilCassandra(Spoil):
     async def mark(self, key: EntryKey) -> None:
         place = rows.key_values(self._queue, key)
         await self._session.execute(self.MARK, ("teleported", *place))
+
+    async def outcomes(self, key: EntryKey) -> AttemptOutcomes | None:
+        place = rows.key_values(self._queue, key)
+        found = await self._session.execute(self.OUTCOMES, place)
+        return kept_in(found[0]) if found else None
 
     async def letter(self, letter: DeadLetter) -> None:
         place = (self._queue, letter.month, letter.enqueue_id)

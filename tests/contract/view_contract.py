@@ -11,6 +11,8 @@ from uuid import UUID
 import pytest
 
 import servers
+from postroad.domain.attempts import AttemptOutcomes, OutcomeCount
+from postroad.domain.bounces import BounceClass
 from postroad.domain.clocks import agreed_time
 from postroad.domain.entries import (
     Change,
@@ -22,7 +24,14 @@ from postroad.domain.entries import (
     UndecodableRow,
 )
 from postroad.domain.identifiers import LAST, id_at
-from postroad.domain.mail import DsnOptions, Envelope, Origin, Outcome, RecipientDsn
+from postroad.domain.mail import (
+    DsnOptions,
+    Envelope,
+    Origin,
+    Outcome,
+    OutcomeKind,
+    RecipientDsn,
+)
 from postroad.domain.ownership import Identity
 from postroad.domain.slices import EntryKey, Partition
 from postroad.ports.marks import Counts
@@ -116,8 +125,20 @@ REPLACED_PLAINLY = Ending(
 )
 
 
+OUTCOMES = AttemptOutcomes(
+    (
+        OutcomeCount("example.net", "mx.example.net", OutcomeKind.DELIVERED, 250, None, "", 2),
+        OutcomeCount(
+            "exämple.org", "", OutcomeKind.DEFERRED, 0, BounceClass.RATE, "<address>: 'später'", 1
+        ),
+    ),
+    1.5,
+)
+
+
 class Spoil(Protocol):
-    """Makes what is stored undecodable, as another release or a person may."""
+    """Makes what is stored undecodable, as another release or a person may, and reads what no
+    operation of the view returns."""
 
     LEFT: ClassVar[timedelta] = timedelta(hours=1)
     """How long a spoilt row still lives."""
@@ -132,6 +153,10 @@ class Spoil(Protocol):
 
     async def mark(self, key: EntryKey) -> None:
         """Let a mark hold an ending that no release knows."""
+        ...
+
+    async def outcomes(self, key: EntryKey) -> AttemptOutcomes | None:
+        """Return what a mark keeps of an attempt."""
         ...
 
     async def letter(self, letter: DeadLetter) -> None:
@@ -402,6 +427,54 @@ class ViewContract:
 
         assert mark == Mark(ending=Ending(kind, NOW))
         assert mark.is_final
+
+    async def test_a_mark_keeps_the_outcomes_of_the_attempt_that_it_ends(
+        self, view: View, spoil: Spoil
+    ) -> None:
+        await view.mark_delivered(key(1), NOW, NO_TRAITS, OUTCOMES)
+        for number, ending in ((2, REPLACED), (3, REMOVED)):
+            assert await view.end(key(number), ending, NO_TRAITS, OUTCOMES) is None
+
+        assert [await spoil.outcomes(key(number)) for number in (1, 2, 3)] == [OUTCOMES] * 3
+        marks = [mark async for _, mark in view.marks(PARTITION)]
+        assert marks == [Mark(delivered_at=NOW), Mark(ending=REPLACED), Mark(ending=REMOVED)]
+
+    async def test_a_mark_without_outcomes_keeps_none_and_leaves_those_that_are_there(
+        self, view: View, spoil: Spoil
+    ) -> None:
+        await view.end(key(1), REMOVED, NO_TRAITS)
+        assert await spoil.outcomes(key(1)) is None
+
+        await view.mark_delivered(key(1), NOW, NO_TRAITS, OUTCOMES)
+        await view.mark_delivered(key(1), NOW, NO_TRAITS)
+
+        assert await spoil.outcomes(key(1)) == OUTCOMES
+
+    async def test_outcomes_of_an_ending_that_came_second_are_not_kept(
+        self, view: View, spoil: Spoil
+    ) -> None:
+        await view.end(key(1), REMOVED, NO_TRAITS)
+
+        assert await view.end(key(1), REPLACED, NO_TRAITS, OUTCOMES) == Mark(ending=REMOVED)
+
+        assert await spoil.outcomes(key(1)) is None
+
+    async def test_marks_with_and_without_outcomes_are_written_at_the_same_time(
+        self, view: View, spoil: Spoil
+    ) -> None:
+        kept = {number: OUTCOMES if number % 2 else None for number in range(1, 13)}
+        await asyncio.gather(
+            *(
+                view.mark_delivered(key(number), NOW, NO_TRAITS, outcomes)
+                if number <= 6
+                else view.end(key(number), REMOVED, NO_TRAITS, outcomes)
+                for number, outcomes in kept.items()
+            )
+        )
+
+        assert {number: await spoil.outcomes(key(number)) for number in kept} == kept
+        await view.delete_marks(PARTITION)
+        assert await spoil.outcomes(key(1)) is None
 
     async def test_the_first_ending_wins_and_is_shown_to_the_second(self, view: View) -> None:
         await view.end(key(1), REPLACED, NO_TRAITS)

@@ -6,7 +6,7 @@ import asyncio
 from collections import defaultdict
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any, TypeVar
 
 from postroad.controller.actions import log_action
@@ -226,8 +226,8 @@ class Clusters:
         changes = await cluster.servers.views().create(options)
         if changes != SchemaChanges():
             place = f"{cluster.namespace}/{cluster.name}"
-            created, altered = ", ".join(changes.created), ", ".join(changes.altered)
-            log_action("tables changed", cluster=place, created=created, altered=altered)
+            named = {name: ", ".join(tables) for name, tables in asdict(changes).items()}
+            log_action("tables changed", cluster=place, **named)
         return options, changes
 
     def forget(self, uid: str) -> None:

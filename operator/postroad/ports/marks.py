@@ -11,6 +11,7 @@ from datetime import datetime
 from typing import Protocol
 from uuid import UUID
 
+from postroad.domain.attempts import AttemptOutcomes
 from postroad.domain.entries import Ending, Mark, PurgeWatermark, Traits
 from postroad.domain.slices import EntryKey, Partition
 
@@ -114,12 +115,27 @@ class Marks(Protocol):
         """Return the partition's stamp: one small read."""
         ...
 
-    async def mark_delivered(self, key: EntryKey, at: datetime, traits: Traits) -> None:
-        """Write `delivered_at`: plain, cheap, durable, idempotent; never refused."""
+    async def mark_delivered(
+        self,
+        key: EntryKey,
+        at: datetime,
+        traits: Traits,
+        outcomes: AttemptOutcomes | None = None,
+    ) -> None:
+        """Write `delivered_at`: plain, cheap, durable, idempotent; never refused. `outcomes` are
+        kept in the same mark, in the same request; None leaves those that are there."""
         ...
 
-    async def end(self, key: EntryKey, ending: Ending, traits: Traits) -> Mark | None:
-        """Write an ending if the entry has no mark at all. Durable.
+    async def end(
+        self,
+        key: EntryKey,
+        ending: Ending,
+        traits: Traits,
+        outcomes: AttemptOutcomes | None = None,
+    ) -> Mark | None:
+        """Write an ending if the entry has no mark at all, with the outcomes of the attempt that it
+        ends. Durable. Outcomes make no ending another one; those of an ending that is not written
+        are not kept.
 
         Returns None when it was written, else the mark that was there first (nothing changed). A
         caller unsure after ViewUnavailable calls again, which settles the outcome: an equal ending

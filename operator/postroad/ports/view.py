@@ -253,10 +253,10 @@ class ViewStore(Protocol):
         ...
 
     async def create(self, options: TableOptions) -> SchemaChanges:
-        """Create the keyspace and the tables that are missing, and alter the options that differ;
-        return what it changed. Idempotent; several may run at once. Rows that are there keep the
-        lifetime that they were written with. Marks and delivery records never get a shorter one
-        than before: a mark that goes before its row would bring the mail back."""
+        """Create the keyspace, and the tables and columns that are missing, and alter the options
+        that differ; return what it changed. Idempotent; several may run at once. Rows that are
+        there keep the lifetime that they were written with. Marks and delivery records never get a
+        shorter one than before: a mark that goes before its row would bring the mail back."""
         ...
 
     async def row_lifetime(self) -> timedelta | None:
@@ -276,10 +276,12 @@ class ViewStore(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class SchemaChanges:
-    """The tables that were created, and those whose options were altered."""
+    """The tables that were created, those whose options were altered, and the columns, as
+    `table.column`, that tables of an earlier release got."""
 
     created: tuple[str, ...] = ()
     altered: tuple[str, ...] = ()
+    added: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,10 +15,13 @@ from postroad.ports.view import TableOptions
 
 def columns() -> dict[str, set[str]]:
     """The columns of every table."""
-    found = {}
+    found: dict[str, set[str]] = {}
     for statement in schema.statements():
-        table = schema.table_of(statement)
-        assert table is not None, f"this only creates tables so far: {statement}"
+        added, table = schema.column_of(statement), schema.table_of(statement)
+        if added is not None:
+            found[added[0]].add(added[1])
+            continue
+        assert table is not None, f"this only creates tables and adds columns so far: {statement}"
         found[table] = set(re.findall(r"^    (\w+) [a-z]", statement, re.MULTILINE))
     return found
 

@@ -47,6 +47,10 @@ MARK_COLUMNS = (
 )
 """How the mark's entry ended."""
 
+OUTCOME_COLUMNS = ("outcomes", "seconds")
+"""What is kept of the attempt that the mark ends; a keyspace of an earlier release may lack them.
+No read of marks selects them, because no decision depends on them."""
+
 WATERMARK_COLUMNS = ("purged_through", "purged_at")
 """How far a partition was purged, and when."""
 
@@ -54,22 +58,38 @@ _OWN = f"{AFTER} AND enqueue_id < {WATERMARK_ID}"
 
 # Marks
 
-MARK_DELIVERED = Statement(
-    "INSERT INTO {keyspace}.deleted_mails"
-    f" ({', '.join((*KEY, *TRAIT_COLUMNS))}, delivered_at, was_delivered)"
-    " VALUES (?, ?, ?, ?, ?, ?, ?, ?, true)"
-)
+
+def _mark_delivered(columns: tuple[str, ...]) -> str:
+    named = (*KEY, *TRAIT_COLUMNS, "delivered_at", *columns)
+    return (
+        f"INSERT INTO {{keyspace}}.deleted_mails ({', '.join(named)}, was_delivered)"
+        f" VALUES ({', '.join('?' * len(named))}, true)"
+    )
+
+
+def _end(columns: tuple[str, ...]) -> str:
+    named = (*TRAIT_COLUMNS, *MARK_COLUMNS[1:], *columns)
+    return (
+        f"UPDATE {{keyspace}}.deleted_mails SET {', '.join(f'{each} = ?' for each in named)},"
+        f" was_ended = true WHERE {ENTRY}"
+        " IF ending = null AND delivered_at = null AND purged_through = ?"
+    )
+
+
+MARK_DELIVERED = Statement(_mark_delivered(()))
 """Plain: the hot path of `done`. It can stand beside an ending without contradicting it."""
 
-END = Statement(
-    "UPDATE {keyspace}.deleted_mails SET"
-    f" {', '.join(f'{column} = ?' for column in (*TRAIT_COLUMNS, *MARK_COLUMNS[1:]))},"
-    f" was_ended = true WHERE {ENTRY}"
-    " IF ending = null AND delivered_at = null AND purged_through = ?"
-)
+MARK_DELIVERED_KEEPING = Statement(_mark_delivered(OUTCOME_COLUMNS))
+"""The same, with what is kept of the attempt."""
+
+END = Statement(_end(()))
 """The first ending wins. Refused also where only `delivered_at` is set, because the mail is
 delivered; and after a watermark that the caller does not know, because it may have ended the
 entry."""
+
+END_KEEPING = Statement(_end(OUTCOME_COLUMNS))
+"""The same, with what is kept of the attempt. Where two consumers attempted an entry, and one
+ending stands beside a delivery, the outcomes are those of either: one is a transaction's write."""
 
 SELECT_MARK = Statement(
     select(

@@ -5,17 +5,18 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from datetime import datetime, timedelta
-from functools import partial
 from typing import TypeVar
 from uuid import UUID
 
 from postroad.adapters.cassandra import mark_rows, rows
 from postroad.adapters.cassandra import mark_statements as statements
 from postroad.adapters.cassandra.loop_bridge import Row
+from postroad.adapters.cassandra.outcome_columns import OutcomeColumns, outcome_values
 from postroad.adapters.cassandra.session import Session, Statement
 from postroad.adapters.cassandra.statements import SELECT_PRESENT
 from postroad.adapters.cassandra.transactions import Transactions, Write
 from postroad.batching import Batcher
+from postroad.domain.attempts import AttemptOutcomes
 from postroad.domain.entries import Ending, Mark, PurgeWatermark, Traits
 from postroad.domain.identifiers import FIRST
 from postroad.domain.slices import EntryKey, Partition
@@ -38,7 +39,8 @@ class CassandraMarks:
     def __init__(self, session: Session, queue: str) -> None:
         self._session = session
         self._queue = queue
-        self._marking = batcher(partial(self._write_together, statements.MARK_DELIVERED))
+        self._outcome_columns = OutcomeColumns(session)
+        self._marking = batcher(self._write_together)
         self._reading = batcher(self._marks_together)
         transactions = Transactions(session, self._found)
         self._deciding = batcher(transactions.together)
@@ -96,16 +98,32 @@ class CassandraMarks:
 
     # How entries end
 
-    async def mark_delivered(self, key: EntryKey, at: datetime, traits: Traits) -> None:
-        values = (*rows.key_values(self._queue, key), *mark_rows.trait_values(traits), at)
+    async def mark_delivered(
+        self,
+        key: EntryKey,
+        at: datetime,
+        traits: Traits,
+        outcomes: AttemptOutcomes | None = None,
+    ) -> None:
+        kept = await self._kept(outcomes)
+        statement = statements.MARK_DELIVERED_KEEPING if kept else statements.MARK_DELIVERED
+        values = (*rows.key_values(self._queue, key), *mark_rows.trait_values(traits), at, *kept)
         if len(traits.domains) <= rows.SMALL:
-            await self._marking(key.partition, values)
+            await self._marking(key.partition, (statement, values))
         else:
-            await self._session.execute(statements.MARK_DELIVERED, values)
+            await self._session.execute(statement, values)
 
-    async def end(self, key: EntryKey, ending: Ending, traits: Traits) -> Mark | None:
-        values = self._end_values(key, ending, traits)
-        write = Write(key, statements.END, values, _is_open, wants_watermark=True)
+    async def end(
+        self,
+        key: EntryKey,
+        ending: Ending,
+        traits: Traits,
+        outcomes: AttemptOutcomes | None = None,
+    ) -> Mark | None:
+        kept = await self._kept(outcomes)
+        statement = statements.END_KEEPING if kept else statements.END
+        values = self._end_values(key, ending, traits, kept)
+        write = Write(key, statement, values, _is_open, wants_watermark=True)
         if mark_rows.is_small_ending(ending, traits):
             return await self._deciding(key.partition, write)
         [standing] = await self._alone(key.partition, [write])
@@ -173,11 +191,20 @@ class CassandraMarks:
 
     # Shared by requests
 
-    def _end_values(self, key: EntryKey, ending: Ending, traits: Traits) -> tuple[object, ...]:
-        """Return what END binds, without the watermark."""
+    async def _kept(self, outcomes: AttemptOutcomes | None) -> tuple[object, ...]:
+        """Return what OUTCOME_COLUMNS get: nothing where there are none."""
+        if outcomes is None or not await self._outcome_columns.are_there():
+            return ()
+        return outcome_values(outcomes)
+
+    def _end_values(
+        self, key: EntryKey, ending: Ending, traits: Traits, kept: tuple[object, ...] = ()
+    ) -> tuple[object, ...]:
+        """Return what END or END_KEEPING binds, without the watermark."""
         return (
             *mark_rows.trait_values(traits),
             *mark_rows.ending_values(ending),
+            *kept,
             *rows.key_values(self._queue, key),
         )
 
@@ -222,12 +249,12 @@ class CassandraMarks:
                 yield row
 
     async def _write_together(
-        self, statement: Statement, _: Partition, many: list[tuple[object, ...]]
+        self, _: Partition, many: list[tuple[Statement, tuple[object, ...]]]
     ) -> Sequence[None]:
         if len(many) == 1:
-            await self._session.execute(statement, many[0])
+            await self._session.execute(*many[0])
         else:
-            await self._session.execute_together(statement, many)
+            await self._session.execute_batch(many)
         return [None] * len(many)
 
     async def _decide(self, statement: Statement, *values: object) -> Row:

@@ -1,7 +1,8 @@
 """The keyspace and its tables: creates what is missing, alters options that differ.
 
 The statements are in `schema/NNNN_{pre,post}_*.cql`, and run in the order of their numbers. Those
-of existing tables are skipped, so that a user without the right to create can still check.
+of existing tables and columns are skipped, so that a user without the right to create can still
+check.
 Hazard: Cassandra before 6 may give a table two ids when two hosts create it in the same moment;
 let one process (the operator) create.
 """
@@ -15,6 +16,7 @@ from datetime import timedelta
 from importlib import resources
 
 from postroad.adapters.cassandra.session import Session
+from postroad.errors import ViewRefused
 from postroad.ports.view import FOREVER, SchemaChanges, TableOptions
 
 AGING_TABLES = ("deleted_mails", "deliveries", "enqueued_mails")
@@ -25,6 +27,7 @@ Aging = tuple[int, dict[str, str], int]
 """Lifetime in seconds, compaction, gc_grace in seconds, as Cassandra stores them."""
 
 _CREATED = re.compile(r"CREATE TABLE IF NOT EXISTS \{keyspace\}\.(\w+)")
+_ADDED = re.compile(r"ALTER TABLE \{keyspace\}\.(\w+)\s+ADD (\w+) ")
 _UNITS = (("DAYS", timedelta(days=1)), ("HOURS", timedelta(hours=1)))
 
 
@@ -43,12 +46,23 @@ def table_of(statement: str) -> str | None:
     return found[1] if found else None
 
 
+def column_of(statement: str) -> tuple[str, str] | None:
+    """Return the table and the column that a statement adds, or None."""
+    found = _ADDED.match(statement)
+    return (found[1], found[2]) if found else None
+
+
 async def create(session: Session, options: TableOptions) -> SchemaChanges:
     """Create what is missing, alter what differs; return the changes. Raises: ViewError."""
     await _create_keyspace(session, options)
-    already = await _tables(session)
+    already, had = await _tables(session), await columns(session)
+    added: list[str] = []
     for statement in statements():
-        if table_of(statement) not in already:
+        if (column := column_of(statement)) is not None:
+            if column not in had:
+                await _add(session, statement, column)
+                added += [".".join(column)] if column[0] in already else []
+        elif table_of(statement) not in already:
             await session.run(statement.replace("{aging}", aging(options)))
     present, altered = await _tables(session), []
     for table in AGING_TABLES:
@@ -56,7 +70,18 @@ async def create(session: Session, options: TableOptions) -> SchemaChanges:
         if present[table] != wanted(chosen):
             await session.run(f"ALTER TABLE {{keyspace}}.{table} WITH {aging(chosen)}")
             altered.append(table)
-    return SchemaChanges(tuple(sorted(present.keys() - already.keys())), tuple(altered))
+    created = sorted(present.keys() - already.keys())
+    return SchemaChanges(tuple(created), tuple(altered), tuple(added))
+
+
+async def _add(session: Session, statement: str, column: tuple[str, str]) -> None:
+    """Add a column, unless another process adds it at the same time: Cassandra refuses the second
+    one. Cassandra before 4.1 knows no ADD IF NOT EXISTS."""
+    try:
+        await session.run(statement)
+    except ViewRefused:
+        if column not in await columns(session):
+            raise
 
 
 def options_of(table: str, found: Aging, options: TableOptions) -> TableOptions:
@@ -67,9 +92,22 @@ def options_of(table: str, found: Aging, options: TableOptions) -> TableOptions:
 
 
 async def exists(session: Session) -> bool:
-    """Return whether every table of the schema exists. Raises: ViewError."""
-    present = await _tables(session)
-    return all(table in present for each in statements() if (table := table_of(each)))
+    """Return whether every table of the schema exists, with every column that was added to one.
+    Raises: ViewError."""
+    tables, present = await _tables(session), await columns(session)
+    return all(
+        column_of(each) in present if column_of(each) else table_of(each) in tables
+        for each in statements()
+    )
+
+
+async def columns(session: Session) -> set[tuple[str, str]]:
+    """Return the columns that there are, each with its table. Raises: ViewError."""
+    rows = await session.run(
+        "SELECT table_name, column_name FROM system_schema.columns"
+        " WHERE keyspace_name = '{keyspace}'"
+    )
+    return {(row["table_name"], row["column_name"]) for row in rows}
 
 
 async def has_table(session: Session, table: str) -> bool:

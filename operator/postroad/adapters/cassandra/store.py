@@ -26,7 +26,7 @@ class CassandraViewStore:
         return await schema.create(self._session, options)
 
     async def exists(self) -> bool:
-        """Return whether the tables exist. Raises: ViewError."""
+        """Return whether the tables exist, with all their columns. Raises: ViewError."""
         return await schema.exists(self._session)
 
     async def local_nodes(self) -> int:
@@ -47,7 +47,8 @@ class CassandraViewStore:
 
     async def check(self) -> str:
         found = await self._session.run("SELECT release_version FROM system.local")
-        if await self.exists():  # the requests so far need one host; this one needs a quorum
+        if await schema.has_table(self._session, "limits"):
+            # The requests so far need one host; this one needs a quorum.
             await self._session.execute(READ_AT_QUORUM)
         return str(found[0]["release_version"])
 

@@ -7,7 +7,6 @@ import asyncio
 import json
 from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from datetime import datetime, timedelta
-from functools import partial
 from uuid import UUID, uuid4
 
 from postroad.adapters.cassandra import rows, statements
@@ -31,12 +30,12 @@ class CassandraView(CassandraMarks):
         super().__init__(session, queue)
         self._letters = LetterReader(session, queue)
         self._incarnation: UUID | None = None  # of the limits, as last read
-        self._inserting = batcher(partial(self._write_together, statements.INSERT_ROW))
+        self._inserting = batcher(self._write_together)
 
     async def insert(self, entry: Entry) -> None:
         values = (self._queue, *rows.entry_values(entry))
         if rows.is_small(entry):
-            await self._inserting(entry.key.partition, values)
+            await self._inserting(entry.key.partition, (statements.INSERT_ROW, values))
         else:
             await self._session.execute(statements.INSERT_ROW, values)
 

@@ -10,6 +10,7 @@ from uuid import UUID
 
 from postroad.adapters.memory.fault_injection import FaultInjector
 from postroad.adapters.memory.tables import Tables, delete, within
+from postroad.domain.attempts import AttemptOutcomes
 from postroad.domain.entries import Ending, EndingKind, Mark, PurgeWatermark, Traits
 from postroad.domain.slices import EntryKey, Partition
 from postroad.ports.marks import Counts, PartitionStamp
@@ -100,19 +101,31 @@ class MemoryMarks:
             "stamp", lambda: self._tables.stamp.get(partition, PartitionStamp())
         )
 
-    async def mark_delivered(self, key: EntryKey, at: datetime, traits: Traits) -> None:
+    async def mark_delivered(
+        self,
+        key: EntryKey,
+        at: datetime,
+        traits: Traits,
+        outcomes: AttemptOutcomes | None = None,
+    ) -> None:
         def effect() -> None:
             mark = self._tables.marks.get(key, Mark())
-            self._put_mark(key, replace(mark, delivered_at=at), traits)
+            self._put_mark(key, replace(mark, delivered_at=at), traits, outcomes)
             self._stamp(key.partition, delivered=self._tables.clock.now())
 
         await self._step("mark_delivered", effect)
 
-    async def end(self, key: EntryKey, ending: Ending, traits: Traits) -> Mark | None:
+    async def end(
+        self,
+        key: EntryKey,
+        ending: Ending,
+        traits: Traits,
+        outcomes: AttemptOutcomes | None = None,
+    ) -> Mark | None:
         def effect() -> Mark | None:
             standing = self._tables.mark(key)
             if standing is None:
-                self._end(key, ending, traits)
+                self._end(key, ending, traits, outcomes)
             return standing
 
         return await self._step("end", effect)
@@ -173,17 +186,28 @@ class MemoryMarks:
         def effect() -> None:
             delete(self._tables.marks, partition)
             delete(self._tables.traits, partition)
+            delete(self._tables.outcomes, partition)
             self._tables.stamp.pop(partition, None)
 
         await self._step("delete_marks", effect)
 
-    def _end(self, key: EntryKey, ending: Ending, traits: Traits) -> None:
-        self._put_mark(key, Mark(ending=ending), traits)
+    def _end(
+        self,
+        key: EntryKey,
+        ending: Ending,
+        traits: Traits,
+        outcomes: AttemptOutcomes | None = None,
+    ) -> None:
+        self._put_mark(key, Mark(ending=ending), traits, outcomes)
         self._stamp(key.partition, ended=self._tables.clock.now())
 
-    def _put_mark(self, key: EntryKey, mark: Mark, traits: Traits) -> None:
+    def _put_mark(
+        self, key: EntryKey, mark: Mark, traits: Traits, outcomes: AttemptOutcomes | None
+    ) -> None:
         self._tables.marks[key] = mark
         self._tables.traits.setdefault(key, traits)
+        if outcomes is not None:
+            self._tables.outcomes[key] = outcomes
 
     def _stamp(self, partition: Partition, **changes: Any) -> None:
         known = self._tables.stamp.get(partition, PartitionStamp())

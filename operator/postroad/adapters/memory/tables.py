@@ -9,6 +9,7 @@ from datetime import datetime, timedelta
 from typing import TypeVar
 from uuid import UUID, uuid4
 
+from postroad.domain.attempts import AttemptOutcomes
 from postroad.domain.entries import Entry, Mark, PurgeWatermark, Traits, UndecodableRow
 from postroad.domain.lifetimes import DEAD_LETTER_MEMORY
 from postroad.domain.slices import EntryKey, Partition
@@ -30,6 +31,7 @@ class Tables:
     rows: dict[EntryKey, Entry] = field(default_factory=dict)
     marks: dict[EntryKey, Mark] = field(default_factory=dict)
     traits: dict[EntryKey, Traits] = field(default_factory=dict)
+    outcomes: dict[EntryKey, AttemptOutcomes] = field(default_factory=dict)
     stamp: dict[Partition, PartitionStamp] = field(default_factory=dict)
     claims: dict[UUID, tuple[UUID, timedelta]] = field(default_factory=dict)
     records: dict[UUID, dict[str, Record]] = field(default_factory=lambda: defaultdict(dict))

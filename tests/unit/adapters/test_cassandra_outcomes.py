@@ -1,0 +1,199 @@
+"""A keyspace of an earlier release serves: its marks keep no outcomes until it has the columns."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from typing import Any, cast
+from uuid import UUID
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from postroad.adapters.cassandra import mark_statements, outcome_columns, schema
+from postroad.adapters.cassandra.marks import CassandraMarks
+from postroad.adapters.cassandra.session import Session, Statement
+from postroad.domain.attempts import AttemptOutcomes
+from postroad.domain.entries import Ending, EndingKind, Traits
+from postroad.domain.mail import Outcome, OutcomeKind
+from postroad.domain.slices import EntryKey
+from postroad.errors import ViewRefused
+from postroad.ports.view import TableOptions
+from support.outcomes import kept_in
+
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+HEARD = AttemptOutcomes.of({"b@example.net": Outcome.failed("550 5.1.1 no such user")}, 1.5)
+OPTIONS = TableOptions({}, timedelta(days=14), timedelta(hours=12), timedelta(hours=3))
+NEW = {("deleted_mails", "outcomes"), ("deleted_mails", "seconds")}
+
+
+@dataclass
+class Server:
+    """Cassandra as far as tables and columns go. `sent` are statements on marks with their values,
+    `racing` columns that another process adds just before this one."""
+
+    keyspace: str = "mail"
+    columns: set[tuple[str, str]] = field(default_factory=set)
+    tables: set[str] = field(default_factory=set)
+    racing: set[tuple[str, str]] = field(default_factory=set)
+    looked: int = 0
+    sent: list[tuple[Statement, Sequence[Any]]] = field(default_factory=list)
+
+    async def run(self, cql: str) -> list[dict[str, Any]]:
+        if "system_schema.columns" in cql:
+            self.looked += 1
+            return [{"table_name": table, "column_name": name} for table, name in self.columns]
+        if "system_schema.tables" in cql:
+            aging = {"class": "x.None"}
+            zero = {"default_time_to_live": 0, "compaction": aging, "gc_grace_seconds": 0}
+            return [{"table_name": each} | zero for each in self.tables]
+        if "system_schema.keyspaces" in cql:
+            return [{"keyspace_name": self.keyspace}]
+        if (column := schema.column_of(cql)) is not None:
+            if column in self.racing | self.columns:
+                self.columns.add(column)
+                raise ViewRefused("a column of this name exists")
+            assert column[0] in self.tables
+            self.columns.add(column)
+        elif (table := schema.table_of(cql)) is not None:
+            self.tables.add(table)
+        return []
+
+    async def execute(self, statement: Statement, values: Sequence[Any]) -> list[dict[str, Any]]:
+        return await self.execute_batch([(statement, values)])
+
+    async def execute_batch(
+        self, together: Sequence[tuple[Statement, Sequence[Any]]]
+    ) -> list[dict[str, Any]]:
+        for statement, values in together:
+            assert statement.cql.count("?") == len(values)
+            self.sent.append((statement, values))
+        return [{"[applied]": True}]
+
+
+def marks_of(server: Server) -> CassandraMarks:
+    return CassandraMarks(cast("Session", server), "mail.out")
+
+
+def key(number: int) -> EntryKey:
+    return EntryKey(NOW, 0, UUID(int=number))
+
+
+async def end_some(marks: CassandraMarks) -> None:
+    """One delivery and one ending with outcomes, and one of each without."""
+    removed = Ending(EndingKind.REMOVED, NOW)
+    await marks.mark_delivered(key(1), NOW, Traits(()), HEARD)
+    await marks.mark_delivered(key(2), NOW, Traits(()))
+    await marks.end(key(3), removed, Traits(()), HEARD)
+    await marks.end(key(4), removed, Traits(()))
+
+
+async def test_marks_of_a_keyspace_with_the_columns_keep_outcomes() -> None:
+    server = Server(columns=set(NEW))
+
+    await end_some(marks_of(server))
+
+    with_them, without = mark_statements.MARK_DELIVERED_KEEPING, mark_statements.MARK_DELIVERED
+    ending, plain = mark_statements.END_KEEPING, mark_statements.END
+    assert [statement for statement, _ in server.sent] == [with_them, without, ending, plain]
+    assert stored(*server.sent[0]) == HEARD
+    assert stored(*server.sent[2]) == HEARD
+    assert server.looked == 1, "it asks once"
+
+
+def stored(statement: Statement, values: Sequence[Any]) -> AttemptOutcomes | None:
+    """Return what a statement stores of an attempt: the values of its columns by their names."""
+    inserted = re.search(r"\(([^)]*)\) VALUES", statement.cql)
+    if inserted is not None:
+        names = inserted[1].split(", ")
+    else:
+        names = re.findall(r"(\w+) = \?", statement.cql)
+    return kept_in(dict(zip(names, values, strict=False)))
+
+
+@pytest.mark.parametrize("columns", [set(), {("deleted_mails", "outcomes")}])
+async def test_marks_of_a_keyspace_without_them_are_as_before(
+    columns: set[tuple[str, str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server = Server(columns=columns)
+    marks = marks_of(server)
+
+    await end_some(marks)
+    await end_some(marks)
+
+    before = {mark_statements.MARK_DELIVERED, mark_statements.END}
+    assert {statement for statement, _ in server.sent} == before
+    assert server.looked == 1, "it looks again after a while only"
+    server.columns |= NEW
+    monkeypatch.setattr(outcome_columns, "LOOK_AGAIN", timedelta(0))
+    later = marks_of(server)
+    await later.mark_delivered(key(1), NOW, Traits(()), HEARD)
+    assert server.sent[-1][0] is mark_statements.MARK_DELIVERED_KEEPING
+
+
+async def test_columns_that_come_later_are_found_by_a_running_process(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(outcome_columns, "LOOK_AGAIN", timedelta(0))
+    server = Server()
+    marks = marks_of(server)
+    await marks.mark_delivered(key(1), NOW, Traits(()), HEARD)
+
+    server.columns |= NEW
+    await marks.mark_delivered(key(1), NOW, Traits(()), HEARD)
+
+    plain, keeping = mark_statements.MARK_DELIVERED, mark_statements.MARK_DELIVERED_KEEPING
+    assert [statement for statement, _ in server.sent] == [plain, keeping]
+
+
+async def test_a_schema_gets_the_columns_that_it_lacks_once() -> None:
+    server = Server()
+    first = await schema.create(cast("Session", server), OPTIONS)
+    assert server.columns == NEW
+    assert first.added == (), "the tables are new"
+    server.columns.discard(("deleted_mails", "seconds"))
+    assert not await schema.exists(cast("Session", server))
+
+    again = await schema.create(cast("Session", server), OPTIONS)
+
+    assert again.added == ("deleted_mails.seconds",)
+    assert await schema.exists(cast("Session", server))
+
+
+async def test_a_column_that_another_process_adds_meanwhile_is_no_error() -> None:
+    server = Server(racing=set(NEW))
+
+    await schema.create(cast("Session", server), OPTIONS)
+
+    assert server.columns == NEW
+
+
+async def test_a_column_that_cannot_be_added_is_an_error() -> None:
+    class Refusing(Server):
+        async def run(self, cql: str) -> list[dict[str, Any]]:
+            if schema.column_of(cql) is not None:
+                raise ViewRefused("no right to alter")
+            return await super().run(cql)
+
+    with pytest.raises(ViewRefused):
+        await schema.create(cast("Session", Refusing()), OPTIONS)
+
+
+outcomes = st.dictionaries(
+    st.from_regex(r"[a-z]{1,3}@[a-z]{1,3}\.example", fullmatch=True),
+    st.builds(Outcome, st.sampled_from(OutcomeKind), st.text(), st.sampled_from(("", "mx"))),
+    min_size=1,
+)
+
+
+@given(outcomes, st.floats(0, 1500))
+def test_what_is_kept_survives(heard: dict[str, Outcome], seconds: float) -> None:
+    wanted = AttemptOutcomes.of(heard, seconds)
+
+    values = outcome_columns.outcome_values(wanted)
+
+    row = dict(zip(mark_statements.OUTCOME_COLUMNS, values, strict=True))
+    assert kept_in(row) == wanted
