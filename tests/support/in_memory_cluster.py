@@ -108,7 +108,7 @@ class InMemoryCluster(VirtualTime):
         super().__init__(ManualClock())
         self.world = MemoryWorld(self.clock)
         self.transmitted: Counter[tuple[str, str]] = Counter()
-        self._configuration = FixedConfiguration(ViewConfiguration(window, buckets, pace))
+        self.configuration = FixedConfiguration(ViewConfiguration(window, buckets, pace))
         self._timing = timing or Timing()
         self._seed = seed
         self.processes: list[Process] = []
@@ -140,7 +140,7 @@ class InMemoryCluster(VirtualTime):
             broker=servers.broker(NAME),
             view=servers.views().view(str(NAME)),
             blobs=servers.blobs("bucket"),
-            configuration=self._configuration,
+            configuration=self.configuration,
             clock=clock,
             randomness=SeededRandomness(self._seed * 1000 + len(self.processes)),
             timing=self._timing,

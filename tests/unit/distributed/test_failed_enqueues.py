@@ -178,3 +178,44 @@ async def test_row_that_a_standing_host_inserts_after_the_withdrawal_waits_for_n
     assert await cluster.recover() == []
     assert [each async for each in other.queue.dead_letters()] == []
     cluster.check_nothing_is_left()
+
+
+async def test_withdrawal_is_tried_again_where_the_view_does_not_answer_and_not_counted(
+    cluster: InMemoryCluster,
+) -> None:
+    producer = await cluster.start()
+    before, left = unwithdrawn(), [2]
+
+    def away_for_a_moment(step: Step) -> Fault | None:
+        left[0] -= step.operation == "end"
+        is_away = step.operation == "publish" or (step.operation == "end" and left[0] >= 0)
+        return Fault.AWAY if is_away else None
+
+    producer.faults.plan = away_for_a_moment
+    await enqueue_fails(cluster, producer, BrokerUnavailable)
+
+    assert left[0] < 0
+    assert unwithdrawn() == before
+    assert cluster.tables.live() == []
+
+
+async def test_enqueue_whose_limits_cannot_be_read_behind_its_confirm_is_accepted(
+    cluster: InMemoryCluster,
+) -> None:
+    """The mail is in all three stores. A slow confirm has made the limits too old."""
+    producer = await cluster.start()
+    before = unwithdrawn()
+
+    async def slowly(step: Step) -> None:
+        if step.operation == "publish":
+            await cluster.clock.sleep(16 * SECOND)
+            producer.faults.plan = lambda each: Fault.AWAY if each.server == "view" else None
+
+    producer.faults.before = slowly
+    work = asyncio.ensure_future(producer.queue.enqueue(letter("mail")))
+    assert await cluster.outcome(work, 2 * MINUTE)
+
+    work.result()
+    assert unwithdrawn() == before
+    assert await cluster.recover() == ["mail"]
+    cluster.check_nothing_is_left()

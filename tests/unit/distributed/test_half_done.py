@@ -1,4 +1,5 @@
-"""A stopped replacement is listed once; a message that is handed back leaves no letter."""
+"""A stopped replacement is listed once, and counts as no removal once its mail was delivered; a
+message that is handed back leaves no letter."""
 
 from __future__ import annotations
 
@@ -11,6 +12,7 @@ from postroad.domain.selection import Selector
 from postroad.domain.wire import encode
 from postroad.ports.view import DeadLetter
 from support.in_memory_cluster import InMemoryCluster
+from support.suspension import suspended
 
 ALL = Selector.all()
 
@@ -24,6 +26,26 @@ async def test_a_mail_under_replacement_is_listed_once() -> None:
         await victim.queue.hold(ALL)
 
     assert [each.held async for each in process.queue.browse()] == [True]
+
+
+async def test_a_removal_that_meets_a_delivery_under_replacement_removes_no_mail() -> None:
+    cluster = InMemoryCluster(buckets=1)
+    worker, victim, admin = [await cluster.start() for _ in range(3)]
+    await cluster.enqueue(worker, "mail")
+    consumer, item = await cluster.take(worker)
+    suspension, removing = await suspended(cluster, admin, "end", admin.queue.remove(ALL))
+    victim.fail(lambda step: Fault.STOP_AFTER if step.operation == "end" else None)
+    with pytest.raises(Stopped):
+        await victim.queue.hold(ALL)
+    await item.done()
+    await consumer.close()
+
+    suspension.end()
+
+    assert await removing == 0
+    assert (await worker.queue.size()).size == 0
+    assert await cluster.recover() == []
+    cluster.check_nothing_is_left()
 
 
 async def test_a_message_that_is_handed_back_loses_its_letter() -> None:

@@ -15,6 +15,7 @@ from postroad.adapters.memory.fault_injection import Fault, Plan, Step, away, no
 from postroad.adapters.memory.queues import Message
 from postroad.distributed.limits_cache import LimitsCache
 from postroad.distributed.timing import Timing
+from postroad.domain.configuration.rules import ViewConfiguration
 from postroad.domain.entries import EndingKind, Mark
 from postroad.domain.selection import Selector
 from postroad.domain.slices import EntryKey
@@ -23,11 +24,13 @@ from postroad.errors import (
     BlobMissing,
     BrokerUnavailable,
     ClockSkew,
+    ConfigurationStale,
     DeadlineExceeded,
     InvalidSettings,
     PostroadError,
     ViewUnavailable,
 )
+from postroad.ports.history import Effective
 from support.in_memory_cluster import WINDOW, InMemoryCluster, Process
 
 ALL = Selector.all()
@@ -301,6 +304,27 @@ async def test_invariant_5_browse_start_stays_behind_the_grace_period(
     assert before > cluster.clock.now() - 3 * WINDOW, "an idle queue keeps up"
 
 
+async def test_invariant_5_browse_start_stays_where_the_configuration_changes_meanwhile(
+    cluster: InMemoryCluster, process: Process
+) -> None:
+    """A slice of another width, which was not read, may lie across the new browse start."""
+    await cluster.enqueue(process, "mail")
+    await cluster.deliver(process, SECOND)
+    await cluster.pass_time(2 * WINDOW)
+    before = cluster.tables.limits.browse_start
+    wider = ViewConfiguration(3 * WINDOW, 2, 10**9)
+
+    async def change(step: Step) -> None:
+        if step.operation == "mark_drained":
+            cluster.configuration.current = Effective(wider, (wider,))
+
+    process.faults.before = change
+    with pytest.raises(ConfigurationStale):
+        await process.queue.maintain()
+
+    assert cluster.tables.limits.browse_start == before
+
+
 async def test_invariant_4_limits_are_read_at_their_first_use(
     cluster: InMemoryCluster, process: Process
 ) -> None:
@@ -415,8 +439,10 @@ async def test_invariant_6_vanished_row_stops_browse_start_until_a_person_accept
 
 
 def test_invariant_7_timing_that_could_miss_a_slice_is_refused() -> None:
-    with pytest.raises(InvalidSettings):
-        Timing(deadline=50 * SECOND, skew=5 * SECOND, grace=60 * SECOND)
+    for deadline in (40 * SECOND, 50 * SECOND):
+        with pytest.raises(InvalidSettings):
+            Timing(deadline=deadline, skew=5 * SECOND, grace=60 * SECOND)
+    assert Timing(deadline=39 * SECOND, skew=5 * SECOND, grace=60 * SECOND)
     with pytest.raises(InvalidSettings):
         Timing(keep_after=8 * SECOND, redelivery_delay=8 * SECOND)
 

@@ -72,7 +72,7 @@ async def test_queue_that_was_left_alone_is_gone_over_in_bounded_memory(
     cluster: InMemoryCluster, process: Process
 ) -> None:
     """Two weeks of slices of a second: a million of them."""
-    process.queue._engine.configuration = InMemoryCluster(window=SECOND)._configuration
+    process.queue._engine.configuration = InMemoryCluster(window=SECOND).configuration
     await cluster.pass_time(14 * DAY)
     asked = 0
 

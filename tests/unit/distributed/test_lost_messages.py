@@ -112,6 +112,34 @@ async def test_orphan_among_many_is_found_and_nothing_comes_twice(
     cluster.check_nothing_is_left()
 
 
+class DriverBug(Exception):
+    """No error that postroad knows."""
+
+
+async def test_messages_that_could_not_be_given_are_given_in_the_next_round(
+    cluster: InMemoryCluster, process: Process
+) -> None:
+    """The count has risen by as many as got one, so it is right, and is not awaited again."""
+    names = [f"mail{number}" for number in range(30)]
+    await cluster.enqueue(process, *names)
+    cluster.broker.lose_everything()
+    await looks(cluster, process, STEADY - 1)
+    left = [20]
+
+    async def fail(step: Step) -> None:
+        if step.operation == "end" and left[0]:
+            left[0] -= 1
+            raise DriverBug
+
+    process.faults.before = fail
+    await looks(cluster, process, 1)
+    assert len(cluster.broker.ready) + cluster.broker.delayed == 10
+    await looks(cluster, process, 1)
+
+    assert len(cluster.broker.ready) + cluster.broker.delayed == 30
+    assert sorted(await cluster.deliver(process, MINUTE)) == sorted(names)
+
+
 def replaced(process: Process) -> int:
     return [step.operation for step in process.faults.steps].count("end")
 

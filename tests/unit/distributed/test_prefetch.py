@@ -217,3 +217,19 @@ async def test_message_that_a_delay_queue_forwards_twice_is_transmitted_once(
 
     assert await one.nothing(5 * MINUTE)
     assert await other.nothing(5 * MINUTE)
+
+
+async def test_consumer_whose_places_are_all_taken_cancels_its_subscription_when_it_closes(
+    cluster: InMemoryCluster, process: Process
+) -> None:
+    """The broker would send it references until the garbage collector ends the subscription."""
+    await cluster.enqueue(process, "in hand", "waiting")
+    consumer = Consumer(cluster, process.queue, prefetch=1)
+    item = await consumer.next()
+    assert await consumer.nothing()
+
+    await consumer.close()
+
+    assert cluster.broker.consumers == 0
+    await item.done()
+    assert await cluster.deliver(await cluster.start()) == ["waiting"]

@@ -283,3 +283,18 @@ async def test_requeue_that_died_before_its_entry_was_seen_is_done_again(
         await recovered(cluster)
     assert cluster.copies("mail") == 1
     cluster.check_nothing_is_left()
+
+
+async def test_letter_whose_new_entry_was_removed_is_over() -> None:
+    """The requeue died between the row and the message."""
+    cluster, victim, other = await with_a_letter()
+    victim.fail(lambda step: Fault.STOP_AFTER if step.operation == "insert" else None)
+    await asyncio.wait([asyncio.ensure_future(victim.queue.requeue(ALL))])
+    assert await other.queue.remove(ALL) == 1
+    await cluster.pass_time(3 * MINUTE)
+
+    assert await other.queue.requeue(ALL) == 0
+
+    assert cluster.tables.letters == {}
+    await recovered(cluster)
+    cluster.check_nothing_is_left()

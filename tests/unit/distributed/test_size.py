@@ -12,7 +12,9 @@ from contract.queue_harness import letter
 from postroad.adapters.memory.fault_injection import Fault, Plan, Stopped
 from postroad.distributed import replacement
 from postroad.domain.entries import Entry
+from postroad.domain.mail_views import Sizes
 from postroad.domain.selection import Selector
+from postroad.ports.view import Limits
 from support.in_memory_cluster import WINDOW, InMemoryCluster, Process
 
 ALL = Selector.all()
@@ -141,3 +143,13 @@ async def test_delivery_handed_down_by_a_process_that_ended_before_the_row_is_no
         await replacement.finish(victim.queue._engine, row, mark)
 
     await check_sizes(cluster, ["waits"])
+
+
+async def test_queue_whose_limits_are_gone_has_no_mails_but_its_dead_letters(
+    cluster: InMemoryCluster, process: Process
+) -> None:
+    """As when a queue is deleted under a process that has it open."""
+    await cluster.give_up(process, "letter")
+    cluster.tables.limits = Limits(None, None)
+
+    assert await process.queue.size() == Sizes(0, 0, 0, 1)

@@ -216,8 +216,9 @@ async def test_row_of_a_successor_that_came_back_is_not_taken_for_late_mail(
     assert cluster.copies("mail") == 1
 
 
+@pytest.mark.parametrize(("step", "number"), [("limits", 2), ("insert", 1)])
 async def test_administrator_removes_no_bytes_by_a_replacement_of_long_ago(
-    cluster: InMemoryCluster,
+    cluster: InMemoryCluster, step: str, number: int
 ) -> None:
     """Others finished it, under another successor than the one that the administrator read."""
     dead, sleeper, other = await cluster.start(), await cluster.start(), await cluster.start()
@@ -226,7 +227,9 @@ async def test_administrator_removes_no_bytes_by_a_replacement_of_long_ago(
     Suspension(dead, "insert")
     holding = asyncio.ensure_future(dead.queue.hold(ALL))
     await cluster.pass_time(SECOND)
-    suspension, removing = await suspended(cluster, sleeper, "insert", sleeper.queue.remove(ALL))
+    suspension = Suspension(sleeper, step, number)
+    removing = asyncio.ensure_future(sleeper.queue.remove(ALL))
+    await suspension.begun(cluster)
     await maintained(cluster, other, rounds=8)
     assert await other.queue.release(ALL) == 1
     await maintained(cluster, other, rounds=8)
