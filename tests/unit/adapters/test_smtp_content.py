@@ -11,7 +11,7 @@ import pytest
 from postroad.adapters.network import content as contents
 from postroad.adapters.network.content import Content
 from postroad.domain.seven_bits import PIECE
-from postroad.domain.shapes import LONGEST_HEADER, shape_of
+from postroad.domain.shapes import LONGEST_HEADER, Shape, shape_of
 
 MEBIBYTE = 1024 * 1024
 HEADER = b"MIME-Version: 1.0\r\nContent-Type: text/plain; charset=utf-8\r\n\r\n"
@@ -73,3 +73,17 @@ async def test_of_a_mail_without_a_body_no_more_than_a_header_is_parsed(
         await Content.peek(each([mail]), len(mail) + 1)
 
     assert parsed == [LONGEST_HEADER, LONGEST_HEADER, 14, 14]
+
+
+@pytest.mark.parametrize(
+    ("header", "folds", "are_folded"),
+    [(b"a: b\r\n", 0, False), (b"a: b\r\n", 1, True),
+     (b"DKIM-Signature: v=1\r\n", 1, False)],
+)  # fmt: skip
+def test_lines_that_are_too_long_are_folded_unless_the_mail_is_signed(
+    header: bytes, folds: int, are_folded: bool
+) -> None:
+    first = header + b"\r\n" + b"x" * 1000
+    shape = Shape(len(header), folds=folds)
+
+    assert Content(first, each([]), len(first), shape).folds == are_folded

@@ -1,4 +1,5 @@
-"""What a mail needs of a next hop is refused where the mail is known to need it."""
+"""What a mail needs of a next hop is refused where the mail is known to need it; what its sender
+asked for is passed on where the next hop offers it."""
 
 from __future__ import annotations
 
@@ -6,9 +7,9 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from postroad.adapters.network.commands import Needs, refusal
+from postroad.adapters.network.commands import Needs, recipient_command, refusal
 from postroad.adapters.network.content import LARGEST_CONVERTED, Content
-from postroad.domain.mail import Envelope
+from postroad.domain.mail import DsnOptions, Envelope, RecipientDsn
 from postroad.domain.shapes import Shape
 
 SIZE = LARGEST_CONVERTED + 1
@@ -46,3 +47,26 @@ async def test_only_a_number_in_ascii_limits_the_size(limit: str, is_refused: bo
     needs = Needs.of(Envelope("a@b.example", ("c@d.example",)), content)
 
     assert (refusal(needs, {"SIZE": limit}) is not None) == is_refused
+
+
+@pytest.mark.parametrize(
+    ("dsn", "parameters"),
+    [
+        (RecipientDsn(("SUCCESS", "DELAY"), "rfc822;c+d@e.example"),
+         b" NOTIFY=SUCCESS,DELAY ORCPT=rfc822;c+2Bd@e.example"),
+        (RecipientDsn((), "rfc822;c@d.example"), b" ORCPT=rfc822;c@d.example"),
+        (RecipientDsn(("NEVER",)), b" NOTIFY=NEVER"),
+        (RecipientDsn(), b""),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("is_offered", [True, False])
+def test_what_a_sender_asks_for_a_recipient_goes_where_dsn_is_offered(
+    dsn: RecipientDsn, parameters: bytes, *, is_offered: bool
+) -> None:
+    """Source: RFC 3461 4."""
+    recipient = "c@d.example"
+    envelope = Envelope("a@b.example", (recipient,), dsn=DsnOptions(recipients={recipient: dsn}))
+
+    command = recipient_command(recipient, envelope, {"DSN": ""} if is_offered else {})
+
+    assert command == b"RCPT TO:<c@d.example>" + parameters * is_offered + b"\r\n"

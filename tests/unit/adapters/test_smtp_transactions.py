@@ -3,7 +3,7 @@ only after the end of a mail that was written and answered with 2xx."""
 
 import asyncio
 import os
-from collections.abc import AsyncIterator, Iterable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from datetime import timedelta
 from typing import cast
 
@@ -110,6 +110,18 @@ async def body() -> AsyncIterator[bytes]:
         yield BODY[start : start + 9]
 
 
+async def opened(
+    hop: ScriptedHop, protocol: Protocol = Protocol.SMTP, timeouts: Timeouts = USUAL_TIMEOUTS
+) -> Session:
+    return await Session.open(
+        cast("Addresses", OneAddress(hop)),
+        NextHop("hop.example", 25, TlsMode.NONE, protocol),
+        "relay.example",
+        None,
+        timeouts,
+    )
+
+
 async def hand_over(
     hop: ScriptedHop,
     envelope: Envelope,
@@ -117,13 +129,7 @@ async def hand_over(
     timeouts: Timeouts = USUAL_TIMEOUTS,
 ) -> dict[str, Outcome]:
     try:
-        session = await Session.open(
-            cast("Addresses", OneAddress(hop)),
-            NextHop("hop.example", 25, TlsMode.NONE, protocol),
-            "relay.example",
-            None,
-            timeouts,
-        )
+        session = await opened(hop, protocol, timeouts)
     except SessionRefused as error:
         return dict.fromkeys(envelope.recipients, Outcome.deferred(str(error)))
     content = await Content.peek(body(), len(BODY), shape_of((BODY,)))
@@ -225,6 +231,30 @@ async def test_a_reply_has_its_timeout_as_a_whole() -> None:
 
     with pytest.raises(TooSlow):
         await Exchange(wire).reply(timedelta(seconds=0.1))
+
+
+@pytest.mark.parametrize(
+    ("happens", "is_reusable"),
+    [
+        (lambda _: None, True),
+        (lambda wire: wire.data_received(b"421 4.4.2 idle\r\n"), False),
+        (lambda wire: wire.eof_received(), False),
+        (lambda wire: wire.connection_lost(None), False),
+    ],
+    ids=["silence", "a reply to no command", "end", "loss"],
+)
+async def test_a_session_takes_another_mail_while_its_next_hop_is_silent_and_there(
+    happens: Callable[[ClientWire], object], *, is_reusable: bool
+) -> None:
+    hop = ScriptedHop(lines(*GREETED, "250 ok", "250 ok", "354 go", "250 kept"))
+    session = await opened(hop)
+    content = await Content.peek(body(), len(BODY), shape_of((BODY,)))
+    await session.transmit(ONE, content)
+
+    happens(hop.wire)
+
+    assert session.is_reusable == is_reusable
+    session.abort()
 
 
 async def test_an_lmtp_hop_that_takes_no_recipient_is_not_waited_for() -> None:

@@ -37,6 +37,15 @@ def test_long_names_that_share_their_first_characters_get_buckets_of_their_own()
     assert all(len(bucket) <= 63 for bucket in buckets)
 
 
+def test_bucket_of_a_long_name_is_that_of_every_release() -> None:
+    queue = QueueName("n" * 20, "q" * 40)
+
+    assert (
+        queue.bucket("postroad-")
+        == "postroad-nnnnnnnnnnnnnnnnnnnn-qqqqqqqqqqqqqqqqqqqq-91e3fd00cb09"
+    )
+
+
 def test_key_of_bytes_names_its_mail_and_the_day_it_was_accepted() -> None:
     queue, accepted_at = QueueName("mail", "outgoing"), datetime(2026, 3, 4, 5, 6, tzinfo=UTC)
     mail_id = id_at(accepted_at, 1, 2)
