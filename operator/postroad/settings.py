@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from datetime import timedelta
 from enum import Enum
 from pathlib import Path
-from typing import Annotated, TypeVar
+from typing import Annotated, Self, TypeVar
 
 from pydantic import (
     BaseModel,
@@ -21,6 +21,7 @@ from pydantic import (
     InstanceOf,
     SecretStr,
     ValidationError,
+    model_validator,
 )
 
 from postroad.domain.durations import parse_duration
@@ -29,6 +30,7 @@ from postroad.domain.networks import Networks
 from postroad.domain.next_hops import HOSTNAME_PATTERN, Protocol, TlsMode
 from postroad.domain.retries import DEFAULT_LANES
 from postroad.errors import InvalidInput, InvalidSettings
+from postroad.tls import Encryption
 
 PREFIX = "POSTROAD_"
 
@@ -68,7 +70,24 @@ class _Section(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
 
-class RabbitMQ(_Section):
+class _WithClientTls(_Section):
+    ca_file: Path | None = None
+    """Certificate authorities of this server, instead of those for every server."""
+
+    client_certificate: Path | None = None
+    """PEM file of a certificate that the server is shown."""
+
+    client_key: Path | None = None
+    """PEM file of its key; None: it is in the certificate's file."""
+
+    @model_validator(mode="after")
+    def _has_certificate_of_key(self) -> Self:
+        if self.client_key and not self.client_certificate:
+            raise ValueError("a client key needs the client certificate that it is of")
+        return self
+
+
+class RabbitMQ(_WithClientTls):
     """The RabbitMQ server, which holds references."""
 
     uri: SecretStr = SecretStr("amqp://guest:guest@localhost:5672/%2F")
@@ -84,7 +103,7 @@ class RabbitMQ(_Section):
     """Overrides the URI's password."""
 
 
-class Cassandra(_Section):
+class Cassandra(_WithClientTls):
     """The Cassandra servers, which hold the view."""
 
     contact_points: Annotated[tuple[str, ...], BeforeValidator(_split)] = ("localhost",)
@@ -101,8 +120,12 @@ class Cassandra(_Section):
 
     password: SecretStr | None = None
 
-    tls: bool = False
-    """Encrypt, and check the servers' certificates by `ca_file`."""
+    tls: Encryption = Encryption.DISABLED
+    """Encrypt, and check the nodes' certificates."""
+
+    tls_name: str | None = None
+    """With `verify-full`: the name that each node's certificate has; None: its IP
+    address."""
 
 
 class S3(_Section):
@@ -110,6 +133,9 @@ class S3(_Section):
 
     endpoint: str | None = None
     """URL of the store; None: AWS by region."""
+
+    ca_file: Path | None = None
+    """Certificate authorities of the store, instead of those for every server."""
 
     region: str = "us-east-1"
 
@@ -255,8 +281,8 @@ class Settings(_Section):
     """How long mails in flight may take after SIGTERM; less than a pod's grace period of 30 s."""
 
     ca_file: Path | None = None
-    """Certificate authorities for every server, and for a next hop where TLS is required or
-    implicit; None: the system's."""
+    """Certificate authorities for every server that has none of its own, and for a next hop where
+    TLS is required or implicit; None: the system's."""
 
     log_level: Annotated[str, Field(pattern=r"^(DEBUG|INFO|WARNING|ERROR)$")] = "INFO"
 

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import re
 import ssl
+from dataclasses import dataclass
+from enum import Enum
 from pathlib import Path
 
 from postroad.errors import TlsRefused
@@ -37,22 +39,55 @@ def server_context(certificate: Path, key: Path | None = None) -> ssl.SSLContext
     return context
 
 
-def client_context(ca_file: Path | None) -> ssl.SSLContext:
-    """Return a context that checks certificates and names by the authorities of `ca_file` (None:
-    the system's). Raises: TlsRefused."""
+class Encryption(Enum):
+    """Whether connections to a server are encrypted, and what is checked of its certificate, named
+    as PostgreSQL's `sslmode`."""
+
+    DISABLED = "disabled"
+    VERIFY_CA = "verify-ca"
+    """Its authority, for servers whose certificates lack the names that they are reached by."""
+    VERIFY_FULL = "verify-full"
+    """Its authority and its name."""
+
+
+@dataclass(frozen=True, slots=True)
+class ClientTls:
+    """PEM files of a client: the authorities that it trusts (None: the system's), and the
+    certificate that it shows, if any, with its key (None: it is in the certificate's file)."""
+
+    ca_file: Path | None = None
+    certificate: Path | None = None
+    key: Path | None = None
+
+
+SYSTEM_TLS = ClientTls()
+"""The system's authorities, and no client certificate."""
+
+
+def client_context(tls: ClientTls) -> ssl.SSLContext:
+    """Return a context that checks certificates and names. Raises: TlsRefused."""
     try:
-        return ssl.create_default_context(cafile=None if ca_file is None else str(ca_file))
+        context = ssl.create_default_context(cafile=tls.ca_file and str(tls.ca_file))
     except (OSError, ValueError) as error:
         raise TlsRefused(
-            f"the certificate authorities in {ca_file} cannot be read: {error}",
+            f"the certificate authorities in {tls.ca_file} cannot be read: {error}",
             hint="name a PEM file with POSTROAD_CA_FILE, or leave it out for the system's",
         ) from error
+    if tls.certificate is not None:
+        try:
+            context.load_cert_chain(tls.certificate, tls.key, password="")
+        except (OSError, ValueError) as error:
+            raise TlsRefused(
+                f"the client certificate {tls.certificate} cannot be used: {error}",
+                hint="name PEM files of a certificate and of its unencrypted key",
+            ) from error
+    return context
 
 
 def authorities(ca_file: Path) -> bytes:
     """Return the content of a file of authorities, for drivers that make their own context.
     Raises: TlsRefused."""
-    client_context(ca_file)
+    client_context(ClientTls(ca_file))
     return ca_file.read_bytes()
 
 

@@ -31,10 +31,15 @@ def others(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
 
 
 @asynccontextmanager
-async def listening(context: ssl.SSLContext | None) -> AsyncIterator[int]:
-    """Yield the port of a server that sends a line of text to every client."""
+async def listening(
+    context: ssl.SSLContext | None, shown: list[object] | None = None
+) -> AsyncIterator[int]:
+    """Yield the port of a server that sends a line of text to every client, and notes the
+    certificates that clients show."""
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if shown is not None:
+            shown.append(writer.get_extra_info("peercert"))
         await reader.read(1)
         writer.write(b"HTTP/1.1 400 Bad Request\r\n\r\n")
         writer.close()
@@ -46,9 +51,11 @@ async def listening(context: ssl.SSLContext | None) -> AsyncIterator[int]:
         server.close()
 
 
-async def checked(host: str, port: int, ca_file: Path, *, tls: bool = True) -> dict[str, Checked]:
+async def checked(
+    host: str, port: int, ca_file: Path, encryption: str = "verify-full", **variables: str
+) -> dict[str, Checked]:
     """Check all three servers at one address, and read an object."""
-    secure = "s" if tls else ""
+    secure = "" if encryption == "disabled" else "s"
     servers = connect(
         from_environment(
             {
@@ -56,11 +63,12 @@ async def checked(host: str, port: int, ca_file: Path, *, tls: bool = True) -> d
                 "POSTROAD_CASSANDRA_CONTACT_POINTS": host,
                 "POSTROAD_CASSANDRA_PORT": str(port),
                 "POSTROAD_CASSANDRA_LOCAL_DATACENTER": "datacenter1",
-                "POSTROAD_CASSANDRA_TLS": str(tls).lower(),
+                "POSTROAD_CASSANDRA_TLS": encryption,
                 "POSTROAD_S3_ENDPOINT": f"http{secure}://{host}:{port}",
                 "POSTROAD_S3_ACCESS_KEY": "key",
                 "POSTROAD_S3_SECRET_KEY": "secret",
                 "POSTROAD_CA_FILE": str(ca_file),
+                **variables,
             }
         )
     )
@@ -98,12 +106,75 @@ async def test_certificate_of_another_authority_is_refused(
 
 
 async def test_certificate_for_another_name_is_refused(certificates: Certificates) -> None:
-    """All but Cassandra, whose nodes announce each other by address."""
     async with listening(certificates.server_context()) as port:
         said = refused(await checked("127.0.0.1", port, certificates.authority))
 
-    assert said.keys() == {"rabbitmq", "s3", "an object"}
+    assert said.keys() == {*SERVERS, "an object"}
     assert all("as its certificate does" in each for each in said.values())
+
+
+@pytest.mark.parametrize(
+    "variables",
+    [{"encryption": "verify-ca"}, {"POSTROAD_CASSANDRA_TLS_NAME": "localhost"}],
+    ids=["authority alone", "one name for all nodes"],
+)
+async def test_nodes_of_cassandra_may_have_certificates_without_their_addresses(
+    certificates: Certificates, variables: dict[str, str]
+) -> None:
+    async with listening(certificates.server_context()) as port:
+        said = refused(await checked("127.0.0.1", port, certificates.authority, **variables))
+
+    assert said.keys() == {"rabbitmq", "s3", "an object"}
+
+
+@pytest.mark.parametrize("server", SERVERS)
+async def test_each_server_may_have_authorities_of_its_own(
+    certificates: Certificates, others: Certificates, server: str
+) -> None:
+    own = {f"POSTROAD_{server}_CA_FILE".upper(): str(certificates.authority)}
+    async with listening(certificates.server_context()) as port:
+        said = refused(await checked("localhost", port, others.authority, "verify-ca", **own))
+
+    trusted = {"s3", "an object"} if server == "s3" else {server}
+    assert said.keys() == {*SERVERS, "an object"} - trusted
+
+
+async def test_client_certificate_is_shown_to_servers_that_ask_for_one(
+    certificates: Certificates,
+) -> None:
+    shown: list[object] = []
+    context = certificates.server_context()
+    context.verify_mode = ssl.CERT_REQUIRED
+    context.load_verify_locations(certificates.authority)
+    own = {
+        f"POSTROAD_{server}_CLIENT_{part}": str(file)
+        for server in ("RABBITMQ", "CASSANDRA")
+        for part, file in (("CERTIFICATE", certificates.chain), ("KEY", certificates.key))
+    }
+    async with listening(context, shown) as port:
+        await checked("localhost", port, certificates.authority)
+        assert shown == []
+        await checked("localhost", port, certificates.authority, **own)
+
+    assert shown
+    assert all(each == {(("commonName", "localhost"),)} for each in map(_subject, shown))
+
+
+def _subject(certificate: object) -> set[object]:
+    assert isinstance(certificate, dict)
+    return set(certificate["subject"])
+
+
+async def test_client_certificate_that_cannot_be_used_is_named(
+    certificates: Certificates, tmp_path: Path
+) -> None:
+    missing = str(tmp_path / "missing.crt")
+    own = {f"POSTROAD_{each}_CLIENT_CERTIFICATE": missing for each in ("RABBITMQ", "CASSANDRA")}
+    async with listening(certificates.server_context()) as port:
+        said = refused(await checked("localhost", port, certificates.authority, **own))
+
+    assert said.keys() == {"rabbitmq", "cassandra"}
+    assert all(missing in each for each in said.values())
 
 
 async def test_server_without_tls_is_named(certificates: Certificates) -> None:
@@ -134,7 +205,7 @@ async def test_plain_connection_to_a_server_with_tls_is_hinted_at(
     """The error is transient: a proxy without a server behind it closes connections in the same
     way."""
     async with listening(certificates.server_context()) as port:
-        found = await checked("localhost", port, certificates.authority, tls=False)
+        found = await checked("localhost", port, certificates.authority, "disabled")
 
     assert all(each.error is not None and each.error.transient for each in found.values())
     explained = {server: each.error.explain() for server, each in found.items() if each.error}

@@ -128,7 +128,7 @@ class EncryptedCassandra(Encrypted, Cassandra):
         return Connection(self.host, cql, user, password, timeout_seconds, context)
 
     def environment(self) -> dict[str, str]:
-        return super().environment() | {"POSTROAD_CASSANDRA_TLS": "true"}
+        return super().environment() | {"POSTROAD_CASSANDRA_TLS": "verify-ca"}
 
 
 class EncryptedS3(Encrypted, VersityGW):

@@ -52,7 +52,7 @@ def cql(statement: str, *values: object) -> list[Any]:
             environment["POSTROAD_CASSANDRA_USERNAME"], environment["POSTROAD_CASSANDRA_PASSWORD"]
         ),
         execution_profiles={EXEC_PROFILE_DEFAULT: profile},
-        ssl_context=_tls() if environment.get("POSTROAD_CASSANDRA_TLS") == "true" else None,
+        ssl_context=_tls() if environment.get("POSTROAD_CASSANDRA_TLS") == "verify-ca" else None,
         protocol_version=5,
     )
     try:

@@ -107,6 +107,11 @@ def variables_of(command: click.Command, context: click.Context) -> Iterator[str
             yield from variables_of(found, context)
 
 
+def test_a_key_without_its_certificate_is_refused() -> None:
+    with pytest.raises(InvalidSettings, match="POSTROAD_CASSANDRA: a client key needs"):
+        from_environment({"POSTROAD_CASSANDRA_CLIENT_KEY": "tls.key"})
+
+
 def test_every_setting_is_documented_with_its_default() -> None:
     rows = dict(ROW.findall(REFERENCE.read_text()))
 

@@ -26,7 +26,10 @@ from postroad.errors import (
     ViewUnavailable,
 )
 from postroad.ports.servers import SAFE_COPIES, Checked, Servers
+from postroad.settings import Cassandra as CassandraSettings
+from postroad.settings import RabbitMQ as RabbitMQSettings
 from postroad.settings import Settings
+from postroad.tls import ClientTls
 
 CHECK_TIMEOUT = timedelta(seconds=8)
 BRIEF_CHECK_TIMEOUT = timedelta(seconds=4)
@@ -140,7 +143,7 @@ def rabbitmq_access(settings: Settings) -> RabbitMQAccess:
         rabbitmq.uri.get_secret_value(),
         username=rabbitmq.username,
         password=rabbitmq.password.get_secret_value() if rabbitmq.password else None,
-        ca_file=settings.ca_file,
+        tls=_client_tls(settings, rabbitmq),
         management_url=rabbitmq.management_url,
     )
 
@@ -153,7 +156,7 @@ def s3_access(settings: Settings) -> S3Access:
         region=s3.region,
         access_key=s3.access_key.get_secret_value() if s3.access_key else None,
         secret_key=s3.secret_key.get_secret_value() if s3.secret_key else None,
-        ca_file=settings.ca_file,
+        ca_file=s3.ca_file or settings.ca_file,
     )
 
 
@@ -167,6 +170,13 @@ def cassandra_access(settings: Settings) -> CassandraAccess:
         keyspace=cassandra.keyspace,
         username=cassandra.username,
         password=cassandra.password.get_secret_value() if cassandra.password else None,
-        tls=cassandra.tls,
-        ca_file=settings.ca_file,
+        encryption=cassandra.tls,
+        tls=_client_tls(settings, cassandra),
+        tls_name=cassandra.tls_name,
+    )
+
+
+def _client_tls(settings: Settings, server: RabbitMQSettings | CassandraSettings) -> ClientTls:
+    return ClientTls(
+        server.ca_file or settings.ca_file, server.client_certificate, server.client_key
     )

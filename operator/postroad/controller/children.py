@@ -83,7 +83,7 @@ def queue_configuration(queue: Queue, context: PodContext) -> dict[str, str]:
         "CASSANDRA_PORT": cluster.cassandra.port,
         "CASSANDRA_LOCAL_DATACENTER": cluster.cassandra.local_datacenter,
         "CASSANDRA_KEYSPACE": cluster.cassandra.keyspace,
-        "CASSANDRA_TLS": "true" if context.cassandra_tls else None,
+        "CASSANDRA_TLS": "verify-ca" if context.cassandra_tls else None,
         "S3_ENDPOINT": cluster.s3.endpoint,
         "S3_REGION": cluster.s3.region,
         "S3_BUCKET": queue.bucket(cluster),

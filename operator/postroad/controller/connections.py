@@ -19,6 +19,7 @@ from postroad.controller.credentials import ClusterCredentials
 from postroad.controller.drift import hash_of
 from postroad.ports.servers import Servers
 from postroad.settings import S3, Cassandra, RabbitMQ, Settings
+from postroad.tls import Encryption
 
 SERVERS = {"rabbitmq", "cassandra", "s3"}
 TABLES = {"cassandra": {"replication", "row_lifetime"}}
@@ -120,7 +121,7 @@ def server_settings(
             keyspace=spec.cassandra.keyspace,
             username=_text(credentials.cassandra.get("username")),
             password=credentials.cassandra.get("password"),
-            tls=bool(credentials.cassandra.authorities),
+            tls=Encryption.VERIFY_CA if credentials.cassandra.authorities else Encryption.DISABLED,
         ),
         s3=S3(
             endpoint=spec.s3.endpoint,

@@ -12,6 +12,7 @@ from postroad.adapters.rabbitmq.access import Access
 from postroad.adapters.rabbitmq.management import Management
 from postroad.domain.replicas import QuorumQueue
 from postroad.errors import BrokerUnavailable, TlsRefused
+from postroad.tls import ClientTls
 from support.certificates import Certificates
 
 
@@ -58,7 +59,9 @@ async def url(certificates: Certificates) -> AsyncIterator[str]:
 
 
 def management(url: str, ca_file: Path | None) -> Management:
-    return Management(Access.from_uri("amqps://localhost", ca_file=ca_file, management_url=url))
+    return Management(
+        Access.from_uri("amqps://localhost", tls=ClientTls(ca_file), management_url=url)
+    )
 
 
 async def test_the_authorities_of_the_broker_vouch_for_its_management_api(

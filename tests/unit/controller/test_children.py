@@ -294,7 +294,7 @@ def test_authorities_are_mounted_and_named() -> None:
     assert environment["POSTROAD_CA_FILE"] == "/etc/postroad/authorities/ca.crt"
     assert "/etc/postroad/authorities" in mounted
     assert found["ConfigMap", "out-ca"]["data"] == {"ca.crt": "PEM"}
-    assert found["ConfigMap", "out-queue"]["data"]["POSTROAD_CASSANDRA_TLS"] == "true"
+    assert found["ConfigMap", "out-queue"]["data"]["POSTROAD_CASSANDRA_TLS"] == "verify-ca"
 
 
 @pytest.mark.parametrize(

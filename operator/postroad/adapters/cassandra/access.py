@@ -5,7 +5,6 @@ from __future__ import annotations
 import ssl
 from dataclasses import dataclass, field
 from datetime import timedelta
-from pathlib import Path
 
 from cassandra import ConsistencyLevel
 from cassandra.auth import PlainTextAuthProvider
@@ -19,7 +18,7 @@ from cassandra.policies import (
 from cassandra.query import dict_factory
 
 from postroad.adapters.cassandra.clocks import HostClocks, RightClocksFirst
-from postroad.tls import client_context
+from postroad.tls import SYSTEM_TLS, ClientTls, Encryption, client_context
 
 PROTOCOL_VERSION = 4
 """CQL protocol: the first with unset values, supported by Cassandra 2.2 to 5. Version 5 would add
@@ -44,8 +43,8 @@ OTHER_HOSTS = 2
 class Access:
     """A Cassandra cluster and the user of one keyspace. Its repr has no password.
 
-    `tls` encrypts and checks the servers' certificates by `ca_file` (None: the system's), but not
-    host names, because Cassandra's nodes announce each other by address.
+    With `VERIFY_FULL`, each node's certificate has `tls_name`; None: its IP address, by which the
+    nodes announce each other, and to which the driver resolves contact points.
     """
 
     contact_points: tuple[str, ...]
@@ -54,8 +53,9 @@ class Access:
     keyspace: str
     username: str | None = None
     password: str | None = field(default=None, repr=False)
-    tls: bool = False
-    ca_file: Path | None = None
+    encryption: Encryption = Encryption.DISABLED
+    tls: ClientTls = SYSTEM_TLS
+    tls_name: str | None = None
 
 
 def cluster_of(
@@ -90,7 +90,8 @@ def cluster_of(
             if access.username is not None
             else None
         ),
-        ssl_context=_tls(access.ca_file) if access.tls else None,
+        ssl_context=_context(access),
+        ssl_options=access.tls_name and {"server_hostname": access.tls_name},
         connect_timeout=connect_timeout.total_seconds(),
         control_connection_timeout=connect_timeout.total_seconds(),
         idle_heartbeat_interval=HEARTBEAT.total_seconds(),
@@ -104,7 +105,10 @@ def cluster_of(
     )
 
 
-def _tls(ca_file: Path | None) -> ssl.SSLContext:
-    context = client_context(ca_file)
-    context.check_hostname = False
+def _context(access: Access) -> ssl.SSLContext | None:
+    """Raises: TlsRefused."""
+    if access.encryption is Encryption.DISABLED:
+        return None
+    context = client_context(access.tls)
+    context.check_hostname = access.encryption is Encryption.VERIFY_FULL
     return context

@@ -79,7 +79,9 @@ def _of_all_hosts(error: NoHostAvailable) -> ServerError:
     is_cut = any(isinstance(cause, ConnectionResetError | ConnectionShutdown) for cause in each)
     return ViewUnavailable(
         "no Cassandra host can be used: " + ("; ".join(reasons) or "all are down"),
-        hint="where clients are encrypted, set POSTROAD_CASSANDRA_TLS" if is_cut else None,
+        hint="where clients are encrypted, set POSTROAD_CASSANDRA_TLS=verify-full"
+        if is_cut
+        else None,
     )
 
 

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from datetime import timedelta
-from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 import pika
 
 from postroad.errors import InvalidSettings
-from postroad.tls import client_context
+from postroad.tls import SYSTEM_TLS, ClientTls, client_context
 
 HEARTBEAT = timedelta(seconds=8)
 """The driver notices a hanging server within this and five seconds more; RabbitMQ drops a client
@@ -33,8 +32,8 @@ class Access:
     vhost: str
     username: str
     password: str = field(repr=False)
-    tls: bool = False
-    ca_file: Path | None = None
+    encrypted: bool = False
+    tls: ClientTls = SYSTEM_TLS
     management_url: str | None = field(default=None, repr=False)
 
     @classmethod
@@ -44,7 +43,7 @@ class Access:
         *,
         username: str | None = None,
         password: str | None = None,
-        ca_file: Path | None = None,
+        tls: ClientTls = SYSTEM_TLS,
         management_url: str | None = None,
     ) -> Access:
         """Read `amqp[s]://user:password@host:port/vhost`; `username` and `password` override.
@@ -58,15 +57,15 @@ class Access:
             raise InvalidSettings("the AMQP URI is malformed") from error
         if parts.scheme not in ("amqp", "amqps") or not parts.hostname:
             raise InvalidSettings("write the AMQP URI as amqp://HOST:PORT/VHOST, or amqps://…")
-        tls = parts.scheme == "amqps"
+        encrypted = parts.scheme == "amqps"
         return cls(
             host=parts.hostname,
-            port=port or (5671 if tls else 5672),
+            port=port or (5671 if encrypted else 5672),
             vhost=unquote(parts.path[1:]) or "/",
             username=username or unquote(parts.username or "guest"),
             password=password if password is not None else unquote(parts.password or "guest"),
+            encrypted=encrypted,
             tls=tls,
-            ca_file=ca_file,
             management_url=management_url,
         )
 
@@ -78,7 +77,7 @@ def parameters_of(access: Access, purpose: str) -> pika.ConnectionParameters:
         port=access.port,
         virtual_host=access.vhost,
         credentials=pika.PlainCredentials(access.username, access.password),
-        ssl_options=_tls(access) if access.tls else None,
+        ssl_options=_tls(access) if access.encrypted else None,
         heartbeat=round(HEARTBEAT.total_seconds()),
         blocked_connection_timeout=BLOCKED_TIMEOUT.total_seconds(),
         socket_timeout=CONNECT_TIMEOUT.total_seconds(),
@@ -89,4 +88,4 @@ def parameters_of(access: Access, purpose: str) -> pika.ConnectionParameters:
 
 
 def _tls(access: Access) -> pika.SSLOptions:
-    return pika.SSLOptions(client_context(access.ca_file), access.host)
+    return pika.SSLOptions(client_context(access.tls), access.host)

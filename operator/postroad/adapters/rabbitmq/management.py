@@ -26,7 +26,7 @@ class Management:
         parts = urlsplit(access.management_url or "")
         host = parts.netloc.rpartition("@")[2]
         self._base = urlunsplit((parts.scheme, host, parts.path.rstrip("/"), "", ""))
-        self._ca_file = access.ca_file
+        self._tls = access.tls
         self._vhost = quote(access.vhost, safe="")
         self._headers = {
             "Authorization": aiohttp.encode_basic_auth(access.username, access.password)
@@ -92,7 +92,7 @@ class Management:
         """Return the session. Raises: TlsRefused when the file of authorities cannot be used."""
         if self._session is None:
             secured = self._base.startswith("https:")
-            context = client_context(self._ca_file) if secured else True
+            context = client_context(self._tls) if secured else True
             self._session = aiohttp.ClientSession(
                 connector=aiohttp.TCPConnector(ssl=context), headers=self._headers, timeout=TIMEOUT
             )
