@@ -35,6 +35,8 @@ ROOMS: Mapping[str, Room] = {
                          "tests/contract/test_memory_queue.py")),
     "embedded": Room(("tests/unit/embedded", "tests/contract/test_embedded_queue.py",
                       "tests/crash")),
+    "routing": Room(("tests/unit/routing", "tests/unit/adapters/test_dns_caching.py",
+                     "tests/integration/test_routing_over_dns.py")),
     "configuration": Room(("tests/unit/configuration", "tests/unit/distributed")),
     "intake": Room(("tests/unit/intake",)),
     "worker": Room(("tests/unit/worker",)),

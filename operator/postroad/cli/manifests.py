@@ -12,21 +12,18 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any, BinaryIO
 
+import yaml
+
 from postroad.cli.kubectl import Kubectl, Resource
 from postroad.controller.api import API_VERSION, MAIL_QUEUE
 from postroad.domain.names import QueueName
-from postroad.errors import InvalidInput, NotInstalled
+from postroad.errors import InvalidInput
 
 LAST_APPLIED = "kubectl.kubernetes.io/last-applied-configuration"
 
 
 def mail_queues(manifests: tuple[BinaryIO, ...]) -> Iterator[Resource]:
-    """Yield the MailQueues of manifests, those in Lists too. Raises: InvalidInput; NotInstalled
-    where there is nothing to read YAML with."""
-    try:
-        import yaml
-    except ModuleNotFoundError as error:
-        raise NotInstalled("manifests cannot be read without PyYAML") from error
+    """Yield the MailQueues of manifests, those in Lists too. Raises: InvalidInput."""
     for file in manifests:
         try:
             documents = [each for each in yaml.safe_load_all(file) if isinstance(each, dict)]

@@ -2,7 +2,17 @@
 
 from __future__ import annotations
 
+import re
+from functools import lru_cache
+
 import idna
+
+from postroad.errors import InvalidInput
+
+_LABELS = re.compile(r"[a-z0-9_-]{1,63}(?:\.[a-z0-9_-]{1,63})*")
+
+LONGEST_NAME = 253
+"""Characters of a name in DNS, without the final dot. Source: RFC 1035 2.3.4."""
 
 
 def ascii_address(address: str) -> str:
@@ -19,3 +29,24 @@ def ascii_address(address: str) -> str:
         return f"{local}@{idna.encode(domain, uts46=True).decode()}"
     except idna.IDNAError:
         return address
+
+
+@lru_cache(maxsize=4096)
+def ascii_domain(domain: str) -> str:
+    """Return a domain as DNS has it: A-labels in lower case, without a final dot. What is ASCII
+    already is not decoded: DNS knows whether it is there. Raises: InvalidInput.
+    Source: RFC 5891 5; RFC 1035 2.3.1, 2.3.4 (underscores and hyphens anywhere are let through).
+
+    >>> ascii_domain("BÜCHER.Example.")
+    'xn--bcher-kva.example'
+    """
+    name = domain.lower()
+    if not name.isascii():
+        try:
+            name = idna.encode(name, uts46=True).decode()
+        except idna.IDNAError as error:
+            raise InvalidInput(f"{domain} is no domain name: {error}") from error
+    name = name.removesuffix(".")
+    if len(name) > LONGEST_NAME or not _LABELS.fullmatch(name):
+        raise InvalidInput(f"{domain} is no domain name")
+    return name

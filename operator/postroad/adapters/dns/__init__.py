@@ -1,0 +1,1 @@
+"""DNS, over dnspython."""

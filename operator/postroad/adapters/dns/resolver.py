@@ -1,0 +1,223 @@
+"""The port `Resolver` over dnspython: a stub resolver that asks recursive name servers.
+
+dnspython reads and writes messages and changes to TCP where an answer is truncated. Which answers
+count is decided here: the library's own resolver takes a referral for the absence of a record, by
+which mail would fail for good, and appends search domains.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Sequence
+from datetime import timedelta
+from pathlib import Path
+from typing import NamedTuple
+
+import dns.asyncquery
+import dns.exception
+import dns.flags
+import dns.message
+import dns.name
+import dns.rcode
+import dns.rdataclass
+import dns.rdatatype
+import dns.resolver
+import dns.rrset
+
+from postroad.errors import InvalidSettings
+from postroad.routing.answers import (
+    DNS_PORT,
+    NOT_KEPT,
+    Answer,
+    AnswerKind,
+    MxRecord,
+    Question,
+    RecordType,
+)
+
+RESOLV_CONF = Path("/etc/resolv.conf")
+
+ROUNDS = 2
+"""How often each name server is asked; a message can be lost on its way."""
+
+PAYLOAD_OCTETS = 1232
+"""The largest answer over UDP that is asked for, so that none is fragmented. Source: RFC 6891
+6.2.5; RFC 8085 3.2."""
+
+MOST_QUERIES = 200
+"""Queries under way at once; each has a socket of its own."""
+
+MOST_ALIASES = 8
+"""Messages for one question, where a server leaves it to its client to follow CNAME records."""
+
+KEPT_FAILURE = timedelta(seconds=30)
+"""How long a question that no server answered is not asked again. Source: RFC 9520 3.2."""
+
+
+class NameServer(NamedTuple):
+    """Where a recursive name server listens."""
+
+    address: str
+    port: int = DNS_PORT
+
+    def __str__(self) -> str:
+        return f"{self.address} port {self.port}"
+
+
+class _NoAnswer(Exception):
+    """A server gave no usable answer; the text gives the reason."""
+
+
+class DnsResolver:
+    """Asks name servers in order, beginning with the one that answered last. Needs a running event
+    loop.
+
+    `timeout` is for one question, all servers and repetitions together.
+    """
+
+    def __init__(self, servers: Sequence[NameServer], timeout: timedelta) -> None:
+        self._servers = tuple(servers)
+        self._seconds = timeout.total_seconds()
+        self._first = 0
+        self._queries = asyncio.Semaphore(MOST_QUERIES)
+
+    async def look_up(self, question: Question) -> Answer:
+        """Return what DNS answers (see the port)."""
+        async with self._queries:
+            try:
+                async with asyncio.timeout(self._seconds):
+                    return await self._followed(question)
+            except TimeoutError:
+                reason = f"no name server answered within {self._seconds:g} s"
+            except _NoAnswer as error:
+                reason = str(error)
+        return Answer(AnswerKind.UNAVAILABLE, KEPT_FAILURE, reason=reason)
+
+    async def _followed(self, question: Question) -> Answer:
+        """Ask, and ask on where a chain of CNAME records ends without an answer."""
+        name = dns.name.from_text(question.name)
+        aliases: tuple[str, ...] = ()
+        longest = timedelta.max
+        for _ in range(MOST_ALIASES):
+            response = await self._response(name, question.type)
+            chain = _chain(response)
+            aliases += tuple(_text(each[0].target) for each in chain.cnames)
+            longest = min([longest, *(timedelta(seconds=each.ttl) for each in chain.cnames)])
+            if chain.answer is None and chain.cnames and not _has(response, dns.rdatatype.SOA):
+                name = chain.canonical_name
+                continue
+            return _answer(response, chain, aliases, longest)
+        raise _NoAnswer(f"more than {MOST_ALIASES} messages of CNAME records")
+
+    async def _response(self, name: dns.name.Name, type_: RecordType) -> dns.message.Message:
+        """Return the first response that counts. Raises: _NoAnswer with the last reason."""
+        order = [*self._servers[self._first :], *self._servers[: self._first]] * ROUNDS
+        reason = ""
+        for server in order:
+            try:
+                response = await self._query(name, type_, server, self._seconds / len(order))
+            except _NoAnswer as error:
+                reason = f"{error} from {server}"
+            else:
+                self._first = self._servers.index(server)
+                return response
+        raise _NoAnswer(reason)
+
+    async def _query(
+        self, name: dns.name.Name, type_: RecordType, server: NameServer, seconds: float
+    ) -> dns.message.Message:
+        for edns in (0, False):  # a server that does not know EDNS refuses it. Source: RFC 6891 7
+            query = dns.message.make_query(
+                name, type_, use_edns=edns, payload=PAYLOAD_OCTETS if edns is not False else None
+            )
+            try:
+                response, _ = await dns.asyncquery.udp_with_fallback(
+                    query,
+                    server.address,
+                    timeout=seconds,
+                    port=server.port,
+                    ignore_unexpected=True,
+                    ignore_errors=True,
+                )
+            except dns.exception.Timeout:
+                raise _NoAnswer("no answer") from None
+            except (OSError, EOFError, dns.exception.DNSException) as error:
+                raise _NoAnswer(f"no answer ({type(error).__name__})") from error
+            if response.rcode() not in _WITHOUT_EDNS:
+                break
+        if failure := _failure(response):
+            raise _NoAnswer(failure)
+        return response
+
+
+_WITHOUT_EDNS = {dns.rcode.FORMERR, dns.rcode.NOTIMP, dns.rcode.BADVERS}
+
+
+def name_servers(
+    addresses: Iterable[tuple[str, int]], file: Path = RESOLV_CONF
+) -> list[NameServer]:
+    """Return the name servers of these addresses; without any, those of a file in the format of
+    resolv.conf, of which nothing else is used. Raises: InvalidSettings where it names none."""
+    given = [NameServer(*each) for each in addresses]
+    if given:
+        return given
+    found = dns.resolver.Resolver(configure=False)
+    try:
+        found.read_resolv_conf(file)
+    except (dns.exception.DNSException, ValueError) as error:
+        raise InvalidSettings(
+            f"{file} names no name server: {error}", hint="name one as resolver.servers"
+        ) from error
+    return [NameServer(str(each)) for each in found.nameservers]
+
+
+def _failure(response: dns.message.Message) -> str:
+    """Return why a response does not count; empty when it does.
+
+    A referral, and a negative answer of a server that is neither authoritative nor recursive, say
+    nothing about the name. Source: RFC 2308 2.2; RFC 1034 4.3.1 (lame servers).
+    """
+    if response.rcode() not in (dns.rcode.NOERROR, dns.rcode.NXDOMAIN):
+        return dns.rcode.to_text(response.rcode())
+    if response.answer:
+        return ""
+    knows = response.flags & (dns.flags.AA | dns.flags.RA)
+    is_referral = _has(response, dns.rdatatype.NS) and not _has(response, dns.rdatatype.SOA)
+    return "a referral" if is_referral or not knows else ""
+
+
+def _chain(response: dns.message.Message) -> dns.message.ChainingResult:
+    assert isinstance(response, dns.message.QueryMessage)
+    try:
+        return response.resolve_chaining()
+    except dns.exception.DNSException as error:  # a loop of CNAME records, records for NXDOMAIN
+        raise _NoAnswer(f"a broken answer ({type(error).__name__})") from error
+
+
+def _answer(
+    response: dns.message.Message,
+    chain: dns.message.ChainingResult,
+    aliases: tuple[str, ...],
+    longest: timedelta,
+) -> Answer:
+    ttl = min(timedelta(seconds=chain.minimum_ttl), longest)
+    if chain.answer is None:
+        is_missing = response.rcode() == dns.rcode.NXDOMAIN
+        kind = AnswerKind.NO_NAME if is_missing else AnswerKind.NO_DATA
+        kept = ttl if _has(response, dns.rdatatype.SOA) else NOT_KEPT
+        return Answer(kind, kept, aliases=aliases)
+    records = list(chain.answer)
+    if chain.answer.rdtype == dns.rdatatype.MX:
+        found = tuple(MxRecord(each.preference, _text(each.exchange)) for each in records)
+        return Answer(AnswerKind.RECORDS, ttl, exchanges=found, aliases=aliases)
+    addresses = tuple(each.address for each in records)
+    return Answer(AnswerKind.RECORDS, ttl, addresses=addresses, aliases=aliases)
+
+
+def _has(response: dns.message.Message, type_: dns.rdatatype.RdataType) -> bool:
+    return any(each.rdtype == type_ for each in response.authority)
+
+
+def _text(name: dns.name.Name) -> str:
+    """Return a name as routing has it; empty for the root."""
+    return name.to_text(omit_final_dot=True).lower().removesuffix(".")

@@ -1,0 +1,23 @@
+"""What routing needs of DNS."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from postroad.routing.answers import Answer, Question
+
+
+class Resolver(Protocol):
+    """Looks up absolute names: no search domain is ever appended. Safe to use concurrently."""
+
+    async def look_up(self, question: Question) -> Answer:
+        """Return what DNS answers; CNAME records are followed.
+
+        Never raises for what a server does or leaves undone. A name or a record is reported as
+        missing only where a server that knows has answered so; a failure (SERVFAIL, REFUSED), a
+        referral, an answer that cannot be read or none in time are `unavailable`.
+        `ttl` is the shortest of the records that led to the answer; of a negative answer it is what
+        its SOA record allows, and zero without one.
+        Source: RFC 1034 3.6.2, 4.3.1, 5.3; RFC 2181 5, 8; RFC 2308 2, 5.
+        """
+        ...

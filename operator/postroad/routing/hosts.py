@@ -1,0 +1,125 @@
+"""What the addresses of one host mean: whether it is this server, and which ones are tried."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from ipaddress import IPv6Address, ip_address
+from itertools import zip_longest
+from typing import NamedTuple, TypeVar
+
+from postroad.routing.answers import Answer
+from postroad.routing.plans import NOT_UNICAST, AddressFamily, Pick, RoutingPlan
+
+T = TypeVar("T")
+
+MOST_ADDRESSES = 16
+"""Addresses of one host that are kept."""
+
+
+class HostAddresses(NamedTuple):
+    """The addresses of a host, in the order in which they are tried, and in words where they come
+    from or why there is none. Uncertain: DNS may know more than it answered."""
+
+    addresses: tuple[str, ...]
+    words: str
+    is_own: bool = False
+    is_uncertain: bool = False
+
+
+def of_answers(
+    answers: Mapping[AddressFamily, Answer], plan: RoutingPlan, pick: Pick
+) -> HostAddresses:
+    """Return the addresses of a host that MX records or a domain name."""
+    found = _checked([_plain(text) for each in answers.values() for text in each.addresses], plan)
+    return _explained(answers, found, plan, pick)
+
+
+def of_smart_host(
+    answers: Mapping[AddressFamily, Answer], plan: RoutingPlan, pick: Pick
+) -> HostAddresses:
+    """Return the addresses of a host that a rule names: it may be this machine, at another port, or
+    lie in a network that MX records must not lead to."""
+    found = HostAddresses(tuple(text for each in answers.values() for text in each.addresses), "")
+    return _explained(answers, found, plan, pick)
+
+
+def of_literal(address: str, plan: RoutingPlan) -> HostAddresses:
+    """Return the address of an address literal."""
+    found = _checked([_plain(address)], plan)
+    if not found.addresses or _family(found.addresses[0]) in plan.families:
+        return found._replace(words=found.words or "is an address literal")
+    return HostAddresses((), "addresses of its family are not used")
+
+
+def shuffled(items: Iterable[T], pick: Pick) -> list[T]:
+    """Return the items in random order, each order as likely as any other."""
+    left = list(items)
+    for last in range(len(left) - 1, 0, -1):
+        other = pick(last + 1)
+        left[last], left[other] = left[other], left[last]
+    return left
+
+
+def alternating(families: Iterable[Sequence[str]]) -> tuple[str, ...]:
+    """Return addresses of several families in turns, the first family first, so that a family that
+    this machine cannot reach costs few attempts. Source: RFC 8305 4.
+
+    >>> alternating([["192.0.2.1", "192.0.2.2"], ["2001:db8::1"]])
+    ('192.0.2.1', '2001:db8::1', '192.0.2.2')
+    """
+    rounds = zip_longest(*families)
+    return tuple(address for each in rounds for address in each if address is not None)
+
+
+def _checked(addresses: Sequence[str], plan: RoutingPlan) -> HostAddresses:
+    own = [each for each in addresses if plan.own.has_address(each)]
+    if own:
+        return HostAddresses((), f"is this server ({own[0]})", is_own=True)
+    kept, words = [], []
+    for each in addresses:
+        if each in NOT_UNICAST:
+            words.append(f"not {each}: no server can have it")
+        elif each in plan.skipped:
+            words.append(f"not {each}: its network is skipped")
+        else:
+            kept.append(each)
+    return HostAddresses(tuple(kept), "; ".join(words))
+
+
+def _explained(
+    answers: Mapping[AddressFamily, Answer], found: HostAddresses, plan: RoutingPlan, pick: Pick
+) -> HostAddresses:
+    """Put addresses in order, and write down what is missing."""
+    if found.is_own:
+        return found
+    kept = [
+        shuffled((each for each in found.addresses if _family(each) is family), pick)
+        for family in plan.families
+    ]
+    addresses = alternating(kept)[:MOST_ADDRESSES]
+    unanswered = [
+        f"{family.record_type}: {answer.reason}"
+        for family, answer in answers.items()
+        if answer.is_unavailable
+    ]
+    aliases = next((each.aliases for each in answers.values() if each.aliases), ())
+    words = [
+        ", ".join(addresses) or "no address",
+        f"by way of {', '.join(aliases)}" if aliases else "",
+        found.words,
+        *unanswered,
+    ]
+    text = "; ".join(filter(None, words))
+    return HostAddresses(addresses, text, is_uncertain=bool(unanswered))
+
+
+def _family(address: str) -> AddressFamily:
+    return AddressFamily.IPV6 if ":" in address else AddressFamily.IPV4
+
+
+def _plain(address: str) -> str:
+    """Return the IPv4 address that an IPv6 address maps, as a connection to it would reach it.
+    Source: RFC 4291 2.5.5.2."""
+    found = ip_address(address)
+    mapped = found.ipv4_mapped if isinstance(found, IPv6Address) else None
+    return str(mapped or found)

@@ -1,0 +1,81 @@
+"""Routes: what routing finds for a recipient."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import timedelta
+from hashlib import sha256
+
+from postroad.domain.mail import Outcome
+from postroad.domain.next_hops import NextHop
+
+DIGEST_LETTERS = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """One decision on the way to a route: what it was about, and what was decided and why."""
+
+    subject: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class RoutedSite:
+    """The next hops that several domains share: connections, limits and health belong to a site.
+
+    Domains whose MX records name the same hosts in the same order of preference are one site,
+    whatever the numbers; so are domains that rules send to the same smart hosts.
+    """
+
+    tiers: tuple[tuple[NextHop, ...], ...]
+
+    @classmethod
+    def of(cls, tiers: Iterable[Iterable[NextHop]]) -> RoutedSite:
+        """Return the site of these next hops, the preferred ones first, in any order in a tier."""
+        return cls(tuple(tuple(sorted(set(tier), key=_written)) for tier in tiers))
+
+    @property
+    def name(self) -> str:
+        """The name for people, metrics and commands: the host alone, or the first of the preferred
+        hosts, how many more there are, and a digest of all of them."""
+        first, *more = (hop for tier in self.tiers for hop in tier)
+        if not more and first == NextHop(first.host):
+            return first.host
+        text = "\n".join(" ".join(map(_written, tier)) for tier in self.tiers)
+        count = f"+{len(more)}" if more else ""
+        return f"{first}{count}.{sha256(text.encode()).hexdigest()[:DIGEST_LETTERS]}"
+
+
+@dataclass(frozen=True, slots=True)
+class ResolvedHop:
+    """A next hop with its addresses, in the order in which they are tried."""
+
+    next_hop: NextHop
+    addresses: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """The next hops for a recipient, in tiers: those of the first are tried before those of the
+    second. Those of one tier are in random order. Valid for `ttl`; None: for as long as the table.
+    """
+
+    site: RoutedSite
+    tiers: tuple[tuple[ResolvedHop, ...], ...]
+    ttl: timedelta | None
+    explanations: tuple[Explanation, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class NoRoute:
+    """Why there is no next hop for a recipient: failed for good, or deferred."""
+
+    outcome: Outcome
+    ttl: timedelta | None
+    explanations: tuple[Explanation, ...]
+
+
+def _written(hop: NextHop) -> str:
+    return f"{hop}/{hop.protocol}/{hop.tls}"
