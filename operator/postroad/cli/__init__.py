@@ -50,6 +50,7 @@ _PLACES = {
     "dead-letters": "postroad.cli.inspection:dead_letters",
     "purge": "postroad.cli.administration:purge",
     "republish": "postroad.cli.administration:republish",
+    "route": "postroad.cli.route:route",
     "worker": "postroad.cli.worker:worker",
     "intake": "postroad.cli.intake:intake",
     "mta": "postroad.cli.mta:mta",

@@ -1,0 +1,86 @@
+"""Reads the schema of delivery from files in YAML."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import yaml
+from pydantic import BaseModel, ValidationError
+
+from postroad.delivery_settings.routing import RoutingSettings
+from postroad.errors import InvalidSettings
+
+_SafeLoader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+"""The parser in C is five times as fast; some builds of PyYAML lack it."""
+
+
+class _Loader(_SafeLoader):  # type: ignore[misc]
+    """Refuses a key that stands twice, of which YAML readers drop one without a word."""
+
+    def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:
+        seen = set[Any]()
+        for key, _ in node.value:
+            name = self.construct_object(key, deep=True)
+            if name in seen:
+                raise yaml.MarkedYAMLError(
+                    problem=f"{name} stands twice", problem_mark=key.start_mark
+                )
+            seen.add(name)
+        found: dict[Any, Any] = super().construct_mapping(node, deep)
+        return found
+
+
+def read_routing(file: Path) -> RoutingSettings:
+    """Read and check a file of routes; an empty one says nothing.
+
+    Raises: InvalidSettings, which names each field that is wrong and what to write instead.
+    """
+    document = _read(file)
+    try:
+        return RoutingSettings.model_validate({} if document is None else document)
+    except ValidationError as error:
+        problems = [
+            f"{_path(each['loc'])}{_advice(RoutingSettings, each)}"
+            for each in error.errors(include_url=False)
+        ]
+        raise InvalidSettings(f"{file}: {'; '.join(problems)}") from None
+
+
+def _read(file: Path) -> object:
+    try:
+        found: object = yaml.load(file.read_text(), _Loader)  # noqa: S506  # a SafeLoader
+    except (OSError, UnicodeDecodeError) as error:
+        raise InvalidSettings(f"{file} cannot be read: {error}") from error
+    except yaml.YAMLError as error:
+        hint = 'put quotes around patterns that begin with "*"' if "alias" in str(error) else ""
+        text = " ".join(str(error).split())
+        raise InvalidSettings(f"{file} is not YAML: {text}", hint=hint) from error
+    return found
+
+
+def _path(location: Sequence[int | str]) -> str:
+    """Return a place in the document, as `rules[2].primary[0].port: `."""
+    text = "".join(f"[{each}]" if isinstance(each, int) else f".{each}" for each in location)
+    return f"{text.removeprefix('.')}: " if text else ""
+
+
+def _advice(model: type[BaseModel], problem: Any) -> str:
+    """Return what is wrong with a field, and what to write."""
+    if problem["type"] == "extra_forbidden":
+        known = _fields(model)
+        close = difflib.get_close_matches(str(problem["loc"][-1]), known, 1)
+        return "there is no such field" + (f": did you mean {close[0]}?" if close else "")
+    if problem["type"] == "missing":
+        return "this field is required"
+    text = str(problem["msg"])
+    return text.removeprefix("Value error, ")
+
+
+def _fields(model: type[BaseModel]) -> list[str]:
+    """Return every name of a field in a model and in the models that its schema names."""
+    schema = model.model_json_schema()
+    parts = [schema, *schema.get("$defs", {}).values()]
+    return sorted({name for part in parts for name in part.get("properties", {})})

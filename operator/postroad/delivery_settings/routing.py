@@ -1,0 +1,299 @@
+"""The schema of routing: what a file of routes says, checked as a whole before any of it is used.
+
+Names of fields are written as in resources (`postmasterDomain`).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from datetime import timedelta
+from enum import StrEnum
+from typing import Annotated
+
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    model_validator,
+)
+from pydantic.alias_generators import to_camel
+
+from postroad.domain.internationalized import ascii_address, ascii_domain
+from postroad.domain.networks import Networks
+from postroad.domain.next_hops import NextHop, Protocol, TlsMode, parse_host_port
+from postroad.errors import InvalidInput
+from postroad.routing.answers import DNS_PORT
+from postroad.routing.exchangers import is_address
+from postroad.routing.plans import AddressFamily, OwnNames, RoutingPlan
+from postroad.routing.tables import (
+    NULL_SENDER,
+    DomainPatterns,
+    RoutingTable,
+    Rule,
+    SenderPatterns,
+    SmartHost,
+)
+from postroad.settings import Duration
+
+
+def _domain(text: str) -> str:
+    try:
+        return ascii_domain(text)
+    except InvalidInput as error:
+        raise ValueError(str(error)) from error
+
+
+def _domain_pattern(text: str) -> str:
+    if text.startswith("["):
+        return text.lower()
+    if text == "*":
+        return text
+    if text.startswith("*."):
+        return f"*.{_domain(text[2:])}"
+    if "*" in text:
+        raise ValueError("write a domain (example.org), all below it (*.example.org), or *")
+    return _domain(text)
+
+
+def _sender_pattern(text: str) -> str:
+    if text in ("", NULL_SENDER):
+        return NULL_SENDER
+    if text.startswith("@"):
+        return f"@{_domain_pattern(text[1:])}"
+    if "@" not in text or "*" in text:
+        raise ValueError("write a mailbox (a@example.org), a domain (@example.org), or <>")
+    return ascii_address(text.lower())
+
+
+def _server_name(text: str) -> str:
+    if is_address(text):
+        return text
+    name = _domain(text)
+    if "." not in name:
+        raise ValueError(
+            f"write a full name, such as {name}.mail.svc.cluster.local, or an address: search"
+            " domains are not appended"
+        )
+    return name
+
+
+def _server_address(text: str) -> str:
+    try:
+        host, _ = parse_host_port(text, DNS_PORT)
+    except InvalidInput as error:
+        if not is_address(text):
+            raise ValueError(str(error)) from error
+        host = text
+    if not is_address(host):
+        raise ValueError("write the address of a name server: 192.0.2.53 or [2001:db8::53]:53")
+    return text
+
+
+def _network(text: str) -> str:
+    try:
+        Networks.of((text,))
+    except InvalidInput as error:
+        raise ValueError(str(error)) from error
+    return text
+
+
+DomainPattern = Annotated[str, AfterValidator(_domain_pattern)]
+SenderPattern = Annotated[str, AfterValidator(_sender_pattern)]
+ServerName = Annotated[str, AfterValidator(_server_name)]
+NetworkText = Annotated[str, AfterValidator(_network)]
+NameServerAddress = Annotated[str, AfterValidator(_server_address)]
+Port = Annotated[int, Field(ge=1, le=65535)]
+
+
+class _Part(BaseModel):
+    model_config = ConfigDict(
+        frozen=True,
+        extra="forbid",
+        alias_generator=to_camel,
+        use_attribute_docstrings=True,
+    )
+
+
+class HostLookUp(StrEnum):
+    """What leads from the host of a next hop to its servers."""
+
+    ADDRESSES = "addresses"
+    MX = "mx"
+
+
+class Hop(_Part):
+    """A smart host."""
+
+    host: ServerName
+    """Its full name, or its address."""
+
+    port: Port | None = None
+    """None: 25, or 465 where TLS is implicit."""
+
+    tls: TlsMode = TlsMode.OPPORTUNISTIC
+
+    protocol: Protocol = Protocol.SMTP
+
+    look_up: HostLookUp = HostLookUp.ADDRESSES
+    """`mx`: the host is a domain, whose MX records name the servers."""
+
+    @model_validator(mode="after")
+    def _is_a_name_with_mx(self) -> Hop:
+        if self.look_up is HostLookUp.MX and is_address(self.host):
+            raise ValueError("an address has no MX records: leave out lookUp, or name a domain")
+        return self
+
+    def smart_host(self) -> SmartHost:
+        """Return the value that routing uses."""
+        port = self.tls.default_port if self.port is None else self.port
+        hop = NextHop(self.host, port, self.tls, self.protocol)
+        return SmartHost(hop, by_mx=self.look_up is HostLookUp.MX)
+
+
+class ByMx(_Part):
+    """Delivery to the servers that the MX records of the recipient's domain name."""
+
+    tls: TlsMode = TlsMode.OPPORTUNISTIC
+
+
+Hops = Annotated[tuple[Hop, ...], Field(min_length=1)]
+
+
+class RouteRule(_Part):
+    """Which mail goes where: `mx`, or smart hosts. Conditions that are left out hold for all mail;
+    of the values of one condition, one must match."""
+
+    name: Annotated[
+        str, Field(min_length=1, max_length=63, pattern=r"^[A-Za-z0-9][-A-Za-z0-9_.]*$")
+    ]
+    """Stands in explanations and logs."""
+
+    domains: Annotated[tuple[DomainPattern, ...], Field(min_length=1)] | None = None
+    """Domains of recipients: `example.org`, `*.example.org` for all below it, `*`, or an address
+    literal."""
+
+    senders: Annotated[tuple[SenderPattern, ...], Field(min_length=1)] | None = None
+    """Reverse-paths: `a@example.org`, `@example.org`, `@*.example.org`, or `<>`."""
+
+    tenants: Annotated[tuple[str, ...], Field(min_length=1)] | None = None
+
+    mx: ByMx | None = None
+
+    primary: Hops | None = None
+    """Tried first, in random order."""
+
+    secondary: Hops | None = None
+    """Tried where no primary one can be."""
+
+    tertiary: Hops | None = None
+    """Tried where no secondary one can be."""
+
+    @model_validator(mode="after")
+    def _names_one_way(self) -> RouteRule:
+        if (self.mx is None) == (self.primary is None):
+            raise ValueError(
+                "give either mx ({} for the defaults) or primary, a list of smart hosts"
+            )
+        if self.primary is None and (self.secondary or self.tertiary):
+            raise ValueError("secondary and tertiary stand beside primary only")
+        if self.tertiary and not self.secondary:
+            raise ValueError("tertiary stands beside secondary: rename it")
+        for each in self._tiers():
+            if len(each) > 1 and any(hop.look_up is HostLookUp.MX for hop in each):
+                raise ValueError("a smart host with lookUp: mx stands alone in its list")
+        return self
+
+    def rule(self) -> Rule:
+        """Return the value that routing uses."""
+        return Rule(
+            self.name,
+            None if self.domains is None else DomainPatterns.of(self.domains),
+            None if self.senders is None else SenderPatterns.of(self.senders),
+            None if self.tenants is None else frozenset(self.tenants),
+            tuple(tuple(hop.smart_host() for hop in tier) for tier in self._tiers()),
+            TlsMode.OPPORTUNISTIC if self.mx is None else self.mx.tls,
+        )
+
+    def _tiers(self) -> list[tuple[Hop, ...]]:
+        return [tier for tier in (self.primary, self.secondary, self.tertiary) if tier]
+
+
+class Own(_Part):
+    """What this server is known by, so that it finds itself among the servers of a domain, and mail
+    does not loop. Loopback addresses always count."""
+
+    hosts: tuple[ServerName, ...] = ()
+    """Names in MX records."""
+
+    networks: tuple[NetworkText, ...] = ()
+    """Its public addresses, also those of a load balancer before it."""
+
+
+class NameServers(_Part):
+    """Which name servers are asked, and for how long."""
+
+    servers: tuple[NameServerAddress, ...] = ()
+    """Addresses of recursive name servers, with a port where it is not 53. None: those of
+    /etc/resolv.conf."""
+
+    timeout: Duration = timedelta(seconds=10)
+    """For one question, all servers and repetitions together."""
+
+    def addresses(self) -> list[tuple[str, int]]:
+        """Return address and port of each."""
+        return [
+            (each, DNS_PORT) if is_address(each) else parse_host_port(each, DNS_PORT)
+            for each in self.servers
+        ]
+
+
+class RoutingSettings(_Part):
+    """Where mail goes."""
+
+    rules: tuple[RouteRule, ...] = ()
+    """The first that matches decides. Where none does, the MX records of the domain."""
+
+    own: Own = Own()
+
+    skip: tuple[NetworkText, ...] = ()
+    """Networks that MX records lead to in vain, such as those of this cluster. Smart hosts may lie
+    in them."""
+
+    families: Annotated[tuple[AddressFamily, ...], Field(min_length=1)] = (
+        AddressFamily.IPV4,
+        AddressFamily.IPV6,
+    )
+    """Which addresses are used; of a host that has both, one of the first family is tried first,
+    then in turns."""
+
+    postmaster_domain: Annotated[str, AfterValidator(_domain)] | None = None
+    """The domain of the address `postmaster` without one. None: such mail is deferred."""
+
+    resolver: NameServers = NameServers()
+
+    @model_validator(mode="after")
+    def _every_rule_is_reached(self) -> RoutingSettings:
+        names = Counter(each.name for each in self.rules)
+        twice = [name for name, count in names.items() if count > 1]
+        if twice:
+            raise ValueError(f"two rules have the name {twice[0]}: rename one")
+        for rule, before in self._table().hidden():
+            raise ValueError(
+                f"rule {rule.name} is never reached, because {before.name} before it matches all"
+                " its mail: put it before that rule, or remove it"
+            )
+        return self
+
+    def _table(self) -> RoutingTable:
+        return RoutingTable(tuple(each.rule() for each in self.rules))
+
+    def plan(self) -> RoutingPlan:
+        """Return the value that routing uses."""
+        return RoutingPlan(
+            self._table(),
+            OwnNames(frozenset(self.own.hosts), Networks.of(self.own.networks)),
+            Networks.of(self.skip),
+            tuple(dict.fromkeys(self.families)),
+            self.postmaster_domain,
+        )

@@ -1,0 +1,232 @@
+"""A file of routes: what it may hold, and how it is refused."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from postroad.delivery_settings.files import read_routing
+from postroad.domain.networks import Networks
+from postroad.domain.next_hops import NextHop, Protocol, TlsMode
+from postroad.errors import InvalidSettings
+from postroad.routing.plans import AddressFamily, OwnNames, RoutingPlan
+from postroad.routing.tables import (
+    DomainPatterns,
+    RoutingTable,
+    Rule,
+    SenderPatterns,
+    SmartHost,
+)
+
+WHOLE = """
+own:
+  hosts: [MX2.Example.org]
+  networks: [192.0.2.0/28, "2001:db8::/64"]
+skip: [10.0.0.0/8]
+families: [ipv6, ipv4]
+postmasterDomain: bücher.example
+resolver:
+  servers: [10.96.0.10, "127.0.0.1:5353", "2001:db8::53", "[::1]:54"]
+  timeout: 3s
+rules:
+  - name: archive
+    domains: [archive.example.org, "*.Bücher.example", "[192.0.2.1]"]
+    primary: [{host: lmtp.mail.svc.cluster.local, port: 24, protocol: lmtp, tls: none}]
+  - name: partners
+    domains: ["*.partner.example"]
+    mx: {tls: required}
+  - name: acme
+    senders: [News@Bücher.example, "@example.net", "@*.example.net", <>]
+    tenants: [acme]
+    primary: [{host: smtp1.relay.example, port: 587}, {host: 192.0.2.9, tls: implicit}]
+    secondary: [{host: relay.example, lookUp: mx}]
+    tertiary: [{host: "2001:db8::9"}]
+"""
+
+
+def read(tmp_path: Path, text: str) -> RoutingPlan:
+    file = tmp_path / "routes.yaml"
+    file.write_text(text)
+    return read_routing(file).plan()
+
+
+def test_every_field_reaches_the_plan(tmp_path: Path) -> None:
+    archive = NextHop("lmtp.mail.svc.cluster.local", 24, TlsMode.NONE, Protocol.LMTP)
+    senders = ["news@xn--bcher-kva.example", "@example.net", "@*.example.net", "<>"]
+
+    assert read(tmp_path, WHOLE) == RoutingPlan(
+        RoutingTable(
+            (
+                Rule(
+                    "archive",
+                    DomainPatterns.of(
+                        ["archive.example.org", "*.xn--bcher-kva.example", "[192.0.2.1]"]
+                    ),
+                    tiers=((SmartHost(archive),),),
+                ),
+                Rule(
+                    "partners",
+                    DomainPatterns.of(["*.partner.example"]),
+                    tls=TlsMode.REQUIRED,
+                ),
+                Rule(
+                    "acme",
+                    senders=SenderPatterns.of(senders),
+                    tenants=frozenset({"acme"}),
+                    tiers=(
+                        (
+                            SmartHost(NextHop("smtp1.relay.example", 587)),
+                            SmartHost(NextHop("192.0.2.9", 465, TlsMode.IMPLICIT)),
+                        ),
+                        (SmartHost(NextHop("relay.example"), by_mx=True),),
+                        (SmartHost(NextHop("2001:db8::9")),),
+                    ),
+                ),
+            )
+        ),
+        OwnNames(frozenset({"mx2.example.org"}), Networks.of(["192.0.2.0/28", "2001:db8::/64"])),
+        Networks.of(["10.0.0.0/8"]),
+        (AddressFamily.IPV6, AddressFamily.IPV4),
+        "xn--bcher-kva.example",
+    )
+
+
+def test_name_servers_are_read_with_their_ports(tmp_path: Path) -> None:
+    file = tmp_path / "routes.yaml"
+    file.write_text(WHOLE)
+
+    resolver = read_routing(file).resolver
+
+    assert resolver.timeout == timedelta(seconds=3)
+    assert resolver.addresses() == [
+        ("10.96.0.10", 53),
+        ("127.0.0.1", 5353),
+        ("2001:db8::53", 53),
+        ("::1", 54),
+    ]
+
+
+@pytest.mark.parametrize("text", ["", "# nothing\n", "{}", "rules: []"])
+def test_an_empty_file_leaves_all_to_mx_records(tmp_path: Path, text: str) -> None:
+    assert read(tmp_path, text) == RoutingPlan(RoutingTable())
+
+
+def test_a_hop_without_a_port_has_that_of_its_tls(tmp_path: Path) -> None:
+    text = "rules: [{name: a, primary: [{host: a.example, tls: implicit}]}]"
+
+    assert read(tmp_path, text).table.rules[0].tiers[0][0].next_hop.port == 465
+
+
+A = "primary: [{host: a.example}]"
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (f"rules: [{{{A}}}]", "rules[0].name: this field is required"),
+        (f"rules: [{{name: a b, {A}}}]", "rules[0].name: "),
+        (
+            f"rules: [{{name: a, domain: [b], {A}}}]",
+            "rules[0].domain: there is no such field: did you mean domains?",
+        ),
+        ("rule: []", "rule: there is no such field: did you mean rules?"),
+        (
+            "postmaster_domain: a.b",
+            "postmaster_domain: there is no such field: did you mean postmasterDomain?",
+        ),
+        ("rules: [{name: a}]", "rules[0]: give either mx ({} for the defaults) or primary, a list"),
+        (f"rules: [{{name: a, mx: {{}}, {A}}}]", "rules[0]: give either mx"),
+        (
+            "rules: [{name: a, mx: {}, secondary: [{host: a.b}]}]",
+            "rules[0]: secondary and tertiary stand beside primary only",
+        ),
+        (
+            f"rules: [{{name: a, {A}, tertiary: [{{host: a.b}}]}}]",
+            "rules[0]: tertiary stands beside secondary",
+        ),
+        ("rules: [{name: a, primary: []}]", "rules[0].primary: "),
+        (
+            "rules: [{name: a, primary: [{host: relay}]}]",
+            "rules[0].primary[0].host: write a full name, such as relay.mail.svc.cluster.local",
+        ),
+        (
+            "rules: [{name: a, primary: [{host: a.b, port: 70000}]}]",
+            "rules[0].primary[0].port: Input should be less than or equal to 65535",
+        ),
+        (
+            "rules: [{name: a, primary: [{host: a.b, tls: always}]}]",
+            "rules[0].primary[0].tls: Input should be 'none', 'opportunistic'",
+        ),
+        (
+            "rules: [{name: a, primary: [{host: 192.0.2.1, lookUp: mx}]}]",
+            "rules[0].primary[0]: an address has no MX records",
+        ),
+        (
+            "rules: [{name: a, primary: [{host: a.b, lookUp: mx}, {host: c.d}]}]",
+            "rules[0]: a smart host with lookUp: mx stands alone",
+        ),
+        (
+            f"rules: [{{name: a, domains: ['a.*.b'], {A}}}]",
+            "rules[0].domains[0]: write a domain (example.org), all below it",
+        ),
+        (
+            f"rules: [{{name: a, domains: ['a b'], {A}}}]",
+            "rules[0].domains[0]: a b is no domain name",
+        ),
+        (f"rules: [{{name: a, domains: [], {A}}}]", "rules[0].domains: "),
+        (
+            f"rules: [{{name: a, senders: [example.org], {A}}}]",
+            "rules[0].senders[0]: write a mailbox (a@example.org), a domain (@example.org), or <>",
+        ),
+        (
+            f"rules: [{{name: a, {A}}}, {{name: a, domains: [b.c], mx: {{}}}}]",
+            "two rules have the name a",
+        ),
+        (
+            f"rules: [{{name: a, {A}}}, {{name: b, domains: [b.c], mx: {{}}}}]",
+            "rule b is never reached, because a before it matches all its mail",
+        ),
+        (
+            "own: {networks: [10.0.0.1/8]}",
+            "own.networks[0]: '10.0.0.1/8' has bits beyond its prefix: write 10.0.0.0/8",
+        ),
+        ("own: {hosts: [mx]}", "own.hosts[0]: write a full name"),
+        ("families: []", "families: "),
+        ("families: [ipv5]", "families[0]: Input should be 'ipv4' or 'ipv6'"),
+        (
+            "resolver: {servers: [ns.example.org]}",
+            "resolver.servers[0]: write the address of a name server",
+        ),
+        ("resolver: {servers: ['192.0.2.1:99999']}", "resolver.servers[0]: "),
+        ("resolver: {timeout: 0s}", "resolver.timeout: "),
+        ("resolver: {timeout: soon}", "resolver.timeout: 'soon' is not a duration"),
+        ("postmasterDomain: 'a b'", "postmasterDomain: a b is no domain name"),
+        ("- rules", "Input should be"),
+        ("rules: [{name: a, name: b}]", "name stands twice"),
+        ("rules: [", "is not YAML"),
+        ("rules: [{name: a, domains: [*.a.b]}]", "put quotes around patterns that begin with"),
+    ],
+)
+def test_what_cannot_be_used_is_named_with_what_to_do(
+    tmp_path: Path, text: str, message: str
+) -> None:
+    with pytest.raises(InvalidSettings) as refused:
+        read(tmp_path, text)
+
+    assert message in refused.value.explain()
+    assert "routes.yaml" in refused.value.explain()
+
+
+def test_every_problem_is_named_at_once(tmp_path: Path) -> None:
+    with pytest.raises(InvalidSettings, match=r"families\[0\].*own\.hosts\[0\]|own.*families"):
+        read(tmp_path, "{families: [x], own: {hosts: [mx]}}")
+
+
+def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+    (tmp_path / "binary").write_bytes(b"\xff\xfe\x00")
+
+    for name in ("missing", "binary"):
+        with pytest.raises(InvalidSettings, match=f"{name} cannot be read"):
+            read_routing(tmp_path / name)
