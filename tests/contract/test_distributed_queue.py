@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import secrets
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Mapping
+from uuid import UUID
 
 import pytest
 
@@ -19,12 +20,15 @@ from contract.manageable_mail_queue_contract import (
     HoldContract,
     ManageableMailQueueContract,
 )
-from contract.queue_harness import Harness, RealTime
+from contract.outcomes_contract import KeepingHarness, OutcomesContract
+from contract.queue_harness import RealTime
 from postroad import open_queue
 from postroad.bootstrap.cluster import connect
+from postroad.domain.attempts import AttemptOutcomes
 from postroad.domain.names import QueueName
 from postroad.ports.mail_queue import MailQueue
 from postroad.settings import from_environment
+from support.outcomes import kept_in
 from support.servers import cql
 
 pytestmark = pytest.mark.needs("rabbitmq", "cassandra", "s3")
@@ -51,6 +55,13 @@ class ClusterHarness(RealTime):
         self._handles.append(handle)
         return handle
 
+    async def kept(self) -> Mapping[UUID, AttemptOutcomes]:
+        keyspace = os.environ["POSTROAD_CASSANDRA_KEYSPACE"]
+        marks = cql(f"SELECT queue, enqueue_id, outcomes, seconds FROM {keyspace}.deleted_mails")
+        own = [mark._asdict() for mark in marks if mark.queue == f"{self._namespace}.outgoing"]
+        kept = {mark["enqueue_id"]: kept_in(mark) for mark in own}
+        return {entry: outcomes for entry, outcomes in kept.items() if outcomes is not None}
+
     async def close(self) -> None:
         for handle in self._handles:
             await handle.close()
@@ -74,7 +85,7 @@ def keyspace() -> Iterator[str]:
 
 
 @pytest.fixture
-async def harness() -> AsyncIterator[Harness]:
+async def harness() -> AsyncIterator[KeepingHarness]:
     harness = ClusterHarness(f"contract-{secrets.token_hex(4)}")
     yield harness
     await harness.close()
@@ -99,3 +110,6 @@ class TestDistributedDelayedManageableMailQueue(DelayedManageableMailQueueContra
 
 
 class TestDistributedHold(HoldContract): ...
+
+
+class TestDistributedOutcomes(OutcomesContract): ...

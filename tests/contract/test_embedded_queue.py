@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import TypeVar
+from uuid import UUID
 
 import pytest
 from prometheus_client import REGISTRY
@@ -23,10 +24,12 @@ from contract.manageable_mail_queue_contract import (
     HoldContract,
     ManageableMailQueueContract,
 )
-from contract.queue_harness import Harness, letter, names
+from contract.outcomes_contract import KeepingHarness, OutcomesContract
+from contract.queue_harness import letter, names
 from postroad import open_queue
 from postroad.adapters.disk.files import DiskFiles
 from postroad.adapters.memory.clock import ManualClock, SeededRandomness
+from postroad.domain.attempts import AttemptOutcomes
 from postroad.embedded import wire
 from postroad.embedded.engine import Engine
 from postroad.embedded.layout import Layout, StoreOptions
@@ -39,6 +42,7 @@ from postroad.embedded.spool_files import SpoolFiles
 from postroad.embedded.wire import BURST, Kind
 from postroad.errors import EntryLost, InvalidQueueURL, QueueNotFound, StoreDamaged, StoreFull
 from postroad.ports.mail_queue import MailQueue
+from support.outcomes import kept_in_log
 
 T = TypeVar("T")
 OPTIONS = StoreOptions(
@@ -103,6 +107,11 @@ class EmbeddedHarness:
         await asyncio.wait({work}, timeout=0.01)
         return work.done()
 
+    async def kept(self) -> Mapping[UUID, AttemptOutcomes]:
+        await self._handles[0].maintain()  # a checkpoint writes what no caller waits for
+        await self.close()
+        return kept_in_log(self._root / "outgoing")
+
     async def close(self) -> None:
         for handle in reversed(self._handles):
             await handle.close()
@@ -140,7 +149,7 @@ async def _never() -> tuple[Engine, Maintenance]:
 @pytest.fixture(
     params=[EmbeddedHarness, ClientHarness, ReceiverHarness], ids=["owner", "client", "receiver"]
 )
-async def harness(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Harness]:
+async def harness(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[KeepingHarness]:
     harness: EmbeddedHarness = request.param(tmp_path)
     yield harness
     await harness.close()
@@ -167,6 +176,10 @@ class TestManageable(ManageableMailQueueContract):
 
 
 class TestHold(HoldContract):
+    """Over a directory."""
+
+
+class TestOutcomes(OutcomesContract):
     """Over a directory."""
 
 

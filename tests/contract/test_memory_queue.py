@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from datetime import timedelta
+from uuid import UUID
 
 import pytest
 
@@ -19,13 +20,15 @@ from contract.manageable_mail_queue_contract import (
     HoldContract,
     ManageableMailQueueContract,
 )
-from contract.queue_harness import Harness, VirtualTime, letter, names
+from contract.outcomes_contract import KeepingHarness, OutcomesContract
+from contract.queue_harness import VirtualTime, letter, names
 from postroad import open_queue
 from postroad.adapters.memory.clock import ManualClock, SeededRandomness
 from postroad.adapters.memory.history import FixedConfiguration
 from postroad.adapters.memory.servers import MemoryServers, MemoryWorld
 from postroad.distributed.engine import Parts
 from postroad.distributed.mail_queue import DistributedQueue
+from postroad.domain.attempts import AttemptOutcomes
 from postroad.domain.configuration.rules import ViewConfiguration
 from postroad.domain.names import QueueName
 from postroad.errors import QueueNotFound
@@ -66,13 +69,17 @@ class MemoryHarness(VirtualTime):
         self._handles.append(handle)
         return handle
 
+    async def kept(self) -> Mapping[UUID, AttemptOutcomes]:
+        kept = self._world.tables("mail.outgoing").outcomes
+        return {key.enqueue_id: outcomes for key, outcomes in kept.items()}
+
     async def close(self) -> None:
         for handle in self._handles:
             await handle.close()
 
 
 @pytest.fixture
-async def harness() -> AsyncIterator[Harness]:
+async def harness() -> AsyncIterator[KeepingHarness]:
     harness = MemoryHarness()
     yield harness
     await harness.close()
@@ -99,6 +106,10 @@ class TestManageable(ManageableMailQueueContract):
 
 
 class TestHold(HoldContract):
+    """Over memory."""
+
+
+class TestOutcomes(OutcomesContract):
     """Over memory."""
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from postroad.bootstrap.embedded_store import verify_directory
+from support.outcomes import kept_in_log
 from support.releases import HERE, unpack_older
 
 DRIVER = Path(__file__).parents[1] / "support" / "store_driver.py"
@@ -35,8 +36,17 @@ LEFT = {
 
 def run(release: Path, command: str, root: Path) -> str:
     """Let a release work on a store, as a process that ends without closing it."""
+    return _started(release, str(DRIVER), command, str(root))
+
+
+def inspect(release: Path, command: str, root: Path) -> str:
+    """Let a release run one of its commands on a store; fails where the command does."""
+    return _started(release, "-c", "from postroad.cli import main; main()", command, str(root))
+
+
+def _started(release: Path, *arguments: str) -> str:
     environment = {"PYTHONPATH": str(release), "PATH": "/usr/bin:/bin"}
-    program = [sys.executable, str(DRIVER), command, str(root)]
+    program = [sys.executable, *arguments]
     ended = subprocess.run(
         program, env=environment, capture_output=True, text=True, timeout=120, check=False
     )
@@ -62,6 +72,21 @@ def test_a_store_of_an_older_release_has_every_mail_as_it_was_left(tmp_path: Pat
 def test_a_store_of_this_release_is_read_by_an_older_one(tmp_path: Path) -> None:
     older, root = unpack_older(tmp_path / "older"), tmp_path / "store"
     run(HERE, "fill", root)
+    assert len(kept_in_log(root)) == 3, "records that the older release does not know"
 
     assert state(older, root) == LEFT
     assert state(HERE, root) == LEFT
+
+
+def test_a_store_of_this_release_is_verified_and_rebuilt_by_an_older_one(tmp_path: Path) -> None:
+    """The record OUTCOMES has a type that it does not know."""
+    older, root = unpack_older(tmp_path / "older"), tmp_path / "store"
+    run(HERE, "fill", root)
+
+    inspect(older, "verify", root)
+    assert inspect(older, "dump", root).count("unknown type 6") == 3
+    inspect(older, "rebuild", root)
+
+    assert {name: each["recipients"] for name, each in state(HERE, root).items()} == {
+        name: each["recipients"] for name, each in LEFT.items()
+    }

@@ -13,8 +13,10 @@ from pathlib import Path
 import pytest
 
 from postroad.bootstrap.cluster import connect
+from postroad.domain.mail import OutcomeKind
 from postroad.domain.names import QueueName
 from postroad.settings import from_environment
+from support.outcomes import kept_in
 from support.releases import HERE, Peer, unpack_older
 from support.servers import cql, object_keys
 
@@ -101,9 +103,20 @@ async def test_mail_goes_through_processes_of_two_releases_once(
     await new.ask("maintain")
 
     assert transmitted(peers) == names(*DELIVERED)
+    check_outcomes(peers, queue)
     assert await new.ask("browse") == await new.ask("dead_letters") == []
     await new.end()
     assert object_keys(queue.bucket("postroad-")) == []
+
+
+def check_outcomes(peers: Pair, queue: QueueName) -> None:
+    """The new process keeps those of its attempts, in the table that the old one made."""
+    keyspace = peers[1].environment["POSTROAD_CASSANDRA_KEYSPACE"]
+    marks = cql(f"SELECT queue, outcomes, seconds FROM {keyspace}.deleted_mails")
+    kept = [kept_in(mark._asdict()) for mark in marks if mark.queue == str(queue)]
+    kinds = Counter(each.counts[0].kind for each in kept if each is not None)
+    assert kinds[OutcomeKind.DELIVERED] == len(peers[1].transmitted)
+    assert kinds[OutcomeKind.DEFERRED] == len(peers[1].retried)
 
 
 async def enqueue(peer: Peer) -> None:

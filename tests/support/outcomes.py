@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
+from uuid import UUID
 
+from postroad.bootstrap.embedded_store import dump_directory
 from postroad.domain.attempts import AttemptOutcomes, OutcomeCount
 from postroad.domain.bounces import BounceClass
+from postroad.domain.documents import outcomes_of
 from postroad.domain.mail import OutcomeKind
 
 
@@ -21,3 +25,23 @@ def kept_in(row: Mapping[str, Any]) -> AttemptOutcomes | None:
         for domain, site, kind, code, reason, words, count in row["outcomes"]
     )
     return AttemptOutcomes(counts, row["seconds"])
+
+
+def kept_in_log(root: Path) -> dict[UUID, AttemptOutcomes]:
+    """Return what the log of a store that no process owns keeps, by entry. Fails where an entry has
+    two such records."""
+    records = list(dump_directory(root))
+    entries = {
+        (each["mail_id"], each["entry_number"]): UUID(each["enqueue_id"])
+        for each in records
+        if each["record"] == "envelope"
+    }
+    kept: dict[UUID, AttemptOutcomes] = {}
+    for each in records:
+        if each["record"] == "outcomes":
+            entry = entries[each["mail_id"], each["entry_number"]]
+            assert entry not in kept
+            outcomes = outcomes_of(each)
+            assert outcomes is not None
+            kept[entry] = outcomes
+    return kept

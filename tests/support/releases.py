@@ -48,8 +48,9 @@ def unpack_older(folder: Path) -> Path:
 class Peer:
     """A process of one release that obeys; `transmitted` and `retried` are names in order."""
 
-    def __init__(self, name: str, process: Process) -> None:
+    def __init__(self, name: str, process: Process, environment: Mapping[str, str]) -> None:
         self.name = name
+        self.environment = environment
         self.transmitted: list[str] = []
         self.retried: list[str] = []
         self._process = process
@@ -67,7 +68,7 @@ class Peer:
                 stderr=stream,
                 env={**os.environ, **environment, "PYTHONPATH": str(path)},
             )
-        peer = cls(name, process)
+        peer = cls(name, process, environment)
         home = Path(await peer.ask("home"))
         assert home.is_relative_to(path), f"{name} imported {home}"
         return peer

@@ -10,6 +10,7 @@ import sys
 from datetime import timedelta
 from typing import Any
 
+import postroad
 from postroad import Mail, Outcome, Selector, open_queue
 
 HOUR = timedelta(hours=1)
@@ -22,10 +23,10 @@ async def fill(queue: Any) -> None:
         await queue.enqueue(_mail(name))
     consumer = queue.dequeue()
     items = {item.mail.name: item for item in [await anext(consumer) for _ in range(4)]}
-    await items["done"].done()
-    await items["retried"].retry(HOUR, error="451 later")
+    await items["done"].done(**_heard())
+    await items["retried"].retry(HOUR, error="451 later", **_heard())
     await queue.maintain()
-    await items["dead"].reject("550 no")
+    await items["dead"].reject("550 no", **_heard())
     await items["partly"].record(("a@x.example",), Outcome.delivered("250 ok"))
     await queue.enqueue(_mail("held"), delay=HOUR)
     await queue.hold(Selector(name="held"))
@@ -42,6 +43,13 @@ async def read(queue: Any) -> None:
         item = await anext(consumer)
         found[item.mail.name]["content"] = (await item.content()) == CONTENT
     print(json.dumps(found), flush=True)
+
+
+def _heard() -> dict[str, Any]:
+    """What is kept of an attempt, by a release that keeps it."""
+    kept: Any = getattr(postroad, "AttemptOutcomes", None)
+    outcomes = {"a@x.example": Outcome.failed("550 5.1.1 no such user")}
+    return {} if kept is None else {"outcomes": kept.of(outcomes, 0.5)}
 
 
 def _mail(name: str) -> Mail:

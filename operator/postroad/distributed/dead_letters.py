@@ -7,6 +7,7 @@ from uuid import UUID
 
 from postroad.distributed.endings import CLEANED, end, mark_if_passed
 from postroad.distributed.engine import Engine
+from postroad.domain.attempts import AttemptOutcomes
 from postroad.domain.entries import Ending, EndingKind, Entry, Mark
 from postroad.domain.identifiers import moment_of
 from postroad.domain.mail import Envelope
@@ -21,7 +22,13 @@ def month_of(enqueue_id: UUID) -> str:
     return f"{moment_of(enqueue_id):%Y-%m}"
 
 
-async def give_up(engine: Engine, entry: Entry, envelope: Envelope, reason: str) -> Mark | None:
+async def give_up(
+    engine: Engine,
+    entry: Entry,
+    envelope: Envelope,
+    reason: str,
+    outcomes: AttemptOutcomes | None = None,
+) -> Mark | None:
     """Move an entry to the dead letters: letter, then mark. After a crash between them, the process
     that meets the entry or the letter next finishes it. Durable, idempotent.
 
@@ -35,7 +42,7 @@ async def give_up(engine: Engine, entry: Entry, envelope: Envelope, reason: str)
         entry.enqueue_id, month_of(entry.enqueue_id), now, reason, copy(entry, envelope=envelope)
     )
     await engine.view.write_letter(letter)
-    return await _end(engine, entry, letter)
+    return await _end(engine, entry, letter, outcomes)
 
 
 async def finish(engine: Engine, entry: Entry) -> bool:
@@ -45,9 +52,11 @@ async def finish(engine: Engine, entry: Entry) -> bool:
     return letter is not None and await _end(engine, entry, letter) is None
 
 
-async def _end(engine: Engine, entry: Entry, letter: DeadLetter) -> Mark | None:
+async def _end(
+    engine: Engine, entry: Entry, letter: DeadLetter, outcomes: AttemptOutcomes | None = None
+) -> Mark | None:
     ending = Ending(EndingKind.REJECTED, engine.clock.now())
-    standing = await end(engine, entry, ending)
+    standing = await end(engine, entry, ending, outcomes)
     if standing is None or is_rejected(standing):
         return None
     # Where no mark is left, or an unknown one, the entry may have ended with this letter.

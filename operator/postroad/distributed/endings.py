@@ -9,6 +9,7 @@ entry before browse start is over, and its mark may be cleaned away: no mark is 
 from __future__ import annotations
 
 from postroad.distributed.engine import Engine
+from postroad.domain.attempts import AttemptOutcomes
 from postroad.domain.delay_queues import DELAY_SECONDS
 from postroad.domain.entries import Ending, EndingKind, Entry, Mark
 from postroad.domain.identifiers import EPOCH
@@ -36,8 +37,11 @@ async def mark_if_passed(engine: Engine, entry: Entry) -> Mark | None:
     return CLEANED if await engine.view.row(entry.key) is None else mark
 
 
-async def end(engine: Engine, entry: Entry, ending: Ending) -> Mark | None:
-    """End an entry that is not over. Returns None when it was ended, else the mark that decides.
+async def end(
+    engine: Engine, entry: Entry, ending: Ending, outcomes: AttemptOutcomes | None = None
+) -> Mark | None:
+    """End an entry that is not over, after an attempt with these outcomes or after none. Returns
+    None when it was ended, else the mark that decides.
 
     After the write it checks whether the entry was cleaned, before anything follows from the
     ending: a removal would delete the bytes that the entry's successor needs. `replacement.finish`
@@ -46,7 +50,7 @@ async def end(engine: Engine, entry: Entry, ending: Ending) -> Mark | None:
     over = await mark_if_passed(engine, entry)
     if over is not None:
         return over
-    standing = await engine.view.end(entry.key, ending, entry.traits)
+    standing = await engine.view.end(entry.key, ending, entry.traits, outcomes)
     if standing is None and ending.kind is not EndingKind.REPLACED:
         return CLEANED if await came_too_late(engine, entry.key) else None
     return standing

@@ -11,6 +11,7 @@ from postroad.distributed import dead_letters, replacement
 from postroad.distributed.endings import CLEANED, ack, delete_and_ack, mark_if_passed
 from postroad.distributed.engine import Engine
 from postroad.distributed.leases import Lease
+from postroad.domain.attempts import AttemptOutcomes
 from postroad.domain.entries import Change, Entry, Mark
 from postroad.domain.mail import Outcome, OutcomeKind, check_left
 from postroad.domain.mail_views import LeasedMail
@@ -51,6 +52,8 @@ class DistributedItem(LeasedMail):
         self._outcomes = {each.recipient: each.outcome for each in records.values()}
         self._state = _State.OPEN
         self._marked = False
+        self._is_kept = False
+        """Whether the mark of the delivery has the outcomes of the attempt."""
         self._content: bytes | None = None
         left = self._left()
         is_whole = not left or left == entry.envelope.recipients
@@ -140,29 +143,30 @@ class DistributedItem(LeasedMail):
             if each not in self._outcomes or self._outcomes[each].kind not in FINISHED
         )
 
-    async def _mark_delivered(self) -> None:
+    async def _mark_delivered(self, outcomes: AttemptOutcomes | None = None) -> None:
         """Before browse start, maintenance may clean the mark before a process reads the delivery
         in it. The entry was replaced then, so this delivery is propagated to its successors. (Where
         the mark is cleaned already, ours stays, and a successor that names this entry reads it.)
         """
-        if not self._marked:
-            engine, entry, now = self._engine, self._entry, self._engine.clock.now()
-            standing = await mark_if_passed(engine, entry)
-            await engine.view.mark_delivered(entry.key, now, entry.traits)
-            if standing is not None:
-                mark = copy(standing, delivered_at=now)
-                await replacement.propagate_delivery(engine, entry, mark)
-            self._marked = True
+        if self._marked and (outcomes is None or self._is_kept):
+            return
+        engine, entry, now = self._engine, self._entry, self._engine.clock.now()
+        standing = await mark_if_passed(engine, entry)
+        await engine.view.mark_delivered(entry.key, now, entry.traits, outcomes)
+        if standing is not None:
+            mark = copy(standing, delivered_at=now)
+            await replacement.propagate_delivery(engine, entry, mark)
+        self._marked, self._is_kept = True, outcomes is not None
 
     # Endings
 
-    async def done(self) -> None:
+    async def done(self, outcomes: AttemptOutcomes | None = None) -> None:
         async with _Ending(self):
-            await self._finish_delivered()
+            await self._finish_delivered(outcomes)
         metrics.ENDED.labels(self._engine.label, "done").inc()
 
-    async def _finish_delivered(self) -> None:
-        await self._mark_delivered()
+    async def _finish_delivered(self, outcomes: AttemptOutcomes | None) -> None:
+        await self._mark_delivered(outcomes)
         await self._delete_and_ack()
 
     async def retry(
@@ -170,6 +174,7 @@ class DistributedItem(LeasedMail):
         delay: timedelta,
         remaining: tuple[str, ...] | None = None,
         error: str | None = None,
+        outcomes: AttemptOutcomes | None = None,
     ) -> None:
         left = self._left()
         if remaining is not None:
@@ -177,17 +182,23 @@ class DistributedItem(LeasedMail):
             check_left(remaining, left)
         wanted = left if remaining is None else tuple(each for each in left if each in remaining)
         if not wanted or self._marked:
-            return await self.done()
+            return await self.done(outcomes)
         async with _Ending(self):
-            await self._retry(delay, wanted, error)
+            await self._retry(delay, wanted, error, outcomes)
         metrics.ENDED.labels(self._engine.label, "retry").inc()
         return None
 
-    async def _retry(self, delay: timedelta, wanted: tuple[str, ...], error: str | None) -> None:
+    async def _retry(
+        self,
+        delay: timedelta,
+        wanted: tuple[str, ...],
+        error: str | None,
+        outcomes: AttemptOutcomes | None,
+    ) -> None:
         engine = self._engine
         due_at = engine.moment_after(delay)
         change = Change(wanted, due_at, held=False, attempt=self.attempt + 1, last_error=error)
-        standing = await replacement.replace(engine, self._entry, change)
+        standing = await replacement.replace(engine, self._entry, change, outcomes=outcomes)
         if standing is not None:
             await self._yield_to(standing, wanted)
         await ack(engine, self._delivery)
@@ -210,7 +221,7 @@ class DistributedItem(LeasedMail):
                 await engine.view.record(self.mail_id, records)
         await replacement.finish(engine, self._entry, standing)
 
-    async def reject(self, reason: str) -> None:
+    async def reject(self, reason: str, outcomes: AttemptOutcomes | None = None) -> None:
         async with _Ending(self):
             undelivered = tuple(
                 each
@@ -220,10 +231,12 @@ class DistributedItem(LeasedMail):
             )
             earlier = tuple(each for each in self.failures if each not in undelivered)
             if self._marked or not (undelivered or earlier):
-                await self._finish_delivered()
+                await self._finish_delivered(outcomes)
             else:
                 envelope = copy(self._entry.envelope, recipients=undelivered + earlier)
-                standing = await dead_letters.give_up(self._engine, self._entry, envelope, reason)
+                standing = await dead_letters.give_up(
+                    self._engine, self._entry, envelope, reason, outcomes
+                )
                 await replacement.finish(self._engine, self._entry, standing or Mark())
                 await ack(self._engine, self._delivery)
         await self._lease.release_claimed()  # a requeue takes the claim on the same entry

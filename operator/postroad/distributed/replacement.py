@@ -19,6 +19,7 @@ from postroad.distributed.backoff import persist
 from postroad.distributed.endings import CLEANED, came_too_late, delete_bytes, end, was_cleaned
 from postroad.distributed.engine import Engine
 from postroad.distributed.replacement_chains import cut
+from postroad.domain.attempts import AttemptOutcomes
 from postroad.domain.delay_queues import next_delay, redelivery_delay_after
 from postroad.domain.entries import Change, Ending, EndingKind, Entry, Mark
 from postroad.domain.references import Reference
@@ -26,8 +27,16 @@ from postroad.domain.slices import EntryKey
 from postroad.domain.wire import encode
 
 
-async def replace(engine: Engine, entry: Entry, change: Change, *, tries: int = 1) -> Mark | None:
-    """Replace an entry. Durable when it returns.
+async def replace(
+    engine: Engine,
+    entry: Entry,
+    change: Change,
+    *,
+    tries: int = 1,
+    outcomes: AttemptOutcomes | None = None,
+) -> Mark | None:
+    """Replace an entry, after an attempt with these outcomes or after none. Durable when it
+    returns.
 
     Returns None, or the mark that was there first and decides (nothing was changed then). Each half
     is tried `tries` times: repeated after an unknown outcome, it finds its own ending or another's.
@@ -37,7 +46,7 @@ async def replace(engine: Engine, entry: Entry, change: Change, *, tries: int = 
     change = await cut(engine, change)
     successor = await engine.new_key(after=entry.enqueue_id)
     ending = Ending(EndingKind.REPLACED, engine.clock.now(), successor, change)
-    standing = await persist(engine.backoff(), tries, lambda: end(engine, entry, ending))
+    standing = await persist(engine.backoff(), tries, lambda: end(engine, entry, ending, outcomes))
     if standing is not None and (standing.ending is None or standing.ending.successor != successor):
         return standing
     begun = standing or Mark(ending=ending)

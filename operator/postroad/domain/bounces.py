@@ -45,6 +45,14 @@ class BounceClass(StrEnum):
     PROTOCOL = "protocol"
     OTHER = "other"
 
+    @classmethod
+    def known(cls, value: str) -> BounceClass:
+        """Return the class of a stored value; `OTHER` for one of a later release."""
+        try:
+            return cls(value)
+        except ValueError:
+            return cls.OTHER
+
 
 class Bounce(NamedTuple):
     """A reply as it is counted. `code` is the basic code, 0 where the text has none."""

@@ -1,5 +1,5 @@
-"""Envelopes, views, selectors, sizes and leased mails as JSON and back, for all that store, send or
-print them.
+"""Envelopes, views, selectors, sizes, leased mails and outcomes as JSON and back, for all that
+store, send or print them.
 
 An envelope has two forms. The *whole* form names every field, and its reader refuses a field that
 it does not know: bodies of the broker (wire.py). The *brief* form leaves out what is not given, and
@@ -23,6 +23,8 @@ from types import MappingProxyType
 from typing import Any
 from uuid import UUID
 
+from postroad.domain.attempts import AttemptOutcomes, OutcomeCount
+from postroad.domain.bounces import BounceClass
 from postroad.domain.instants import (
     duration,
     duration_us,
@@ -38,6 +40,7 @@ from postroad.domain.mail import (
     DsnOptions,
     Envelope,
     Origin,
+    OutcomeKind,
     RecipientDsn,
 )
 from postroad.domain.mail_views import LeasedMail, MailView, Sizes
@@ -261,6 +264,46 @@ def leased_fields(value: Mapping[str, Any]) -> dict[str, Any]:
         "attempt": value["attempt"],
         "size_bytes": value["size_bytes"],
     }
+
+
+# What is kept of an attempt
+
+
+def outcomes_value(outcomes: AttemptOutcomes | None) -> dict[str, Any] | None:
+    """Return what is kept of an attempt: seconds, and counts as lists in the order of fields."""
+    if outcomes is None:
+        return None
+    counts = [
+        [each.domain, each.site, each.kind, each.code, each.reason, each.words, each.count]
+        for each in outcomes.counts
+    ]
+    return {"seconds": outcomes.seconds, "counts": counts}
+
+
+def outcomes_of(value: Any) -> AttemptOutcomes | None:
+    """Return what `outcomes_value` wrote, in this or a later release; None for what cannot be read,
+    because nothing depends on it."""
+    try:
+        counts = tuple(_count(*each) for each in value["counts"])
+        return AttemptOutcomes(counts, float(value["seconds"]))
+    except (TypeError, ValueError, LookupError):
+        return None
+
+
+def _count(
+    domain: str,
+    site: str,
+    kind: str,
+    code: int,
+    reason: str | None,
+    words: str,
+    count: int,
+    *_: object,
+) -> OutcomeCount:
+    known = None if reason is None else BounceClass.known(reason)
+    return OutcomeCount(
+        *(str(domain), str(site), OutcomeKind(kind), int(code), known, str(words), int(count))
+    )
 
 
 # Selectors

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 from uuid import UUID
 
+from postroad.domain.attempts import AttemptOutcomes
 from postroad.domain.mail import Mail, Outcome
 from postroad.domain.mail_views import LeasedMail, MailView, Sizes
 from postroad.domain.selection import Selector
@@ -78,19 +79,20 @@ class RemoteItem(LeasedMail):
             if outcome.kind == "failed" and each in self.mail.recipients:
                 self._failures[each] = outcome.text
 
-    async def done(self) -> None:
-        await self._end("done")
+    async def done(self, outcomes: AttemptOutcomes | None = None) -> None:
+        await self._end("done", outcomes=outcomes)
 
     async def retry(
         self,
         delay: timedelta,
         remaining: tuple[str, ...] | None = None,
         error: str | None = None,
+        outcomes: AttemptOutcomes | None = None,
     ) -> None:
-        await self._end("retry", delay=delay, remaining=remaining, error=error)
+        await self._end("retry", delay=delay, remaining=remaining, error=error, outcomes=outcomes)
 
-    async def reject(self, reason: str) -> None:
-        await self._end("reject", reason=reason)
+    async def reject(self, reason: str, outcomes: AttemptOutcomes | None = None) -> None:
+        await self._end("reject", reason=reason, outcomes=outcomes)
 
     async def _end(self, operation: str, **arguments: Any) -> None:
         await self._call(operation, **arguments)

@@ -9,6 +9,7 @@ from enum import Enum
 from functools import lru_cache, partial
 from uuid import UUID
 
+from postroad.domain.attempts import AttemptOutcomes
 from postroad.domain.instants import instant
 from postroad.domain.mail import Outcome, OutcomeKind, check_left
 from postroad.domain.mail_views import LeasedMail
@@ -165,8 +166,8 @@ class SpoolItem(LeasedMail):
 
     # Endings
 
-    async def done(self) -> None:
-        await self._end("done", self._finish)
+    async def done(self, outcomes: AttemptOutcomes | None = None) -> None:
+        await self._end("done", self._finish, outcomes)
 
     async def _finish(self) -> None:
         await leases.finish(self._engine, self._entry, self._record, tuple(self._left))
@@ -176,6 +177,7 @@ class SpoolItem(LeasedMail):
         delay: timedelta,
         remaining: tuple[str, ...] | None = None,
         error: str | None = None,
+        outcomes: AttemptOutcomes | None = None,
     ) -> None:
         if remaining is not None:
             self._check_open()
@@ -183,9 +185,9 @@ class SpoolItem(LeasedMail):
         wanted = None if remaining is None else set(remaining)
         kept = {n: to for n, to in self._left.items() if wanted is None or to in wanted}
         if kept:
-            await self._end("retry", partial(self._retry, delay, kept, error))
+            await self._end("retry", partial(self._retry, delay, kept, error), outcomes)
         else:
-            await self.done()
+            await self.done(outcomes)
 
     async def _retry(self, delay: timedelta, kept: dict[int, str], error: str | None) -> None:
         engine, record = self._engine, self._record
@@ -203,8 +205,8 @@ class SpoolItem(LeasedMail):
         )
         engine.replace_entry(self._entry, engine.new_entry(again))
 
-    async def reject(self, reason: str) -> None:
-        await self._end("reject", partial(self._reject, cut(reason).decode()))
+    async def reject(self, reason: str, outcomes: AttemptOutcomes | None = None) -> None:
+        await self._end("reject", partial(self._reject, cut(reason).decode()), outcomes)
 
     async def _reject(self, reason: str) -> None:
         engine = self._engine
@@ -215,13 +217,20 @@ class SpoolItem(LeasedMail):
         else:
             await engine.wait_durable(engine.replace_entry(self._entry, letter))
 
-    async def _end(self, name: str, work: Callable[[], Awaitable[None]]) -> None:
+    async def _end(
+        self,
+        name: str,
+        work: Callable[[], Awaitable[None]],
+        outcomes: AttemptOutcomes | None,
+    ) -> None:
         """Make sure that exactly one ending succeeds; one that failed may be tried again. When
         the entry was ended otherwise meanwhile, there is nothing to do."""
         self._check_open()
         self._stage = _Stage.ENDING
         try:
             if not self._is_over:
+                if outcomes is not None:
+                    leases.keep(self._engine, self._record, outcomes)
                 await work()
         except BaseException:
             self._stage = _Stage.OPEN

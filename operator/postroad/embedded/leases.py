@@ -11,6 +11,8 @@ from __future__ import annotations
 import asyncio
 from functools import partial
 
+from postroad.domain.attempts import AttemptOutcomes
+from postroad.domain.documents import outcomes_value, to_json
 from postroad.embedded.engine import Engine
 from postroad.embedded.envelope_records import EnvelopeRecord
 from postroad.embedded.envelopes import Unreadable
@@ -22,6 +24,7 @@ from postroad.embedded.records import (
     FinishKind,
     FinishRecord,
     HoldRecord,
+    OutcomesRecord,
     StartRecord,
 )
 from postroad.embedded.segments import LiveEntry, State
@@ -94,6 +97,13 @@ async def deliver(
     written = engine.append(NEW, delivery)
     if kind is not DeliveryKind.DEFERRED:
         await _commit_delivery(engine, written.end)
+
+
+def keep(engine: Engine, record: EnvelopeRecord, outcomes: AttemptOutcomes) -> None:
+    """Append what is kept of the attempt that is about to end an entry: before its end, so that
+    the sync of the one is that of the other. Not durable. Raises: QueueClosed, StoreFailed."""
+    document = to_json(outcomes_value(outcomes))
+    engine.append(NEW, OutcomesRecord(record.mail_id, record.entry_number, document))
 
 
 async def finish(

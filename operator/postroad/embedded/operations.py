@@ -69,6 +69,7 @@ SELECTOR = Codec(documents.selector_value, documents.selector_of)
 VIEW = Codec(documents.exact_view, documents.view_of_exact)
 SIZES = Codec(documents.sizes_value, lambda value: Sizes(**value))
 AGES = Codec(_ages_value, _ages_of)
+OUTCOMES = Codec(documents.outcomes_value, documents.outcomes_of)
 ADDRESSES = Codec(decode=lambda value: None if value is None else tuple(value))
 SHAPE = Codec(
     lambda shape: None if shape is None else shape.as_text(),
@@ -117,8 +118,8 @@ CALLS: Mapping[str, Call] = {
     "content": Call(),
     "shape": Call(result=SHAPE),
     "record": Call({"to": ADDRESSES, "kind": Codec(str, OutcomeKind)}),
-    "done": Call(),
-    "reject": Call(),
-    "retry": Call({"delay": DURATION, "remaining": ADDRESSES}),
+    "done": Call({"outcomes": OUTCOMES}),
+    "reject": Call({"outcomes": OUTCOMES}),
+    "retry": Call({"delay": DURATION, "remaining": ADDRESSES, "outcomes": OUTCOMES}),
     "give_back": Call(),
 }

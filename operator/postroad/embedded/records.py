@@ -19,7 +19,7 @@ from postroad.embedded.envelope_records import (
 from postroad.embedded.envelopes import Unreadable
 from postroad.embedded.layout import Lane
 
-ENVELOPE, START, DELIVERY, FINISH, HOLD = range(1, 6)
+ENVELOPE, START, DELIVERY, FINISH, HOLD, OUTCOMES = range(1, 7)
 LONGEST_TEXT = 512
 """Bytes of a next hop's reply that are kept in a record."""
 
@@ -27,6 +27,7 @@ _START = Struct("<16sIIQ")
 _DELIVERY = Struct("<16sIBBHI")
 _FINISH = Struct("<16sIIQB")
 _HOLD = Struct("<16sIB")
+_OUTCOMES = Struct("<16sI")
 
 
 class DeliveryKind(IntEnum):
@@ -82,7 +83,17 @@ class HoldRecord(NamedTuple):
     held: bool
 
 
-Record: TypeAlias = EnvelopeRecord | StartRecord | DeliveryRecord | FinishRecord | HoldRecord
+class OutcomesRecord(NamedTuple):
+    """What is kept of the attempt that ended an entry, as JSON. Recovery passes over it."""
+
+    mail_id: bytes
+    entry_number: int
+    document: bytes
+
+
+Record: TypeAlias = (
+    EnvelopeRecord | StartRecord | DeliveryRecord | FinishRecord | HoldRecord | OutcomesRecord
+)
 
 
 def encode(record: Record) -> tuple[int, bytes]:
@@ -100,6 +111,8 @@ def encode(record: Record) -> tuple[int, bytes]:
             return FINISH, _FINISH.pack(*record)
         case HoldRecord():
             return HOLD, _HOLD.pack(*record)
+        case OutcomesRecord(mail_id, entry_number, document):
+            return OUTCOMES, _OUTCOMES.pack(mail_id, entry_number) + document
 
 
 def decode(record_type: int, payload: bytes) -> Record | None:
@@ -132,12 +145,18 @@ def _decode_hold(payload: bytes) -> HoldRecord:
     return HoldRecord(mail_id, entry_number, bool(held))
 
 
+def _decode_outcomes(payload: bytes) -> OutcomesRecord:
+    mail_id, entry_number = _OUTCOMES.unpack_from(payload)
+    return OutcomesRecord(mail_id, entry_number, payload[_OUTCOMES.size :])
+
+
 _DECODERS: dict[int, Callable[[bytes], Record]] = {
     ENVELOPE: decode_envelope,
     START: _decode_start,
     DELIVERY: _decode_delivery,
     FINISH: _decode_finish,
     HOLD: _decode_hold,
+    OUTCOMES: _decode_outcomes,
 }
 
 

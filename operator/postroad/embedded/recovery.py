@@ -19,6 +19,7 @@ from postroad.embedded.frames import Frame
 from postroad.embedded.layout import NEW, Lane, Layout, lane_name, segment_of
 from postroad.embedded.records import (
     ENVELOPE,
+    OUTCOMES,
     DeliveryKind,
     DeliveryRecord,
     FinishRecord,
@@ -219,6 +220,8 @@ class Replay:
 
     def feed_frame(self, segment: Segment, frame: Frame) -> None:
         """Apply the record of a frame. Raises: StoreDamaged."""
+        if frame.type == OUTCOMES:
+            return  # decides nothing, so that nothing in it keeps the store from opening
         where = position(segment.sequence, frame.offset)
         try:
             if frame.type == ENVELOPE:

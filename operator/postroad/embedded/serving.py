@@ -142,14 +142,17 @@ class Serving(Answering):
         return None
 
     async def done(self, call: int, arguments: Arguments) -> object:
-        return await self._end(arguments, lambda item: item.done())
+        # A client of an earlier release sends no outcomes with its endings.
+        return await self._end(arguments, lambda item: item.done(arguments.get("outcomes")))
 
     async def reject(self, call: int, arguments: Arguments) -> object:
-        return await self._end(arguments, lambda item: item.reject(arguments["reason"]))
+        how = arguments["reason"], arguments.get("outcomes")
+        return await self._end(arguments, lambda item: item.reject(*how))
 
     async def retry(self, call: int, arguments: Arguments) -> object:
         how = arguments["delay"], arguments["remaining"], arguments["error"]
-        return await self._end(arguments, lambda item: item.retry(*how))
+        heard = arguments.get("outcomes")
+        return await self._end(arguments, lambda item: item.retry(*how, heard))
 
     async def give_back(self, call: int, arguments: Arguments) -> object:
         if (item := self._items.pop(arguments["item"], None)) is not None:

@@ -8,12 +8,14 @@ Source: SP-23, AMB-12.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 from uuid import UUID
 
+from postroad.domain.documents import outcomes_of, outcomes_value
 from postroad.embedded import checkpoints, recovery
 from postroad.embedded.checkpoints import Checkpoint
 from postroad.embedded.envelope_records import EnvelopeRecord
@@ -24,6 +26,7 @@ from postroad.embedded.records import (
     DeliveryRecord,
     FinishRecord,
     HoldRecord,
+    OutcomesRecord,
     Record,
     StartRecord,
     decode,
@@ -177,6 +180,7 @@ NAMES: dict[type[Record], str] = {
     DeliveryRecord: "delivery",
     FinishRecord: "finish",
     HoldRecord: "hold",
+    OutcomesRecord: "outcomes",
 }
 """What `dump` calls the records."""
 
@@ -211,4 +215,14 @@ def _described(frame: Frame, flags: bytes) -> dict[str, Any]:
             found |= {"kind": record.kind.name.lower(), "numbers": list(record.numbers)}
         case HoldRecord():
             found["held"] = record.held
+        case OutcomesRecord():
+            found |= _kept(record.document)
     return {"record": NAMES[type(record)]} | found
+
+
+def _kept(document: bytes) -> dict[str, Any]:
+    """Return what is kept of an attempt, nothing where it cannot be read."""
+    try:
+        return outcomes_value(outcomes_of(json.loads(document))) or {}
+    except ValueError:
+        return {}

@@ -12,6 +12,7 @@ from datetime import datetime, timedelta
 from typing import Protocol
 from uuid import UUID
 
+from postroad.domain.attempts import AttemptOutcomes
 from postroad.domain.mail import Envelope, Mail, Outcome
 from postroad.domain.mail_views import MailView, Sizes
 from postroad.domain.selection import Selector
@@ -27,6 +28,10 @@ class Item(Protocol):
     A second ending raises EntryEnded. When the entry was ended otherwise meanwhile (an
     administrator removed it), the ending changes nothing and returns normally: the mail is gone.
     EntryLost: whether the entry was ended is unknown; if it was not, the mail comes again.
+
+    An ending keeps the outcomes of the attempt that it is handed (ADR 0033), in the write that it
+    makes anyway. Outcomes decide nothing. Where the entry was ended otherwise meanwhile they may be
+    gone; in the embedded engine a crash within a second may lose them.
     """
 
     @property
@@ -84,7 +89,7 @@ class Item(Protocol):
         """
         ...
 
-    async def done(self) -> None:
+    async def done(self, outcomes: AttemptOutcomes | None = None) -> None:
         """End the mail for all recipients not yet recorded. Durable when it returns.
 
         The content is deleted; the mail never comes again.
@@ -96,6 +101,7 @@ class Item(Protocol):
         delay: timedelta,
         remaining: tuple[str, ...] | None = None,
         error: str | None = None,
+        outcomes: AttemptOutcomes | None = None,
     ) -> None:
         """Give the mail another entry after `delay`, for `remaining` (default: all not recorded as
         delivered or failed). With no recipient remaining this is `done`.
@@ -105,7 +111,7 @@ class Item(Protocol):
         forget the delay in a crash within seconds (FORMAT.md 8): the mail is then due at once."""
         ...
 
-    async def reject(self, reason: str) -> None:
+    async def reject(self, reason: str, outcomes: AttemptOutcomes | None = None) -> None:
         """Move the mail to the dead letters with a reason. Durable when it returns.
 
         The dead letter's recipients are those who did not get the mail: the ones left, and the

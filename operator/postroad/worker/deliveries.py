@@ -72,14 +72,14 @@ class Deliverer:
             results = await self._transmit(item, left[:MOST_RECIPIENTS], begun)
             outcomes.update(results)
             left = tuple(each for each in left if each not in results)
-            if len(results) < len(recipients):
+            if left:
                 await self._record(item, results)
         seconds = (self.clock.elapsed() - begun).total_seconds()
         heard = AttemptOutcomes.of(outcomes, seconds, item.mail.sender)
         ending = self._ending(item, outcomes)
-        if len(results) == len(recipients) and _must_be_recorded(outcomes, ending):
+        if _must_be_recorded(outcomes, ending):
             await self._record(item, results)
-        await self._insist("end", _carrying_out(item, ending))
+        await self._insist("end", _carrying_out(item, ending, heard))
         self._report(item, outcomes, heard, ending, self.clock.elapsed() - begun)
 
     def _ending(self, item: Item, outcomes: Mapping[str, Outcome]) -> Ending:
@@ -213,14 +213,16 @@ def _must_be_recorded(outcomes: dict[str, Outcome], ending: Ending) -> bool:
     return isinstance(ending, Retry)
 
 
-def _carrying_out(item: Item, ending: Ending) -> Callable[[], Awaitable[None]]:
+def _carrying_out(
+    item: Item, ending: Ending, heard: AttemptOutcomes
+) -> Callable[[], Awaitable[None]]:
     match ending:
         case Done():
-            return item.done
+            return partial(item.done, heard)
         case Retry(delay, remaining, error):
-            return partial(item.retry, delay, remaining, error)
+            return partial(item.retry, delay, remaining, error, heard)
         case Reject(reason):
-            return partial(item.reject, reason)
+            return partial(item.reject, reason, heard)
 
 
 def _counts(outcomes: dict[str, Outcome]) -> dict[str, int]:

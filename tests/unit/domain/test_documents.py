@@ -12,9 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from postroad.domain import documents
+from postroad.domain.attempts import AttemptOutcomes, OutcomeCount
+from postroad.domain.bounces import BounceClass
 from postroad.domain.documents import to_json
 from postroad.domain.instants import instant, microseconds
-from postroad.domain.mail import DsnOptions, Envelope, Mail, Origin, RecipientDsn
+from postroad.domain.mail import DsnOptions, Envelope, Mail, Origin, OutcomeKind, RecipientDsn
 from postroad.domain.mail_views import MailView, Sizes
 from postroad.domain.references import Reference
 from postroad.domain.selection import Selector
@@ -235,3 +237,44 @@ def test_microseconds_come_back(us: int) -> None:
 
 def test_a_mail_of_an_envelope_has_all_of_it() -> None:
     assert Mail.of(FULL, b"x").envelope == FULL
+
+
+COUNT = OutcomeCount("ü.example", "mx", OutcomeKind.FAILED, 550, BounceClass.OTHER, "<name> no", 2)
+OUTCOMES = AttemptOutcomes((COUNT,), 0.5)
+COUNTED = ["ü.example", "mx", "failed", 550, "other", "<name> no", 2]
+
+
+@pytest.mark.parametrize("outcomes", [None, OUTCOMES, AttemptOutcomes((), 0.0)])
+def test_outcomes_come_back(outcomes: AttemptOutcomes | None) -> None:
+    value = json.loads(to_json(documents.outcomes_value(outcomes)))
+
+    assert documents.outcomes_of(value) == outcomes
+
+
+def test_outcomes_of_a_later_release_are_read_as_far_as_they_are_known() -> None:
+    later = [*COUNTED[:4], "class of a later release", *COUNTED[5:], "more"]
+
+    read = documents.outcomes_of({"seconds": 0.5, "counts": [later], "more": 1})
+
+    assert read == OUTCOMES
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        None,
+        3,
+        [],
+        {},
+        {"seconds": 1},
+        {"seconds": "x", "counts": []},
+        {"seconds": 1, "counts": 3},
+        {"seconds": 1, "counts": [3]},
+        {"seconds": 1, "counts": [COUNTED[:6]]},
+        {"seconds": 1, "counts": [[*COUNTED[:2], "kind of a later release", *COUNTED[3:]]]},
+        {"seconds": 1, "counts": [[*COUNTED[:3], "x", *COUNTED[4:]]]},
+    ],
+)
+def test_outcomes_that_cannot_be_read_are_none(value: object) -> None:
+    """An ending does not fail because of what is kept beside it."""
+    assert documents.outcomes_of(value) is None

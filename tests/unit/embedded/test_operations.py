@@ -9,8 +9,9 @@ from uuid import UUID
 
 import pytest
 
+from postroad.domain.attempts import AttemptOutcomes
 from postroad.domain.documents import to_json
-from postroad.domain.mail import Envelope, OutcomeKind
+from postroad.domain.mail import Envelope, Outcome, OutcomeKind
 from postroad.domain.mail_views import LeasedMail, Sizes
 from postroad.domain.selection import Selector
 from postroad.domain.shapes import Shape
@@ -19,6 +20,9 @@ from postroad.embedded.serving import OPERATIONS
 from postroad.ports.administration import Operation
 
 ENVELOPE = Envelope(None, ("b@example.net",))
+HEARD = AttemptOutcomes.of({"b@example.net": Outcome.deferred("450 Greylisted")}, 0.5)
+COUNTS = b'[["example.net","","deferred",450,"greylisted","Greylisted",1]]'
+NO_OUTCOMES = b'{"item":1,"reason":"no","outcomes":null}'
 SENT: list[tuple[str, dict[str, Any], bytes]] = [
     (
         "enqueue",
@@ -35,6 +39,12 @@ SENT: list[tuple[str, dict[str, Any], bytes]] = [
         {"item": 1, "delay": timedelta(0), "remaining": None, "error": "451"},
         b'{"item":1,"delay":0,"remaining":null,"error":"451"}',
     ),
+    (
+        "done",
+        {"item": 1, "outcomes": HEARD},
+        b'{"item":1,"outcomes":{"seconds":0.5,"counts":' + COUNTS + b"}}",
+    ),
+    ("reject", {"item": 1, "reason": "no", "outcomes": None}, NO_OUTCOMES),
     ("republish", {"older_than": timedelta(hours=1)}, b'{"older_than":3600000000}'),
     ("browse", {"selector": None}, b'{"selector":null}'),
 ]

@@ -4,15 +4,22 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from contract.queue_harness import letter
-from postroad.domain.documents import to_json
-from postroad.embedded import frames
+from postroad.domain.attempts import AttemptOutcomes
+from postroad.domain.documents import outcomes_of, outcomes_value, to_json
+from postroad.domain.mail import Outcome
+from postroad.embedded import frames, log_salvage, verification
+from postroad.embedded.checkpoints import Checkpoint
 from postroad.embedded.envelope_records import ENVELOPE_BYTES, EnvelopeRecord, decode_envelope
-from postroad.embedded.records import ENVELOPE, decode, encode
+from postroad.embedded.frames import Frame
+from postroad.embedded.log_salvage import MailHistory
+from postroad.embedded.records import ENVELOPE, OUTCOMES, OutcomesRecord, decode, encode
+from postroad.embedded.recovery import Replay
+from postroad.embedded.segments import Segment
 from postroad.errors import StoreDamaged
 
 WAITING = replace(
@@ -35,6 +42,40 @@ def test_the_reserved_octet_of_a_frame_is_zero() -> None:
     frame = frames.encode(7, ENVELOPE, ordinal=3, durable=5, payload=PAYLOAD)
 
     assert (frame[12], frame[13]) == (ENVELOPE, 0)
+
+
+OTHER_PROGRAM = (
+    b"",
+    b"short",
+    bytes(20) + b"\xff",
+    bytes(20) + b"[]",
+    bytes(20) + b'{"counts": 3}',
+)
+"""OUTCOMES that this release cannot have written."""
+
+
+@pytest.mark.parametrize("payload", OTHER_PROGRAM)
+def test_nothing_in_a_record_of_outcomes_keeps_a_store_from_opening(payload: bytes) -> None:
+    replay, frame = Replay(Checkpoint()), Frame(0, 0, OUTCOMES, 0, 0, payload)
+    histories: dict[bytes, MailHistory] = {}
+
+    replay.feed_frame(cast("Segment", None), frame)
+    log_salvage._add(histories, frame, is_garbage=False)
+
+    assert (replay.working, replay.garbage, histories) == ({}, set(), {})
+    described = verification._described(frame, b"")
+    assert described["record"] == "outcomes" or "unreadable" in described["record"]
+    assert "counts" not in described
+
+
+def test_outcomes_come_back() -> None:
+    heard = AttemptOutcomes.of({"b@example.net": Outcome.failed("550 5.1.1 no")}, 0.5)
+    record = OutcomesRecord(bytes(15) + b"m", 3, to_json(outcomes_value(heard)))
+
+    decoded = decode(*encode(record))
+
+    assert decoded == record
+    assert outcomes_of(json.loads(record.document)) == heard
 
 
 def test_an_envelope_comes_back() -> None:

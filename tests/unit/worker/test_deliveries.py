@@ -12,6 +12,7 @@ import structlog.testing
 from hypothesis import given
 from hypothesis import strategies as st
 
+from postroad.domain.attempts import AttemptOutcomes
 from postroad.domain.mail import Envelope, Outcome
 from postroad.domain.retries import RetryPlan, decide
 from postroad.domain.shapes import Shape
@@ -72,6 +73,7 @@ class OneItem:
         self.failures: dict[str, str] = {}
         self.problems: list[Exception] = []
         self.steps: list[tuple[object, ...]] = []
+        self.kept: AttemptOutcomes | None = None
 
     async def shape(self) -> Shape | None:
         return None
@@ -87,16 +89,23 @@ class OneItem:
     async def record(self, recipients: tuple[str, ...], outcome: Outcome) -> None:
         self._step("record", recipients, outcome)
 
-    async def done(self) -> None:
+    async def done(self, outcomes: AttemptOutcomes | None = None) -> None:
         self._step("done")
+        self.kept = outcomes
 
     async def retry(
-        self, delay: timedelta, remaining: tuple[str, ...] | None = None, error: str | None = None
+        self,
+        delay: timedelta,
+        remaining: tuple[str, ...] | None = None,
+        error: str | None = None,
+        outcomes: AttemptOutcomes | None = None,
     ) -> None:
         self._step("retry", delay, remaining, error)
+        self.kept = outcomes
 
-    async def reject(self, reason: str) -> None:
+    async def reject(self, reason: str, outcomes: AttemptOutcomes | None = None) -> None:
         self._step("reject", reason)
+        self.kept = outcomes
 
 
 class Answers:
@@ -294,7 +303,25 @@ async def test_many_recipients_go_in_parts_each_recorded_before_the_next() -> No
     await deliver(item, transport)
 
     assert [len(part) for part in transport.asked] == [100, 100, 50]
-    assert [step[0] for step in item.steps] == ["record", "record", "record", "done"]
+    assert [step[0] for step in item.steps] == ["record", "record", "done"]
+    assert item.kept is not None
+    assert [each.count for each in item.kept.counts] == [250]
+
+
+@pytest.mark.parametrize(
+    ("answers", "ending"),
+    [((YES,), "done"), ((YES, LATER), "retry"), ((NO,), "reject"), ((NO, LATER, YES), "retry")],
+)
+async def test_every_ending_is_handed_the_outcomes_of_all_recipients(
+    answers: tuple[Outcome, ...], ending: str
+) -> None:
+    outcomes = {f"{number}@x.example": each for number, each in enumerate(answers)}
+    item = OneItem(*outcomes)
+
+    await deliver(item, Answers(outcomes))
+
+    assert item.steps[-1][0] == ending
+    assert item.kept == AttemptOutcomes.of(outcomes, 0.0)
 
 
 async def test_an_outcome_is_insisted_on_while_the_queue_is_away() -> None:
