@@ -1,0 +1,153 @@
+"""Which connection a job gets: one decision, as the source has it.
+
+For the first tier of which a destination works:
+
+1. the newest active connection with a queue shorter than the backlog (SC-14);
+2. where the job may not use a connection of its own, a free ride (SC-15);
+3. the idle connection used last (SC-16);
+4. where no connection is free, a free ride (SC-17);
+5. a new connection to an unused destination at random, else to the one that closed longest ago,
+   else to one whose rest is over, at random (SC-18, SC-19);
+6. a further connection to a destination at random among those that have the fewest (SC-20);
+7. a free ride.
+
+Without a tier that works the job is put off until a rest ends (SC-21).
+Source: SC-10, SC-11, SC-13 to SC-21; AMB-17, AMB-18, AMB-23.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from postroad.scheduling.destinations import Connection, Destinations, Standing
+from postroad.scheduling.rules import SchedulerRules
+
+Pick = Callable[[int], int]
+"""Chance: of a number above zero, one of 0 up to and without that number."""
+
+
+@dataclass(frozen=True, slots=True)
+class Take:
+    """The job goes to a connection that is open."""
+
+    connection: Connection
+
+
+@dataclass(frozen=True, slots=True)
+class OpenTo:
+    """The job goes to a new connection to this destination."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """The job waits for a place at a destination of this tier."""
+
+    tier: int
+
+
+@dataclass(frozen=True, slots=True)
+class NoneWorks:
+    """Every destination rests; the first rest ends at `until`."""
+
+    until: float
+
+
+Choice = Take | OpenTo | Wait | NoneWorks
+
+
+@dataclass(frozen=True, slots=True)
+class Chooser:
+    """The decision, with what it depends on."""
+
+    destinations: Destinations
+    rules: SchedulerRules
+    pick: Pick
+
+    def choose(self, tiers: Sequence[Sequence[str]], *, may_grow: bool) -> Choice:
+        """Return what a job does whose site has these tiers; `may_grow` says whether its mail may
+        use one more connection."""
+        for number, names in enumerate(tiers):
+            tier = Tier(self.destinations, names)
+            if tier.works:
+                return self._within(tier, may_grow) or Wait(number)
+        found = [self.destinations.find(name) for names in tiers for name in names]
+        return NoneWorks(min(each.rests_until for each in found if each is not None))
+
+    def _within(self, tier: Tier, may_grow: bool) -> Take | OpenTo | None:
+        if (short := tier.newest_active(below=self.rules.backlog)) is not None:
+            return Take(short)
+        if not may_grow:
+            return self._free_ride(tier)
+        if (idle := tier.last_idle()) is not None:
+            return Take(idle)
+        if self.destinations.free == 0:
+            return self._free_ride(tier)
+        if unused := tier.with_room(Standing.UNUSED):
+            return OpenTo(self._one_of(unused))
+        if closed := tier.with_room(Standing.CLOSED):
+            return OpenTo(min(closed, key=tier.last_connection))
+        if due := tier.with_room(Standing.DUE):
+            return OpenTo(self._one_of(due))
+        if working := tier.with_room(Standing.ACTIVE):
+            fewest = min(map(tier.connections, working))
+            return OpenTo(self._one_of([n for n in working if tier.connections(n) == fewest]))
+        return self._free_ride(tier)
+
+    def _free_ride(self, tier: Tier) -> Take | None:
+        newest = tier.newest_active()
+        if newest is None:
+            return None
+        shorter = tier.newest_active(below=len(newest.jobs)) or newest
+        longest = self.rules.longest_queue
+        return None if longest is not None and len(shorter.jobs) >= longest else Take(shorter)
+
+    def _one_of(self, names: Sequence[str]) -> str:
+        return names[self.pick(len(names))]
+
+
+class Tier:
+    """The destinations of one preference, and what is known of them. Source: SC-13."""
+
+    __slots__ = ("_destinations", "_found", "_standings")
+
+    def __init__(self, destinations: Destinations, names: Sequence[str]) -> None:
+        self._destinations = destinations
+        found = {name: destinations.find(name) for name in names}
+        self._found = {name: each for name, each in found.items() if each is not None}
+        self._standings = {
+            name: Standing.UNUSED if each is None else each.standing for name, each in found.items()
+        }
+
+    @property
+    def works(self) -> bool:
+        """Whether a destination has a connection or may be tried."""
+        return any(each is not Standing.RESTING for each in self._standings.values())
+
+    def newest_active(self, below: int | None = None) -> Connection | None:
+        """Return the newest active connection, of those with fewer jobs than `below`."""
+        found = (each.newest_active(below) for each in self._found.values() if each.active)
+        return max(filter(None, found), key=lambda each: each.number, default=None)
+
+    def last_idle(self) -> Connection | None:
+        """Return the idle connection that was used last."""
+        found = filter(None, (each.last_idle for each in self._found.values()))
+        return max(found, key=lambda each: each.turned_idle, default=None)
+
+    def with_room(self, standing: Standing) -> list[str]:
+        """Return the destinations of a class to which a connection may be opened."""
+        return [
+            name
+            for name, each in self._standings.items()
+            if each is standing and self._destinations.has_room(name)
+        ]
+
+    def last_connection(self, name: str) -> int:
+        """Return when the last connection to a destination was made, among all."""
+        return self._found[name].last_connection
+
+    def connections(self, name: str) -> int:
+        """Return how many connections a destination has."""
+        return self._found[name].connections

@@ -1,0 +1,129 @@
+"""What a scheduler hears, and what it decides.
+
+A connection and a job are named by their numbers: a job's is its caller's, a connection's is
+the scheduler's.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from postroad.scheduling.jobs import DeliveryJob, RoutingJob
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """An address is to be looked up."""
+
+    job: RoutingJob
+
+
+@dataclass(frozen=True, slots=True)
+class Answered:
+    """A look-up is over, well or not."""
+
+    job: int
+
+
+@dataclass(frozen=True, slots=True)
+class Submitted:
+    """A job is to be delivered."""
+
+    job: DeliveryJob
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """A connection has the outcome of a job for each recipient."""
+
+    job: int
+
+
+@dataclass(frozen=True, slots=True)
+class Established:
+    """The destination of a connection has answered."""
+
+    connection: int
+
+
+@dataclass(frozen=True, slots=True)
+class NotOpened:
+    """A connection could not be opened."""
+
+    connection: int
+
+
+@dataclass(frozen=True, slots=True)
+class Closed:
+    """The peer closed a connection. Its jobs that are not reported as finished are scheduled
+    again, so a job whose outcome is unknown is reported first."""
+
+    connection: int
+
+
+@dataclass(frozen=True, slots=True)
+class Heard:
+    """Another process found a destination broken until this instant. Source: SC-23; AMB-19."""
+
+    destination: str
+    until: float
+
+
+@dataclass(frozen=True, slots=True)
+class Tick:
+    """Time has passed: `Scheduler.next_moment` has come."""
+
+
+Event = (
+    Asked | Answered | Submitted | Finished | Established | NotOpened | Closed | Heard | Tick
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class LookUp:
+    """Look an address up; report `Answered`."""
+
+    job: int
+
+
+@dataclass(frozen=True, slots=True)
+class OpenConnection:
+    """Open a connection; report `Established` or `NotOpened`. Jobs are assigned before that."""
+
+    connection: int
+    destination: str
+
+
+@dataclass(frozen=True, slots=True)
+class Assign:
+    """Add a job to what a connection transmits, in this order; report `Finished`."""
+
+    job: int
+    connection: int
+
+
+@dataclass(frozen=True, slots=True)
+class CloseConnection:
+    """Close a connection that has no job. What it reports after that is ignored."""
+
+    connection: int
+
+
+@dataclass(frozen=True, slots=True)
+class PutOff:
+    """Give a job back, to be submitted again at this instant: all its destinations rest. No
+    attempt was made."""
+
+    job: int
+    until: float
+
+
+@dataclass(frozen=True, slots=True)
+class Rest:
+    """Let other processes hear that a destination is broken. Source: SC-23; AMB-19."""
+
+    destination: str
+    until: float
+
+
+Decision = LookUp | OpenConnection | Assign | CloseConnection | PutOff | Rest

@@ -1,0 +1,274 @@
+"""The scheduler of one worker process: events in, decisions out.
+
+Two schedulers in one, which share nothing but the rules: look-ups go to routers, jobs go to
+connections. A job that finds no place waits here, where mails are ranked; what is on a connection
+is not ranked any more, so a connection's queue is short.
+Source: SC-1, SC-8, SC-22, SC-26; AMB-19, AMB-25; ADR 0036.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from itertools import count
+
+from postroad.scheduling.choosing import Chooser, NoneWorks, OpenTo, Pick, Take, Wait
+from postroad.scheduling.destinations import Connection, Destinations, Standing
+from postroad.scheduling.events import (
+    Answered,
+    Asked,
+    Assign,
+    CloseConnection,
+    Closed,
+    Decision,
+    Established,
+    Event,
+    Finished,
+    Heard,
+    LookUp,
+    NotOpened,
+    OpenConnection,
+    PutOff,
+    Rest,
+    Submitted,
+    Tick,
+)
+from postroad.scheduling.jobs import DeliveryJob, Precedence, precedence_of
+from postroad.scheduling.routing import Routing
+from postroad.scheduling.rules import SchedulerRules
+from postroad.scheduling.shares import may_grow
+from postroad.scheduling.waiting import MailShare, SiteQueue, Waiting
+
+Placed = tuple[DeliveryJob, MailShare, SiteQueue, Connection]
+
+
+class Scheduler:
+    """All look-ups, jobs and connections of a process. `pick(n)` draws one of 0 up to n-1.
+
+    Instants are seconds on a clock that never goes back.
+    """
+
+    def __init__(self, rules: SchedulerRules, pick: Pick) -> None:
+        self._rules = rules
+        self._routing = Routing(rules)
+        self._destinations = Destinations(rules)
+        self._chooser = Chooser(self._destinations, rules, pick)
+        self._waiting = Waiting(rules, self._destinations.is_open)
+        self._shares: dict[str | None, MailShare] = {}
+        self._at_work: dict[int, Placed] = {}
+        self._held_back: deque[DeliveryJob] = deque()
+        self._verifying = 0
+        self._arrivals = count()
+        self._unsettled_queues: dict[SiteQueue, None] = {}
+        self._unsettled_names: dict[str, None] = {}
+        self._yielding_queues: dict[SiteQueue, None] = {}
+        self._yielding_names: dict[str, None] = {}
+        self._now = 0.0
+        self._decisions: list[Decision] = []
+
+    def next_moment(self) -> float | None:
+        """Return when a `Tick` is due if nothing else happens before."""
+        return self._destinations.next_moment()
+
+    def on(self, event: Event, now: float) -> list[Decision]:
+        """Return what is to be done after an event, in this order."""
+        self._now, self._decisions = now, []
+        self._pass_moments()
+        match event:
+            case Asked(job):
+                self._routing.ask(job)
+            case Answered(number):
+                self._routing.answer(number)
+            case Submitted(job):
+                self._submit(job)
+            case Finished(number):
+                self._finish(number)
+            case Established(number):
+                self._establish(number)
+            case NotOpened(number):
+                self._lose(number, is_broken=True)
+            case Closed(number):
+                self._lose(number, is_broken=False)
+            case Heard(name, until):
+                self._destinations.rest(name, until)
+                self._touch(name)
+            case Tick():
+                pass
+        self._settle()
+        self._decisions += map(LookUp, self._routing.start())
+        return self._decisions
+
+    def _pass_moments(self) -> None:
+        for connection in self._destinations.aged(self._now):
+            if connection.jobs:
+                self._touch(connection.destination.name)
+            else:
+                self._close(connection)
+        for name in self._destinations.rested(self._now):
+            self._touch(name)
+
+    def _submit(self, job: DeliveryJob) -> None:
+        if job.mail is None:
+            self._held_back.append(job)
+        else:
+            self._wait(job)
+
+    def _admit(self) -> None:
+        """Let verifications wait for their sites, never more than may be at work, since what
+        waits for a site may ride free there. Source: SC-26."""
+        limits = self._rules.limits[Precedence.VERIFICATION]
+        while self._held_back and may_grow(self._verifying, limits, self._destinations.free):
+            self._verifying += 1
+            self._wait(self._held_back.popleft())
+
+    def _wait(self, job: DeliveryJob) -> None:
+        share = self._shares.get(job.mail)
+        if share is None:
+            precedence = precedence_of(job.mail, job.priority)
+            share = MailShare(next(self._arrivals), precedence, job.mail, job.site)
+            self._shares[job.mail] = share
+        self._unsettled_queues[self._waiting.add(share, job)] = None
+
+    def _finish(self, number: int) -> None:
+        if number not in self._at_work:
+            return
+        job, share, queue, connection = self._at_work.pop(number)
+        name = connection.destination.name
+        self._destinations.finish(connection, number, self._now)
+        self._waiting.ended(share, queue)
+        self._leave(share, job)
+        if connection.is_retiring and not connection.jobs:
+            self._close(connection)
+        self._touch(name)
+
+    def _establish(self, number: int) -> None:
+        if (connection := self._destinations.connections.get(number)) is not None:
+            self._destinations.establish(connection)
+            self._touch(connection.destination.name)
+
+    def _lose(self, number: int, *, is_broken: bool) -> None:
+        """Schedule the jobs of a lost connection again; a destination that fails rests."""
+        connection = self._destinations.connections.get(number)
+        if connection is None:
+            return
+        name, numbers = connection.destination.name, list(connection.jobs)
+        self._destinations.close(connection, self._now)
+        if is_broken or connection.is_broken:
+            self._decisions.append(Rest(name, self._destinations.fail(name, self._now)))
+        for each in numbers:
+            job, share, queue, _ = self._at_work.pop(each)
+            self._waiting.ended(share, queue)
+            self._unsettled_queues[self._waiting.add(share, job)] = None
+        self._touch(name)
+
+    def _touch(self, name: str) -> None:
+        """Note that a destination, or a connection to it, is not as it was."""
+        self._waiting.refresh(name)
+        self._unsettled_names[name] = None
+
+    def _settle(self) -> None:
+        """Place jobs until none that waits has a place."""
+        while True:
+            self._admit()
+            self._grow()
+            if self._yielding_queues and self._first_in_need() is None:
+                self._unsettled_queues.update(self._yielding_queues)
+                self._unsettled_names.update(self._yielding_names)
+                self._yielding_queues.clear()
+                self._yielding_names.clear()
+            if self._unsettled_queues:
+                self._fill(self._unsettled_queues.popitem()[0])
+            elif self._unsettled_names:
+                self._fill_at(self._unsettled_names.popitem()[0])
+            else:
+                return
+
+    def _grow(self) -> None:
+        """Give free connections to the mails that come first. Source: SC-6, SC-8; AMB-14."""
+        while (free := self._destinations.free) and (best := self._waiting.best(free)) is not None:
+            if not self._try(*best):
+                break
+
+    def _fill_at(self, name: str) -> None:
+        """Fill the connections to a destination. Where it rests, other destinations serve all its
+        sites, or none does."""
+        found = self._destinations.find(name)
+        if found is not None and found.standing is Standing.RESTING:
+            self._unsettled_queues.update(dict.fromkeys(self._waiting.all_at(name)))
+            return
+        while (queue := self._waiting.first_at(name)) is not None:
+            if not self._place_first(queue):
+                if queue in self._yielding_queues:
+                    self._yielding_names[name] = None
+                return
+
+    def _fill(self, queue: SiteQueue) -> None:
+        while self._place_first(queue):
+            pass
+
+    def _place_first(self, queue: SiteQueue) -> bool:
+        share = queue.mails.first()
+        return share is not None and self._try(share, queue)
+
+    def _yields(self, share: MailShare) -> bool:
+        """Return whether a mail's job leaves a place on a connection empty, so that the connection
+        becomes idle, and free for a mail that comes before it and has none. Source: AMB-25."""
+        first = self._first_in_need()
+        return first is not None and first.claim(self._rules.order) < share.claim(self._rules.order)
+
+    def _first_in_need(self) -> MailShare | None:
+        """Return the mail that gets the next connection that becomes free, while none is."""
+        best = None if self._destinations.free else self._waiting.best(0)
+        return None if best is None else best[0]
+
+    def _try(self, share: MailShare, queue: SiteQueue) -> bool:
+        """Choose for a job of this mail; return whether anything changed."""
+        limits = self._rules.limits[share.precedence]
+        growing = may_grow(share.working, limits, self._destinations.free)
+        match self._chooser.choose(queue.site.tiers, may_grow=growing):
+            case Take(connection):
+                if connection.jobs and self._yields(share):
+                    self._yielding_queues[queue] = None
+                    return False
+                self._place(share, queue, connection)
+            case OpenTo(name):
+                self._place(share, queue, self._open(name))
+            case NoneWorks(until):
+                self._put_off(queue, until)
+            case Wait(tier):
+                if tier == queue.tier:
+                    return False
+                self._waiting.use_tiers(queue, tier)
+        return True
+
+    def _place(self, share: MailShare, queue: SiteQueue, connection: Connection) -> None:
+        job = self._waiting.take(share, queue)
+        self._destinations.assign(connection, job.number)
+        self._at_work[job.number] = (job, share, queue, connection)
+        self._waiting.began(share, queue)
+        self._touch(connection.destination.name)
+        self._decisions.append(Assign(job.number, connection.number))
+
+    def _open(self, name: str) -> Connection:
+        if self._destinations.is_full and (idle := self._destinations.least_used()) is not None:
+            self._close(idle)
+        connection = self._destinations.open(name, self._now)
+        self._decisions.append(OpenConnection(connection.number, name))
+        return connection
+
+    def _close(self, connection: Connection) -> None:
+        self._destinations.close(connection, self._now)
+        self._decisions.append(CloseConnection(connection.number))
+        self._touch(connection.destination.name)
+
+    def _put_off(self, queue: SiteQueue, until: float) -> None:
+        for share in queue.mails.members():
+            while queue in share.waiting:
+                job = self._waiting.take(share, queue)
+                self._decisions.append(PutOff(job.number, until))
+                self._leave(share, job)
+        self._waiting.forget(queue)
+
+    def _leave(self, share: MailShare, job: DeliveryJob) -> None:
+        self._verifying -= job.mail is None
+        if share.is_over:
+            self._shares.pop(share.mail, None)

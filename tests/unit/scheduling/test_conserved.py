@@ -1,0 +1,101 @@
+"""Under drawn loads, failures and closes every job is finished once, within all limits, and none
+waits that has a place."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+
+import pytest
+
+from postroad.scheduling.choosing import NoneWorks, OpenTo, Take
+from postroad.scheduling.jobs import Precedence, Site
+from postroad.scheduling.rules import Order, SchedulerRules, ShareLimits
+from postroad.scheduling.shares import may_grow
+from support.simulated_delivery import Simulation
+
+HOSTS = [f"h{number}" for number in range(8)]
+JOBS = 100
+
+
+def drawn_site(chance: random.Random) -> Site:
+    """One or two tiers of hosts that other sites have too."""
+    tiers = [chance.sample(HOSTS, chance.randint(1, 3)) for _ in range(chance.randint(1, 2))]
+    return Site(tuple(map(tuple, tiers)))
+
+
+def drawn(seed: int, order: Order) -> Simulation:
+    """A world of few hosts in common to many sites, of which some are broken at times."""
+    chance = random.Random(seed)
+    limits = ShareLimits(chance.choice([1, 3]), chance.choice([0, 1, 10]))
+    rules = SchedulerRules(
+        connections=chance.choice([1, 3, 8, 30]), per_destination=chance.choice([1, 2, 9]),
+        order=order, limits=dict.fromkeys(Precedence, limits), idle=3, age=20,
+        backlog=1, longest_queue=chance.choice([1, 2, 5, None]),
+        jobs_per_connection=chance.choice([3, 1000]), remember_closed=30, remember_broken=30,
+    )  # fmt: skip
+    broken = set(chance.sample(HOSTS, 2))
+    simulation = Simulation(
+        rules, seed=seed, refusal=2,
+        connect=lambda host: None if host in broken and simulation.now < 60 else 0.5,
+    )  # fmt: skip
+    sites = [drawn_site(chance) for _ in range(6)]
+    for _ in range(JOBS):
+        mail = None if chance.random() < 0.1 else f"m{min(chance.randrange(60), 30)}"
+        simulation.submit(
+            mail, chance.choice(sites), at=chance.uniform(0, 30), seconds=chance.uniform(0.1, 4),
+            priority=0 if mail is None else int(mail[1:]) % 3 - 1,
+        )  # fmt: skip
+    return simulation
+
+
+@pytest.mark.parametrize("order", Order)
+@pytest.mark.parametrize("seed", range(8))
+def test_every_job_is_finished_once_within_all_limits(seed: int, order: Order) -> None:
+    simulation = drawn(seed, order)
+    rules = simulation.scheduler._rules
+    chance = random.Random(seed)
+
+    def check(_: object) -> None:
+        lines = simulation.lines.values()
+        assert len(lines) <= rules.connections
+        assert (
+            max(Counter(each.destination for each in lines).values(), default=0)
+            <= rules.per_destination
+        )
+        if rules.longest_queue is not None:
+            assert max((len(each.jobs) for each in lines), default=0) <= rules.longest_queue
+        if chance.random() < 0.2:
+            assert places_left(simulation) == []
+
+    simulation.on_event = check
+    for moment in range(1, 200):
+        simulation.run(moment / 3)
+        if simulation.lines and chance.random() < 0.3:
+            simulation.close(chance.choice(sorted(simulation.lines)))
+    simulation.run(5000)
+
+    assert len(simulation.finished_at) == JOBS
+    assert simulation.scheduler._shares == {}
+    assert simulation.scheduler._waiting._queues == {}
+    assert simulation.scheduler._waiting._at == {}
+    assert simulation.scheduler._destinations._records == {}, "all is forgotten"
+    assert simulation.scheduler.next_moment() is None
+
+
+def places_left(simulation: Simulation) -> list[int]:
+    """Jobs that wait although they have a place, found by choosing for each of them again."""
+    inside = simulation.scheduler
+    free, waiting = inside._destinations.free, inside._waiting
+    yielding = not free and waiting.best(0) is not None
+    left = []
+    for queue in waiting._queues.values():
+        for share in queue.mails.members():
+            limits = inside._rules.limits[share.precedence]
+            growing = may_grow(share.working, limits, free)
+            match inside._chooser.choose(queue.site.tiers, may_grow=growing):
+                case Take() if yielding:
+                    pass
+                case Take() | OpenTo() | NoneWorks():
+                    left += [each.number for each in share.waiting[queue]]
+    return left

@@ -1,0 +1,61 @@
+"""What an event costs, counted in calls of functions, which a busy machine does not change: about
+as many with ten times the jobs and connections. `make bench ROOM=scheduler` has the times."""
+
+from __future__ import annotations
+
+import random
+import sys
+from types import FrameType
+
+from bench.results import percentile
+from postroad.scheduling.events import Decision, Event
+from postroad.scheduling.jobs import Site
+from postroad.scheduling.rules import SchedulerRules
+from support.simulated_delivery import Simulation
+
+EVENTS = 150
+
+
+def calls_of_events(connections: int) -> list[float]:
+    """Return the calls of each event while all connections are busy and twenty times as many jobs
+    wait: nine of ten mails have one recipient, ten are lists; sites are few large and many small.
+    Source: SC-3."""
+    chance = random.Random(connections)
+    simulation = Simulation(SchedulerRules(connections=connections), seed=1)
+    jobs = 20 * connections
+    sites = [Site((tuple(f"s{n}h{h}" for h in range(n % 3 + 1)),)) for n in range(jobs // 4)]
+    for number in range(jobs):
+        mail = f"list{number % 10}" if chance.random() < 0.5 else f"m{number}"
+        site = sites[min(int(chance.paretovariate(0.7)), len(sites)) - 1]
+        simulation.submit(mail, site, seconds=chance.expovariate(1))
+    simulation.run(0.01)
+    counts: list[float] = []
+    calls = 0
+    decide = simulation.scheduler.on
+
+    def count(_frame: FrameType, event: str, _argument: object) -> None:
+        nonlocal calls
+        calls += event in {"call", "c_call"}
+
+    def counted(event: Event, now: float) -> list[Decision]:
+        nonlocal calls
+        calls, before = 0, sys.getprofile()
+        sys.setprofile(count)
+        try:
+            return decide(event, now)
+        finally:
+            sys.setprofile(before)
+            counts.append(calls)
+
+    simulation.scheduler.on = counted  # type: ignore[method-assign]
+    while len(counts) < EVENTS:
+        simulation.run(simulation.now + 0.05)
+    assert len(simulation.lines) == connections
+    return counts
+
+
+def test_an_event_costs_about_as_much_with_ten_times_the_jobs_and_connections() -> None:
+    few, many = calls_of_events(20), calls_of_events(200)
+
+    assert percentile(many, 0.99) < 1.5 * percentile(few, 0.99)
+    assert percentile(many, 0.5) < 1.5 * percentile(few, 0.5)

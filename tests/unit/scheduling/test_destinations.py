@@ -1,0 +1,174 @@
+"""What is known of a destination, from its first connection until it is forgotten."""
+
+from __future__ import annotations
+
+import pytest
+
+from postroad.errors import InvalidInput, InvalidSettings
+from postroad.scheduling.destinations import Connection, Destinations, Standing
+from postroad.scheduling.jobs import Site
+from postroad.scheduling.rules import SchedulerRules
+
+RULES = SchedulerRules(idle=60, age=300, remember_closed=1000, remember_broken=500)
+
+
+def standing(table: Destinations, name: str = "a") -> Standing:
+    found = table.find(name)
+    return Standing.UNUSED if found is None else found.standing
+
+
+def opened(table: Destinations, now: float = 0, job: int = 1) -> Connection:
+    connection = table.open("a", now)
+    table.assign(connection, job)
+    return connection
+
+
+def test_a_destination_that_works_is_active_then_idle_then_closed_then_forgotten() -> None:
+    """Source: SC-12."""
+    table = Destinations(RULES)
+    assert standing(table) is Standing.UNUSED
+    connection = opened(table, now=0)
+    assert standing(table) is Standing.ACTIVE
+    table.finish(connection, 1, now=5)
+    assert standing(table) is Standing.IDLE
+    assert table.next_moment() == 65
+    assert table.aged(65) == [connection]
+    table.close(connection, now=65)
+    assert standing(table) is Standing.CLOSED
+    assert table.next_moment() == 1065
+    assert table.rested(1064) == []
+    assert table.rested(1065) == ["a"]
+    assert standing(table) is Standing.UNUSED
+    assert table.next_moment() is None
+
+
+def test_a_destination_that_fails_rests_then_is_due_then_forgotten() -> None:
+    table = Destinations(RULES)
+    table.close(opened(table), now=1)
+    assert table.fail("a", now=1) == 16
+    assert standing(table) is Standing.RESTING
+    assert not table.has_room("a")
+    assert table.rested(16) == ["a"]
+    assert standing(table) is Standing.DUE
+    assert table.has_room("a")
+    assert table.rested(516) == ["a"]
+    assert standing(table) is Standing.UNUSED
+
+
+def test_rests_grow_with_the_square_of_the_failures_until_a_job_is_finished() -> None:
+    """Source: AMB-17."""
+    table = Destinations(RULES)
+    rests = []
+    for moment in range(0, 100_000, 10_000):
+        table.close(opened(table, moment), now=moment)
+        rests.append(table.fail("a", moment) - moment)
+        table.rested(rests[-1] + moment)
+    assert rests[:4] == [15, 60, 135, 240]
+    assert max(rests) == 1500
+    connection = opened(table, now=100_000)
+    table.finish(connection, 1, now=100_000)
+    assert table.fail("a", 100_000) == 100_015
+
+
+def test_the_longest_rest_is_a_bound() -> None:
+    table = Destinations(SchedulerRules(longest_rest=20))
+    assert [table.fail("a", 0), table.fail("a", 0)] == [15, 20]
+
+
+def test_a_rest_ends_no_connection_and_lets_none_open() -> None:
+    """Source: AMB-18."""
+    table = Destinations(RULES)
+    connection = opened(table)
+    table.establish(connection)
+    table.fail("a", now=0)
+
+    assert standing(table) is Standing.ACTIVE
+    assert not table.has_room("a")
+
+
+def test_one_connection_until_it_is_answered_then_as_many_again() -> None:
+    """Source: AMB-24; SC-20."""
+    table = Destinations(SchedulerRules(per_destination=3))
+    first = opened(table)
+    assert not table.has_room("a")
+    table.establish(first)
+    assert table.has_room("a")
+    second = opened(table, job=2)
+    assert not table.has_room("a")
+    table.establish(second)
+    opened(table, job=3)
+    assert not table.has_room("a"), "the most that a destination gets"
+
+
+def test_an_active_connection_that_is_too_old_gets_no_more_jobs() -> None:
+    """Source: SC-22."""
+    table = Destinations(RULES)
+    connection = opened(table, now=0)
+    assert table.aged(299) == []
+    assert table.find("a").newest_active() is connection  # type: ignore[union-attr]
+    assert table.aged(300) == [connection]
+    assert connection.is_retiring
+    assert standing(table) is Standing.CLOSED
+    assert table.next_moment() is None
+
+
+def test_a_connection_retires_after_its_last_job() -> None:
+    table = Destinations(SchedulerRules(jobs_per_connection=2))
+    connection = opened(table)
+    assert not connection.is_retiring
+    table.assign(connection, 2)
+    assert connection.is_retiring
+
+
+def test_connections_that_could_have_jobs_are_those_not_open_and_the_idle_ones() -> None:
+    """Source: AMB-16."""
+    table = Destinations(SchedulerRules(connections=3))
+    first, second = opened(table, job=1), opened(table, job=2)
+    assert table.free == 1
+    table.finish(second, 2, now=1)
+    table.finish(first, 1, now=2)
+    assert table.free == 3
+    assert table.least_used() is second
+    table.assign(second, 3)
+    assert table.least_used() is first
+
+
+@pytest.mark.parametrize("kept", [0, 100])
+def test_records_of_closed_and_broken_destinations_can_be_left_out(kept: float) -> None:
+    """Source: SC-24."""
+    table = Destinations(SchedulerRules(remember_closed=kept, remember_broken=kept))
+    connection = opened(table)
+    table.finish(connection, 1, now=0)
+    table.close(connection, now=0)
+    table.rested(0)
+    assert standing(table) is (Standing.CLOSED if kept else Standing.UNUSED)
+    table.fail("a", 0)
+    table.rested(15)
+    assert standing(table) is (Standing.DUE if kept else Standing.UNUSED)
+
+
+def test_a_destination_of_which_another_process_was_heard_is_forgotten_too() -> None:
+    table = Destinations(RULES)
+    connection = opened(table)
+    table.finish(connection, 1, now=0)
+    table.rest("a", until=20)
+    assert table.rested(20) == ["a"]
+    table.close(connection, now=30)
+    assert standing(table) is Standing.DUE
+    assert table.rested(530) == ["a"]
+    assert table.find("a") is None
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{"connections": 0}, {"backlog": 0}, {"backlog": 3, "longest_queue": 2}, {"idle": 0}],
+)
+def test_rules_that_cannot_be_followed_are_refused(wrong: dict[str, int]) -> None:
+    with pytest.raises(InvalidSettings):
+        SchedulerRules(**wrong)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("tiers", [(), ((),), (("a",), ())])
+def test_a_site_has_destinations_in_every_tier(tiers: tuple[tuple[str, ...], ...]) -> None:
+    with pytest.raises(InvalidInput):
+        Site(tiers)

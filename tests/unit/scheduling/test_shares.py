@@ -1,0 +1,144 @@
+"""How much a mail may use, and which mail is next: SC-4 to SC-9, AMB-14, by look-ups, whose
+routers are all alike."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import pytest
+
+from postroad.scheduling.jobs import Precedence, RoutingJob
+from postroad.scheduling.routing import Routing
+from postroad.scheduling.rules import Order, SchedulerRules, ShareLimits
+from postroad.scheduling.shares import may_grow
+
+
+@pytest.mark.parametrize(
+    ("working", "free", "allowed"),
+    [
+        (4, 0, True), (5, 0, False), (5, 1, True), (9, 1, True), (10, 1, False), (10, 2, True),
+        (0, 0, True),
+    ],
+)  # fmt: skip
+def test_a_mail_grows_below_m_and_below_s_times_the_free_workers(
+    working: int, free: int, allowed: bool
+) -> None:
+    """Source: SC-6."""
+    assert may_grow(working, ShareLimits(5, 10), free) is allowed
+
+
+def limits(least: int, scale: float = 10) -> Mapping[Precedence, ShareLimits]:
+    return dict.fromkeys(Precedence, ShareLimits(least, scale))
+
+
+def filled(routing: Routing, mails: int, jobs: int) -> dict[str, int]:
+    """Ask for look-ups of these mails, one mail after the other; return who has how many."""
+    for mail in range(mails):
+        ask(routing, f"m{mail}", jobs)
+    return working(routing)
+
+
+def ask(routing: Routing, mail: str | None, jobs: int, priority: int = 0) -> list[int]:
+    first = ask.__dict__.setdefault("next", 0)
+    ask.__dict__["next"] += jobs
+    for number in range(first, first + jobs):
+        routing.ask(RoutingJob(number, mail, priority))
+    return routing.start()
+
+
+def working(routing: Routing) -> dict[str, int]:
+    return {str(share.mail): share.working for share in routing._shares.values() if share.working}
+
+
+@pytest.mark.parametrize(("workers", "most"), [(11, 10), (100, 91), (1000, 910)])
+def test_one_mail_gets_ten_elevenths_of_an_idle_system(workers: int, most: int) -> None:
+    """Source: SC-7."""
+    routing = Routing(SchedulerRules(routers=workers, limits=limits(1)))
+
+    assert filled(routing, 1, 2000) == {"m0": most}
+
+
+@pytest.mark.parametrize(("least", "second"), [(1, 82), (10, 82), (100, 90)])
+def test_a_second_mail_gets_what_is_free_as_far_as_its_limits_let_it(
+    least: int, second: int
+) -> None:
+    """Source: SC-8."""
+    routing = Routing(SchedulerRules(routers=1000, limits=limits(least)))
+
+    assert filled(routing, 2, 2000) == {"m0": 910, "m1": second}
+
+
+def test_a_second_mail_takes_over_as_jobs_of_the_first_end() -> None:
+    routing = Routing(SchedulerRules(routers=100, limits=limits(1)))
+    first, second = ask(routing, "a", 1000), ask(routing, "b", 1000)
+    assert (len(first), len(second)) == (91, 9)
+
+    for job in first:
+        routing.answer(job)
+        routing.start()
+
+    assert working(routing) == {"a": 48, "b": 48}
+
+
+def test_the_mail_with_the_fewest_look_ups_under_way_is_next_then_the_first() -> None:
+    routing = Routing(SchedulerRules(routers=2, limits=limits(5)))
+    begun = ask(routing, "a", 9)
+    ask(routing, "b", 9)
+    ask(routing, "c", 9)
+
+    routing.answer(begun[0])
+    routing.start()
+
+    assert working(routing) == {"a": 1, "b": 1}
+
+
+def test_in_list_order_the_first_mail_that_may_grow_is_next() -> None:
+    """Source: SC-9."""
+    rules = SchedulerRules(routers=4, order=Order.AS_LISTED, limits=limits(2, 0))
+    routing = Routing(rules)
+    begun = [*ask(routing, "a", 9), *ask(routing, "b", 9)]
+    ask(routing, "c", 9)
+    assert working(routing) == {"a": 2, "b": 2}
+
+    routing.answer(begun[0])
+    routing.start()
+    assert working(routing) == {"a": 2, "b": 2}, "c waits behind it for ever"
+
+    limited = Routing(SchedulerRules(routers=9, order=Order.AS_LISTED, limits=limits(2, 0)))
+    assert filled(limited, 3, 9) == {"m0": 2, "m1": 2, "m2": 2}, "those at their limit are passed"
+
+
+def test_transactional_mail_goes_before_bulk() -> None:
+    routing = Routing(SchedulerRules(routers=1, limits=limits(5)))
+    begun = ask(routing, "under way", 1)
+    ask(routing, "bulk", 1, priority=-1)
+    ask(routing, "ordinary", 1)
+    ask(routing, "transactional", 1, priority=1)
+    order: list[str] = []
+    while begun:
+        routing.answer(begun[0])
+        begun = routing.start()
+        order += working(routing)
+
+    assert order == ["transactional", "ordinary", "bulk"]
+
+
+def test_verifications_are_one_mail_with_limits_of_its_own() -> None:
+    """Source: SC-26."""
+    rules = SchedulerRules(routers=100)
+    own = rules.limits[Precedence.VERIFICATION]
+    routing = Routing(rules)
+
+    begun = ask(routing, None, 10_000)
+
+    assert len(begun) == own.max_message_concurrency
+    assert len(ask(routing, "a mail", 1)) == 1
+
+
+def test_an_answer_that_comes_twice_frees_one_router() -> None:
+    routing = Routing(SchedulerRules(routers=1, limits=limits(5)))
+    (job,) = ask(routing, "a", 1)
+    routing.answer(job)
+    routing.answer(job)
+
+    assert len(ask(routing, "b", 2)) == 1
