@@ -9,8 +9,9 @@ from uuid import uuid4
 import pytest
 
 import stack
-from postroad.controller.api import MAIL_QUEUE, NAMESPACE, QUEUE_CLUSTER
-from postroad.controller.api_server import ApiServer, load_configuration
+from postroad.adapters.kubernetes.access import load_access
+from postroad.adapters.kubernetes.api_server import ApiServer
+from postroad.controller.api import FIELD_MANAGER, MAIL_QUEUE, NAMESPACE, QUEUE_CLUSTER
 from stack.control_plane import ControlPlane
 from stack.server import State
 from support.crds import install_crds
@@ -36,10 +37,10 @@ def kubeconfig() -> Iterator[Path]:
 @pytest.fixture
 async def api(kubeconfig: Path) -> AsyncIterator[ApiServer]:
     """The API server, as its administrator, with the CRDs installed."""
-    server = ApiServer(load_configuration(kubeconfig))
+    server = ApiServer(load_access(kubeconfig), FIELD_MANAGER)
     await install_crds(server)
     yield server
-    server.close()
+    await server.close()
 
 
 @pytest.fixture

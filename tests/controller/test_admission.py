@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 
+from postroad.adapters.kubernetes.api_server import ApiServer
 from postroad.controller.api import API_VERSION, MAIL_QUEUE, QUEUE_CLUSTER
-from postroad.controller.api_server import ApiServer, Object
 from postroad.errors import KubernetesRefused
+from postroad.ports.kubernetes import Object
 from support import spec_cases
 from support.configuration_cases import CASES, Case
 from support.resources import mail_queue, queue_cluster, view

@@ -15,9 +15,8 @@ from postroad.controller.api import (
     DISRUPTION_BUDGET,
     MAIL_QUEUE,
     SERVICE,
-    Kind,
 )
-from postroad.controller.api_server import Object
+from postroad.ports.kubernetes import Kind, Object
 from support.resources import intake, mail_queue, secret, workers
 from support.running_operator import Running
 

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
+from postroad.adapters.kubernetes.api_server import ApiServer
 from postroad.adapters.memory.servers import MemoryServers
 from postroad.controller.api import MAIL_QUEUE
-from postroad.controller.api_server import ApiServer
 from postroad.domain.names import QueueName
 from support.recording_api import RecordingApi
 from support.resources import mail_queue, view, workers
@@ -29,18 +27,17 @@ async def run_until_dead(operator: Running, watched: RecordingApi) -> None:
 
 @pytest.mark.parametrize("writes", range(10))
 async def test_after_any_write_the_next_operator_finishes(
-    api: ApiServer, kubeconfig: Path, namespace: str, writes: int
+    api: ApiServer, namespace: str, writes: int
 ) -> None:
     """The first look at a cluster and a queue writes ten times and more: finalizers, statuses,
     children, Events."""
-    watched = RecordingApi(kubeconfig, writes_left=writes)
+    watched = RecordingApi(api.access, writes_left=writes)
     first = Running(api, namespace, operator_api=watched)
     await first.apply_cluster()
     await first.apply(
         mail_queue(namespace, view=view("1h", 3), workers=workers(), deletionPolicy="Delete")
     )
     await run_until_dead(first, watched)
-    watched.close()
 
     second = Running(api, namespace, memory=first.memory)
     await second.start()
@@ -58,7 +55,7 @@ async def test_after_any_write_the_next_operator_finishes(
 
 @pytest.mark.parametrize("writes", range(3))
 async def test_a_change_that_was_recorded_but_not_reported_is_reported(
-    api: ApiServer, kubeconfig: Path, namespace: str, writes: int
+    api: ApiServer, namespace: str, writes: int
 ) -> None:
     first = Running(api, namespace)
     await first.start()
@@ -68,11 +65,10 @@ async def test_a_change_that_was_recorded_but_not_reported_is_reported(
     await first.stop()
     await first.change({"view": view("30m", 5), "workers": {"concurrency": 3}})
 
-    watched = RecordingApi(kubeconfig, writes_left=writes)
+    watched = RecordingApi(api.access, writes_left=writes)
     await run_until_dead(
         Running(api, namespace, memory=first.memory, operator_api=watched), watched
     )
-    watched.close()
 
     second = Running(api, namespace, memory=first.memory)
     await second.start()
@@ -87,7 +83,7 @@ async def test_a_change_that_was_recorded_but_not_reported_is_reported(
 
 
 async def test_two_operators_post_one_event_about_the_end_of_a_queue(
-    api: ApiServer, kubeconfig: Path, namespace: str
+    api: ApiServer, namespace: str
 ) -> None:
     """The first dies with the Event written and the finalizer still there."""
     first = Running(api, namespace)
@@ -98,10 +94,9 @@ async def test_two_operators_post_one_event_about_the_end_of_a_queue(
     await first.stop()
     await api.delete(MAIL_QUEUE, await first.queue())
 
-    watched = RecordingApi(kubeconfig, writes_left=1)
+    watched = RecordingApi(api.access, writes_left=1)
     dying = Running(api, namespace, memory=first.memory, operator_api=watched)
     await run_until_dead(dying, watched)
-    watched.close()
     told = [each.path for each in watched.writes if each.path.endswith("/events")]
     assert await first.queue()
 

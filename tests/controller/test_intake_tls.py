@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from postroad.controller.api import DEPLOYMENT, SERVICE
-from postroad.controller.api_server import Object
+from postroad.ports.kubernetes import Object
 from support.certificates import Certificates
 from support.resources import mail_queue, secret
 from support.running_operator import Running

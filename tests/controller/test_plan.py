@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 import stack
-from postroad.controller.api_server import Object
+from postroad.ports.kubernetes import Object
 from stack.control_plane import ControlPlane
 from support.resources import mail_queue, view
 from support.running_operator import Running

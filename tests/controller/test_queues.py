@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-from pathlib import Path
 from typing import Any
 
 import pytest
 
+from postroad.adapters.kubernetes.api_server import ApiServer
 from postroad.controller.api import (
     CONFIG_MAP,
     DEPLOYMENT,
     QUEUE_CLUSTER,
     SERVICE,
 )
-from postroad.controller.api_server import ApiServer
 from support.recording_api import RecordingApi
 from support.resources import intake, mail_queue, view, workers
 from support.running_operator import IMAGE, Running
@@ -86,11 +85,9 @@ async def test_the_cluster_says_what_it_found(operator: Running) -> None:
     assert found["tables"]["rowLifetime"] == "336h"
 
 
-async def test_nothing_is_written_while_nothing_changes(
-    api: ApiServer, kubeconfig: Path, namespace: str
-) -> None:
+async def test_nothing_is_written_while_nothing_changes(api: ApiServer, namespace: str) -> None:
     """Many looks of all kinds pass here; none of them sends anything but reads."""
-    watched = RecordingApi(kubeconfig)
+    watched = RecordingApi(api.access)
     operator = Running(api, namespace, operator_api=watched)
     await operator.start()
     try:
@@ -106,7 +103,6 @@ async def test_nothing_is_written_while_nothing_changes(
         await operator.settle()
     finally:
         await operator.stop()
-        watched.close()
 
     assert len(watched.calls) > before[0]
     assert watched.writes[before[1] :] == []

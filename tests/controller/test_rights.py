@@ -8,8 +8,10 @@ from typing import Any
 
 import pytest
 
-from postroad.controller.api import DEPLOYMENT, MAIL_QUEUE, QUEUE_CLUSTER, SERVICE_ACCOUNT, Kind
-from postroad.controller.api_server import ApiServer
+from postroad.adapters.kubernetes.api_server import ApiServer
+from postroad.controller.api import DEPLOYMENT, MAIL_QUEUE, QUEUE_CLUSTER, SERVICE_ACCOUNT
+from postroad.ports.kubernetes import Kind
+from support.access_to_kubernetes import with_token
 from support.kubectl import manifests
 from support.recording_api import RecordingApi
 from support.resources import intake, mail_queue, workers
@@ -29,9 +31,7 @@ def shipped(kind: str) -> dict[str, Any]:
 
 
 @pytest.fixture
-async def unprivileged(
-    api: ApiServer, kubeconfig: Path, namespace: str
-) -> AsyncIterator[RecordingApi]:
+async def unprivileged(api: ApiServer, namespace: str) -> AsyncIterator[RecordingApi]:
     """The API server as the operator's service account sees it; what it was refused is noted."""
     role, binding = shipped("ClusterRole"), shipped("ClusterRoleBinding")
     subject = {"kind": "ServiceAccount", "name": "postroad-operator", "namespace": namespace}
@@ -51,12 +51,9 @@ async def unprivileged(
         body={"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {}},
     )
     assert answer
-    server = RecordingApi(kubeconfig)
-    server.configuration.cert_file = server.configuration.key_file = None
-    server.configuration.refresh_api_key_hook = None
-    server.configuration.api_key = {"BearerToken": f"Bearer {answer['status']['token']}"}
+    server = RecordingApi(with_token(api.access, answer["status"]["token"]))
     yield server
-    server.close()
+    await server.close()
     for kind, each in made:
         await api.delete(kind, each)
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
-from postroad.controller.api import Kind
-from postroad.controller.api_server import ApiServer
+from postroad.adapters.kubernetes.api_server import ApiServer
+from postroad.ports.kubernetes import Kind
 from support.kubectl import manifests
 
 ROOT = Path(__file__).parents[2]

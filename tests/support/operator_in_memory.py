@@ -8,9 +8,10 @@ from typing import Any
 
 from postroad.adapters.memory.clock import ManualClock, SeededRandomness
 from postroad.adapters.memory.fault_injection import FaultInjector
+from postroad.adapters.memory.kubernetes import MemoryKubernetes
+from postroad.adapters.memory.kubernetes_world import KubernetesWorld
 from postroad.adapters.memory.servers import MemoryServers, MemoryWorld
-from postroad.controller.api import MAIL_QUEUE, QUEUE_CLUSTER, Kind
-from postroad.controller.api_server import Object
+from postroad.controller.api import MAIL_QUEUE, QUEUE_CLUSTER
 from postroad.controller.cluster_health import ClusterHealth
 from postroad.controller.clusters import Clusters
 from postroad.controller.connections import Connections
@@ -19,8 +20,8 @@ from postroad.controller.queue_resource import Queue
 from postroad.controller.queue_servers import QueueServers, ReconcileState
 from postroad.controller.reporting import Reporter
 from postroad.controller.status import Report, Status, composed
+from postroad.ports.kubernetes import Kind, Object
 from support import resources
-from support.watched_api import WatchedApi
 
 NAMESPACE = "mail"
 
@@ -29,12 +30,14 @@ NAMESPACE = "mail"
 class World:
     """Kubernetes and the servers, which outlive every operator."""
 
-    api: WatchedApi = field(default_factory=WatchedApi)
     clock: ManualClock = field(default_factory=ManualClock)
     faults: FaultInjector = field(default_factory=FaultInjector)
 
     def __post_init__(self) -> None:
         self.memory = MemoryWorld(self.clock)
+        self.kubernetes = KubernetesWorld(self.clock)
+        self.api = MemoryKubernetes(self.kubernetes)
+        self.user = MemoryKubernetes(self.kubernetes, "user")
         self._start()
 
     async def declare(self) -> None:
@@ -46,15 +49,17 @@ class World:
         """Create objects as a user."""
         for each in wanted:
             kind = Kind(each["apiVersion"], each["kind"], f"{each['kind'].lower()}s")
-            await self.api.create(kind, each)
+            created = await self.user.create(kind, each)
+            if "status" in each:
+                await self.user.replace_status(kind, {**created, "status": each["status"]})
 
     async def change(self, kind: Kind, name: str, **spec: Any) -> None:
         """Change the spec of a resource as a user."""
-        assert await self.api.patch(kind, NAMESPACE, name, {"spec": spec})
+        assert await self.user.patch(kind, NAMESPACE, name, {"spec": spec})
 
     def events(self) -> list[Object]:
         """Return all Events."""
-        return [each for (kind, *_), each in self.api.objects.items() if kind == "events"]
+        return [each for (kind, *_), each in self.kubernetes.objects.items() if kind == "events"]
 
     async def restart(self) -> None:
         """Go on with an operator that remembers nothing."""

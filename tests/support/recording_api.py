@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
-from postroad.controller.api_server import ApiServer, Object, load_configuration
+from postroad.adapters.kubernetes.access import ApiAccess
+from postroad.adapters.kubernetes.api_server import ApiServer
+from postroad.controller.api import FIELD_MANAGER
 from postroad.errors import KubernetesRefused, KubernetesUnavailable
+from postroad.ports.kubernetes import Object
 
 
 @dataclass(frozen=True)
@@ -32,8 +34,8 @@ class RecordingApi(ApiServer):
     """Records every call; after `writes_left` writes no call reaches the server, as if the operator
     had been killed there."""
 
-    def __init__(self, kubeconfig: Path, writes_left: int | None = None) -> None:
-        super().__init__(load_configuration(kubeconfig))
+    def __init__(self, access: ApiAccess, writes_left: int | None = None) -> None:
+        super().__init__(access, FIELD_MANAGER)
         self.calls: list[Call] = []
         self.writes_left = writes_left
         self.is_dead = False
@@ -43,7 +45,7 @@ class RecordingApi(ApiServer):
         """All calls that may change something."""
         return [each for each in self.calls if each.is_write]
 
-    def _request(self, method: str, path: str, **options: Any) -> Object | None:
+    async def _request(self, method: str, path: str, **options: Any) -> Object | None:
         if is_write(method, path) and self.writes_left is not None:
             if self.writes_left == 0:
                 self.is_dead = True
@@ -51,7 +53,7 @@ class RecordingApi(ApiServer):
         if self.is_dead:
             raise KubernetesUnavailable("killed")
         try:
-            answer = super()._request(method, path, **options)
+            answer = await super()._request(method, path, **options)
         except KubernetesRefused as error:
             self.calls.append(Call(method, path, str(error)))
             raise

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from postroad.controller.api import API_VERSION
-from postroad.controller.api_server import Object
+from postroad.ports.kubernetes import Object
 
 
 def mail_queue(namespace: str, name: str = "outgoing", **spec: Any) -> Object:

@@ -13,18 +13,20 @@ from typing import Any
 
 from postroad.adapters.memory.clock import START, SeededRandomness
 from postroad.adapters.memory.fault_injection import UNAVAILABLE, FaultInjector, Step
+from postroad.adapters.memory.kubernetes import MemoryKubernetes
+from postroad.adapters.memory.kubernetes_world import KubernetesWorld, Place
 from postroad.adapters.memory.servers import MemoryServers, MemoryWorld
-from postroad.controller.api import MAIL_QUEUE, QUEUE_CLUSTER, Kind
-from postroad.controller.api_server import Object
+from postroad.controller.api import CHILDREN, MAIL_QUEUE, MANAGED_BY, QUEUE_CLUSTER
 from postroad.controller.controller import Controller
+from postroad.ports.kubernetes import Kind, Object
 from postroad.ports.servers import Checked, Servers
 from postroad.settings import Settings
 from support import resources
+from support.deployments import control_deployments
 from support.manual_loop import move
-from support.watched_api import WatchedApi
 
 NAMESPACE = "mail"
-OWN = {kind.plural: kind for kind in (MAIL_QUEUE, QUEUE_CLUSTER)}
+OWN = (MAIL_QUEUE, QUEUE_CLUSTER)
 
 
 class LoopClock:
@@ -61,7 +63,9 @@ class RunningController:
 
     def __init__(self) -> None:
         self.clock = LoopClock()
-        self.api = WatchedApi()
+        self.kubernetes = KubernetesWorld(self.clock)
+        self.api = MemoryKubernetes(self.kubernetes)
+        self.user = MemoryKubernetes(self.kubernetes, "user")
         self.world = MemoryWorld(self.clock)
         self.faults = FaultInjector()
         self.connected: list[CountedServers] = []
@@ -77,16 +81,25 @@ class RunningController:
         self.connected.append(CountedServers(self.world, self.faults))
         return self.connected[-1]
 
-    async def deliver_events(self) -> None:
-        """Bring the events of the watches. Kopf logs an error of a handler, and goes on."""
-        while True:
-            happened, (plural, *_), body = await self.api.watched.get()
+    async def deliver_events(self, kind: Kind) -> None:
+        """Bring the events of a watch. Kopf logs an error of a handler, and goes on."""
+        labels = "" if kind in OWN else f"{MANAGED_BY}=postroad"
+        async for happened, body in self.kubernetes.watch(kind, labels=labels):
             with contextlib.suppress(Exception):
-                if plural in OWN:
+                if kind in OWN:
                     gone = happened == "DELETED"
-                    self.controller.on_event(OWN[plural], body, gone=gone, routine=False)
-                elif body["metadata"].get("ownerReferences"):
+                    self.controller.on_event(kind, body, gone=gone, routine=False)
+                else:
                     self.controller.on_child_event(body)
+
+    @property
+    def calls(self) -> list[str]:
+        """All requests of the operator, as `VERB KIND NAMESPACE/NAME`."""
+        return [each.operation for each in self.api.faults.steps]
+
+    def at(self, plural: str, namespace: str, name: str) -> Object | None:
+        """Return an object."""
+        return self.kubernetes.objects.get(Place(plural, namespace, name))
 
     async def declare(self, **spec: Any) -> None:
         """Create the QueueCluster `main` with its Secrets, and the MailQueue `outgoing`."""
@@ -100,21 +113,21 @@ class RunningController:
         """Create a resource as a user."""
         secret = Kind("v1", "Secret", "secrets")
         kinds = {each.name: each for each in (MAIL_QUEUE, QUEUE_CLUSTER, secret)}
-        await self.api.create(kinds[wanted["kind"]], wanted)
+        await self.user.create(kinds[wanted["kind"]], wanted)
 
     async def change(self, spec: Mapping[str, Any], name: str = "outgoing") -> None:
         """Change the spec of a MailQueue as a user."""
-        assert await self.api.patch(MAIL_QUEUE, NAMESPACE, name, {"spec": spec})
+        assert await self.user.patch(MAIL_QUEUE, NAMESPACE, name, {"spec": spec})
 
     async def delete(self, kind: Kind, name: str) -> None:
         """Delete an object as a user."""
-        found = self.api.at(kind.plural, NAMESPACE, name)
+        found = self.at(kind.plural, NAMESPACE, name)
         assert found
-        await self.api.delete(kind, found)
+        await self.user.delete(kind, found)
 
     def found(self, kind: Kind = MAIL_QUEUE, name: str = "outgoing") -> Object:
         """Return an object."""
-        found = self.api.at(kind.plural, NAMESPACE, name)
+        found = self.at(kind.plural, NAMESPACE, name)
         assert found
         return found
 
@@ -127,7 +140,7 @@ class RunningController:
         """Return the Events with a reason."""
         return [
             each
-            for (plural, *_), each in self.api.objects.items()
+            for (plural, *_), each in self.kubernetes.objects.items()
             if plural == "events" and each["reason"] == reason
         ]
 
@@ -138,7 +151,8 @@ async def running_controller() -> AsyncIterator[RunningController]:
     operator = RunningController()
     tasks = [
         asyncio.create_task(operator.controller.run(8)),
-        asyncio.create_task(operator.deliver_events()),
+        *(asyncio.create_task(operator.deliver_events(each)) for each in (*OWN, *CHILDREN)),
+        asyncio.create_task(control_deployments(operator.kubernetes)),
     ]
     try:
         yield operator

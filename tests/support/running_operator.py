@@ -9,14 +9,22 @@ from datetime import timedelta
 from threading import Event, Thread
 from typing import Any
 
+from postroad.adapters.kubernetes.api_server import ApiServer
 from postroad.adapters.machine.clocks import MachineClock, SystemRandomness
 from postroad.adapters.memory.fault_injection import Fault, FaultInjector, Step
 from postroad.adapters.memory.servers import MemoryServers, MemoryWorld
 from postroad.controller import program
-from postroad.controller.api import CONFIG_MAP, EVENT, MAIL_QUEUE, QUEUE_CLUSTER, SECRET, Kind
-from postroad.controller.api_server import ApiServer, Object
+from postroad.controller.api import (
+    CONFIG_MAP,
+    EVENT,
+    FIELD_MANAGER,
+    MAIL_QUEUE,
+    QUEUE_CLUSTER,
+    SECRET,
+)
 from postroad.controller.controller import Intervals
 from postroad.errors import CredentialsRefused, PostroadError
+from postroad.ports.kubernetes import Kind, Object
 from postroad.ports.servers import Checked, Servers
 from postroad.settings import Settings
 from support import resources
@@ -63,7 +71,9 @@ class Running:
         """When set, Cassandra refuses others."""
 
         self.refusals = 0
-        self._operator_api = operator_api or api
+        self._operator_api = operator_api or ApiServer(api.access, FIELD_MANAGER)
+        """Its own, because its connections belong to its event loop."""
+
         self._deletion_timeout = deletion_timeout
         self._ready = Event()
         self._thread: Thread | None = None
@@ -137,8 +147,11 @@ class Running:
         )
         self._program = program.Program(dependencies, options)
         announcing = asyncio.create_task(self._announce())
-        await self._program.run()
-        announcing.cancel()
+        try:
+            await self._program.run()
+        finally:
+            announcing.cancel()
+            await self._operator_api.close()
 
     async def _announce(self) -> None:
         await self._program.ready.wait()

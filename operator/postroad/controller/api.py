@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from postroad.ports.kubernetes import Kind
+
 GROUP = "postroad.dev"
 VERSION = "v1alpha1"
 API_VERSION = f"{GROUP}/{VERSION}"
@@ -26,20 +28,6 @@ INSTANCE = "app.kubernetes.io/instance"
 COMPONENT = "app.kubernetes.io/component"
 
 
-@dataclass(frozen=True, slots=True)
-class Kind:
-    """A kind, and the path under which the API server serves it."""
-
-    api_version: str
-    name: str
-    plural: str
-
-    @property
-    def prefix(self) -> str:
-        """The path that the API group is served under."""
-        return f"/{'apis' if '/' in self.api_version else 'api'}/{self.api_version}"
-
-
 QUEUE_CLUSTER = Kind(API_VERSION, "QueueCluster", "queueclusters")
 MAIL_QUEUE = Kind(API_VERSION, "MailQueue", "mailqueues")
 
@@ -54,9 +42,6 @@ CHILDREN = (CONFIG_MAP, SERVICE_ACCOUNT, SERVICE, DEPLOYMENT, DISRUPTION_BUDGET)
 SECRET = Kind("v1", "Secret", "secrets")
 POD = Kind("v1", "Pod", "pods")
 NAMESPACE = Kind("v1", "Namespace", "namespaces")
-ACCESS_REVIEW = Kind(
-    "authorization.k8s.io/v1", "SelfSubjectAccessReview", "selfsubjectaccessreviews"
-)
 EVENT = Kind("events.k8s.io/v1", "Event", "events")
 
 

@@ -7,12 +7,12 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from postroad.controller.actions import log_action
-from postroad.controller.api import CHILDREN, COMPONENT, DEPLOYMENT, INSTANCE, MANAGED_BY, Kind
-from postroad.controller.api_server import ApiServer, Object
+from postroad.controller.api import CHILDREN, COMPONENT, DEPLOYMENT, INSTANCE, MANAGED_BY
 from postroad.controller.children import Child
 from postroad.controller.drift import is_current
 from postroad.controller.queue_resource import Queue
 from postroad.errors import NameTaken
+from postroad.ports.kubernetes import Kind, Kubernetes, Object
 
 Found = dict[tuple[str, str], Object]
 """Children by kind and name."""
@@ -21,7 +21,7 @@ AUTOSCALER = "kube-controller-manager"
 """Field manager of a HorizontalPodAutoscaler that writes a Deployment's scale."""
 
 
-async def find_children(api: ApiServer, queue: Queue) -> Found:
+async def find_children(api: Kubernetes, queue: Queue) -> Found:
     """Return the children that this MailQueue owns, not those of an earlier one of its name."""
     labels = f"{MANAGED_BY}=postroad,{INSTANCE}={queue.name.name}"
     lists = await asyncio.gather(
@@ -36,7 +36,7 @@ async def find_children(api: ApiServer, queue: Queue) -> Found:
 
 
 async def apply_children(
-    api: ApiServer, queue: Queue, wanted: Sequence[Child], found: Found
+    api: Kubernetes, queue: Queue, wanted: Sequence[Child], found: Found
 ) -> Found:
     """Make children as wanted, without a write for those that are; return them as they are now.
     Raises: NameTaken, KubernetesError."""
@@ -55,7 +55,7 @@ async def apply_children(
 
 
 async def delete_unwanted(
-    api: ApiServer, found: Found, wanted: Found, *, except_of: Collection[str]
+    api: Kubernetes, found: Found, wanted: Found, *, except_of: Collection[str]
 ) -> None:
     """Delete the children that are not wanted, but none of these components."""
     kinds = {kind.name: kind for kind in CHILDREN}
@@ -66,7 +66,9 @@ async def delete_unwanted(
             log_action("deleted a child", child=" ".join(place))
 
 
-async def _require_free(api: ApiServer, queue: Queue, kind: Kind, child: Mapping[str, Any]) -> None:
+async def _require_free(
+    api: Kubernetes, queue: Queue, kind: Kind, child: Mapping[str, Any]
+) -> None:
     metadata = child["metadata"]
     other = await api.get(kind, metadata["namespace"], metadata["name"])
     if other is not None and not is_owned(other, queue.uid):

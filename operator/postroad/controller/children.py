@@ -20,12 +20,12 @@ from postroad.controller.api import (
     MANAGED_BY,
     SERVICE,
     SERVICE_ACCOUNT,
-    Kind,
 )
 from postroad.controller.drift import with_hash
 from postroad.controller.pods import AUTHORITIES_KEY, pod_template
 from postroad.controller.queue_resource import PodContext, Queue
 from postroad.domain.durations import format_duration
+from postroad.ports.kubernetes import Kind
 
 Child = tuple[Kind, dict[str, Any]]
 

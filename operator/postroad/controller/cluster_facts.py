@@ -7,11 +7,11 @@ from dataclasses import dataclass
 
 from pydantic import ValidationError
 
-from postroad.controller.api_server import ApiServer, Object
 from postroad.controller.cluster_spec import QueueClusterSpec
 from postroad.controller.credentials import read_credentials
 from postroad.controller.drift import hash_of
 from postroad.errors import CredentialsMissing, KubernetesRefused
+from postroad.ports.kubernetes import Kubernetes, Object
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +30,7 @@ class ClusterFacts:
         ) or self.secrets.get(namespace) != before.secrets.get(namespace)
 
 
-async def secrets_of(api: ApiServer, cluster: Object, queues: Sequence[Object]) -> dict[str, str]:
+async def secrets_of(api: Kubernetes, cluster: Object, queues: Sequence[Object]) -> dict[str, str]:
     """Return a text for each other namespace with MailQueues of a QueueCluster, which changes with
     the Secrets that their pods read. Raises: KubernetesUnavailable."""
     try:

@@ -8,7 +8,6 @@ from typing import Any
 
 from postroad.controller import conditions as condition
 from postroad.controller.api import NAMESPACE, QUEUE_CLUSTER
-from postroad.controller.api_server import ApiServer, Object
 from postroad.controller.attempts import attempt
 from postroad.controller.clusters import CONDITIONS, Cluster, Clusters
 from postroad.controller.conditions import Finding, Truth, advice, bad, failed, good, unknown
@@ -20,6 +19,7 @@ from postroad.controller.reporting import Reporter
 from postroad.controller.status import Report, Status, composed
 from postroad.domain.durations import format_duration
 from postroad.ports.clock import Clock
+from postroad.ports.kubernetes import Kubernetes, Object
 from postroad.ports.servers import SAFE_COPIES, Checked
 
 STILL_USED = timedelta(seconds=10)
@@ -30,7 +30,7 @@ class ClusterHealth:
     """Reconciles QueueClusters."""
 
     def __init__(
-        self, api: ApiServer, clusters: Clusters, reporter: Reporter, clock: Clock
+        self, api: Kubernetes, clusters: Clusters, reporter: Reporter, clock: Clock
     ) -> None:
         self._api = api
         self._clusters = clusters

@@ -11,7 +11,6 @@ from typing import Any, TypeVar
 
 from postroad.controller.actions import log_action
 from postroad.controller.api import MAIL_QUEUE, NAMESPACE, QUEUE_CLUSTER
-from postroad.controller.api_server import ApiServer, Object
 from postroad.controller.cluster_spec import AllowedNamespaces, Cassandra, QueueClusterSpec
 from postroad.controller.conditions import (
     BLOBS_READY,
@@ -38,6 +37,7 @@ from postroad.errors import (
     CredentialsMissing,
     InvalidQueueName,
 )
+from postroad.ports.kubernetes import Kubernetes, Object
 from postroad.ports.servers import Checked, Servers
 from postroad.ports.view import SchemaChanges, TableOptions
 
@@ -69,7 +69,7 @@ class Clusters:
     """Opens QueueClusters and creates their tables. `namespaces`: the watched ones; none: all."""
 
     def __init__(
-        self, api: ApiServer, connections: Connections, namespaces: Sequence[str] = ()
+        self, api: Kubernetes, connections: Connections, namespaces: Sequence[str] = ()
     ) -> None:
         self._api = api
         self._connections = connections

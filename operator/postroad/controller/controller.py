@@ -13,8 +13,7 @@ from datetime import timedelta
 from typing import Any
 
 from postroad.controller.actions import read, reconciling
-from postroad.controller.api import MAIL_QUEUE, QUEUE_CLUSTER, Key, Kind
-from postroad.controller.api_server import ApiServer, Object
+from postroad.controller.api import MAIL_QUEUE, QUEUE_CLUSTER, Key
 from postroad.controller.causes import Cause, Causes
 from postroad.controller.cluster_facts import ClusterFacts, secrets_of
 from postroad.controller.cluster_health import ClusterHealth
@@ -30,6 +29,7 @@ from postroad.controller.status import Status, wants_retry
 from postroad.controller.workqueue import Urgency, Workqueue
 from postroad.errors import KubernetesConflict
 from postroad.ports.clock import Clock, Randomness
+from postroad.ports.kubernetes import Kind, Kubernetes, Object
 from postroad.telemetry import metrics
 
 Fingerprint = tuple[tuple[object, ...], tuple[object, ...]]
@@ -73,7 +73,7 @@ class Controller:
 
     def __init__(
         self,
-        api: ApiServer,
+        api: Kubernetes,
         *,
         connect: Connect,
         clock: Clock,

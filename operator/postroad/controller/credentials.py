@@ -18,9 +18,9 @@ from typing import Any
 from pydantic import SecretStr
 
 from postroad.controller.api import SECRET
-from postroad.controller.api_server import ApiServer
 from postroad.controller.cluster_spec import LocalReference, QueueClusterSpec
 from postroad.errors import CertificateUnusable, CredentialsMissing
+from postroad.ports.kubernetes import Kubernetes
 from postroad.tls import server_context
 
 AUTHORITIES = "ca.crt"
@@ -70,7 +70,7 @@ NO_CREDENTIALS = ClusterCredentials(Credentials(), Credentials(), Credentials())
 
 
 async def read_credentials(
-    api: ApiServer, namespace: str, spec: QueueClusterSpec
+    api: Kubernetes, namespace: str, spec: QueueClusterSpec
 ) -> ClusterCredentials:
     """Read the Secrets from a namespace. Raises: CredentialsMissing with what to create."""
     return ClusterCredentials(
@@ -81,7 +81,7 @@ async def read_credentials(
 
 
 async def _read(
-    api: ApiServer, namespace: str, reference: LocalReference | None, keys: tuple[str, ...]
+    api: Kubernetes, namespace: str, reference: LocalReference | None, keys: tuple[str, ...]
 ) -> Credentials:
     if reference is None:
         return Credentials()
@@ -113,7 +113,7 @@ def _version(content: bytes, secret: str) -> str:
     return scrypt(content, salt=secret.encode(), n=2**13, r=8, p=1, dklen=16).hex()
 
 
-async def check_certificate(api: ApiServer, namespace: str, name: str) -> None:
+async def check_certificate(api: Kubernetes, namespace: str, name: str) -> None:
     """Check that TLS can be served with a Secret, as the intake's pods do, which mount it.
 
     Raises: CredentialsMissing, CertificateUnusable.

@@ -16,7 +16,6 @@ from pydantic import ValidationError
 
 from postroad.controller.actions import log_action
 from postroad.controller.api import DEPLOYMENT, INSTANCE, MAIL_QUEUE, POD
-from postroad.controller.api_server import ApiServer, Object
 from postroad.controller.apply_children import find_children
 from postroad.controller.clusters import Cluster, Clusters
 from postroad.controller.conditions import READY, RECONCILING, STALLED, Finding, Truth, conditions
@@ -27,6 +26,7 @@ from postroad.controller.reporting import Reporter
 from postroad.distributed.ownership import check_erasable
 from postroad.errors import InvalidQueueName, PostroadError
 from postroad.ports.clock import Clock
+from postroad.ports.kubernetes import Kubernetes, Object
 
 DELETION_TIMEOUT = timedelta(minutes=2)
 """Bound of a deletion, after which it ends although a server is away."""
@@ -52,7 +52,7 @@ class Deletion:
 
     def __init__(
         self,
-        api: ApiServer,
+        api: Kubernetes,
         clusters: Clusters,
         reporter: Reporter,
         clock: Clock,

@@ -11,18 +11,18 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from postroad.controller.actions import log_action
-from postroad.controller.api import FINALIZER, MAIL_QUEUE, QUEUE_CLUSTER, Kind
-from postroad.controller.api_server import ApiServer, Object
+from postroad.controller.api import FINALIZER, MAIL_QUEUE, QUEUE_CLUSTER
 from postroad.controller.clusters import Cluster, Clusters
 from postroad.controller.namespaces import allowed_by
 from postroad.controller.queue_resource import is_erased_with_its_resource
+from postroad.ports.kubernetes import Kind, Kubernetes, Object
 
 
 class Finalizers:
     """Sets and removes finalizers. Every method may raise KubernetesError, and KubernetesConflict
     for a resource that has changed since it was read."""
 
-    def __init__(self, api: ApiServer, clusters: Clusters) -> None:
+    def __init__(self, api: Kubernetes, clusters: Clusters) -> None:
         self._api = api
         self._clusters = clusters
 

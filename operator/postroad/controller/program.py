@@ -15,24 +15,26 @@ from typing import Any
 
 import kopf
 
+from postroad.adapters.kubernetes.access import load_access
+from postroad.adapters.kubernetes.api_server import ApiServer
 from postroad.adapters.machine.clocks import MachineClock, SystemRandomness
 from postroad.bootstrap import cluster
 from postroad.controller.api import (
     CHILDREN,
+    FIELD_MANAGER,
     GROUP,
     MAIL_QUEUE,
     MANAGED_BY,
     QUEUE_CLUSTER,
     VERSION,
-    Kind,
 )
-from postroad.controller.api_server import ApiServer, load_configuration
 from postroad.controller.connections import Connect
 from postroad.controller.controller import Controller, Intervals
 from postroad.controller.deletion import DELETION_TIMEOUT
 from postroad.controller.rights import missing_rights
 from postroad.errors import KubernetesRefused, KubernetesUnavailable, PostroadError
 from postroad.ports.clock import Clock, Randomness
+from postroad.ports.kubernetes import Kind
 from postroad.telemetry import logs
 from postroad.telemetry.health import HealthServer, Readiness
 
@@ -180,29 +182,17 @@ class Program:
                     on_child_event(dict(body))
 
         @kopf.on.login(registry=registry)
-        def log_in(**_: Any) -> kopf.ConnectionInfo:
-            return connection(self._dependencies.api)
+        async def log_in(**_: Any) -> kopf.AiohttpSession:
+            api = self._dependencies.api
+            return kopf.AiohttpSession(
+                server=api.access.address, aiohttp_session=api.open_session()
+            )
 
         for own in (QUEUE_CLUSTER, MAIL_QUEUE):
             watch_own(own)
         for child in CHILDREN:
             watch_child(child)
         return registry
-
-
-def connection(api: ApiServer) -> kopf.ConnectionInfo:
-    """Return the connection with which Kopf has the operator's own rights."""
-    configuration = api.configuration
-    scheme, _, token = (api.authorization() or "").partition(" ")
-    return kopf.ConnectionInfo(
-        server=configuration.host,
-        ca_path=configuration.ssl_ca_cert,
-        insecure=not configuration.verify_ssl,
-        certificate_path=configuration.cert_file,
-        private_key_path=configuration.key_file,
-        scheme=scheme or None,
-        token=token or None,
-    )
 
 
 class Backoffs:
@@ -251,12 +241,12 @@ async def serve(options: Options, health_host: str, health_port: int) -> None:
     readiness = Readiness()
     health = HealthServer(readiness)
     await health.listen(health_host, health_port)
-    api = ApiServer(load_configuration())
+    api = ApiServer(load_access(), FIELD_MANAGER)
     try:
         clock, randomness = MachineClock(), SystemRandomness()
         program = Program(Dependencies(api, cluster.connect, clock, randomness), options)
         readiness.opened(program.require_ready)
         await program.run()
     finally:
-        api.close()
+        await api.close()
         await health.close()

@@ -12,7 +12,6 @@ from typing import Any
 
 from postroad.controller import conditions as condition
 from postroad.controller.api import DEPLOYMENT
-from postroad.controller.api_server import ApiServer, Object
 from postroad.controller.apply_children import (
     Found,
     apply_children,
@@ -30,6 +29,7 @@ from postroad.controller.queue_servers import ReconcileState
 from postroad.controller.spec import Intake, Workers
 from postroad.controller.status import deployment_facts
 from postroad.controller.workloads import workload_finding
+from postroad.ports.kubernetes import Kubernetes, Object
 
 Workload = tuple[str, str, str, Workers | Intake | None]
 """Condition, plural name of its pods for messages, component, and its part of the spec."""
@@ -38,7 +38,7 @@ Workload = tuple[str, str, str, Workers | Intake | None]
 class QueueChildren:
     """Makes the children of MailQueues. `image` is what workers and intake run."""
 
-    def __init__(self, api: ApiServer, image: str) -> None:
+    def __init__(self, api: Kubernetes, image: str) -> None:
         self._api = api
         self._image = image
 

@@ -13,7 +13,6 @@ from pydantic import ValidationError
 
 from postroad.controller import conditions as condition
 from postroad.controller.api import MAIL_QUEUE
-from postroad.controller.api_server import ApiServer, Object
 from postroad.controller.attempts import attempt
 from postroad.controller.clusters import Cluster, Clusters
 from postroad.controller.conditions import Finding, Truth, advice, good, unknown
@@ -33,6 +32,7 @@ from postroad.controller.status import (
 )
 from postroad.errors import KubernetesError, PostroadError
 from postroad.ports.clock import Clock
+from postroad.ports.kubernetes import Kubernetes, Object
 
 KEPT = (condition.CONFIGURATION_ACCEPTED, *SERVER_CONDITIONS)
 
@@ -42,7 +42,7 @@ class Queues:
 
     def __init__(
         self,
-        api: ApiServer,
+        api: Kubernetes,
         clusters: Clusters,
         reporter: Reporter,
         clock: Clock,

@@ -8,12 +8,12 @@ from datetime import timedelta
 from typing import Any
 
 from postroad.controller.actions import log_action
-from postroad.controller.api import Kind
-from postroad.controller.api_server import ApiServer, Object
+from postroad.controller.api import EVENT
 from postroad.controller.events import Announcement, announcements, event_object
 from postroad.controller.status import Status, changed_conditions
 from postroad.errors import KubernetesError
 from postroad.ports.clock import Clock
+from postroad.ports.kubernetes import Kind, Kubernetes, Object
 from postroad.telemetry import logs
 
 _log = logs.logger("controller")
@@ -45,7 +45,7 @@ class Shortened:
 class Reporter:
     """Writes statuses and Events of resources."""
 
-    def __init__(self, api: ApiServer, clock: Clock) -> None:
+    def __init__(self, api: Kubernetes, clock: Clock) -> None:
         self._api = api
         self._clock = clock
         self._shortened: dict[str, Shortened] = {}
@@ -88,6 +88,6 @@ class Reporter:
         being deleted."""
         for each in found:
             try:
-                await self._api.post_event(event_object(about, each, self._clock.now()))
+                await self._api.create(EVENT, event_object(about, each, self._clock.now()))
             except KubernetesError as error:
                 _log.info("the API server refused an Event", reason=each.reason, error=str(error))

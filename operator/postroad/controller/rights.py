@@ -8,12 +8,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from postroad.controller.api import CHILDREN, MAIL_QUEUE, QUEUE_CLUSTER
-from postroad.controller.api_server import ApiServer
+from postroad.ports.kubernetes import Kubernetes
 
 WATCHED = (MAIL_QUEUE, QUEUE_CLUSTER, *CHILDREN)
 
 
-async def missing_rights(api: ApiServer, namespaces: Sequence[str] = ()) -> tuple[str, ...]:
+async def missing_rights(api: Kubernetes, namespaces: Sequence[str] = ()) -> tuple[str, ...]:
     """Return the rights that the operator lacks in the namespaces that it watches (none: in all),
     each as verb and resource. Raises: KubernetesError."""
     missing = [

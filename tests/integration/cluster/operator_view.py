@@ -5,54 +5,30 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping
 from typing import Any
 from urllib.parse import urlsplit
 
 from postroad.adapters.machine.clocks import MachineClock
+from postroad.adapters.memory.kubernetes import MemoryKubernetes
+from postroad.adapters.memory.kubernetes_world import KubernetesWorld
 from postroad.bootstrap.cluster import connect
-from postroad.controller.api import QUEUE_CLUSTER, Kind
-from postroad.controller.api_server import ApiServer, Object
+from postroad.controller.api import QUEUE_CLUSTER, SECRET
 from postroad.controller.cluster_health import ClusterHealth
 from postroad.controller.clusters import Clusters
 from postroad.controller.connections import Connections
 from postroad.controller.reporting import Reporter
+from postroad.ports.kubernetes import Kubernetes, Object
 from support import resources
 
 NAMESPACE = "mail"
 TIMEOUT_SECONDS = 600
 
 
-class Kept(ApiServer):
-    """The part of an API server that a QueueCluster's reconciliation uses, over one dictionary."""
-
-    def __init__(self, objects: Sequence[Object]) -> None:
-        self._objects: dict[tuple[str, str], Object] = {}
-        for each in objects:
-            metadata = {"uid": each["kind"], "resourceVersion": "1", "generation": 1}
-            metadata |= each["metadata"]
-            self._objects[each["kind"], metadata["name"]] = {**each, "metadata": metadata}
-
-    async def get(self, kind: Kind, namespace: str | None, name: str) -> Object | None:
-        return self._objects.get((kind.name, name))
-
-    async def list(
-        self, kind: Kind, namespace: str | None = None, labels: str = ""
-    ) -> Sequence[Object]:
-        return [each for (name, _), each in self._objects.items() if name == kind.name]
-
-    async def replace_status(self, kind: Kind, changed: Object) -> Object | None:
-        self._objects[kind.name, changed["metadata"]["name"]] = changed
-        return changed
-
-    async def post_event(self, event: Object) -> None:
-        """Events are ignored: these tests read conditions."""
-
-
 class OperatorView:
     """An operator with one QueueCluster, which is reconciled whenever its conditions are asked."""
 
-    def __init__(self, api: Kept, connections: Connections) -> None:
+    def __init__(self, api: Kubernetes, connections: Connections) -> None:
         clock = MachineClock()
         self._api = api
         self._health = ClusterHealth(api, Clusters(api, connections), Reporter(api, clock), clock)
@@ -83,7 +59,11 @@ async def operator_of(variables: Mapping[str, str]) -> AsyncIterator[OperatorVie
     """Yield an operator whose QueueCluster has the servers of the variables."""
     connections = Connections(connect)
     try:
-        yield OperatorView(Kept([_resource(variables), *_secrets(variables)]), connections)
+        api = MemoryKubernetes(KubernetesWorld(MachineClock()))
+        await api.create(QUEUE_CLUSTER, _resource(variables))
+        for each in _secrets(variables):
+            await api.create(SECRET, each)
+        yield OperatorView(api, connections)
     finally:
         await connections.close()
 

@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
+from postroad.adapters.memory.fault_injection import Step
 from postroad.controller.api import (
     CONFIG_MAP,
     CONFIGURATION_HASH,
@@ -30,18 +31,18 @@ def fails_once(
     operator: RunningController, position: int, error: KubernetesError
 ) -> Callable[[], bool]:
     """Let one request from now on fail; return what tells whether it came."""
-    number = len(operator.api.calls) + position
+    number = len(operator.calls) + position
 
-    def fail(call: int) -> None:
-        if call == number:
+    def fail(step: Step) -> None:
+        if step.number == number:
             raise error
 
-    operator.api.fail = fail
-    return lambda: len(operator.api.calls) > number
+    operator.api.faults.plan = fail
+    return lambda: len(operator.calls) > number
 
 
 def hash_of_pods(operator: RunningController, namespace: str = NAMESPACE) -> str:
-    found = operator.api.at("deployments", namespace, "outgoing-worker")
+    found = operator.at("deployments", namespace, "outgoing-worker")
     assert found
     annotations: dict[str, str] = found["spec"]["template"]["metadata"]["annotations"]
     return annotations[CONFIGURATION_HASH]
@@ -49,18 +50,18 @@ def hash_of_pods(operator: RunningController, namespace: str = NAMESPACE) -> str
 
 async def delete_a_child(operator: RunningController) -> Callable[[], bool]:
     await operator.delete(DEPLOYMENT, "outgoing-worker")
-    return lambda: operator.api.at("deployments", NAMESPACE, "outgoing-worker") is not None
+    return lambda: operator.at("deployments", NAMESPACE, "outgoing-worker") is not None
 
 
 async def change_a_secret(operator: RunningController) -> Callable[[], bool]:
     before = hash_of_pods(operator)
-    await operator.api.patch(SECRET, NAMESPACE, "rabbitmq", secret(NAMESPACE, "rabbitmq", LOGIN))
+    await operator.user.patch(SECRET, NAMESPACE, "rabbitmq", secret(NAMESPACE, "rabbitmq", LOGIN))
     return lambda: hash_of_pods(operator) != before
 
 
 async def change_the_cluster(operator: RunningController) -> Callable[[], bool]:
     change = {"spec": {"rabbitmq": {"uri": "amqp://elsewhere:5672/%2F"}}}
-    await operator.api.patch(QUEUE_CLUSTER, NAMESPACE, "main", change)
+    await operator.user.patch(QUEUE_CLUSTER, NAMESPACE, "main", change)
 
     def is_repaired() -> bool:
         found = operator.found(CONFIG_MAP, "outgoing-queue")
@@ -118,7 +119,7 @@ def test_a_secret_in_the_queues_own_namespace_is_noticed_within_a_minute() -> No
             before = hash_of_pods(operator, "other")
 
             changed = secret("other", "cassandra", LOGIN)
-            await operator.api.patch(SECRET, "other", "cassandra", changed)
+            await operator.user.patch(SECRET, "other", "cassandra", changed)
             await move(WITHIN_A_MINUTE)
 
             assert hash_of_pods(operator, "other") != before

@@ -9,13 +9,14 @@ import pytest
 
 from postroad.adapters.machine.clocks import MachineClock
 from postroad.adapters.memory.fault_injection import FaultInjector, Step
+from postroad.adapters.memory.kubernetes import MemoryKubernetes
+from postroad.adapters.memory.kubernetes_world import KubernetesWorld
 from postroad.adapters.memory.servers import MemoryServers, MemoryWorld
 from postroad.controller.api import QUEUE_CLUSTER, SECRET
 from postroad.controller.clusters import Cluster, Clusters
 from postroad.controller.connections import Connections
 from postroad.settings import Settings
 from support import resources
-from support.watched_api import WatchedApi
 
 
 class SchemaChanges:
@@ -41,7 +42,7 @@ class World:
     def __init__(self) -> None:
         self.changes = SchemaChanges()
         self.memory = MemoryWorld(MachineClock())
-        self.api = WatchedApi()
+        self.api = MemoryKubernetes(KubernetesWorld(MachineClock()))
         self.connections = Connections(self._connect)
         self.clusters = Clusters(self.api, self.connections)
 

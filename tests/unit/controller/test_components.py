@@ -42,8 +42,8 @@ def test_an_intake_that_is_no_longer_declared_goes_beside_malformed_workers() ->
             await operator.change({"workers": {"template": MALFORMED}, "intake": None})
             await move(5)
 
-            assert operator.api.at("deployments", "mail", "outgoing-intake") is None
-            assert operator.api.at("services", "mail", "outgoing-intake") is None
+            assert operator.at("deployments", "mail", "outgoing-intake") is None
+            assert operator.at("services", "mail", "outgoing-intake") is None
             assert operator.found(DEPLOYMENT, "outgoing-worker")
             assert operator.condition("IntakeReady")["status"] is None
 

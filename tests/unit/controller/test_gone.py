@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from postroad.adapters.memory.kubernetes_world import Place
 from postroad.controller.api import FINALIZER, MAIL_QUEUE, QUEUE_CLUSTER, Key
 from postroad.controller.finalizers import has_finalizer
 from support.manual_loop import move, run
@@ -17,7 +18,7 @@ def test_a_retained_queue_has_no_finalizer_and_its_end_is_an_event() -> None:
             assert not has_finalizer(operator.found(QUEUE_CLUSTER, "main"))
 
             await operator.delete(MAIL_QUEUE, "outgoing")
-            assert operator.api.at("mailqueues", NAMESPACE, "outgoing") is None
+            assert operator.at("mailqueues", NAMESPACE, "outgoing") is None
             await move(2)
 
             (event,) = operator.events("Retained")
@@ -56,7 +57,7 @@ def test_both_finalizers_are_there_before_anything_is_made() -> None:
         await operator.controller.reconcile(Key("MailQueue", NAMESPACE, "outgoing"))
         await operator.controller.close()
 
-        patched = [each.split("/")[-2] for each in operator.api.calls if "PATCH" in each]
+        patched = [each.split()[1] for each in operator.calls if each.startswith("patch")]
         assert patched[:3] == ["mailqueues", "queueclusters", "configmaps"]
 
     run(scene())
@@ -70,12 +71,12 @@ def test_a_queue_that_its_cluster_does_not_allow_holds_neither_itself_nor_the_cl
             foreign = mail_queue("other", deletionPolicy="Delete", clusterRef=reference)
             await operator.create(foreign)
             await move(5)
-            found = operator.api.at("mailqueues", "other", "outgoing")
+            found = operator.at("mailqueues", "other", "outgoing")
             assert found
             assert not has_finalizer(found)
 
             await operator.delete(QUEUE_CLUSTER, "main")
-            assert operator.api.at("queueclusters", NAMESPACE, "main") is None
+            assert operator.at("queueclusters", NAMESPACE, "main") is None
             await move(2)
             assert [each.closed for each in operator.connected] == [True]
 
@@ -91,7 +92,7 @@ def test_a_finalizer_taken_off_by_hand_leaves_no_engine() -> None:
             found = operator.found()
             assert found["metadata"]["finalizers"] == [FINALIZER]
             change = {"metadata": {"finalizers": None}}
-            await operator.api.patch(MAIL_QUEUE, NAMESPACE, "outgoing", change)
+            await operator.user.patch(MAIL_QUEUE, NAMESPACE, "outgoing", change)
             await move(2)
 
             assert operator.controller._engines._kept == {}
@@ -107,7 +108,7 @@ def test_a_queue_of_the_same_name_gets_an_engine_of_its_own() -> None:
         async with running_controller() as operator:
             await operator.declare()
             (before,) = operator.controller._engines._kept
-            operator.api.objects.pop(("mailqueues", NAMESPACE, "outgoing"))
+            operator.kubernetes.objects.pop(Place("mailqueues", NAMESPACE, "outgoing"))
             await operator.create(mail_queue(NAMESPACE))
             await move(5)
 

@@ -106,7 +106,7 @@ def test_a_bucket_that_is_another_queues_too_stays_when_one_of_them_is_deleted()
         async with running_controller() as operator:
             await operator.declare()
             cluster = {"allowedNamespaces": {"from": "All"}}
-            await operator.api.patch(QUEUE_CLUSTER, "mail", "main", {"spec": cluster})
+            await operator.user.patch(QUEUE_CLUSTER, "mail", "main", {"spec": cluster})
             reference = {"name": "main", "namespace": "mail"}
             gone = resources.mail_queue("mail", "out-going", deletionPolicy="Delete")
             stays = resources.mail_queue("mail-out", "going", clusterRef=reference)
@@ -119,7 +119,7 @@ def test_a_bucket_that_is_another_queues_too_stays_when_one_of_them_is_deleted()
             await operator.delete(MAIL_QUEUE, "out-going")
             await move(20)
 
-            assert operator.api.at("mailqueues", "mail", "out-going") is None
+            assert operator.at("mailqueues", "mail", "out-going") is None
             assert bucket.objects == {}
             assert bucket.is_created
             assert not operator.events("BucketWasMissing")
@@ -141,11 +141,11 @@ def foreign_queue() -> dict[str, object]:
 
 async def test_a_queue_that_is_not_allowed_has_no_effect(world: World) -> None:
     await world.add(foreign_queue())
-    world.api.calls.clear()
+    world.api.faults.steps.clear()
 
     with pytest.raises(ClusterNotAllowed):
         await world.queue("long", FOREIGN)
-    assert not [each for each in world.api.calls if "secrets" in each]
+    assert not [each for each in world.api.faults.steps if "secrets" in each.operation]
 
     queue, cluster = await world.queue(), await world.cluster()
     assert reasons(queue) == {}
@@ -158,14 +158,14 @@ async def test_a_queue_that_is_not_allowed_holds_up_no_deletion(world: World) ->
     """Also with a finalizer, which its owner can set."""
     await world.add(foreign_queue())
     for place in (("mail", "outgoing"), (FOREIGN, "long")):
-        await world.api.patch(MAIL_QUEUE, *place, {"metadata": {"finalizers": [FINALIZER]}})
+        await world.user.patch(MAIL_QUEUE, *place, {"metadata": {"finalizers": [FINALIZER]}})
 
     assert await world.health.end(await world.found())
     (event,) = world.events()
     assert event["note"].endswith("use this cluster: mail/outgoing")
 
-    await world.api.patch(MAIL_QUEUE, "mail", "outgoing", {"metadata": {"finalizers": None}})
-    await world.api.delete(MAIL_QUEUE, await world.found("outgoing", MAIL_QUEUE))
+    await world.user.patch(MAIL_QUEUE, "mail", "outgoing", {"metadata": {"finalizers": None}})
+    await world.user.delete(MAIL_QUEUE, await world.found("outgoing", MAIL_QUEUE))
     assert await world.health.end(await world.found()) is None
 
 

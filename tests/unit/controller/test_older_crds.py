@@ -12,7 +12,7 @@ HOUR = 3600
 
 
 def writes(operator: RunningController) -> int:
-    return sum(each.startswith("PUT") for each in operator.api.calls)
+    return sum(each.startswith("update") for each in operator.calls)
 
 
 def full_reconciles(operator: RunningController) -> int:
@@ -22,7 +22,7 @@ def full_reconciles(operator: RunningController) -> int:
 def test_a_field_that_the_crd_lacks_causes_no_writes() -> None:
     async def scene() -> None:
         async with running_controller() as operator:
-            operator.api.pruned = {"specHash", "held", "tables"}
+            operator.kubernetes.pruned = {"specHash", "held", "tables"}
             await operator.declare(workers=workers())
             await move(400)
             before = writes(operator), full_reconciles(operator)
@@ -31,7 +31,7 @@ def test_a_field_that_the_crd_lacks_causes_no_writes() -> None:
             assert writes(operator) - before[0] <= 2, "at most one for each resource and hour"
             assert full_reconciles(operator) - before[1] <= 4, "one in five minutes"
 
-            operator.api.pruned = set()
+            operator.kubernetes.pruned = set()
             loop = asyncio.get_running_loop()
             assert isinstance(loop, ManualLoop)
             loop.moment += HOUR

@@ -10,7 +10,7 @@ QUEUES, MINUTES = 20, 5
 
 
 def requests(operator: RunningController, kind: str) -> int:
-    return sum(f"/{kind}" in each for each in operator.api.calls)
+    return sum(f" {kind} " in each for each in operator.calls)
 
 
 def test_secrets_are_read_for_each_cluster_and_not_for_each_queue() -> None:

@@ -18,7 +18,7 @@ def templates(operator: RunningController) -> dict[str, Any]:
     """Return the pod templates by component."""
     return {
         name.removeprefix("outgoing-"): each["spec"]["template"]
-        for (plural, _, name), each in operator.api.objects.items()
+        for (plural, _, name), each in operator.kubernetes.objects.items()
         if plural == "deployments"
     }
 
@@ -39,7 +39,7 @@ def test_of_a_secret_only_what_pods_read_replaces_them(change: dict[str, Any], r
             await operator.declare(workers=workers(), intake=intake())
             before = templates(operator)
 
-            await operator.api.patch(SECRET, NAMESPACE, "rabbitmq", change)
+            await operator.user.patch(SECRET, NAMESPACE, "rabbitmq", change)
             await move(LONGER_THAN_A_FULL_RECONCILE)
 
             after = templates(operator)

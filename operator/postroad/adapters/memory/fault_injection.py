@@ -13,6 +13,7 @@ from typing import NamedTuple, TypeVar
 from postroad.errors import (
     BlobsUnavailable,
     BrokerUnavailable,
+    KubernetesUnavailable,
     ServerError,
     ViewUnavailable,
 )
@@ -48,6 +49,7 @@ UNAVAILABLE: dict[str, type[ServerError]] = {
     "broker": BrokerUnavailable,
     "view": ViewUnavailable,
     "blobs": BlobsUnavailable,
+    "kubernetes": KubernetesUnavailable,
 }
 
 
@@ -62,7 +64,7 @@ def at(number: int, fault: Fault) -> Plan:
 
 
 def away(*servers: str) -> Plan:
-    """Return a plan in which these servers are away: `broker`, `view`, `blobs`."""
+    """Return a plan in which these servers are away: `broker`, `view`, `blobs`, `kubernetes`."""
     return lambda step: Fault.AWAY if step.server in servers else None
 
 

@@ -1,0 +1,1 @@
+"""The Kubernetes API server, through aiohttp; credentials as `kubernetes` reads them."""

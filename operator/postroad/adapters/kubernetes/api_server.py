@@ -1,0 +1,271 @@
+"""A client of the Kubernetes API server.
+
+Requests and Kopf's watches share one pool of connections. A request that the server has not begun
+(429) is repeated here; any other failure is left to the next reconcile, because its effect is not
+known.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+from urllib.parse import quote, urlencode
+
+import aiohttp
+
+from postroad.adapters.kubernetes.access import ApiAccess
+from postroad.errors import KubernetesConflict, KubernetesRefused, KubernetesUnavailable
+from postroad.ports.kubernetes import Kind, Object
+
+CALLS = 8
+"""Concurrent requests; more would only queue in the API server."""
+
+TIMEOUT_SECONDS = 15.0
+"""For one request; the next reconcile repeats one that takes longer."""
+
+RETRY_SECONDS = 5.0
+"""How long a call waits in all for a server that answers 429."""
+
+JSON, MERGE, APPLY = (
+    "application/json",
+    "application/merge-patch+json",
+    "application/apply-patch+yaml",
+)
+
+ACCESS_REVIEW = Kind(
+    "authorization.k8s.io/v1", "SelfSubjectAccessReview", "selfsubjectaccessreviews"
+)
+
+MALFORMED = ("unable to convert", "failed to create typed patch object")
+"""Server-side apply answers 500 with these texts to a malformed quantity or an unknown field. A
+repetition gets the same answer, so they are refusals."""
+
+
+class ApiServer:
+    """The `Kubernetes` port over HTTP. The connections are opened by the first request, and belong
+    to its event loop."""
+
+    def __init__(self, access: ApiAccess, field_manager: str) -> None:
+        self.access = access
+        self._manager = {"fieldManager": field_manager}
+        self._connector: aiohttp.TCPConnector | None = None
+        self._session: aiohttp.ClientSession | None = None
+        self._free = asyncio.Semaphore(CALLS)
+
+    async def get(self, kind: Kind, namespace: str | None, name: str) -> Object | None:
+        return await self._call("GET", _path(kind, namespace, name), missing_ok=True)
+
+    async def list(
+        self, kind: Kind, namespace: str | None = None, labels: str = ""
+    ) -> Sequence[Object]:
+        query = {"labelSelector": labels} if labels else {}
+        found = await self._call("GET", _path(kind, namespace), query=query)
+        type_meta = {"apiVersion": kind.api_version, "kind": kind.name}  # absent in lists
+        return [{**type_meta, **each} for each in found["items"]] if found else []
+
+    async def serves(self, *kinds: Kind) -> bool:
+        for kind in kinds:
+            found = await self._call("GET", kind.prefix, missing_ok=True)
+            served = {each["name"] for each in found["resources"]} if found else set()
+            if kind.plural not in served:
+                return False
+        return True
+
+    async def may(self, verb: str, kind: Kind, namespace: str | None = None) -> bool:
+        attributes = {"verb": verb, "group": kind.group, "resource": kind.plural}
+        if namespace is not None:
+            attributes["namespace"] = namespace
+        asked = {
+            "apiVersion": ACCESS_REVIEW.api_version,
+            "kind": ACCESS_REVIEW.name,
+            "spec": {"resourceAttributes": attributes},
+        }
+        answer = await self._call("POST", _path(ACCESS_REVIEW, None), body=asked)
+        assert answer is not None
+        return bool(answer["status"]["allowed"])
+
+    async def apply(self, kind: Kind, wanted: Object, *, force: bool = True) -> Object:
+        metadata = wanted["metadata"]
+        applied = await self._call(
+            "PATCH",
+            _path(kind, metadata.get("namespace"), metadata["name"]),
+            query={**self._manager, "force": "true" if force else "false"},
+            body=wanted,
+            content_type=APPLY,
+        )
+        assert applied is not None
+        return applied
+
+    async def create(self, kind: Kind, wanted: Object) -> Object:
+        path = _path(kind, wanted["metadata"].get("namespace"))
+        created = await self._call("POST", path, query=self._manager, body=wanted)
+        assert created is not None
+        return created
+
+    async def patch(
+        self, kind: Kind, namespace: str | None, name: str, change: Mapping[str, Any]
+    ) -> Object | None:
+        return await self._call(
+            "PATCH",
+            _path(kind, namespace, name),
+            query=self._manager,
+            body=change,
+            content_type=MERGE,
+            missing_ok=True,
+        )
+
+    async def replace_status(self, kind: Kind, changed: Object) -> Object | None:
+        metadata = changed["metadata"]
+        return await self._call(
+            "PUT",
+            f"{_path(kind, metadata['namespace'], metadata['name'])}/status",
+            query=self._manager,
+            body=changed,
+            missing_ok=True,
+        )
+
+    async def delete(self, kind: Kind, found: Object) -> None:
+        metadata = found["metadata"]
+        await self._call(
+            "DELETE",
+            _path(kind, metadata.get("namespace"), metadata["name"]),
+            body={
+                "kind": "DeleteOptions",
+                "apiVersion": "v1",
+                "propagationPolicy": "Background",
+                "preconditions": {"uid": metadata["uid"]},
+            },
+            missing_ok=True,
+        )
+
+    def open_session(self) -> aiohttp.ClientSession:
+        """Return a session that proves who the operator is, for Kopf, which closes it. Raises:
+        KubernetesRefused for certificates that cannot be used."""
+        if self._connector is None:
+            self._connector = aiohttp.TCPConnector(limit=0, ssl=self.access.tls())
+        return aiohttp.ClientSession(
+            connector=self._connector,
+            connector_owner=False,
+            middlewares=(self._authorize,),
+            proxy=self.access.proxy,
+            headers={"User-Agent": "postroad"},
+        )
+
+    async def _authorize(
+        self, request: aiohttp.ClientRequest, handler: aiohttp.ClientHandlerType
+    ) -> aiohttp.ClientResponse:
+        """Give each request the token of its moment, Kopf's watches included."""
+        authorization = await self.access.authorization()
+        if authorization is not None:
+            request.headers["Authorization"] = authorization
+        return await handler(request)
+
+    async def close(self) -> None:
+        """Close the connections. Idempotent."""
+        session, self._session = self._session, None
+        connector, self._connector = self._connector, None
+        if session is not None:
+            await session.close()
+        if connector is not None:
+            await connector.close()
+
+    async def _call(self, method: str, path: str, **options: Any) -> Object | None:
+        """Make a request, and repeat it while the server answers 429, whatever the method: it has
+        then done nothing."""
+        waited = 0.0
+        while True:
+            try:
+                async with self._free:
+                    return await self._request(method, path, **options)
+            except _TooManyRequests as busy:
+                waited += busy.seconds
+                if waited > RETRY_SECONDS:
+                    raise KubernetesUnavailable(str(busy)) from None
+                await asyncio.sleep(busy.seconds)
+
+    async def _request(
+        self,
+        method: str,
+        path: str,
+        *,
+        query: Mapping[str, str] | None = None,
+        body: Mapping[str, Any] | None = None,
+        content_type: str = JSON,
+        missing_ok: bool = False,
+    ) -> Object | None:
+        status, headers, data = await self._exchange(
+            method,
+            f"{path}?{urlencode(query)}" if query else path,
+            None if body is None else json.dumps(body).encode(),
+            {"Accept": JSON, "Content-Type": content_type},
+        )
+        if status == 404 and missing_ok:
+            return None
+        if status == 429:
+            seconds = headers.get("Retry-After", "")
+            text = _text_of(f"{method} {path}", status, data)
+            raise _TooManyRequests(text, float(seconds) if seconds.isdecimal() else 1.0)
+        if status >= 300:
+            raise _refusal(f"{method} {path}", status, data)
+        answer: Object = json.loads(data)
+        return answer
+
+    async def _exchange(
+        self, method: str, target: str, body: bytes | None, headers: Mapping[str, str]
+    ) -> tuple[int, Mapping[str, str], bytes]:
+        if self._session is None:
+            self._session = self.open_session()
+        try:
+            async with (
+                asyncio.timeout(TIMEOUT_SECONDS),
+                self._session.request(
+                    method,
+                    f"{self.access.address}{target}",
+                    data=body,
+                    headers=headers,
+                    allow_redirects=False,
+                    server_hostname=self.access.server_name,
+                ) as response,
+            ):
+                return response.status, response.headers, await response.read()
+        except (aiohttp.ClientError, TimeoutError, OSError) as error:
+            reason = str(error) or type(error).__name__
+            raise KubernetesUnavailable(
+                f"the Kubernetes API server does not answer: {reason}"
+            ) from error
+
+
+def _path(kind: Kind, namespace: str | None, name: str | None = None) -> str:
+    scope = f"/namespaces/{quote(namespace)}" if namespace is not None else ""
+    return f"{kind.prefix}{scope}/{kind.plural}" + (f"/{quote(name)}" if name is not None else "")
+
+
+class _TooManyRequests(Exception):
+    """The server answered 429: it did nothing, and names the seconds to wait."""
+
+    def __init__(self, text: str, seconds: float) -> None:
+        super().__init__(text)
+        self.seconds = max(seconds, 0.1)
+
+
+def _text_of(what: str, status: int, data: bytes) -> str:
+    try:
+        message = json.loads(data).get("message", "")
+    except ValueError:
+        message = data[:200].decode(errors="replace")
+    return f"{what}: {status} {message}"
+
+
+def _refusal(
+    what: str, status: int, data: bytes
+) -> KubernetesConflict | KubernetesRefused | KubernetesUnavailable:
+    text = _text_of(what, status, data)
+    if status == 409:
+        return KubernetesConflict(text)
+    if any(each in text for each in MALFORMED):
+        return KubernetesRefused(text)
+    if status >= 500:
+        return KubernetesUnavailable(text)
+    return KubernetesRefused(text)

@@ -1,0 +1,190 @@
+"""The objects of a Kubernetes cluster in memory, with versions, owners, finalizers and watches.
+
+Objects of any kind are stored as they come: nothing is checked, defaulted or run. Dependants of a
+deleted object are deleted at once.
+
+Source: Kubernetes documentation (API Concepts; Garbage Collection).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Iterable, Mapping
+from copy import deepcopy
+from itertools import count
+from typing import Any, NamedTuple
+
+from postroad.ports.clock import Clock
+from postroad.ports.kubernetes import Kind, Object
+
+WITHOUT_GENERATION = frozenset({"services", "pods", "namespaces", "secrets", "configmaps"})
+
+OLDEST = 1000
+"""The version of a new world: older ones are forgotten."""
+
+EXPIRED: Mapping[str, Any] = {
+    "kind": "Status",
+    "apiVersion": "v1",
+    "status": "Failure",
+    "message": "too old resource version",
+    "reason": "Expired",
+    "code": 410,
+}
+
+
+class Place(NamedTuple):
+    """Where an object is: plural name of its kind, namespace (empty: none) and name."""
+
+    plural: str
+    namespace: str
+    name: str
+
+    def is_of(self, kind: Kind, namespace: str | None) -> bool:
+        """Whether it is one of this kind, in this namespace or in any."""
+        return self.plural == kind.plural and namespace in (None, self.namespace)
+
+
+class WatchEvent(NamedTuple):
+    """What a watch brings: ADDED, MODIFIED, DELETED or ERROR, and the object as it was then."""
+
+    type: str
+    object: Object
+
+
+class _Change(NamedTuple):
+    version: int
+    place: Place
+    before: Object | None
+    after: Object | None
+
+
+class KubernetesWorld:
+    """The objects, for any number of clients, and all changes since the last `forget_changes`.
+    `kinds` are those that are installed; none: all are."""
+
+    def __init__(self, clock: Clock, kinds: Iterable[Kind] = ()) -> None:
+        self.kinds = set(kinds)
+        self.objects: dict[Place, Object] = {}
+        self.pruned: set[str] = set()
+        """Fields of a status that the CRDs lack."""
+
+        self._clock = clock
+        self._uids = count(1)
+        self._oldest = self.version = OLDEST
+        self._changes: list[_Change] = []
+        self._changed = asyncio.Event()
+
+    def forget_changes(self) -> None:
+        """Forget the changes so far: a watch that goes on from before gets 410."""
+        self._oldest = self.version
+        self._changes.clear()
+
+    def put(self, place: Place, wanted: Object) -> Object:
+        """Store an object, unless nothing would change; return it as it is then."""
+        found, metadata = self.objects.get(place), wanted["metadata"]
+        if found is None:
+            metadata["uid"] = f"uid-{next(self._uids)}"
+            metadata["creationTimestamp"] = self._moment()
+        if place.plural not in WITHOUT_GENERATION and "spec" in wanted:
+            before = 0 if found is None else found["metadata"]["generation"]
+            same = found is not None and _declared(found) == _declared(wanted)
+            metadata["generation"] = before if same else before + 1
+        if found is not None and _content(found) == _content(wanted):
+            return found
+        self._write(place, wanted)
+        if "deletionTimestamp" in metadata and not metadata.get("finalizers"):
+            self._remove(place)
+        return wanted
+
+    def delete(self, place: Place) -> None:
+        """Delete an object, or let it wait until its finalizers are gone."""
+        found = self.objects[place]
+        metadata = found["metadata"]
+        if not metadata.get("finalizers"):
+            self._remove(place)
+        elif "deletionTimestamp" not in metadata:
+            ending: dict[str, Any] = {"deletionTimestamp": self._moment()}
+            if "generation" in metadata:
+                ending["generation"] = metadata["generation"] + 1
+            self._write(place, {**found, "metadata": {**metadata, **ending}})
+
+    def _write(self, place: Place, wanted: Object) -> None:
+        before = self.objects.get(place)
+        self.version += 1
+        wanted["metadata"]["resourceVersion"] = str(self.version)
+        self.objects[place] = wanted
+        self._record(place, before, wanted)
+
+    def _remove(self, place: Place) -> None:
+        found = self.objects.pop(place)
+        self.version += 1
+        self._record(place, found, None)
+        uid = found["metadata"]["uid"]
+        for other, each in list(self.objects.items()):
+            owners = each["metadata"].get("ownerReferences") or []
+            if owners and all(owner["uid"] == uid for owner in owners):
+                self.delete(other)
+
+    def _record(self, place: Place, before: Object | None, after: Object | None) -> None:
+        change = _Change(self.version, place, deepcopy(before), deepcopy(after))
+        self._changes.append(change)
+        changed, self._changed = self._changed, asyncio.Event()
+        changed.set()
+
+    def _moment(self) -> str:
+        return self._clock.now().strftime("%Y-%m-%dT%H:%M:%SZ")
+
+    async def watch(
+        self, kind: Kind, namespace: str | None = None, labels: str = "", since: str | None = None
+    ) -> AsyncGenerator[WatchEvent, None]:
+        """Yield what happens to objects from a version on. None: first those that are there, as
+        ADDED. A version that is forgotten gives one ERROR with code 410, and the end."""
+
+        def selects(place: Place, found: Object | None) -> bool:
+            return found is not None and place.is_of(kind, namespace) and has_labels(found, labels)
+
+        seen = self.version if since is None else int(since)
+        if since is None:
+            for place, each in list(self.objects.items()):
+                if selects(place, each):
+                    yield WatchEvent("ADDED", deepcopy(each))
+        while True:
+            if seen < self._oldest:
+                yield WatchEvent("ERROR", dict(EXPIRED))
+                return
+            changed = self._changed
+            for change in [each for each in self._changes if each.version > seen]:
+                seen = change.version
+                was, is_now = (selects(change.place, each) for each in change[2:])
+                if is_now:
+                    yield WatchEvent("MODIFIED" if was else "ADDED", deepcopy(change.after or {}))
+                elif was:
+                    yield WatchEvent("DELETED", _last_of(change))
+            await changed.wait()
+
+
+def has_labels(found: Mapping[str, Any], labels: str) -> bool:
+    """Whether an object has all these labels."""
+    own = found["metadata"].get("labels") or {}
+    wanted = [each.partition("=") for each in labels.split(",") if each]
+    return all(own.get(name) == value for name, _, value in wanted)
+
+
+def _last_of(change: _Change) -> Object:
+    """Return an object as a watch shows it that no longer selects it: as it was before, with the
+    version of the change."""
+    assert change.before is not None
+    metadata = {**change.before["metadata"], "resourceVersion": str(change.version)}
+    return deepcopy({**change.before, "metadata": metadata})
+
+
+def _declared(found: Mapping[str, Any]) -> Object:
+    """Return what the generation counts the changes of."""
+    return {key: each for key, each in found.items() if key not in ("metadata", "status")}
+
+
+def _content(found: Mapping[str, Any]) -> Object:
+    """Return an object without what the API server itself counts."""
+    counted = ("resourceVersion", "generation")
+    metadata = {key: each for key, each in found["metadata"].items() if key not in counted}
+    return {**found, "metadata": metadata}

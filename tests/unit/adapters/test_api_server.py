@@ -1,0 +1,135 @@
+"""The client of API servers: before they serve, when they are away, and as which user."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import pytest
+from aiohttp import web
+
+from postroad.adapters.kubernetes import api_server
+from postroad.adapters.kubernetes.api_server import ApiServer
+from postroad.adapters.memory.clock import ManualClock
+from postroad.adapters.memory.kubernetes_world import KubernetesWorld
+from postroad.controller.api import MAIL_QUEUE
+from postroad.errors import KubernetesRefused, KubernetesUnavailable
+from support.access_to_kubernetes import access_to
+from support.api_over_http import HttpKubernetes, api_over_http
+from support.resources import mail_queue
+
+NEW = mail_queue("mail")
+
+
+def busy(seconds: int) -> web.Response:
+    headers = {"Retry-After": str(seconds)}
+    body = {"message": "storage is (re)initializing"}
+    return web.json_response(body, status=429, headers=headers)
+
+
+@pytest.fixture
+async def served() -> AsyncIterator[tuple[ApiServer, HttpKubernetes]]:
+    async with api_over_http(KubernetesWorld(ManualClock())) as (url, server):
+        api = ApiServer(access_to(url, "t0ken"), "postroad")
+        yield api, server
+        await api.close()
+
+
+@pytest.fixture
+def api(served: tuple[ApiServer, HttpKubernetes]) -> ApiServer:
+    return served[0]
+
+
+@pytest.fixture
+def server(served: tuple[ApiServer, HttpKubernetes]) -> HttpKubernetes:
+    return served[1]
+
+
+def methods(server: HttpKubernetes) -> list[str]:
+    return [each.split()[0] for each in server.requests]
+
+
+async def test_a_server_that_is_still_starting_is_asked_again(
+    server: HttpKubernetes, api: ApiServer
+) -> None:
+    server.answers = [busy(0), busy(0)]
+
+    assert await api.create(MAIL_QUEUE, NEW)
+
+    assert methods(server) == ["POST"] * 3
+
+
+async def test_a_server_that_never_has_time_is_unavailable(
+    server: HttpKubernetes, api: ApiServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(api_server, "RETRY_SECONDS", 0.3)
+    server.answers = [busy(0) for _ in range(50)]
+
+    with pytest.raises(KubernetesUnavailable, match="429 storage is"):
+        await api.get(MAIL_QUEUE, "mail", "outgoing")
+
+
+async def test_a_caller_that_leaves_while_the_server_is_busy_asks_no_more(
+    server: HttpKubernetes, api: ApiServer
+) -> None:
+    server.answers = [busy(1)]
+
+    creation = asyncio.create_task(api.create(MAIL_QUEUE, NEW))
+    while not server.requests:
+        await asyncio.sleep(0.01)
+    creation.cancel()
+    await asyncio.sleep(1)
+
+    assert methods(server) == ["POST"]
+
+
+async def test_a_failure_that_may_have_had_its_effect_is_left_to_the_next_reconcile(
+    server: HttpKubernetes, api: ApiServer
+) -> None:
+    server.answers = [web.json_response({"message": "etcd has no leader"}, status=500)]
+
+    with pytest.raises(KubernetesUnavailable):
+        await api.create(MAIL_QUEUE, NEW)
+
+    assert methods(server) == ["POST"]
+
+
+async def test_an_apply_that_can_never_succeed_is_refused(
+    server: HttpKubernetes, api: ApiServer
+) -> None:
+    message = "failed to create typed patch object: .spec.sizes: field not declared in schema"
+    server.answers = [web.json_response({"message": message}, status=500)]
+
+    with pytest.raises(KubernetesRefused, match="field not declared"):
+        await api.apply(MAIL_QUEUE, NEW)
+
+
+async def test_a_server_that_is_away_is_unavailable() -> None:
+    api = ApiServer(access_to("http://127.0.0.1:9"), "postroad")
+
+    with pytest.raises(KubernetesUnavailable, match="does not answer"):
+        await api.get(MAIL_QUEUE, "mail", "outgoing")
+    await api.close()
+
+
+async def test_a_server_that_takes_too_long_is_unavailable(
+    server: HttpKubernetes, api: ApiServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(api_server, "TIMEOUT_SECONDS", 0.1)
+    watch = {"watch": "true"}
+
+    with pytest.raises(KubernetesUnavailable, match="TimeoutError"):
+        await api._call("GET", f"{MAIL_QUEUE.prefix}/mailqueues", query=watch)
+
+
+async def test_every_request_proves_who_the_operator_is(
+    server: HttpKubernetes, api: ApiServer
+) -> None:
+    """Those of Kopf too, which has a session of its own over the same connections."""
+    await api.get(MAIL_QUEUE, "mail", "outgoing")
+    async with api.open_session() as session:
+        await session.get(f"{api.access.address}/apis")
+    await api.get(MAIL_QUEUE, "mail", "outgoing")
+
+    assert server.authorizations == {"Bearer t0ken"}
+    assert len(server.requests) == 3

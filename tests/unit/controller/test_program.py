@@ -1,0 +1,77 @@
+"""The operator's program, with Kopf, over an API server in memory that is reached by HTTP."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+import pytest
+
+from postroad.adapters.kubernetes.api_server import ApiServer
+from postroad.adapters.machine.clocks import MachineClock
+from postroad.adapters.memory.kubernetes_world import KubernetesWorld
+from postroad.controller.api import DEPLOYMENT, MAIL_QUEUE, QUEUE_CLUSTER
+from support.access_to_kubernetes import access_to
+from support.api_over_http import KINDS, HttpKubernetes, api_over_http
+from support.resources import mail_queue, view, workers
+from support.running_operator import Running
+
+
+@pytest.fixture
+async def served() -> AsyncIterator[tuple[str, HttpKubernetes]]:
+    async with api_over_http(KubernetesWorld(MachineClock(), KINDS)) as found:
+        yield found
+
+
+@pytest.fixture
+async def operator(served: tuple[str, HttpKubernetes]) -> AsyncIterator[Running]:
+    api = ApiServer(access_to(served[0], "t0ken"), "user")
+    running = Running(api, "mail")
+    await running.start()
+    yield running
+    await running.stop()
+    await api.close()
+
+
+async def test_the_life_of_a_queue(operator: Running, served: tuple[str, HttpKubernetes]) -> None:
+    await operator.apply_cluster()
+    await operator.apply(
+        mail_queue("mail", view=view("1h", 3), workers=workers(), deletionPolicy="Delete")
+    )
+    await operator.until_ready()
+    child = await operator.api.get(DEPLOYMENT, "mail", "outgoing-worker")
+    assert child
+
+    await operator.change({"view": view("30m", 3)})
+    await operator.until(lambda found: "version 2" in found["ConfigurationAccepted"]["message"])
+
+    await operator.api.delete(DEPLOYMENT, child)
+    for _ in range(100):
+        again = await operator.api.get(DEPLOYMENT, "mail", "outgoing-worker")
+        if again is not None:
+            break
+        await operator.pause()
+    assert again
+
+    await operator.api.delete(MAIL_QUEUE, await operator.queue())
+    await operator.until_gone(MAIL_QUEUE, "outgoing")
+    cluster = await operator.api.get(QUEUE_CLUSTER, "mail", "main")
+    assert cluster
+    await operator.api.delete(QUEUE_CLUSTER, cluster)
+    await operator.until_gone(QUEUE_CLUSTER, "main")
+
+    assert await operator.events("Deleted")
+    assert served[1].authorizations == {"Bearer t0ken"}, "Kopf's watches too"
+
+
+async def test_watches_that_are_forgotten_begin_anew(
+    operator: Running, served: tuple[str, HttpKubernetes]
+) -> None:
+    await operator.apply_cluster()
+    await operator.apply(mail_queue("mail"))
+    await operator.until_ready()
+
+    served[1].world.forget_changes()
+    await served[1].break_watches()
+    await operator.apply(mail_queue("mail", "second"))
+
+    await operator.until_ready("second")
