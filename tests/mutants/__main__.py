@@ -40,7 +40,12 @@ ROOMS: Mapping[str, Room] = {
     "configuration": Room(("tests/unit/configuration", "tests/unit/distributed")),
     "intake": Room(("tests/unit/intake",)),
     "worker": Room(("tests/unit/worker",)),
-    "adapters/network": Room(("tests/unit/adapters",)),
+    "adapters/network": Room(
+        ("tests/unit/adapters", "tests/integration/test_smtp_next_hops.py",
+         "tests/integration/test_smtp_relay.py", "tests/integration/test_smtp_intake.py",
+         "tests/integration/test_slow_sender.py", "tests/integration/test_implicit_tls.py",
+         "tests/integration/test_tls_intake.py"),
+    ),
     "adapters": Room(
         ("tests/unit/adapters", "tests/contract/test_brokers.py", "tests/contract/test_views.py",
          "tests/contract/test_blobs.py", "tests/contract/test_histories.py",

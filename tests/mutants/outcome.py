@@ -62,6 +62,11 @@ class Outcome:
         open_ended = [each for each in self.started if each not in self.finished]
         return self.failed or (open_ended[-1] if open_ended else "")
 
+    def suspects(self, tests: Sequence[str]) -> Sequence[str]:
+        """The tests that may have noticed the fault: the culprit, or all that ran where each
+        passed and pytest failed behind them."""
+        return [self.culprit] if self.culprit else tests
+
     @property
     def is_hung(self) -> bool:
         return self.code is None or "Timeout (>" in self.why

@@ -35,7 +35,8 @@ MEMORY = 6 << 30
 """Bytes of address space of a fork: a fault can make a list endless."""
 
 BROKEN = 99
-"""The exit code of a fork in which pytest could not run at all."""
+"""The exit code of a fork in which pytest could not run, or not end: a fault may break what pytest
+cleans up behind its tests."""
 
 SLICE = 400
 """Tests of one pytest run; the fastest ones run first."""
@@ -101,17 +102,20 @@ class Workbench:
                     raise RuntimeError(f"{fault}: not all tests ran, see {self._log}")
                 ran += len(part)
                 continue
-            culprit = outcome.culprit or part[0]
-            if self._stands(culprit, fault.path):
+            suspects = outcome.suspects(part)
+            culprit = suspects[0]
+            if self._stand(suspects, fault.path):
                 verdict = Verdict.HUNG if outcome.is_hung else Verdict.KILLED
                 why = outcome.why or f"exit code {outcome.code}"
                 return Judged(verdict, culprit, why, ran + len(outcome.started))
+            if len(suspects) > 1:
+                raise RuntimeError(f"these tests fail without a fault too, see {self._log}")
             self.unsound.add(culprit)
         return Judged(Verdict.SURVIVED if ran else Verdict.NOT_EXECUTED, ran=ran)
 
-    def _stands(self, test: str, path: str) -> bool:
-        """Say whether a test passes without a fault."""
-        return self._forked([test], path).code == 0
+    def _stand(self, tests: Sequence[str], path: str) -> bool:
+        """Say whether tests pass without a fault."""
+        return self._forked(tests, path).code == 0
 
     def _forked(self, tests: Sequence[str], path: str) -> Outcome:
         """Run tests in a fork."""
@@ -121,7 +125,7 @@ class Workbench:
             os.setpgid(0, 0)
             self._test(tests, path, 2 * max(map(self._limit, tests)))
         outcome = read(self._notes, self._awaited(child))
-        if outcome.code == BROKEN:
+        if outcome.code == BROKEN and not outcome.started:
             raise RuntimeError(f"pytest did not run: {self._log.read_text()}")
         if outcome.loaded and not outcome.loaded.startswith(str(self._code)):
             raise RuntimeError(f"the tests loaded {outcome.loaded}, which has no fault")

@@ -125,6 +125,15 @@ def test_an_ending_survives(ending: Ending) -> None:
     assert mark_rows.mark_of(row) == Mark(ending=ending)
 
 
+@given(endings, instants, st.booleans())
+def test_a_delivery_beside_an_ending_survives(ending: Ending, at: datetime, is_done: bool) -> None:
+    row = stored(mark_statements.MARK_COLUMNS, (at, *mark_rows.ending_values(ending)))
+
+    mark = mark_rows.mark_of(row | {"published": is_done})
+
+    assert mark == Mark(delivered_at=at, ending=ending, published=is_done)
+
+
 @given(entries, st.none() | keys)
 def test_a_dead_letter_survives(entry: Entry, requeued_as: EntryKey | None) -> None:
     letter = DeadLetter(entry.enqueue_id, "2026-01", NOW, "no", entry, None, requeued_as)

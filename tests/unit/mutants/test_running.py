@@ -61,6 +61,11 @@ def test_the_running_test_is_the_culprit_of_a_fork_that_hangs(tmp_path: Path) ->
     assert (outcome.culprit, outcome.is_hung) == ("b", True)
 
 
+def test_where_pytest_fails_behind_its_tests_each_is_a_suspect() -> None:
+    assert Outcome(99, ["a", "b"], ["a", "b"]).suspects(["a", "b"]) == ["a", "b"]
+    assert Outcome(1, ["a", "b"], ["a", "b"], failed="b").suspects(["a", "b"]) == ["b"]
+
+
 def test_a_test_that_was_skipped_did_not_run() -> None:
     assert Outcome(0, finished=["a", "b"]).ran_all(["a", "b"])
     assert not Outcome(0, finished=["a", "b"], skipped=["b"]).ran_all(["a", "b"])
