@@ -58,6 +58,10 @@ def state(release: Path, root: Path) -> Any:
     return json.loads(run(release, "read", root))
 
 
+def priorities(root: Path) -> Any:
+    return json.loads(run(HERE, "priorities", root))
+
+
 def test_a_store_of_an_older_release_has_every_mail_as_it_was_left(tmp_path: Path) -> None:
     older, root = unpack_older(tmp_path / "older"), tmp_path / "store"
     run(older, "fill", root)
@@ -90,3 +94,26 @@ def test_a_store_of_this_release_is_verified_and_rebuilt_by_an_older_one(tmp_pat
     assert {name: each["recipients"] for name, each in state(HERE, root).items()} == {
         name: each["recipients"] for name, each in LEFT.items()
     }
+
+
+def test_a_priority_and_an_expired_mail_are_read_by_an_older_one(tmp_path: Path) -> None:
+    """It passes over the priority, and drops it with the next record of the mail (ADR 0030)."""
+    older, root = unpack_older(tmp_path / "older"), tmp_path / "store"
+    run(HERE, "fill_anew", root)
+    waits = {**PLAIN, "content": True}
+
+    expired = {**PLAIN, "reason": "expired by an administrator"}
+    assert state(older, root) == {"urgent": waits, "expired": expired}
+    assert priorities(root) == {"urgent": 50}
+    run(older, "requeue", root)
+    assert state(older, root) == {"urgent": waits, "expired": waits}
+    assert state(HERE, root) == {"urgent": waits, "expired": waits}
+    assert priorities(root) == {"urgent": 0, "expired": 0}
+
+
+def test_a_mail_of_an_older_one_has_no_priority(tmp_path: Path) -> None:
+    older, root = unpack_older(tmp_path / "older"), tmp_path / "store"
+    run(older, "fill", root)
+
+    waiting = {name for name, each in LEFT.items() if each["reason"] is None}
+    assert priorities(root) == dict.fromkeys(waiting, 0)

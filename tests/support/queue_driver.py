@@ -34,9 +34,10 @@ class QueueDriver:
     async def open(self, url: str) -> None:
         self._queue = await open_queue(url, create=True)
 
-    async def enqueue(self, sender: str, names: list[str], delay: float = 0) -> None:
+    async def enqueue(self, sender: str, names: list[str], delay: float = 0, **fields: Any) -> None:
         for name in names:
-            mail = Mail(sender, (f"{name}@example.net",), b"Subject: x\r\n\r\nx\r\n", name=name)
+            content = b"Subject: x\r\n\r\nx\r\n"
+            mail = Mail(sender, (f"{name}@example.net",), content, name=name, **fields)
             await self._queue.enqueue(mail, delay=timedelta(seconds=delay))
 
     async def change(self, operation: str, sender: str) -> int:
@@ -45,6 +46,9 @@ class QueueDriver:
 
     async def browse(self) -> list[str]:
         return sorted([view.mail.name async for view in self._queue.browse()])
+
+    async def priorities(self) -> dict[str, int]:
+        return {view.mail.name: view.mail.priority async for view in self._queue.browse()}
 
     async def dead_letters(self) -> list[str]:
         return sorted([view.mail.name async for view in self._queue.dead_letters()])

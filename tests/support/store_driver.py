@@ -1,5 +1,5 @@
-"""A program that fills or reads an embedded store, with any release of postroad: it may import
-only the standard library and postroad's public names. Both end as a crash does."""
+"""A program that fills, changes or reads an embedded store, with any release of postroad: it may
+import only the standard library and postroad's public names. Each run ends as a crash does."""
 
 from __future__ import annotations
 
@@ -34,6 +34,20 @@ async def fill(queue: Any) -> None:
     await queue.enqueue(_mail("waits"))
 
 
+async def fill_anew(queue: Any) -> None:
+    """Leave what releases since the older one have: a priority, an expired mail."""
+    await queue.enqueue(_mail("urgent", priority=50))
+    await queue.enqueue(_mail("expired", priority=-100))
+    await queue.expire(Selector(name="expired"))
+
+
+async def requeue(queue: Any) -> None:
+    """Queue dead letters again, and replace the entry of each mail."""
+    await queue.requeue(Selector.all())
+    await queue.hold(Selector.all())
+    await queue.release(Selector.all())
+
+
 async def read(queue: Any) -> None:
     """Print the state of each mail, and the content of those that are due."""
     found = {view.mail.name: _state(view) async for view in queue.browse()}
@@ -42,7 +56,12 @@ async def read(queue: Any) -> None:
     for _ in range(sum(not each["delayed"] and not each["reason"] for each in found.values())):
         item = await anext(consumer)
         found[item.mail.name]["content"] = (await item.content()) == CONTENT
-    print(json.dumps(found), flush=True)
+    print(json.dumps(found))
+
+
+async def priorities(queue: Any) -> None:
+    """Print the priority of each mail that waits."""
+    print(json.dumps({view.mail.name: view.mail.priority async for view in queue.browse()}))
 
 
 def _heard() -> dict[str, Any]:
@@ -52,8 +71,9 @@ def _heard() -> dict[str, Any]:
     return {} if kept is None else {"outcomes": kept.of(outcomes, 0.5)}
 
 
-def _mail(name: str) -> Mail:
-    return Mail("s@x.example", ("a@x.example", "b@y.example"), CONTENT, name, {"key": "\u00e9"})
+def _mail(name: str, **fields: Any) -> Mail:
+    recipients = ("a@x.example", "b@y.example")
+    return Mail("s@x.example", recipients, CONTENT, name, {"key": "\u00e9"}, **fields)
 
 
 def _state(view: Any) -> dict[str, Any]:
@@ -70,7 +90,9 @@ def _state(view: Any) -> dict[str, Any]:
 
 async def main(command: str, root: str) -> None:
     queue: Any = await open_queue(f"embedded://{root}", create=True)
-    await {"fill": fill, "read": read}[command](queue)
+    commands = (fill, fill_anew, requeue, read, priorities)
+    await {each.__name__: each for each in commands}[command](queue)
+    sys.stdout.flush()
     os._exit(0)
 
 

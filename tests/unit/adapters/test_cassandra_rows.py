@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from uuid import UUID
 
@@ -16,6 +15,7 @@ from postroad.domain.mail import DsnOptions, Envelope, Origin, RecipientDsn
 from postroad.domain.shapes import ATTRIBUTE, Shape
 from postroad.domain.slices import EntryKey
 from postroad.ports.view import DeadLetter
+from support.stored_rows import stored
 
 texts = st.text(st.characters(codec="utf-8", exclude_characters="\x00"), max_size=20)
 addresses = st.sampled_from(["a@example.org", "ü@exämple.net", '"a b"@example.com', "postmaster"])
@@ -84,21 +84,6 @@ endings = st.one_of(
     ),
     st.builds(Ending, st.just(EndingKind.REPLACED), instants, keys, changes),
 )
-
-
-def stored(columns: Sequence[str], values: Sequence[object]) -> dict[str, object]:
-    """What the driver gives back: no unset values, instants without a zone."""
-
-    def read(value: object) -> object:
-        if value is UNSET:
-            return None
-        if isinstance(value, datetime):
-            return value.replace(tzinfo=None)
-        if isinstance(value, (list, tuple)):
-            return type(value)(read(each) for each in value)
-        return value
-
-    return dict(zip(columns, map(read, values), strict=True))
 
 
 @given(entries)
