@@ -40,6 +40,19 @@ class ResolverContract:
         }
         assert answer.ttl > timedelta(0)
 
+    async def test_several_questions_are_answered_in_their_order(self, resolver: Resolver) -> None:
+        gone, mx, failing, mx_again = await resolver.look_up(
+            Question("gone.example", RecordType.A),
+            Question("null.example", RecordType.MX),
+            Question(FAILING, RecordType.A),
+            Question("null.example", RecordType.MX),
+        )
+
+        assert gone.kind is AnswerKind.NO_NAME
+        assert mx.exchanges == mx_again.exchanges == (MxRecord(0, ""),)
+        assert failing.is_unavailable
+        assert await resolver.look_up() == ()
+
     async def test_addresses_come_by_family(self, resolver: Resolver) -> None:
         ipv4 = await ask(resolver, "mx1.example.org", RecordType.A)
         ipv6 = await ask(resolver, "mx1.example.org", RecordType.AAAA)
@@ -89,4 +102,5 @@ class ResolverContract:
 
 
 async def ask(resolver: Resolver, name: str, kind: RecordType) -> Answer:
-    return await resolver.look_up(Question(name, kind))
+    (answer,) = await resolver.look_up(Question(name, kind))
+    return answer

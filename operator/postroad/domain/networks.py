@@ -11,6 +11,7 @@ import ipaddress
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import lru_cache
 
 from postroad.errors import InvalidInput
 
@@ -45,12 +46,8 @@ class Networks:
 
     def __contains__(self, address: str) -> bool:
         """Whether an address lies in one of them. What is no address lies in none."""
-        try:
-            found = ipaddress.ip_address(address.partition("%")[0])
-        except ValueError:
-            return False
-        client = getattr(found, "ipv4_mapped", None) or found
-        return any(client in network for network in self.each)
+        client = _client(address) if self.each else None
+        return client is not None and any(client in network for network in self.each)
 
     def __str__(self) -> str:
         return ", ".join(map(str, self.each)) or "none"
@@ -64,6 +61,16 @@ class Networks:
         return any(
             _EVERY_IPV4.subnet_of(each) for each in ipaddress.collapse_addresses(ipv4)
         ) or any(_EVERY_IPV6.subnet_of(each) for each in ipaddress.collapse_addresses(ipv6))
+
+
+@lru_cache(maxsize=4096)  # a client, or a host of many recipients, is compared with several lists
+def _client(address: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
+    """Return the address that is compared; None for what is none."""
+    try:
+        found = ipaddress.ip_address(address.partition("%")[0])
+    except ValueError:
+        return None
+    return getattr(found, "ipv4_mapped", None) or found
 
 
 def _network(text: str) -> Network:

@@ -10,8 +10,9 @@ from postroad.routing.answers import Answer, Question
 class Resolver(Protocol):
     """Looks up absolute names: no search domain is ever appended. Safe to use concurrently."""
 
-    async def look_up(self, question: Question) -> Answer:
-        """Return what DNS answers; CNAME records are followed.
+    async def look_up(self, *questions: Question) -> tuple[Answer, ...]:
+        """Return what DNS answers to each question, which are asked together; CNAME records are
+        followed.
 
         Never raises for what a server does or leaves undone. A name or a record is reported as
         missing only where a server that knows has answered so; a failure (SERVFAIL, REFUSED), a

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from functools import lru_cache
 from ipaddress import IPv6Address, ip_address
 from itertools import zip_longest
 from typing import NamedTuple, TypeVar
@@ -117,6 +118,7 @@ def _family(address: str) -> AddressFamily:
     return AddressFamily.IPV6 if ":" in address else AddressFamily.IPV4
 
 
+@lru_cache(maxsize=4096)
 def _plain(address: str) -> str:
     """Return the IPv4 address that an IPv6 address maps, as a connection to it would reach it.
     Source: RFC 4291 2.5.5.2."""

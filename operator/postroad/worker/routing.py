@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-
 from postroad.ports.clock import Randomness
 from postroad.ports.resolver import Resolver
 from postroad.routing.finding import find_route
@@ -21,14 +19,12 @@ class RouteFinder:
         self._randomness = randomness
 
     async def route(self, request: RouteRequest) -> Route | NoRoute:
-        """Find the route of one recipient; questions that do not depend on one another are asked
-        together."""
+        """Find the route of one recipient."""
         asking = find_route(request, self._plan, self._pick)
         try:
             questions = next(asking)
             while True:
-                answers = await asyncio.gather(*map(self._resolver.look_up, questions))
-                questions = asking.send(tuple(answers))
+                questions = asking.send(await self._resolver.look_up(*questions))
         except StopIteration as end:
             found: Route | NoRoute = end.value
             return found

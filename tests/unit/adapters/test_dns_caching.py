@@ -28,10 +28,10 @@ class Fixed:
         self.may = asyncio.Event()
         self.may.set()
 
-    async def look_up(self, question: Question) -> Answer:
-        self.count += 1
+    async def look_up(self, *questions: Question) -> tuple[Answer, ...]:
+        self.count += len(questions)
         await self.may.wait()
-        return self.answer
+        return tuple(self.answer for _ in questions)
 
 
 @pytest.mark.parametrize("kind", AnswerKind)
@@ -42,7 +42,7 @@ async def test_an_answer_is_kept_for_its_time_and_no_longer(kind: AnswerKind) ->
 
     await resolver.look_up(ASKED)
     clock.jump(timedelta(seconds=59))
-    kept = await resolver.look_up(ASKED)
+    (kept,) = await resolver.look_up(ASKED)
 
     assert (kept.ttl, inner.count) == (SECOND, 1)
     clock.jump(SECOND)
@@ -56,7 +56,7 @@ async def test_no_answer_is_kept_for_longer_than_its_kind_may_be(kind: AnswerKin
     clock, inner = ManualClock(), Fixed(Answer(kind, timedelta(days=30)))
     resolver = CachingResolver(inner, clock)
 
-    first = await resolver.look_up(ASKED)
+    (first,) = await resolver.look_up(ASKED)
     clock.jump(LONGEST[kind])
     await resolver.look_up(ASKED)
 
@@ -85,9 +85,23 @@ async def test_those_who_ask_at_the_same_time_share_one_question() -> None:
     await settle()
     inner.may.set()
 
-    assert await second == await third == inner.answer
+    assert await second == await third == (inner.answer,)
     assert first.cancelled()
     assert inner.count == 1
+
+
+async def test_only_what_is_not_kept_is_asked() -> None:
+    inner = MemoryResolver()
+    inner.add("a.example", "192.0.2.1")
+    inner.add("b.example", "192.0.2.2")
+    resolver = CachingResolver(inner, ManualClock())
+    a, b = ASKED, Question("b.example", RecordType.A)
+
+    await resolver.look_up(a)
+    found = await resolver.look_up(b, a, b)
+
+    assert [each.addresses for each in found] == [("192.0.2.2",), ("192.0.2.1",), ("192.0.2.2",)]
+    assert inner.asked == [a, b]
 
 
 async def test_the_answers_that_were_read_longest_ago_go_first() -> None:

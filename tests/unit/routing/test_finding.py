@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 from datetime import timedelta
 
 import pytest
@@ -210,11 +211,12 @@ async def test_hosts_of_one_preference_come_in_every_order() -> None:
 
 async def test_a_route_holds_as_long_as_the_shortest_answer() -> None:
     class Hasty(MemoryResolver):
-        async def look_up(self, question: Question) -> Answer:
-            answer = await super().look_up(question)
-            seconds = 7 if question.type is RecordType.AAAA else 60
-            return Answer(
-                answer.kind, timedelta(seconds=seconds), answer.exchanges, answer.addresses
+        async def look_up(self, *questions: Question) -> tuple[Answer, ...]:
+            answers = await super().look_up(*questions)
+            seconds = [7 if each.type is RecordType.AAAA else 60 for each in questions]
+            return tuple(
+                replace(answer, ttl=timedelta(seconds=ttl))
+                for answer, ttl in zip(answers, seconds, strict=True)
             )
 
     resolver = Hasty()

@@ -9,7 +9,7 @@ from datetime import timedelta
 
 from postroad.ports.clock import Clock
 from postroad.ports.resolver import Resolver
-from postroad.routing.answers import Answer, AnswerKind, Question
+from postroad.routing.answers import NOT_KEPT, Answer, AnswerKind, Question
 
 LONGEST = {
     AnswerKind.RECORDS: timedelta(days=1),
@@ -34,30 +34,42 @@ class CachingResolver:
         """Question → when its answer ends, by the clock's elapsed time, and the answer."""
         self._asked: dict[Question, asyncio.Task[Answer]] = {}
 
-    async def look_up(self, question: Question) -> Answer:
-        """Return the answer (see the port), with the time that is left of it."""
+    async def look_up(self, *questions: Question) -> tuple[Answer, ...]:
+        """Return the answers (see the port), each with the time that is left of it."""
+        kept = [self._read(each) for each in questions]
+        missing = [each for each, answer in zip(questions, kept, strict=True) if answer is None]
+        if not missing:
+            return tuple(answer for answer in kept if answer is not None)
+        # A caller that is cancelled leaves the others the answers for which they wait too.
+        asked = iter(await asyncio.gather(*(asyncio.shield(self._ask(each)) for each in missing)))
+        return tuple(next(asked) if answer is None else answer for answer in kept)
+
+    def _read(self, question: Question) -> Answer | None:
         kept = self._kept.get(question)
-        if kept is not None:
-            left = kept[0] - self._clock.elapsed()
-            if left > timedelta(0):
-                self._kept.move_to_end(question)
-                return replace(kept[1], ttl=left)
+        if kept is None:
+            return None
+        left = kept[0] - self._clock.elapsed()
+        if left <= NOT_KEPT:
             del self._kept[question]
+            return None
+        self._kept.move_to_end(question)
+        return replace(kept[1], ttl=left)
+
+    def _ask(self, question: Question) -> asyncio.Task[Answer]:
+        """Return the task that asks a question, the same for all that wait for it."""
         task = self._asked.get(question)
         if task is None:
-            task = asyncio.get_running_loop().create_task(self._ask(question))
+            task = asyncio.get_running_loop().create_task(self._answer(question))
             self._asked[question] = task
-        return await asyncio.shield(
-            task
-        )  # a caller that is cancelled leaves the others their answer
+        return task
 
-    async def _ask(self, question: Question) -> Answer:
+    async def _answer(self, question: Question) -> Answer:
         try:
-            answer = await self._resolver.look_up(question)
+            (answer,) = await self._resolver.look_up(question)
         finally:
             del self._asked[question]
         answer = replace(answer, ttl=min(answer.ttl, LONGEST[answer.kind]))
-        if answer.ttl > timedelta(0):
+        if answer.ttl > NOT_KEPT:
             self._kept[question] = (self._clock.elapsed() + answer.ttl, answer)
             if len(self._kept) > self._most:
                 self._kept.popitem(last=False)

@@ -81,8 +81,11 @@ class DnsResolver:
         self._first = 0
         self._queries = asyncio.Semaphore(MOST_QUERIES)
 
-    async def look_up(self, question: Question) -> Answer:
+    async def look_up(self, *questions: Question) -> tuple[Answer, ...]:
         """Return what DNS answers (see the port)."""
+        return tuple(await asyncio.gather(*map(self._look_up, questions)))
+
+    async def _look_up(self, question: Question) -> Answer:
         async with self._queries:
             try:
                 async with asyncio.timeout(self._seconds):

@@ -39,7 +39,11 @@ class MemoryResolver:
         """Answer no question about a name any more."""
         self._unavailable[name] = reason
 
-    async def look_up(self, question: Question) -> Answer:
+    async def look_up(self, *questions: Question) -> tuple[Answer, ...]:
+        """Return what was added (see the port)."""
+        return tuple(map(self._look_up, questions))
+
+    def _look_up(self, question: Question) -> Answer:
         self.asked.append(question)
         name, aliases = question.name, []
         while name in self._aliases:
