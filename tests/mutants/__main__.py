@@ -36,6 +36,7 @@ ROOMS: Mapping[str, Room] = {
     "embedded": Room(("tests/unit/embedded", "tests/contract/test_embedded_queue.py",
                       "tests/crash")),
     "routing": Room(("tests/unit/routing", "tests/unit/adapters/test_dns_caching.py",
+                     "tests/unit/adapters/test_dns_servers.py", "tests/unit/delivery_settings",
                      "tests/integration/test_routing_over_dns.py")),
     "configuration": Room(("tests/unit/configuration", "tests/unit/distributed")),
     "intake": Room(("tests/unit/intake",)),

@@ -8,7 +8,8 @@ too):
     mx.example.org    AAAA  !SILENT
     example.net       !SERVFAIL
 
-`!` names a fault (`FAULTS`) of all questions about a name, or of those of one type.
+`TTL` gives the time to live of the records of a name, in seconds. `!` names a fault (`FAULTS`) of
+all questions about a name, or of those of one type.
 """
 
 from __future__ import annotations
@@ -43,6 +44,7 @@ class Received(NamedTuple):
     name: str
     type: str
     transport: str
+    has_edns: bool
 
 
 class Exchange(NamedTuple):
@@ -188,6 +190,7 @@ class DnsServer:
         self.port = 0
         self._records: dict[_Key, list[str]] = {}
         self._faults: dict[_Key, Fault] = {}
+        self._seconds: dict[str, int] = {}
         self.write(script)
 
     @property
@@ -201,6 +204,9 @@ class DnsServer:
             if not (words := line.split()):
                 continue
             name, *rest = words
+            if rest[0] == "TTL":
+                self._seconds[name] = int(rest[1])
+                continue
             if rest[-1].startswith("!"):
                 kind = rest[0] if len(rest) > 1 else "*"
                 self._faults[name, kind] = FAULTS[rest[-1][1:]]
@@ -213,7 +219,7 @@ class DnsServer:
         question = query.question[0]
         name = question.name.to_text(omit_final_dot=True).lower()
         kind = dns.rdatatype.to_text(question.rdtype)
-        self.received.append(Received(name, kind, transport))
+        self.received.append(Received(name, kind, transport, query.edns >= 0))
         exchange = Exchange(query, self._right(query, name, kind), transport)
         fault = self._faults.get((name, kind)) or self._faults.get((name, "*"))
         yield from [exchange.wire()] if fault is None else fault(exchange)
@@ -224,7 +230,7 @@ class DnsServer:
             found = "CNAME" if (name, "CNAME") in self._records else kind
             texts = self._records.get((name, found), [])
             if texts:
-                response.answer.append(_rrset(name, found, texts))
+                response.answer.append(_rrset(name, self._seconds.get(name), found, texts))
             if found == kind or not texts:
                 break
             name = texts[0]
@@ -236,10 +242,10 @@ class DnsServer:
         return response
 
 
-def _rrset(name: str, kind: str, texts: list[str]) -> dns.rrset.RRset:
+def _rrset(name: str, seconds: int | None, kind: str, texts: list[str]) -> dns.rrset.RRset:
     """Names in records are absolute, without the final dot."""
     absolute = [text if kind in ("A", "AAAA") else f"{text.rstrip('.')}." for text in texts]
-    return dns.rrset.from_text(f"{name}.", TTL_SECONDS, "IN", kind, *absolute)
+    return dns.rrset.from_text(f"{name}.", seconds or TTL_SECONDS, "IN", kind, *absolute)
 
 
 class _Datagrams(asyncio.DatagramProtocol):

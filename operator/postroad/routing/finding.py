@@ -229,6 +229,7 @@ class _Search:
         for each in shuffled(tier, self._pick):
             host = each.next_hop.host
             if is_address(host):
+                self._note(host, "is an address")
                 resolved.append(ResolvedHop(each.next_hop, (host,)))
                 continue
             found = of_smart_host(answers[host], self._plan, self._pick)

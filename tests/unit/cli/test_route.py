@@ -92,7 +92,10 @@ def test_json_has_the_same(routes: Path) -> None:
             }
         ],
         "ttl_seconds": None,
-        "explanations": [{"subject": "table", "text": "rule acme matches: tenant acme"}],
+        "explanations": [
+            {"subject": "table", "text": "rule acme matches: tenant acme"},
+            {"subject": "192.0.2.9", "text": "is an address"},
+        ],
     }
 
 
