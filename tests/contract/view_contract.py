@@ -757,6 +757,16 @@ class ViewContract:
 
         assert await view.limits() == Limits(START + HOUR, START)
 
+    async def test_the_limit_of_the_archive_only_moves_forward_and_moves_no_other(
+        self, view: View
+    ) -> None:
+        await view.advance(browse_start=START, content_start=START)
+
+        await view.advance(archived_through=START + HOUR)
+        await view.advance(archived_through=START)
+
+        assert await view.limits() == Limits(START, START, START + HOUR)
+
     async def test_a_view_has_an_identity_of_its_own_once_it_has_limits(
         self, store: ViewStore, view: View
     ) -> None:

@@ -22,7 +22,7 @@ from postroad.domain.identifiers import id_at
 from postroad.domain.mail import Envelope, Outcome
 from postroad.domain.slices import place
 from postroad.errors import ViewRefused, ViewUnavailable
-from postroad.ports.view import FOREVER, SchemaChanges, TableOptions
+from postroad.ports.view import FOREVER, Limits, SchemaChanges, TableOptions
 from support.outcomes import kept_in
 
 pytestmark = pytest.mark.needs("cassandra")
@@ -99,21 +99,28 @@ async def test_marks_of_a_keyspace_of_an_earlier_release_keep_no_outcomes_until_
     await store.create(OPTIONS)
     for column in OUTCOME_COLUMNS:
         await session.run(f"ALTER TABLE {{keyspace}}.deleted_mails DROP {column}")
+    await session.run("ALTER TABLE {keyspace}.limits DROP archived_through")
     heard = AttemptOutcomes.of({"b@example.net": Outcome.failed("550 5.1.1 unknown")}, 0.5)
     keys = [place(id_at(NOW, 0, number), HOUR, 1) for number in (1, 2)]
     removed = Ending(EndingKind.REMOVED, NOW)
     early, late = store.view("test.out"), store.view("test.out")
 
     assert not await store.exists()
+    await early.advance(browse_start=NOW, content_start=NOW)
+    assert await early.limits() == Limits(NOW, NOW)
     await early.mark_delivered(keys[0], NOW, Traits(()), heard)
     assert await store.check()
     changes = await store.create(OPTIONS)
     assert await late.end(keys[1], removed, Traits(()), heard) is None
 
-    assert set(changes.added) == {f"deleted_mails.{column}" for column in OUTCOME_COLUMNS}
+    marks = {f"deleted_mails.{column}" for column in OUTCOME_COLUMNS}
+    assert set(changes.added) == marks | {"limits.archived_through"}
+    await late.advance(archived_through=NOW)
+    assert await late.limits() == Limits(NOW, NOW, NOW)
     assert (changes.created, changes.altered) == ((), ())
     assert await store.exists()
     assert await early.mark(keys[0]) == Mark(delivered_at=NOW)
+    assert await early.limits() == Limits(NOW, NOW), "it looks again after a while"
     rows = await session.run("SELECT enqueue_id, outcomes, seconds FROM {keyspace}.deleted_mails")
     kept = {row["enqueue_id"]: kept_in(row) for row in rows}
     assert kept == {keys[0].enqueue_id: None, keys[1].enqueue_id: heard}

@@ -4,21 +4,25 @@ marks, then content start is moved.
 Cleanup begins a full lease after this process read browse start: by then every process has read
 newer limits, so a consumer that finds no mark finds the entry before browse start (invariant 4).
 The next cleanup repeats what a failed one left, because content start did not move.
+In a queue that is archived, slices wait until they are (`archive_wait`).
 Source: 001 Decision.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import datetime, timedelta
 
 from postroad.distributed import dead_letters, replacement
+from postroad.distributed.archive_wait import ArchiveWait
 from postroad.distributed.browse import ENQUEUE_ID
 from postroad.distributed.engine import Engine
 from postroad.distributed.late_mail import rescue_if_late
 from postroad.distributed.merge_join import with_marks
 from postroad.domain.entries import Entry
 from postroad.domain.slices import EntryKey, Partition
-from postroad.ports.view import ClosedSlice
+from postroad.ports.view import ClosedSlice, Limits
+from postroad.telemetry import metrics
 
 
 class Cleanup:
@@ -26,6 +30,7 @@ class Cleanup:
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
+        self._archive_wait = ArchiveWait(engine)
         self._seen: tuple[datetime, timedelta] | None = None
         self._safe: datetime | None = None
 
@@ -43,21 +48,50 @@ class Cleanup:
             self._seen = (limits.browse_start, now)
         if self._safe is None or (limits.content_start or self._safe) >= self._safe:
             return 0
-        return await self._clean(limits.content_start or limits.browse_start, self._safe)
+        first = limits.content_start or limits.browse_start
+        before = await self._before_those_that_wait(limits, first, self._safe)
+        if before <= first:
+            return 0
+        cleaned = await self._clean(first, before)
+        self._count_unarchived(limits, cleaned)
+        return len(cleaned)
 
-    async def _clean(self, first: datetime, before: datetime) -> int:
-        """Clean the closed slices from `first` on; a slice that was never closed had no rows."""
+    async def _before_those_that_wait(
+        self, limits: Limits, first: datetime, before: datetime
+    ) -> datetime:
+        """Return the first closed slice that waits to be archived, `before` when none does."""
+        waiting_from = await self._archive_wait.until(limits, before)
+        if waiting_from < before:
+            async for closed in self._engine.view.closed_slices(max(first, waiting_from)):
+                return min(before, closed.slice_start)
+        return before
+
+    def _count_unarchived(self, limits: Limits, cleaned: Sequence[datetime]) -> None:
+        through = limits.archived_through
+        unarchived = [start for start in cleaned if through is not None and start >= through]
+        if unarchived:
+            metrics.UNARCHIVED.labels(self._engine.label).inc(len(unarchived))
+            self._engine.log.warning(
+                "slices were cleaned that were not archived",
+                first=unarchived[0].isoformat(),
+                last=unarchived[-1].isoformat(),
+                slices=len(unarchived),
+            )
+
+    async def _clean(self, first: datetime, before: datetime) -> list[datetime]:
+        """Clean the closed slices from `first` on; return which. A slice that was never closed had
+        no rows."""
         engine = self._engine
         effective = engine.configuration.effective()
         buckets = max(each.bucket_count for each in effective.reading)
-        cleaned = 0
+        cleaned: list[datetime] = []
         await self._delete_stale_letters(first, before)
         async for closed in engine.view.closed_slices(first):
             if closed.slice_start >= before:
                 break
             engine.check_still(effective)
             await self._clean_slice(closed, buckets)
-            cleaned += 1
+            cleaned.append(closed.slice_start)
         await engine.view.advance(content_start=before)
         return cleaned
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import datetime, timedelta
 
 from postroad.errors import ConfigurationRefused
 
@@ -35,6 +35,10 @@ Cassandra keeps for ten days (`gc_grace_seconds` of a table that sets none)."""
 SLICES = 4
 """Slices in a row lifetime, at least: a slice is cleaned long before its rows expire."""
 
+LONGEST_ARCHIVE_WAIT = timedelta(days=14)
+"""How long cleanup waits for an archive where rows live for very long, or for ever."""
+
+_LONG_AGO = timedelta(days=36500)
 _SECOND, _MINUTE = timedelta(seconds=1), timedelta(minutes=1)
 _HOUR, _DAY = timedelta(hours=1), timedelta(days=1)
 
@@ -92,6 +96,23 @@ def longest_step(row_lifetime: timedelta) -> timedelta:
     True
     """
     return (row_lifetime - _SECOND) / 2 // _SECOND * _SECOND
+
+
+def longest_archive_wait(row_lifetime: timedelta) -> timedelta:
+    """Return how long a slice that browse start has passed waits to be archived: a quarter of the
+    row lifetime. When the slice is passed, half of that is over at most, because waiting mail is
+    rolled forward then.
+
+    >>> longest_archive_wait(timedelta(days=14))
+    datetime.timedelta(days=3, seconds=43200)
+    """
+    return min(row_lifetime / 4, LONGEST_ARCHIVE_WAIT)
+
+
+def oldest_that_waits(now: datetime, row_lifetime: timedelta) -> datetime:
+    """Return the moment from which on slices may wait to be archived: earlier ones are cleaned,
+    while a quarter of their rows' lifetime is left."""
+    return now - min(row_lifetime, _LONG_AGO) * 3 / 4
 
 
 def is_half_over(age: timedelta, remaining: timedelta | None, lifetime: timedelta) -> bool:

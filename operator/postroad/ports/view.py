@@ -33,11 +33,13 @@ FOREVER = timedelta.max
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Everything before `browse_start` is finished; rows before `content_start` are deleted.
-    Both only ever move forward. None: never written."""
+    """Everything before `browse_start` is finished; rows before `content_start` are deleted; slices
+    before `archived_through` are archived. All only ever move forward. None: never written; a queue
+    without `archived_through` is not archived."""
 
     browse_start: datetime | None
     content_start: datetime | None
+    archived_through: datetime | None = None
 
     def have_passed(self, slice_start: datetime) -> bool:
         """Return whether everything in a slice is finished, and its marks may be gone."""
@@ -157,9 +159,15 @@ class View(Marks, Protocol):
         ...
 
     async def advance(
-        self, *, browse_start: datetime | None = None, content_start: datetime | None = None
+        self,
+        *,
+        browse_start: datetime | None = None,
+        content_start: datetime | None = None,
+        archived_through: datetime | None = None,
     ) -> None:
-        """Move limits forward. An older value than the present one changes nothing. Idempotent."""
+        """Move limits forward. An older value than the present one changes nothing. Idempotent.
+        The first `archived_through` lets cleanup wait for the archive from then on; its tables must
+        have the column (ViewRefused)."""
         ...
 
     async def identity(self) -> Identity:

@@ -41,6 +41,11 @@ WRONG_CLOCKS = Gauge(
     "postroad_wrong_clock_hosts",
     "Cassandra hosts whose clocks disagreed with most others when this process last read them.",
 )
+UNARCHIVED = Counter(
+    "postroad_unarchived_slices_total",
+    "Slices that were cleaned before they were archived, because the archive did not come in time.",
+    ["queue"],
+)
 UNDELETED = Counter(
     "postroad_undeleted_purges_total",
     "Purged partitions of which the object store kept bytes until maintenance gave up on them.",

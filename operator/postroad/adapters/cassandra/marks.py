@@ -10,8 +10,8 @@ from uuid import UUID
 
 from postroad.adapters.cassandra import mark_rows, rows
 from postroad.adapters.cassandra import mark_statements as statements
+from postroad.adapters.cassandra.added_columns import AddedColumns, outcome_values
 from postroad.adapters.cassandra.loop_bridge import Row
-from postroad.adapters.cassandra.outcome_columns import OutcomeColumns, outcome_values
 from postroad.adapters.cassandra.session import Session, Statement
 from postroad.adapters.cassandra.statements import SELECT_PRESENT
 from postroad.adapters.cassandra.transactions import Transactions, Write
@@ -39,7 +39,7 @@ class CassandraMarks:
     def __init__(self, session: Session, queue: str) -> None:
         self._session = session
         self._queue = queue
-        self._outcome_columns = OutcomeColumns(session)
+        self._outcome_columns = AddedColumns(session, "deleted_mails", *statements.OUTCOME_COLUMNS)
         self._marking = batcher(self._write_together)
         self._reading = batcher(self._marks_together)
         transactions = Transactions(session, self._found)

@@ -215,10 +215,10 @@ def optional_instant(stored: datetime | None) -> datetime | None:
 
 
 def limits_of(found: Sequence[Row]) -> Limits:
-    """Return the latest of each limit."""
+    """Return the latest of each limit; tables of an earlier release have no `archived_through`."""
     latest = [
-        max((instant(row[column]) for row in found if row[column] is not None), default=None)
-        for column in ("browse_start", "content_start")
+        max((instant(row[column]) for row in found if row.get(column) is not None), default=None)
+        for column in ("browse_start", "content_start", "archived_through")
     ]
     return Limits(*latest)
 

@@ -154,7 +154,16 @@ SELECT_RECORDS = Statement(
 SELECT_LIMITS = Statement(
     select("limits", ("incarnation", "browse_start", "content_start"), "queue = ?")
 )
-"""Both limits in one read; nearly always one row."""
+"""The limits that tables of every release have; nearly always one row."""
+
+SELECT_ALL_LIMITS = Statement(
+    select(
+        "limits",
+        ("incarnation", "browse_start", "content_start", "archived_through"),
+        "queue = ?",
+    )
+)
+"""All limits in one read."""
 
 ADVANCE_BROWSE_START = Statement(
     "UPDATE {keyspace}.limits USING TIMESTAMP ? SET browse_start = ?"
@@ -165,6 +174,12 @@ without a lightweight transaction."""
 
 ADVANCE_CONTENT_START = Statement(
     "UPDATE {keyspace}.limits USING TIMESTAMP ? SET content_start = ?"
+    " WHERE queue = ? AND incarnation = ?"
+)
+"""As browse start."""
+
+ADVANCE_ARCHIVED_THROUGH = Statement(
+    "UPDATE {keyspace}.limits USING TIMESTAMP ? SET archived_through = ?"
     " WHERE queue = ? AND incarnation = ?"
 )
 """As browse start."""

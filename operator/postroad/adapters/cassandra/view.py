@@ -10,6 +10,7 @@ from datetime import datetime, timedelta
 from uuid import UUID, uuid4
 
 from postroad.adapters.cassandra import rows, statements
+from postroad.adapters.cassandra.added_columns import AddedColumns
 from postroad.adapters.cassandra.erasure import erase_queue
 from postroad.adapters.cassandra.letters import LetterReader, month_of_gone
 from postroad.adapters.cassandra.marks import CassandraMarks, batcher
@@ -29,6 +30,7 @@ class CassandraView(CassandraMarks):
     def __init__(self, session: Session, queue: str) -> None:
         super().__init__(session, queue)
         self._letters = LetterReader(session, queue)
+        self._archive_column = AddedColumns(session, "limits", "archived_through")
         self._incarnation: UUID | None = None  # of the limits, as last read
         self._inserting = batcher(self._write_together)
 
@@ -114,12 +116,19 @@ class CassandraView(CassandraMarks):
         }
 
     async def limits(self) -> Limits:
-        found = await self._session.execute(statements.SELECT_LIMITS, (self._queue,))
+        statement = statements.SELECT_LIMITS
+        if await self._archive_column.are_there():
+            statement = statements.SELECT_ALL_LIMITS
+        found = await self._session.execute(statement, (self._queue,))
         self._incarnation = found[0]["incarnation"] if found else None
         return rows.limits_of(found)
 
     async def advance(
-        self, *, browse_start: datetime | None = None, content_start: datetime | None = None
+        self,
+        *,
+        browse_start: datetime | None = None,
+        content_start: datetime | None = None,
+        archived_through: datetime | None = None,
     ) -> None:
         if self._incarnation is None:
             await self.limits()
@@ -127,6 +136,7 @@ class CassandraView(CassandraMarks):
         for statement, limit in (
             (statements.ADVANCE_BROWSE_START, browse_start),
             (statements.ADVANCE_CONTENT_START, content_start),
+            (statements.ADVANCE_ARCHIVED_THROUGH, archived_through),
         ):
             if limit is not None:
                 timestamp = rows.own_timestamp(limit)

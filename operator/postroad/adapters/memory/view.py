@@ -116,12 +116,18 @@ class MemoryView(MemoryMarks):
         return await self._step("limits", lambda: self._tables.limits)
 
     async def advance(
-        self, *, browse_start: datetime | None = None, content_start: datetime | None = None
+        self,
+        *,
+        browse_start: datetime | None = None,
+        content_start: datetime | None = None,
+        archived_through: datetime | None = None,
     ) -> None:
         def effect() -> None:
             now = self._tables.limits
             self._tables.limits = Limits(
-                _later(now.browse_start, browse_start), _later(now.content_start, content_start)
+                _later(now.browse_start, browse_start),
+                _later(now.content_start, content_start),
+                _later(now.archived_through, archived_through),
             )
 
         await self._step("advance", effect)

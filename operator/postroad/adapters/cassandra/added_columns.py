@@ -1,7 +1,6 @@
-"""The columns of a mark that keep an attempt: their values, and whether the keyspace has them.
+"""Columns that tables of an earlier release lack until the operator, or `--create`, adds them.
 
-A keyspace of an earlier release has them once the operator, or `--create`, has added them. Until
-then marks are written without: no mail waits for a schema (ADR 0033).
+Until then their values are neither written nor read: no mail waits for a schema (ADR 0033).
 """
 
 from __future__ import annotations
@@ -10,38 +9,38 @@ import asyncio
 from datetime import timedelta
 
 from postroad.adapters.cassandra import schema
-from postroad.adapters.cassandra.mark_statements import OUTCOME_COLUMNS
 from postroad.adapters.cassandra.session import Session
 from postroad.domain.attempts import AttemptOutcomes
 from postroad.telemetry.logs import logger
 
 LOOK_AGAIN = timedelta(minutes=10)
-"""How long a process writes marks without the columns before it looks for them again."""
+"""How long a process works without the columns before it looks for them again."""
 
 _LOG = logger("cassandra")
 
 
-class OutcomeColumns:
-    """Knows whether marks have the columns. Asks once, and while they are missing now and then."""
+class AddedColumns:
+    """Knows whether a table has columns. Asks once, and while they are missing now and then."""
 
-    def __init__(self, session: Session) -> None:
+    def __init__(self, session: Session, table: str, *columns: str) -> None:
         self._session = session
+        self._table = table
+        self._wanted = {(table, column) for column in columns}
         self._are_there = False
         self._look_at = float("-inf")
 
     async def are_there(self) -> bool:
-        """Return whether marks have the columns. Raises: ViewError."""
+        """Return whether the table has the columns. Raises: ViewError."""
         now = asyncio.get_running_loop().time()
         if not self._are_there and now >= self._look_at:
-            found = await schema.columns(self._session)
-            wanted = {("deleted_mails", column) for column in OUTCOME_COLUMNS}
-            self._are_there = wanted <= found
+            self._are_there = self._wanted <= await schema.columns(self._session)
             self._look_at = now + LOOK_AGAIN.total_seconds()
             if not self._are_there:
                 _LOG.warning(
-                    "the outcomes of attempts are not kept: the table of marks has no columns for"
-                    " them, which the operator or --create adds",
+                    "the tables are of an earlier release: columns are missing, which the operator"
+                    " or --create adds; mail goes on without them",
                     keyspace=self._session.keyspace,
+                    table=self._table,
                 )
         return self._are_there
 

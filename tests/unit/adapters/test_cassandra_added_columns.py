@@ -1,4 +1,4 @@
-"""A keyspace of an earlier release serves: its marks keep no outcomes until it has the columns."""
+"""A keyspace of an earlier release serves: new columns are neither written nor read there."""
 
 from __future__ import annotations
 
@@ -13,21 +13,23 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from postroad.adapters.cassandra import mark_statements, outcome_columns, schema
+from postroad.adapters.cassandra import added_columns, mark_statements, schema
 from postroad.adapters.cassandra.marks import CassandraMarks
 from postroad.adapters.cassandra.session import Session, Statement
+from postroad.adapters.cassandra.view import CassandraView
 from postroad.domain.attempts import AttemptOutcomes
 from postroad.domain.entries import Ending, EndingKind, Traits
 from postroad.domain.mail import Outcome, OutcomeKind
 from postroad.domain.slices import EntryKey
 from postroad.errors import ViewRefused
-from postroad.ports.view import TableOptions
+from postroad.ports.view import Limits, TableOptions
 from support.outcomes import kept_in
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 HEARD = AttemptOutcomes.of({"b@example.net": Outcome.failed("550 5.1.1 no such user")}, 1.5)
 OPTIONS = TableOptions({}, timedelta(days=14), timedelta(hours=12), timedelta(hours=3))
 NEW = {("deleted_mails", "outcomes"), ("deleted_mails", "seconds")}
+ADDED = NEW | {("limits", "archived_through")}
 
 
 @dataclass
@@ -128,7 +130,7 @@ async def test_marks_of_a_keyspace_without_them_are_as_before(
     assert {statement for statement, _ in server.sent} == before
     assert server.looked == 1, "it looks again after a while only"
     server.columns |= NEW
-    monkeypatch.setattr(outcome_columns, "LOOK_AGAIN", timedelta(0))
+    monkeypatch.setattr(added_columns, "LOOK_AGAIN", timedelta(0))
     later = marks_of(server)
     await later.mark_delivered(key(1), NOW, Traits(()), HEARD)
     assert server.sent[-1][0] is mark_statements.MARK_DELIVERED_KEEPING
@@ -137,7 +139,7 @@ async def test_marks_of_a_keyspace_without_them_are_as_before(
 async def test_columns_that_come_later_are_found_by_a_running_process(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(outcome_columns, "LOOK_AGAIN", timedelta(0))
+    monkeypatch.setattr(added_columns, "LOOK_AGAIN", timedelta(0))
     server = Server()
     marks = marks_of(server)
     await marks.mark_delivered(key(1), NOW, Traits(()), HEARD)
@@ -152,7 +154,7 @@ async def test_columns_that_come_later_are_found_by_a_running_process(
 async def test_a_schema_gets_the_columns_that_it_lacks_once() -> None:
     server = Server()
     first = await schema.create(cast("Session", server), OPTIONS)
-    assert server.columns == NEW
+    assert server.columns == ADDED
     assert first.added == (), "the tables are new"
     server.columns.discard(("deleted_mails", "seconds"))
     assert not await schema.exists(cast("Session", server))
@@ -164,11 +166,11 @@ async def test_a_schema_gets_the_columns_that_it_lacks_once() -> None:
 
 
 async def test_a_column_that_another_process_adds_meanwhile_is_no_error() -> None:
-    server = Server(racing=set(NEW))
+    server = Server(racing=set(ADDED))
 
     await schema.create(cast("Session", server), OPTIONS)
 
-    assert server.columns == NEW
+    assert server.columns == ADDED
 
 
 async def test_a_column_that_cannot_be_added_is_an_error() -> None:
@@ -193,7 +195,26 @@ outcomes = st.dictionaries(
 def test_what_is_kept_survives(heard: dict[str, Outcome], seconds: float) -> None:
     wanted = AttemptOutcomes.of(heard, seconds)
 
-    values = outcome_columns.outcome_values(wanted)
+    values = added_columns.outcome_values(wanted)
 
     row = dict(zip(mark_statements.OUTCOME_COLUMNS, values, strict=True))
     assert kept_in(row) == wanted
+
+
+@pytest.mark.parametrize("has_column", [False, True])
+async def test_limits_are_read_with_and_without_the_column_of_the_archive(
+    has_column: bool,
+) -> None:
+    class Limited(Server):
+        async def execute(
+            self, statement: Statement, values: Sequence[Any]
+        ) -> list[dict[str, Any]]:
+            names = re.findall(r"\w+", statement.cql.partition(" FROM ")[0])[1:]
+            assert "archived_through" not in names or has_column, "Cassandra would refuse it"
+            return [dict.fromkeys(names, NOW.replace(tzinfo=None)) | {"incarnation": UUID(int=1)}]
+
+    server = Limited(columns={("limits", "archived_through")} if has_column else set())
+
+    limits = await CassandraView(cast("Session", server), "mail.out").limits()
+
+    assert limits == Limits(NOW, NOW, NOW if has_column else None)
