@@ -11,7 +11,7 @@ SERVERS := rabbitmq cassandra s3 kubernetes
 empty :=
 comma := ,
 
-.PHONY: help setup lock check test test-cluster test-matrix test-peers unit demo bench chaos mutants clean
+.PHONY: help setup lock check test test-cluster test-matrix test-peers unit demo demo-small bench chaos mutants clean
 
 help: ## say what can be made
 	@sed -n 's/^\([a-z-]*\):.*## /\1  /p' $(MAKEFILE_LIST) | column -t -l 2
@@ -54,6 +54,9 @@ test-cluster: setup ## tests on a cluster of their own: faults, nodes that come 
 
 test-peers: setup ## mail through Postfix, Exim, OpenSMTPD, Dovecot, Haraka, maddy and swaks, in and out
 	POSTROAD_TEST_PEERS=yes $(PY) -m pytest $(or $(TESTS),tests/peers)
+
+demo-small: setup ## the embedded queue in a directory, without servers: in, held, killed, delivered
+	cd tests && ../$(PY) -m demo.small $(if $(MAIL),--mail $(MAIL))
 
 demo: setup ## from kubectl apply to delivered mail (MAIL=dir for mails of your own)
 	cd tests && ../$(PY) -m demo $(if $(MAIL),--mail $(MAIL))
