@@ -134,6 +134,7 @@ CASES = [
         LARGE + "; a-rather-long-name-of-a-mail-exchanger-3 A 192.0.2.9",
         "a-rather-long-name-of-a-mail-exchanger-3=192.0.2.9",
     ),
+    Case("no message over TCP", "RFC 7766 5", "d MX 10 mx1; d !TRUNCATED-GARBAGE", NO_ANSWER),
     Case("without EDNS", "RFC 6891 7", "d MX 10 mx1; d !NO-EDNS", MX1),
     Case("forged id first", "RFC 5452 9.1", "d MX 10 mx1; d !FORGED-FIRST", MX1),
     Case("other question first", "RFC 5452 9.1", "d MX 10 mx1; d !WRONG-QUESTION", MX1),

@@ -93,6 +93,10 @@ def _only_truncated(exchange: Exchange) -> Iterator[bytes]:
     return _truncated(exchange) if exchange.transport == "UDP" else iter(())
 
 
+def _truncated_then_garbage(exchange: Exchange) -> Iterator[bytes]:
+    return _truncated(exchange) if exchange.transport == "UDP" else _garbage(exchange)
+
+
 def _forged_first(exchange: Exchange) -> Iterator[bytes]:
     """Another id with another answer, then the right message."""
     forged = dns.message.from_wire(exchange.wire())
@@ -168,6 +172,7 @@ FAULTS: dict[str, Fault] = {
     "SILENT": _silent,
     "TRUNCATED": _truncated,
     "TRUNCATED-ONLY": _only_truncated,
+    "TRUNCATED-GARBAGE": _truncated_then_garbage,
     "FORGED-FIRST": _forged_first,
     "WRONG-QUESTION": _wrong_question,
     "OTHER-CASE": _other_case,

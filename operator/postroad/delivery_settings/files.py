@@ -42,9 +42,11 @@ def read_routing(file: Path) -> RoutingSettings:
     try:
         return RoutingSettings.model_validate({} if document is None else document)
     except ValidationError as error:
+        found = error.errors(include_url=False)
         problems = [
             f"{_path(each['loc'])}{_advice(RoutingSettings, each)}"
-            for each in error.errors(include_url=False)
+            for each in found
+            if not _follows(each, found)
         ]
         raise InvalidSettings(f"{file}: {'; '.join(problems)}") from None
 
@@ -61,6 +63,14 @@ def _read(file: Path) -> object:
     return found
 
 
+def _follows(problem: Any, others: Sequence[Any]) -> bool:
+    """Whether a list counts as too short only because its items are wrong, each by itself."""
+    place = problem["loc"]
+    return problem["type"] == "too_short" and any(
+        len(each["loc"]) > len(place) and each["loc"][: len(place)] == place for each in others
+    )
+
+
 def _path(location: Sequence[int | str]) -> str:
     """Return a place in the document, as `rules[2].primary[0].port: `."""
     text = "".join(f"[{each}]" if isinstance(each, int) else f".{each}" for each in location)
@@ -75,6 +85,8 @@ def _advice(model: type[BaseModel], problem: Any) -> str:
         return "there is no such field" + (f": did you mean {close[0]}?" if close else "")
     if problem["type"] == "missing":
         return "this field is required"
+    if problem["type"] == "too_short":
+        return "list one at least, or leave the field out"
     text = str(problem["msg"])
     return text.removeprefix("Value error, ")
 
