@@ -1,0 +1,106 @@
+"""Modules, paths, targets, links and tests that documents and the code name are there."""
+
+from __future__ import annotations
+
+import re
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from support.repository import ROOT, needs_a_clone, texts, tracked_files
+
+
+@needs_a_clone
+def test_every_module_that_a_document_or_the_code_names_is_there() -> None:
+    there = [f"{path.relative_to(ROOT)}" for path in tracked_files()]
+    named = {
+        (name, module)
+        for name, text in texts("operator", "docs", "README.md")
+        for module in re.findall(r"(?<![\w/.-])((?:[\w-]+/)*[\w-]+\.py)\b", text)
+    }
+
+    missing = [
+        (name, module)
+        for name, module in sorted(named)
+        if not any(f"/{path}".endswith(f"/{module}") for path in there)
+    ]
+    assert missing == [("docs/contributing.md", "tests/integration/test_x.py")], "an example only"
+
+
+EXAMPLES = {"tests/integration/test_x.py"}
+"""Paths that documents name as examples only."""
+
+
+def code_in(text: str) -> str:
+    """The code spans and code blocks of a document, one a line."""
+    blocks = re.findall(r"^```\w*\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
+    prose = re.sub(r"^```.*?^```", "", text, flags=re.DOTALL | re.MULTILINE)
+    return "\n".join([*blocks, *re.findall(r"`([^`\n]+)`", prose)])
+
+
+def paths_in(text: str) -> set[str]:
+    """Paths in the code of a document that begin with a folder of the project, of the package or
+    of the tests."""
+    found = re.findall(r"(?<![\w/.:~-])((?:[\w-]+/)+[\w.-]*\w)", code_in(text))
+    return {path for path in found if any((home / path.split("/")[0]).is_dir() for home in HOMES)}
+
+
+HOMES = (ROOT, ROOT / "operator", ROOT / "operator/postroad", ROOT / "tests")
+
+
+def targets_in(text: str) -> set[str]:
+    """The targets of `make` in the code of a document."""
+    return set(re.findall(r"\bmake ([a-z][a-z-]*)", code_in(text)))
+
+
+def links_in(text: str) -> set[str]:
+    """The files that a document links to."""
+    return set(re.findall(r"\]\((?!\w+:|#)([^)#]+)[^)]*\)", text))
+
+
+def cited_tests(text: str) -> set[str]:
+    """The names of tests in a document that names them by `path::test_name` or, in a table beside
+    the letter of their suite, without `test_`."""
+    named = set(re.findall(r"::test_(\w+)", code_in(text)))
+    rows = "\n".join(re.findall(r"^\|.*\b[AM] `.*$", text, re.MULTILINE))
+    return named | {each for each in re.findall(r"`(\w+)`", rows) if "_" in each}
+
+
+DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+
+
+@cache
+def names_of_tests() -> set[str]:
+    code = "\n".join(path.read_text() for path in (ROOT / "tests").rglob("*.py"))
+    return set(re.findall(r"def test_(\w+)", code))
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
+def test_every_path_target_and_link_of_a_document_is_there(document: Path) -> None:
+    text = document.read_text()
+    targets = re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE)
+
+    paths = {
+        path
+        for path in paths_in(text) - EXAMPLES
+        if not path.startswith("build/") and not any((home / path).exists() for home in HOMES)
+    }
+
+    assert sorted(paths) == []
+    assert sorted(targets_in(text) - set(targets)) == []
+    assert sorted(to for to in links_in(text) if not (document.parent / to).exists()) == []
+    assert sorted(cited_tests(text) - names_of_tests()) == []
+
+
+def test_what_documents_name_is_found_in_spans_and_blocks() -> None:
+    text = (
+        "Tests make sense: `make unit`, `tests/gone`, [x](a/gone.md#part), [y](https://z).\n"
+        "| a case | M `a_thing_holds`, `tests/gone.py::test_more`; `word` |\n"
+        "```console\n$ CASE=a make bench ROOM=b\n$ python domain/gone.py --to ~/tests/x\n```\n"
+    )
+
+    assert targets_in(text) == {"unit", "bench"}
+    assert paths_in(text) == {"tests/gone", "tests/gone.py", "domain/gone.py"}
+    assert cited_tests(text) == {"a_thing_holds", "more"}
+    assert links_in(text) == {"a/gone.md"}

@@ -1,0 +1,45 @@
+"""Sentences name the component that acts, as docs/contributing.md says."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from support.repository import ROOT, needs_a_clone, texts
+
+SYSTEM_USER = "no" + "body"
+WORDS_OF_OTHERS = {"tests/peers/postfix.py": [SYSTEM_USER]}
+"""Words that the guide forbids and that a file has to use: the name of a system's user."""
+
+
+def unclear_words(guide: str) -> re.Pattern[str]:
+    """The words in the first column of the guide's table, in names too and over line ends."""
+    table = guide.split("| not | instead |")[1].split("\n\n")[0]
+    cells = re.findall(r"^\| (`[^|]*) \|", table, re.MULTILINE)
+    words = [word for cell in cells for word in re.findall(r"`([a-z ]+)`", cell)]
+    either = "|".join(r"[\s_#]+".join(word.split()) for word in words)
+    return re.compile(rf"(?<![a-z])(?:{either})(?![a-z])", re.IGNORECASE)
+
+
+@needs_a_clone
+def test_every_sentence_names_the_component_that_acts() -> None:
+    unclear = unclear_words((ROOT / "docs/contributing.md").read_text())
+    found = {
+        name: unclear.findall(text)
+        for name, text in texts("operator", "tests", "docs", "README.md")
+        if name != "docs/contributing.md" and unclear.search(text)
+    }
+
+    assert found == WORDS_OF_OTHERS, "write them as docs/contributing.md says"
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["One waits", "test_a_thing_that_one_waits_for", "it one\n    # waits", "(One  waits)"],
+)
+def test_unclear_words_are_found_in_names_and_over_line_ends(text: str) -> None:
+    guide = "| not | instead |\n|---|---|\n| `one waits`, `other` | `this` |\n\n`that`"
+
+    assert unclear_words(guide).search(text)
+    assert not unclear_words(guide).search("nones wait; one waitsy; this and that")
