@@ -63,12 +63,11 @@ class Serving(Answering):
 
     # -- operations ------------------------------------------------------------------------------
 
-    async def hello(self, call: int, arguments: Arguments) -> object:
+    async def hello(self, call: int, arguments: Arguments) -> None:
         if arguments["protocol"] != wire.PROTOCOL:
             raise InvalidInput(
                 f"the owner serves protocol {wire.PROTOCOL}, not {arguments['protocol']}"
             )
-        return {"name": self._queue.name}
 
     async def enqueue(self, call: int, arguments: Arguments) -> object:
         body: bytes | AsyncIterator[bytes] = self.content_of(call)
