@@ -84,13 +84,14 @@ async def test_references_of_an_unreadable_partition_alone_give_up_their_places_
 async def test_reference_that_gives_its_place_up_keeps_how_often_consumers_crashed_on_it(
     cluster: InMemoryCluster, process: Process, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The broker counts that for one message, and the delay queues get another one."""
+    """The broker counts that for one message, and the delay queues get another one, for half a
+    minute. By chance, the last wait before that begins shortly before the time is over."""
     await cluster.enqueue(process, "mail")
     [message] = cluster.broker.ready
     message.failed_deliveries = 3
     unreadable(monkeypatch, {key.partition for key in cluster.tables.rows})
 
-    assert await Consumer(cluster, process.queue).nothing(10 * SECOND)
+    assert await Consumer(cluster, process.queue).nothing(20 * SECOND)
 
     [put_off] = cluster.broker.delayed_messages
     assert decode(put_off.body).crashes == 3
