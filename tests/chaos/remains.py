@@ -75,6 +75,12 @@ def sleeps_long(queue: str) -> bool:
     return delay.isdecimal() and int(delay) > QUICK.timing.longest_wait.total_seconds()
 
 
+def outlives(seconds: int | None) -> bool:
+    """Return whether a claim is in force for longer than any claim is: a Cassandra host whose clock
+    was far ahead has written it, and it lapses when the other clocks have come so far."""
+    return (seconds or 0) > QUICK.timing.claim.total_seconds()
+
+
 def messages_left(queues: list[dict[str, Any]], channels: list[dict[str, Any]]) -> list[str]:
     """Return the queues that have messages, but for those that RabbitMQ strands: leased to a
     consumer that was cancelled before its node went down, and that no channel has any more.
@@ -124,7 +130,7 @@ def _remains(name: str, bucket: str) -> Remains:
         for each in cql(f"SELECT queue, {keys}, ending, delivered_at FROM {tables}.deleted_mails")
         if each.queue == name and each.enqueue_id is not None
     ]
-    claims = cql(f"SELECT queue, enqueue_id FROM {tables}.claims")
+    claims = cql(f"SELECT queue, enqueue_id, TTL(owner) AS seconds FROM {tables}.claims")
     letters = cql(f"SELECT queue, month, enqueue_id FROM {tables}.dead_letters")
     kept = {each for each in marks if each in late and each[0] < start}
     client = store_client()
@@ -139,7 +145,9 @@ def _remains(name: str, bucket: str) -> Remains:
         "claims": [
             str(each.enqueue_id)
             for each in claims
-            if each.queue == name and each.enqueue_id not in TIMETABLES
+            if each.queue == name
+            and each.enqueue_id not in TIMETABLES
+            and not outlives(each.seconds)
         ],
         "letters": [
             str(each.enqueue_id)

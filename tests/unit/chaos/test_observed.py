@@ -10,7 +10,8 @@ import pytest
 
 from chaos.history import Event, ListRecorder
 from chaos.observed import ObservedLog
-from chaos.remains import is_note_of_gone, is_stamped_late, messages_left
+from chaos.pace import QUICK
+from chaos.remains import is_note_of_gone, is_stamped_late, messages_left, outlives
 from contract.queue_harness import Consumer, letter
 from postroad.adapters.memory.fault_injection import Fault
 from postroad.distributed.engine import Engine
@@ -78,3 +79,11 @@ def test_messages_are_left_over_unless_no_channel_has_them(
     queue = {"name": "q", "messages": ready + leased, "messages_unacknowledged": leased}
 
     assert len(messages_left([queue], [{"messages_unacknowledged": in_hand}])) == found
+
+
+def test_claim_of_a_host_with_a_clock_far_ahead_is_not_left_over() -> None:
+    claim = round(QUICK.timing.claim.total_seconds())
+
+    assert [outlives(each) for each in (None, 1, claim, claim + 1, 7200)] == [False] * 3 + [
+        True
+    ] * 2
