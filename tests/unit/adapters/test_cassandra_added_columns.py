@@ -10,6 +10,7 @@ from typing import Any, cast
 from uuid import UUID
 
 import pytest
+from cassandra.cqltypes import lookup_casstype
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -184,20 +185,43 @@ async def test_a_column_that_cannot_be_added_is_an_error() -> None:
         await schema.create(cast("Session", Refusing()), OPTIONS)
 
 
-outcomes = st.dictionaries(
-    st.from_regex(r"[a-z]{1,3}@[a-z]{1,3}\.example", fullmatch=True),
-    st.builds(Outcome, st.sampled_from(OutcomeKind), st.text(), st.sampled_from(("", "mx"))),
+COLUMN_TYPES = {
+    name: lookup_casstype(kind)
+    for name, kind in zip(
+        mark_statements.OUTCOME_COLUMNS,
+        (
+            "ListType(TupleType(UTF8Type,UTF8Type,UTF8Type,Int32Type,UTF8Type,UTF8Type,Int32Type))",
+            "FloatType",
+        ),
+        strict=True,
+    )
+}
+"""As the schema declares them."""
+
+outcomes = st.lists(
+    st.builds(
+        Outcome,
+        st.sampled_from(OutcomeKind),
+        st.sampled_from(("550 5.1.1 no", "451 \ud800 \x00", "250 ok", "")) | st.text(max_size=20),
+        st.sampled_from(("", "mx")),
+    ),
     min_size=1,
+    max_size=30,
 )
 
 
-@given(outcomes, st.floats(0, 1500))
-def test_what_is_kept_survives(heard: dict[str, Outcome], seconds: float) -> None:
-    wanted = AttemptOutcomes.of(heard, seconds)
+@given(outcomes, st.floats(0, 1500, width=32))
+def test_what_is_kept_survives_the_drivers_codec(heard: list[Outcome], seconds: float) -> None:
+    domains = ("x.example", "y.example", "z.example")
+    recipients = [f"{number}@{domains[number % 3]}" for number in range(len(heard))]
+    wanted = AttemptOutcomes.of(dict(zip(recipients, heard, strict=True)), seconds)
 
     values = added_columns.outcome_values(wanted)
 
-    row = dict(zip(mark_statements.OUTCOME_COLUMNS, values, strict=True))
+    row = {
+        name: kind.from_binary(kind.to_binary(value, 5), 5)
+        for (name, kind), value in zip(COLUMN_TYPES.items(), values, strict=True)
+    }
     assert kept_in(row) == wanted
 
 

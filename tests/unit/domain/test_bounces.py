@@ -93,6 +93,8 @@ def test_every_reason_is_that_of_some_reply() -> None:
         ("client mx1.example.org [192.0.2.1] listed", "client <host> <host> listed"),
         ("see https://example.net/?to=b%40example.net now", "see <host> now"),
         ("id 4XyZ12, 2001:db8::1 (S3150)", "id # # #"),
+        ("quota of user=jdoe.example.net: none", "quota of <host> none"),
+        ("<<b@example.net>> and [[192.0.2.1]] gone", "<<address>> and [<host>] gone"),
         ("two\r\nlines\x00 and  gaps", "two lines and gaps"),
     ],
 )
@@ -145,7 +147,7 @@ def test_any_text_has_a_reason_and_no_address_stays(
     found = bounce_of(" ".join((before, *quoted, after)), [each.strip("<>") for each in quoted])
 
     found.words.encode()
-    assert all(f"{local}@" not in found.words for local, _ in addresses)
+    assert "@" not in found.words
 
 
 @given(LOCAL, DOMAIN, st.sampled_from(("{}", "<{}>", "to {}, please", "'{}'", '"{}"', "{}:x")))
