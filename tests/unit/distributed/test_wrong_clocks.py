@@ -176,13 +176,15 @@ async def test_mail_of_a_machine_that_was_paused_is_delivered(
 ) -> None:
     """Its clocks stood still, so that what it last read counts as fresh."""
     late = metrics.LATE.labels("mail.outgoing")._value
-    before = late.get()
+    skipped = metrics.SKIPPED.labels("mail.outgoing", "late")._value
+    before, skipped_before = late.get(), skipped.get()
 
     await cluster.enqueue(paused, "mail1", "mail2", "mail3")
 
     assert browse_start(cluster) > min(entry.enqueued_at for entry in cluster.tables.live())
     assert sorted(await cluster.deliver(process)) == ["mail1", "mail2", "mail3"]
     assert late.get() - before == 3
+    assert skipped.get() - skipped_before == 3
     await cluster.pass_time(11 * SECOND)
     with pytest.raises(ClockSkew):
         await cluster.enqueue(paused, "later")
