@@ -125,6 +125,19 @@ def report(room: str, seed: int, found: Mapping[Fault, Judged], unsound: set[str
     return "\n".join(lines)
 
 
+def _pool(folders: Sequence[Path], at: str) -> list[Fault]:
+    """Return the faults of a room, or those of one line."""
+    wanted, _, line = at.rpartition(":")
+    return [
+        fault
+        for folder in folders
+        for path in sorted(folder.rglob("*.py"))
+        if (name := str(path.relative_to(ROOT / "operator"))) == wanted or not at
+        for fault in faults_in(name, path.read_text())
+        if not at or fault.line == int(line)
+    ]
+
+
 def described(fault: Fault, judged: Judged) -> str:
     place = f"{fault.path}:{fault.line}: {fault.kind}: {judged.verdict.value}"
     by = f" by {judged.test}: {judged.why[:100]}" if judged.test else ""
@@ -142,14 +155,7 @@ def main() -> int:
     options = parser.parse_args()
     room = ROOMS[options.room]
     folders = [ROOT / "operator/postroad" / each for each in room.folders or [options.room]]
-    pool = [
-        fault
-        for folder in folders
-        for path in sorted(folder.rglob("*.py"))
-        for fault in faults_in(str(path.relative_to(ROOT / "operator")), path.read_text())
-    ]
-    if options.at:
-        pool = [each for each in pool if f"{each.path}:{each.line}" == options.at]
+    pool = _pool(folders, options.at)
     BUILD.mkdir(parents=True, exist_ok=True)
     name = options.room.replace("/", "-")
     result = BUILD / f"{name}.json"
