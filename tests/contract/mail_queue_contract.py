@@ -12,6 +12,7 @@ from datetime import timedelta
 from pathlib import Path
 
 import pytest
+from prometheus_client import REGISTRY
 
 from contract.queue_harness import (
     Consumer,
@@ -51,6 +52,11 @@ class _Fixtures:
         consumer = Consumer(harness, queue)
         yield consumer
         await consumer.close()
+
+
+def _ended(queue: MailQueue, ending: str) -> float:
+    labels = {"queue": queue.name, "ending": ending}
+    return REGISTRY.get_sample_value("postroad_ended_items_total", labels) or 0.0
 
 
 class MailQueueContract(_Fixtures):
@@ -505,6 +511,60 @@ class RetryContract(_Fixtures):
 
         assert again.mail.recipients == ("c@z.example",)
         assert again.failures == {"b@y.example": "550 no such user"}
+
+    async def test_mail_that_is_put_off_a_thousand_times_was_not_attempted(
+        self, harness: Harness, queue: MailQueue
+    ) -> None:
+        consumer = Consumer(harness, queue, prefetch=20)
+        for number in range(20):
+            await queue.enqueue(letter(f"{number}", recipients=(f"a@{number}", f"b@{number}")))
+        items = [await consumer.next() for _ in range(20)]
+        for item in items:
+            await item.record(item.mail.recipients[:1], Outcome.failed("550 no"))
+
+        for _ in range(50):
+            rest = (item.put_off(timedelta(0), reason="451 the site rests") for item in items)
+            await eventually(harness, asyncio.gather(*rest))
+            items = [await consumer.next() for _ in range(20)]
+
+        assert {item.attempt for item in items} == {0}
+        assert {item.mail.recipients for item in items} == {(f"b@{n}",) for n in range(20)}
+        assert all(item.failures == {f"a@{item.mail.name}": "550 no"} for item in items)
+        views = [view async for view in queue.browse()]
+        assert [(view.attempt, view.last_error) for view in views] == [
+            (0, "451 the site rests")
+        ] * 20
+        await consumer.close()
+
+    async def test_mail_that_is_put_off_comes_after_the_delay_for_those_who_remain(
+        self, queue: MailQueue, consumer: Consumer
+    ) -> None:
+        await queue.enqueue(letter(recipients=("a@x.example", "b@y.example")))
+        await (await consumer.next()).retry(timedelta(0))
+        item = await consumer.next()
+
+        with pytest.raises(InvalidInput):
+            await item.put_off(2 * SECOND, ("c@z.example",))
+        await item.put_off(2 * SECOND, ("b@y.example",))
+
+        assert await consumer.nothing(SECOND)
+        again = await consumer.next()
+        assert (again.attempt, again.mail.recipients) == (1, ("b@y.example",))
+        with pytest.raises(EntryEnded):
+            await item.put_off(SECOND)
+
+    async def test_what_is_put_off_is_counted_apart(
+        self, queue: MailQueue, consumer: Consumer
+    ) -> None:
+        counts = [_ended(queue, ending) for ending in ("put_off", "retry")]
+        await queue.enqueue(letter())
+
+        await (await consumer.next()).put_off(timedelta(0))
+
+        assert [_ended(queue, ending) for ending in ("put_off", "retry")] == [
+            counts[0] + 1,
+            counts[1],
+        ]
 
     async def test_retry_without_remaining_recipients_is_done(
         self, queue: MailQueue, consumer: Consumer

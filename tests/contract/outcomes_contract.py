@@ -55,6 +55,17 @@ class OutcomesContract:
 
         assert await harness.kept() == {first: HEARD, again.enqueue_id: DELIVERED}
 
+    async def test_mail_that_is_put_off_keeps_the_outcomes_of_those_attempted(
+        self, harness: KeepingHarness, queue: MailQueue, consumer: Consumer
+    ) -> None:
+        first = await queue.enqueue(letter(recipients=(HERE, THERE)))
+
+        await (await consumer.next()).put_off(timedelta(0), (THERE,), "451 rests", DELIVERED)
+
+        assert (await consumer.next()).mail.recipients == (THERE,)
+        await consumer.close()
+        assert await harness.kept() == {first: DELIVERED}
+
     async def test_a_rejection_is_kept_and_the_dead_letter_is_as_without_it(
         self, harness: KeepingHarness, queue: MailQueue, consumer: Consumer
     ) -> None:

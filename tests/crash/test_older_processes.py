@@ -71,3 +71,14 @@ async def test_an_older_owner_refuses_expire_and_drops_priorities(start: Start) 
     again = await start("new")
     assert await again.ask("priorities") == {"urgent": 0}
     await again.end()
+
+
+async def test_an_older_owner_counts_an_attempt_of_mail_that_is_put_off(start: Start) -> None:
+    old, new = await start("old"), await start("new")
+    await new.ask("enqueue", sender=SENDER, names=["rests"])
+
+    assert await new.ask("put_off") == 1
+    assert await new.ask("size") == 0
+
+    await new.end()
+    await old.end()

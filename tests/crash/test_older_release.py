@@ -111,6 +111,13 @@ def test_a_priority_and_an_expired_mail_are_read_by_an_older_one(tmp_path: Path)
     assert priorities(root) == {"urgent": 0, "expired": 0}
 
 
+def test_a_mail_that_was_put_off_is_read_by_an_older_one(tmp_path: Path) -> None:
+    older, root = unpack_older(tmp_path / "older"), tmp_path / "store"
+    run(HERE, "put_off", root)
+
+    assert state(older, root) == {"rests": {**PLAIN, "delayed": True, "error": "451 rests"}}
+
+
 def test_a_mail_of_an_older_one_has_no_priority(tmp_path: Path) -> None:
     older, root = unpack_older(tmp_path / "older"), tmp_path / "store"
     run(older, "fill", root)

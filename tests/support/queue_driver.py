@@ -53,6 +53,15 @@ class QueueDriver:
     async def dead_letters(self) -> list[str]:
         return sorted([view.mail.name async for view in self._queue.dead_letters()])
 
+    async def put_off(self) -> int:
+        """Put a mail off, and deliver it; return how many attempts were counted until then."""
+        items = self._queue.dequeue(prefetch=1)
+        await (await anext(items)).put_off(timedelta(0), reason="451 the site rests")
+        again = await anext(items)
+        await again.done()
+        await items.aclose()
+        return int(again.attempt)
+
     async def size(self) -> int:
         return int((await self._queue.size()).size)
 

@@ -41,6 +41,13 @@ async def fill_anew(queue: Any) -> None:
     await queue.expire(Selector(name="expired"))
 
 
+async def put_off(queue: Any) -> None:
+    """Put a mail off, before a checkpoint."""
+    await queue.enqueue(_mail("rests"))
+    await (await anext(queue.dequeue())).put_off(HOUR, reason="451 rests", **_heard())
+    await queue.maintain()
+
+
 async def requeue(queue: Any) -> None:
     """Queue dead letters again, and replace the entry of each mail."""
     await queue.requeue(Selector.all())
@@ -90,7 +97,7 @@ def _state(view: Any) -> dict[str, Any]:
 
 async def main(command: str, root: str) -> None:
     queue: Any = await open_queue(f"embedded://{root}", create=True)
-    commands = (fill, fill_anew, requeue, read, priorities)
+    commands = (fill, fill_anew, put_off, requeue, read, priorities)
     await {each.__name__: each for each in commands}[command](queue)
     sys.stdout.flush()
     os._exit(0)

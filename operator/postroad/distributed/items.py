@@ -176,32 +176,43 @@ class DistributedItem(LeasedMail):
         error: str | None = None,
         outcomes: AttemptOutcomes | None = None,
     ) -> None:
-        left = self._left()
-        if remaining is not None:
-            self._check_open()
-            check_left(remaining, left)
-        wanted = left if remaining is None else tuple(each for each in left if each in remaining)
-        if not wanted or self._marked:
-            return await self.done(outcomes)
-        async with _Ending(self):
-            await self._retry(delay, wanted, error, outcomes)
-        metrics.ENDED.labels(self._engine.label, "retry").inc()
-        return None
+        wanted = self._wanted(remaining)
+        change = Change(wanted, None, held=False, attempt=self.attempt + 1, last_error=error)
+        await self._come_again("retry", delay, change, outcomes)
 
-    async def _retry(
+    async def put_off(
         self,
         delay: timedelta,
-        wanted: tuple[str, ...],
-        error: str | None,
-        outcomes: AttemptOutcomes | None,
+        remaining: tuple[str, ...] | None = None,
+        reason: str | None = None,
+        outcomes: AttemptOutcomes | None = None,
     ) -> None:
+        wanted = self._wanted(remaining)
+        change = Change(wanted, None, held=False, attempt=self.attempt, last_error=reason)
+        await self._come_again("put_off", delay, change, outcomes)
+
+    def _wanted(self, remaining: tuple[str, ...] | None) -> tuple[str, ...]:
+        left = self._left()
+        if remaining is None:
+            return left
+        self._check_open()
+        check_left(remaining, left)
+        return tuple(each for each in left if each in remaining)
+
+    async def _come_again(
+        self, name: str, delay: timedelta, change: Change, outcomes: AttemptOutcomes | None
+    ) -> None:
+        if not change.remaining or self._marked:
+            return await self.done(outcomes)
         engine = self._engine
-        due_at = engine.moment_after(delay)
-        change = Change(wanted, due_at, held=False, attempt=self.attempt + 1, last_error=error)
-        standing = await replacement.replace(engine, self._entry, change, outcomes=outcomes)
-        if standing is not None:
-            await self._yield_to(standing, wanted)
-        await ack(engine, self._delivery)
+        async with _Ending(self):
+            change = copy(change, due_at=engine.moment_after(delay))
+            standing = await replacement.replace(engine, self._entry, change, outcomes=outcomes)
+            if standing is not None:
+                await self._yield_to(standing, change.remaining)
+            await ack(engine, self._delivery)
+        metrics.ENDED.labels(engine.label, name).inc()
+        return None
 
     async def _yield_to(self, standing: Mark, wanted: tuple[str, ...]) -> None:
         """Another process ended this entry first. What this attempt finished is recorded, so that

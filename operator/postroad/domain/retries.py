@@ -44,6 +44,11 @@ class RetryPlan:
         """
         return self.lanes[min(attempt, len(self.lanes) - 1)] * (1 + self.spread * uniform)
 
+    def rest(self, uniform: float) -> timedelta:
+        """Return for how long a mail is put off that was not attempted: the second lane, since it
+        is not attempted less often with time, and may be one of many."""
+        return self.delay(1, uniform)
+
 
 @dataclass(frozen=True, slots=True)
 class Done:
@@ -60,19 +65,29 @@ class Retry:
 
 
 @dataclass(frozen=True, slots=True)
+class PutOffItem:
+    """Those who are left were not attempted."""
+
+    delay: timedelta
+    remaining: tuple[str, ...]
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class Reject:
     """No recipient is left to be tried, and some did not get the mail."""
 
     reason: str
 
 
-Ending = Done | Retry | Reject
+Ending = Done | Retry | PutOffItem | Reject
 
 
 def decide(
     plan: RetryPlan,
     outcomes: Mapping[str, Outcome],
     failures: Mapping[str, str],
+    untried: Mapping[str, str],
     *,
     attempt: int,
     age: timedelta,
@@ -81,7 +96,9 @@ def decide(
     """Return how an entry ends after an attempt.
 
     `outcomes` are this attempt's, `failures` the texts of recipients that failed in earlier
-    entries; `attempt` counts the attempts before this one, `age` is the time since acceptance.
+    entries, `untried` the reasons why recipients were not attempted; `attempt` counts the attempts
+    before this one, `age` is the time since acceptance. Of recipients that wait on, one that was
+    attempted makes it an attempt for all of them, because an entry has one due time.
     """
     deferred = {
         recipient: outcome.text
@@ -89,12 +106,15 @@ def decide(
         if outcome.kind is OutcomeKind.DEFERRED
     }
     failed = [outcome.text for outcome in outcomes.values() if outcome.kind is OutcomeKind.FAILED]
-    if deferred and age < plan.max_age:
-        error = _joined(deferred.values())
-        return Retry(plan.delay(attempt, uniform), tuple(deferred), error)
-    if deferred:
+    waiting = {**deferred, **untried}
+    if waiting and age >= plan.max_age:
         limit = format_duration(plan.max_age)
-        return Reject(f"not delivered within {limit}: {_joined(deferred.values())}")
+        return Reject(f"not delivered within {limit}: {_joined(waiting.values())}")
+    if deferred:
+        error = _joined(deferred.values())
+        return Retry(plan.delay(attempt, uniform), tuple(waiting), error)
+    if untried:
+        return PutOffItem(plan.rest(uniform), tuple(untried), _joined(untried.values()))
     if failed or failures:
         return Reject(_joined([*failed, *failures.values()]))
     return Done()

@@ -179,17 +179,39 @@ class SpoolItem(LeasedMail):
         error: str | None = None,
         outcomes: AttemptOutcomes | None = None,
     ) -> None:
+        again = partial(self._come_again, self.attempt + 1, delay, error)
+        await self._end_with_left("retry", remaining, again, outcomes)
+
+    async def put_off(
+        self,
+        delay: timedelta,
+        remaining: tuple[str, ...] | None = None,
+        reason: str | None = None,
+        outcomes: AttemptOutcomes | None = None,
+    ) -> None:
+        again = partial(self._come_again, self.attempt, delay, reason)
+        await self._end_with_left("put_off", remaining, again, outcomes)
+
+    async def _end_with_left(
+        self,
+        name: str,
+        remaining: tuple[str, ...] | None,
+        again: Callable[[dict[int, str]], Awaitable[None]],
+        outcomes: AttemptOutcomes | None,
+    ) -> None:
         if remaining is not None:
             self._check_open()
             check_left(remaining, self._left.values())
         wanted = None if remaining is None else set(remaining)
         kept = {n: to for n, to in self._left.items() if wanted is None or to in wanted}
         if kept:
-            await self._end("retry", partial(self._retry, delay, kept, error), outcomes)
+            await self._end(name, partial(again, kept), outcomes)
         else:
             await self.done(outcomes)
 
-    async def _retry(self, delay: timedelta, kept: dict[int, str], error: str | None) -> None:
+    async def _come_again(
+        self, attempt: int, delay: timedelta, error: str | None, kept: dict[int, str]
+    ) -> None:
         engine, record = self._engine, self._record
         if dropped := tuple(number for number in self._left if number not in kept):
             await leases.deliver(engine, record, DeliveryKind.DROPPED, dropped, "")
@@ -197,7 +219,7 @@ class SpoolItem(LeasedMail):
                 return
         again = replace(
             with_recipients(record, kept),
-            attempt=record.attempt + 1,
+            attempt=attempt,
             due_us=engine.due_after(delay),
             error=None if error is None else cut(error).decode(),
             failures=self._failures,

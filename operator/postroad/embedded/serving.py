@@ -151,7 +151,9 @@ class Serving(Answering):
     async def retry(self, call: int, arguments: Arguments) -> object:
         how = arguments["delay"], arguments["remaining"], arguments["error"]
         heard = arguments.get("outcomes")
-        return await self._end(arguments, lambda item: item.retry(*how, heard))
+        if arguments.get("is_attempt", True):
+            return await self._end(arguments, lambda item: item.retry(*how, heard))
+        return await self._end(arguments, lambda item: item.put_off(*how, heard))
 
     async def give_back(self, call: int, arguments: Arguments) -> object:
         if (item := self._items.pop(arguments["item"], None)) is not None:

@@ -23,7 +23,7 @@ NO_DELAY = timedelta(0)
 
 
 class Item(Protocol):
-    """One leased entry of a mail. Exactly one of `done`, `retry`, `reject` ends it.
+    """One leased entry of a mail. Exactly one of `done`, `retry`, `put_off`, `reject` ends it.
 
     A second ending raises EntryEnded. When the entry was ended otherwise meanwhile (an
     administrator removed it), the ending changes nothing and returns normally: the mail is gone.
@@ -109,6 +109,20 @@ class Item(Protocol):
 
         That the mail waits, and for whom, is durable when it returns. The embedded engine may
         forget the delay in a crash within seconds (FORMAT.md 8): the mail is then due at once."""
+        ...
+
+    async def put_off(
+        self,
+        delay: timedelta,
+        remaining: tuple[str, ...] | None = None,
+        reason: str | None = None,
+        outcomes: AttemptOutcomes | None = None,
+    ) -> None:
+        """As `retry`, but no attempt is counted: for recipients to whom nothing was transmitted,
+        since a site rests or a limit is reached. The reason is shown as the last error.
+
+        `outcomes` are of the other recipients, if there were any. In an embedded queue whose owner
+        is a process of the release before, the attempt is counted."""
         ...
 
     async def reject(self, reason: str, outcomes: AttemptOutcomes | None = None) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import re
 from collections import Counter
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from functools import lru_cache, partial
@@ -18,8 +18,15 @@ from typing import cast
 
 from postroad.domain.attempts import AttemptOutcomes
 from postroad.domain.mail import Outcome, OutcomeKind
-from postroad.domain.retries import Done, Ending, Reject, Retry, RetryPlan, decide
-from postroad.errors import BlobMissing, EntryEnded, EntryLost, PostroadError, QueueClosed
+from postroad.domain.retries import Done, Ending, PutOffItem, Reject, Retry, RetryPlan, decide
+from postroad.errors import (
+    BlobMissing,
+    EntryEnded,
+    EntryLost,
+    PostroadError,
+    QueueClosed,
+    ServerError,
+)
 from postroad.ports.clock import Clock, Randomness
 from postroad.ports.mail_queue import Item
 from postroad.ports.transport import Transport
@@ -37,9 +44,35 @@ LONGEST_IN_HAND = timedelta(minutes=25)
 and redelivers what it holds: each mail in flight would be sent twice."""
 
 OUT_OF_TIME = Outcome.deferred("451 4.4.2 the next hop took too long over this mail")
+NO_TIME_LEFT = "451 4.4.2 the next hop took too long over other recipients of this mail"
 
 FIRST_PAUSE, LONGEST_PAUSE = timedelta(seconds=1), timedelta(seconds=30)
 """Between attempts to record an outcome while the queue cannot be reached."""
+
+
+class _NotAttempted(Exception):
+    """Nothing was transmitted to the recipients; the argument is the reason."""
+
+
+class _ContentReader:
+    """Reads the content of an item for a transport."""
+
+    def __init__(self, chunks: AsyncIterator[bytes]) -> None:
+        self._chunks = cast("AsyncGenerator[bytes, None]", chunks)
+        self.has_begun = False
+        """Whether the transport has got a chunk. It reads none before it transmits, so without one
+        there was no attempt."""
+
+    def __aiter__(self) -> _ContentReader:
+        return self
+
+    async def __anext__(self) -> bytes:
+        chunk = await anext(self._chunks)
+        self.has_begun = True
+        return chunk
+
+    async def close(self) -> None:
+        await self._chunks.aclose()
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,28 +101,38 @@ class Deliverer:
         begun = self.clock.elapsed()
         recipients = item.mail.recipients
         left = recipients
+        untried: dict[str, str] = {}
         while left:
-            results = await self._transmit(item, left[:MOST_RECIPIENTS], begun)
+            try:
+                results = await self._transmit(item, left[:MOST_RECIPIENTS], begun)
+            except _NotAttempted as error:
+                results, untried = {}, dict.fromkeys(left, str(error))
+                break
             outcomes.update(results)
             left = tuple(each for each in left if each not in results)
             if left:
                 await self._record(item, results)
         seconds = (self.clock.elapsed() - begun).total_seconds()
-        heard = AttemptOutcomes.of(outcomes, seconds, item.mail.sender)
-        ending = self._ending(item, outcomes)
+        heard = AttemptOutcomes.of(outcomes, seconds, item.mail.sender) if outcomes else None
+        ending = self._ending(item, outcomes, untried)
         if _must_be_recorded(outcomes, ending):
             await self._record(item, results)
         await self._insist("end", _carrying_out(item, ending, heard))
         self._report(item, outcomes, heard, ending, self.clock.elapsed() - begun)
 
-    def _ending(self, item: Item, outcomes: Mapping[str, Outcome]) -> Ending:
+    def _ending(
+        self, item: Item, outcomes: Mapping[str, Outcome], untried: Mapping[str, str]
+    ) -> Ending:
         failures = item.failures
-        if not failures and all(outcome.kind is _DELIVERED for outcome in outcomes.values()):
+        if not (failures or untried) and all(
+            outcome.kind is _DELIVERED for outcome in outcomes.values()
+        ):
             return _DONE  # as `decide` would, without reading the clock for each mail
         return decide(
             self.plan,
             outcomes,
             failures,
+            untried,
             attempt=item.attempt,
             age=self.clock.now() - item.accepted_at,
             uniform=self.randomness.uniform(),
@@ -99,29 +142,31 @@ class Deliverer:
         self, item: Item, recipients: tuple[str, ...], begun_at: timedelta
     ) -> Mapping[str, Outcome]:
         """Transmit once; return the outcomes of at least one recipient. The caller transmits the
-        others again."""
+        others again. Raises: _NotAttempted."""
         time_left = LONGEST_IN_HAND - (self.clock.elapsed() - begun_at)
         if time_left <= timedelta(0):
-            return dict.fromkeys(recipients, OUT_OF_TIME)
+            raise _NotAttempted(NO_TIME_LEFT)
         envelope = item.mail
         if len(recipients) < len(envelope.recipients):
             envelope = replace(envelope, recipients=recipients)
         begun = perf_counter()
         try:
-            content = cast("AsyncGenerator[bytes, None]", item.stream())
+            content = _ContentReader(item.stream())
             try:
                 async with asyncio.timeout(time_left.total_seconds()) as limit:
                     results = await self.transport.transmit(
                         envelope, content, item.size_bytes, item.shape
                     )
             finally:
-                await content.aclose()  # else a transport that stops early keeps a download open
+                await content.close()  # else a transport that stops early keeps a download open
         except (QueueClosed, BlobMissing, EntryLost):
             raise
         except PostroadError as error:
-            deferred = Outcome.deferred(f"451 4.3.0 {type(error).__name__}")
+            text = f"451 4.3.0 {type(error).__name__}"
             _log.warning("mail not transmitted", **_ids(self.queue, item), error=str(error))
-            results = dict.fromkeys(recipients, deferred)
+            if isinstance(error, ServerError) and not content.has_begun:
+                raise _NotAttempted(text) from error
+            results = dict.fromkeys(recipients, Outcome.deferred(text))
         except Exception as error:
             if isinstance(error, TimeoutError) and limit.expired():
                 results = dict.fromkeys(recipients, OUT_OF_TIME)
@@ -182,7 +227,7 @@ class Deliverer:
         self,
         item: Item,
         outcomes: dict[str, Outcome],
-        heard: AttemptOutcomes,
+        heard: AttemptOutcomes | None,
         ending: Ending,
         duration: timedelta,
     ) -> None:
@@ -192,13 +237,18 @@ class Deliverer:
             attempt=item.attempt,
             **_counts(outcomes),
             replies=sorted({_codes_of(outcome.text) for outcome in outcomes.values()}),
-            reasons=heard.reasons,
+            reasons=heard.reasons if heard else [],
             duration=round(duration.total_seconds(), 3),
         )
 
 
 _DELIVERED, _DONE = OutcomeKind.DELIVERED, Done()
-_EVENTS = {Done: "mail delivered", Retry: "mail deferred", Reject: "mail rejected"}
+_EVENTS = {
+    Done: "mail delivered",
+    Retry: "mail deferred",
+    PutOffItem: "mail put off",
+    Reject: "mail rejected",
+}
 
 
 # Cached, because `labels` costs more than counting.
@@ -210,17 +260,19 @@ def _must_be_recorded(outcomes: dict[str, Outcome], ending: Ending) -> bool:
     """Whether the ending alone would leave the outcome of a recipient open."""
     if isinstance(ending, Reject):
         return any(outcome.kind is OutcomeKind.DELIVERED for outcome in outcomes.values())
-    return isinstance(ending, Retry)
+    return isinstance(ending, Retry | PutOffItem)
 
 
 def _carrying_out(
-    item: Item, ending: Ending, heard: AttemptOutcomes
+    item: Item, ending: Ending, heard: AttemptOutcomes | None
 ) -> Callable[[], Awaitable[None]]:
     match ending:
         case Done():
             return partial(item.done, heard)
         case Retry(delay, remaining, error):
             return partial(item.retry, delay, remaining, error, heard)
+        case PutOffItem(delay, remaining, reason):
+            return partial(item.put_off, delay, remaining, reason, heard)
         case Reject(reason):
             return partial(item.reject, reason, heard)
 

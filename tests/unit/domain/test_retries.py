@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from postroad.domain.mail import Outcome, OutcomeKind
-from postroad.domain.retries import Done, Reject, Retry, RetryPlan, decide
+from postroad.domain.retries import Done, PutOffItem, Reject, Retry, RetryPlan, decide
 from postroad.errors import InvalidSettings
 
 MINUTE = timedelta(minutes=1)
@@ -15,9 +15,13 @@ PLAN = RetryPlan((MINUTE, 5 * MINUTE, 15 * MINUTE), timedelta(hours=1), spread=0
 YES, NO, LATER = Outcome.delivered("250"), Outcome.failed("550 no"), Outcome.deferred("450 later")
 
 
+TOO_OLD = Reject("not delivered within 1h: x")
+
+
 def ending(outcomes: dict[str, Outcome], **facts: object) -> object:
     defaults: dict[str, object] = {
         "failures": {},
+        "untried": {},
         "attempt": 0,
         "age": timedelta(0),
         "uniform": 0.0,
@@ -40,6 +44,11 @@ def ending(outcomes: dict[str, Outcome], **facts: object) -> object:
         ({"a": LATER}, {"age": PLAN.max_age}, Reject("not delivered within 1h: 450 later")),
         ({"a": LATER}, {"attempt": 2}, Retry(15 * MINUTE, ("a",), "450 later")),
         ({"a": LATER}, {"attempt": 99}, Retry(15 * MINUTE, ("a",), "450 later")),
+        ({}, {"untried": {"a": "rests"}}, PutOffItem(5 * MINUTE, ("a",), "rests")),
+        ({"b": NO}, {"untried": {"a": "x"}, "attempt": 9}, PutOffItem(5 * MINUTE, ("a",), "x")),
+        ({"b": LATER}, {"untried": {"a": "x"}}, Retry(MINUTE, ("b", "a"), "450 later")),
+        ({}, {"untried": {"a": "x"}, "uniform": 1.0}, PutOffItem(7.5 * MINUTE, ("a",), "x")),
+        ({"b": YES}, {"untried": {"a": "x"}, "age": PLAN.max_age}, TOO_OLD),
         ({"a": LATER}, {"uniform": 1.0}, Retry(1.5 * MINUTE, ("a",), "450 later")),
     ],
 )
@@ -61,6 +70,7 @@ kinds = st.sampled_from(OutcomeKind).map(lambda kind: Outcome(kind, "text"))
 @given(
     st.dictionaries(st.text(max_size=3), kinds, min_size=1),
     st.dictionaries(st.text(max_size=3), st.just("x")),
+    st.dictionaries(st.text("u", min_size=4, max_size=5), st.just("x")),
     st.integers(0, 50),
     st.timedeltas(timedelta(0), timedelta(hours=2)),
     st.floats(0, 1, exclude_max=True),
@@ -68,22 +78,23 @@ kinds = st.sampled_from(OutcomeKind).map(lambda kind: Outcome(kind, "text"))
 def test_no_recipient_is_forgotten(
     outcomes: dict[str, Outcome],
     failures: dict[str, str],
+    untried: dict[str, str],
     attempt: int,
     age: timedelta,
     uniform: float,
 ) -> None:
-    result = decide(PLAN, outcomes, failures, attempt=attempt, age=age, uniform=uniform)
+    result = decide(PLAN, outcomes, failures, untried, attempt=attempt, age=age, uniform=uniform)
 
     missed = {r for r, outcome in outcomes.items() if outcome.kind is not OutcomeKind.DELIVERED}
     deferred = {r for r in missed if outcomes[r].kind is OutcomeKind.DEFERRED}
     if isinstance(result, Done):
-        assert not missed
-        assert not failures
-    elif isinstance(result, Retry):
-        assert set(result.remaining) == deferred != set()
+        assert not missed | failures.keys() | untried.keys()
+    elif isinstance(result, Retry | PutOffItem):
+        assert set(result.remaining) == deferred | set(untried)
+        assert bool(deferred) == isinstance(result, Retry)
         assert PLAN.lanes[0] <= result.delay <= 1.5 * PLAN.lanes[-1]
     else:
-        assert missed or failures
+        assert missed or failures or untried
 
 
 @pytest.mark.parametrize("lanes", [(), (timedelta(0),), (MINUTE, -MINUTE)])

@@ -22,6 +22,7 @@ from postroad.errors import (
     BrokerUnavailable,
     EntryEnded,
     EntryLost,
+    InvalidInput,
     QueueClosed,
     StoreUnavailable,
 )
@@ -101,6 +102,16 @@ class OneItem:
         outcomes: AttemptOutcomes | None = None,
     ) -> None:
         self._step("retry", delay, remaining, error)
+        self.kept = outcomes
+
+    async def put_off(
+        self,
+        delay: timedelta,
+        remaining: tuple[str, ...] | None = None,
+        reason: str | None = None,
+        outcomes: AttemptOutcomes | None = None,
+    ) -> None:
+        self._step("put off", delay, remaining, reason)
         self.kept = outcomes
 
     async def reject(self, reason: str, outcomes: AttemptOutcomes | None = None) -> None:
@@ -243,7 +254,25 @@ async def test_answers_that_differ_are_recorded_side_by_side() -> None:
     assert longest == 50
 
 
-async def test_a_mail_that_a_next_hop_is_slow_over_goes_out_of_hand_in_time() -> None:
+@pytest.mark.parametrize(
+    ("answer", "steps"),
+    [
+        (
+            YES,
+            [
+                ("record", ("a@b",), YES),
+                ("put off", 5 * MINUTE, ("c@d",), deliveries.NO_TIME_LEFT),
+            ],
+        ),
+        (LATER, [("retry", MINUTE, ("a@b", "c@d"), "450 x")]),
+    ],
+)
+async def test_a_mail_that_a_next_hop_is_slow_over_goes_out_of_hand_in_time(
+    answer: Outcome, steps: list[tuple[object, ...]]
+) -> None:
+    """Its other recipients were not attempted: without one that is to be tried again, no attempt is
+    counted."""
+
     class Aging(StillClock):
         """Each look at it is 13 minutes after the one before."""
 
@@ -254,16 +283,14 @@ async def test_a_mail_that_a_next_hop_is_slow_over_goes_out_of_hand_in_time() ->
             return (self.looks - 1) * timedelta(minutes=13)
 
     item = OneItem("a@b", "c@d")
-    transport = Limited(1, {"a@b": YES, "c@d": YES})
-    plan = RetryPlan((MINUTE,), timedelta(hours=1), spread=0)
+    transport = Limited(1, {"a@b": answer, "c@d": YES})
+    plan = RetryPlan((MINUTE, 5 * MINUTE), timedelta(hours=1), spread=0)
 
     await Deliverer("q", transport, plan, Aging(), NoRandomness()).deliver(cast("Item", item))
 
     assert transport.asked == [("a@b", "c@d")]
-    assert item.steps == [
-        ("record", ("a@b",), YES),
-        ("retry", MINUTE, ("c@d",), deliveries.OUT_OF_TIME.text),
-    ]
+    assert item.steps == steps
+    assert item.kept == AttemptOutcomes.of({"a@b": answer}, 39 * 60)
 
 
 @given(
@@ -280,10 +307,12 @@ def test_what_is_decided_without_a_clock_is_what_the_plan_says(
     plan = RetryPlan((MINUTE, 5 * MINUTE), timedelta(hours=1), spread=0)
     deliverer = Deliverer("q", Answers({}), plan, clock, NoRandomness())
 
-    ending = deliverer._ending(cast("Item", item), outcomes)
+    ending = deliverer._ending(cast("Item", item), outcomes, {})
 
     age = clock.now() - item.accepted_at
-    assert ending == decide(plan, outcomes, failures, attempt=item.attempt, age=age, uniform=0.0)
+    assert ending == decide(
+        plan, outcomes, failures, {}, attempt=item.attempt, age=age, uniform=0.0
+    )
 
 
 async def test_failures_of_earlier_entries_make_a_dead_letter_in_the_end() -> None:
@@ -366,7 +395,50 @@ async def test_a_closed_queue_ends_the_insisting() -> None:
         await deliver(item, Answers({"a@b": YES}))
 
 
-@pytest.mark.parametrize("error", [BlobsUnavailable(), RuntimeError("a bug")])
+async def test_a_mail_whose_content_cannot_be_read_was_not_attempted() -> None:
+    item = OneItem("a@b", "c@d")
+
+    await deliver(item, Answers({}, BlobsUnavailable()))
+
+    [step] = item.steps
+    assert step == ("put off", 5 * MINUTE, ("a@b", "c@d"), "451 4.3.0 BlobsUnavailable")
+    assert item.kept is None
+
+
+async def test_a_mail_whose_content_breaks_off_was_attempted() -> None:
+    class Broken(OneItem):
+        async def stream(self) -> AsyncIterator[bytes]:
+            yield b"x"
+            raise BlobsUnavailable
+
+    class Reads(Answers):
+        async def transmit(
+            self,
+            envelope: Envelope,
+            content: AsyncIterator[bytes],
+            size_bytes: int,
+            shape: FindShape = not_known,
+        ) -> Mapping[str, Outcome]:
+            async for _ in content:
+                pass
+            return await super().transmit(envelope, content, size_bytes, shape)
+
+    item = Broken("a@b")
+
+    await deliver(item, Reads({"a@b": YES}))
+
+    assert item.steps == [("retry", MINUTE, ("a@b",), "451 4.3.0 BlobsUnavailable")]
+
+
+async def test_a_mail_that_is_put_off_until_it_is_too_old_is_given_up() -> None:
+    item = OneItem("a@b", age=timedelta(hours=2))
+
+    await deliver(item, Answers({}, BlobsUnavailable()))
+
+    assert item.steps == [("reject", "not delivered within 1h: 451 4.3.0 BlobsUnavailable")]
+
+
+@pytest.mark.parametrize("error", [InvalidInput("a mistake"), RuntimeError("a bug")])
 async def test_what_could_not_be_transmitted_is_tried_again(error: Exception) -> None:
     item = OneItem("a@b")
 
