@@ -12,6 +12,7 @@ ROOMS = {
     "broker": "bench.broker_room",
     "mta": "bench.mta_room",
     "queue": "bench.queue_room",
+    "scheduler": "bench.scheduler_room",
 }
 """Room → module with `measure() -> list of results`."""
 

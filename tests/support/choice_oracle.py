@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 
 from postroad.scheduling.choosing import Choice, NoneWorks, OpenTo, Take, Wait
 from postroad.scheduling.destinations import Connection, Destinations
+from postroad.scheduling.jobs import Precedence
 from postroad.scheduling.rules import SchedulerRules
 
 Answer = tuple[str, object]
@@ -27,6 +28,7 @@ class Link:
     idle: int = 0
     is_retiring: bool = False
     is_established: bool = True
+    precedence: Precedence = Precedence.BULK
 
 
 @dataclass
@@ -47,7 +49,12 @@ class World:
 
 
 def seed_choice(
-    world: World, tiers: list[list[str]], rules: SchedulerRules, *, allowed: bool
+    world: World,
+    tiers: list[list[str]],
+    rules: SchedulerRules,
+    precedence: Precedence,
+    *,
+    allowed: bool,
 ) -> tuple[str, set[Answer]]:
     """Return the branch of the text that decides, and the answers that it allows."""
     for number, tier in enumerate(tiers):
@@ -59,16 +66,21 @@ def seed_choice(
         ]
         if len(omitted) < len(tier):
             rest = [host for host in tier if host not in omitted]
-            branch, answers = _in_tier(world, rest, rules, allowed)
+            branch, answers = _in_tier(world, rest, rules, precedence, allowed)
             return f"{branch}, fallback" if number else branch, answers or {("wait", number)}
     return "SC-21 put off", {("put off", min(world.retry_at[h] for tier in tiers for h in tier))}
 
 
 def _in_tier(
-    world: World, hosts: list[str], rules: SchedulerRules, allowed: bool
+    world: World, hosts: list[str], rules: SchedulerRules, precedence: Precedence, allowed: bool
 ) -> tuple[str, set[Answer]]:
     links = [each for host in hosts for each in world.of(host)]
-    active = [each for each in links if each.jobs and not each.is_retiring]
+    busy = {each.host for each in links if each.jobs and not each.is_retiring}
+    active = [
+        each
+        for each in links
+        if each.jobs and not each.is_retiring and each.precedence >= precedence  # our own: AMB-26
+    ]
     active.sort(key=lambda each: each.number, reverse=True)
     idle = [each for each in links if each.idle]
     for each in active:
@@ -80,13 +92,12 @@ def _in_tier(
         return "SC-16 idle", {("use", max(idle, key=lambda each: each.idle).number)}
     if world.free_workers == 0:
         return _ride("SC-17", active, rules)
-    return _open(world, hosts, rules, active)
+    return _open(world, hosts, rules, active, busy)
 
 
 def _open(
-    world: World, hosts: list[str], rules: SchedulerRules, active: list[Link]
+    world: World, hosts: list[str], rules: SchedulerRules, active: list[Link], busy: set[str]
 ) -> tuple[str, set[Answer]]:
-    busy = {each.host for each in active}
     others = [host for host in hosts if host not in busy]
     if unused := [h for h in others if h not in world.retry_at and h not in world.last_made]:
         return "SC-18 unused", {("open", host) for host in unused}
@@ -143,6 +154,7 @@ def draw(chance: random.Random) -> tuple[World, list[list[str]], SchedulerRules]
                 link = Link(0, host, 0 if is_idle else chance.randint(1, 5), int(is_idle))
                 link.is_retiring = not is_idle and chance.random() < 0.1
                 link.is_established = is_idle or chance.random() < 0.7
+                link.precedence = chance.choice(list(Precedence))
                 links.append(link)
         if kind == "closed":
             links.append(Link(0, host, -1))
@@ -175,14 +187,14 @@ def build(world: World, rules: SchedulerRules) -> Destinations:
         retiring = link is not None and link.is_retiring
         name = link.host if link is not None else names[number]
         connection = table.open(name, NOW - rules.age - 1 if retiring else NOW)
-        table.assign(connection, job := next(jobs))
+        table.assign(connection, job := next(jobs), link.precedence if link else Precedence.BULK)
         if link is None:
             table.finish(connection, job, NOW)
             table.close(connection, NOW)
             continue
         made.append((link, connection))
         for _ in range(link.jobs - 1):
-            table.assign(connection, next(jobs))
+            table.assign(connection, next(jobs), Precedence.VERIFICATION)
         if link.is_established:
             table.establish(connection)
     for link, connection in sorted(made, key=lambda each: each[0].idle):

@@ -11,8 +11,11 @@ For the first tier of which a destination works:
 6. a further connection to a destination at random among those that have the fewest (SC-20);
 7. a free ride.
 
+Of active connections a job uses those alone that a job of its own precedence or of a lower one
+opened, or took when it was idle (AMB-26).
+
 Without a tier that works the job is put off until a rest ends (SC-21).
-Source: SC-10, SC-11, SC-13 to SC-21; AMB-17, AMB-18, AMB-23.
+Source: SC-10, SC-11, SC-13 to SC-21; AMB-17, AMB-18, AMB-23, AMB-26.
 """
 
 from __future__ import annotations
@@ -21,6 +24,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from postroad.scheduling.destinations import Connection, Destinations, Standing
+from postroad.scheduling.jobs import Precedence
 from postroad.scheduling.rules import SchedulerRules
 
 Pick = Callable[[int], int]
@@ -66,11 +70,13 @@ class Chooser:
     rules: SchedulerRules
     pick: Pick
 
-    def choose(self, tiers: Sequence[Sequence[str]], *, may_grow: bool) -> Choice:
+    def choose(
+        self, tiers: Sequence[Sequence[str]], precedence: Precedence, *, may_grow: bool
+    ) -> Choice:
         """Return what a job does whose site has these tiers; `may_grow` says whether its mail may
         use one more connection."""
         for number, names in enumerate(tiers):
-            tier = Tier(self.destinations, names)
+            tier = Tier(self.destinations, names, precedence)
             if tier.works:
                 return self._within(tier, may_grow) or Wait(number)
         found = [self.destinations.find(name) for names in tiers for name in names]
@@ -111,10 +117,12 @@ class Chooser:
 class Tier:
     """The destinations of one preference, and what is known of them. Source: SC-13."""
 
-    __slots__ = ("_destinations", "_found", "_standings")
+    __slots__ = ("_destinations", "_found", "_precedence", "_standings")
 
-    def __init__(self, destinations: Destinations, names: Sequence[str]) -> None:
-        self._destinations = destinations
+    def __init__(
+        self, destinations: Destinations, names: Sequence[str], precedence: Precedence
+    ) -> None:
+        self._destinations, self._precedence = destinations, precedence
         found = {name: destinations.find(name) for name in names}
         self._found = {name: each for name, each in found.items() if each is not None}
         self._standings = {
@@ -127,8 +135,13 @@ class Tier:
         return any(each is not Standing.RESTING for each in self._standings.values())
 
     def newest_active(self, below: int | None = None) -> Connection | None:
-        """Return the newest active connection, of those with fewer jobs than `below`."""
-        found = (each.newest_active(below) for each in self._found.values() if each.active)
+        """Return the newest active connection that the job may use, of those with fewer jobs than
+        `below`."""
+        found = (
+            each.newest_active(self._precedence, below)
+            for each in self._found.values()
+            if each.active
+        )
         return max(filter(None, found), key=lambda each: each.number, default=None)
 
     def last_idle(self) -> Connection | None:

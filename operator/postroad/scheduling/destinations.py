@@ -11,6 +11,7 @@ from collections import OrderedDict
 from enum import Enum
 from itertools import count
 
+from postroad.scheduling.jobs import Precedence
 from postroad.scheduling.ranking import Ranking
 from postroad.scheduling.rules import SchedulerRules
 
@@ -31,7 +32,7 @@ class Connection:
 
     __slots__ = (
         "destination", "finished", "idle_since", "is_established", "is_retiring", "jobs", "number",
-        "opened_at", "taken", "turned_idle",
+        "opened_at", "precedence", "taken", "turned_idle",
     )  # fmt: skip
 
     def __init__(self, number: int, destination: Destination, now: float) -> None:
@@ -39,6 +40,8 @@ class Connection:
         self.destination = destination
         self.opened_at = now
         self.jobs: dict[int, None] = {}
+        self.precedence = Precedence.BULK
+        """That of the job that it was opened for, or that ended its idleness."""
         self.taken = 0
         self.finished = 0
         self.is_established = False
@@ -64,7 +67,7 @@ class Destination:
         self.name = name
         self.connections = 0
         self.established = 0
-        self.active: dict[int, Ranking[Connection]] = {}
+        self.active: dict[tuple[Precedence, int], Ranking[Connection]] = {}
         """Connections that take jobs and have some, newest first, by how many they have."""
         self.idle: OrderedDict[Connection, None] = OrderedDict()
         """Those without a job, the one used last at the end."""
@@ -93,12 +96,13 @@ class Destination:
         """The idle connection that was used last."""
         return next(reversed(self.idle), None)
 
-    def newest_active(self, below: int | None = None) -> Connection | None:
-        """Return the newest active connection, of those with fewer jobs than `below`."""
+    def newest_active(self, precedence: Precedence, below: int | None) -> Connection | None:
+        """Return the newest active connection that serves this precedence, of those with fewer
+        jobs than `below`. Source: AMB-26."""
         found = [
             newest
-            for length, ranking in self.active.items()
-            if below is None or length < below
+            for (served, length), ranking in self.active.items()
+            if served >= precedence and (below is None or length < below)
             if (newest := ranking.first()) is not None
         ]
         return max(found, key=lambda each: each.number, default=None)
@@ -106,13 +110,14 @@ class Destination:
 
 def _length_changed(connection: Connection, before: int) -> None:
     """Keep `active` true after a connection got a job, finished one, or retired."""
-    active, after = connection.destination.active, len(connection.jobs)
-    if before in active:
-        active[before].discard(connection)
-        if not active[before]:
-            del active[before]
-    if after and not connection.is_retiring:
-        active.setdefault(after, Ranking()).put(connection, (-connection.number,))
+    active, old = connection.destination.active, (connection.precedence, before)
+    if old in active:
+        active[old].discard(connection)
+        if not active[old]:
+            del active[old]
+    if connection.jobs and not connection.is_retiring:
+        new = (connection.precedence, len(connection.jobs))
+        active.setdefault(new, Ranking()).put(connection, (-connection.number,))
 
 
 class Destinations:
@@ -170,9 +175,11 @@ class Destinations:
         self._record_moments.discard(destination)
         return connection
 
-    def assign(self, connection: Connection, job: int) -> None:
+    def assign(self, connection: Connection, job: int, precedence: Precedence) -> None:
         """Add a job to a connection's queue."""
         before = len(connection.jobs)
+        if not before:
+            connection.precedence = precedence
         connection.jobs[job] = None
         connection.taken += 1
         connection.is_retiring |= connection.taken >= self._rules.jobs_per_connection

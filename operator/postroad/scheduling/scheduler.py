@@ -224,7 +224,7 @@ class Scheduler:
         """Choose for a job of this mail; return whether anything changed."""
         limits = self._rules.limits[share.precedence]
         growing = may_grow(share.working, limits, self._destinations.free)
-        match self._chooser.choose(queue.site.tiers, may_grow=growing):
+        match self._chooser.choose(queue.site.tiers, share.precedence, may_grow=growing):
             case Take(connection):
                 if connection.jobs and self._yields(share):
                     self._yielding_queues[queue] = None
@@ -242,7 +242,7 @@ class Scheduler:
 
     def _place(self, share: MailShare, queue: SiteQueue, connection: Connection) -> None:
         job = self._waiting.take(share, queue)
-        self._destinations.assign(connection, job.number)
+        self._destinations.assign(connection, job.number, share.precedence)
         self._at_work[job.number] = (job, share, queue, connection)
         self._waiting.began(share, queue)
         self._touch(connection.destination.name)

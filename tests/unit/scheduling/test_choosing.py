@@ -9,6 +9,7 @@ from dataclasses import replace
 import pytest
 
 from postroad.scheduling.choosing import Chooser
+from postroad.scheduling.jobs import Precedence
 from support.choice_oracle import Answer, Link, World, answer_of, build, draw, seed_choice
 
 BRANCHES = {
@@ -28,9 +29,10 @@ def test_a_job_goes_where_the_source_says_in_every_branch() -> None:
         world, tiers, rules = draw(chance)
         rules = replace(rules, connections=world.workers)
         table, allowed = build(world, rules), chance.random() < 0.6
+        precedence = chance.choice([Precedence.TRANSACTIONAL, Precedence.BULK])
 
-        branch, answers = seed_choice(world, tiers, rules, allowed=allowed)
-        choice = Chooser(table, rules, chance.randrange).choose(tiers, may_grow=allowed)
+        branch, answers = seed_choice(world, tiers, rules, precedence, allowed=allowed)
+        choice = Chooser(table, rules, chance.randrange).choose(tiers, precedence, may_grow=allowed)
 
         assert answer_of(choice) in answers, (branch, world, tiers, rules, allowed)
         met[branch.removesuffix(", fallback")] += 1
@@ -60,6 +62,8 @@ def test_chance_decides_evenly_among_equals(world: World) -> None:
             assert count == 3
             return which
 
-        return answer_of(Chooser(table, rules, pick).choose([["a", "b", "c"]], may_grow=True))
+        return answer_of(
+            Chooser(table, rules, pick).choose([["a", "b", "c"]], Precedence.BULK, may_grow=True)
+        )
 
     assert [picked(which) for which in range(3)] == [("open", "a"), ("open", "b"), ("open", "c")]

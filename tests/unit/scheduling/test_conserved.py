@@ -93,7 +93,7 @@ def places_left(simulation: Simulation) -> list[int]:
         for share in queue.mails.members():
             limits = inside._rules.limits[share.precedence]
             growing = may_grow(share.working, limits, free)
-            match inside._chooser.choose(queue.site.tiers, may_grow=growing):
+            match inside._chooser.choose(queue.site.tiers, share.precedence, may_grow=growing):
                 case Take() if yielding:
                     pass
                 case Take() | OpenTo() | NoneWorks():

@@ -4,11 +4,9 @@ as many with ten times the jobs and connections. `make bench ROOM=scheduler` has
 from __future__ import annotations
 
 import random
-import sys
-from types import FrameType
 
 from bench.results import percentile
-from postroad.scheduling.events import Decision, Event
+from bench.scheduler_costs import counted
 from postroad.scheduling.jobs import Site
 from postroad.scheduling.rules import SchedulerRules
 from support.simulated_delivery import Simulation
@@ -29,27 +27,7 @@ def calls_of_events(connections: int) -> list[float]:
         site = sites[min(int(chance.paretovariate(0.7)), len(sites)) - 1]
         simulation.submit(mail, site, seconds=chance.expovariate(1))
     simulation.run(0.01)
-    counts: list[float] = []
-    calls = 0
-    decide = simulation.scheduler.on
-
-    def count(_frame: FrameType, event: str, _argument: object) -> None:
-        nonlocal calls
-        calls += event in {"call", "c_call"}
-
-    def counted(event: Event, now: float) -> list[Decision]:
-        nonlocal calls
-        calls, before = 0, sys.getprofile()
-        sys.setprofile(count)
-        try:
-            return decide(event, now)
-        finally:
-            sys.setprofile(before)
-            counts.append(calls)
-
-    simulation.scheduler.on = counted  # type: ignore[method-assign]
-    while len(counts) < EVENTS:
-        simulation.run(simulation.now + 0.05)
+    counts = counted(simulation, EVENTS)
     assert len(simulation.lines) == connections
     return counts
 

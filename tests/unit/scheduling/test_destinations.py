@@ -6,7 +6,7 @@ import pytest
 
 from postroad.errors import InvalidInput, InvalidSettings
 from postroad.scheduling.destinations import Connection, Destinations, Standing
-from postroad.scheduling.jobs import Site
+from postroad.scheduling.jobs import Precedence, Site
 from postroad.scheduling.rules import SchedulerRules
 
 RULES = SchedulerRules(idle=60, age=300, remember_closed=1000, remember_broken=500)
@@ -19,7 +19,7 @@ def standing(table: Destinations, name: str = "a") -> Standing:
 
 def opened(table: Destinations, now: float = 0, job: int = 1) -> Connection:
     connection = table.open("a", now)
-    table.assign(connection, job)
+    table.assign(connection, job, Precedence.BULK)
     return connection
 
 
@@ -105,7 +105,7 @@ def test_an_active_connection_that_is_too_old_gets_no_more_jobs() -> None:
     table = Destinations(RULES)
     connection = opened(table, now=0)
     assert table.aged(299) == []
-    assert table.find("a").newest_active() is connection  # type: ignore[union-attr]
+    assert table.find("a").newest_active(Precedence.BULK, None) is connection  # type: ignore[union-attr]
     assert table.aged(300) == [connection]
     assert connection.is_retiring
     assert standing(table) is Standing.CLOSED
@@ -116,7 +116,7 @@ def test_a_connection_retires_after_its_last_job() -> None:
     table = Destinations(SchedulerRules(jobs_per_connection=2))
     connection = opened(table)
     assert not connection.is_retiring
-    table.assign(connection, 2)
+    table.assign(connection, 2, Precedence.BULK)
     assert connection.is_retiring
 
 
@@ -129,7 +129,7 @@ def test_connections_that_could_have_jobs_are_those_not_open_and_the_idle_ones()
     table.finish(first, 1, now=2)
     assert table.free == 3
     assert table.least_used() is second
-    table.assign(second, 3)
+    table.assign(second, 3, Precedence.BULK)
     assert table.least_used() is first
 
 

@@ -99,9 +99,23 @@ def test_places_on_a_connection_go_to_transactional_mail_then_to_who_has_fewest_
     assert it.on(job(5, "later"), 0) == []
     assert it.on(job(6, "transactional", priority=1), 0) == []
 
-    placed = [it.on(Finished(number), 1) for number in (1, 2, 6, 3)]
+    placed = [it.on(Finished(number), 1) for number in (1, 2, 6, 3, 5)]
 
-    assert placed == [[Assign(6, 1)], [Assign(3, 1)], [Assign(5, 1)], [Assign(4, 1)]]
+    assert placed == [[Assign(6, 1)], [Assign(3, 1)], [Assign(5, 1)], [], [Assign(4, 1)]]
+
+
+def test_bulk_rides_on_no_connection_that_transactional_mail_opened() -> None:
+    """Source: AMB-26."""
+    it = scheduler(connections=3, backlog=1, longest_queue=2, limits=own(1, 0))
+    it.on(job(1, "bulk", priority=-1), 0)
+    it.on(Established(1), 0)
+    assert it.on(job(2, "urgent", priority=1), 0) == [OpenConnection(2, "a"), Assign(2, 2)]
+
+    assert it.on(job(3, "bulk", priority=-1), 0) == [Assign(3, 1)]
+    assert it.on(job(4, "bulk", priority=-1), 0) == []
+    assert it.on(job(5, "urgent", priority=1), 0) == [Assign(5, 2)]
+    assert it.on(job(6, "urgent", priority=1), 0) == [], "both queues are at their longest"
+    assert it.on(Finished(1), 1) == [Assign(6, 1)], "it rides on those of bulk"
 
 
 def test_a_mail_that_has_no_connection_gets_one_from_a_mail_that_has_several() -> None:
