@@ -72,10 +72,10 @@ def _watched(
 ) -> list[float]:
     found: list[float] = []
     decide: Decide = simulation.scheduler.on
-    simulation.scheduler.on = watch(decide, found)  # type: ignore[method-assign]
+    simulation.scheduler.on = watch(decide, found)  # type: ignore[method-assign, assignment]
     while len(found) < events:
         simulation.run(simulation.now + 0.01)
-    simulation.scheduler.on = decide  # type: ignore[method-assign]
+    simulation.scheduler.on = decide  # type: ignore[method-assign, assignment]
     return found
 
 

@@ -10,10 +10,22 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable
+from importlib import import_module
+from importlib.util import find_spec
 
 from bench import scheduler_choice, scheduler_costs, scheduler_orders, scheduler_shares
 from bench import scheduler_situations as situations
 from bench.results import Result, progress
+
+
+def plots() -> list[Result]:
+    """Draw what there is to look at, where matplotlib is installed."""
+    if find_spec("matplotlib") is None:
+        print("no plots: pip install -r locks/plots.txt", file=sys.stderr)
+        return []
+    found: list[Result] = import_module("bench.scheduler_plots").draw()
+    return found
+
 
 CASES: dict[str, Callable[[], list[Result]]] = {
     "shares": scheduler_shares.shares,
@@ -23,6 +35,7 @@ CASES: dict[str, Callable[[], list[Result]]] = {
     "closes": situations.closes,
     "choice": scheduler_choice.measure,
     "costs": scheduler_costs.measure,
+    "plots": plots,
 }
 
 

@@ -35,9 +35,9 @@ class Line:
 
     number: int
     destination: str
-    opened_at: float
     jobs: list[int]
     is_established: bool = False
+    closed_at: float = float("inf")
 
 
 @dataclass(frozen=True)
@@ -174,7 +174,7 @@ class Simulation:
     def _do(self, decision: object) -> None:
         match decision:
             case OpenConnection(number, destination):
-                line = self.lines[number] = Line(number, destination, self.now, [])
+                line = self.lines[number] = Line(number, destination, [])
                 self.openings.append(Opening(self.now, destination))
                 wait = self.connect(destination)
                 answer = NotOpened(number) if wait is None else Established(number)
@@ -191,6 +191,7 @@ class Simulation:
             case CloseConnection(number):
                 line = self.lines.pop(number)
                 assert not line.jobs, "a connection with jobs is closed"
+                line.closed_at = self.now
                 self.closings.append(line)
             case PutOff(job, until):
                 self.put_off.append(decision)
