@@ -9,15 +9,16 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Mapping
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, TypeVar
 
 from postroad.adapters.memory.clock import START, SeededRandomness
 from postroad.adapters.memory.fault_injection import UNAVAILABLE, FaultInjector, Step
 from postroad.adapters.memory.kubernetes import MemoryKubernetes
 from postroad.adapters.memory.kubernetes_world import KubernetesWorld, Place
 from postroad.adapters.memory.servers import MemoryServers, MemoryWorld
-from postroad.controller.api import CHILDREN, MAIL_QUEUE, MANAGED_BY, QUEUE_CLUSTER
+from postroad.controller.api import CHILDREN, MAIL_QUEUE, MANAGED_BY, QUEUE_CLUSTER, Key
 from postroad.controller.controller import Controller
+from postroad.controller.watched import Child, User, as_child, as_user
 from postroad.ports.kubernetes import Kind, Object
 from postroad.ports.servers import Checked, Servers
 from postroad.settings import Settings
@@ -40,6 +41,24 @@ class LoopClock:
 
     async def sleep(self, duration: timedelta) -> None:
         await asyncio.sleep(duration.total_seconds())
+
+
+V = TypeVar("V")
+
+
+class MemoryIndex(dict[Key, list[V]]):
+    """What Kopf's index is: entries by key, of which each object has its own."""
+
+    def __init__(self) -> None:
+        self._of: dict[str, dict[Key, V]] = {}
+
+    def put(self, uid: str, entries: dict[Key, V]) -> None:
+        """Replace the entries of an object."""
+        self._of[uid] = entries
+        self.clear()
+        for each in self._of.values():
+            for key, value in each.items():
+                self.setdefault(key, []).append(value)
 
 
 class CountedServers(MemoryServers):
@@ -77,6 +96,10 @@ class RunningController:
             image="postroad:test",
         )
 
+        self.users, self.children = MemoryIndex[User](), MemoryIndex[Child]()
+        self.controller.indexes.users = self.users
+        self.controller.indexes.children = self.children
+
     def _connect(self, settings: Settings) -> Servers:
         self.connected.append(CountedServers(self.world, self.faults))
         return self.connected[-1]
@@ -85,12 +108,20 @@ class RunningController:
         """Bring the events of a watch. Kopf logs an error of a handler, and goes on."""
         labels = "" if kind in OWN else f"{MANAGED_BY}=postroad"
         async for happened, body in self.kubernetes.watch(kind, labels=labels):
+            self._index(kind, happened, body)
             with contextlib.suppress(Exception):
                 if kind in OWN:
                     gone = happened == "DELETED"
                     self.controller.on_event(kind, body, gone=gone, routine=False)
                 else:
                     self.controller.on_child_event(body)
+
+    def _index(self, kind: Kind, happened: str, body: Object) -> None:
+        uid, gone = body["metadata"]["uid"], happened == "DELETED"
+        if kind is MAIL_QUEUE:
+            self.users.put(uid, {} if gone else as_user(body))
+        elif kind not in OWN:
+            self.children.put(uid, {} if gone else as_child(body))
 
     @property
     def calls(self) -> list[str]:

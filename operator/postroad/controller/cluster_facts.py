@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -23,11 +24,38 @@ class ClusterFacts:
     connection: str | None
     secrets: Mapping[str, str]
 
-    def differ(self, before: ClusterFacts, namespace: str) -> bool:
-        """Whether MailQueues of a namespace are reconciled because of the difference."""
-        return (
-            (self.answers, self.connection) != (before.answers, before.connection)
-        ) or self.secrets.get(namespace) != before.secrets.get(namespace)
+
+class KnownFacts:
+    """The facts about each QueueCluster as they were last found, and how often they changed: a
+    MailQueue that saw another number has to be reconciled in full."""
+
+    def __init__(self) -> None:
+        self._known: dict[str, ClusterFacts] = {}
+        self._changes: Counter[tuple[str, str | None]] = Counter()
+
+    def of(self, uid: str) -> ClusterFacts | None:
+        """Return the facts as they were last recorded."""
+        return self._known.get(uid)
+
+    def record(self, uid: str, facts: ClusterFacts) -> None:
+        """Record the facts as they are now. The first ones are no change."""
+        before = self._known.get(uid, facts)
+        self._known[uid] = facts
+        if (facts.answers, facts.connection) != (before.answers, before.connection):
+            self._changes[uid, None] += 1
+        for namespace in facts.secrets.keys() | before.secrets.keys():
+            if facts.secrets.get(namespace) != before.secrets.get(namespace):
+                self._changes[uid, namespace] += 1
+
+    def stamp(self, uid: str, namespace: str) -> tuple[int, int]:
+        """Return numbers that change with the facts that MailQueues of a namespace depend on."""
+        return self._changes[uid, None], self._changes[uid, namespace]
+
+    def forget(self, uid: str) -> None:
+        """Forget a QueueCluster that is gone. Idempotent."""
+        self._known.pop(uid, None)
+        for each in [key for key in self._changes if key[0] == uid]:
+            del self._changes[each]
 
 
 async def secrets_of(api: Kubernetes, cluster: Object, queues: Sequence[Object]) -> dict[str, str]:

@@ -63,13 +63,13 @@ class ClusterHealth:
         return after
 
     async def notices_a_change(self, uid: str) -> bool:
-        """Whether another server than before answers, or one answers no longer."""
-        before = self.answers.get(uid)
-        checked = await self._clusters.check(uid, brief=True) if before is not None else None
-        if checked is None:
+        """Whether another server than is known answers, or one answers no longer."""
+        known = self._clusters.facts.of(uid)
+        checked = await self._clusters.check(uid, brief=True) if known is not None else None
+        if known is None or checked is None:
             return False
         self.answers[uid] = answers_of(checked)
-        return self.answers[uid] != before
+        return self.answers[uid] != known.answers
 
     async def end(self, found: Object) -> timedelta | None:
         """Remove the finalizer of a QueueCluster that no MailQueue's deletion needs; the keyspace

@@ -6,11 +6,12 @@ import asyncio
 from collections import defaultdict
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, TypeVar
 
 from postroad.controller.actions import log_action
 from postroad.controller.api import MAIL_QUEUE, NAMESPACE, QUEUE_CLUSTER
+from postroad.controller.cluster_facts import KnownFacts
 from postroad.controller.cluster_spec import AllowedNamespaces, Cassandra, QueueClusterSpec
 from postroad.controller.conditions import (
     BLOBS_READY,
@@ -64,6 +65,9 @@ class Cluster:
     away: Mapping[str, Finding] = field(default_factory=dict)
     """The conditions of servers that did not answer when they were last checked."""
 
+    stamp: tuple[object, ...] = ()
+    """Changes with the QueueCluster, and with what is known of its servers and Secrets."""
+
 
 class Clusters:
     """Opens QueueClusters and creates their tables. `namespaces`: the watched ones; none: all."""
@@ -77,6 +81,7 @@ class Clusters:
         self._made: dict[str, Servers] = {}
         self._credentials: dict[str, tuple[int, ClusterCredentials]] = {}
         self._away: dict[str, Mapping[str, Finding]] = {}
+        self.facts = KnownFacts()
         self._schema: defaultdict[Place, asyncio.Lock] = defaultdict(asyncio.Lock)
 
     async def for_queue(self, queue: Queue) -> Cluster:
@@ -93,10 +98,14 @@ class Clusters:
                 f"{queue.name.namespace}",
                 hint="change its spec.allowedNamespaces, or use another cluster",
             )
-        generation, credentials = self._credentials.get(found["metadata"]["uid"], (None, None))
-        if credentials is None or generation != found["metadata"]["generation"]:
-            return await self.open(found)
-        return self._opened(found, credentials)
+        uid, current = found["metadata"]["uid"], found["metadata"]["generation"]
+        generation, credentials = self._credentials.get(uid, (None, None))
+        if credentials is None or generation != current:
+            cluster = await self.open(found)
+        else:
+            cluster = self._opened(found, credentials)
+        stamp = (uid, current, *self.facts.stamp(uid, queue.name.namespace))
+        return replace(cluster, stamp=stamp)
 
     async def for_deletion(self, queue: Queue) -> Cluster:
         """Return the cluster of a MailQueue that is being deleted, whatever its allowedNamespaces
@@ -235,6 +244,7 @@ class Clusters:
         self._made.pop(uid, None)
         self._credentials.pop(uid, None)
         self._away.pop(uid, None)
+        self.facts.forget(uid)
         self._connections.forget(uid)
 
     async def _find(self, namespace: str, name: str) -> Object:

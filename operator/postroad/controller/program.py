@@ -27,11 +27,13 @@ from postroad.controller.api import (
     MANAGED_BY,
     QUEUE_CLUSTER,
     VERSION,
+    Key,
 )
 from postroad.controller.connections import Connect
 from postroad.controller.controller import Controller, Intervals
 from postroad.controller.deletion import DELETION_TIMEOUT
 from postroad.controller.rights import missing_rights
+from postroad.controller.watched import Child, User, as_child, as_user
 from postroad.errors import KubernetesRefused, KubernetesUnavailable, PostroadError
 from postroad.ports.clock import Clock, Randomness
 from postroad.ports.kubernetes import Kind
@@ -169,6 +171,17 @@ class Program:
         def watch_child(kind: Kind) -> None:
             group, _, version = kind.api_version.rpartition("/")
 
+            @kopf.index(
+                group,
+                version,
+                kind.plural,
+                id="children",
+                labels={MANAGED_BY: "postroad"},
+                registry=registry,
+            )
+            async def index_child(body: kopf.Body, **_: Any) -> dict[Key, Child]:
+                return as_child(body)
+
             @kopf.on.event(
                 group,
                 version,
@@ -180,6 +193,15 @@ class Program:
             async def seen(type: str | None, body: kopf.Body, **_: Any) -> None:  # noqa: A002
                 if type is not None:
                     on_child_event(dict(body))
+
+        @kopf.index(GROUP, VERSION, MAIL_QUEUE.plural, id="users", registry=registry)
+        async def index_user(body: kopf.Body, **_: Any) -> dict[Key, User]:
+            return as_user(body)
+
+        @kopf.on.startup(registry=registry)
+        async def use_indexes(**indexes: Any) -> None:
+            found = self.controller.indexes
+            found.users, found.children = indexes["users"], indexes["children"]
 
         @kopf.on.login(registry=registry)
         async def log_in(**_: Any) -> kopf.AiohttpSession:

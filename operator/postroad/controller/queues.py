@@ -1,18 +1,18 @@
-"""Reconciles MailQueues: makes servers and children as declared, then writes the status.
+"""Reconciles MailQueues in a line: facts, decision, deeds, status, one write.
 
 The status is written last, from the findings, so that the next reconcile repairs a crash anywhere.
-Source: ADR 0006.
+Source: ADR 0006, 0034.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from datetime import timedelta
 from typing import Any
 
-from pydantic import ValidationError
-
 from postroad.controller import conditions as condition
-from postroad.controller.api import MAIL_QUEUE
+from postroad.controller.api import MAIL_QUEUE, Key
 from postroad.controller.attempts import attempt
 from postroad.controller.clusters import Cluster, Clusters
 from postroad.controller.conditions import Finding, Truth, advice, good, unknown
@@ -22,6 +22,7 @@ from postroad.controller.queue_children import QueueChildren
 from postroad.controller.queue_resource import Queue
 from postroad.controller.queue_servers import SERVER_CONDITIONS, QueueServers, ReconcileState
 from postroad.controller.reporting import Reporter
+from postroad.controller.scope import LastReconcile, Scope, SeenFacts, after_reconcile, scope_of
 from postroad.controller.status import (
     Report,
     Status,
@@ -30,15 +31,28 @@ from postroad.controller.status import (
     hash_of_spec,
     with_fields,
 )
-from postroad.errors import KubernetesError, PostroadError
+from postroad.controller.watched import Indexes
+from postroad.errors import PostroadError
 from postroad.ports.clock import Clock
 from postroad.ports.kubernetes import Kubernetes, Object
 
 KEPT = (condition.CONFIGURATION_ACCEPTED, *SERVER_CONDITIONS)
 
 
+@dataclass(frozen=True, slots=True)
+class QueueFacts:
+    """What a reconcile read of a MailQueue. `resolved`: its spec and its QueueCluster; None where
+    it has none that it can use, and `finding` then is why."""
+
+    found: Object
+    seen: SeenFacts
+    resolved: tuple[Queue, Cluster] | None
+    finding: Finding
+
+
 class Queues:
-    """Reconciles MailQueues. `image` is what workers and intake run."""
+    """Reconciles MailQueues. `image` is what workers and intake run; `interval` is the time between
+    full reconciles."""
 
     def __init__(
         self,
@@ -47,9 +61,12 @@ class Queues:
         reporter: Reporter,
         clock: Clock,
         engines: Engines,
+        indexes: Indexes,
         image: str,
+        interval: timedelta,
     ) -> None:
-        self._api = api
+        self._indexes = indexes
+        self._interval = interval
         self._clusters = clusters
         self._reporter = reporter
         self._finalizers = Finalizers(api, clusters)
@@ -58,31 +75,80 @@ class Queues:
         self._servers = QueueServers(clusters, engines, clock)
         self._children = QueueChildren(api, image)
 
-    async def reconcile(self, found: Object) -> Status:
-        """Make a MailQueue as declared, write and return its status.
+    async def reconcile(self, found: Object, last: LastReconcile | None) -> LastReconcile | None:
+        """Read the facts about a MailQueue, decide the scope, carry it out, and write the status;
+        return what to compare the next reconcile with.
 
-        Raises: KubernetesError when the status could not be written.
+        Raises: KubernetesError; the next reconcile then has the same scope, or a wider one.
         """
-        if not (found.get("status") or {}).get("conditions"):
-            found = await self._report_pending(found)
-        before: Mapping[str, Any] = found.get("status") or {}
-        generation = found["metadata"]["generation"]
-        report = Report(fields={"specHash": hash_of_spec(found["spec"])})
+        now = self._clock.elapsed()
+        facts = await self._read(await self._finalizers.release(found))
+        scope = scope_of(facts.found, facts.seen, last, now, self._interval)
+        if scope is Scope.FULL and not (facts.found.get("status") or {}).get("conditions"):
+            facts = replace(facts, found=await self._report_pending(facts.found))
+        found, report = await self._carry_out(scope, facts)
+        written = await self._reporter.write(
+            MAIL_QUEUE, found, self._composed(scope, found, report)
+        )
+        return after_reconcile(scope, facts.seen, written.get("status") or {}, last, now)
+
+    async def _read(self, found: Object) -> QueueFacts:
+        metadata = found["metadata"]
+        key = Key(MAIL_QUEUE.name, metadata["namespace"], metadata["name"])
+        read: list[tuple[Queue, Cluster]] = []
+
+        async def resolve() -> Finding:
+            queue = Queue.of(found)
+            read.append((queue, await self._clusters.for_queue(queue)))
+            return good("Spec", "read")
+
+        finding = await attempt("Spec", resolve, seconds=120)
+        resolved = read[0] if read else None
+        stamp = read[0][1].stamp if read else None
+        seen = SeenFacts(metadata["generation"], stamp, self._indexes.children_of(key))
+        return QueueFacts(found, seen, resolved, finding)
+
+    async def _carry_out(self, scope: Scope, facts: QueueFacts) -> tuple[Object, Report]:
+        """Return the MailQueue as it is then, and the report."""
+        fields = {"specHash": hash_of_spec(facts.found["spec"])} if scope is Scope.FULL else {}
+        report = Report(fields=fields)
+        if facts.resolved is None:
+            report.findings = blocked(facts.finding)
+            return facts.found, report
+        queue, cluster = facts.resolved
+        state = ReconcileState(queue, facts.found.get("status") or {}, report)
+        if scope is Scope.FULL:
+            return await self._make_all(facts.found, cluster, state), report
+        if scope is Scope.CHILDREN:
+            state.configured = True
+            report.findings = kept_findings(state.before)
+            await self._make_children(cluster, state)
+        else:
+            report.fields |= await self._measured(cluster, queue)
+        return facts.found, report
+
+    async def _make_all(self, found: Object, cluster: Cluster, state: ReconcileState) -> Object:
+        """Make all of a MailQueue; return it with its finalizer, which comes first."""
+        report = state.report
 
         async def make() -> Finding:
             nonlocal found
-            found = await self._finalizers.release(found)
-            queue = Queue.of(found)
-            cluster = await self._clusters.for_queue(queue)
             found = await self._finalizers.hold(found, cluster)
-            await self._make(cluster, ReconcileState(queue, before, report))
+            state.configured = "configuration" in state.before
+            report.findings += await self._servers.ask(cluster, state)
+            await self._make_children(cluster, state)
+            if state.configured:
+                report.fields |= await self._measured(cluster, state.queue)
             return good("Spec", "reconciled")
 
         finding = await attempt("Spec", make, seconds=300)
         if not finding.is_good:
-            report.findings = self._blocked(finding)
-        after = composed(before, report, generation, self._clock.now())
-        return await self._written(found, after)
+            report.findings = blocked(finding)
+        return found
+
+    async def _make_children(self, cluster: Cluster, state: ReconcileState) -> None:
+        state.report.findings += await self._children.make(cluster, state)
+        state.report.findings += self._advice(state.queue)
 
     async def _report_pending(self, found: Object) -> Object:
         """Write conditions at once, because the first full reconcile may take minutes."""
@@ -93,67 +159,6 @@ class Queues:
         generation = found["metadata"]["generation"]
         after = composed({}, Report(pending), generation, self._clock.now())
         return await self._reporter.write(MAIL_QUEUE, found, after)
-
-    async def refresh(self, found: Object) -> Status:
-        """Write the current figures into the status, and nothing else."""
-        after = with_fields(found.get("status") or {}, await self._figures(found))
-        return await self._written(found, after)
-
-    async def refresh_paused(self, found: Object) -> Status:
-        """Write the current figures and the condition Paused into the status."""
-        found = await self._finalizers.release(found)
-        before: Mapping[str, Any] = found.get("status") or {}
-        generation = found["metadata"]["generation"]
-        figures = await self._figures(found)
-        now = self._clock.now()
-        after = composed_paused(before, found["spec"], figures, generation, now)
-        return await self._written(found, after)
-
-    async def restore_children(self, found: Object) -> Status:
-        """Reconcile the children only: the last full reconcile found servers and configuration
-        good, and its findings about them are kept."""
-        before: Mapping[str, Any] = found.get("status") or {}
-        queue = Queue.of(found)
-        try:
-            cluster = await self._clusters.for_queue(queue)
-        except KubernetesError:
-            raise
-        except PostroadError:
-            return await self.reconcile(found)
-        state = ReconcileState(queue, before, Report(), configured=True)
-        kept = [
-            Finding(each["type"], Truth(each["status"]), each["reason"], each["message"])
-            for each in before.get("conditions") or []
-            if each["type"] in KEPT
-        ]
-        state.report.findings = kept
-        state.report.findings += await self._children.make(cluster, state)
-        state.report.findings += self._advice(queue)
-        generation = found["metadata"]["generation"]
-        after = composed(before, state.report, generation, self._clock.now())
-        return await self._written(found, after)
-
-    async def _written(self, found: Object, after: Status) -> Status:
-        """Write the status; return what the API server kept of it."""
-        written = await self._reporter.write(MAIL_QUEUE, found, after)
-        return written.get("status") or {}
-
-    async def _figures(self, found: Object) -> dict[str, Any]:
-        """Return no figures after an error, which the next full reconcile reports."""
-        try:
-            queue = Queue.of(found)
-            return await self._measured(await self._clusters.for_queue(queue), queue)
-        except (PostroadError, ValidationError):
-            return {}
-
-    async def _make(self, cluster: Cluster, state: ReconcileState) -> None:
-        state.configured = "configuration" in state.before
-        report = state.report
-        report.findings += await self._servers.ask(cluster, state)
-        report.findings += await self._children.make(cluster, state)
-        report.findings += self._advice(state.queue)
-        if state.configured:
-            report.fields |= await self._measured(cluster, state.queue)
 
     def _advice(self, queue: Queue) -> list[Finding]:
         found = []
@@ -179,13 +184,29 @@ class Queues:
         except (PostroadError, TimeoutError):
             return {}
 
-    def _blocked(self, finding: Finding) -> list[Finding]:
-        """Return the finding that stopped the reconcile for every condition."""
-        return [
-            Finding(each, Truth.UNKNOWN, finding.reason, finding.message, finding.retryable)
-            for each in (
-                condition.CONFIGURATION_ACCEPTED,
-                *SERVER_CONDITIONS,
-                condition.WORKERS_READY,
-            )
-        ]
+    def _composed(self, scope: Scope, found: Object, report: Report) -> Status:
+        before, generation = found.get("status") or {}, found["metadata"]["generation"]
+        if scope is Scope.FIGURES:
+            return with_fields(before, report.fields)
+        now = self._clock.now()
+        if scope is Scope.PAUSED:
+            return composed_paused(before, found["spec"], report.fields, generation, now)
+        return composed(before, report, generation, now)
+
+
+def kept_findings(before: Mapping[str, Any]) -> list[Finding]:
+    """Return the findings of the last full reconcile about servers and configuration: they were
+    good."""
+    return [
+        Finding(each["type"], Truth(each["status"]), each["reason"], each["message"])
+        for each in before.get("conditions") or []
+        if each["type"] in KEPT
+    ]
+
+
+def blocked(finding: Finding) -> list[Finding]:
+    """Return the finding that stopped a reconcile for every condition."""
+    return [
+        Finding(each, Truth.UNKNOWN, finding.reason, finding.message, finding.retryable)
+        for each in (*KEPT, condition.WORKERS_READY)
+    ]

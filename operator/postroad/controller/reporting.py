@@ -11,7 +11,7 @@ from postroad.controller.actions import log_action
 from postroad.controller.api import EVENT
 from postroad.controller.events import Announcement, announcements, event_object
 from postroad.controller.status import Status, changed_conditions
-from postroad.errors import KubernetesError
+from postroad.errors import KubernetesConflict, KubernetesError, KubernetesUnavailable
 from postroad.ports.clock import Clock
 from postroad.ports.kubernetes import Kind, Kubernetes, Object
 from postroad.telemetry import logs
@@ -89,5 +89,18 @@ class Reporter:
         for each in found:
             try:
                 await self._api.create(EVENT, event_object(about, each, self._clock.now()))
+            except KubernetesError as error:
+                _log.info("the API server refused an Event", reason=each.reason, error=str(error))
+
+    async def require_announced(self, about: Object, found: Iterable[Announcement]) -> None:
+        """Post Events whose names are fixed; one that is there already was posted before. Raises:
+        KubernetesUnavailable, after which the call is repeated."""
+        for each in found:
+            try:
+                await self._api.create(EVENT, event_object(about, each, self._clock.now()))
+            except KubernetesConflict:
+                continue
+            except KubernetesUnavailable:
+                raise
             except KubernetesError as error:
                 _log.info("the API server refused an Event", reason=each.reason, error=str(error))

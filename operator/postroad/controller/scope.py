@@ -1,0 +1,106 @@
+"""Decides how much of a resource a reconcile carries out: pure.
+
+The decision compares facts: what the resource depends on now, with what the last reconcile that
+succeeded saw of it. So a failed reconcile loses nothing, and an event only chooses the moment.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+from enum import Enum, auto
+from typing import Any
+
+from postroad.controller.finalizers import has_finalizer
+from postroad.controller.queue_resource import is_erased_with_its_resource
+from postroad.controller.status import Status, wants_retry
+from postroad.controller.watched import Child, User
+
+
+class Scope(Enum):
+    """How much of a MailQueue is carried out."""
+
+    FULL = auto()
+    """Servers, configuration, children, figures."""
+
+    CHILDREN = auto()
+    """The children; findings about servers and configuration stay."""
+
+    FIGURES = auto()
+    """Sizes and limits in the status."""
+
+    PAUSED = auto()
+    """The figures, and the condition Paused."""
+
+
+@dataclass(frozen=True, slots=True)
+class SeenFacts:
+    """What a MailQueue depends on. `cluster`: a stamp that changes with its QueueCluster, the
+    Secrets and whether the servers answer; None while the MailQueue cannot use it."""
+
+    generation: int
+    cluster: tuple[object, ...] | None
+    children: frozenset[Child]
+
+
+@dataclass(frozen=True, slots=True)
+class LastReconcile:
+    """The last reconcile of a MailQueue: what it saw, the status it wrote, when the last full one
+    was, and how many in a row left something to repeat."""
+
+    seen: SeenFacts
+    status: Status
+    full_at: timedelta
+    failures: int = 0
+
+
+def scope_of(
+    found: Mapping[str, Any],
+    seen: SeenFacts,
+    last: LastReconcile | None,
+    now: timedelta,
+    interval: timedelta,
+) -> Scope:
+    """Return the scope of a reconcile. `interval`: between full ones, whatever is seen."""
+    if found["spec"].get("paused"):
+        return Scope.PAUSED
+    if (
+        last is None
+        or last.failures > 0
+        or seen.cluster is None
+        or (seen.generation, seen.cluster) != (last.seen.generation, last.seen.cluster)
+        or last.status != found.get("status")
+        or has_finalizer(found) != is_erased_with_its_resource(found)
+        or now - last.full_at >= interval
+    ):
+        return Scope.FULL
+    return Scope.CHILDREN if seen.children != last.seen.children else Scope.FIGURES
+
+
+def after_reconcile(
+    scope: Scope, seen: SeenFacts, status: Status, last: LastReconcile | None, now: timedelta
+) -> LastReconcile | None:
+    """Return what to compare the next reconcile with; None: the next one is full."""
+    if scope is Scope.PAUSED:
+        return None
+    full_at = now if scope is Scope.FULL or last is None else last.full_at
+    same = last is not None and last.seen.cluster == seen.cluster
+    before = last.failures if last is not None and same else 0
+    return LastReconcile(seen, status, full_at, before + 1 if wants_retry(status) else 0)
+
+
+@dataclass(frozen=True, slots=True)
+class LastCheck:
+    """The last check of all about a QueueCluster: when it was, and what it saw."""
+
+    at: timedelta
+    generation: int
+    users: frozenset[User]
+
+    def is_current(
+        self, generation: int, users: frozenset[User], now: timedelta, interval: timedelta
+    ) -> bool:
+        """Whether it is enough to ask the servers whether they answer."""
+        same = (self.generation, self.users) == (generation, users)
+        return same and now - self.at < interval

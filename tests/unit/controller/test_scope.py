@@ -1,0 +1,152 @@
+"""What a reconcile carries out follows from facts, not from events."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from postroad.controller.api import FINALIZER, Key
+from postroad.controller.cluster_facts import ClusterFacts, KnownFacts
+from postroad.controller.scope import (
+    LastCheck,
+    LastReconcile,
+    Scope,
+    SeenFacts,
+    after_reconcile,
+    scope_of,
+)
+from postroad.controller.watched import Child, User, as_child, as_user, cluster_of
+from support.resources import mail_queue
+
+GOOD = {
+    "conditions": [
+        {"type": each, "status": "True", "reason": "AsDeclared"}
+        for each in ("BrokerReady", "ViewReady", "BlobsReady", "ConfigurationAccepted")
+    ]
+}
+BAD = {"conditions": [{"type": "BrokerReady", "status": "False", "reason": "BrokerUnavailable"}]}
+CHILD = Child("Deployment", "outgoing-worker", "7")
+SEEN = SeenFacts(1, ("uid", 1, 0, 0), frozenset({CHILD}))
+NOW, EVERY = timedelta(seconds=60), timedelta(minutes=5)
+LAST = LastReconcile(SEEN, GOOD, timedelta(seconds=30))
+
+
+def queue(status: dict[str, Any] = GOOD, **spec: Any) -> dict[str, Any]:
+    return {**mail_queue("mail", **spec), "status": status}
+
+
+@pytest.mark.parametrize(
+    ("seen", "last", "expected"),
+    [
+        (SEEN, LAST, Scope.FIGURES),
+        (replace(SEEN, children=frozenset()), LAST, Scope.CHILDREN),
+        (replace(SEEN, children=frozenset({CHILD._replace(version="8")})), LAST, Scope.CHILDREN),
+        (SEEN, None, Scope.FULL),
+        (replace(SEEN, generation=2), LAST, Scope.FULL),
+        (replace(SEEN, cluster=("uid", 1, 1, 0)), LAST, Scope.FULL),
+        (replace(SEEN, cluster=None), LAST, Scope.FULL),
+        (replace(SEEN, cluster=None), replace(LAST, seen=replace(SEEN, cluster=None)), Scope.FULL),
+        (SEEN, replace(LAST, failures=1), Scope.FULL),
+        (SEEN, replace(LAST, status={}), Scope.FULL),
+        (SEEN, replace(LAST, full_at=NOW - EVERY), Scope.FULL),
+    ],
+    ids=[
+        "nothing", "deleted child", "changed child", "first", "spec", "cluster or server",
+        "no cluster any more", "no cluster still", "failure", "status written by hand", "time",
+    ],
+)  # fmt: skip
+def test_the_scope_is_as_wide_as_what_changed(
+    seen: SeenFacts, last: LastReconcile | None, expected: Scope
+) -> None:
+    assert scope_of(queue(), seen, last, NOW, EVERY) is expected
+
+
+def test_a_finalizer_that_is_missing_or_too_many_makes_it_full() -> None:
+    deleting = queue(deletionPolicy="Delete")
+    held = queue()
+    held["metadata"]["finalizers"] = [FINALIZER]
+
+    assert scope_of(deleting, SEEN, LAST, NOW, EVERY) is Scope.FULL
+    assert scope_of(held, SEEN, LAST, NOW, EVERY) is Scope.FULL
+
+
+def test_a_pause_goes_before_everything_and_the_next_one_is_full() -> None:
+    assert scope_of(queue(paused=True), SEEN, None, NOW, EVERY) is Scope.PAUSED
+    assert after_reconcile(Scope.PAUSED, SEEN, GOOD, LAST, NOW) is None
+
+
+def test_failures_count_until_the_cluster_changes() -> None:
+    first = after_reconcile(Scope.FULL, SEEN, BAD, LAST, NOW)
+    second = after_reconcile(Scope.FULL, SEEN, BAD, first, NOW)
+    changed = replace(SEEN, cluster=("uid", 1, 1, 0))
+    third = after_reconcile(Scope.FULL, changed, BAD, second, NOW)
+    good = after_reconcile(Scope.FULL, changed, GOOD, third, NOW)
+
+    assert [each.failures for each in (first, second, third, good) if each] == [1, 2, 1, 0]
+
+
+def test_only_a_full_reconcile_puts_off_the_next_full_one() -> None:
+    cheap = after_reconcile(Scope.FIGURES, SEEN, GOOD, LAST, NOW)
+    full = after_reconcile(Scope.FULL, SEEN, GOOD, LAST, NOW)
+
+    assert cheap
+    assert full
+    assert (cheap.full_at, full.full_at) == (LAST.full_at, NOW)
+
+
+def facts(connection: str = "a", answers: bool = True, **secrets: str) -> ClusterFacts:
+    return ClusterFacts({"rabbitmq": answers}, connection, secrets)
+
+
+def test_a_stamp_changes_with_the_facts_of_a_namespace() -> None:
+    known = KnownFacts()
+    stamps = []
+    for each in (
+        facts(), facts(), facts(answers=False), facts("b", False), facts("b", False, other="1"),
+        facts("b", False),
+    ):  # fmt: skip
+        known.record("uid", each)
+        stamps.append((known.stamp("uid", "mail"), known.stamp("uid", "other")))
+
+    mail, other = zip(*stamps, strict=True)
+    assert [each != mail[0] for each in mail] == [False, False, True, True, True, True]
+    assert len(set(mail)) == 3
+    assert len(set(other)) == 5
+    known.forget("uid")
+    assert known.of("uid") is None
+    assert known.stamp("uid", "other") == (0, 0)
+
+
+def test_a_cluster_is_checked_again_for_its_users_its_spec_and_the_time() -> None:
+    (user,) = as_user(resource()).values()
+    last = LastCheck(NOW, 1, frozenset({user}))
+    changed = user._replace(state=("u", 2, None, False))
+
+    assert last.is_current(1, frozenset({user}), NOW + EVERY / 2, EVERY)
+    assert not last.is_current(2, frozenset({user}), NOW, EVERY)
+    assert not last.is_current(1, frozenset({changed}), NOW, EVERY)
+    assert not last.is_current(1, frozenset({user}), NOW + EVERY, EVERY)
+
+
+def resource(**spec: Any) -> dict[str, Any]:
+    found = mail_queue("mail", **spec)
+    return {**found, "metadata": {**found["metadata"], "uid": "u", "generation": 1}}
+
+
+def test_a_queue_is_indexed_by_its_cluster_and_a_child_by_its_owner() -> None:
+    elsewhere = resource(clusterRef={"name": "main", "namespace": "servers"})
+    owner = {"kind": "MailQueue", "name": "outgoing", "controller": True, "uid": "u"}
+    metadata = {"name": "outgoing-worker", "namespace": "mail", "resourceVersion": "7"}
+    child = {"kind": "Deployment", "metadata": {**metadata, "ownerReferences": [owner]}}
+
+    assert cluster_of(resource()) == Key("QueueCluster", "mail", "main")
+    assert as_user(elsewhere) == {
+        Key("QueueCluster", "servers", "main"): User(
+            Key("MailQueue", "mail", "outgoing"), ("u", 1, None, False)
+        )
+    }
+    assert as_child(child) == {Key("MailQueue", "mail", "outgoing"): CHILD}
+    assert as_child({"kind": "Deployment", "metadata": metadata}) == {}
