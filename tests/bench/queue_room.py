@@ -1,7 +1,8 @@
 """The distributed queue on real servers. `CASE` chooses among the cases, comma separated.
 
 `rates`, `operations`, `retries` and `backlog` are measured by default. `held` counts requests while
-one mail is held; `letters` reads dead letters among many that were taken out; `disk` takes most of
+one mail is held; `outcomes` compares endings with and without the outcomes of attempts, in both
+engines; `letters` reads dead letters among many that were taken out; `disk` takes most of
 an hour; `james` takes some minutes, and needs the Java compiler. Each case's module says what
 it does and which variables change it.
 `BENCH_LOOP=asyncio` runs them without uvloop, which the programs use.
@@ -23,6 +24,7 @@ from bench import (
     queue_held,
     queue_james,
     queue_operations,
+    queue_outcomes,
     queue_rates,
     queue_retries,
 )
@@ -36,6 +38,7 @@ CASES: dict[str, Callable[[BenchServers], Awaitable[list[Result]]]] = {
     "retries": queue_retries.measure,
     "backlog": queue_backlog.measure,
     "held": queue_held.measure,
+    "outcomes": queue_outcomes.measure,
     "letters": queue_dead_letters.measure,
     "disk": queue_disk.measure,
     "james": queue_james.measure,
