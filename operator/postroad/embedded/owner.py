@@ -57,6 +57,10 @@ class OwnedQueue(Administration):
         self._enqueue_seconds = metrics.ENQUEUE_SECONDS.labels(name)
         self._ages: tuple[timedelta, Mapping[str, Mapping[timedelta, int]]] | None = None
 
+    @property
+    def name(self) -> str:
+        return self._name
+
     async def enqueue(self, mail: Mail, delay: timedelta = NO_DELAY) -> UUID:
         clock = self.engine.clock
         began = clock.elapsed()
