@@ -3,6 +3,7 @@ time."""
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
 from contextlib import suppress
 from dataclasses import replace
 from datetime import timedelta
@@ -17,6 +18,15 @@ from support.in_memory_cluster import Before, InMemoryCluster, Process
 
 DAY = timedelta(days=1)
 MINUTE = timedelta(minutes=1)
+WINDOW = timedelta(hours=1)
+"""Of slices: months of shorter ones would only cost time here."""
+
+
+@pytest.fixture
+async def cluster() -> AsyncIterator[InMemoryCluster]:
+    cluster = InMemoryCluster(window=WINDOW)
+    yield cluster
+    await cluster.close()
 
 
 async def maintenance(cluster: InMemoryCluster, process: Process, rounds: int) -> None:
@@ -43,7 +53,7 @@ async def test_letter_is_discarded_with_its_bytes_after_its_lifetime(
 @pytest.mark.parametrize("fault", [Fault.STOP_AFTER, Fault.AWAY, Fault.ANSWER_LOST])
 async def test_expiry_that_stops_at_any_step_is_finished_by_another_process(fault: Fault) -> None:
     for number in range(16):
-        cluster = InMemoryCluster()
+        cluster = InMemoryCluster(window=WINDOW)
         process, victim = await cluster.start(), await cluster.start()
         await cluster.give_up(process, "mail")
         await cluster.pass_time(31 * DAY)
