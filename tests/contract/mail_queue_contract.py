@@ -271,6 +271,18 @@ class MailQueueContract(_Fixtures):
 
         assert (await queue.size()).size == 0
 
+    async def test_each_item_has_a_deadline_from_its_lease_on(
+        self, queue: MailQueue, consumer: Consumer
+    ) -> None:
+        await queue.enqueue(letter())
+        first = await consumer.next()
+        assert await consumer.nothing(SECOND)
+
+        await queue.enqueue(letter())
+
+        later = (await consumer.next()).lease_until - first.lease_until
+        assert SECOND / 2 < later < 30 * SECOND
+
     async def test_leased_mail_does_not_come_again(
         self, queue: MailQueue, consumer: Consumer
     ) -> None:

@@ -52,6 +52,7 @@ class ReferenceDispatch:
         self._owner = UUID(int=engine.randomness.bits(128))
         self._since = timedelta(0)
         """When the mark began to be read."""
+        self._lease_until = engine.clock.elapsed() + engine.timing.longest_lease
         self._claims: list[UUID] = []
         """The claims that were requested, whatever the reply."""
         self.key: EntryKey | None = None
@@ -228,7 +229,9 @@ class ReferenceDispatch:
             since=self._since,
             when_ended=self._place.free,
         )
-        return DistributedItem(self._engine, entry, reference, self._delivery, lease, records)
+        return DistributedItem(
+            self._engine, entry, reference, self._delivery, lease, records, self._lease_until
+        )
 
     def _is_in_hand(self, reference: Reference) -> bool:
         """Whether this process has the entry in hand, or one that it follows. No claim shows that:

@@ -43,12 +43,14 @@ class DistributedItem(LeasedMail):
         delivery: Delivery,
         lease: Lease,
         records: Mapping[str, Record],
+        lease_until: timedelta,
     ) -> None:
         self._engine = engine
         self._entry = entry
         self._reference = reference
         self._delivery = delivery
         self._lease = lease
+        self.lease_until = lease_until
         self._outcomes = {each.recipient: each.outcome for each in records.values()}
         self._state = _State.OPEN
         self._marked = False

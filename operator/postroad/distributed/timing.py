@@ -60,6 +60,11 @@ class Timing:
     default), after which the broker closes the channel and counts a failed delivery for every
     message of it."""
 
+    longest_lease: timedelta = timedelta(minutes=25)
+    """How long an item may be in hand, from the arrival of its message. RabbitMQ closes the channel
+    of a consumer that acknowledges nothing for its consumer_timeout (30 minutes by default) and
+    redelivers what it holds; what is left of that is for records and for the ending."""
+
     ages: timedelta = timedelta(seconds=60)
     """How old a result of `ages` may be."""
 

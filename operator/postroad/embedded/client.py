@@ -22,6 +22,7 @@ from postroad.domain.selection import Selector
 from postroad.domain.shapes import Shape
 from postroad.embedded import wire
 from postroad.embedded.connection import Connection
+from postroad.embedded.layout import LONGEST_LEASE
 from postroad.embedded.operations import CALLS, Leased
 from postroad.embedded.spool_files import CHUNK
 from postroad.embedded.wire import Kind
@@ -33,14 +34,16 @@ from postroad.errors import (
     StoreUnavailable,
 )
 from postroad.ports.administration import Administration, Operation
+from postroad.ports.clock import Clock
 from postroad.ports.mail_queue import NO_DELAY
 
 
 class RemoteItem(LeasedMail):
     """`Item` whose entry the owner of the store holds for this client."""
 
-    def __init__(self, connection: Connection, leased: Leased) -> None:
+    def __init__(self, connection: Connection, leased: Leased, lease_until: timedelta) -> None:
         super().__init__(**leased.fields)
+        self.lease_until = lease_until
         self._connection, self._number = connection, leased.number
         self._failures: dict[str, str] = dict(leased.failures)
         self._content: bytes | None = None
@@ -133,15 +136,15 @@ class RemoteItem(LeasedMail):
 class RemoteQueue(Administration):
     """The port over a connection."""
 
-    def __init__(self, connection: Connection) -> None:
-        self.connection = connection
+    def __init__(self, connection: Connection, clock: Clock) -> None:
+        self.connection, self._clock = connection, clock
 
     @classmethod
-    async def open(cls, path: Path) -> RemoteQueue:
+    async def open(cls, path: Path, clock: Clock) -> RemoteQueue:
         """Connect and agree on the protocol. Raises: StoreUnavailable, InvalidInput."""
         connection = await Connection.open(path)
         await connection.call("hello", protocol=wire.PROTOCOL)
-        return cls(connection)
+        return cls(connection, clock)
 
     async def enqueue(self, mail: Mail, delay: timedelta = NO_DELAY) -> UUID:
         content = mail.content
@@ -156,7 +159,7 @@ class RemoteQueue(Administration):
         consumer = await self.connection.call("consume", prefetch=prefetch)
         while True:
             leased = await self.connection.call("next", consumer=consumer)
-            yield RemoteItem(self.connection, leased)
+            yield RemoteItem(self.connection, leased, self._clock.elapsed() + LONGEST_LEASE)
 
     async def browse(self, selector: Selector | None = None) -> AsyncIterator[MailView]:
         async for view in self._views("browse", selector):

@@ -18,6 +18,7 @@ from postroad.embedded import leases
 from postroad.embedded.engine import Engine
 from postroad.embedded.envelope_records import EnvelopeRecord
 from postroad.embedded.frames import extended
+from postroad.embedded.layout import LONGEST_LEASE
 from postroad.embedded.records import DeliveryKind, cut
 from postroad.embedded.recovery import Work, as_dead_letter, resumed, with_recipients
 from postroad.embedded.segments import LiveEntry, State
@@ -62,6 +63,7 @@ class SpoolItem(LeasedMail):
             record.size_bytes,
         )
         self._engine, self._entry, self._record = engine, entry, record
+        self.lease_until = engine.clock.elapsed() + LONGEST_LEASE
         self._label, self._gone = label, gone
         self._left = dict(zip(record.numbers, record.envelope.recipients, strict=True))
         self._addresses = dict(self._left)

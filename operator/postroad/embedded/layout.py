@@ -85,6 +85,11 @@ def segment_of(name: str) -> tuple[Lane, int] | None:
     return None if known is None or not sequence.isdecimal() else (known, int(sequence))
 
 
+LONGEST_LEASE = timedelta(minutes=25)
+"""How long an item may be in hand, as in the distributed engine: recovery reads the log from the
+START of the oldest one."""
+
+
 @dataclass(frozen=True, slots=True)
 class StoreOptions:
     """How the owner runs a store. The store file keeps `segment_bytes` and `segment_envelopes`."""

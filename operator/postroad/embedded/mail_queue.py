@@ -109,14 +109,14 @@ class EmbeddedQueue(Administration):
 
     async def _find_role(self) -> Role:
         if self._receiver is not None:
-            return await RemoteQueue.open(Path(self._layout.socket))
+            return await RemoteQueue.open(Path(self._layout.socket), self._clock)
         until = self._clock.elapsed() + FIND_TIMEOUT
         while True:
             lock = self._files.lock(self._layout.lock)
             if lock is not None:
                 return await self._own(lock)
             try:
-                return await RemoteQueue.open(Path(self._layout.socket))
+                return await RemoteQueue.open(Path(self._layout.socket), self._clock)
             except StoreUnavailable as error:
                 if self._clock.elapsed() > until:
                     raise StoreUnavailable(

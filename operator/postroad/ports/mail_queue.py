@@ -60,6 +60,12 @@ class Item(Protocol):
     def size_bytes(self) -> int: ...
 
     @property
+    def lease_until(self) -> timedelta:
+        """Until when the item may be in hand, by `Clock.elapsed`. Later, the queue may hand the
+        mail out again while it is transmitted. `put_off` is for those who are left by then."""
+        ...
+
+    @property
     def failures(self) -> Mapping[str, str]:
         """The recipients recorded as failed, in this entry or an earlier one, with the outcomes'
         texts. A mail that has some when its last recipient is finished ends by `reject`, not by

@@ -39,10 +39,6 @@ _CODES = re.compile(r"[2-5][0-9]{2}(?: [245]\.[0-9]{1,3}\.[0-9]{1,3})?\b")
 MOST_RECIPIENTS = 100
 """Per transmission. Every server accepts so many; it may refuse more (RFC 5321 4.5.3.1.8)."""
 
-LONGEST_IN_HAND = timedelta(minutes=25)
-"""For one item. RabbitMQ closes the channel of a consumer that acknowledges nothing for 30 minutes
-and redelivers what it holds: each mail in flight would be sent twice."""
-
 OUT_OF_TIME = Outcome.deferred("451 4.4.2 the next hop took too long over this mail")
 NO_TIME_LEFT = "451 4.4.2 the next hop took too long over other recipients of this mail"
 
@@ -104,7 +100,7 @@ class Deliverer:
         untried: dict[str, str] = {}
         while left:
             try:
-                results = await self._transmit(item, left[:MOST_RECIPIENTS], begun)
+                results = await self._transmit(item, left[:MOST_RECIPIENTS])
             except _NotAttempted as error:
                 results, untried = {}, dict.fromkeys(left, str(error))
                 break
@@ -138,12 +134,10 @@ class Deliverer:
             uniform=self.randomness.uniform(),
         )
 
-    async def _transmit(
-        self, item: Item, recipients: tuple[str, ...], begun_at: timedelta
-    ) -> Mapping[str, Outcome]:
+    async def _transmit(self, item: Item, recipients: tuple[str, ...]) -> Mapping[str, Outcome]:
         """Transmit once; return the outcomes of at least one recipient. The caller transmits the
         others again. Raises: _NotAttempted."""
-        time_left = LONGEST_IN_HAND - (self.clock.elapsed() - begun_at)
+        time_left = item.lease_until - self.clock.elapsed()
         if time_left <= timedelta(0):
             raise _NotAttempted(NO_TIME_LEFT)
         envelope = item.mail

@@ -234,3 +234,20 @@ async def test_consumer_whose_places_are_all_taken_cancels_its_subscription_when
     assert cluster.broker.consumers == 0
     await item.done()
     assert await cluster.deliver(await cluster.start()) == ["waiting"]
+
+
+async def test_time_that_a_message_waited_in_the_prefetch_is_time_in_hand(
+    cluster: InMemoryCluster, process: Process
+) -> None:
+    """RabbitMQ counts from when it sent the message."""
+    await cluster.enqueue(process, "mail")
+    begun = process.clock.elapsed()
+    consumer = Consumer(cluster, process.queue)
+    process.faults.plan = away("view")
+    assert await consumer.nothing(5 * MINUTE)
+    process.faults.plan = no_fault
+
+    item = await consumer.next(MINUTE)
+
+    assert process.clock.elapsed() - begun >= 5 * MINUTE
+    assert item.lease_until - begun < 26 * MINUTE

@@ -67,6 +67,7 @@ class OneItem:
     mail_id = UUID(int=2)
     attempt = 0
     size_bytes = 4
+    lease_until = 25 * MINUTE
 
     def __init__(self, *recipients: str, age: timedelta = timedelta(0)) -> None:
         self.mail = Envelope("a@x.example", recipients)
