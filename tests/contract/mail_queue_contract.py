@@ -497,7 +497,7 @@ class RetryContract(_Fixtures):
         served."""
         await queue.enqueue(letter(recipients=("a@x.example", "b@y.example", "c@z.example")))
         item = await consumer.next()
-        await item.record(("b@y.example",), Outcome.delivered("250 ok"))
+        await item.record({"b@y.example": Outcome.delivered("250 ok")})
 
         with pytest.raises(InvalidInput) as refused:
             await item.retry(timedelta(0), remaining=(named, "c@z.example"))
@@ -515,9 +515,9 @@ class RetryContract(_Fixtures):
         await queue.enqueue(letter(recipients=("a@x.example", "b@y.example", "c@z.example")))
         item = await consumer.next()
 
-        await item.record(("a@x.example",), Outcome.delivered("250 ok"))
-        await item.record(("b@y.example",), Outcome.failed("550 no such user"))
-        await item.record(("c@z.example",), Outcome.deferred("451 try later"))
+        await item.record({"a@x.example": Outcome.delivered("250 ok")})
+        await item.record({"b@y.example": Outcome.failed("550 no such user")})
+        await item.record({"c@z.example": Outcome.deferred("451 try later")})
         await item.retry(timedelta(0))
         again = await consumer.next()
 
@@ -532,7 +532,7 @@ class RetryContract(_Fixtures):
             await queue.enqueue(letter(f"{number}", recipients=(f"a@{number}", f"b@{number}")))
         items = [await consumer.next() for _ in range(20)]
         for item in items:
-            await item.record(item.mail.recipients[:1], Outcome.failed("550 no"))
+            await item.record(dict.fromkeys(item.mail.recipients[:1], Outcome.failed("550 no")))
 
         for _ in range(50):
             rest = (item.put_off(timedelta(0), reason="451 the site rests") for item in items)
@@ -578,13 +578,33 @@ class RetryContract(_Fixtures):
             counts[1],
         ]
 
+    async def test_outcomes_are_recorded_together_each_with_its_own_text(
+        self, queue: MailQueue, consumer: Consumer
+    ) -> None:
+        refused = {f"r{n}@x.example": Outcome.failed(f"550 no r{n}") for n in range(50)}
+        others = {
+            "served@x.example": Outcome.delivered("250 ok"),
+            "late@x.example": Outcome.deferred("451 try later"),
+        }
+        await queue.enqueue(letter(recipients=(*refused, *others)))
+        item = await consumer.next()
+
+        await item.record({})
+        await item.record({**refused, **others})
+
+        failures = {recipient: outcome.text for recipient, outcome in refused.items()}
+        assert item.failures == failures
+        await item.retry(timedelta(0))
+        again = await consumer.next()
+        assert (again.mail.recipients, again.failures) == (("late@x.example",), failures)
+
     async def test_retry_without_remaining_recipients_is_done(
         self, queue: MailQueue, consumer: Consumer
     ) -> None:
         await queue.enqueue(letter())
         item = await consumer.next()
 
-        await item.record(("recipient@example.net",), Outcome.delivered("250 ok"))
+        await item.record({"recipient@example.net": Outcome.delivered("250 ok")})
         await item.retry(timedelta(0))
 
         assert await consumer.nothing()
@@ -594,7 +614,7 @@ class RetryContract(_Fixtures):
         theirs = await harness.open()
         consumer = Consumer(harness, theirs)
         await queue.enqueue(letter(recipients=("a@x.example", "b@y.example")))
-        await (await consumer.next()).record(("a@x.example",), Outcome.delivered("250 ok"))
+        await (await consumer.next()).record({"a@x.example": Outcome.delivered("250 ok")})
         await theirs.close()
 
         other = Consumer(harness, queue)
@@ -612,8 +632,8 @@ class RetryContract(_Fixtures):
         consumer = Consumer(harness, theirs)
         await queue.enqueue(letter(recipients=("a@x.example", "b@y.example")))
         item = await consumer.next()
-        await item.record(("a@x.example",), Outcome.delivered("250 ok"))
-        await item.record(("b@y.example",), Outcome.delivered("250 ok"))
+        await item.record({"a@x.example": Outcome.delivered("250 ok")})
+        await item.record({"b@y.example": Outcome.delivered("250 ok")})
         await theirs.close()
 
         other = Consumer(harness, queue)
@@ -658,8 +678,8 @@ class RejectContract(_Fixtures):
     ) -> None:
         await queue.enqueue(letter(recipients=("a@x.example", "b@y.example", "c@z.example")))
         item = await consumer.next()
-        await item.record(("a@x.example",), Outcome.delivered("250 ok"))
-        await item.record(("b@y.example",), Outcome.failed("550 no such user"))
+        await item.record({"a@x.example": Outcome.delivered("250 ok")})
+        await item.record({"b@y.example": Outcome.failed("550 no such user")})
 
         await item.reject("given up")
         (view,) = [each async for each in queue.dead_letters()]
@@ -679,7 +699,7 @@ class RejectContract(_Fixtures):
     ) -> None:
         await queue.enqueue(letter("dead"))
         item = await consumer.next()
-        await item.record(("recipient@example.net",), Outcome.failed("550 no such user"))
+        await item.record({"recipient@example.net": Outcome.failed("550 no such user")})
         await item.reject("550 no such user")
 
         assert await queue.requeue(Selector(name="dead")) == 1
@@ -736,8 +756,8 @@ class RejectContract(_Fixtures):
         recipients = ("a@x.example", "b@x.example", "c@x.example")
         await queue.enqueue(letter("shared", recipients=recipients))
         item = await consumer.next()
-        await item.record(recipients[:1], Outcome.delivered())
-        await item.record(recipients[1:2], Outcome.failed("550"))
+        await item.record(dict.fromkeys(recipients[:1], Outcome.delivered()))
+        await item.record(dict.fromkeys(recipients[1:2], Outcome.failed("550")))
         await item.retry(timedelta(hours=1))
 
         assert await queue.expire(Selector.all()) == 1

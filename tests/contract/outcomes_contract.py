@@ -101,8 +101,8 @@ class OutcomesContract:
     ) -> None:
         recorded = await queue.enqueue(letter(recipients=(HERE, THERE)))
         item = await consumer.next()
-        await item.record((HERE,), Outcome.delivered("250 ok"))
-        await item.record((THERE,), Outcome.delivered("250 ok"))
+        await item.record({HERE: Outcome.delivered("250 ok")})
+        await item.record({THERE: Outcome.delivered("250 ok")})
 
         if ends_by == "done":
             await item.done(DELIVERED)

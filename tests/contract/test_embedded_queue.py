@@ -25,12 +25,14 @@ from contract.manageable_mail_queue_contract import (
     ManageableMailQueueContract,
 )
 from contract.outcomes_contract import KeepingHarness, OutcomesContract
-from contract.queue_harness import letter, names
+from contract.queue_harness import Consumer, eventually, letter, names
 from postroad import open_queue
 from postroad.adapters.disk.files import DiskFiles
 from postroad.adapters.memory.clock import ManualClock, SeededRandomness
 from postroad.domain.attempts import AttemptOutcomes
-from postroad.embedded import wire
+from postroad.domain.mail import Outcome
+from postroad.embedded import lanes, wire
+from postroad.embedded.batches import write
 from postroad.embedded.engine import Engine
 from postroad.embedded.layout import Layout, StoreOptions
 from postroad.embedded.limits import FreeSpace, StoreLimits
@@ -349,3 +351,27 @@ def failures(label: str) -> float:
         )
         or 0.0
     )
+
+
+async def test_fifty_refusals_with_texts_of_their_own_cost_at_most_three_syncs(
+    harness: EmbeddedHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    syncs = 0
+
+    def counted(files: object, layout: object, batches: object, to_sync: object) -> None:
+        nonlocal syncs
+        syncs += to_sync is not None
+        write(files, layout, batches, to_sync)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(lanes, "write", counted)
+    refused = {f"r{n}@x.example": Outcome.failed(f"550 no r{n}") for n in range(50)}
+    queue = await harness.open()
+    await queue.enqueue(letter(recipients=tuple(refused)))
+    consumer = Consumer(harness, queue)
+    item = await consumer.next()
+    syncs = 0
+
+    await eventually(harness, item.record(refused))
+
+    assert 1 <= syncs <= 3
+    await consumer.close()

@@ -29,7 +29,7 @@ async def fill(root: Path) -> Path:
         items = queue.dequeue()
         await (await anext(items)).done()
         item = await anext(items)
-        await item.record(("partly-a@x.example",), Outcome.delivered())
+        await item.record({"partly-a@x.example": Outcome.delivered()})
         await item.retry(HOUR)
         await (await anext(items)).reject("given up")
         await queue.maintain()

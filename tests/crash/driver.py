@@ -99,7 +99,7 @@ async def _pass_mails(queue: OwnedQueue, prefix: str, note: Note) -> None:
         note("transmitted", f"{item.mail.name}")
         await item.content()
         first = item.mail.recipients[0]
-        await item.record((first,), Outcome.delivered())
+        await item.record({first: Outcome.delivered()})
         note("recorded", first)
         if number % 2:
             note("ending", f"{item.mail.name}")

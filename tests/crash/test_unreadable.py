@@ -120,7 +120,7 @@ async def test_an_envelope_that_was_being_worked_on_is_named_with_its_place(tmp_
         recipients = ("waits-a@x.example", "waits-b@y.example")
         await queue.enqueue(letter("waits", recipients=recipients))
         item = await anext(queue.dequeue())
-        await item.record(recipients[:1], Outcome.delivered())
+        await item.record(dict.fromkeys(recipients[:1], Outcome.delivered()))
     unreadable_envelope(root)
 
     (damage,) = verify_directory(root).damage

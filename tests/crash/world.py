@@ -159,12 +159,12 @@ class Outside:
         item = self.items[name]
         chosen = item.mail.recipients if recipients is None else recipients
         self.files.note("transmitted", name, chosen)
-        await item.record(chosen, Outcome.delivered("250 ok"))
+        await item.record(dict.fromkeys(chosen, Outcome.delivered("250 ok")))
         self.files.note("recorded", name, chosen)
 
     async def fail(self, name: str, recipient: str) -> None:
         self.files.note("failing", name, (recipient,))
-        await self.items[name].record((recipient,), Outcome.failed("550 no"))
+        await self.items[name].record({recipient: Outcome.failed("550 no")})
         self.files.note("failed", name, (recipient,))
 
     async def done(self, name: str) -> None:

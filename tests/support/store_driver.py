@@ -27,7 +27,7 @@ async def fill(queue: Any) -> None:
     await items["retried"].retry(HOUR, error="451 later", **_heard())
     await queue.maintain()
     await items["dead"].reject("550 no", **_heard())
-    await items["partly"].record(("a@x.example",), Outcome.delivered("250 ok"))
+    await _record(items["partly"], "a@x.example", Outcome.delivered("250 ok"))
     await queue.enqueue(_mail("held"), delay=HOUR)
     await queue.hold(Selector(name="held"))
     await queue.enqueue(_mail("later"), delay=HOUR)
@@ -69,6 +69,13 @@ async def read(queue: Any) -> None:
 async def priorities(queue: Any) -> None:
     """Print the priority of each mail that waits."""
     print(json.dumps({view.mail.name: view.mail.priority async for view in queue.browse()}))
+
+
+async def _record(item: Any, recipient: str, outcome: Outcome) -> None:
+    try:
+        await item.record({recipient: outcome})
+    except TypeError:  # the older release takes the recipients of one outcome
+        await item.record((recipient,), outcome)
 
 
 def _heard() -> dict[str, Any]:

@@ -122,21 +122,21 @@ class DistributedItem(LeasedMail):
 
     # Records
 
-    async def record(self, recipients: tuple[str, ...], outcome: Outcome) -> None:
+    async def record(self, outcomes: Mapping[str, Outcome]) -> None:
         self._check_open()
-        outcomes = dict(self._outcomes) | dict.fromkeys(recipients, outcome)
-        delivers_last = outcome.kind is OutcomeKind.DELIVERED and all(
-            each in outcomes and outcomes[each].kind is OutcomeKind.DELIVERED
-            for each in self._entry.envelope.recipients
+        known = self._outcomes | dict(outcomes)
+        delivers_last = bool(outcomes) and all(
+            each in known and known[each].kind is OutcomeKind.DELIVERED
+            for each in (*outcomes, *self._entry.envelope.recipients)
         )
         if delivers_last and not self.failures:
             # One mark says as much as the records would, and `done` has it behind it.
             await self._mark_delivered()
         else:
             now = self._engine.clock.now()
-            records = tuple(Record(each, outcome, now) for each in recipients)
+            records = tuple(Record(each, outcome, now) for each, outcome in outcomes.items())
             await self._engine.view.record(self.mail_id, records)
-        self._outcomes = outcomes
+        self._outcomes |= outcomes
 
     def _left(self) -> tuple[str, ...]:
         return tuple(

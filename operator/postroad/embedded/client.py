@@ -16,7 +16,7 @@ from typing import Any
 from uuid import UUID
 
 from postroad.domain.attempts import AttemptOutcomes
-from postroad.domain.mail import Mail, Outcome
+from postroad.domain.mail import Mail, Outcome, OutcomeKind
 from postroad.domain.mail_views import LeasedMail, MailView, Sizes
 from postroad.domain.selection import Selector
 from postroad.domain.shapes import Shape
@@ -75,12 +75,22 @@ class RemoteItem(LeasedMail):
                 if kind is Kind.DATA:
                     yield body
 
-    async def record(self, recipients: tuple[str, ...], outcome: Outcome) -> None:
-        await self._call("record", to=recipients, kind=outcome.kind, text=outcome.text)
-        for each in recipients:
-            self._failures.pop(each, None)
-            if outcome.kind == "failed" and each in self.mail.recipients:
-                self._failures[each] = outcome.text
+    async def record(self, outcomes: Mapping[str, Outcome]) -> None:
+        # One call for each text, as an owner of the release before takes them: made at once, they
+        # share a sync there.
+        heard: dict[Outcome, list[str]] = {}
+        for recipient, outcome in outcomes.items():
+            heard.setdefault(outcome, []).append(recipient)
+        await asyncio.gather(
+            *(
+                self._call("record", to=recipients, kind=outcome.kind, text=outcome.text)
+                for outcome, recipients in heard.items()
+            )
+        )
+        for recipient, outcome in outcomes.items():
+            self._failures.pop(recipient, None)
+            if outcome.kind is OutcomeKind.FAILED and recipient in self.mail.recipients:
+                self._failures[recipient] = outcome.text
 
     async def done(self, outcomes: AttemptOutcomes | None = None) -> None:
         await self._end("done", outcomes=outcomes)

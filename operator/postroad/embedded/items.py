@@ -142,24 +142,26 @@ class SpoolItem(LeasedMail):
 
     # Records
 
-    async def record(self, recipients: tuple[str, ...], outcome: Outcome) -> None:
+    async def record(self, outcomes: Mapping[str, Outcome]) -> None:
         self._check_open()
-        numbers = self._numbers(recipients)
-        if not numbers or self._is_over:
+        heard: dict[tuple[DeliveryKind, str], list[int]] = {}
+        for number, to in self._addresses.items():
+            if (outcome := outcomes.get(to)) is not None:
+                key = KINDS[outcome.kind], cut(outcome.text).decode()
+                heard.setdefault(key, []).append(number)
+        if not heard or self._is_over:
             return
-        kind, text = KINDS[outcome.kind], cut(outcome.text).decode()
-        await leases.deliver(self._engine, self._record, kind, numbers, text)
-        if kind is DeliveryKind.DEFERRED:
-            return
+        await leases.deliver(self._engine, self._record, heard)
+        for (kind, text), numbers in heard.items():
+            if kind is not DeliveryKind.DEFERRED:
+                self._finish_recipients(numbers, text if kind is DeliveryKind.FAILED else None)
+
+    def _finish_recipients(self, numbers: list[int], failure: str | None) -> None:
         for number in numbers:
             self._left.pop(number, None)
             self._failures.pop(number, None)
-            if kind is DeliveryKind.FAILED:
-                self._failures[number] = (self._addresses[number], text)
-
-    def _numbers(self, recipients: tuple[str, ...]) -> tuple[int, ...]:
-        wanted = set(recipients)
-        return tuple(number for number, to in self._addresses.items() if to in wanted)
+            if failure is not None:
+                self._failures[number] = (self._addresses[number], failure)
 
     @property
     def _is_over(self) -> bool:
@@ -216,7 +218,7 @@ class SpoolItem(LeasedMail):
     ) -> None:
         engine, record = self._engine, self._record
         if dropped := tuple(number for number in self._left if number not in kept):
-            await leases.deliver(engine, record, DeliveryKind.DROPPED, dropped, "")
+            await leases.deliver(engine, record, {(DeliveryKind.DROPPED, ""): dropped})
             if self._is_over:
                 return
         again = replace(

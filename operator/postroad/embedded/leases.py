@@ -9,6 +9,7 @@ Source: LQ-4, LQ-5, LQ-7, LQ-11, LQ-12, LQ-28..30.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping, Sequence
 from functools import partial
 
 from postroad.domain.attempts import AttemptOutcomes
@@ -88,15 +89,21 @@ def start(engine: Engine, entry: LiveEntry, record: EnvelopeRecord) -> None:
     engine.working[entry] = None
 
 
-async def deliver(
-    engine: Engine, record: EnvelopeRecord, kind: DeliveryKind, numbers: tuple[int, ...], text: str
-) -> None:
-    """Record the outcome of recipients. Durable when it returns, unless they were deferred.
-    Raises: QueueClosed, StoreFailed, StoreFull."""
-    delivery = DeliveryRecord(record.mail_id, record.entry_number, kind, numbers, text)
-    written = engine.append(NEW, delivery)
-    if kind is not DeliveryKind.DEFERRED:
-        await _commit_delivery(engine, written.end)
+Heard = Mapping[tuple[DeliveryKind, str], Sequence[int]]
+"""The numbers of the recipients by what they share: the kind and the text of their outcome."""
+
+
+async def deliver(engine: Engine, record: EnvelopeRecord, heard: Heard) -> None:
+    """Record the outcomes of recipients, all of them by one sync. Durable when it returns, unless
+    they were deferred. Raises: QueueClosed, StoreFailed, StoreFull."""
+    last = 0
+    for (kind, text), numbers in heard.items():
+        delivery = DeliveryRecord(record.mail_id, record.entry_number, kind, tuple(numbers), text)
+        written = engine.append(NEW, delivery)
+        if kind is not DeliveryKind.DEFERRED:
+            last = written.end
+    if last:
+        await _commit_delivery(engine, last)
 
 
 def keep(engine: Engine, record: EnvelopeRecord, outcomes: AttemptOutcomes) -> None:

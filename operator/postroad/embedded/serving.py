@@ -137,7 +137,7 @@ class Serving(Answering):
 
     async def record(self, call: int, arguments: Arguments) -> object:
         outcome = Outcome(arguments["kind"], arguments["text"])
-        await self._items[arguments["item"]].record(arguments["to"], outcome)
+        await self._items[arguments["item"]].record(dict.fromkeys(arguments["to"], outcome))
         return None
 
     async def done(self, call: int, arguments: Arguments) -> object:

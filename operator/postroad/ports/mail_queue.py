@@ -88,8 +88,10 @@ class Item(Protocol):
         look has stored it. Raises: as `content`."""
         ...
 
-    async def record(self, recipients: tuple[str, ...], outcome: Outcome) -> None:
-        """Record what became of these recipients. Durable when it returns; idempotent.
+    async def record(self, outcomes: Mapping[str, Outcome]) -> None:
+        """Record what became of these recipients, each with its own text, together: one wait for a
+        sync, one request. Durable when it returns; idempotent. After an error, some of them may be
+        recorded.
 
         Delivered and failed recipients are never handed out again, whatever crashes next.
         """

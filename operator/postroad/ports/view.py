@@ -144,7 +144,8 @@ class View(Marks, Protocol):
         ...
 
     async def record(self, mail_id: UUID, records: tuple[Record, ...]) -> None:
-        """Write delivery records. Durable, idempotent, the last outcome of a recipient wins."""
+        """Write delivery records, by one request as far as they are not large. Durable, idempotent,
+        the last outcome of a recipient wins. After an error, some may be written."""
         ...
 
     async def records(self, mail_id: UUID) -> Mapping[str, Record]:

@@ -182,18 +182,13 @@ class Deliverer:
 
     async def _record(self, item: Item, outcomes: Mapping[str, Outcome]) -> None:
         """Record finished recipients. Deferred ones need no record: they stay in the envelope."""
-        finished: dict[Outcome, list[str]] = {}
-        for recipient, outcome in outcomes.items():
-            if outcome.kind is not OutcomeKind.DEFERRED:
-                finished.setdefault(outcome, []).append(recipient)
-        # Concurrently, so that they share a sync or a round trip: fifty refusals often differ in
-        # nothing but the address in their text.
-        await asyncio.gather(
-            *(
-                self._insist("record", partial(item.record, tuple(recipients), outcome))
-                for outcome, recipients in finished.items()
-            )
-        )
+        finished = {
+            recipient: outcome
+            for recipient, outcome in outcomes.items()
+            if outcome.kind is not OutcomeKind.DEFERRED
+        }
+        if finished:
+            await self._insist("record", partial(item.record, finished))
 
     async def _insist(self, step: str, operation: Callable[[], Awaitable[None]]) -> None:
         """Repeat an operation until it succeeds, because an outcome that is lost leads to a second

@@ -199,7 +199,7 @@ class ScenarioRunner:
         name, recipient = item.mail.name or "", item.mail.recipients[0]
         self.cluster.transmitted[name, recipient] += 1
         self.ledger.in_flight[name] += 1
-        if await self.attempt(ended(item.record((recipient,), Outcome.delivered()))):
+        if await self.attempt(ended(item.record({recipient: Outcome.delivered()}))):
             self.ledger.in_flight[name] -= 1
             await self.attempt(ended(item.retry(timedelta(seconds=delay))))
 

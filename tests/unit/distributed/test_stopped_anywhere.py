@@ -99,7 +99,7 @@ async def record_then_done(
     cluster.transmit(item)
 
     async def operation() -> None:
-        await item.record(item.mail.recipients, Outcome.delivered("250"))
+        await item.record(dict.fromkeys(item.mail.recipients, Outcome.delivered("250")))
         await item.done()
 
     return operation

@@ -23,6 +23,10 @@ from postroad.domain.slices import EntryKey, Partition
 from postroad.ports.marks import Counts
 from postroad.ports.view import NOT_READ, ClosedSlice, DeadLetter, Limits, Record
 
+RECORDS = 100
+"""Delivery records in one request. One may hold a reply of several kilobytes, and Cassandra refuses
+a request of more than half a segment of its commit log (16 MiB by default)."""
+
 
 class CassandraView(CassandraMarks):
     """The view of one queue, in a keyspace that it shares with others."""
@@ -96,17 +100,19 @@ class CassandraView(CassandraMarks):
         await self._decide(statements.RELEASE_CLAIM, self._queue, enqueue_id, owner)
 
     async def record(self, mail_id: UUID, records: tuple[Record, ...]) -> None:
-        await asyncio.gather(
-            *(
-                self._session.execute(
-                    statements.RECORD,
-                    (
-                        *(self._queue, mail_id, each.recipient),
-                        *(each.outcome.kind.value, each.outcome.text, each.at),
-                    ),
-                )
-                for each in records
+        many = [
+            (
+                *(self._queue, mail_id, each.recipient),
+                *(each.outcome.kind.value, each.outcome.text, each.at),
             )
+            for each in records
+        ]
+        if len(many) == 1:
+            await self._session.execute(statements.RECORD, many[0])
+            return
+        portions = (many[at : at + RECORDS] for at in range(0, len(many), RECORDS))
+        await asyncio.gather(
+            *(self._session.execute_together(statements.RECORD, each) for each in portions)
         )
 
     async def records(self, mail_id: UUID) -> Mapping[str, Record]:
