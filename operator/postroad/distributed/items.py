@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import replace as copy
 from datetime import timedelta
@@ -23,6 +24,8 @@ from postroad.ports.view import Record
 from postroad.telemetry import metrics
 
 FINISHED = frozenset({OutcomeKind.DELIVERED, OutcomeKind.FAILED})
+MOST_KEPT = 1024 * 1024
+"""Bytes of a content that is fetched once for all transmissions of a mail."""
 BYTES_MISSING = "the bytes of the mail are missing"
 
 
@@ -57,6 +60,7 @@ class DistributedItem(LeasedMail):
         self._is_kept = False
         """Whether the mark of the delivery has the outcomes of the attempt."""
         self._content: bytes | None = None
+        self._fetching = asyncio.Lock()
         left = self._left()
         is_whole = not left or left == entry.envelope.recipients
         super().__init__(
@@ -80,14 +84,15 @@ class DistributedItem(LeasedMail):
     # Content
 
     async def content(self) -> bytes:
-        self._check_open()
-        if self._content is None:
-            try:
-                self._content = await self._engine.blobs.get(self._entry.blob_key)
-            except BlobMissing:
-                await self._end_without_bytes()
-                raise
-        return self._content
+        async with self._fetching:
+            self._check_open()
+            if self._content is None:
+                try:
+                    self._content = await self._engine.blobs.get(self._entry.blob_key)
+                except BlobMissing:
+                    await self._end_without_bytes()
+                    raise
+            return self._content
 
     async def shape(self) -> Shape | None:
         self._check_open()
@@ -95,8 +100,8 @@ class DistributedItem(LeasedMail):
 
     async def stream(self) -> AsyncIterator[bytes]:
         self._check_open()
-        if self._content is not None:
-            yield self._content
+        if self._content is not None or self.size_bytes <= MOST_KEPT:
+            yield await self.content()
             return
         try:
             async for chunk in self._engine.blobs.stream(self._entry.blob_key):

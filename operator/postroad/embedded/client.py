@@ -47,6 +47,7 @@ class RemoteItem(LeasedMail):
         self._connection, self._number = connection, leased.number
         self._failures: dict[str, str] = dict(leased.failures)
         self._content: bytes | None = None
+        self._fetching = asyncio.Lock()
         self._has_ended = False
 
     @property
@@ -54,9 +55,10 @@ class RemoteItem(LeasedMail):
         return dict(self._failures)
 
     async def content(self) -> bytes:
-        if self._content is None:
-            self._content = b"".join([chunk async for chunk in self.stream()])
-        return self._content
+        async with self._fetching:
+            if self._content is None:
+                self._content = b"".join([chunk async for chunk in self._chunks()])
+            return self._content
 
     async def shape(self) -> Shape | None:
         with self._ending():
@@ -68,9 +70,14 @@ class RemoteItem(LeasedMail):
 
     async def stream(self) -> AsyncIterator[bytes]:
         with self._ending():
-            if self._content is not None:
-                yield self._content
+            if self._content is not None or self.size_bytes <= CHUNK:
+                yield await self.content()
                 return
+            async for chunk in self._chunks():
+                yield chunk
+
+    async def _chunks(self) -> AsyncIterator[bytes]:
+        with self._ending():
             async for kind, body in self._connection.stream("content", item=self._number):
                 if kind is Kind.DATA:
                     yield body

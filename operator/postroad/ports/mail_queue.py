@@ -73,14 +73,17 @@ class Item(Protocol):
         ...
 
     async def content(self) -> bytes:
-        """Return the exact bytes that were enqueued. Fetched at the first call.
+        """Return the exact bytes that were enqueued. Fetched at the first call, and kept until the
+        item ends.
 
         Raises: BlobMissing (the item then ends as a dead letter), BlobsUnavailable.
         """
         ...
 
     def stream(self) -> AsyncIterator[bytes]:
-        """Yield the content in chunks, so that a large mail needs little memory."""
+        """Yield the content in chunks of at most 1 MiB, so that a large mail needs little memory.
+        May be called again, also at the same time: up to 1 MiB is fetched once and kept, as by
+        `content`; a larger one is fetched for each call."""
         ...
 
     async def shape(self) -> Shape | None:

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
+
 from contract.queue_harness import Consumer, letter
+from postroad.distributed.items import MOST_KEPT
 from postroad.domain.mail import Mail, Outcome
+from postroad.errors import BlobMissing, EntryEnded
 from postroad.ports.mail_queue import Item
 from support.in_memory_cluster import InMemoryCluster, Process
 
@@ -26,3 +30,42 @@ async def test_fifty_refusals_with_texts_of_their_own_are_one_request(
     await item.record(refused)
 
     assert _count(process, "record") == 1
+
+
+async def test_a_content_is_fetched_once_for_many_sites(
+    cluster: InMemoryCluster, process: Process
+) -> None:
+    content = b"x" * MOST_KEPT
+    item = await _leased(cluster, process, letter(content=content))
+    before = _count(process, "get")
+
+    first = await asyncio.gather(*(_read(item) for _ in range(150)))
+    then = [await _read(item) for _ in range(150)]
+
+    assert {*first, *then} == {content}
+    assert _count(process, "get") == before + 1
+
+
+async def test_a_large_content_is_not_kept(cluster: InMemoryCluster, process: Process) -> None:
+    content = b"x" * (MOST_KEPT + 1)
+    item = await _leased(cluster, process, letter(content=content))
+    before = _count(process, "get")
+
+    assert [await _read(item), await _read(item)] == [content, content]
+    assert _count(process, "get") == before + 2
+
+
+async def test_the_bytes_of_a_mail_are_missing_once(
+    cluster: InMemoryCluster, process: Process
+) -> None:
+    item = await _leased(cluster, process, letter())
+    cluster.world.bucket("bucket").objects.clear()
+
+    found = await asyncio.gather(*(_read(item) for _ in range(3)), return_exceptions=True)
+
+    assert [type(each) for each in found] == [BlobMissing, EntryEnded, EntryEnded]
+    assert len(cluster.tables.letters) == 1
+
+
+async def _read(item: Item) -> bytes:
+    return b"".join([chunk async for chunk in item.stream()])
