@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import ssl
 from collections.abc import AsyncIterator, Mapping
 from contextlib import nullcontext
 from pathlib import Path
@@ -11,14 +10,13 @@ from pathlib import Path
 from postroad.adapters.network.connecting import Addresses
 from postroad.adapters.network.content import Content
 from postroad.adapters.network.exchange import SessionRefused
+from postroad.adapters.network.opening import context_for
 from postroad.adapters.network.pools import PoolLimits, SessionPool
-from postroad.adapters.network.sessions import SecuringFailed, Session, SessionStale
+from postroad.adapters.network.sessions import Session, SessionStale
 from postroad.adapters.network.timeouts import Timeouts
 from postroad.domain.mail import Envelope, Outcome, OutcomeKind
-from postroad.domain.next_hops import NextHop, TlsMode
-from postroad.errors import InvalidSettings
+from postroad.domain.next_hops import NextHop
 from postroad.ports.transport import FindShape, not_known
-from postroad.tls import OLDEST_TLS
 
 _TIMEOUTS = Timeouts()
 _LIMITS = PoolLimits()
@@ -45,7 +43,7 @@ class SmtpRelay:
         self._addresses = Addresses(next_hop.host, next_hop.port)
         self._ehlo_name = ehlo_name
         self._timeouts = timeouts
-        self._context = _tls_context(next_hop.tls, ca_file)
+        self._context = context_for(next_hop.tls, ca_file)
         self._pool = SessionPool(self._open, limits)
         self._converting = asyncio.Lock()
         """Large mails are converted one at a time, because each is in memory for that."""
@@ -92,34 +90,6 @@ class SmtpRelay:
         await self._pool.close()
 
     async def _open(self) -> Session:
-        try:
-            return await self._open_with(self._context)
-        except SecuringFailed:
-            if self._next_hop.tls is not TlsMode.OPPORTUNISTIC:
-                raise
-        # Opportunistic TLS: a next hop whose TLS is broken gets the mail in clear.
-        return await self._open_with(None)
-
-    async def _open_with(self, context: ssl.SSLContext | None) -> Session:
         return await Session.open(
-            self._addresses, self._next_hop, self._ehlo_name, context, self._timeouts
+            self._addresses, self._next_hop, self._ehlo_name, self._context, self._timeouts
         )
-
-
-def _tls_context(mode: TlsMode, ca_file: Path | None) -> ssl.SSLContext | None:
-    if mode is TlsMode.NONE:
-        return None
-    if mode.is_verified:
-        try:
-            context = ssl.create_default_context(cafile=ca_file)
-        except (OSError, ssl.SSLError) as error:
-            raise InvalidSettings(
-                f"the certificate authorities in {ca_file} cannot be read: {error}",
-                hint="name a PEM file with POSTROAD_CA_FILE, or leave it out for the system's",
-            ) from error
-    else:
-        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-        context.check_hostname = False
-        context.verify_mode = ssl.CERT_NONE
-    context.minimum_version = OLDEST_TLS
-    return context

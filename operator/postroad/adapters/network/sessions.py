@@ -1,30 +1,21 @@
-"""A session with a next hop: opens it, starts TLS, runs transactions one after the other, quits."""
+"""A session with a next hop: opens it, begins transactions one after the other, and quits."""
 
 from __future__ import annotations
 
 import ssl
 from collections.abc import Mapping
 
-from postroad import tls
 from postroad.adapters.network.client import ClientWire
 from postroad.adapters.network.commands import Needs, most_mails, most_recipients, refusal
 from postroad.adapters.network.connecting import Addresses
 from postroad.adapters.network.content import Content
 from postroad.adapters.network.exchange import Exchange, OutOfStep, SessionRefused, text_of
+from postroad.adapters.network.opening import Opening, SecuringFailed
 from postroad.adapters.network.timeouts import Timeouts
-from postroad.adapters.network.transactions import Transaction
-from postroad.adapters.network.wire import InjectedBeforeTLS, WireError
+from postroad.adapters.network.transactions import Outgoing, Transaction
+from postroad.adapters.network.wire import WireError
 from postroad.domain.mail import Envelope, Outcome, OutcomeKind
-from postroad.domain.next_hops import NextHop, Protocol, TlsMode, address_literal
-
-_GREETS_IN_CLEAR = (
-    "the next hop offers TLS at this port by STARTTLS only (set its port for implicit TLS, or "
-    "use the mode `required`)"
-)
-
-
-class SecuringFailed(SessionRefused):
-    """The next hop offers TLS, and it could not be started."""
+from postroad.domain.next_hops import NextHop, TlsMode
 
 
 class SessionStale(WireError):
@@ -34,12 +25,17 @@ class SessionStale(WireError):
 class Session:
     """One open session. Not for concurrent use."""
 
-    def __init__(self, wire: ClientWire, next_hop: NextHop, timeouts: Timeouts) -> None:
-        self._wire = wire
-        self._exchange = Exchange(wire)
+    def __init__(
+        self,
+        exchange: Exchange,
+        next_hop: NextHop,
+        extensions: Mapping[str, str],
+        timeouts: Timeouts,
+    ) -> None:
+        self.exchange = exchange
         self._next_hop = next_hop
         self._timeouts = timeouts
-        self._extensions: dict[str, str] = {}
+        self._extensions = extensions
         self._most_recipients: int | None = None
         self._is_broken = False
         self.transactions = 0
@@ -54,35 +50,61 @@ class Session:
         context: ssl.SSLContext | None,
         timeouts: Timeouts,
     ) -> Session:
-        """Connect, greet, and start TLS as the next hop's mode requires.
+        """Connect, greet, and start TLS as the next hop's mode requires. With opportunistic TLS, a
+        next hop whose TLS is broken gets the mail in clear.
 
         Raises: SessionRefused.
         """
         try:
+            return await cls._open(addresses, next_hop, ehlo_name, context, timeouts)
+        except SecuringFailed:
+            if next_hop.tls is not TlsMode.OPPORTUNISTIC:
+                raise
+        return await cls._open(addresses, next_hop, ehlo_name, None, timeouts)
+
+    @classmethod
+    async def _open(
+        cls,
+        addresses: Addresses,
+        next_hop: NextHop,
+        ehlo_name: str | None,
+        context: ssl.SSLContext | None,
+        timeouts: Timeouts,
+    ) -> Session:
+        try:
             wire = await addresses.connect(timeouts.connect)
         except WireError as error:
             raise SessionRefused(f"451 4.4.1 {error}") from error
-        session = cls(wire, next_hop, timeouts)
+        exchange = Exchange(wire)
         try:
-            name = ehlo_name or address_literal(wire.local_address)
-            if next_hop.tls is TlsMode.IMPLICIT:
-                await session._start_tls(context)
-            await session._greet(name)
-            if next_hop.tls in (TlsMode.OPPORTUNISTIC, TlsMode.REQUIRED):
-                await session._secure(name, context)
+            opening = Opening(exchange, next_hop, ehlo_name, timeouts)
+            return cls(exchange, next_hop, await opening.run(context), timeouts)
         except BaseException as error:
             wire.abort()
             if isinstance(error, WireError) and not isinstance(error, SessionRefused):
                 raise SessionRefused(text_of(error)) from error
             raise
-        return session
+
+    @property
+    def wire(self) -> ClientWire:
+        """The connection."""
+        return self.exchange.wire
+
+    @property
+    def is_worn(self) -> bool:
+        """Whether the next hop takes no more mails in this session."""
+        limit = most_mails(self._extensions)
+        return limit is not None and self.transactions >= limit
 
     @property
     def is_reusable(self) -> bool:
         """Whether another transaction may begin."""
-        limit = most_mails(self._extensions)
-        is_worn = limit is not None and self.transactions >= limit
-        return not self._is_broken and not is_worn and self._wire.is_open
+        return not self._is_broken and not self.is_worn and self.wire.is_open
+
+    @property
+    def is_pipelined(self) -> bool:
+        """Whether commands may be sent before replies to others have come."""
+        return "PIPELINING" in self._extensions
 
     @property
     def takes_8bit(self) -> bool:
@@ -96,26 +118,60 @@ class Session:
         Raises: SessionStale before the first reply, when only the content's beginning was read, so
         that the caller can use another session; what reading the content raises.
         """
+        transaction = self.begin(envelope, content)
+        if isinstance(transaction, Outcome):
+            return dict.fromkeys(envelope.recipients, transaction)
+        try:
+            await self.send(transaction)
+            if await transaction.run() and await transaction.send_end():
+                await transaction.conclude()
+        except WireError as error:
+            if self.is_stale(transaction, error):
+                raise SessionStale from error
+            return self.interrupted(transaction, envelope, error)
+        return self.settled(transaction, envelope)
+
+    # The steps of `transmit`, which a connection takes for several mails at a time.
+
+    def begin(self, envelope: Envelope, content: Content) -> Transaction | Outcome:
+        """Return the next transaction, or the outcome of a mail that this next hop cannot take at
+        all. Until the transaction is settled, the session is not reusable."""
         needs = Needs.of(envelope, content)
         if refused := refusal(needs, self._extensions):
-            return dict.fromkeys(envelope.recipients, refused)
-        transaction = Transaction(
-            self._exchange, self._next_hop.protocol, self._extensions, self._timeouts
-        )
+            return refused
         self.transactions += 1
-        self._is_broken = True  # until the transaction has ended cleanly: an exception leaves it so
+        self._is_broken = True  # an exception leaves it so
         recipients = envelope.recipients[: self._limit_of_recipients()]
-        try:
-            await transaction.run(envelope, recipients, needs, content)
-        except WireError as error:
-            is_unused = not transaction.outcomes and not transaction.accepted
-            if self.transactions > 1 and is_unused and not isinstance(error, OutOfStep):
-                raise SessionStale from error
-            transaction.interrupted(error)
-            return _with_rest(envelope, transaction.outcomes, text_of(error))
+        mail = Outgoing(envelope, recipients, needs, content)
+        return Transaction(
+            self.exchange,
+            self._next_hop.protocol,
+            self._extensions,
+            self._timeouts,
+            mail,
+            is_first=self.transactions == 1,
+        )
+
+    async def send(self, transaction: Transaction) -> None:
+        """Send the first commands of a transaction. Raises: WireError."""
+        await self.exchange.send(transaction.first_group, self._timeouts.command)
+
+    def is_stale(self, transaction: Transaction, error: WireError) -> bool:
+        """Whether a transaction failed for no reason but that the session had ended before it."""
+        unused = not (transaction.is_first or transaction.is_answered)
+        return unused and not isinstance(error, OutOfStep)
+
+    def interrupted(
+        self, transaction: Transaction, envelope: Envelope, error: WireError
+    ) -> dict[str, Outcome]:
+        """Return the outcomes of a transaction that ended with an error."""
+        transaction.interrupted(error)
+        return _with_rest(envelope, transaction.outcomes, text_of(error))
+
+    def settled(self, transaction: Transaction, envelope: Envelope) -> dict[str, Outcome]:
+        """Return the outcomes of a transaction that was carried through."""
         self._is_broken = not transaction.is_clean
-        if transaction.has_overflowed:
-            self._most_recipients = transaction.accepted
+        self.learn(transaction)
         outcomes = transaction.outcomes
         goes_on = transaction.is_clean and any(
             each.kind is not OutcomeKind.DEFERRED for each in outcomes.values()
@@ -124,70 +180,28 @@ class Session:
             return {each: outcomes[each] for each in envelope.recipients if each in outcomes}
         return _with_rest(envelope, outcomes, "451 4.3.0 the next hop gave no answer")
 
+    def learn(self, transaction: Transaction) -> None:
+        """Remember how many recipients the next hop takes in one transaction."""
+        if transaction.has_overflowed:
+            self._most_recipients = transaction.accepted
+
     async def quit(self) -> None:
         """Send QUIT and close, within seconds. Never raises."""
         try:
-            if not self._is_broken and self._wire.is_open:
-                await self._exchange.ask(b"QUIT\r\n", self._timeouts.goodbye)
-            await self._wire.close(self._timeouts.goodbye)
+            if not self._is_broken and self.wire.is_open:
+                await self.exchange.ask(b"QUIT\r\n", self._timeouts.goodbye)
+            await self.wire.close(self._timeouts.goodbye)
         except WireError:
-            self._wire.abort()
+            self.wire.abort()
 
     def abort(self) -> None:
         """Close at once."""
         self._is_broken = True
-        self._wire.abort()
+        self.wire.abort()
 
     def _limit_of_recipients(self) -> int | None:
         limits = (self._most_recipients, most_recipients(self._extensions))
         return min((each for each in limits if each is not None), default=None)
-
-    async def _greet(self, ehlo_name: str) -> None:
-        greeting = await self._exchange.reply(self._timeouts.greeting)
-        if not greeting.is_positive:
-            raise SessionRefused(str(greeting))
-        await self._hello(ehlo_name)
-
-    async def _hello(self, name: str) -> None:
-        verb = "LHLO" if self._next_hop.protocol is Protocol.LMTP else "EHLO"
-        command = self._timeouts.command
-        reply = await self._exchange.ask(f"{verb} {name}\r\n".encode(), command)
-        self._extensions = {}
-        if reply.is_positive:
-            for line in reply.lines[1:]:
-                keyword, _, parameters = line.strip().partition(" ")
-                self._extensions[keyword.upper()] = parameters
-            return
-        if verb == "EHLO" and reply.is_permanent:
-            reply = await self._exchange.ask(f"HELO {name}\r\n".encode(), command)
-        if not reply.is_positive:
-            raise SessionRefused(str(reply))
-
-    async def _secure(self, ehlo_name: str, context: ssl.SSLContext | None) -> None:
-        if context is None or "STARTTLS" not in self._extensions:
-            if self._next_hop.tls is TlsMode.REQUIRED:
-                raise SessionRefused("451 4.7.5 the next hop does not offer STARTTLS")
-            return
-        reply = await self._exchange.ask(b"STARTTLS\r\n", self._timeouts.command)
-        if reply.is_positive:
-            await self._start_tls(context)
-            await self._hello(ehlo_name)
-        elif self._next_hop.tls is TlsMode.REQUIRED:
-            raise SecuringFailed(str(reply))
-
-    async def _start_tls(self, context: ssl.SSLContext | None) -> None:
-        assert context is not None
-        host = self._next_hop.host.rstrip(".")  # a certificate's names end in no dot (RFC 6066 3)
-        try:
-            await self._wire.start_tls(context, self._timeouts.command, server_hostname=host)
-        except WireError as error:
-            raise SecuringFailed(f"451 4.7.5 {self._why_not_secured(error)}") from error
-
-    def _why_not_secured(self, error: WireError) -> str:
-        if isinstance(error, InjectedBeforeTLS) and self._next_hop.tls is TlsMode.IMPLICIT:
-            return _GREETS_IN_CLEAR
-        refused = tls.refusal("the next hop", str(error))
-        return refused.explain() if refused else str(error)
 
 
 def _with_rest(

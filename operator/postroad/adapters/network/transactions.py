@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from datetime import timedelta
+from typing import NamedTuple
 
 from postroad.adapters.network.commands import (
     Extensions,
@@ -21,7 +22,7 @@ from postroad.adapters.network.commands import (
 from postroad.adapters.network.content import Content
 from postroad.adapters.network.exchange import Exchange, OutOfStep, SessionRefused, text_of
 from postroad.adapters.network.timeouts import Timeouts
-from postroad.adapters.network.wire import WireError
+from postroad.adapters.network.wire import ConnectionLost, WireError
 from postroad.domain.dot_stuffing import Stuffer
 from postroad.domain.mail import Envelope, Outcome
 from postroad.domain.next_hops import Protocol
@@ -34,9 +35,23 @@ LARGEST_END = 32 * 1024
 """Octets that are written together with the final dot. A larger piece goes before it, so that a
 refusal that arrives while the next hop reads it is the outcome."""
 
+ANSWERED_EARLY = "451 4.5.0 the next hop answered before the end of the mail"
+
+
+class Outgoing(NamedTuple):
+    """A mail for one transaction."""
+
+    envelope: Envelope
+    recipients: Sequence[str]
+    """Those of its envelope that are offered in this transaction."""
+
+    needs: Needs
+    content: Content
+
 
 class Transaction:
-    """One transaction of a session. `run` once.
+    """One transaction of a session: `first_group` is sent, then `run`; where that returns True,
+    `send_end` and `conclude`.
 
     `outcomes` has the recipients with a final or deferred outcome; those that are neither there nor
     `accepted` were not tried. An outcome is `delivered` only if the end of the content was written
@@ -44,85 +59,151 @@ class Transaction:
     """
 
     def __init__(
-        self, exchange: Exchange, protocol: Protocol, extensions: Extensions, timeouts: Timeouts
+        self,
+        exchange: Exchange,
+        protocol: Protocol,
+        extensions: Extensions,
+        timeouts: Timeouts,
+        mail: Outgoing,
+        *,
+        is_first: bool,
     ) -> None:
+        self.is_first = is_first
+        """Whether it is the first one of its session."""
         self._exchange = exchange
         self._protocol = protocol
-        self._extensions = extensions
         self._timeouts = timeouts
+        self._recipients = mail.recipients
+        self._content_of_mail = mail.content
+        self._commands = [
+            mail_command(mail.envelope, mail.needs, extensions),
+            *(recipient_command(each, mail.envelope, extensions) for each in mail.recipients),
+            b"DATA\r\n",
+        ]
+        self._group = GROUP if "PIPELINING" in extensions else 1
         self._accepted: list[str] = []
+        self._end = b""
+        self._ended_at = 0.0
         self.has_overflowed = False
         """Whether the next hop accepts fewer recipients than it was offered."""
         self.outcomes: dict[str, Outcome] = {}
         self.is_clean = False
         """Whether another transaction may follow on the same connection."""
+        self.is_ahead = False
+        """Whether the first group was sent before the mail before was answered: then a reply too
+        many would shift those of this transaction, so a refusal counts only once RSET is answered
+        as it must be."""
+        self.is_ended = False
+        """Whether the end of the content was sent, or may have been."""
 
     @property
     def accepted(self) -> int:
         """How many recipients the next hop accepted."""
         return len(self._accepted)
 
-    async def run(
-        self, envelope: Envelope, recipients: Sequence[str], needs: Needs, content: Content
-    ) -> None:
-        """Try to hand over one mail to these recipients of its envelope.
+    @property
+    def is_answered(self) -> bool:
+        """Whether the next hop answered about a recipient, or may have the mail."""
+        return bool(self.outcomes or self._accepted or self.is_ended)
+
+    @property
+    def first_group(self) -> bytes:
+        """The commands to send first, perhaps before the mail before is answered (RFC 2920 3.1)."""
+        return b"".join(self._commands[: self._group])
+
+    async def run(self) -> bool:
+        """Read the replies to the first group, send the rest and the content. Return whether the
+        end of the content is to be sent.
 
         Raises: WireError while MAIL, RCPT or DATA is under way (the caller then calls
         `interrupted`); what reading the content raises.
         """
-        commands = [mail_command(envelope, needs, self._extensions)]
-        commands += [recipient_command(each, envelope, self._extensions) for each in recipients]
-        reply = await self._envelope(recipients, commands)
+        reply = await self._envelope()
         if reply is None:
             await self._reset()
         elif not reply.is_intermediate:
             self._answer_accepted(reply.refusal)
             await self._reset()
         elif self._accepted:
-            await self._content(content)
+            return await self._send_content()
         elif self._protocol is Protocol.LMTP:
             self._exchange.wire.abort()  # LMTP has no reply to a mail for no recipient (RFC 2033)
         else:
             # DATA was pipelined after RCPTs that all failed: a lone dot ends it (RFC 2920 3.1).
             await self._exchange.ask(b".\r\n", self._timeouts.data_end)
             await self._reset()
+        return False
+
+    async def send_end(self, behind: bytes = b"") -> bool:
+        """Send the end of the content, and behind it the first commands of the next mail. Return
+        whether the end is answered, by replies that `conclude` reads."""
+        self.is_ended = True
+        self._ended_at = asyncio.get_running_loop().time()
+        try:
+            await self._exchange.send(self._end + behind, self._timeouts.data_end)
+        except WireError as error:
+            await self._stop_early(_in_doubt(error))
+            return False
+        return True
+
+    async def conclude(self) -> None:
+        """Read the reply to the end of the mail: only this sets `delivered`."""
+        try:
+            if self._protocol is Protocol.LMTP:
+                await self._read_each()
+            else:
+                reply = _answer(await self._exchange.reply(self.time_left))
+                self._answer_accepted(reply.final_outcome)
+        except WireError as error:
+            known = isinstance(error, SessionRefused)
+            self._answer_accepted(Outcome.deferred(str(error) if known else _in_doubt(error)))
+            return
+        self.is_clean = True
+
+    @property
+    def time_left(self) -> timedelta:
+        """How long the next hop may still take to answer the end of the mail."""
+        passed = asyncio.get_running_loop().time() - self._ended_at
+        return self._timeouts.data_end - timedelta(seconds=passed)
 
     def interrupted(self, error: WireError) -> None:
-        """Note an error before the content: refused recipients stay refused, unless the replies may
-        belong to other commands."""
+        """Note an error that `run` or `conclude` did not turn into outcomes: refused recipients
+        stay refused, unless the replies may belong to other commands."""
         if isinstance(error, OutOfStep):
             self.outcomes.clear()
-        self._answer_accepted(Outcome.deferred(text_of(error)))
+        text = _in_doubt(error) if self.is_ended else text_of(error)
+        self._answer_accepted(Outcome.deferred(text))
 
-    async def _envelope(self, recipients: Sequence[str], commands: list[bytes]) -> Reply | None:
-        """Send MAIL, RCPT and DATA. Return the reply to DATA, None when DATA was not sent."""
-        commands.append(b"DATA\r\n")
-        data = len(commands) - 1
-        size = GROUP if "PIPELINING" in self._extensions else 1
+    async def _envelope(self) -> Reply | None:
+        """Read the replies to the first group, send the rest of MAIL, RCPT and DATA. Return the
+        reply to DATA, None when DATA was not sent."""
+        data = len(self._commands) - 1
         begun = asyncio.get_running_loop().time()
-        start = 0
-        while start <= data:
-            late = (
-                asyncio.get_running_loop().time() - begun > self._timeouts.envelope.total_seconds()
-            )
-            if late and 1 < start < data:
+        start, end = 0, min(self._group, data + 1)
+        while True:
+            reply = await self._replies(start, end)
+            if reply is not None or len(self.outcomes) == len(self._recipients):
+                return reply  # without a reply to DATA, no recipient is left for it
+            start = end
+            passed = asyncio.get_running_loop().time() - begun
+            if passed > self._timeouts.envelope.total_seconds() and 1 < start < data:
                 start = data  # the other recipients go into another transaction
             if start == data and not self._accepted:
                 return None
-            group = commands[start : start + size]
-            await self._exchange.send(b"".join(group), self._timeouts.command)
-            for number in range(start, start + len(group)):
-                if number == data:
-                    return _go_ahead(await self._exchange.reply(self._timeouts.data_start))
-                reply = _answer(await self._exchange.reply(self._timeouts.command))
-                if number == 0 and not reply.is_positive:
-                    self.outcomes.update(dict.fromkeys(recipients, reply.refusal))
-                elif number > 0:
-                    self._note(recipients[number - 1], reply)
-            start += len(group)
-            if len(self.outcomes) == len(recipients) and start <= data:
-                return None  # no recipient is left for DATA
-        raise AssertionError("DATA is the last command")
+            end = min(start + self._group, data + 1)
+            await self._exchange.send(b"".join(self._commands[start:end]), self._timeouts.command)
+
+    async def _replies(self, start: int, end: int) -> Reply | None:
+        """Read the replies to these commands; return that to DATA if it is one of them."""
+        for number in range(start, end):
+            if number == len(self._commands) - 1:
+                return _go_ahead(await self._exchange.reply(self._timeouts.data_start))
+            reply = _answer(await self._exchange.reply(self._timeouts.command))
+            if number == 0 and not reply.is_positive:
+                self.outcomes.update(dict.fromkeys(self._recipients, reply.refusal))
+            elif number > 0:
+                self._note(self._recipients[number - 1], reply)
+        return None
 
     def _note(self, recipient: str, reply: Reply) -> None:
         if recipient in self.outcomes:
@@ -140,9 +221,12 @@ class Transaction:
 
     async def _reset(self) -> None:
         reply = await self._exchange.ask(b"RSET\r\n", self._timeouts.command)
+        if self.is_ahead and not reply.is_positive:
+            raise OutOfStep(f"451 4.5.0 the next hop answered RSET with {reply.code}")
         self.is_clean = reply.is_positive
 
-    async def _content(self, content: Content) -> None:
+    async def _send_content(self) -> bool:
+        content = self._content_of_mail
         wire, stuffer = self._exchange.wire, Stuffer(content.shape, folds=content.folds)
         held = b""  # the last piece goes together with the dot
         chunk: bytes | None = content.first
@@ -150,17 +234,18 @@ class Transaction:
         # the dot, so that no next hop accepts half a mail.
         while chunk is not None:
             if held and not await self._write(held):
-                return
+                return False
             held = stuffer.feed(chunk)
             chunk = await content.more()
         if len(held) > LARGEST_END:
             if not await self._write(held):
-                return
+                return False
             held = b""
-        if not wire.has_unread:
-            await self._finish(held + stuffer.end())
-        else:
-            await self._stop_early("451 4.5.0 the next hop answered before the end of the mail")
+        if not wire.is_open:
+            await self._stop_early(ANSWERED_EARLY if wire.has_unread else text_of(ConnectionLost()))
+            return False
+        self._end = held + stuffer.end()
+        return True
 
     async def _write(self, block: bytes) -> bool:
         """Write a block of the content; return whether the next one may follow."""
@@ -173,7 +258,7 @@ class Transaction:
         except WireError as error:
             await self._stop_early(text_of(error))
         else:
-            await self._stop_early("451 4.5.0 the next hop answered before the end of the mail")
+            await self._stop_early(ANSWERED_EARLY)
         return False
 
     async def _stop_early(self, text: str) -> None:
@@ -183,25 +268,6 @@ class Transaction:
         self._exchange.wire.abort()
         refused = reply is not None and not (reply.is_positive or reply.is_intermediate)
         self._answer_accepted(reply.refusal if reply and refused else Outcome.deferred(text))
-
-    async def _finish(self, end: bytes) -> None:
-        """Write the end of the mail and read its reply: only this sets `delivered`."""
-        try:
-            await self._exchange.send(end, self._timeouts.data_end)
-        except WireError as error:
-            await self._stop_early(_in_doubt(error))
-            return
-        try:
-            if self._protocol is Protocol.LMTP:
-                await self._read_each()
-            else:
-                reply = _answer(await self._exchange.reply(self._timeouts.data_end))
-                self._answer_accepted(reply.final_outcome)
-        except WireError as error:
-            known = isinstance(error, SessionRefused)
-            self._answer_accepted(Outcome.deferred(str(error) if known else _in_doubt(error)))
-            return
-        self.is_clean = True
 
     async def _read_each(self) -> None:
         """Read the reply for each recipient, in their order. Source: RFC 2033 4.2."""

@@ -1,0 +1,122 @@
+"""What comes before the first mail on a connection: greeting, EHLO, TLS.
+
+Source: RFC 5321 3.1, 4.1.1.1; RFC 3207; RFC 8314 3.
+"""
+
+from __future__ import annotations
+
+import ssl
+from pathlib import Path
+
+from postroad import tls
+from postroad.adapters.network.exchange import Exchange, SessionRefused
+from postroad.adapters.network.timeouts import Timeouts
+from postroad.adapters.network.wire import InjectedBeforeTLS, WireError
+from postroad.domain.next_hops import NextHop, Protocol, TlsMode, address_literal
+from postroad.errors import InvalidSettings
+from postroad.tls import OLDEST_TLS
+
+_GREETS_IN_CLEAR = (
+    "the next hop offers TLS at this port by STARTTLS only (set its port for implicit TLS, or "
+    "use the mode `required`)"
+)
+
+
+class SecuringFailed(SessionRefused):
+    """The next hop offers TLS, and it could not be started."""
+
+
+class Opening:
+    """Opens one connection. `run` once."""
+
+    def __init__(
+        self, exchange: Exchange, next_hop: NextHop, ehlo_name: str | None, timeouts: Timeouts
+    ) -> None:
+        self._exchange = exchange
+        self._next_hop = next_hop
+        self._ehlo_name = ehlo_name
+        self._timeouts = timeouts
+        self._extensions: dict[str, str] = {}
+
+    async def run(self, context: ssl.SSLContext | None) -> dict[str, str]:
+        """Greet, and start TLS as the next hop's mode requires. Return the extensions.
+
+        Raises: SessionRefused, WireError.
+        """
+        mode = self._next_hop.tls
+        name = self._ehlo_name or address_literal(self._exchange.wire.local_address)
+        if mode is TlsMode.IMPLICIT:
+            await self._start_tls(context)
+        await self._greet(name)
+        if mode in (TlsMode.OPPORTUNISTIC, TlsMode.REQUIRED):
+            await self._secure(name, context)
+        return self._extensions
+
+    async def _greet(self, name: str) -> None:
+        greeting = await self._exchange.reply(self._timeouts.greeting)
+        if not greeting.is_positive:
+            raise SessionRefused(str(greeting))
+        await self._hello(name)
+
+    async def _hello(self, name: str) -> None:
+        verb = "LHLO" if self._next_hop.protocol is Protocol.LMTP else "EHLO"
+        command = self._timeouts.command
+        reply = await self._exchange.ask(f"{verb} {name}\r\n".encode(), command)
+        self._extensions = {}
+        if reply.is_positive:
+            for line in reply.lines[1:]:
+                keyword, _, parameters = line.strip().partition(" ")
+                self._extensions[keyword.upper()] = parameters
+            return
+        if verb == "EHLO" and reply.is_permanent:
+            reply = await self._exchange.ask(f"HELO {name}\r\n".encode(), command)
+        if not reply.is_positive:
+            raise SessionRefused(str(reply))
+
+    async def _secure(self, name: str, context: ssl.SSLContext | None) -> None:
+        if context is None or "STARTTLS" not in self._extensions:
+            if self._next_hop.tls is TlsMode.REQUIRED:
+                raise SessionRefused("451 4.7.5 the next hop does not offer STARTTLS")
+            return
+        reply = await self._exchange.ask(b"STARTTLS\r\n", self._timeouts.command)
+        if reply.is_positive:
+            await self._start_tls(context)
+            await self._hello(name)
+        elif self._next_hop.tls is TlsMode.REQUIRED:
+            raise SecuringFailed(str(reply))
+
+    async def _start_tls(self, context: ssl.SSLContext | None) -> None:
+        assert context is not None
+        host = self._next_hop.host.rstrip(".")  # a certificate's names end in no dot (RFC 6066 3)
+        command = self._timeouts.command
+        try:
+            await self._exchange.wire.start_tls(context, command, server_hostname=host)
+        except WireError as error:
+            raise SecuringFailed(f"451 4.7.5 {self._why_not_secured(error)}") from error
+
+    def _why_not_secured(self, error: WireError) -> str:
+        if isinstance(error, InjectedBeforeTLS) and self._next_hop.tls is TlsMode.IMPLICIT:
+            return _GREETS_IN_CLEAR
+        refused = tls.refusal("the next hop", str(error))
+        return refused.explain() if refused else str(error)
+
+
+def context_for(mode: TlsMode, ca_file: Path | None) -> ssl.SSLContext | None:
+    """Return what TLS to a next hop of this mode is started with; None: no TLS.
+    Raises: InvalidSettings."""
+    if mode is TlsMode.NONE:
+        return None
+    if mode.is_verified:
+        try:
+            context = ssl.create_default_context(cafile=ca_file)
+        except (OSError, ssl.SSLError) as error:
+            raise InvalidSettings(
+                f"the certificate authorities in {ca_file} cannot be read: {error}",
+                hint="name a PEM file with POSTROAD_CA_FILE, or leave it out for the system's",
+            ) from error
+    else:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        context.check_hostname = False
+        context.verify_mode = ssl.CERT_NONE
+    context.minimum_version = OLDEST_TLS
+    return context
