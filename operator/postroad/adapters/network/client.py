@@ -50,6 +50,15 @@ class ClientWire(Wire):
             searched = max(0, len(self._buffer) - 1)
             await self._arrival(due)
 
+    async def arrival(self, timeout: timedelta) -> None:
+        """Wait until octets are unread, or `wake` is called. Raises: ConnectionLost, TooSlow."""
+        if not self._buffer:
+            await self._arrival(self._loop.time() + timeout.total_seconds())
+
+    def wake(self) -> None:
+        """Let `arrival` return."""
+        self._arrived()
+
 
 async def connect(host: str, port: int, timeout: timedelta) -> ClientWire:
     """Connect. Raises: ConnectionLost with the cause, TooSlow."""

@@ -44,10 +44,15 @@ class Exchange:
     async def send(self, commands: bytes, timeout: timedelta) -> None:
         """Write commands. Raises: OutOfStep for an unread reply, ServiceUnavailable for an unread
         421, WireError."""
+        await self.expect_silence()
+        await self.wire.write(commands, timeout)
+
+    async def expect_silence(self) -> None:
+        """Raise what an unread reply means where no command waits for one: OutOfStep,
+        ServiceUnavailable, WireError."""
         if self.wire.has_unread:
             stray = await self.reply(MOMENT)
             raise OutOfStep(f"451 4.5.0 the next hop sent a reply to no command: {stray.code}")
-        await self.wire.write(commands, timeout)
 
     async def reply(self, timeout: timedelta) -> Reply:
         """Read one reply.

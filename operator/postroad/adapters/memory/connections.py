@@ -1,0 +1,146 @@
+"""The port `connections` over a next hop in memory."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from contextlib import aclosing
+from enum import Enum, auto
+
+from postroad.domain.mail import Envelope, Outcome, OutcomeKind
+from postroad.domain.next_hops import NextHop
+from postroad.ports.connections import (
+    ConnectionClosed,
+    ConnectionEvent,
+    ConnectionOpened,
+    ContentFailed,
+    JobFinished,
+    Transmission,
+)
+
+LOST = "451 4.4.2 the connection was lost"
+IN_DOUBT = f"{LOST}; the end of the mail was sent, so it may be delivered"
+
+
+class Loss(Enum):
+    """Where a connection is lost while a mail is transmitted: nothing was answered, its recipients
+    were, its end was sent."""
+
+    BEFORE = auto()
+    WITHIN = auto()
+    AT_END = auto()
+
+
+class MemoryConnector:
+    """Opens connections to a next hop that takes all mail, but for what a test says otherwise."""
+
+    def __init__(self) -> None:
+        self.delivered: list[tuple[Envelope, bytes]] = []
+        """With the recipients that it took."""
+        self.refusal: str | None = None
+        """Why it accepts no connection."""
+        self.outcomes: dict[str, Outcome] = {}
+        """By recipient."""
+        self.losses: dict[str, Loss] = {}
+        """By sender."""
+        self.gate = asyncio.Event()
+        """Cleared, it holds back the answers to the ends of mails."""
+        self.gate.set()
+
+    def open(
+        self, next_hop: NextHop, on_event: Callable[[ConnectionEvent], None]
+    ) -> MemoryConnection:
+        """Begin to open a connection (see the port)."""
+        return MemoryConnection(self, on_event)
+
+
+class MemoryConnection:
+    """One connection (see the port)."""
+
+    def __init__(
+        self, connector: MemoryConnector, on_event: Callable[[ConnectionEvent], None]
+    ) -> None:
+        self._hop = connector
+        self._on_event = on_event
+        self._jobs: deque[Transmission] = deque()
+        self._changed = asyncio.Event()
+        self._is_closing = self._is_aborted = False
+        self._finished = 0
+        self._task = asyncio.create_task(self._run())
+
+    def submit(self, transmission: Transmission) -> None:
+        """Add a job (see the port)."""
+        if self._task.done():
+            late = ConnectionClosed(LOST, (transmission.job,))
+            asyncio.get_running_loop().call_soon(self._on_event, late)
+            return
+        self._jobs.append(transmission)
+        self._changed.set()
+
+    def close(self) -> None:
+        """Finish what is being transmitted, and close (see the port)."""
+        self._is_closing = True
+        self._changed.set()
+
+    def abort(self) -> None:
+        """Close at once (see the port)."""
+        self._is_aborted = True
+        self._hop.gate.set()
+        self.close()
+
+    async def _run(self) -> None:
+        text = await self._serve() if self._hop.refusal is None else self._hop.refusal
+        text = "" if self._is_aborted else text
+        self._on_event(ConnectionClosed(text, tuple(each.job for each in self._jobs)))
+
+    async def _serve(self) -> str:
+        if not self._is_closing:
+            self._on_event(ConnectionOpened())
+        while not self._is_closing:
+            if self._jobs:
+                if not await self._transmit(self._jobs[0]):
+                    return LOST
+            else:
+                self._changed.clear()
+                await self._changed.wait()
+        return ""
+
+    async def _transmit(self, job: Transmission) -> bool:
+        """Transmit the first job; return whether the connection lasts."""
+        loss = self._hop.losses.get(job.envelope.sender or "")
+        if loss is Loss.BEFORE and self._finished:
+            return False  # it stays, and is unsaid
+        if loss in (Loss.BEFORE, Loss.WITHIN):
+            return self._finish_all(job, LOST)
+        try:
+            async with aclosing(job.content()) as chunks:
+                content = b"".join([chunk async for chunk in chunks])
+        except Exception as error:
+            self._report(ContentFailed(job.job, error))
+            return False
+        await self._hop.gate.wait()
+        if loss is Loss.AT_END or self._is_aborted:
+            return self._finish_all(job, IN_DOUBT)
+        self._take(job, content)
+        return True
+
+    def _take(self, job: Transmission, content: bytes) -> None:
+        delivered = Outcome.delivered("250 2.0.0 kept")
+        outcomes = {
+            each: self._hop.outcomes.get(each, delivered) for each in job.envelope.recipients
+        }
+        taken = tuple(e for e, each in outcomes.items() if each.kind is OutcomeKind.DELIVERED)
+        if taken:
+            self._hop.delivered.append((Envelope(job.envelope.sender, taken), content))
+        self._report(JobFinished(job.job, outcomes))
+
+    def _finish_all(self, job: Transmission, text: str) -> bool:
+        outcomes = dict.fromkeys(job.envelope.recipients, Outcome.deferred(text))
+        self._report(JobFinished(job.job, outcomes))
+        return False
+
+    def _report(self, event: JobFinished | ContentFailed) -> None:
+        self._jobs.popleft()
+        self._finished += 1
+        self._on_event(event)

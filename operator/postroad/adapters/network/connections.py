@@ -1,0 +1,283 @@
+"""A connection to a next hop over SMTP or LMTP, as the port `connections` describes it.
+
+One task writes and reads. It holds the first commands of the next mail ready and puts them behind
+the end of a mail, or sends them while that end is unanswered. No further: DATA is the last command
+of a group, so its reply comes before anything else is sent, and every reply of an earlier command
+with it. At most two mails are under way so, and no `delivered` can belong to another one.
+Source: RFC 2920 3.1; AMB-20; ADR 0038.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Awaitable, Callable
+from datetime import timedelta
+from functools import lru_cache, partial
+from pathlib import Path
+
+from postroad.adapters.network.connecting import Addresses
+from postroad.adapters.network.exchange import text_of
+from postroad.adapters.network.jobs import ConnectionJob
+from postroad.adapters.network.opening import context_for
+from postroad.adapters.network.sessions import Session
+from postroad.adapters.network.timeouts import Timeouts
+from postroad.adapters.network.transactions import Transaction
+from postroad.adapters.network.wire import ConnectionLost, WireError
+from postroad.domain.mail import Outcome
+from postroad.domain.next_hops import NextHop
+from postroad.ports.connections import (
+    ConnectionClosed,
+    ConnectionEvent,
+    ConnectionOpened,
+    ContentFailed,
+    JobFinished,
+    Transmission,
+)
+
+MOST_HOSTS = 1000
+"""Whose addresses are kept, with those that did not answer lately."""
+
+_TIMEOUTS = Timeouts()
+_FOR_EVER = timedelta.max
+
+OnEvent = Callable[[ConnectionEvent], None]
+
+
+class SmtpConnector:
+    """Opens connections. `ehlo_name` and `ca_file` as for `SmtpRelay`."""
+
+    def __init__(
+        self,
+        *,
+        ehlo_name: str | None,
+        ca_file: Path | None = None,
+        timeouts: Timeouts = _TIMEOUTS,
+    ) -> None:
+        self._ehlo_name = ehlo_name
+        self._timeouts = timeouts
+        self._addresses_of = lru_cache(MOST_HOSTS)(Addresses)
+        self._context_for = lru_cache(partial(context_for, ca_file=ca_file))
+        self._converting = asyncio.Lock()
+        """Large mails are converted one at a time, because each is in memory for that."""
+
+    def open(self, next_hop: NextHop, on_event: OnEvent) -> SmtpConnection:
+        """Begin to open a connection (see the port)."""
+        open_session = partial(
+            Session.open,
+            self._addresses_of(next_hop.host, next_hop.port),
+            next_hop,
+            self._ehlo_name,
+            self._context_for(next_hop.tls),
+            self._timeouts,
+        )
+        return SmtpConnection(open_session, self._converting, on_event)
+
+
+class SmtpConnection:
+    """One connection (see the port)."""
+
+    def __init__(
+        self,
+        open_session: Callable[[], Awaitable[Session]],
+        converting: asyncio.Lock,
+        on_event: OnEvent,
+    ) -> None:
+        self._open_session = open_session
+        self._converting = converting
+        self._on_event = on_event
+        self._session: Session | None = None
+        self._begun: deque[ConnectionJob] = deque()
+        """Jobs whose first commands were sent, at most two."""
+        self._jobs: deque[ConnectionJob] = deque()
+        """Those behind them."""
+        self._is_running = self._is_closing = self._is_aborted = self._is_over = False
+        self._loop = asyncio.get_running_loop()
+        self._task = self._loop.create_task(self._run(), name="a connection to a next hop")
+
+    def submit(self, transmission: Transmission) -> None:
+        """Add a job (see the port)."""
+        if self._task.done():
+            late = ConnectionClosed("451 4.4.2 the connection has ended", (transmission.job,))
+            self._loop.call_soon(self._on_event, late)
+            return
+        self._jobs.append(ConnectionJob(transmission))
+        self._wake()
+
+    def close(self) -> None:
+        """Finish what is being transmitted, and close (see the port)."""
+        self._is_closing = True
+        if self._session is not None:
+            self._wake()
+        elif self._is_running:
+            self._cancel()
+
+    def abort(self) -> None:
+        """Close at once (see the port)."""
+        self._is_closing = self._is_aborted = True
+        if self._is_over and self._session is not None:
+            self._session.abort()
+        elif self._is_running and not self._is_over:
+            self._cancel()
+
+    def _cancel(self) -> None:
+        # An event handler runs within the task, which looks at the flags when the handler returns.
+        if asyncio.current_task() is not self._task:
+            self._task.cancel()
+
+    def _wake(self) -> None:
+        if self._session is not None:
+            self._session.wire.wake()
+
+    async def _run(self) -> None:
+        self._is_running = True
+        error: WireError | None = None
+        try:
+            if not self._is_closing:
+                self._session = await self._open_session()
+                self._on_event(ConnectionOpened())
+                await self._serve(self._session)
+        except WireError as problem:
+            error = problem
+        except asyncio.CancelledError:
+            if not self._is_closing:
+                self._is_aborted = True
+                raise
+        finally:
+            await self._end(error)
+
+    async def _serve(self, session: Session) -> None:
+        """Transmit one job after the other. Raises: WireError."""
+        while await self._begin_next(session):
+            while self._begun and not self._is_aborted:
+                job = self._begun[0]
+                if not await self._transmit(session, job):
+                    raise WireError("the session ended with the mail before")
+
+    async def _begin_next(self, session: Session) -> bool:
+        """Wait for a job, and send its first commands; return False where none is to be sent any
+        more. Raises: WireError."""
+        while not self._is_closing:
+            await session.exchange.expect_silence()
+            if session.is_worn:
+                raise WireError("the next hop takes no more mails in one session")
+            transaction = await self._next_transaction(session)
+            if transaction is not None:
+                await session.send(transaction)
+                return True
+            if not self._jobs or not self._jobs[0].is_read:
+                await session.wire.arrival(_FOR_EVER)
+        return False
+
+    async def _next_transaction(self, session: Session) -> Transaction | None:
+        """Begin the next job if its content is there; finish it if it cannot be transmitted."""
+        if (transaction := self._begin_ready(session)) is not None:
+            return transaction
+        if self._jobs and (event := self._jobs[0].untransmitted) is not None:
+            await self._report(self._jobs, event)
+        return None
+
+    def _begin_ready(self, session: Session) -> Transaction | None:
+        """Begin the next job if its content is there; else see to it that it will be."""
+        if not self._jobs or session.is_worn:
+            return None
+        job = self._jobs[0]
+        if not job.is_read:
+            job.read(session, self._converting)
+            return None
+        transaction = job.begin(session)
+        if transaction is not None:
+            self._begun.append(self._jobs.popleft())
+        return transaction
+
+    async def _transmit(self, session: Session, job: ConnectionJob) -> bool:
+        """Transmit a job whose first commands were sent. Return whether the session goes on.
+        Raises: WireError."""
+        transaction, envelope = job.transaction, job.transmission.envelope
+        assert transaction is not None
+        self._read_ahead(session)
+        try:
+            is_due = await transaction.run()
+        except WireError:
+            raise
+        except Exception as error:  # of the content
+            await self._report(self._begun, ContentFailed(job.number, error))
+            return False
+        session.learn(transaction)
+        if is_due and await transaction.send_end(self._behind(session)):
+            await self._follow(session, transaction)
+            await transaction.conclude()
+        outcomes = session.settled(transaction, envelope)
+        await self._report(self._begun, JobFinished(job.number, outcomes))
+        return transaction.is_clean
+
+    def _read_ahead(self, session: Session) -> None:
+        """Read the beginning of the next mail, so that its commands can go behind this one."""
+        if self._jobs and session.is_pipelined and not session.is_worn:
+            self._jobs[0].read(session, self._converting)
+
+    def _behind(self, session: Session) -> bytes:
+        """Return the first commands of the next mail, if they may stand behind the end of this."""
+        transaction = self._begin_ahead(session)
+        return b"" if transaction is None else transaction.first_group
+
+    async def _follow(self, session: Session, transaction: Transaction) -> None:
+        """Until the end of a mail is answered, send the first commands of a mail that gets ready.
+        An error is left to the reading of the reply."""
+        try:
+            while len(self._begun) == 1 and not session.wire.has_unread:
+                if (ahead := self._begin_ahead(session)) is not None:
+                    await session.send(ahead)
+                else:
+                    await session.wire.arrival(transaction.time_left)
+        except WireError:
+            pass
+
+    def _begin_ahead(self, session: Session) -> Transaction | None:
+        if self._is_closing or not session.is_pipelined:
+            return None
+        transaction = self._begin_ready(session)
+        if transaction is not None:
+            transaction.is_ahead = True
+        return transaction
+
+    async def _report(self, jobs: deque[ConnectionJob], event: JobFinished | ContentFailed) -> None:
+        """Report what became of the first job."""
+        job = jobs.popleft()
+        self._on_event(event)
+        await job.release()
+
+    async def _end(self, error: WireError | None) -> None:
+        self._is_over = True
+        if (event := self._last_event(error)) is not None:
+            await self._report(self._begun or self._jobs, event)
+        if self._session is not None:
+            if error is None and not self._begun and not self._is_aborted:
+                await self._session.quit()
+            else:
+                self._session.abort()
+        unsaid = []
+        for jobs in (self._begun, self._jobs):
+            while jobs:
+                unsaid.append(jobs[0].number)
+                await jobs.popleft().release()
+        self._on_event(ConnectionClosed("" if error is None else text_of(error), tuple(unsaid)))
+
+    def _last_event(self, error: WireError | None) -> JobFinished | None:
+        """Return the event of the job that the end of the connection finishes, if there is one."""
+        session = self._session
+        if session is None:
+            return None
+        if self._begun:
+            job = self._begun[0]
+            why = error or ConnectionLost()
+            assert job.transaction is not None
+            is_given_up = self._is_aborted and not job.transaction.is_answered
+            if is_given_up or session.is_stale(job.transaction, why):
+                return None
+            outcomes = session.interrupted(job.transaction, job.transmission.envelope, why)
+            return JobFinished(job.number, outcomes)
+        if error is not None and self._jobs and not session.transactions:
+            job = self._jobs[0]  # else a next hop that only greets would have it come for ever
+            return JobFinished(job.number, job.all_recipients(Outcome.deferred(text_of(error))))
+        return None

@@ -1,0 +1,75 @@
+"""One job of a connection: its content, read shortly before it is sent, and its transaction."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import AsyncExitStack, aclosing
+
+from postroad.adapters.network.content import Content
+from postroad.adapters.network.sessions import Session
+from postroad.adapters.network.transactions import Transaction
+from postroad.domain.mail import Outcome
+from postroad.ports.connections import ContentFailed, JobFinished, Transmission
+
+
+class ConnectionJob:
+    """One transmission."""
+
+    def __init__(self, transmission: Transmission) -> None:
+        self.transmission = transmission
+        self.number = transmission.job
+        self.transaction: Transaction | None = None
+        self.untransmitted: JobFinished | ContentFailed | None = None
+        """What becomes of it without a transaction, once that is known."""
+        self._reading: asyncio.Task[Content] | None = None
+        self._resources = AsyncExitStack()
+
+    @property
+    def is_read(self) -> bool:
+        """Whether the beginning of the content was read, or could not be."""
+        return self._reading is not None and self._reading.done()
+
+    def read(self, session: Session, converting: asyncio.Lock) -> None:
+        """Begin to read the content, once; wake the session when it is there."""
+        if self._reading is None:
+            self._reading = asyncio.create_task(self._peek(session, converting))
+            self._reading.add_done_callback(lambda _: session.wire.wake())
+
+    def begin(self, session: Session) -> Transaction | None:
+        """Begin the transaction. None: `untransmitted` has what becomes of the job."""
+        assert self._reading is not None
+        if self.untransmitted is None:
+            if (error := self._reading.exception()) is not None:
+                if not isinstance(error, Exception):
+                    raise error
+                self.untransmitted = ContentFailed(self.number, error)
+                return None
+            begun = session.begin(self.transmission.envelope, self._reading.result())
+            if isinstance(begun, Transaction):
+                self.transaction = begun
+                return begun
+            self.untransmitted = JobFinished(self.number, self.all_recipients(begun))
+        return None
+
+    def all_recipients(self, outcome: Outcome) -> dict[str, Outcome]:
+        return dict.fromkeys(self.transmission.envelope.recipients, outcome)
+
+    async def release(self) -> None:
+        """Close the content."""
+        reading = self._reading
+        if reading is not None and not reading.done():
+            reading.cancel()
+            await asyncio.wait((reading,))
+        if reading is not None and not reading.cancelled():
+            reading.exception()  # else asyncio logs that of a job that is unsaid
+        await self._resources.aclose()
+
+    async def _peek(self, session: Session, converting: asyncio.Lock) -> Content:
+        chunks = await self._resources.enter_async_context(aclosing(self.transmission.content()))
+        shape = await self.transmission.shape()
+        content = await Content.peek(chunks, self.transmission.size_bytes, shape)
+        if session.takes_8bit or not content.may_have_8bit:
+            return content
+        if not content.is_held:
+            await self._resources.enter_async_context(converting)
+        return await content.in_seven_bits()

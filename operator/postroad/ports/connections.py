@@ -1,0 +1,106 @@
+"""A connection to a next hop: jobs in, events out.
+
+The caller decides how many connections there are and which job goes over which (the scheduler); a
+connection transmits its jobs in order and reports what became of each.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Callable, Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+from postroad.domain.mail import Envelope, Outcome
+from postroad.domain.next_hops import NextHop
+from postroad.ports.transport import FindShape, not_known
+
+
+@dataclass(frozen=True, slots=True)
+class Transmission:
+    """A job of a connection: one mail for some recipients."""
+
+    job: int
+    """Its caller's number, unique among the jobs of the connection."""
+
+    envelope: Envelope
+    size_bytes: int
+    content: Callable[[], AsyncGenerator[bytes, None]]
+    """Opens the content, at most once and shortly before it is sent. The connection closes it."""
+
+    shape: FindShape = not_known
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectionOpened:
+    """The next hop has answered, and jobs are transmitted from now on."""
+
+
+@dataclass(frozen=True, slots=True)
+class JobFinished:
+    """What an attempt came to: an outcome for every recipient that was tried, at least for one.
+
+    The others are beyond what the next hop takes at a time, and are to be submitted again at once,
+    as no attempt. `delivered` stands only on the next hop's own positive reply after the last
+    octet; a job whose end was sent and not answered is deferred, in doubt.
+    """
+
+    job: int
+    outcomes: Mapping[str, Outcome]
+
+
+@dataclass(frozen=True, slots=True)
+class ContentFailed:
+    """The content of a job could not be read, so no recipient has it. No attempt was made."""
+
+    job: int
+    error: Exception
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectionClosed:
+    """The connection has ended, or could not be opened.
+
+    `unsaid` are its jobs without another event, in their order: the next hop answered about none of
+    their recipients, the end of none was sent, and no attempt is counted. They may be submitted to
+    another connection at once: each connection that opens finishes its first job, so this ends.
+    """
+
+    text: str
+    """Why, as the text of an outcome. Empty: the caller closed it."""
+
+    unsaid: tuple[int, ...] = ()
+
+
+ConnectionEvent = ConnectionOpened | JobFinished | ContentFailed | ConnectionClosed
+
+
+class Connection(Protocol):
+    """One connection. Its methods return at once and raise nothing; what happens is an event.
+
+    ConnectionOpened comes first, if at all, and ConnectionClosed last and once. Each job has one
+    event of its own before that, in the order of submission, or is `unsaid`. A job that is
+    submitted after the end is `unsaid` in one more ConnectionClosed. Methods may be called while an
+    event is handled.
+    """
+
+    def submit(self, transmission: Transmission) -> None:
+        """Add a job behind the others, also before the connection is open. Where the next hop
+        offers PIPELINING, its first commands go out before the mail before it is answered."""
+        ...
+
+    def close(self) -> None:
+        """Finish what is being transmitted, and close. Idempotent."""
+        ...
+
+    def abort(self) -> None:
+        """Close at once. Idempotent."""
+        ...
+
+
+class Connector(Protocol):
+    """Opens connections."""
+
+    def open(self, next_hop: NextHop, on_event: Callable[[ConnectionEvent], None]) -> Connection:
+        """Begin to open a connection. `on_event` gets its events one after the other, the first
+        one after this has returned. Needs a running event loop. Raises: InvalidSettings."""
+        ...

@@ -1,0 +1,178 @@
+"""What every `Connector` promises. Subclasses provide the fixture `hop`."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from postroad.adapters.memory.connections import Loss
+from postroad.domain.mail import OutcomeKind
+from postroad.domain.next_hops import NextHop
+from postroad.errors import BlobsUnavailable
+from postroad.ports.connections import ConnectionEvent, ConnectionOpened, Connector, JobFinished
+from support.connections import Events, a_job, body_of
+
+DELIVERED, FAILED, DEFERRED = OutcomeKind.DELIVERED, OutcomeKind.FAILED, OutcomeKind.DEFERRED
+
+
+class HopUnderTest(Protocol):
+    next_hop: NextHop
+
+    @property
+    def connector(self) -> Connector: ...
+
+    def accept_no_connection(self, reply: str) -> None: ...
+    def refuse(self, recipient: str, reply: str) -> None: ...
+    def lose(self, sender: str, where: Loss) -> None: ...
+    def hold_back(self) -> None: ...
+    def go_on(self) -> None: ...
+    async def until_held(self) -> None: ...
+    def contents(self) -> list[bytes]: ...
+
+
+class ConnectionContract:
+    async def test_jobs_are_finished_in_their_order(self, hop: HopUnderTest) -> None:
+        hop.refuse("no@dest.example", "550 5.1.1 no")
+        events = Events()
+        connection = hop.connector.open(hop.next_hop, events)
+        connection.submit(a_job(1))
+        connection.submit(a_job(2, "yes@dest.example", "no@dest.example"))
+        await events.until_finished(2)
+        connection.submit(a_job(3))
+        await events.until_finished(3)
+        connection.close()
+        closed = await events.until_closed()
+
+        assert events.all[0] == ConnectionOpened()
+        assert (closed.text, closed.unsaid) == ("", ())
+        assert list(events.finished) == [1, 2, 3]
+        assert events.finished[2] == {"yes@dest.example": DELIVERED, "no@dest.example": FAILED}
+        assert hop.contents() == [body_of(job) for job in (1, 2, 3)]
+
+    async def test_where_no_connection_is_accepted_all_jobs_are_unsaid(
+        self, hop: HopUnderTest
+    ) -> None:
+        hop.accept_no_connection("421 4.3.2 later")
+        events = Events()
+        connection = hop.connector.open(hop.next_hop, events)
+        for job in (1, 2):
+            connection.submit(a_job(job))
+        closed = await events.until_closed()
+
+        assert events.all == [closed]
+        assert (closed.text, closed.unsaid) == ("421 4.3.2 later", (1, 2))
+
+    async def test_a_close_finishes_what_is_transmitted_and_the_others_are_unsaid(
+        self, hop: HopUnderTest
+    ) -> None:
+        class ClosingAfterOne(Events):
+            def __call__(self, event: ConnectionEvent) -> None:
+                if isinstance(event, JobFinished) and event.job == 1:
+                    connection.close()
+                super().__call__(event)
+
+        events = ClosingAfterOne()
+        connection = hop.connector.open(hop.next_hop, events)
+        for job in range(1, 11):
+            connection.submit(a_job(job))
+        closed = await events.until_closed()
+
+        assert closed.text == ""
+        assert {kind for kinds in events.finished.values() for kind in kinds.values()} == {
+            DELIVERED
+        }
+        assert len(events.finished) <= 2, "the mail behind the first one may be under way"
+        assert events.jobs == list(range(1, 11))
+        assert len(hop.contents()) == len(events.finished)
+
+    async def test_a_close_before_the_connection_is_open_leaves_all_unsaid(
+        self, hop: HopUnderTest
+    ) -> None:
+        events = Events()
+        connection = hop.connector.open(hop.next_hop, events)
+        connection.submit(a_job(1))
+        connection.close()
+        closed = await events.until_closed()
+
+        assert (closed.text, closed.unsaid) == ("", (1,))
+
+    async def test_a_loss_leaves_unsaid_what_was_not_answered(self, hop: HopUnderTest) -> None:
+        hop.lose("job2@origin.example", Loss.BEFORE)
+        events = await self._three(hop)
+
+        assert events.finished == {1: {"b1@dest.example": DELIVERED}}
+        assert events.unsaid == (2, 3)
+
+    async def test_a_loss_at_the_first_job_counts_as_an_attempt(self, hop: HopUnderTest) -> None:
+        hop.lose("job1@origin.example", Loss.BEFORE)
+        events = await self._three(hop)
+
+        assert events.finished == {1: {"b1@dest.example": DEFERRED}}
+        assert events.unsaid == (2, 3)
+
+    async def test_a_loss_within_a_mail_defers_it(self, hop: HopUnderTest) -> None:
+        hop.lose("job2@origin.example", Loss.WITHIN)
+        events = await self._three(hop)
+
+        assert events.finished[2] == {"b2@dest.example": DEFERRED}
+        assert "may be delivered" not in events.texts[2]
+        assert events.unsaid == (3,)
+
+    async def test_a_loss_at_the_end_of_a_mail_leaves_it_in_doubt(self, hop: HopUnderTest) -> None:
+        hop.lose("job2@origin.example", Loss.AT_END)
+        events = await self._three(hop)
+
+        assert events.finished[2] == {"b2@dest.example": DEFERRED}
+        assert "may be delivered" in events.texts[2]
+        assert events.unsaid == (3,)
+
+    async def test_a_content_that_cannot_be_read_is_no_attempt(self, hop: HopUnderTest) -> None:
+        events = Events()
+        connection = hop.connector.open(hop.next_hop, events)
+        connection.submit(a_job(1, error=BlobsUnavailable()))
+        connection.submit(a_job(2))
+        await events.until_closed()
+
+        assert isinstance(events.errors[1], BlobsUnavailable)
+        assert events.finished == {}
+        assert events.unsaid == (2,)
+        assert hop.contents() == []
+
+    async def test_an_abort_leaves_a_mail_in_doubt_whose_end_was_sent(
+        self, hop: HopUnderTest
+    ) -> None:
+        hop.hold_back()
+        events = Events()
+        connection = hop.connector.open(hop.next_hop, events)
+        for job in (1, 2, 3):
+            connection.submit(a_job(job))
+        await hop.until_held()
+        connection.abort()
+        closed = await events.until_closed()
+        hop.go_on()
+
+        assert events.finished == {1: {"b1@dest.example": DEFERRED}}
+        assert "may be delivered" in events.texts[1]
+        assert (closed.text, closed.unsaid) == ("", (2, 3))
+
+    async def test_a_job_that_comes_after_the_end_is_unsaid(self, hop: HopUnderTest) -> None:
+        events = Events()
+        connection = hop.connector.open(hop.next_hop, events)
+        await events.until_opened()
+        connection.close()
+        connection.close()
+        await events.until_closed()
+        connection.abort()
+        connection.submit(a_job(1))
+        while not events.unsaid:
+            await events.next()
+
+        assert events.unsaid == (1,)
+        assert sum(event == ConnectionOpened() for event in events.all) == 1
+
+    async def _three(self, hop: HopUnderTest) -> Events:
+        events = Events()
+        connection = hop.connector.open(hop.next_hop, events)
+        for job in (1, 2, 3):
+            connection.submit(a_job(job))
+        await events.until_closed()
+        return events

@@ -1,0 +1,312 @@
+"""A connection: what is on the wire when, which reply belongs to which job, and what becomes of the
+jobs wherever the next hop stops."""
+
+import asyncio
+from collections.abc import Iterable, Iterator
+from datetime import timedelta
+from itertools import chain, repeat
+from typing import cast
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from postroad.adapters.network.connecting import Addresses
+from postroad.adapters.network.connections import SmtpConnection
+from postroad.adapters.network.sessions import Session
+from postroad.adapters.network.timeouts import Timeouts
+from postroad.domain.mail import OutcomeKind
+from postroad.domain.next_hops import NextHop, Protocol, TlsMode
+from postroad.ports.connections import ConnectionClosed, ConnectionOpened, Transmission
+from support.connections import Events, a_job, body_of
+from support.fake_hop import CLOSE, FakeHop, HopRule
+
+USUAL = Timeouts()
+BRIEF, HASTY = (Timeouts(*(timedelta(milliseconds=each) for _ in range(9))) for each in (100, 2))
+DELIVERED, FAILED, DEFERRED = OutcomeKind.DELIVERED, OutcomeKind.FAILED, OutcomeKind.DEFERRED
+MODES = pytest.mark.parametrize("extensions", [("PIPELINING",), ()], ids=["pipelined", "stepwise"])
+
+
+def connect(
+    hop: FakeHop,
+    events: Events,
+    timeouts: Timeouts = USUAL,
+    protocol: Protocol = Protocol.SMTP,
+) -> SmtpConnection:
+    next_hop = NextHop("hop.example", 25, TlsMode.NONE, protocol)
+
+    async def open_session() -> Session:
+        addresses = cast("Addresses", hop)
+        return await Session.open(addresses, next_hop, "relay.example", None, timeouts)
+
+    return SmtpConnection(open_session, asyncio.Lock(), events)
+
+
+async def carried(hop: FakeHop, jobs: Iterable[Transmission], timeouts: Timeouts = USUAL) -> Events:
+    """Transmit jobs over one connection until each has an event, or the connection has ended."""
+    events = Events()
+    connection = connect(hop, events, timeouts)
+    count = 0
+    for job in jobs:
+        connection.submit(job)
+        count += 1
+    while len(events.jobs) < count and not any(isinstance(e, ConnectionClosed) for e in events.all):
+        await asyncio.sleep(0)
+    connection.close()
+    await events.until_closed()
+    return events
+
+
+async def quiet(turns: int = 50) -> None:
+    """Let all happen that waits for no time and no reply."""
+    for _ in range(turns):
+        await asyncio.sleep(0)
+
+
+def silent_at(verb: str, mail: int) -> HopRule:
+    return lambda given, number: b"" if (given, number) == (verb, mail) else None
+
+
+@pytest.mark.parametrize("is_late", [False, True], ids=["waiting", "submitted afterwards"])
+@MODES
+async def test_the_next_mail_is_on_the_wire_before_the_end_of_a_mail_is_answered(
+    extensions: tuple[str, ...], *, is_late: bool
+) -> None:
+    hop, events = FakeHop(silent_at("DOT", 1), extensions=extensions), Events()
+    connection = connect(hop, events)
+    connection.submit(a_job(1))
+    if is_late:
+        while hop.verbs[-1] != "DOT":
+            await asyncio.sleep(0)
+    connection.submit(a_job(2))
+    connection.submit(a_job(3))
+    await quiet()
+
+    behind = hop.received.partition(body_of(1) + b".\r\n")[2]
+    if extensions:
+        assert behind == (
+            b"MAIL FROM:<job2@origin.example>\r\nRCPT TO:<b2@dest.example>\r\nDATA\r\n"
+        )
+    else:
+        assert behind == b""
+    assert events.all == [ConnectionOpened()]
+
+    hop.go_on(b"250 kept\r\n")
+    await events.until_finished(3)
+    connection.close()
+    await events.until_closed()
+    assert list(hop.kept.values()) == [body_of(job).removesuffix(b"\r\n") for job in (1, 2, 3)]
+    assert events.finished == {job: {f"b{job}@dest.example": DELIVERED} for job in (1, 2, 3)}
+
+
+async def test_the_next_mail_goes_in_one_write_with_the_end_of_the_mail_before() -> None:
+    hop = FakeHop()
+    await carried(hop, map(a_job, (1, 2)))
+
+    assert any(body_of(1) + b".\r\nMAIL" in each for each in hop.written)
+
+
+LATER = b"421 4.3.2 later\r\n"
+POINTS = ("GREETING", "EHLO", "MAIL", "RCPT", "DATA", "CONTENT", "DOT")
+WHAT_BECOMES_OF_THREE_JOBS = {
+    ("GREETING", 0): "unsaid unsaid unsaid",
+    ("EHLO", 0): "unsaid unsaid unsaid",
+    ("MAIL", 1): "deferred unsaid unsaid",
+    ("RCPT", 1): "deferred unsaid unsaid",
+    ("DATA", 1): "deferred unsaid unsaid",
+    ("CONTENT", 1): "deferred unsaid unsaid",
+    ("DOT", 1): "doubt unsaid unsaid",
+    ("MAIL", 2): "delivered unsaid unsaid",
+    ("RCPT", 2): "delivered unsaid unsaid",
+    ("DATA", 2): "delivered deferred unsaid",
+    ("CONTENT", 2): "delivered deferred unsaid",
+    ("DOT", 2): "delivered doubt unsaid",
+    ("MAIL", 3): "delivered delivered unsaid",
+    ("RCPT", 3): "delivered delivered unsaid",
+    ("DATA", 3): "delivered delivered deferred",
+    ("CONTENT", 3): "delivered delivered deferred",
+    ("DOT", 3): "delivered delivered doubt",
+}
+"""By the point and the mail at which the next hop stops. Its first job is never unsaid, once it was
+sent: else a next hop that stops there would have it come for ever."""
+
+
+@pytest.mark.parametrize(("point", "expected"), WHAT_BECOMES_OF_THREE_JOBS.items())
+@pytest.mark.parametrize("how", [CLOSE, b"", LATER], ids=["closes", "silent", "421"])
+@MODES
+async def test_what_becomes_of_jobs_wherever_a_next_hop_stops(
+    point: tuple[str, int], expected: str, how: bytes, extensions: tuple[str, ...]
+) -> None:
+    if (point[0], how) == ("CONTENT", b""):
+        pytest.skip("a next hop sends nothing there")
+    hop = FakeHop(lambda verb, mail: how if (verb, mail) == point else None, extensions=extensions)
+    jobs = (a_job(job, is_slow=True) for job in (1, 2, 3))
+    events = await carried(hop, jobs, BRIEF if how == b"" else USUAL)
+
+    if how == LATER:
+        expected = expected.replace("doubt", "deferred")  # a reply, which names what it is about
+    assert " ".join(became(events, job) for job in (1, 2, 3)) == expected
+    assert events.jobs == [1, 2, 3]
+    assert {job for job, kinds in events.finished.items() if DELIVERED in kinds.values()} <= set(
+        hop.kept
+    )
+
+
+def became(events: Events, job: int) -> str:
+    if job in events.unsaid:
+        return "unsaid"
+    [kind] = events.finished[job].values()
+    return "doubt" if "may be delivered" in events.texts[job] else kind.value
+
+
+async def test_a_next_hop_that_only_greets_finishes_a_job() -> None:
+    """Else its caller would try one connection after the other, and count no attempt."""
+    hop = FakeHop()
+    events = Events()
+    connection = connect(hop, events)
+    connection.submit(a_job(1, is_slow=True))
+    connection.submit(a_job(2))
+    await events.until_opened()
+    hop.end()
+    await events.until_closed()
+
+    assert events.finished == {1: {"b1@dest.example": DEFERRED}}
+    assert events.unsaid == (2,)
+
+
+@pytest.mark.parametrize("stray", ["DOT", "RCPT", "DATA"])
+async def test_a_reply_too_many_fails_no_recipient_of_the_next_mail(stray: str) -> None:
+    """All later replies are shifted by one: a refusal would count for the wrong recipient."""
+    usual = {"DOT": b"250 kept\r\n", "RCPT": b"250 ok\r\n", "DATA": b"354 go\r\n"}
+    refused = iter([b"550 5.1.1 no\r\n", b"451 4.2.1 later\r\n"])
+
+    def rule(verb: str, mail: int) -> bytes | None:
+        if (verb, mail) == (stray, 1):
+            return usual[stray] + usual[stray]
+        if (verb, mail) == ("RCPT", 2):
+            return next(refused)
+        return b"554 5.5.1 no recipients\r\n" if (verb, mail) == ("DATA", 2) else None
+
+    jobs = [a_job(1), a_job(2, "no@dest.example", "later@dest.example"), a_job(3)]
+    events = await carried(FakeHop(rule), jobs)
+
+    assert FAILED not in {kind for kinds in events.finished.values() for kind in kinds.values()}
+
+
+async def test_a_limit_on_mails_leaves_the_others_unsaid() -> None:
+    events = await carried(
+        FakeHop(extensions=("PIPELINING", "LIMITS MAILMAX=2")), map(a_job, range(5))
+    )
+
+    assert list(events.finished) == [0, 1]
+    assert events.unsaid == (2, 3, 4)
+
+
+async def test_a_peer_that_closes_while_no_job_is_there_is_noticed() -> None:
+    hop, events = FakeHop(), Events()
+    connection = connect(hop, events)
+    await events.until_opened()
+    await quiet()
+    hop.end()
+
+    assert (await events.until_closed()).unsaid == ()
+    connection.submit(a_job(1))
+    await quiet()
+    assert events.unsaid == (1,)
+
+
+async def test_lmtp_replies_for_each_recipient_belong_to_their_mail() -> None:
+    hop, events = FakeHop(lmtp_rule), Events()
+    connection = connect(hop, events, protocol=Protocol.LMTP)
+    for job in (1, 2):
+        connection.submit(a_job(job, "b@dest.example", "c@dest.example"))
+    await events.until_finished(2)
+    connection.close()
+    await events.until_closed()
+
+    assert hop.verbs[:6] == ["GREETING", "LHLO", "MAIL", "RCPT", "RCPT", "DATA"]
+    assert events.finished == {
+        1: {"b@dest.example": DELIVERED, "c@dest.example": FAILED},
+        2: {"b@dest.example": DELIVERED, "c@dest.example": DELIVERED},
+    }
+
+
+def lmtp_rule(verb: str, mail: int) -> bytes | None:
+    second = b"250 kept\r\n" if mail == 2 else b"550 5.2.2 full\r\n"
+    return b"250 kept\r\n" + second if verb == "DOT" else None
+
+
+REFUSALS = ("250 ok", "550 5.1.1 no", "451 4.2.1 later")
+KIND = {"2": DELIVERED, "5": FAILED, "4": DEFERRED}
+
+
+@st.composite
+def dialogues(draw: st.DrawFn) -> list[tuple[list[str], str]]:
+    """For each mail: the replies to its recipients, and to its end."""
+    recipients = st.lists(st.sampled_from(REFUSALS), min_size=1, max_size=3)
+    return draw(st.lists(st.tuples(recipients, st.sampled_from(REFUSALS)), min_size=1, max_size=4))
+
+
+@settings(max_examples=1000, deadline=None)
+@given(dialogues(), st.booleans(), st.lists(st.integers(1, 40), max_size=30))
+def test_replies_belong_to_their_jobs_however_they_arrive(
+    mails: list[tuple[list[str], str]], is_pipelined: bool, sizes: list[int]
+) -> None:
+    """In chunks of drawn sizes, beside commands that go out in the order that follows from it."""
+
+    async def run() -> None:
+        replies = {number: iter(each) for number, (each, _) in enumerate(mails, 1)}
+
+        def rule(verb: str, mail: int) -> bytes | None:
+            if verb == "RCPT":
+                return next(replies[mail]).encode() + b"\r\n"
+            if verb == "DATA" and not any(each[0] == "2" for each in mails[mail - 1][0]):
+                return b"554 5.5.1 no recipients\r\n"
+            return mails[mail - 1][1].encode() + b"\r\n" if verb == "DOT" else None
+
+        extensions = ("PIPELINING",) if is_pipelined else ()
+        hop = FakeHop(rule, extensions=extensions, sizes=endless(sizes))
+        jobs = [
+            a_job(number, *(f"b{i}@dest.example" for i in range(len(answers))))
+            for number, (answers, _) in enumerate(mails, 1)
+        ]
+        events = await carried(hop, jobs)
+        assert events.finished == {
+            number: {f"b{i}@dest.example": KIND[(each if each[0] != "2" else end)[0]]
+                     for i, each in enumerate(answers)}
+            for number, (answers, end) in enumerate(mails, 1)
+        }  # fmt: skip
+        assert events.jobs == list(range(1, len(mails) + 1))
+
+    asyncio.run(run())
+
+
+def endless(sizes: list[int]) -> Iterator[int]:
+    return chain(sizes, repeat(7))
+
+
+ODD = st.sampled_from(
+    [b"", CLOSE, b"250 ok\r\n", b"250 ok\r\n250 stray\r\n", b"25", b"354 go\r\n",
+     b"354 go\r\n250 stray\r\n", b"421 4.3.2 later\r\n", b"550 5.1.1 no\r\n", b"\xff\r\n"]
+)  # fmt: skip
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    st.dictionaries(st.tuples(st.sampled_from(POINTS), st.integers(0, 3)), ODD, max_size=4),
+    st.booleans(),
+)
+def test_delivered_is_reported_only_of_mails_that_arrived_whole(
+    odd: dict[tuple[str, int], bytes], is_pipelined: bool
+) -> None:
+    async def run() -> None:
+        extensions = ("PIPELINING",) if is_pipelined else ()
+        hop = FakeHop(lambda verb, mail: odd.get((verb, mail)), extensions=extensions)
+        events = await carried(hop, map(a_job, (1, 2, 3)), HASTY)
+
+        assert events.jobs == [1, 2, 3]
+        for job, kinds in events.finished.items():
+            if DELIVERED in kinds.values():
+                assert body_of(job) + b".\r\n" in hop.received
+
+    asyncio.run(run())
