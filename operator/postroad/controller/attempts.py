@@ -7,12 +7,14 @@ conditions goes on.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
 
 from pydantic import ValidationError
 
 from postroad.controller.actions import log_unexpected
-from postroad.controller.conditions import Finding, bad, failed
+from postroad.controller.conditions import Finding, bad, failed, good
 from postroad.errors import (
     InvalidInput,
     KubernetesConflict,
@@ -24,30 +26,38 @@ SERVER_SECONDS = 30.0
 """For one condition; the operator reports a server that takes longer, and tries again later."""
 
 
-async def attempt(
-    condition: str, work: Callable[[], Awaitable[Finding]], seconds: float = SERVER_SECONDS
-) -> Finding:
-    """Return the finding of the work, or one about its error.
+@dataclass(slots=True)
+class Attempt:
+    """The finding of a block of work."""
+
+    finding: Finding
+
+
+@asynccontextmanager
+async def attempt(condition: str, seconds: float = SERVER_SECONDS) -> AsyncIterator[Attempt]:
+    """Yield what gets the finding of the block. An error ends the block, and is the finding.
 
     Raises: KubernetesUnavailable, KubernetesConflict, after which the reconcile is repeated.
     """
+    attempted = Attempt(good(condition, "done"))
     try:
         async with asyncio.timeout(seconds):
-            return await work()
+            yield attempted
     except TimeoutError:
-        return bad(condition, "TooSlow", f"no answer within {seconds:.0f} s", retryable=True)
+        message = f"no answer within {seconds:.0f} s"
+        attempted.finding = bad(condition, "TooSlow", message, retryable=True)
     except (KubernetesUnavailable, KubernetesConflict):
         raise
     except InvalidInput as error:
-        return bad(condition, "InvalidSpec", error.explain(), retryable=False)
+        attempted.finding = bad(condition, "InvalidSpec", error.explain(), retryable=False)
     except PostroadError as error:
-        return failed(condition, error)
+        attempted.finding = failed(condition, error)
     except ValidationError as error:
-        return bad(condition, "InvalidSpec", invalid_fields(error), retryable=False)
+        attempted.finding = bad(condition, "InvalidSpec", invalid_fields(error), retryable=False)
     except Exception as error:
         log_unexpected("reconcile failed unexpectedly", condition=condition)
-        name = type(error).__name__
-        return bad(condition, "UnexpectedError", f"{name}: see the operator's log", retryable=True)
+        message = f"{type(error).__name__}: see the operator's log"
+        attempted.finding = bad(condition, "UnexpectedError", message, retryable=True)
 
 
 def invalid_fields(error: ValidationError) -> str:

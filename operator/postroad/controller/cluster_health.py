@@ -9,21 +9,35 @@ from typing import Any
 from postroad.controller import conditions as condition
 from postroad.controller.api import NAMESPACE, QUEUE_CLUSTER
 from postroad.controller.attempts import attempt
+from postroad.controller.cluster_spec import allowed_by
 from postroad.controller.clusters import CONDITIONS, Cluster, Clusters
 from postroad.controller.conditions import Finding, Truth, advice, bad, failed, good, unknown
-from postroad.controller.events import WARNING, Announcement
 from postroad.controller.finalizers import Finalizers
-from postroad.controller.namespaces import allowed_by
-from postroad.controller.repairs import lost_tables, undone_alterations
-from postroad.controller.reporting import Reporter
+from postroad.controller.reporting import WARNING, Announcement, Reporter
 from postroad.controller.status import Report, Status, composed
 from postroad.domain.durations import format_duration
 from postroad.ports.clock import Clock
 from postroad.ports.kubernetes import Kubernetes, Object
 from postroad.ports.servers import SAFE_COPIES, Checked
+from postroad.ports.view import SchemaChanges
 
 STILL_USED = timedelta(seconds=10)
 """Interval of the checks whether queues still use a cluster that is being deleted."""
+
+
+MAIL_TABLES = frozenset(
+    {
+        "configuration_events",
+        "dead_letters",
+        "deleted_mails",
+        "deliveries",
+        "enqueued_mails",
+        "limits",
+        "slices",
+    }
+)
+"""Tables of every release, whose loss loses mail or what is known of it. A later table is missing
+after an upgrade too."""
 
 
 class ClusterHealth:
@@ -44,13 +58,10 @@ class ClusterHealth:
         """Check the servers of a QueueCluster, create its tables, write and return its status.
         Raises: KubernetesError."""
         report = Report()
-
-        async def check() -> Finding:
-            nonlocal found
+        async with attempt("Spec", seconds=120) as attempted:
             found = await self._finalizers.hold_or_release_cluster(found)
-            return await self._checked(found, report)
-
-        finding = await attempt("Spec", check, seconds=120)
+            await self._check(found, report)
+        finding = attempted.finding
         if not finding.is_good:
             report.findings = [
                 Finding(each, Truth.UNKNOWN, finding.reason, finding.message, finding.retryable)
@@ -104,7 +115,7 @@ class ClusterHealth:
         found = await self._api.get(NAMESPACE, None, namespace) or {}
         return "deletionTimestamp" in found.get("metadata", {})
 
-    async def _checked(self, found: Object, report: Report) -> Finding:
+    async def _check(self, found: Object, report: Report) -> None:
         metadata = found["metadata"]
         place = metadata["namespace"], metadata["name"]
         report.fields["queues"] = len(await self._clusters.users(*place, allowed_by(found)))
@@ -114,13 +125,12 @@ class ClusterHealth:
         findings = {server: server_finding(server, each) for server, each in checked.items()}
         reached = findings["cassandra"]
         if reached.is_good:
-            findings["cassandra"] = await attempt(
-                condition.VIEW_READY, lambda: self._made_tables(cluster, found, report, reached)
-            )
+            async with attempt(condition.VIEW_READY) as attempted:
+                attempted.finding = await self._made_tables(cluster, found, report, reached)
+            findings["cassandra"] = attempted.finding
         report.findings = [*findings.values(), durability(cluster, checked)]
         versions = {server: each.version for server, each in checked.items() if each.version}
         report.fields["versions"] = versions or None
-        return good("Spec", "checked")
 
     async def _made_tables(
         self, cluster: Cluster, found: Object, report: Report, reached: Finding
@@ -172,3 +182,29 @@ def durability(cluster: Cluster, checked: Mapping[str, Checked]) -> Finding:
         message = f"not known of {'; '.join(unknown)}"
         return Finding(condition.DURABLE, Truth.UNKNOWN, "NotAllKnown", message, advisory=True)
     return good(condition.DURABLE, "accepted mail survives the loss of one machine", "Replicated")
+
+
+def lost_tables(before: Mapping[str, object] | None, changes: SchemaChanges) -> str | None:
+    """Return a message about tables that were dropped, None when none was. `before`: the tables'
+    options that the status had."""
+    lost = sorted(MAIL_TABLES.intersection(changes.created)) if before else []
+    if not lost:
+        return None
+    return (
+        f"tables were gone and are made anew, empty: {', '.join(lost)}; restore them from a backup "
+        "where their mail still waited"
+    )
+
+
+def undone_alterations(
+    before: Mapping[str, object] | None, now: Mapping[str, object], changes: SchemaChanges
+) -> str | None:
+    """Return a message about options that this QueueCluster did not alter, None when all are its
+    own."""
+    if before != now or not changes.altered:
+        return None
+    tables = ", ".join(changes.altered)
+    return (
+        "options of tables were altered, by hand or by another QueueCluster over this keyspace, "
+        f"and are as declared here again: {tables}"
+    )

@@ -1,14 +1,17 @@
 """The spec of a QueueCluster as Python reads it.
 
-`crds/queueclusters.yaml` has the same in OpenAPI; a test keeps the two equal.
+`crds/queueclusters.yaml` has the same in OpenAPI; a test keeps the two equal. Which namespaces it
+allows, and its hosts as every namespace resolves them, are functions of it.
 """
 
 from __future__ import annotations
 
+import re
+from collections.abc import Mapping
 from datetime import timedelta
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import Field, ValidationError
 
 from postroad.controller.spec_parts import (
     Duration,
@@ -174,3 +177,84 @@ class QueueClusterSpec(Model):
 
     allowed_namespaces: AllowedNamespaces = AllowedNamespaces()
     """Namespaces whose MailQueues may use this cluster."""
+
+
+def allowed_by(cluster: Mapping[str, Any]) -> AllowedNamespaces:
+    """Return the namespaces that a QueueCluster allows: only its own where its spec is invalid."""
+    try:
+        return AllowedNamespaces.model_validate(cluster["spec"].get("allowedNamespaces") or {})
+    except ValidationError:
+        return AllowedNamespaces()
+
+
+def allows(allowed: AllowedNamespaces, own: str, asking: str, labels: Mapping[str, str]) -> bool:
+    """Return whether a QueueCluster in namespace `own` allows MailQueues of namespace `asking`,
+    which has these labels."""
+    if asking == own or allowed.from_ == "All":
+        return True
+    return (
+        allowed.from_ == "Selector"
+        and allowed.selector is not None
+        and selects(allowed.selector, labels)
+    )
+
+
+def selects(selector: LabelSelector, labels: Mapping[str, str]) -> bool:
+    """Return whether all requirements hold. As in Kubernetes, no requirement selects everything."""
+    return all(labels.get(name) == value for name, value in selector.match_labels.items()) and all(
+        _meets(each, labels) for each in selector.match_expressions
+    )
+
+
+def _meets(requirement: LabelRequirement, labels: Mapping[str, str]) -> bool:
+    present = requirement.key in labels
+    match requirement.operator:
+        case "In":
+            return present and labels[requirement.key] in requirement.values
+        case "NotIn":
+            return not present or labels[requirement.key] not in requirement.values
+        case "Exists":
+            return present
+        case "DoesNotExist":
+            return not present
+
+
+_URL_HOST = re.compile(r"(?P<before>^[a-z0-9+.-]+://(?:[^@/]*@)?)(?P<host>[^:/?\[\]]+)")
+
+
+def resolve_hosts(spec: QueueClusterSpec, namespace: str) -> QueueClusterSpec:
+    """Return the spec of a QueueCluster of `namespace` with hosts that resolve everywhere."""
+    rabbitmq, cassandra, s3 = spec.rabbitmq, spec.cassandra, spec.s3
+    management, endpoint = rabbitmq.management_url, s3.endpoint
+    contact_points = [full(each, namespace) for each in cassandra.contact_points]
+    return spec.model_copy(
+        update={
+            "rabbitmq": rabbitmq.model_copy(
+                update={
+                    "uri": in_url(rabbitmq.uri, namespace),
+                    "management_url": management and in_url(management, namespace),
+                }
+            ),
+            "cassandra": cassandra.model_copy(update={"contact_points": contact_points}),
+            "s3": s3.model_copy(update={"endpoint": endpoint and in_url(endpoint, namespace)}),
+        }
+    )
+
+
+def full(host: str, namespace: str) -> str:
+    """Return a host name that resolves in every namespace.
+
+    >>> full("cassandra", "mail"), full("cassandra.example.org", "mail"), full("::1", "mail")
+    ('cassandra.mail.svc', 'cassandra.example.org', '::1')
+    """
+    is_service = "." not in host and ":" not in host and host != "localhost"
+    return f"{host}.{namespace}.svc" if is_service else host
+
+
+def in_url(url: str, namespace: str) -> str:
+    """Return a URL whose host resolves in every namespace.
+
+    >>> in_url("amqp://rabbitmq:5672/%2F", "mail")
+    'amqp://rabbitmq.mail.svc:5672/%2F'
+    """
+    return _URL_HOST.sub(lambda found: found["before"] + full(found["host"], namespace), url)

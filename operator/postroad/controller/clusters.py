@@ -12,7 +12,14 @@ from typing import Any, TypeVar
 from postroad.controller.actions import log_action
 from postroad.controller.api import MAIL_QUEUE, NAMESPACE, QUEUE_CLUSTER
 from postroad.controller.cluster_facts import KnownFacts
-from postroad.controller.cluster_spec import AllowedNamespaces, Cassandra, QueueClusterSpec
+from postroad.controller.cluster_spec import (
+    AllowedNamespaces,
+    Cassandra,
+    QueueClusterSpec,
+    allowed_by,
+    allows,
+    resolve_hosts,
+)
 from postroad.controller.conditions import (
     BLOBS_READY,
     BROKER_READY,
@@ -26,8 +33,6 @@ from postroad.controller.credentials import (
     ClusterCredentials,
     read_credentials,
 )
-from postroad.controller.hosts import resolve_hosts
-from postroad.controller.namespaces import allowed_by, allows
 from postroad.controller.queue_resource import Queue
 from postroad.controller.tables import need_of, table_options
 from postroad.domain.names import QueueName

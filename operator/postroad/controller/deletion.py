@@ -16,13 +16,12 @@ from pydantic import ValidationError
 
 from postroad.controller.actions import log_action
 from postroad.controller.api import DEPLOYMENT, INSTANCE, MAIL_QUEUE, POD
-from postroad.controller.apply_children import find_children
 from postroad.controller.clusters import Cluster, Clusters
 from postroad.controller.conditions import READY, RECONCILING, STALLED, Finding, Truth, conditions
-from postroad.controller.events import NORMAL, WARNING, Announcement
 from postroad.controller.finalizers import Finalizers, has_finalizer
+from postroad.controller.queue_children import find_children
 from postroad.controller.queue_resource import Queue, is_erased_with_its_resource
-from postroad.controller.reporting import Reporter
+from postroad.controller.reporting import NORMAL, WARNING, Announcement, Reporter
 from postroad.distributed.ownership import check_erasable
 from postroad.errors import InvalidQueueName, PostroadError
 from postroad.ports.clock import Clock

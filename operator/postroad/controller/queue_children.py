@@ -6,30 +6,28 @@ one neither stops the other nor deletes what runs.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import asyncio
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from postroad.controller import conditions as condition
-from postroad.controller.api import DEPLOYMENT
-from postroad.controller.apply_children import (
-    Found,
-    apply_children,
-    delete_unwanted,
-    find_children,
-    scaled_elsewhere,
-)
+from postroad.controller.actions import log_action
+from postroad.controller.api import CHILDREN, COMPONENT, DEPLOYMENT, INSTANCE, MANAGED_BY
 from postroad.controller.attempts import attempt
-from postroad.controller.children import INTAKE, QUEUE, WORKER, selector, wanted_children
+from postroad.controller.children import INTAKE, QUEUE, WORKER, Child, selector, wanted_children
 from postroad.controller.clusters import Cluster
-from postroad.controller.conditions import Finding, good, unknown
+from postroad.controller.conditions import PODS_NOT_READY, Finding, bad, good, unknown
 from postroad.controller.credentials import check_certificate, read_credentials
+from postroad.controller.drift import is_current
 from postroad.controller.queue_resource import PodContext, Queue
 from postroad.controller.queue_servers import ReconcileState
 from postroad.controller.spec import Intake, Workers
 from postroad.controller.status import deployment_facts
-from postroad.controller.workloads import workload_finding
-from postroad.ports.kubernetes import Kubernetes, Object
+from postroad.errors import NameTaken
+from postroad.ports.kubernetes import Kind, Kubernetes, Object
+
+COMPONENTS = {WORKER: condition.WORKERS_READY, INTAKE: condition.INTAKE_READY}
 
 Workload = tuple[str, str, str, Workers | Intake | None]
 """Condition, plural name of its pods for messages, component, and its part of the spec."""
@@ -57,43 +55,38 @@ class QueueChildren:
         if QUEUE in failed:
             return [replace(failed[QUEUE], condition=each) for each, *_ in wanted]
         findings = [failed.get(each[2]) or _workload(state, now, *each) for each in wanted]
-        certificate = await attempt(condition.INTAKE_READY, lambda: self._check_certificate(queue))
-        if not certificate.is_good:  # the reason why pods are not ready, which they cannot report
-            findings[-1] = certificate
+        async with attempt(condition.INTAKE_READY) as certificate:
+            await self._check_certificate(queue)
+        if not certificate.finding.is_good:  # why pods are not ready, which they cannot report
+            findings[-1] = certificate.finding
         return findings
 
     async def _apply(self, cluster: Cluster, queue: Queue, now: Found) -> dict[str, Finding]:
         """Apply the children, and put them into `now` as they are then. Return findings about the
         components that could not be applied; about all (`QUEUE`) when nothing could."""
         found: Found = {}
-        context: list[PodContext] = []
-
-        async def read() -> Finding:
-            context.append(await self._context(cluster, queue))
-            found.update(await find_children(self._api, queue))
-            return await apply(QUEUE)
-
-        async def apply(component: str) -> Finding:
-            wanted = wanted_children(
-                queue, context[0], (component,), scaled_elsewhere=scaled_elsewhere(found)
-            )
-            now.update(await apply_children(self._api, queue, wanted, found))
-            return good(component, "applied")
-
-        async def delete() -> Finding:
+        async with attempt(QUEUE) as shared:
+            context = await self._context(cluster, queue)
+            found = await find_children(self._api, queue)
+            now.update(await self._apply_component(queue, context, found, QUEUE))
+        if not shared.finding.is_good:
+            return {QUEUE: shared.finding}
+        failed = {}
+        for component, which in COMPONENTS.items():
+            async with attempt(which) as attempted:
+                now.update(await self._apply_component(queue, context, found, component))
+            if not attempted.finding.is_good:
+                failed[component] = attempted.finding
+        async with attempt(QUEUE) as deleted:
             await delete_unwanted(self._api, found, now, except_of=failed.keys())
-            return good(QUEUE, "deleted")
+        return failed if deleted.finding.is_good else {QUEUE: deleted.finding}
 
-        shared = await attempt(QUEUE, read)
-        if not shared.is_good:
-            return {QUEUE: shared}
-        attempts = {
-            WORKER: await attempt(condition.WORKERS_READY, lambda: apply(WORKER)),
-            INTAKE: await attempt(condition.INTAKE_READY, lambda: apply(INTAKE)),
-        }
-        failed = {component: each for component, each in attempts.items() if not each.is_good}
-        deleted = await attempt(QUEUE, delete)
-        return failed if deleted.is_good else {QUEUE: deleted}
+    async def _apply_component(
+        self, queue: Queue, context: PodContext, found: Found, component: str
+    ) -> Found:
+        scaled = scaled_elsewhere(found)
+        wanted = wanted_children(queue, context, (component,), scaled_elsewhere=scaled)
+        return await apply_children(self._api, queue, wanted, found)
 
     async def _context(self, cluster: Cluster, queue: Queue) -> PodContext:
         credentials = cluster.credentials
@@ -107,11 +100,10 @@ class QueueChildren:
             cassandra_tls=bool(credentials.cassandra.authorities),
         )
 
-    async def _check_certificate(self, queue: Queue) -> Finding:
+    async def _check_certificate(self, queue: Queue) -> None:
         if queue.spec.intake and queue.spec.intake.tls:
             name = queue.spec.intake.tls.secret_ref.name
             await check_certificate(self._api, queue.name.namespace, name)
-        return good(condition.INTAKE_READY, "the certificate can be used")
 
 
 def _workload(
@@ -134,3 +126,113 @@ def _workload(
         facts.pop("replicas")
     state.report.fields[field] = facts
     return workload_finding(which, what, deployment, spec.replicas)
+
+
+Found = dict[tuple[str, str], Object]
+"""Children by kind and name."""
+
+AUTOSCALER = "kube-controller-manager"
+"""Field manager of a HorizontalPodAutoscaler that writes a Deployment's scale."""
+
+
+async def find_children(api: Kubernetes, queue: Queue) -> Found:
+    """Return the children that this MailQueue owns, not those of an earlier one of its name."""
+    labels = f"{MANAGED_BY}=postroad,{INSTANCE}={queue.name.name}"
+    lists = await asyncio.gather(
+        *(api.list(kind, queue.name.namespace, labels) for kind in CHILDREN)
+    )
+    return {
+        (kind.name, each["metadata"]["name"]): each
+        for kind, found in zip(CHILDREN, lists, strict=True)
+        for each in found
+        if is_owned(each, queue.uid)
+    }
+
+
+async def apply_children(
+    api: Kubernetes, queue: Queue, wanted: Sequence[Child], found: Found
+) -> Found:
+    """Make children as wanted, without a write for those that are; return them as they are now.
+    Raises: NameTaken, KubernetesError."""
+    now: Found = {}
+    for kind, child in wanted:
+        place = (kind.name, child["metadata"]["name"])
+        present = found.get(place)
+        if present is None:
+            await _require_free(api, queue, kind, child)
+        if is_current(child, present) and present is not None:
+            now[place] = present
+        else:
+            now[place] = await api.apply(kind, child)
+            log_action("applied a child", child=" ".join(place), existed=present is not None)
+    return now
+
+
+async def delete_unwanted(
+    api: Kubernetes, found: Found, wanted: Found, *, except_of: Collection[str]
+) -> None:
+    """Delete the children that are not wanted, but none of these components."""
+    kinds = {kind.name: kind for kind in CHILDREN}
+    for place, child in found.items():
+        component = child["metadata"]["labels"].get(COMPONENT)
+        if place not in wanted and component not in except_of:
+            await api.delete(kinds[place[0]], child)
+            log_action("deleted a child", child=" ".join(place))
+
+
+async def _require_free(
+    api: Kubernetes, queue: Queue, kind: Kind, child: Mapping[str, Any]
+) -> None:
+    metadata = child["metadata"]
+    other = await api.get(kind, metadata["namespace"], metadata["name"])
+    if other is not None and not is_owned(other, queue.uid):
+        raise NameTaken(
+            f"{kind.name} {metadata['name']} exists already, and this MailQueue does not own it",
+            hint="delete or rename it; the API server removes that of an earlier MailQueue",
+        )
+
+
+def is_owned(child: Mapping[str, Any], uid: str) -> bool:
+    """Whether an object is controlled by the owner with this uid."""
+    owners = child["metadata"].get("ownerReferences") or []
+    return any(each.get("controller") and each["uid"] == uid for each in owners)
+
+
+def scaled_elsewhere(found: Found) -> frozenset[str]:
+    """Return the names of the Deployments whose replicas an autoscaler wrote last."""
+    return frozenset(
+        name
+        for (kind, name), each in found.items()
+        if kind == DEPLOYMENT.name
+        and any(
+            entry.get("subresource") == "scale"
+            and entry.get("manager") == AUTOSCALER
+            and "f:replicas" in (entry.get("fieldsV1") or {}).get("f:spec", {})
+            for entry in each["metadata"].get("managedFields") or []
+        )
+    )
+
+
+def workload_finding(
+    condition: str, what: str, deployment: Mapping[str, Any], wanted: int
+) -> Finding:
+    """Return whether a Deployment has enough ready pods of its newest template."""
+    facts = deployment_facts(deployment, wanted)
+    status = deployment.get("status") or {}
+    seen = status.get("observedGeneration", -1) >= deployment["metadata"]["generation"]
+    updated = int(status.get("updatedReplicas") or 0)
+    ready, desired = facts["ready"], facts["desired"]
+    if seen and ready >= desired and updated >= desired and facts["replicas"] == desired:
+        return good(condition, f"{ready} of {desired} {what} ready")
+    error = _error_text(status)
+    message = f"{ready} of {desired} {what} ready, {min(updated, desired)} up to date"
+    return bad(condition, PODS_NOT_READY, f"{message}{error}", retryable=True)
+
+
+def _error_text(status: Mapping[str, Any]) -> str:
+    """Return why a Deployment cannot create pods, or has waited too long for them."""
+    for each in status.get("conditions") or []:
+        stuck = each["type"] == "Progressing" and each["status"] == "False"
+        if stuck or (each["type"] == "ReplicaFailure" and each["status"] == "True"):
+            return f": {each.get('message', each.get('reason', ''))}"
+    return ""

@@ -7,7 +7,7 @@ crash between any two steps the history shows what is left to do. Source: ADR 00
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Coroutine, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,7 +19,6 @@ from postroad.controller.clusters import Cluster, Clusters
 from postroad.controller.conditions import Finding, bad, good, unknown
 from postroad.controller.engines import Engines
 from postroad.controller.queue_resource import Queue
-from postroad.controller.repairs import missing_bucket, missing_queues
 from postroad.controller.status import Report
 from postroad.controller.tables import refused_step, refused_window, together
 from postroad.domain.configuration.rules import Refusal
@@ -58,14 +57,14 @@ class QueueServers:
         configuration holds. Raises: KubernetesConflict, KubernetesUnavailable.
         """
         broker, blobs, view = await asyncio.gather(
-            _ask(cluster, condition.BROKER_READY, lambda: self._declare(cluster, state)),
-            _ask(cluster, condition.BLOBS_READY, lambda: self._make_bucket(cluster, state)),
-            _ask(cluster, condition.VIEW_READY, lambda: self._make_tables(cluster, state)),
+            _ask(cluster, condition.BROKER_READY, self._declare(cluster, state)),
+            _ask(cluster, condition.BLOBS_READY, self._make_bucket(cluster, state)),
+            _ask(cluster, condition.VIEW_READY, self._make_tables(cluster, state)),
         )
         if view.is_good:
-            accepted = await attempt(
-                condition.CONFIGURATION_ACCEPTED, lambda: self._configure(cluster, state)
-            )
+            async with attempt(condition.CONFIGURATION_ACCEPTED) as attempted:
+                attempted.finding = await self._configure(cluster, state)
+            accepted = attempted.finding
         else:
             accepted = self._not_asked(state, view.message)
         return [accepted, broker, view, blobs]
@@ -152,7 +151,30 @@ class QueueServers:
         return unknown(condition.CONFIGURATION_ACCEPTED, "HistoryNotReadable", message)
 
 
-async def _ask(cluster: Cluster, which: str, work: Callable[[], Awaitable[Finding]]) -> Finding:
+async def _ask(cluster: Cluster, which: str, work: Coroutine[Any, Any, Finding]) -> Finding:
     """Ask a server, unless the QueueCluster has just found that it does not answer: a thousand
     queues that wait for it would hold up those of every other cluster."""
-    return cluster.away.get(which) or await attempt(which, work)
+    if which in cluster.away:
+        work.close()
+        return cluster.away[which]
+    async with attempt(which) as attempted:
+        attempted.finding = await work
+    return attempted.finding
+
+
+def missing_queues(queue: Queue) -> tuple[str, str]:
+    """Return reason and message about queues that a configured MailQueue lacked in RabbitMQ."""
+    name = queue.name
+    return "QueuesWereMissing", (
+        f"the queues of exchange {name.exchange} were missing and are made anew, empty: where the "
+        "cluster has a managementURL, maintenance publishes waiting mail again; at once does it "
+        f"`kubectl mailqueue republish {name.name} -n {name.namespace} --older-than 5m`"
+    )
+
+
+def missing_bucket(bucket: str) -> tuple[str, str]:
+    """Return reason and message about a bucket that a configured MailQueue lacked."""
+    return "BucketWasMissing", (
+        f"bucket {bucket} was missing and is made anew, empty: mail whose bytes were in it becomes "
+        "dead letters; copy the objects back, then requeue them"
+    )

@@ -15,7 +15,7 @@ from postroad.controller import conditions as condition
 from postroad.controller.api import MAIL_QUEUE, Key
 from postroad.controller.attempts import attempt
 from postroad.controller.clusters import Cluster, Clusters
-from postroad.controller.conditions import Finding, Truth, advice, good, unknown
+from postroad.controller.conditions import Finding, Truth, advice, unknown
 from postroad.controller.engines import Engines
 from postroad.controller.finalizers import Finalizers
 from postroad.controller.queue_children import QueueChildren
@@ -95,18 +95,13 @@ class Queues:
     async def _read(self, found: Object) -> QueueFacts:
         metadata = found["metadata"]
         key = Key(MAIL_QUEUE.name, metadata["namespace"], metadata["name"])
-        read: list[tuple[Queue, Cluster]] = []
-
-        async def resolve() -> Finding:
+        seen = SeenFacts(metadata["generation"], None, self._indexes.children_of(key))
+        resolved = None
+        async with attempt("Spec", seconds=120) as attempted:
             queue = Queue.of(found)
-            read.append((queue, await self._clusters.for_queue(queue)))
-            return good("Spec", "read")
-
-        finding = await attempt("Spec", resolve, seconds=120)
-        resolved = read[0] if read else None
-        stamp = read[0][1].stamp if read else None
-        seen = SeenFacts(metadata["generation"], stamp, self._indexes.children_of(key))
-        return QueueFacts(found, seen, resolved, finding)
+            cluster = await self._clusters.for_queue(queue)
+            seen, resolved = replace(seen, cluster=cluster.stamp), (queue, cluster)
+        return QueueFacts(found, seen, resolved, attempted.finding)
 
     async def _carry_out(self, scope: Scope, facts: QueueFacts) -> tuple[Object, Report]:
         """Return the MailQueue as it is then, and the report."""
@@ -130,20 +125,15 @@ class Queues:
     async def _make_all(self, found: Object, cluster: Cluster, state: ReconcileState) -> Object:
         """Make all of a MailQueue; return it with its finalizer, which comes first."""
         report = state.report
-
-        async def make() -> Finding:
-            nonlocal found
+        async with attempt("Spec", seconds=300) as attempted:
             found = await self._finalizers.hold(found, cluster)
             state.configured = "configuration" in state.before
             report.findings += await self._servers.ask(cluster, state)
             await self._make_children(cluster, state)
             if state.configured:
                 report.fields |= await self._measured(cluster, state.queue)
-            return good("Spec", "reconciled")
-
-        finding = await attempt("Spec", make, seconds=300)
-        if not finding.is_good:
-            report.findings = blocked(finding)
+        if not attempted.finding.is_good:
+            report.findings = blocked(attempted.finding)
         return found
 
     async def _make_children(self, cluster: Cluster, state: ReconcileState) -> None:

@@ -20,7 +20,7 @@ from postroad.controller.conditions import (
     shortened,
     unknown,
 )
-from postroad.controller.events import Announcement, announcements, event_object
+from postroad.controller.reporting import Announcement, announcements, event_object
 from postroad.controller.status import (
     Report,
     composed,

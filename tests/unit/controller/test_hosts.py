@@ -1,7 +1,6 @@
 import pytest
 
-from postroad.controller.cluster_spec import QueueClusterSpec
-from postroad.controller.hosts import in_url, resolve_hosts
+from postroad.controller.cluster_spec import QueueClusterSpec, in_url, resolve_hosts
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from datetime import timedelta
 import pytest
 
 from postroad.adapters.cassandra import schema
-from postroad.controller.repairs import MAIL_TABLES, lost_tables, undone_alterations
+from postroad.controller.cluster_health import MAIL_TABLES, lost_tables, undone_alterations
 from postroad.domain.names import QueueName
 from postroad.ports.view import SchemaChanges
 from support.operator_in_memory import World, reasons
