@@ -32,7 +32,7 @@ class Entry:
     share.
 
     `previous`, oldest first: the entries that administration replaced on the way to this one since
-    an attempt last ended, and successors that were given up for this one. A consumer may still have
+    an item last ended, and successors that were given up for this one. A consumer may still have
     each in hand, so their claims are taken before this entry is attempted (invariant 10). Of more
     than `LONG_CHAIN`, those that no consumer can have in hand are left out (ADR 0018).
     """

@@ -2,7 +2,7 @@
 
 An item is leased to one consumer until it ends. A consumer that dies gives its items back; they
 come again (see `Item.attempt` and the delivery records, which survive it).
-Source: 000 Context and Decision; ADR 0002.
+Source: 000 Context and Decision; ADR 0002; ADR 0039.
 """
 
 from __future__ import annotations

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import asyncio
 
+import pytest
+
 from contract.queue_harness import Consumer, letter
+from postroad.adapters.memory.blobs import MemoryBlobs
 from postroad.distributed.items import MOST_KEPT
 from postroad.domain.mail import Mail, Outcome
 from postroad.errors import BlobMissing, EntryEnded
@@ -32,6 +35,19 @@ async def test_fifty_refusals_with_texts_of_their_own_are_one_request(
     assert _count(process, "record") == 1
 
 
+@pytest.fixture
+def slow_bucket(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let other readers run before a request for bytes is answered."""
+    get = MemoryBlobs.get
+
+    async def later(blobs: MemoryBlobs, key: str) -> bytes:
+        await asyncio.sleep(0)
+        return await get(blobs, key)
+
+    monkeypatch.setattr(MemoryBlobs, "get", later)
+
+
+@pytest.mark.usefixtures("slow_bucket")
 async def test_a_content_is_fetched_once_for_many_sites(
     cluster: InMemoryCluster, process: Process
 ) -> None:
@@ -55,6 +71,7 @@ async def test_a_large_content_is_not_kept(cluster: InMemoryCluster, process: Pr
     assert _count(process, "get") == before + 2
 
 
+@pytest.mark.usefixtures("slow_bucket")
 async def test_the_bytes_of_a_mail_are_missing_once(
     cluster: InMemoryCluster, process: Process
 ) -> None:
