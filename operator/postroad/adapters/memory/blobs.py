@@ -114,16 +114,17 @@ async def _read(content: Content, limit_bytes: int | None) -> bytes:
     if isinstance(content, bytes):
         body = content
     elif isinstance(content, AsyncIterator):
-        body = b""
+        read = bytearray()  # bytes would be copied whole for each chunk
         async for chunk in content:
-            body += chunk
-            _check(body, limit_bytes)
+            read += chunk
+            _check(read, limit_bytes)
+        body = bytes(read)
     else:
         body = await asyncio.to_thread(content.read_bytes)
     _check(body, limit_bytes)
     return body
 
 
-def _check(body: bytes, limit_bytes: int | None) -> None:
+def _check(body: bytes | bytearray, limit_bytes: int | None) -> None:
     if limit_bytes is not None and len(body) > limit_bytes:
         raise MailTooLarge(f"the mail is larger than {limit_bytes} octets")
