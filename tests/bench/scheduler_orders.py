@@ -12,6 +12,7 @@ import heapq
 import random
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from itertools import count
 
 from bench.results import Result, compared, percentile
 from bench.scheduler_shares import SCALE, one_job_each
@@ -116,15 +117,17 @@ def naive(load: Load, allowed: Allowed, *, fewest_first: bool) -> Ran:
     """Decide by a policy, mail by mail."""
     mails = load.mails()
     left = [list(reversed(jobs)) for _, jobs in mails]
-    working, ends = [0] * len(mails), [0.0] * len(mails)
+    working, ends, turns = [0] * len(mails), [0.0] * len(mails), [0] * len(mails)
     events = [(at, mail, True) for mail, (at, _) in enumerate(mails)]
     heapq.heapify(events)
     here: list[int] = []
+    began = count(1)
     free = WORKERS
     while events:
         now, mail, is_arrival = heapq.heappop(events)
         if is_arrival:
             here.append(mail)
+            turns[mail] = next(began)
         else:
             free, ends[mail] = free + 1, now
             working[mail] -= 1
@@ -133,7 +136,9 @@ def naive(load: Load, allowed: Allowed, *, fewest_first: bool) -> Ran:
         while free and (
             found := [m for m in here if left[m] and allowed(working[m], free, len(here))]
         ):
-            chosen = min(found, key=working.__getitem__) if fewest_first else found[0]
+            fewest = min(found, key=lambda mail: (working[mail], turns[mail]))
+            chosen = fewest if fewest_first else found[0]
+            turns[chosen] = next(began)
             free, working[chosen] = free - 1, working[chosen] + 1
             heapq.heappush(events, (now + left[chosen].pop(), chosen, False))
     return _ran(load, ends)

@@ -63,7 +63,7 @@ class Routing:
         for contest in self._contests.values():
             while self._free and (share := contest.best(self._free)) is not None:
                 self._free -= 1
-                share.working += 1
+                share.working, share.turn = share.working + 1, next(self._numbers)
                 job = share.waiting.pop()
                 self._under_way[job] = share
                 started.append(job)

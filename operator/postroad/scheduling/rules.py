@@ -17,7 +17,7 @@ from postroad.scheduling.jobs import Precedence
 class Order(Enum):
     """Which mail gets a connection or a router next, of one precedence. Source: AMB-14; SC-9."""
 
-    FEWEST_FIRST = "the mail with the fewest jobs at work, then the one that arrived first"
+    FEWEST_FIRST = "the mail with the fewest jobs at work, then the one that has waited longest"
     AS_LISTED = "the mail that arrived first; each decision costs a step a mail at its limit"
 
 

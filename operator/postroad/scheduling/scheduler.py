@@ -244,6 +244,7 @@ class Scheduler:
         job = self._waiting.take(share, queue)
         self._destinations.assign(connection, job.number, share.precedence)
         self._at_work[job.number] = (job, share, queue, connection)
+        share.turn = next(self._arrivals)
         self._waiting.began(share, queue)
         self._touch(connection.destination.name)
         self._decisions.append(Assign(job.number, connection.number))

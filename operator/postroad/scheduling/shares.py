@@ -27,18 +27,21 @@ def may_grow(working: int, limits: ShareLimits, free: int) -> bool:
 
 class Share:
     """What one mail has at work: its jobs on connections, those that ride free too, or those in
-    routers. `number` counts mails by arrival."""
+    routers. `number` counts mails by arrival, `turn` when a job of it last began, or its arrival,
+    so that of mails with equally many the one comes first that has waited longest."""
 
-    __slots__ = ("number", "precedence", "working")
+    __slots__ = ("number", "precedence", "turn", "working")
 
     def __init__(self, number: int, precedence: Precedence) -> None:
-        self.number = number
+        self.number = self.turn = number
         self.precedence = precedence
         self.working = 0
 
     def rank(self, order: Order) -> Rank:
         """The share's rank among those of the same precedence."""
-        return (self.working if order is Order.FEWEST_FIRST else 0, self.number)
+        if order is Order.AS_LISTED:
+            return (self.number,)
+        return (self.working, self.turn)
 
 
 class Contender(Protocol):

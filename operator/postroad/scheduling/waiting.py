@@ -33,7 +33,8 @@ class MailShare(Share):
         """Whether it has had jobs for other sites than its first."""
         self.waiting: dict[SiteQueue, list[DeliveryJob]] = {}
         self.open_sites: OrderedDict[SiteQueue, None] = OrderedDict()
-        """Those of `waiting` that are open, in turns; only of a spread one."""
+        """Those of `waiting` that are open, in the order of their jobs, but for one that opens
+        while jobs wait, which is first: a connection to it may be idle. Only of a spread mail."""
         self.at_work: dict[SiteQueue, int] = {}
 
     @property
@@ -163,8 +164,6 @@ class Waiting:
         share.working += 1
         share.at_work[queue] = share.at_work.get(queue, 0) + 1
         queue.at_work += 1
-        if queue in share.open_sites:
-            share.open_sites.move_to_end(queue)
         self.changed(share, queue)
 
     def ended(self, share: MailShare, queue: SiteQueue) -> None:
@@ -188,8 +187,10 @@ class Waiting:
             self._contests[share.precedence].enter(share)
         if queue not in share.waiting:
             return
-        local = share.at_work.get(queue, 0) if self._order is Order.FEWEST_FIRST else 0
-        queue.mails.put(share, (share.precedence, local, share.number))
+        rank: Rank = (share.at_work.get(queue, 0), share.turn)
+        if self._order is Order.AS_LISTED:
+            rank = (share.number,)
+        queue.mails.put(share, (share.precedence, *rank))
         if share.is_spread:
             queue.spread[share] = None
             self._set_open_site(share, queue, is_open=queue.is_open)
@@ -219,13 +220,15 @@ class Waiting:
         queue.is_open = is_open
         for share in queue.spread:
             self._set_open_site(share, queue, is_open=is_open)
+            if is_open:
+                share.open_sites.move_to_end(queue, last=False)
         for precedence, found in queue.locals.items():
             self._enter_or_leave(precedence, found, is_open=is_open)
 
     def _set_open_site(self, share: MailShare, queue: SiteQueue, *, is_open: bool) -> None:
-        if is_open:
+        if is_open and queue not in share.open_sites:
             share.open_sites[queue] = None
-        else:
+        elif not is_open:
             share.open_sites.pop(queue, None)
         if share.is_spread:
             contest = self._contests[share.precedence]

@@ -120,15 +120,36 @@ def test_bulk_rides_on_no_connection_that_transactional_mail_opened() -> None:
 
 def test_a_mail_that_has_no_connection_gets_one_from_a_mail_that_has_several() -> None:
     """Source: AMB-25."""
-    simulation = Simulation(SchedulerRules(connections=10, backlog=1, longest_queue=2))
-    for _ in range(1000):
-        simulation.submit("list", A)
-    simulation.submit("small", B, at=5.2)
+    simulation = Simulation(SchedulerRules(connections=2, backlog=1, longest_queue=2))
+    for number in range(400):
+        simulation.submit(*(("list", A), ("another list", B))[number % 2])
+    small = simulation.submit("small", Site((("c",),)), at=5.2)
     simulation.run(30)
 
-    last = max(simulation.finished_at, key=lambda each: simulation.jobs[each].mail == "small")
-    assert simulation.jobs[last].mail == "small"
-    assert simulation.finished_at[last] < 5.2 + 3
+    assert simulation.finished_at[small] < 5.2 + 4
+    assert len(simulation.finished_at) > 2 * 25, "the lists go on"
+
+
+def test_a_place_at_a_site_goes_to_who_has_fewest_jobs_there_whatever_it_has_elsewhere() -> None:
+    """Source: AMB-25."""
+    it = scheduler(connections=2, per_destination=1, backlog=1, longest_queue=2)
+    for number, mail, site in ((1, "list", B), (2, "list", B), (3, "b", A), (4, "b", A)):
+        it.on(job(number, mail, site), 0)
+    assert it.on(job(5, "b", A), 0) == []
+    assert it.on(job(6, "list", A), 0) == []
+
+    assert it.on(Finished(3), 1) == [Assign(6, 2)]
+
+
+def test_a_list_uses_the_connection_that_became_idle_for_the_same_site() -> None:
+    it = scheduler(connections=2, per_destination=1, backlog=1, longest_queue=1)
+    for number, site in ((1, A), (2, B), (3, Site((("c",),))), (4, A)):
+        it.on(job(number, "list", site), 0)
+
+    assert it.on(Finished(1), 1) == [Assign(4, 1)]
+    assert it.on(Finished(4), 2) == [
+        CloseConnection(1), OpenConnection(3, "c"), Assign(3, 3),
+    ]  # fmt: skip
 
 
 def test_an_idle_connection_is_closed_where_a_new_one_needs_its_place() -> None:
