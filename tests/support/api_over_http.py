@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import re
+import ssl
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
@@ -188,16 +189,19 @@ def refused(error: KubernetesError) -> web.Response:
 
 
 @asynccontextmanager
-async def api_over_http(world: KubernetesWorld) -> AsyncIterator[tuple[str, HttpKubernetes]]:
+async def api_over_http(
+    world: KubernetesWorld, tls: ssl.SSLContext | None = None
+) -> AsyncIterator[tuple[str, HttpKubernetes]]:
     """Serve a world on a port of this machine; yield its URL, and what answers there."""
     served = HttpKubernetes(world)
     runner = web.ServerRunner(web.Server(served.handle), shutdown_timeout=0.1)
     await runner.setup()
-    site = web.TCPSite(runner, "127.0.0.1", 0)
+    site = web.TCPSite(runner, "127.0.0.1", 0, ssl_context=tls)
     await site.start()
     deployments = asyncio.create_task(control_deployments(world))
     try:
-        yield f"http://127.0.0.1:{runner.addresses[0][1]}", served
+        port = runner.addresses[0][1]
+        yield f"https://localhost:{port}" if tls else f"http://127.0.0.1:{port}", served
     finally:
         deployments.cancel()
         await runner.cleanup()
