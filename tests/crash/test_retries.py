@@ -1,4 +1,5 @@
-"""What `retry` promises when it returns: who is left is durable, the delay need not be (LQ-28).
+"""What `retry`, `put_off` and `record` promise when they return: who is left is durable, the delay
+need not be (LQ-28).
 
 FORMAT.md 8 argues it: the replacement ENVELOPE of a retry is never synced for its own sake.
 """
@@ -11,6 +12,7 @@ from crash.cuts import disks_after
 from crash.lossy import Disk, LossyFiles, Sync
 from crash.world import Outside, opened, start
 from postroad.adapters.memory.clock import ManualClock
+from postroad.domain.mail import Outcome
 from postroad.domain.mail_views import MailView
 from postroad.embedded.owner import OwnedQueue
 
@@ -50,6 +52,45 @@ async def test_a_retry_waits_for_no_sync_unless_it_leaves_a_recipient_out() -> N
     await outside.items["some"].retry(HOUR, ("some0@example.net",))
     assert syncs(files) == before + 1
     await queue.close()
+
+
+async def test_outcomes_with_texts_of_their_own_are_durable_by_one_sync() -> None:
+    files, clock = LossyFiles(), ManualClock()
+    queue = await start(files, clock)
+    await queue.maintenance.recovering
+    outside = Outside(files, queue)
+    await outside.enqueue("mail", 4)
+    item = await outside.lease()
+    *refused, late = item.mail.recipients
+    before = syncs(files)
+
+    await item.record({to: Outcome.failed(f"550 no {to}") for to in refused})
+
+    assert syncs(files) == before + 1
+    for disk in disks_after(files.journal, len(files.journal.steps)):
+        assert (await only_mail(disk, clock)).mail.recipients == (late,)
+    await queue.close()
+
+
+async def test_after_a_mail_was_put_off_a_cut_may_forget_the_delay_and_counts_no_attempt() -> None:
+    files, clock = LossyFiles(), ManualClock()
+    queue = await start(files, clock)
+    await queue.maintenance.recovering
+    outside = Outside(files, queue)
+    await outside.enqueue("mail", 2)
+    await (await outside.lease()).put_off(HOUR, ("mail1@example.net",), "451 rests")
+    begun = len(files.journal.steps)
+    await queue.maintenance.checkpoint()
+    await queue.close()
+
+    found = set()
+    for cut in range(begun, len(files.journal.steps) + 1):
+        for disk in disks_after(files.journal, cut):
+            view = await only_mail(disk, clock)
+            assert view.mail.recipients == KEPT, f"cut {cut}"
+            found.add((view.due_at is not None, view.attempt, view.last_error))
+
+    assert found == {(False, 0, None), (True, 0, "451 rests")}
 
 
 async def test_after_a_retry_a_cut_may_forget_the_delay_and_nothing_else() -> None:
