@@ -1,7 +1,12 @@
 """Runs the operator: Kopf watches, `Controller` reconciles.
 
-Kopf's handlers only queue the object of an event. Kopf's bookkeeping is off (no finalizer, no
-annotation, no write), so that a crash between two of its writes can lose nothing. Source: ADR 0006.
+What Kopf is used for: it watches the kinds (lists, reconnections, versions that are gone), keeps
+the indexes that reconciles compare with, brings each event to a handler, which only queues the
+object, and runs start-up and shutdown. It has a session of the operator's own connections.
+
+What it is not used for: its bookkeeping is off (no finalizer, no annotation, no write), so that a
+crash between two of its writes can lose nothing. Probes ask the operator itself, which is ready
+only with its rights; Events follow from a difference of two statuses. Source: ADR 0006, 0034.
 """
 
 from __future__ import annotations

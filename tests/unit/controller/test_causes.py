@@ -6,15 +6,17 @@ within a minute, everything else within seconds.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable
 
 import pytest
 
-from postroad.adapters.memory.fault_injection import Step
+from postroad.adapters.memory.fault_injection import Step, away
 from postroad.controller.api import (
     CONFIG_MAP,
     CONFIGURATION_HASH,
     DEPLOYMENT,
+    MAIL_QUEUE,
     QUEUE_CLUSTER,
     SECRET,
 )
@@ -140,5 +142,46 @@ def test_a_finalizer_of_the_cluster_wakes_no_queue() -> None:
             await move(8)
 
             assert declarations(operator) == before + 1, "those of the second queue"
+
+    run(scene())
+
+
+def fails_for(operator: RunningController, begin: str, seconds: float) -> None:
+    """Let requests that begin so fail for some time."""
+    loop = asyncio.get_running_loop()
+    until = loop.time() + seconds
+
+    def fail(step: Step) -> None:
+        if step.operation.startswith(begin) and loop.time() < until:
+            raise KubernetesUnavailable("503")
+
+    operator.api.faults.plan = fail
+
+
+def test_a_lost_server_is_noticed_although_the_requests_after_it_fail() -> None:
+    async def scene() -> None:
+        async with running_controller() as operator:
+            await operator.declare(workers=workers())
+            await move(20)
+            operator.faults.plan = away("broker")
+            fails_for(operator, "list mailqueues", 8)
+
+            await move(20)
+
+            assert operator.condition("BrokerReady")["status"] == "False"
+
+    run(scene())
+
+
+def test_the_event_about_a_retained_queue_waits_for_the_api_server() -> None:
+    async def scene() -> None:
+        async with running_controller() as operator:
+            await operator.declare()
+            fails_for(operator, "create events", 5)
+
+            await operator.delete(MAIL_QUEUE, "outgoing")
+            await move(20)
+
+            assert len(operator.events("Retained")) == 1
 
     run(scene())
