@@ -22,10 +22,14 @@ def body_of(job: int) -> bytes:
 
 
 def a_job(
-    job: int, *recipients: str, error: Exception | None = None, is_slow: bool = False
+    job: int,
+    *recipients: str,
+    content: bytes | None = None,
+    error: Exception | None = None,
+    is_slow: bool = False,
 ) -> Transmission:
     """Return a job whose sender names it; with `error`, its content breaks off."""
-    octets = body_of(job)
+    octets = body_of(job) if content is None else content
 
     async def chunks() -> AsyncGenerator[bytes, None]:
         for chunk in (octets[:9], octets[9:]) if is_slow else (octets,):
@@ -68,7 +72,7 @@ class Events:
 
     async def next(self) -> None:
         self._changed.clear()
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(30):
             await self._changed.wait()
 
     @property

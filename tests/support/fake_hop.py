@@ -44,7 +44,7 @@ class FakeHop(FakeTransport):
         self._held: bytes | None = None
         """The replies since it fell silent."""
         self._mail = 0
-        self._is_in_content = self._is_over = self._is_ending = False
+        self._is_in_content = self._is_over = self._is_ending = self._is_delivering = False
         self.wire.connection_made(self)
         self._answer("GREETING")
 
@@ -79,7 +79,7 @@ class FakeHop(FakeTransport):
             self._held += octets
             return
         self._unsaid += octets
-        asyncio.get_running_loop().call_soon(self._deliver)
+        self._schedule()
 
     def go_on(self, octets: bytes) -> None:
         """End the silence with these octets; what was held back follows."""
@@ -89,7 +89,7 @@ class FakeHop(FakeTransport):
     def end(self) -> None:
         """End the connection once all was sent."""
         self._is_ending = True
-        asyncio.get_running_loop().call_soon(self._deliver)
+        self._schedule()
 
     def _read_one(self) -> bool:
         ending = b"\r\n.\r\n" if self._is_in_content else b"\r\n"
@@ -131,14 +131,20 @@ class FakeHop(FakeTransport):
             f"250{' ' if each is lines[-1] else '-'}{each}\r\n".encode() for each in lines
         )
 
+    def _schedule(self) -> None:
+        """Deliver one chunk, and the next one after all that the first leads to."""
+        if not self._is_delivering and (self._unsaid or self._is_ending):
+            self._is_delivering = True
+            asyncio.get_running_loop().call_soon(self._deliver)
+
     def _deliver(self) -> None:
+        self._is_delivering = False
         if self._is_over:
             return
         if self._unsaid:
             size = next(self._sizes)
             chunk, self._unsaid = self._unsaid[:size], self._unsaid[size:]
             self.wire.data_received(chunk)
-            if self._unsaid or self._is_ending:
-                asyncio.get_running_loop().call_soon(self._deliver)
+            self._schedule()
         elif self._is_ending:
             self.abort()

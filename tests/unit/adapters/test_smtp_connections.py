@@ -2,7 +2,8 @@
 jobs wherever the next hop stops."""
 
 import asyncio
-from collections.abc import Iterable, Iterator
+from collections.abc import AsyncGenerator, Iterable, Iterator
+from dataclasses import replace
 from datetime import timedelta
 from itertools import chain, repeat
 from typing import cast
@@ -17,6 +18,7 @@ from postroad.adapters.network.sessions import Session
 from postroad.adapters.network.timeouts import Timeouts
 from postroad.domain.mail import OutcomeKind
 from postroad.domain.next_hops import NextHop, Protocol, TlsMode
+from postroad.errors import BlobsUnavailable
 from postroad.ports.connections import ConnectionClosed, ConnectionOpened, Transmission
 from support.connections import Events, a_job, body_of
 from support.fake_hop import CLOSE, FakeHop, HopRule
@@ -51,7 +53,7 @@ async def carried(hop: FakeHop, jobs: Iterable[Transmission], timeouts: Timeouts
         connection.submit(job)
         count += 1
     while len(events.jobs) < count and not any(isinstance(e, ConnectionClosed) for e in events.all):
-        await asyncio.sleep(0)
+        await events.next()
     connection.close()
     await events.until_closed()
     return events
@@ -164,7 +166,7 @@ async def test_a_next_hop_that_only_greets_finishes_a_job() -> None:
     hop = FakeHop()
     events = Events()
     connection = connect(hop, events)
-    connection.submit(a_job(1, is_slow=True))
+    connection.submit(replace(a_job(1), content=never))
     connection.submit(a_job(2))
     await events.until_opened()
     hop.end()
@@ -174,9 +176,66 @@ async def test_a_next_hop_that_only_greets_finishes_a_job() -> None:
     assert events.unsaid == (2,)
 
 
+async def test_an_abort_before_an_answer_leaves_the_first_job_unsaid() -> None:
+    hop, events = FakeHop(silent_at("MAIL", 1)), Events()
+    connection = connect(hop, events)
+    for job in (1, 2):
+        connection.submit(a_job(job))
+    while "DATA" not in hop.verbs:
+        await asyncio.sleep(0)
+    connection.abort()
+    await events.until_closed()
+
+    assert events.finished == {}
+    assert events.unsaid == (1, 2)
+
+
+async def test_a_mail_that_the_next_hop_cannot_take_is_finished_without_a_command() -> None:
+    hop = FakeHop()
+    jobs = [a_job(1), a_job(2, "bü@dest.example"), a_job(3)]
+    events = await carried(hop, jobs)
+
+    assert [set(kinds.values()) for kinds in events.finished.values()] == [
+        {DELIVERED}, {FAILED}, {DELIVERED},
+    ]  # fmt: skip
+    assert hop.verbs.count("MAIL") == 2
+
+
+async def test_a_content_that_cannot_be_opened_holds_up_no_other_mail() -> None:
+    hop = FakeHop()
+    events = await carried(hop, [a_job(1), replace(a_job(2), content=unopened), a_job(3)])
+
+    assert list(events.finished) == [1, 3]
+    assert isinstance(events.errors[2], BlobsUnavailable)
+    assert events.jobs == [1, 2, 3]
+
+
+async def never() -> AsyncGenerator[bytes, None]:
+    await asyncio.Event().wait()
+    yield b""
+
+
+async def unopened() -> AsyncGenerator[bytes, None]:
+    for chunk in list[bytes]():
+        yield chunk
+    raise BlobsUnavailable
+
+
+async def test_mails_with_eight_bits_are_converted_one_after_the_other() -> None:
+    content = b"Subject: x\r\n\r\n" + b"word\r\n" * 20_000 + b"\xff\r\n"
+    hop = FakeHop()
+    events = await carried(hop, (a_job(job, content=content) for job in (1, 2, 3)))
+
+    assert list(events.finished) == [1, 2, 3]
+    assert len(hop.kept) == 3
+    assert all(each.isascii() for each in hop.kept.values())
+
+
+@pytest.mark.parametrize("size", [1, 1000])
 @pytest.mark.parametrize("stray", ["DOT", "RCPT", "DATA"])
-async def test_a_reply_too_many_fails_no_recipient_of_the_next_mail(stray: str) -> None:
-    """All later replies are shifted by one: a refusal would count for the wrong recipient."""
+async def test_a_reply_too_many_fails_no_recipient_of_the_next_mail(stray: str, size: int) -> None:
+    """All later replies are shifted by one: a refusal would count for the wrong recipient. In
+    chunks of one octet, the last one comes after RSET was sent."""
     usual = {"DOT": b"250 kept\r\n", "RCPT": b"250 ok\r\n", "DATA": b"354 go\r\n"}
     refused = iter([b"550 5.1.1 no\r\n", b"451 4.2.1 later\r\n"])
 
@@ -188,7 +247,7 @@ async def test_a_reply_too_many_fails_no_recipient_of_the_next_mail(stray: str) 
         return b"554 5.5.1 no recipients\r\n" if (verb, mail) == ("DATA", 2) else None
 
     jobs = [a_job(1), a_job(2, "no@dest.example", "later@dest.example"), a_job(3)]
-    events = await carried(FakeHop(rule), jobs)
+    events = await carried(FakeHop(rule, sizes=repeat(size)), jobs)
 
     assert FAILED not in {kind for kinds in events.finished.values() for kind in kinds.values()}
 

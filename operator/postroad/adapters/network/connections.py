@@ -161,21 +161,14 @@ class SmtpConnection:
             await session.exchange.expect_silence()
             if session.is_worn:
                 raise WireError("the next hop takes no more mails in one session")
-            transaction = await self._next_transaction(session)
-            if transaction is not None:
+            if (transaction := self._begin_ready(session)) is not None:
                 await session.send(transaction)
                 return True
-            if not self._jobs or not self._jobs[0].is_read:
+            if self._jobs and (event := self._jobs[0].untransmitted) is not None:
+                await self._report(self._jobs, event)
+            elif not self._jobs or not self._jobs[0].is_read:
                 await session.wire.arrival(_FOR_EVER)
         return False
-
-    async def _next_transaction(self, session: Session) -> Transaction | None:
-        """Begin the next job if its content is there; finish it if it cannot be transmitted."""
-        if (transaction := self._begin_ready(session)) is not None:
-            return transaction
-        if self._jobs and (event := self._jobs[0].untransmitted) is not None:
-            await self._report(self._jobs, event)
-        return None
 
     def _begin_ready(self, session: Session) -> Transaction | None:
         """Begin the next job if its content is there; else see to it that it will be."""
