@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import PurePath, PurePosixPath
 
 import pytest
 
+from contract.blobs_contract import broken_off
+from contract.queue_harness import letter
 from crash.lossy import LossyFiles
-from crash.world import Inline
+from crash.world import OPTIONS, Inline, start
 from postroad.embedded.layout import SLOTS_PER_DIRECTORY, Layout, StoreOptions
 from postroad.embedded.slots import BATCH, Slots
 from postroad.embedded.spool_files import SpoolFiles
@@ -85,3 +88,16 @@ async def test_a_file_that_is_missing_costs_the_pool_no_other() -> None:
     await slots.close()
 
     assert len(slots) == left + 2
+
+
+async def test_a_mail_whose_content_breaks_off_gives_its_slot_back() -> None:
+    queue = await start(LossyFiles(), options=replace(OPTIONS, pool_files=2 * BATCH))
+    await queue.maintenance.recovering
+    await queue.enqueue(letter())
+    free = len(queue.engine.slots)
+
+    with pytest.raises(ConnectionResetError):
+        await queue.enqueue(replace(letter(), content=broken_off(b"x")))
+    await queue.close()
+
+    assert len(queue.engine.slots) == free
