@@ -18,6 +18,8 @@ HopRule = Callable[[str, int], bytes | None]
 on. The verbs are those of the commands, GREETING, CONTENT (the mail has begun) and DOT. The first
 mail is 1."""
 
+POINTS = ("GREETING", "EHLO", "MAIL", "RCPT", "DATA", "CONTENT", "DOT")
+
 USUAL = {"GREETING": b"220 hop\r\n", "DATA": b"354 go\r\n", "DOT": b"250 kept\r\n"}
 
 

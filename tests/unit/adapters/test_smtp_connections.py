@@ -2,61 +2,25 @@
 jobs wherever the next hop stops."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Iterable, Iterator
+from collections.abc import AsyncGenerator
 from dataclasses import replace
 from datetime import timedelta
-from itertools import chain, repeat
-from typing import cast
+from itertools import repeat
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
-from postroad.adapters.network.connecting import Addresses
-from postroad.adapters.network.connections import SmtpConnection
-from postroad.adapters.network.sessions import Session
 from postroad.adapters.network.timeouts import Timeouts
 from postroad.domain.mail import OutcomeKind
-from postroad.domain.next_hops import NextHop, Protocol, TlsMode
+from postroad.domain.next_hops import Protocol
 from postroad.errors import BlobsUnavailable
-from postroad.ports.connections import ConnectionClosed, ConnectionOpened, Transmission
+from postroad.ports.connections import ConnectionOpened
 from support.connections import Events, a_job, body_of
 from support.fake_hop import CLOSE, FakeHop, HopRule
+from support.smtp_connections import USUAL, carried, connect
 
-USUAL = Timeouts()
-BRIEF, HASTY = (Timeouts(*(timedelta(milliseconds=each) for _ in range(9))) for each in (100, 2))
+BRIEF = Timeouts(*(timedelta(milliseconds=100) for _ in range(9)))
 DELIVERED, FAILED, DEFERRED = OutcomeKind.DELIVERED, OutcomeKind.FAILED, OutcomeKind.DEFERRED
 MODES = pytest.mark.parametrize("extensions", [("PIPELINING",), ()], ids=["pipelined", "stepwise"])
-
-
-def connect(
-    hop: FakeHop,
-    events: Events,
-    timeouts: Timeouts = USUAL,
-    protocol: Protocol = Protocol.SMTP,
-) -> SmtpConnection:
-    next_hop = NextHop("hop.example", 25, TlsMode.NONE, protocol)
-
-    async def open_session() -> Session:
-        addresses = cast("Addresses", hop)
-        return await Session.open(addresses, next_hop, "relay.example", None, timeouts)
-
-    return SmtpConnection(open_session, asyncio.Lock(), events)
-
-
-async def carried(hop: FakeHop, jobs: Iterable[Transmission], timeouts: Timeouts = USUAL) -> Events:
-    """Transmit jobs over one connection until each has an event, or the connection has ended."""
-    events = Events()
-    connection = connect(hop, events, timeouts)
-    count = 0
-    for job in jobs:
-        connection.submit(job)
-        count += 1
-    while len(events.jobs) < count and not any(isinstance(e, ConnectionClosed) for e in events.all):
-        await events.next()
-    connection.close()
-    await events.until_closed()
-    return events
 
 
 async def quiet(turns: int = 50) -> None:
@@ -109,7 +73,6 @@ async def test_the_next_mail_goes_in_one_write_with_the_end_of_the_mail_before()
 
 
 LATER = b"421 4.3.2 later\r\n"
-POINTS = ("GREETING", "EHLO", "MAIL", "RCPT", "DATA", "CONTENT", "DOT")
 WHAT_BECOMES_OF_THREE_JOBS = {
     ("GREETING", 0): "unsaid unsaid unsaid",
     ("EHLO", 0): "unsaid unsaid unsaid",
@@ -293,79 +256,3 @@ async def test_lmtp_replies_for_each_recipient_belong_to_their_mail() -> None:
 def lmtp_rule(verb: str, mail: int) -> bytes | None:
     second = b"250 kept\r\n" if mail == 2 else b"550 5.2.2 full\r\n"
     return b"250 kept\r\n" + second if verb == "DOT" else None
-
-
-REFUSALS = ("250 ok", "550 5.1.1 no", "451 4.2.1 later")
-KIND = {"2": DELIVERED, "5": FAILED, "4": DEFERRED}
-
-
-@st.composite
-def dialogues(draw: st.DrawFn) -> list[tuple[list[str], str]]:
-    """For each mail: the replies to its recipients, and to its end."""
-    recipients = st.lists(st.sampled_from(REFUSALS), min_size=1, max_size=3)
-    return draw(st.lists(st.tuples(recipients, st.sampled_from(REFUSALS)), min_size=1, max_size=4))
-
-
-@settings(max_examples=1000, deadline=None)
-@given(dialogues(), st.booleans(), st.lists(st.integers(1, 40), max_size=30))
-def test_replies_belong_to_their_jobs_however_they_arrive(
-    mails: list[tuple[list[str], str]], is_pipelined: bool, sizes: list[int]
-) -> None:
-    """In chunks of drawn sizes, beside commands that go out in the order that follows from it."""
-
-    async def run() -> None:
-        replies = {number: iter(each) for number, (each, _) in enumerate(mails, 1)}
-
-        def rule(verb: str, mail: int) -> bytes | None:
-            if verb == "RCPT":
-                return next(replies[mail]).encode() + b"\r\n"
-            if verb == "DATA" and not any(each[0] == "2" for each in mails[mail - 1][0]):
-                return b"554 5.5.1 no recipients\r\n"
-            return mails[mail - 1][1].encode() + b"\r\n" if verb == "DOT" else None
-
-        extensions = ("PIPELINING",) if is_pipelined else ()
-        hop = FakeHop(rule, extensions=extensions, sizes=endless(sizes))
-        jobs = [
-            a_job(number, *(f"b{i}@dest.example" for i in range(len(answers))))
-            for number, (answers, _) in enumerate(mails, 1)
-        ]
-        events = await carried(hop, jobs)
-        assert events.finished == {
-            number: {f"b{i}@dest.example": KIND[(each if each[0] != "2" else end)[0]]
-                     for i, each in enumerate(answers)}
-            for number, (answers, end) in enumerate(mails, 1)
-        }  # fmt: skip
-        assert events.jobs == list(range(1, len(mails) + 1))
-
-    asyncio.run(run())
-
-
-def endless(sizes: list[int]) -> Iterator[int]:
-    return chain(sizes, repeat(7))
-
-
-ODD = st.sampled_from(
-    [b"", CLOSE, b"250 ok\r\n", b"250 ok\r\n250 stray\r\n", b"25", b"354 go\r\n",
-     b"354 go\r\n250 stray\r\n", b"421 4.3.2 later\r\n", b"550 5.1.1 no\r\n", b"\xff\r\n"]
-)  # fmt: skip
-
-
-@settings(max_examples=300, deadline=None)
-@given(
-    st.dictionaries(st.tuples(st.sampled_from(POINTS), st.integers(0, 3)), ODD, max_size=4),
-    st.booleans(),
-)
-def test_delivered_is_reported_only_of_mails_that_arrived_whole(
-    odd: dict[tuple[str, int], bytes], is_pipelined: bool
-) -> None:
-    async def run() -> None:
-        extensions = ("PIPELINING",) if is_pipelined else ()
-        hop = FakeHop(lambda verb, mail: odd.get((verb, mail)), extensions=extensions)
-        events = await carried(hop, map(a_job, (1, 2, 3)), HASTY)
-
-        assert events.jobs == [1, 2, 3]
-        for job, kinds in events.finished.items():
-            if DELIVERED in kinds.values():
-                assert body_of(job) + b".\r\n" in hop.received
-
-    asyncio.run(run())

@@ -1,0 +1,48 @@
+"""SMTP connections to a fake hop."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+from typing import cast
+
+from postroad.adapters.network.connecting import Addresses
+from postroad.adapters.network.connections import SmtpConnection
+from postroad.adapters.network.sessions import Session
+from postroad.adapters.network.timeouts import Timeouts
+from postroad.domain.next_hops import NextHop, Protocol, TlsMode
+from postroad.ports.connections import ConnectionClosed, Transmission
+from support.connections import Events
+from support.fake_hop import FakeHop
+
+USUAL = Timeouts()
+
+
+def connect(
+    hop: FakeHop,
+    events: Events,
+    timeouts: Timeouts = USUAL,
+    protocol: Protocol = Protocol.SMTP,
+) -> SmtpConnection:
+    next_hop = NextHop("hop.example", 25, TlsMode.NONE, protocol)
+
+    async def open_session() -> Session:
+        addresses = cast("Addresses", hop)
+        return await Session.open(addresses, next_hop, "relay.example", None, timeouts)
+
+    return SmtpConnection(open_session, asyncio.Lock(), events)
+
+
+async def carried(hop: FakeHop, jobs: Iterable[Transmission], timeouts: Timeouts = USUAL) -> Events:
+    """Transmit jobs over one connection until each has an event, or the connection has ended."""
+    events = Events()
+    connection = connect(hop, events, timeouts)
+    count = 0
+    for job in jobs:
+        connection.submit(job)
+        count += 1
+    while len(events.jobs) < count and not any(isinstance(e, ConnectionClosed) for e in events.all):
+        await events.next()
+    connection.close()
+    await events.until_closed()
+    return events
