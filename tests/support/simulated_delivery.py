@@ -73,6 +73,7 @@ class Simulation:
         self.jobs: dict[int, DeliveryJob] = {}
         self.submitted_at: dict[int, float] = {}
         self.finished_at: dict[int, float] = {}
+        self.finishes = 0
         self.working: Counter[str | None] = Counter()
         self.put_off: list[PutOff] = []
         self.rests: list[Rest] = []
@@ -154,7 +155,7 @@ class Simulation:
                 line = self.line_of.pop(job)
                 line.jobs.remove(job)
                 self.working[self.jobs[job].mail] -= 1
-                assert job not in self.finished_at, "a job was transmitted twice"
+                self.finishes += 1
                 self.finished_at[job] = moment
                 self._begin(line)
             case Established(number):

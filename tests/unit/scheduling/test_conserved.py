@@ -75,7 +75,7 @@ def test_every_job_is_finished_once_within_all_limits(seed: int, order: Order) -
             simulation.close(chance.choice(sorted(simulation.lines)))
     simulation.run(5000)
 
-    assert len(simulation.finished_at) == JOBS
+    assert len(simulation.finished_at) == simulation.finishes == JOBS
     assert simulation.scheduler._shares == {}
     assert simulation.scheduler._waiting._queues == {}
     assert simulation.scheduler._waiting._at == {}
