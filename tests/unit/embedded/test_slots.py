@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import PurePath, PurePosixPath
 
 import pytest
@@ -12,7 +13,7 @@ from contract.queue_harness import letter
 from crash.lossy import LossyFiles
 from crash.world import OPTIONS, Inline, start
 from postroad.embedded.layout import SLOTS_PER_DIRECTORY, Layout, StoreOptions
-from postroad.embedded.slots import BATCH, Slots
+from postroad.embedded.slots import BATCH, KEPT, ROUNDS, Slots
 from postroad.embedded.spool_files import SpoolFiles
 from postroad.errors import StoreFailed, StoreFull
 
@@ -101,3 +102,16 @@ async def test_a_mail_whose_content_breaks_off_gives_its_slot_back() -> None:
     await queue.close()
 
     assert len(queue.engine.slots) == free
+
+
+async def test_the_pool_shrinks_once_for_each_so_many_rounds_without_need() -> None:
+    slots = slots_on(RefusingFiles())
+    slots.adopt([await slots.take() for _ in range(2 * KEPT)])
+    sizes = [len(slots)]
+
+    for _ in range(2 * ROUNDS + 1):  # in the first round all were needed
+        await slots.shrink()
+        sizes.append(len(slots))
+
+    shrank = [number for number, (before, after) in enumerate(pairwise(sizes)) if after < before]
+    assert shrank == [ROUNDS, 2 * ROUNDS]
