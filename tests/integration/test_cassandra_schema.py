@@ -115,8 +115,10 @@ async def test_marks_of_a_keyspace_of_an_earlier_release_keep_no_outcomes_until_
 
     marks = {f"deleted_mails.{column}" for column in OUTCOME_COLUMNS}
     assert set(changes.added) == marks | {"limits.archived_through"}
-    await late.advance(archived_through=NOW)
-    assert await late.limits() == Limits(NOW, NOW, NOW)
+    # Cassandra hides what was stamped before a column was dropped, and limits are stamped by value.
+    later = NOW.replace(year=2100)
+    await late.advance(archived_through=later)
+    assert await late.limits() == Limits(NOW, NOW, later)
     assert (changes.created, changes.altered) == ((), ())
     assert await store.exists()
     assert await early.mark(keys[0]) == Mark(delivered_at=NOW)
