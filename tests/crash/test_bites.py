@@ -250,10 +250,12 @@ async def test_the_store_has_no_owner_while_a_receiver_of_the_owner_before_lives
 async def test_a_delivery_is_recorded_when_it_is_synced(monkeypatch: pytest.MonkeyPatch) -> None:
     """Undone: `record` returns when its record is appended."""
 
-    async def impatient(engine: Engine, waiting: Any, kind: Any, numbers: Any, text: str) -> None:
-        engine.append(
-            NEW, DeliveryRecord(waiting.mail_id, waiting.entry_number, kind, numbers, text)
-        )
+    async def impatient(engine: Engine, waiting: Any, heard: leases.Heard) -> None:
+        for (kind, text), numbers in heard.items():
+            engine.append(
+                NEW,
+                DeliveryRecord(waiting.mail_id, waiting.entry_number, kind, tuple(numbers), text),
+            )
 
     monkeypatch.setattr(leases, "deliver", impatient)
 
