@@ -7,7 +7,7 @@ set -u
 python=$1
 shared=${SHARED_TESTS:-tests/contract tests/integration tests/e2e}
 apart=${APART_TESTS:-tests/unit tests/crash tests/controller operator}
-own=${OWN_TESTS:-tests/integration/stack}
+own=${OWN_TESTS:-tests/integration/faults tests/integration/stack}
 
 run() { # NAME ARGUMENT...
     name=$1
