@@ -10,6 +10,7 @@ import asyncio
 import re
 from collections.abc import AsyncIterator, Sequence
 from datetime import timedelta
+from typing import Literal
 
 import obstore
 from obstore.exceptions import (
@@ -71,24 +72,33 @@ class Objects:
     async def put(self, key: str, body: bytes) -> None:
         """Store one object in one request. Raises: BlobsError, CredentialsRefused."""
         try:
-            async with asyncio.timeout(timeout_of(len(body)).total_seconds()):
-                await obstore.put_async(self._writing, key, body, use_multipart=False)
+            await self._send(key, body, "overwrite")
         except FAILURES as error:
             raise translated(error) from error
 
     async def put_new(self, key: str, body: bytes) -> None:
         """Store one object unless the key has one. Errors as `put`."""
         try:
-            async with asyncio.timeout(timeout_of(len(body)).total_seconds()):
-                await obstore.put_async(
-                    self._writing, key, body, mode="create", use_multipart=False
-                )
-        except AlreadyExistsError:
-            return
+            await self._send(key, body, "create")
         except FAILURES as error:
-            if _answer_of(error) not in _LACKING:
+            if _answer_of(error) in _LACKING:
+                await self.put(key, body)
+            elif not isinstance(error, AlreadyExistsError) or _is_conflict(error):
                 raise translated(error) from error
-            await self.put(key, body)
+
+    async def _send(self, key: str, body: bytes, mode: Literal["create", "overwrite"]) -> None:
+        """Upload in one request, once more where a concurrent request was in its way."""
+        async with asyncio.timeout(timeout_of(len(body)).total_seconds()):
+            for last in (False, True):
+                try:
+                    await obstore.put_async(
+                        self._writing, key, body, mode=mode, use_multipart=False
+                    )
+                except AlreadyExistsError as error:
+                    if last or not _is_conflict(error):
+                        raise
+                else:
+                    return
 
     async def get(self, key: str) -> bytes:
         """Return the whole object. Errors as `put`, and BlobMissing."""
@@ -185,6 +195,13 @@ def _answer_of(error: Exception) -> str:
     """Return the code, or else the status, with which the store refused a whole request."""
     found = _CODE.search(str(error)) or _STATUS.search(str(error))
     return found[1] if found is not None else ""
+
+
+def _is_conflict(error: Exception) -> bool:
+    """Return whether a concurrent request was in the way. obstore raises AlreadyExistsError for it,
+    too, although no object need be there."""
+    found = _STATUS.search(str(error))
+    return found is not None and found[1] == "409"
 
 
 def _is_later(error: Exception) -> bool:
