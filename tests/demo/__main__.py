@@ -11,13 +11,12 @@ from __future__ import annotations
 import argparse
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import stack
-from demo.report import print_mails
+from demo.report import print_mails, step
 from demo.sample_mails import SAMPLES, Summary, note_received, read_mails, send
 from support.installation import OPERATOR_NAMESPACE, ROOT, Installation, build_image
 from support.kubectl import Kubectl, KubectlFailed, TooLate, eventually, manifests
@@ -32,13 +31,12 @@ class DemoFailed(Exception):
 
 
 class Demo:
-    """One run. Each step is a method, and prints its time and the time since the start."""
+    """One run. Each step is a method, and prints its time."""
 
     def __init__(self, mail: Path) -> None:
         self.mails = read_mails(mail)
         if not self.mails:
             raise DemoFailed(f"{mail} holds no .eml files: give a folder of mails by MAIL=dir")
-        self._start = time.monotonic()
         self.stack = stack.Stack()
         self.was_running = bool(self.stack.running())
 
@@ -65,14 +63,11 @@ class Demo:
 
     @contextmanager
     def step(self, title: str) -> Iterator[None]:
-        begin = time.monotonic()
-        print(f"▸ {title} …", flush=True)
         try:
-            yield
+            with step(title):
+                yield
         except (stack.StackError, KubectlFailed, TooLate, OSError) as error:
             raise DemoFailed(f"{title}: {error}\n{self.save_logs()}") from error
-        took, total = time.monotonic() - begin, time.monotonic() - self._start
-        print(f"  done in {took:.1f} s ({total:.0f} s since the start)", flush=True)
 
     def apply(self) -> None:
         """Apply the samples, with this machine's servers in the QueueCluster, workers at rest."""

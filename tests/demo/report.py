@@ -1,11 +1,22 @@
-"""The demo's table: each mail's way, with times."""
+"""What the demos print: their steps, and each mail's way, with times."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from datetime import datetime
 
 from demo.sample_mails import DemoMail
+
+
+@contextmanager
+def step(title: str) -> Iterator[None]:
+    """Print a step's title and, unless it fails, how long it took."""
+    begin = time.monotonic()
+    print(f"▸ {title} …", flush=True)
+    yield
+    print(f"  done in {time.monotonic() - begin:.1f} s", flush=True)
 
 
 def print_mails(mails: Sequence[DemoMail]) -> None:

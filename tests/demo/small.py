@@ -15,12 +15,11 @@ import shutil
 import socket
 import subprocess
 import sys
-import time
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
-from demo.report import print_mails
+from demo.report import print_mails, step
 from demo.sample_mails import SAMPLES, DemoMail, Summary, note_received, read_mails, send
 from support.programs import Program
 from support.sink_process import SinkProcess
@@ -109,14 +108,6 @@ class SmallDemo:
 
     def note(self, sink: SinkProcess) -> None:
         note_received(self.mails, ((each.recipient, each.at, each.content) for each in sink.each()))
-
-
-@contextmanager
-def step(title: str) -> Iterator[None]:
-    begin = time.monotonic()
-    print(f"▸ {title} …", flush=True)
-    yield
-    print(f"  done in {time.monotonic() - begin:.1f} s", flush=True)
 
 
 def main() -> int:

@@ -42,9 +42,10 @@ OVERDUE = timedelta(minutes=15)
 longer than a redelivery delay after crashes. A mail that crashes consumers for longer is counted
 although its message exists, and gets another."""
 
-LONGEST_LEASE = timedelta(hours=1)
-"""A consumer has no message in hand for longer. RabbitMQ's default is half of it
-(`consumer_timeout`); a mail that is leased for longer is only replaced, as its claim shows."""
+BEYOND_LEASES = timedelta(hours=1)
+"""After this time a message is in no consumer's hand: leases end, and RabbitMQ's default takes a
+message back (`consumer_timeout`), in half of it. A mail in hand for longer all the same is
+delivered once, because its claim shows it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +131,7 @@ class LostMessageDetector:
     def begin(self, messages: Messages | None, before: datetime) -> MessageCount:
         """Begin a count of the entries made before a time, with the messages counted just now."""
         idle = None
-        while self._idle and self._idle[0] <= before - LONGEST_LEASE:
+        while self._idle and self._idle[0] <= before - BEYOND_LEASES:
             idle = self._idle.popleft()
         if idle is not None:
             self._idle.appendleft(idle)  # the next count may find no later one that is old enough

@@ -120,9 +120,13 @@ class RemoteItem(LeasedMail):
     ) -> None:
         # A `retry` to an owner of the release before, which passes over `is_attempt`.
         await self._end(
-            "retry", delay=delay, remaining=remaining, error=reason, outcomes=outcomes,
+            "retry",
+            delay=delay,
+            remaining=remaining,
+            error=reason,
+            outcomes=outcomes,
             is_attempt=False,
-        )  # fmt: skip
+        )
 
     async def reject(self, reason: str, outcomes: AttemptOutcomes | None = None) -> None:
         await self._end("reject", reason=reason, outcomes=outcomes)

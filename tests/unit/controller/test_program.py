@@ -75,3 +75,4 @@ async def test_watches_that_are_forgotten_begin_anew(
     await operator.apply(mail_queue("mail", "second"))
 
     await operator.until_ready("second")
+    assert operator.obstacle() == ""

@@ -14,7 +14,7 @@ from postroad.adapters.memory.fault_injection import Fault, Step
 from postroad.adapters.memory.servers import MemoryServers
 from postroad.distributed.row_maintenance import ROW_PASS_INTERVAL
 from postroad.domain.delay_queues import DELAY_SECONDS
-from postroad.domain.lost_messages import LONGEST_LEASE, OVERDUE, STEADY
+from postroad.domain.lost_messages import BEYOND_LEASES, OVERDUE, STEADY
 from postroad.domain.names import QueueName
 from postroad.domain.selection import Selector
 from support.in_memory_cluster import InMemoryCluster, Process
@@ -273,6 +273,6 @@ async def test_messages_that_the_broker_strands_are_replaced_within_hours(
     assert await cluster.deliver(process, MINUTE) == ["delivered"]
     await looks(cluster, process, STEADY)
     assert await cluster.deliver(process, MINUTE) == []
-    await looks(cluster, process, (OVERDUE + LONGEST_LEASE) // ROW_PASS_INTERVAL + STEADY)
+    await looks(cluster, process, (OVERDUE + BEYOND_LEASES) // ROW_PASS_INTERVAL + STEADY)
 
     assert await cluster.deliver(process, MINUTE) == ["stranded"]

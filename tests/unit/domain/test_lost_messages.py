@@ -12,7 +12,7 @@ from postroad.domain.entries import Entry
 from postroad.domain.identifiers import id_at
 from postroad.domain.lost_messages import (
     AT_LEAST,
-    LONGEST_LEASE,
+    BEYOND_LEASES,
     OVERDUE,
     STEADY,
     LostMessageDetector,
@@ -152,11 +152,11 @@ def begun(leased: int, *, idle_before: timedelta | None, ready: int = 0) -> Mess
 @pytest.mark.parametrize(
     ("age", "idle_before", "ready", "missing"),
     [
-        (LONGEST_LEASE + OVERDUE + MINUTE, LONGEST_LEASE, 0, 1),
-        (LONGEST_LEASE + OVERDUE, LONGEST_LEASE, 0, 0),  # it was not due for long
-        (LONGEST_LEASE + OVERDUE + MINUTE, LONGEST_LEASE - MINUTE, 0, 0),  # it may be in hand
-        (LONGEST_LEASE + OVERDUE + MINUTE, LONGEST_LEASE, 1, 0),  # its message may wait
-        (LONGEST_LEASE + OVERDUE + MINUTE, None, 0, 0),
+        (BEYOND_LEASES + OVERDUE + MINUTE, BEYOND_LEASES, 0, 1),
+        (BEYOND_LEASES + OVERDUE, BEYOND_LEASES, 0, 0),  # it was not due for long
+        (BEYOND_LEASES + OVERDUE + MINUTE, BEYOND_LEASES - MINUTE, 0, 0),  # it may be in hand
+        (BEYOND_LEASES + OVERDUE + MINUTE, BEYOND_LEASES, 1, 0),  # its message may wait
+        (BEYOND_LEASES + OVERDUE + MINUTE, None, 0, 0),
     ],
 )
 def test_message_in_hand_for_longer_than_any_lease_is_missing(
@@ -172,9 +172,9 @@ def test_message_in_hand_for_longer_than_any_lease_is_missing(
 
 
 def test_no_more_messages_are_stranded_than_are_leased() -> None:
-    made = begun(2, idle_before=LONGEST_LEASE)
+    made = begun(2, idle_before=BEYOND_LEASES)
     for number in range(2):
-        made.add(entry(age=2 * LONGEST_LEASE, number=number))
+        made.add(entry(age=2 * BEYOND_LEASES, number=number))
     assert made.missing == 2
     made.messages = Messages(own=9, delayed=0, leased=1)
 
@@ -184,9 +184,9 @@ def test_no_more_messages_are_stranded_than_are_leased() -> None:
 def test_the_latest_idle_count_that_is_old_enough_decides() -> None:
     detector = LostMessageDetector()
     for hours in (4, 3, 2):
-        detector.begin(Messages(0, 0, 0), NOW - hours * LONGEST_LEASE)
-    detector.begin(Messages(0, 0, 0), NOW - LONGEST_LEASE / 2)
+        detector.begin(Messages(0, 0, 0), NOW - hours * BEYOND_LEASES)
+    detector.begin(Messages(0, 0, 0), NOW - BEYOND_LEASES / 2)
 
-    assert detector.begin(Messages(1, 0, 0), NOW).idle == NOW - 2 * LONGEST_LEASE
-    assert detector.begin(None, NOW).idle == NOW - 2 * LONGEST_LEASE
-    assert detector.begin(None, NOW + LONGEST_LEASE).idle == NOW - LONGEST_LEASE / 2
+    assert detector.begin(Messages(1, 0, 0), NOW).idle == NOW - 2 * BEYOND_LEASES
+    assert detector.begin(None, NOW).idle == NOW - 2 * BEYOND_LEASES
+    assert detector.begin(None, NOW + BEYOND_LEASES).idle == NOW - BEYOND_LEASES / 2

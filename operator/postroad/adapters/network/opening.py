@@ -13,7 +13,7 @@ from postroad.adapters.network.exchange import Exchange, SessionRefused
 from postroad.adapters.network.timeouts import Timeouts
 from postroad.adapters.network.wire import InjectedBeforeTLS, WireError
 from postroad.domain.next_hops import NextHop, Protocol, TlsMode, address_literal
-from postroad.errors import InvalidSettings
+from postroad.errors import InvalidSettings, TlsRefused
 from postroad.tls import OLDEST_TLS
 
 _GREETS_IN_CLEAR = (
@@ -108,12 +108,9 @@ def context_for(mode: TlsMode, ca_file: Path | None) -> ssl.SSLContext | None:
         return None
     if mode.is_verified:
         try:
-            context = ssl.create_default_context(cafile=ca_file)
-        except (OSError, ssl.SSLError) as error:
-            raise InvalidSettings(
-                f"the certificate authorities in {ca_file} cannot be read: {error}",
-                hint="name a PEM file with POSTROAD_CA_FILE, or leave it out for the system's",
-            ) from error
+            context = tls.client_context(tls.ClientTls(ca_file))
+        except TlsRefused as error:
+            raise InvalidSettings(str(error), hint=error.hint) from error
     else:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         context.check_hostname = False
