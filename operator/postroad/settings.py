@@ -184,6 +184,10 @@ class Worker(_Section):
 
     relay_protocol: Protocol = Protocol.SMTP
 
+    relay_ca_file: Path | None = None
+    """Certificate authorities of the next hop where TLS is required or implicit, instead of those
+    for every server."""
+
     concurrency: Annotated[int, Field(ge=1, le=10_000)] = 200
     """Mails in flight at the same time, and sessions with the next hop at most."""
 

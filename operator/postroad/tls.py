@@ -105,7 +105,9 @@ def refusal(server: str, message: str) -> TlsRefused | None:
         if _NAME.search(message):
             hint = f"name {server} as its certificate does, or give it a certificate for this name"
         else:
-            hint = "give the authority that signed it: POSTROAD_CA_FILE, or `ca.crt` in the Secret"
+            hint = (
+                "give the authority that signed it: POSTROAD_CA_FILE, or `tls.caRef` of a resource"
+            )
         return TlsRefused(f"{server}'s certificate is not accepted: {reason}", hint=hint)
     if _NO_TLS.search(message):
         return TlsRefused(

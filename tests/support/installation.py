@@ -108,6 +108,7 @@ class Installation:
                     "keyspace": keyspace,
                     "replication": {"class": "NetworkTopologyStrategy", "factor": 1},
                     "secretRef": {"name": "cassandra"},
+                    "tls": {"mode": "disabled"},
                 },
                 "s3": {
                     "endpoint": "http://s3:9000",

@@ -28,7 +28,11 @@ def queue_cluster(namespace: str, name: str = "main", **spec: Any) -> Object:
         "metadata": {"name": name, "namespace": namespace},
         "spec": {
             "rabbitmq": {"uri": "amqp://rabbitmq:5672/%2F", "secretRef": {"name": "rabbitmq"}},
-            "cassandra": {"contactPoints": ["cassandra"], "secretRef": {"name": "cassandra"}},
+            "cassandra": {
+                "contactPoints": ["cassandra"],
+                "secretRef": {"name": "cassandra"},
+                "tls": {"mode": "disabled"},
+            },
             "s3": {"endpoint": "http://s3:9000", "secretRef": {"name": "s3"}},
         }
         | spec,

@@ -11,7 +11,10 @@ from typing import Any
 Spec = dict[str, Any]
 
 RABBITMQ: Spec = {"uri": "amqp://rabbitmq:5672/%2F", "secretRef": {"name": "rabbitmq"}}
-CASSANDRA: Spec = {"contactPoints": ["cassandra"]}
+CASSANDRA: Spec = {"contactPoints": ["cassandra"], "tls": {"mode": "disabled"}}
+
+
+OWN_CA: Spec = {"tls": {"caRef": {"name": "ours"}}}
 
 
 @dataclass(frozen=True)
@@ -31,6 +34,10 @@ def _relay(**relay: Any) -> Spec:
 
 def _intake(**intake: Any) -> Spec:
     return {"intake": {"relayFrom": ["10.0.0.0/8"]} | intake}
+
+
+def _cassandra(**tls: Any) -> Spec:
+    return {"cassandra": CASSANDRA | {"tls": tls}}
 
 
 def _retry(*lanes: str, max_age: str = "1h") -> Spec:
@@ -63,6 +70,11 @@ MAIL_QUEUES = (
     Case(_relay(tls="implicit", port=465)),
     Case(_relay(tls="implicit", port=25), "port 25 has no implicit TLS"),
     Case(_relay(tls="required", port=25)),
+    Case(_relay(tls="required", caRef={"name": "ours"})),
+    Case(_relay(tls="implicit", caRef={"name": "ours", "kind": "ConfigMap"})),
+    Case(_relay(caRef={"name": "ours"}), "caRef goes with tls required or implicit"),
+    Case(_relay(tls="none", caRef={"name": "ours"}), "caRef goes with tls required or implicit"),
+    Case(_relay(tls="required", caRef={"name": "ours", "kind": "File"}), "kind"),
     Case(_relay(port=0), "port"),
     Case(_relay(port=65536), "port"),
     Case(_relay(host=""), "host"),
@@ -107,6 +119,25 @@ QUEUE_CLUSTERS = (
     Case({"rabbitmq": RABBITMQ | {"uri": "amqp://rabbit mq"}}, "uri"),
     Case({"rabbitmq": RABBITMQ | {"managementURL": "http://r:99999"}}, "port must be between"),
     Case({"rabbitmq": RABBITMQ | {"uri": "amqps://rabbitmq", "managementURL": "https://r:65535"}}),
+    Case(
+        {"rabbitmq": RABBITMQ | {"uri": "amqps://rabbitmq", "managementURL": "http://r:15672"}},
+        "managementURL must begin with https",
+    ),
+    Case({"rabbitmq": RABBITMQ | {"managementURL": "https://r"} | OWN_CA}),
+    Case({"rabbitmq": RABBITMQ | {"uri": "amqps://r"} | OWN_CA}),
+    Case({"rabbitmq": RABBITMQ | OWN_CA}, "tls needs a server by amqps or https"),
+    Case({"rabbitmq": RABBITMQ | {"managementURL": "http://r"} | OWN_CA}, "tls needs a server"),
+    Case({"s3": OWN_CA}),
+    Case({"s3": {"endpoint": "https://s3"} | OWN_CA}),
+    Case({"s3": {"endpoint": "http://s3"} | OWN_CA}, "tls needs an endpoint"),
+    Case({"cassandra": {"contactPoints": ["cassandra"]}}, "cassandra.tls"),
+    Case(_cassandra(), "mode"),
+    Case(_cassandra(mode="required"), "mode"),
+    Case(_cassandra(mode="verify-full", serverName="nodes.example.org")),
+    Case(_cassandra(mode="verify-ca", caRef={"name": "x"}, clientCertRef={"name": "y"})),
+    Case(_cassandra(mode="verify-ca", serverName="nodes.example.org"), "serverName goes with"),
+    Case(_cassandra(mode="disabled", caRef={"name": "x"}), "another mode than disabled"),
+    Case(_cassandra(mode="disabled", clientCertRef={"name": "x"}), "another mode than disabled"),
     Case({"s3": {"endpoint": "http://s3:70000"}}, "port must be between"),
     Case({"s3": {"endpoint": "http://[2001:db8::1]:9000"}}),
     Case({"cassandra": CASSANDRA | {"port": 65536}}, "port"),

@@ -19,7 +19,7 @@ def open_transport(settings: Settings, next_hop: NextHop) -> Transport:
     return SmtpRelay(
         next_hop,
         ehlo_name=ehlo_name_of(settings),
-        ca_file=settings.ca_file,
+        ca_file=settings.worker.relay_ca_file or settings.ca_file,
         limits=PoolLimits(sessions=settings.worker.concurrency),
     )
 

@@ -86,12 +86,7 @@ def _spec(kubectl: Kubectl, resource: Resource, image: str) -> dict[str, Any]:
     cluster = kubectl.get(f"{QUEUE_CLUSTER.plural}.{GROUP}", name, namespace)
     if cluster is None:
         raise ClusterNotFound(f"there is no QueueCluster {namespace}/{name}")
-    authorities = kubectl.get("configmap", f"{queue.name.name}-ca", queue.name.namespace)
-    context = PodContext(
-        cluster=QueueClusterSpec.model_validate(cluster["spec"]),
-        image=image,
-        authorities="" if authorities is None else "as in the ConfigMap",
-    )
+    context = PodContext(QueueClusterSpec.model_validate(cluster["spec"]), image)
     template = pod_template(queue, context, WORKER, labels(queue, WORKER), {})
     spec: dict[str, Any] = template["spec"]
     return spec

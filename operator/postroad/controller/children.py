@@ -22,7 +22,7 @@ from postroad.controller.api import (
     SERVICE_ACCOUNT,
 )
 from postroad.controller.drift import with_hash
-from postroad.controller.pods import AUTHORITIES_KEY, pod_template
+from postroad.controller.pods import pod_template
 from postroad.controller.queue_resource import PodContext, Queue
 from postroad.domain.durations import format_duration
 from postroad.ports.kubernetes import Kind
@@ -46,7 +46,7 @@ def wanted_children(
     which the operator would otherwise set back.
     """
     configuration = queue_configuration(queue, context)
-    children = _shared(queue, context, configuration) if QUEUE in components else []
+    children = _shared(queue, configuration) if QUEUE in components else []
     workers, intake = queue.spec.workers, queue.spec.intake
     if intake and INTAKE in components:
         children.append(_service(queue, intake.ports))
@@ -60,16 +60,12 @@ def wanted_children(
     return [(kind, with_hash(child)) for kind, child in children]
 
 
-def _shared(queue: Queue, context: PodContext, configuration: Mapping[str, str]) -> list[Child]:
+def _shared(queue: Queue, configuration: Mapping[str, str]) -> list[Child]:
     name, account = f"{queue.name.name}-queue", {"automountServiceAccountToken": False}
-    children = [
+    return [
         _child(queue, CONFIG_MAP, name, QUEUE, {"data": dict(configuration)}),
         _child(queue, SERVICE_ACCOUNT, name, QUEUE, account),
     ]
-    if context.authorities:
-        data = {"data": {AUTHORITIES_KEY: context.authorities}}
-        children.append(_child(queue, CONFIG_MAP, f"{queue.name.name}-ca", QUEUE, data))
-    return children
 
 
 def queue_configuration(queue: Queue, context: PodContext) -> dict[str, str]:
@@ -83,7 +79,8 @@ def queue_configuration(queue: Queue, context: PodContext) -> dict[str, str]:
         "CASSANDRA_PORT": cluster.cassandra.port,
         "CASSANDRA_LOCAL_DATACENTER": cluster.cassandra.local_datacenter,
         "CASSANDRA_KEYSPACE": cluster.cassandra.keyspace,
-        "CASSANDRA_TLS": "verify-ca" if context.cassandra_tls else None,
+        "CASSANDRA_TLS": cluster.cassandra.tls.mode.value,
+        "CASSANDRA_TLS_NAME": cluster.cassandra.tls.server_name,
         "S3_ENDPOINT": cluster.s3.endpoint,
         "S3_REGION": cluster.s3.region,
         "S3_BUCKET": queue.bucket(cluster),

@@ -11,7 +11,7 @@ from pydantic import ValidationError
 from postroad.controller.cluster_spec import QueueClusterSpec
 from postroad.controller.credentials import read_credentials
 from postroad.controller.drift import hash_of
-from postroad.errors import CredentialsMissing, KubernetesRefused
+from postroad.errors import CertificateUnusable, CredentialsMissing, KubernetesRefused
 from postroad.ports.kubernetes import Kubernetes, Object
 
 
@@ -70,6 +70,6 @@ async def secrets_of(api: Kubernetes, cluster: Object, queues: Sequence[Object])
     for namespace in sorted({each["metadata"]["namespace"] for each in queues} - {own}):
         try:
             found[namespace] = hash_of((await read_credentials(api, namespace, spec)).versions)
-        except (CredentialsMissing, KubernetesRefused) as error:
+        except (CredentialsMissing, CertificateUnusable, KubernetesRefused) as error:
             found[namespace] = str(error)
     return found

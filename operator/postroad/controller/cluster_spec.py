@@ -13,11 +13,12 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, ValidationError
 
+from postroad.controller.server_tls import CassandraTls, ServerTls, StoreTls
 from postroad.controller.spec_parts import (
     Duration,
     Host,
+    LocalReference,
     Model,
-    Name,
     Port,
     PortInRange,
     at_least,
@@ -28,13 +29,6 @@ NOT_A_SYSTEM_KEYSPACE = holds(
     lambda name: name != "system" and not name.startswith("system_"),
     "the keyspace must not be one of Cassandra's own",
 )
-
-
-class LocalReference(Model):
-    """Names an object in the same namespace."""
-
-    name: Name
-    """Name of the object."""
 
 
 class RabbitMQ(Model):
@@ -52,9 +46,24 @@ class RabbitMQ(Model):
     lost."""
 
     secret_ref: LocalReference
-    """Secret with the keys `username` and `password`, and optionally `ca.crt`: certificate
-    authorities in PEM form. The authorities of all three Secrets together replace the system's for
-    every server and for next hops with `tls: required`."""
+    """Secret with the keys `username` and `password`."""
+
+    tls: ServerTls | None = None
+    """Files for TLS to RabbitMQ (`amqps`) and its management API (`https`), whose certificates and
+    names are always checked. Absent: the system's authorities, and no client certificate."""
+
+    @property
+    def uses_its_tls(self) -> bool:
+        """Whether an address begins with TLS, or no files for it are given."""
+        addresses = (self.uri, self.management_url or "")
+        return self.tls is None or any(each.startswith(("amqps:", "https:")) for each in addresses)
+
+    @property
+    def hides_its_password(self) -> bool:
+        """Whether the management API has TLS where AMQP has."""
+        return not (
+            self.uri.startswith("amqps:") and (self.management_url or "").startswith("http:")
+        )
 
 
 class Replication(Model):
@@ -102,8 +111,17 @@ class Cassandra(Model):
     finished mail live as long as any row."""
 
     secret_ref: LocalReference | None = None
-    """Secret with the keys `username` and `password`, and optionally `ca.crt`: with it, connections
-    are encrypted; see also rabbitmq.secretRef. Absent: Cassandra asks for no password."""
+    """Secret with the keys `username` and `password`. Absent: Cassandra asks for no password."""
+
+    tls: Annotated[
+        CassandraTls,
+        holds(
+            lambda tls: tls.is_used,
+            "caRef and clientCertRef need another mode than disabled",
+        ),
+        holds(lambda tls: tls.names_what_it_checks, "serverName goes with mode verify-full"),
+    ]
+    """Whether connections are encrypted, and what is checked of certificates."""
 
 
 class S3(Model):
@@ -124,9 +142,17 @@ class S3(Model):
     """Begins the name of every bucket that the operator creates. Cannot be changed."""
 
     secret_ref: LocalReference | None = None
-    """Secret with the keys `accessKey` and `secretKey`, and optionally `ca.crt` (see
-    rabbitmq.secretRef). Absent: the credentials of the environment (of a cloud's service account,
-    for instance)."""
+    """Secret with the keys `accessKey` and `secretKey`. Absent: the credentials of the environment
+    (of a cloud's service account, for instance)."""
+
+    tls: StoreTls | None = None
+    """Files for TLS to the object store (`https`), whose certificate and name are always checked.
+    Absent: the system's authorities."""
+
+    @property
+    def uses_its_tls(self) -> bool:
+        """Whether the address begins with TLS, or no files for it are given."""
+        return self.tls is None or not (self.endpoint or "").startswith("http:")
 
 
 class LabelRequirement(Model):
@@ -166,13 +192,23 @@ class AllowedNamespaces(Model):
 class QueueClusterSpec(Model):
     """The servers that queues share."""
 
-    rabbitmq: RabbitMQ
+    rabbitmq: Annotated[
+        RabbitMQ,
+        holds(lambda rabbitmq: rabbitmq.uses_its_tls, "tls needs a server by amqps or https"),
+        holds(
+            lambda rabbitmq: rabbitmq.hides_its_password,
+            "managementURL must begin with https where uri begins with amqps, because both are "
+            "sent the same password",
+        ),
+    ]
     """RabbitMQ, which holds references to mail."""
 
     cassandra: Cassandra
     """Cassandra, which holds the time-series view of the queues."""
 
-    s3: S3
+    s3: Annotated[
+        S3, holds(lambda s3: s3.uses_its_tls, "tls needs an endpoint that begins with https")
+    ]
     """S3, which holds the bytes of mail."""
 
     allowed_namespaces: AllowedNamespaces = AllowedNamespaces()

@@ -37,6 +37,7 @@ from postroad.controller.queue_resource import Queue
 from postroad.controller.tables import need_of, table_options
 from postroad.domain.names import QueueName
 from postroad.errors import (
+    CertificateUnusable,
     ClusterNotAllowed,
     ClusterNotFound,
     ConfigurationRefused,
@@ -93,7 +94,8 @@ class Clusters:
         """Return the cluster of a MailQueue, with the Secrets that the last reconcile of the
         QueueCluster read: reading them for each queue would be most of all requests.
 
-        Raises: ClusterNotFound, ClusterNotAllowed, CredentialsMissing, KubernetesError.
+        Raises: ClusterNotFound, ClusterNotAllowed, CredentialsMissing, CertificateUnusable,
+        KubernetesError.
         """
         namespace, name = queue.cluster_namespace, queue.spec.cluster_ref.name
         found = await self._find(namespace, name)
@@ -120,7 +122,7 @@ class Clusters:
         found = await self._find(namespace, name)
         try:
             return await self.open(found)
-        except CredentialsMissing:
+        except (CredentialsMissing, CertificateUnusable):
             uid = found["metadata"]["uid"]
             servers = self._connections.last(uid)
             if servers is None:
@@ -130,7 +132,7 @@ class Clusters:
 
     async def open(self, found: Object) -> Cluster:
         """Read the Secrets of a QueueCluster, and return the cluster behind it. Raises:
-        CredentialsMissing, KubernetesError, pydantic.ValidationError."""
+        CredentialsMissing, CertificateUnusable, KubernetesError, pydantic.ValidationError."""
         metadata = found["metadata"]
         self._credentials.pop(metadata["uid"], None)
         spec = QueueClusterSpec.model_validate(found["spec"])

@@ -15,11 +15,11 @@ from pydantic import SecretStr
 
 from postroad.controller.actions import log_action
 from postroad.controller.cluster_spec import QueueClusterSpec
-from postroad.controller.credentials import ClusterCredentials
+from postroad.controller.credentials import ClusterCredentials, Credentials
 from postroad.controller.drift import hash_of
 from postroad.ports.servers import Servers
 from postroad.settings import S3, Cassandra, RabbitMQ, Settings
-from postroad.tls import Encryption
+from postroad.tls import ClientTls
 
 SERVERS = {"rabbitmq", "cassandra", "s3"}
 TABLES = {"cassandra": {"replication", "row_lifetime"}}
@@ -35,6 +35,7 @@ Connect = Callable[[Settings], Servers]
 class _Connected:
     fingerprint: str
     servers: Servers
+    files: TemporaryDirectory[str]
 
 
 class Connections:
@@ -43,7 +44,6 @@ class Connections:
     def __init__(self, connect: Connect) -> None:
         self._connect = connect
         self._open: dict[str, _Connected] = {}
-        self._folder = TemporaryDirectory(prefix="postroad-operator-")
         self._closing: set[asyncio.Task[None]] = set()
         self._ended = asyncio.Event()
 
@@ -55,10 +55,11 @@ class Connections:
         known = self._open.get(uid)
         if known is None or known.fingerprint != fingerprint:
             if known is not None:
-                self._begin_closing(known.servers, GRACE_SECONDS)
+                self._begin_closing(known, GRACE_SECONDS)
             log_action("connects to the servers", anew=known is not None)
-            settings = server_settings(spec, credentials, self._authorities_file(credentials))
-            known = self._open[uid] = _Connected(fingerprint, self._connect(settings))
+            files = TemporaryDirectory(prefix="postroad-operator-")
+            settings = server_settings(spec, credentials, Path(files.name))
+            known = self._open[uid] = _Connected(fingerprint, self._connect(settings), files)
         return known.servers
 
     def last(self, uid: str) -> Servers | None:
@@ -75,13 +76,14 @@ class Connections:
         """Close the connections of a QueueCluster. Idempotent."""
         known = self._open.pop(uid, None)
         if known is not None:
-            self._begin_closing(known.servers, 0)
+            self._begin_closing(known, 0)
 
-    def _begin_closing(self, servers: Servers, grace_seconds: float) -> None:
+    def _begin_closing(self, connected: _Connected, grace_seconds: float) -> None:
         async def close() -> None:
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._ended.wait(), grace_seconds)
-            await servers.close()
+            await connected.servers.close()
+            connected.files.cleanup()
 
         task = asyncio.create_task(close())
         self._closing.add(task)
@@ -93,26 +95,23 @@ class Connections:
         for uid in list(self._open):
             self.forget(uid)
         await asyncio.gather(*self._closing, return_exceptions=True)
-        self._folder.cleanup()
-
-    def _authorities_file(self, credentials: ClusterCredentials) -> Path | None:
-        if not credentials.authorities:
-            return None
-        file = Path(self._folder.name) / f"{hash_of(credentials.authorities)}.crt"
-        file.write_text(credentials.authorities)
-        return file
 
 
 def server_settings(
-    spec: QueueClusterSpec, credentials: ClusterCredentials, ca_file: Path | None = None
+    spec: QueueClusterSpec, credentials: ClusterCredentials, folder: Path
 ) -> Settings:
-    """Return the settings with which the operator itself connects to the servers."""
+    """Return the settings with which the operator itself connects to the servers. Authorities and
+    certificates are written to a folder that only the operator reads."""
+    rabbitmq = _written(folder / "rabbitmq", credentials.rabbitmq)
+    cassandra = _written(folder / "cassandra", credentials.cassandra)
     return Settings(
         rabbitmq=RabbitMQ(
             uri=SecretStr(spec.rabbitmq.uri),
             management_url=spec.rabbitmq.management_url,
             username=_text(credentials.rabbitmq.get("username")),
             password=credentials.rabbitmq.get("password"),
+            ca_file=rabbitmq.ca_file,
+            client_certificate=rabbitmq.certificate,
         ),
         cassandra=Cassandra(
             contact_points=tuple(spec.cassandra.contact_points),
@@ -121,7 +120,10 @@ def server_settings(
             keyspace=spec.cassandra.keyspace,
             username=_text(credentials.cassandra.get("username")),
             password=credentials.cassandra.get("password"),
-            tls=Encryption.VERIFY_CA if credentials.cassandra.authorities else Encryption.DISABLED,
+            tls=spec.cassandra.tls.mode,
+            tls_name=spec.cassandra.tls.server_name,
+            ca_file=cassandra.ca_file,
+            client_certificate=cassandra.certificate,
         ),
         s3=S3(
             endpoint=spec.s3.endpoint,
@@ -129,9 +131,21 @@ def server_settings(
             bucket_prefix=spec.s3.bucket_prefix,
             access_key=credentials.s3.get("accessKey"),
             secret_key=credentials.s3.get("secretKey"),
+            ca_file=_written(folder / "s3", credentials.s3).ca_file,
         ),
-        ca_file=ca_file,
     )
+
+
+def _written(start: Path, credentials: Credentials) -> ClientTls:
+    """Write the authorities and the certificate of a server; return where."""
+    authorities = certificate = None
+    if credentials.authorities is not None:
+        authorities = start.with_suffix(".authorities")
+        authorities.write_text(credentials.authorities)
+    if credentials.certificate is not None:
+        certificate = start.with_suffix(".certificate")
+        certificate.write_text(credentials.certificate.get_secret_value())
+    return ClientTls(authorities, certificate)
 
 
 def _text(value: SecretStr | None) -> str | None:

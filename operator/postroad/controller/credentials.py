@@ -1,5 +1,5 @@
-"""Reads the Secrets that a QueueCluster names, by name and each time, so that the operator sees
-changes without the right to list Secrets.
+"""Reads what a QueueCluster names of credentials, authorities and certificates, by name and each
+time, so that the operator sees changes without the right to list Secrets.
 """
 
 from __future__ import annotations
@@ -8,7 +8,8 @@ import base64
 import binascii
 import json
 import os
-from collections.abc import Mapping
+import ssl
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from hashlib import scrypt, sha256
@@ -17,25 +18,33 @@ from typing import Any
 
 from pydantic import SecretStr
 
-from postroad.controller.api import SECRET
-from postroad.controller.cluster_spec import LocalReference, QueueClusterSpec
+from postroad.controller.api import CONFIG_MAP, SECRET
+from postroad.controller.cluster_spec import QueueClusterSpec
+from postroad.controller.server_tls import (
+    AUTHORITIES_KEY,
+    CERTIFICATE_KEYS,
+    AuthoritiesReference,
+    ServerTls,
+    StoreTls,
+)
+from postroad.controller.spec_parts import LocalReference
 from postroad.errors import CertificateUnusable, CredentialsMissing
 from postroad.ports.kubernetes import Kubernetes
 from postroad.tls import server_context
 
-AUTHORITIES = "ca.crt"
 LOGIN, KEYS = ("username", "password"), ("accessKey", "secretKey")
-CERTIFICATE = ("tls.crt", "tls.key")
 
 
 @dataclass(frozen=True, slots=True)
 class Credentials:
-    """The credentials of one server. `version` changes with what is read of the Secret, and no
-    label, annotation or restored copy changes it. It stands in pod templates, whose readers may not
-    read Secrets: each guess at a value costs a key derivation."""
+    """The credentials of one server, the authorities that vouch for it, and the certificate with
+    its key that it is shown. `version` changes with what is read of their objects, and no label,
+    annotation or restored copy changes it. It stands in pod templates, whose readers may not read
+    Secrets: each guess at a value costs a key derivation."""
 
     values: Mapping[str, SecretStr] = field(default_factory=dict)
-    authorities: str = ""
+    authorities: str | None = None
+    certificate: SecretStr | None = None
     version: str = ""
 
     def get(self, name: str) -> SecretStr | None:
@@ -59,12 +68,6 @@ class ClusterCredentials:
             "s3": self.s3.version,
         }
 
-    @property
-    def authorities(self) -> str:
-        """All certificate authorities, each once, in PEM form."""
-        each = (self.rabbitmq.authorities, self.cassandra.authorities, self.s3.authorities)
-        return "".join(f"{text.strip()}\n" for text in dict.fromkeys(each) if text.strip())
-
 
 NO_CREDENTIALS = ClusterCredentials(Credentials(), Credentials(), Credentials())
 
@@ -72,45 +75,57 @@ NO_CREDENTIALS = ClusterCredentials(Credentials(), Credentials(), Credentials())
 async def read_credentials(
     api: Kubernetes, namespace: str, spec: QueueClusterSpec
 ) -> ClusterCredentials:
-    """Read the Secrets from a namespace. Raises: CredentialsMissing with what to create."""
+    """Read the objects from a namespace.
+
+    Raises: CredentialsMissing with what to create, CertificateUnusable.
+    """
+    rabbitmq, cassandra, s3 = spec.rabbitmq, spec.cassandra, spec.s3
     return ClusterCredentials(
-        rabbitmq=await _read(api, namespace, spec.rabbitmq.secret_ref, LOGIN),
-        cassandra=await _read(api, namespace, spec.cassandra.secret_ref, LOGIN),
-        s3=await _read(api, namespace, spec.s3.secret_ref, KEYS),
+        rabbitmq=await _read_server(api, namespace, rabbitmq.secret_ref, LOGIN, rabbitmq.tls),
+        cassandra=await _read_server(api, namespace, cassandra.secret_ref, LOGIN, cassandra.tls),
+        s3=await _read_server(api, namespace, s3.secret_ref, KEYS, s3.tls),
     )
 
 
-async def _read(
-    api: Kubernetes, namespace: str, reference: LocalReference | None, keys: tuple[str, ...]
+async def _read_server(
+    api: Kubernetes,
+    namespace: str,
+    login: LocalReference | None,
+    keys: tuple[str, ...],
+    tls: StoreTls | None,
 ) -> Credentials:
-    if reference is None:
+    shown = tls.client_cert_ref if isinstance(tls, ServerTls) else None
+    values = {} if login is None else await _read(api, namespace, login, keys)
+    trusted = tls.ca_ref if tls else None
+    authorities = None if trusted is None else await read_authorities(api, namespace, trusted)
+    certificate = None if shown is None else await _read_certificate(api, namespace, shown.name)
+    named = [each.name for each in (login, trusted, shown) if each is not None]
+    if not named:
         return Credentials()
-    found = await api.get(SECRET, namespace, reference.name)
-    wanted = " and ".join(f"`{key}`" for key in keys)
-    if found is None:
-        raise CredentialsMissing(
-            f"there is no Secret {reference.name} in namespace {namespace}",
-            hint=f"create it with the keys {wanted}",
-        )
-    data: Mapping[str, Any] = found.get("data") or {}
-    if missing := [key for key in keys if not data.get(key)]:
-        raise CredentialsMissing(
-            f"Secret {namespace}/{reference.name} has no key " + " and no key ".join(missing),
-            hint=f"it needs the keys {wanted}",
-        )
-    values = {key: _decoded(data[key]).strip("\r\n") for key in keys}
-    authorities = _decoded(data.get(AUTHORITIES, ""))
-    content = json.dumps([values, authorities]).encode()
+    content = json.dumps([values, authorities, certificate]).encode()
     return Credentials(
         values={key: SecretStr(value) for key, value in values.items()},
         authorities=authorities,
-        version=_version(sha256(content).digest(), f"{namespace}/{reference.name}"),
+        certificate=None if certificate is None else SecretStr(certificate),
+        version=_version(sha256(content).digest(), f"{namespace}/{'/'.join(named)}"),
     )
 
 
-@lru_cache(maxsize=4096)
-def _version(content: bytes, secret: str) -> str:
-    return scrypt(content, salt=secret.encode(), n=2**13, r=8, p=1, dklen=16).hex()
+async def read_authorities(api: Kubernetes, namespace: str, reference: AuthoritiesReference) -> str:
+    """Return certificate authorities in PEM form.
+
+    Raises: CredentialsMissing, CertificateUnusable.
+    """
+    text = (await _read(api, namespace, reference, (AUTHORITIES_KEY,)))[AUTHORITIES_KEY]
+    try:
+        ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_verify_locations(cadata=text)
+    except (ssl.SSLError, ValueError) as error:
+        raise CertificateUnusable(
+            f"`{AUTHORITIES_KEY}` of {reference.kind} {namespace}/{reference.name} holds no "
+            f"certificate authorities: {error}",
+            hint="put in the certificates of the authorities, in PEM form",
+        ) from error
+    return text
 
 
 async def check_certificate(api: Kubernetes, namespace: str, name: str) -> None:
@@ -118,11 +133,16 @@ async def check_certificate(api: Kubernetes, namespace: str, name: str) -> None:
 
     Raises: CredentialsMissing, CertificateUnusable.
     """
-    found = await _read(api, namespace, LocalReference(name=name), CERTIFICATE)
-    certificate, key = (found.values[each].get_secret_value() for each in CERTIFICATE)
+    await _read_certificate(api, namespace, name)
+
+
+async def _read_certificate(api: Kubernetes, namespace: str, name: str) -> str:
+    """Return a certificate with its key, in PEM form."""
+    found = await _read(api, namespace, LocalReference(name=name), CERTIFICATE_KEYS)
+    pem = "".join(f"{found[each]}\n" for each in CERTIFICATE_KEYS)
     # OpenSSL reads the key from a file only; a memfd keeps it off the disk.
     with os.fdopen(os.memfd_create("tls"), "w") as file:
-        file.write(f"{certificate}\n{key}\n")
+        file.write(pem)
         file.flush()
         try:
             server_context(Path(f"/proc/self/fd/{file.fileno()}"))
@@ -132,6 +152,38 @@ async def check_certificate(api: Kubernetes, namespace: str, name: str) -> None:
                 hint="put in a certificate with its chain and its unencrypted key, in PEM form; "
                 "running pods keep the certificate they have",
             ) from error
+    return pem
+
+
+async def _read(
+    api: Kubernetes,
+    namespace: str,
+    reference: LocalReference | AuthoritiesReference,
+    keys: Sequence[str],
+) -> dict[str, str]:
+    kind = getattr(reference, "kind", SECRET.name)
+    found = await api.get(
+        CONFIG_MAP if kind == CONFIG_MAP.name else SECRET, namespace, reference.name
+    )
+    wanted = " and ".join(f"`{key}`" for key in keys)
+    if found is None:
+        raise CredentialsMissing(
+            f"there is no {kind} {reference.name} in namespace {namespace}",
+            hint=f"create it with the keys {wanted}",
+        )
+    data: Mapping[str, Any] = found.get("data") or {}
+    if missing := [key for key in keys if not data.get(key)]:
+        raise CredentialsMissing(
+            f"{kind} {namespace}/{reference.name} has no key " + " and no key ".join(missing),
+            hint=f"it needs the keys {wanted}",
+        )
+    texts = {key: _decoded(data[key]) if kind == SECRET.name else str(data[key]) for key in keys}
+    return {key: text.strip("\r\n") for key, text in texts.items()}
+
+
+@lru_cache(maxsize=4096)
+def _version(content: bytes, objects: str) -> str:
+    return scrypt(content, salt=objects.encode(), n=2**13, r=8, p=1, dklen=16).hex()
 
 
 def _decoded(value: str) -> str:

@@ -15,6 +15,7 @@ from postroad.controller.api import CONFIGURATION_HASH
 from postroad.controller.cluster_spec import QueueClusterSpec
 from postroad.controller.drift import hash_of
 from postroad.controller.queue_resource import PodContext, Queue
+from postroad.controller.server_tls import FOLDER, READ_BY_GROUP, StoreTls, TlsFiles
 from postroad.controller.spec import Intake
 from postroad.controller.strategic_merge import merged
 
@@ -24,12 +25,9 @@ USER = 10001
 HEALTH_PORT = 8080
 """For probes and metrics; the next port that is free where the intake listens on this one."""
 
-AUTHORITIES_FOLDER = "/etc/postroad/authorities"
-AUTHORITIES_KEY = "ca.crt"
-TLS_FOLDER = "/etc/postroad/tls"
+TLS_FOLDER = f"{FOLDER}/tls"
 """Mounted as a folder, because the kubelet never renews a single file (`subPath`)."""
 
-READ_BY_GROUP = 0o440
 FIRST_UNPRIVILEGED_PORT = 1024
 GRACE_SECONDS = 30
 """From SIGTERM to SIGKILL; workers and intake drain within 25 s (`drain_seconds`)."""
@@ -62,7 +60,6 @@ def pod_template(
         CONFIGURATION_HASH: hash_of(
             [
                 _read_by(component, configuration),
-                context.authorities,
                 dict(context.secret_versions or {}),
             ]
         ),
@@ -81,9 +78,7 @@ def _pod_spec(
     queue: Queue, context: PodContext, component: str, labels: Mapping[str, str]
 ) -> dict[str, Any]:
     volumes: list[dict[str, Any]] = [{"name": "tmp", "emptyDir": {}}]
-    if context.authorities:
-        source = {"name": f"{queue.name.name}-ca"}
-        volumes.append({"name": "authorities", "configMap": source})
+    volumes += [each.volume() for each in _tls_files(queue, context, component)]
     security: dict[str, Any] = {
         "runAsNonRoot": True,
         "runAsUser": USER,
@@ -134,10 +129,12 @@ def _container(queue: Queue, context: PodContext, component: str) -> dict[str, A
         ]
         if intake.tls:
             mounts.append({"name": "tls", "mountPath": TLS_FOLDER})
-    if context.authorities:
-        mounts.append({"name": "authorities", "mountPath": AUTHORITIES_FOLDER})
-        file = f"{AUTHORITIES_FOLDER}/{AUTHORITIES_KEY}"
-        environment.append({"name": "POSTROAD_CA_FILE", "value": file})
+    for files in _tls_files(queue, context, component):
+        mounts.append(files.mount())
+        environment += [
+            {"name": f"POSTROAD_{name}", "value": value}
+            for name, value in files.environment().items()
+        ]
     return {
         "name": component,
         "image": context.image,
@@ -156,6 +153,21 @@ def _container(queue: Queue, context: PodContext, component: str) -> dict[str, A
         },
         "volumeMounts": mounts,
     }
+
+
+def _tls_files(queue: Queue, context: PodContext, component: str) -> list[TlsFiles]:
+    """Return the files with which a component connects. They stand in the pod template: containers
+    of an earlier template read the ConfigMap when they restart, and have no such files."""
+    cluster, workers = context.cluster, queue.spec.workers
+    found: dict[str, StoreTls | None] = {
+        "RABBITMQ": cluster.rabbitmq.tls,
+        "CASSANDRA": cluster.cassandra.tls,
+        "S3": cluster.s3.tls,
+    }
+    if component == "worker" and workers:
+        found["WORKER_RELAY"] = StoreTls(ca_ref=workers.handler.relay.ca_ref)
+    files = [TlsFiles(section, tls) for section, tls in found.items() if tls is not None]
+    return [each for each in files if not each.is_empty]
 
 
 def _health_port(intake: Intake | None) -> int:

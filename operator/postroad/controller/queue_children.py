@@ -18,8 +18,12 @@ from postroad.controller.attempts import attempt
 from postroad.controller.children import INTAKE, QUEUE, WORKER, Child, selector, wanted_children
 from postroad.controller.clusters import Cluster
 from postroad.controller.conditions import PODS_NOT_READY, Finding, bad, good, unknown
-from postroad.controller.credentials import check_certificate, read_credentials
-from postroad.controller.drift import is_current
+from postroad.controller.credentials import (
+    check_certificate,
+    read_authorities,
+    read_credentials,
+)
+from postroad.controller.drift import hash_of, is_current
 from postroad.controller.queue_resource import PodContext, Queue
 from postroad.controller.queue_servers import ReconcileState
 from postroad.controller.spec import Intake, Workers
@@ -84,6 +88,12 @@ class QueueChildren:
     async def _apply_component(
         self, queue: Queue, context: PodContext, found: Found, component: str
     ) -> Found:
+        workers = queue.spec.workers
+        if component == WORKER and workers and workers.handler.relay.ca_ref:
+            reference = workers.handler.relay.ca_ref
+            text = await read_authorities(self._api, queue.name.namespace, reference)
+            versions = {**(context.secret_versions or {}), "relay": hash_of(text)}
+            context = replace(context, secret_versions=versions)
         scaled = scaled_elsewhere(found)
         wanted = wanted_children(queue, context, (component,), scaled_elsewhere=scaled)
         return await apply_children(self._api, queue, wanted, found)
@@ -95,9 +105,7 @@ class QueueChildren:
         return PodContext(
             cluster=cluster.spec,
             image=self._image,
-            authorities=credentials.authorities,
             secret_versions=credentials.versions,
-            cassandra_tls=bool(credentials.cassandra.authorities),
         )
 
     async def _check_certificate(self, queue: Queue) -> None:

@@ -61,13 +61,10 @@ def is_erased_with_its_resource(found: Mapping[str, Any]) -> bool:
 class PodContext:
     """What the pods of a queue depend on beside the MailQueue.
 
-    `authorities`: certificate authorities of all servers, in PEM form. `secret_versions`: versions
-    of what the pods read of Secrets, so that a change replaces the pods. `cassandra_tls`: whether
-    Cassandra's Secret has an authority; its contact points have no scheme that could tell.
+    `secret_versions`: versions of the credentials, authorities and certificates that the pods read,
+    so that a change replaces the pods.
     """
 
     cluster: QueueClusterSpec
     image: str
-    authorities: str = ""
     secret_versions: Mapping[str, str] | None = None
-    cassandra_tls: bool = False

@@ -12,13 +12,14 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from postroad.controller.cluster_spec import LocalReference
+from postroad.controller.server_tls import AuthoritiesReference
 from postroad.controller.spec_parts import (
     NAME_PATTERN,
     Anything,
     Duration,
     Host,
     Hostname,
+    LocalReference,
     Model,
     Name,
     NetworkText,
@@ -135,13 +136,19 @@ class Relay(Model):
     tls: Literal["none", "opportunistic", "required", "implicit"] = "opportunistic"
     """none: never encrypt. opportunistic: encrypt when the next hop offers STARTTLS, verify
     nothing, and transmit in clear where TLS fails. required: transmit only over TLS with a
-    certificate that verifies, by the authorities of the QueueCluster's `ca.crt` where there are
-    any, else by the system's. implicit: the same, with TLS from the first octet on (RFC 8314)."""
+    certificate that verifies, by the authorities of caRef. implicit: the same, with TLS from the
+    first octet on (RFC 8314)."""
+
+    ca_ref: AuthoritiesReference | None = None
+    """The authorities that vouch for the next hop with `tls: required` or `implicit`, in the same
+    namespace. Absent: the system's."""
 
     @model_validator(mode="after")
     def _fit_together(self) -> Relay:
         if self.tls == "implicit" and self.port == 25:
             raise ValueError("port 25 has no implicit TLS: name a port that has, such as 465")
+        if self.ca_ref and self.tls not in ("required", "implicit"):
+            raise ValueError("caRef goes with tls required or implicit: others verify nothing")
         return self
 
     @property

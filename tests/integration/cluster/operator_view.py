@@ -81,6 +81,7 @@ def _resource(variables: Mapping[str, str]) -> Object:
             "localDatacenter": variables["POSTROAD_CASSANDRA_LOCAL_DATACENTER"],
             "keyspace": variables["POSTROAD_CASSANDRA_KEYSPACE"],
             "secretRef": {"name": "cassandra"},
+            "tls": {"mode": "disabled"},
         },
         s3={"endpoint": variables["POSTROAD_S3_ENDPOINT"], "secretRef": {"name": "s3"}},
     )

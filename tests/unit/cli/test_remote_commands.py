@@ -22,7 +22,11 @@ __all__ = ["folder"]
 DAY_2 = sorted(KUBECTL_COMMANDS.keys() - {"plan", "adopt"})
 CLUSTER = {
     "rabbitmq": {"uri": "amqp://rabbitmq:5672/%2F", "secretRef": {"name": "rabbitmq"}},
-    "cassandra": {"contactPoints": ["cassandra"], "secretRef": {"name": "cassandra"}},
+    "cassandra": {
+        "contactPoints": ["cassandra"],
+        "secretRef": {"name": "cassandra"},
+        "tls": {"mode": "verify-full", "caRef": {"name": "ours"}},
+    },
     "s3": {"endpoint": "http://s3:9000", "secretRef": {"name": "s3"}},
 }
 
@@ -201,7 +205,6 @@ def test_a_queue_without_deployments_gets_a_pod_like_a_workers(queue: Path) -> N
     fake_kubectl.put_list(queue, "pods", [])
     fake_kubectl.put_list(queue, "deployments", [])
     (queue / "main.json").write_text(json.dumps({"spec": CLUSTER}))
-    (queue / "outgoing-ca.json").write_text("{}")
 
     assert run("size", "outgoing", "--image", "registry/postroad:2").exit_code == 0
 
@@ -209,7 +212,11 @@ def test_a_queue_without_deployments_gets_a_pod_like_a_workers(queue: Path) -> N
     (only,) = spec["containers"]
     names = {each["name"] for each in only["env"]}
     assert only["image"] == "registry/postroad:2"
-    assert {"POSTROAD_RABBITMQ_PASSWORD", "POSTROAD_S3_SECRET_KEY", "POSTROAD_CA_FILE"} <= names
+    assert {
+        "POSTROAD_RABBITMQ_PASSWORD",
+        "POSTROAD_S3_SECRET_KEY",
+        "POSTROAD_CASSANDRA_CA_FILE",
+    } <= names
     assert only["securityContext"]["readOnlyRootFilesystem"]
     assert spec["serviceAccountName"] == "outgoing-queue"
 

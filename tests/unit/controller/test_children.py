@@ -23,7 +23,11 @@ from postroad.settings import from_environment
 CLUSTER = QueueClusterSpec.model_validate(
     {
         "rabbitmq": {"uri": "amqp://rabbitmq:5672/%2F", "secretRef": {"name": "rabbitmq"}},
-        "cassandra": {"contactPoints": ["c1", "c2"], "secretRef": {"name": "cassandra"}},
+        "cassandra": {
+            "contactPoints": ["c1", "c2"],
+            "secretRef": {"name": "cassandra"},
+            "tls": {"mode": "disabled"},
+        },
         "s3": {"endpoint": "http://s3:9000", "secretRef": {"name": "s3"}},
     }
 )
@@ -62,12 +66,10 @@ def test_all_children_are_there_and_owned() -> None:
             workers={"replicas": 3, "handler": RELAY},
             intake={"replicas": 1, "relayFrom": ["10.0.0.0/8"]},
         ),
-        authorities="PEM",
     )
 
     assert set(found) == {
         ("ConfigMap", "out-queue"),
-        ("ConfigMap", "out-ca"),
         ("ServiceAccount", "out-queue"),
         ("Service", "out-intake"),
         ("Deployment", "out-intake"),
@@ -96,6 +98,7 @@ def test_pods_read_servers_and_behaviour_from_the_configuration() -> None:
         "POSTROAD_CASSANDRA_PORT": "9042",
         "POSTROAD_CASSANDRA_LOCAL_DATACENTER": "datacenter1",
         "POSTROAD_CASSANDRA_KEYSPACE": "postroad",
+        "POSTROAD_CASSANDRA_TLS": "disabled",
         "POSTROAD_S3_ENDPOINT": "http://s3:9000",
         "POSTROAD_S3_REGION": "us-east-1",
         "POSTROAD_S3_BUCKET": "postroad-mail-out",
@@ -282,19 +285,6 @@ def test_pods_keep_to_the_restricted_profile() -> None:
     assert {"name": "tmp", "mountPath": "/tmp"} in container["volumeMounts"]
 
 
-def test_authorities_are_mounted_and_named() -> None:
-    found = children(queue(workers={"handler": RELAY}), authorities="PEM", cassandra_tls=True)
-    (container,) = worker_pod(found)["spec"]["containers"]
-
-    mounted = {each["mountPath"] for each in container["volumeMounts"]}
-    environment = {each["name"]: each.get("value") for each in container["env"]}
-
-    assert environment["POSTROAD_CA_FILE"] == "/etc/postroad/authorities/ca.crt"
-    assert "/etc/postroad/authorities" in mounted
-    assert found["ConfigMap", "out-ca"]["data"] == {"ca.crt": "PEM"}
-    assert found["ConfigMap", "out-queue"]["data"]["POSTROAD_CASSANDRA_TLS"] == "verify-ca"
-
-
 @pytest.mark.parametrize(
     ("spec", "context", "rolls"),
     [
@@ -302,9 +292,8 @@ def test_authorities_are_mounted_and_named() -> None:
         ({"view": {"bucketCount": 5}}, {}, False),
         ({"retry": {"maxAge": "48h"}}, {}, True),
         ({}, {"secret_versions": {"s3": "2"}}, True),
-        ({}, {"authorities": "other"}, True),
     ],
-    ids=["nothing", "the view", "retries", "a secret", "an authority"],
+    ids=["nothing", "the view", "retries", "a secret"],
 )
 def test_pods_roll_when_something_that_they_read_changes(
     spec: dict[str, Any], context: dict[str, Any], rolls: bool

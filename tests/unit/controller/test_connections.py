@@ -15,7 +15,8 @@ from support.running_controller import NAMESPACE, RunningController
 
 ROTATED = ClusterCredentials(Credentials(version="2"), Credentials(), Credentials())
 URI = {"rabbitmq": {"uri": "amqp://elsewhere:5672/%2F", "secretRef": {"name": "rabbitmq"}}}
-POINTS = {"cassandra": {"contactPoints": ["cassandra", "another"]}}
+CLEAR = {"tls": {"mode": "disabled"}}
+POINTS = {"cassandra": {"contactPoints": ["cassandra", "another"]} | CLEAR}
 
 
 def spec(**change: Any) -> QueueClusterSpec:
@@ -28,7 +29,7 @@ def spec(**change: Any) -> QueueClusterSpec:
         ({"allowedNamespaces": {"from": "All"}}, NO_CREDENTIALS, False),
         (
             {"cassandra": {"contactPoints": ["cassandra"], "rowLifetime": "100h"}
-             | {"secretRef": {"name": "cassandra"}}},
+             | {"secretRef": {"name": "cassandra"}} | CLEAR},
             NO_CREDENTIALS,
             False,
         ),

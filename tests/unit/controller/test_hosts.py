@@ -31,6 +31,7 @@ def test_every_server_of_a_cluster_resolves_everywhere() -> None:
                 "localDatacenter": "dc1",
                 "keyspace": "postroad",
                 "secretRef": {"name": "c"},
+                "tls": {"mode": "disabled"},
             },
             "s3": {"endpoint": "http://s3:9000", "secretRef": {"name": "s"}},
         }

@@ -29,9 +29,8 @@ def templates(operator: RunningController) -> dict[str, Any]:
         ({"metadata": {"labels": {"a": "b"}, "annotations": {"a": "b"}}}, False),
         ({"data": {"unread": "YQ=="}}, False),
         (secret(NAMESPACE, "rabbitmq", {"username": "postroad", "password": "new"}), True),
-        (secret(NAMESPACE, "rabbitmq", {"ca.crt": "PEM"}), True),
     ],
-    ids=["annotation", "other key", "password", "authority"],
+    ids=["annotation", "other key", "password"],
 )
 def test_of_a_secret_only_what_pods_read_replaces_them(change: dict[str, Any], rolls: bool) -> None:
     async def scene() -> None:

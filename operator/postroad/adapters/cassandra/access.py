@@ -110,5 +110,5 @@ def _context(access: Access) -> ssl.SSLContext | None:
     if access.encryption is Encryption.DISABLED:
         return None
     context = client_context(access.tls)
-    context.check_hostname = access.encryption is Encryption.VERIFY_FULL
+    context.check_hostname = access.encryption is not Encryption.VERIFY_CA
     return context
