@@ -19,6 +19,7 @@ from postroad.adapters.memory.servers import MemoryServers, MemoryWorld
 from postroad.controller.api import CHILDREN, MAIL_QUEUE, MANAGED_BY, QUEUE_CLUSTER, Key
 from postroad.controller.controller import Controller
 from postroad.controller.watched import Child, User, as_child, as_user
+from postroad.controller.workqueue import TASKS
 from postroad.ports.kubernetes import Kind, Object
 from postroad.ports.servers import Checked, Servers
 from postroad.settings import Settings
@@ -27,6 +28,7 @@ from support.deployments import control_deployments
 from support.manual_loop import move
 
 NAMESPACE = "mail"
+CHECK_SECONDS = 4.0
 OWN = (MAIL_QUEUE, QUEUE_CLUSTER)
 
 
@@ -67,11 +69,19 @@ class CountedServers(MemoryServers):
     closed = False
 
     async def check(self, *, brief: bool = False) -> dict[str, Checked]:
-        found = {}
-        for name, server in (("rabbitmq", "broker"), ("cassandra", "view"), ("s3", "blobs")):
-            fault = self.faults.plan(Step(0, server, "check"))
-            found[name] = Checked(error=UNAVAILABLE[server]()) if fault else Checked("memory")
-        return found
+        servers = {"rabbitmq": "broker", "cassandra": "view", "s3": "blobs"}
+        found = await asyncio.gather(*map(self._check, servers.values()))
+        return dict(zip(servers, found, strict=True))
+
+    async def _check(self, server: str) -> Checked:
+        step = Step(0, server, "check")
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(CHECK_SECONDS):
+                if self.faults.before:
+                    await self.faults.before(step)
+                if not self.faults.plan(step):
+                    return Checked("memory")
+        return Checked(error=UNAVAILABLE[server]())
 
     async def close(self) -> None:
         self.closed = True
@@ -87,6 +97,8 @@ class RunningController:
         self.user = MemoryKubernetes(self.kubernetes, "user")
         self.world = MemoryWorld(self.clock)
         self.faults = FaultInjector()
+        self.faults_at: dict[str, FaultInjector] = {}
+        """Those of QueueClusters with another URI of RabbitMQ."""
         self.connected: list[CountedServers] = []
         self.controller = Controller(
             self.api,
@@ -101,7 +113,8 @@ class RunningController:
         self.controller.indexes.children = self.children
 
     def _connect(self, settings: Settings) -> Servers:
-        self.connected.append(CountedServers(self.world, self.faults))
+        uri = settings.rabbitmq.uri.get_secret_value()
+        self.connected.append(CountedServers(self.world, self.faults_at.get(uri, self.faults)))
         return self.connected[-1]
 
     async def deliver_events(self, kind: Kind) -> None:
@@ -181,7 +194,7 @@ async def running_controller() -> AsyncIterator[RunningController]:
     """Yield a running controller."""
     operator = RunningController()
     tasks = [
-        asyncio.create_task(operator.controller.run(8)),
+        asyncio.create_task(operator.controller.run(TASKS)),
         *(asyncio.create_task(operator.deliver_events(each)) for each in (*OWN, *CHILDREN)),
         asyncio.create_task(control_deployments(operator.kubernetes)),
     ]

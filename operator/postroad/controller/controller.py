@@ -91,11 +91,12 @@ class Controller:
         )
         self._deletion = Deletion(api, self._clusters, reporter, clock, deletion_timeout)
         self._health = ClusterHealth(api, self._clusters, reporter, clock)
-        self._work: Workqueue[Key] = Workqueue(self.reconcile, randomness)
+        self._work: Workqueue[Key] = Workqueue(self.reconcile, randomness, self._servers_of)
         self._last: dict[Key, LastReconcile] = {}
         self._checked: dict[str, LastCheck] = {}
         self._fingerprints: dict[Key, Fingerprint] = {}
         self._uids: dict[Key, str] = {}
+        self._cluster_of: dict[Key, Key] = {}
         self._deleted: dict[Key, Object] = {}
 
     async def run(self, tasks: int) -> None:
@@ -112,6 +113,8 @@ class Controller:
         """Queue a MailQueue or QueueCluster that was added, changed or deleted. `routine`: it was
         there when the watch began."""
         key = key_of(kind, body)
+        if kind is MAIL_QUEUE:
+            self._cluster_of[key] = cluster_of(body)
         before = self._fingerprints.pop(key, None)
         if gone:
             self._deleted[key] = body
@@ -223,6 +226,12 @@ class Controller:
         self._last.pop(key, None)
         if uid is None:
             self._fingerprints.pop(key, None)
+            self._cluster_of.pop(key, None)
+
+    def _servers_of(self, key: Key) -> tuple[str, Key]:
+        """Return whose servers a reconcile needs. That of a QueueCluster, which finds out that they
+        are away, does not wait for those of its MailQueues."""
+        return key.kind, self._cluster_of.get(key, key)
 
     def _spread(self, interval: timedelta) -> timedelta:
         return interval * (0.9 + 0.2 * self._randomness.uniform())

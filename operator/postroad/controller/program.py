@@ -39,14 +39,12 @@ from postroad.controller.controller import Controller, Intervals
 from postroad.controller.deletion import DELETION_TIMEOUT
 from postroad.controller.rights import missing_rights
 from postroad.controller.watched import Child, User, as_child, as_user
+from postroad.controller.workqueue import TASKS
 from postroad.errors import KubernetesRefused, KubernetesUnavailable, PostroadError
 from postroad.ports.clock import Clock, Randomness
 from postroad.ports.kubernetes import Kind
 from postroad.telemetry import logs
 from postroad.telemetry.health import HealthServer, Readiness
-
-TASKS = 8
-"""Concurrent reconciles, which mostly wait for servers."""
 
 CRD_SECONDS = 2.0
 """Interval of checks for the CRDs while they are not installed."""

@@ -3,14 +3,18 @@
 Level-based: a key names an object, never what happened to it, so that any number of events about
 one object are one reconcile. No two tasks reconcile a key at once; a key that is added meanwhile is
 reconciled again afterwards. Objects that a user changed go first, so that a new resource does not
-wait for the children of a thousand others, which roll; periodic reconciles go last.
+wait for the children of a thousand others, which roll; periodic reconciles go last. Of equal
+urgency, keys of different servers go in turn.
+
+Keys whose reconciles need the same servers hold a bounded number of tasks together, so that
+servers that hang do not stop the reconciles of other ones.
 """
 
 from __future__ import annotations
 
 import asyncio
 import heapq
-from collections import deque
+from collections import Counter, OrderedDict
 from collections.abc import Awaitable, Callable, Hashable
 from datetime import timedelta
 from enum import IntEnum
@@ -25,6 +29,13 @@ K = TypeVar("K", bound=Hashable)
 FIRST_RETRY, LONGEST_RETRY = timedelta(seconds=1), timedelta(minutes=5)
 """Delay of a key whose reconcile failed: doubled each time, with jitter."""
 
+LEAST_INTERVAL_SECONDS = 1.0
+"""Between the begins of two reconciles of one key, whatever happens to it meanwhile."""
+
+TASKS, SHARE = 32, 0.25
+"""Concurrent reconciles, which mostly wait for servers; the part of them that may need the same
+ones."""
+
 PROMOTION_SECONDS = 0.2
 """Interval at which due keys are found: delays are no more exact than this."""
 
@@ -37,19 +48,50 @@ class Urgency(IntEnum):
     CHANGE, CHILD, ROUTINE = range(3)
 
 
+class _Ready(Generic[K]):
+    """Keys of one urgency, by the servers that they need."""
+
+    def __init__(self) -> None:
+        self._keys: OrderedDict[Hashable, dict[K, None]] = OrderedDict()
+
+    def append(self, key: K, servers: Hashable) -> None:
+        self._keys.setdefault(servers, {})[key] = None
+
+    def remove(self, key: K, servers: Hashable) -> None:
+        keys = self._keys[servers]
+        del keys[key]
+        if not keys:
+            del self._keys[servers]
+
+    def first(self, has_room: Callable[[Hashable], bool]) -> K | None:
+        """Return the oldest key of the servers that go next, of those with room."""
+        servers = next(filter(has_room, self._keys), None)
+        if servers is None:
+            return None
+        self._keys.move_to_end(servers)
+        return next(iter(self._keys[servers]))
+
+
 class Workqueue(Generic[K]):
     """Runs `reconcile(key)` for added keys, and again after the time that it returns (None: only
-    when added again); an error is logged and retried with backoff."""
+    when added again); an error is logged and retried with backoff. `servers_of(key)`: which servers
+    its reconcile needs."""
 
     def __init__(
-        self, reconcile: Callable[[K], Awaitable[timedelta | None]], randomness: Randomness
+        self,
+        reconcile: Callable[[K], Awaitable[timedelta | None]],
+        randomness: Randomness,
+        servers_of: Callable[[K], Hashable],
     ) -> None:
         self._reconcile = reconcile
         self._randomness = randomness
-        self._ready: dict[Urgency, deque[K]] = {each: deque() for each in Urgency}
-        self._waiting: dict[K, Urgency] = {}
-        self._running: set[K] = set()
+        self._servers_of = servers_of
+        self._ready: dict[Urgency, _Ready[K]] = {each: _Ready() for each in Urgency}
+        self._waiting: dict[K, tuple[Urgency, Hashable]] = {}
+        self._busy: set[K] = set()
         self._again: dict[K, Urgency] = {}
+        self._together: Counter[Hashable] = Counter()
+        self._room = 1
         self._failures: dict[K, int] = {}
         self._due: dict[K, float] = {}
         self._later: list[tuple[float, int, K]] = []
@@ -58,14 +100,17 @@ class Workqueue(Generic[K]):
 
     def add(self, key: K, urgency: Urgency = Urgency.CHANGE) -> None:
         """Reconcile a key as soon as a task is free and no key of higher urgency waits."""
-        if key in self._running:
+        if key in self._busy:
             self._again[key] = min(self._again.get(key, urgency), urgency)
             return
-        waits = self._waiting.get(key)
-        if waits is not None and waits <= urgency:
-            return
-        self._waiting[key] = urgency
-        self._ready[urgency].append(key)
+        if key in self._waiting:
+            waits, servers = self._waiting[key]
+            if waits <= urgency:
+                return
+            self._ready[waits].remove(key, servers)
+        servers = self._servers_of(key)
+        self._waiting[key] = urgency, servers
+        self._ready[urgency].append(key, servers)
         self._wakeup.set()
 
     def add_after(self, key: K, delay: timedelta) -> None:
@@ -75,6 +120,7 @@ class Workqueue(Generic[K]):
 
     async def run(self, tasks: int) -> None:
         """Reconcile with so many tasks until cancelled."""
+        self._room = max(1, int(tasks * SHARE))
         async with asyncio.TaskGroup() as group:
             group.create_task(self._promote())
             for _ in range(tasks):
@@ -91,27 +137,42 @@ class Workqueue(Generic[K]):
             await asyncio.sleep(PROMOTION_SECONDS)
 
     async def _work(self) -> None:
+        loop = asyncio.get_running_loop()
         while True:
-            while not self._waiting:
+            while (taken := self._take()) is None:
                 self._wakeup.clear()
                 await self._wakeup.wait()
-            key = self._next()
-            self._running.add(key)
+            key, servers = taken
+            began = loop.time()
             try:
                 await self._reconcile_once(key)
             finally:
-                self._running.discard(key)
-            if key in self._again:
-                self.add(key, self._again.pop(key))
+                self._leave(servers)
+                loop.call_at(began + LEAST_INTERVAL_SECONDS, self._release, key)
 
-    def _next(self) -> K:
-        for urgency, ready in self._ready.items():
-            while ready:
-                key = ready.popleft()
-                if self._waiting.get(key) is urgency:  # else it has since become more urgent
-                    del self._waiting[key]
-                    return key
-        raise AssertionError("no key waits")
+    def _take(self) -> tuple[K, Hashable] | None:
+        """Take the key that goes next; None while no server has room for one more reconcile."""
+        for ready in self._ready.values():
+            key = ready.first(lambda servers: self._together[servers] < self._room)
+            if key is not None:
+                _, servers = self._waiting.pop(key)
+                ready.remove(key, servers)
+                self._busy.add(key)
+                self._together[servers] += 1
+                return key, servers
+        return None
+
+    def _leave(self, servers: Hashable) -> None:
+        self._together[servers] -= 1
+        if not self._together[servers]:
+            del self._together[servers]
+        self._wakeup.set()
+
+    def _release(self, key: K) -> None:
+        """Let a key be reconciled again."""
+        self._busy.discard(key)
+        if key in self._again:
+            self.add(key, self._again.pop(key))
 
     async def _reconcile_once(self, key: K) -> None:
         try:

@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from datetime import timedelta
+from itertools import pairwise
 
 import pytest
 
-from postroad.controller.workqueue import Urgency, Workqueue
+from postroad.controller.workqueue import LEAST_INTERVAL_SECONDS, Urgency, Workqueue
+from support.manual_loop import move, run
 
 
 class Middling:
@@ -21,13 +23,14 @@ class Middling:
         return 0
 
 
-async def run(
+async def run_work(
     reconcile: Callable[[str], Awaitable[timedelta | None]],
     begin: Callable[[Workqueue[str]], None],
     until: Callable[[], bool],
     tasks: int = 2,
 ) -> None:
-    work: Workqueue[str] = Workqueue(reconcile, Middling())
+    """Run a queue of keys `SERVERS.NAME` or `NAME`."""
+    work: Workqueue[str] = Workqueue(reconcile, Middling(), lambda key: key.split(".")[0])
     begin(work)
     running = asyncio.create_task(work.run(tasks))
     while not until():
@@ -47,7 +50,7 @@ async def test_many_events_of_one_object_are_one_look() -> None:
         for key in ("a", "a", "b", "a"):
             work.add(key)
 
-    await run(reconcile, begin, lambda: len(reconciled) == 2)
+    await run_work(reconcile, begin, lambda: len(reconciled) == 2)
 
     assert sorted(reconciled) == ["a", "b"]
 
@@ -71,7 +74,7 @@ async def test_an_object_is_never_looked_at_twice_at_once_and_a_late_event_is_no
         works.append(work)
         work.add("a")
 
-    await run(reconcile, begin, lambda: reconciled >= 2 and running == 0, tasks=3)
+    await run_work(reconcile, begin, lambda: reconciled >= 2 and running == 0, tasks=3)
 
     assert (reconciled, together) == (2, 1)
 
@@ -91,29 +94,35 @@ async def test_a_change_goes_before_children_and_these_before_routine() -> None:
         work.add("r3")
         work.add("changed", Urgency.ROUTINE)
 
-    await run(reconcile, begin, lambda: len(reconciled) >= 6, tasks=1)
+    await run_work(reconcile, begin, lambda: len(reconciled) >= 6, tasks=1)
 
     assert reconciled == ["changed", "r3", "child", "r4", "r1", "r2"]
 
 
-async def test_a_key_that_is_changed_while_it_is_reconciled_keeps_its_urgency() -> None:
-    reconciled: list[str] = []
-    works: list[Workqueue[str]] = []
+def test_a_key_that_is_changed_while_it_is_reconciled_keeps_its_urgency() -> None:
+    async def scene() -> None:
+        reconciled: list[str] = []
 
-    async def reconcile(key: str) -> None:
-        reconciled.append(key)
-        if reconciled == ["a"]:
-            works[0].add("a")
-            works[0].add("a", Urgency.ROUTINE)
-            works[0].add("child", Urgency.CHILD)
+        async def reconcile(key: str) -> None:
+            reconciled.append(key)
+            if reconciled == ["a"]:
+                for each in ("a", "slow"):
+                    work.add(each)
+                work.add("a", Urgency.ROUTINE)
+            if key == "slow":
+                work.add("child", Urgency.CHILD)
+                await asyncio.sleep(3)
 
-    def begin(work: Workqueue[str]) -> None:
-        works.append(work)
+        work: Workqueue[str] = Workqueue(reconcile, Middling(), lambda key: key)
         work.add("a")
+        tasks = asyncio.create_task(work.run(1))
+        await move(6)
 
-    await run(reconcile, begin, lambda: len(reconciled) == 3, tasks=1)
+        assert reconciled == ["a", "slow", "a", "child"]
+        tasks.cancel()
+        await asyncio.gather(tasks, return_exceptions=True)
 
-    assert reconciled == ["a", "a", "child"]
+    run(scene())
 
 
 async def test_a_failed_look_is_repeated_and_stops_nothing() -> None:
@@ -129,7 +138,7 @@ async def test_a_failed_look_is_repeated_and_stops_nothing() -> None:
         work.add("bad")
         work.add("good")
 
-    await run(reconcile, begin, lambda: reconciled.count("bad") == 2, tasks=1)
+    await run_work(reconcile, begin, lambda: reconciled.count("bad") == 2, tasks=1)
 
     assert reconciled.count("good") == 1
 
@@ -142,7 +151,75 @@ async def test_the_next_look_comes_when_the_last_one_said() -> None:
         reconciled.append(loop.time())
         return timedelta(seconds=0.3)
 
-    await run(reconcile, lambda work: work.add("a"), lambda: len(reconciled) == 3)
+    await run_work(reconcile, lambda work: work.add("a"), lambda: len(reconciled) == 3)
 
     assert reconciled[1] - reconciled[0] >= 0.3
     assert reconciled[2] - reconciled[1] >= 0.3
+
+
+def test_servers_that_hang_hold_a_quarter_of_the_tasks() -> None:
+    async def scene() -> None:
+        running: set[str] = set()
+        done: list[str] = []
+
+        async def reconcile(key: str) -> None:
+            running.add(key)
+            if key.startswith("frozen"):
+                await asyncio.Event().wait()
+            done.append(key)
+
+        work: Workqueue[str] = Workqueue(reconcile, Middling(), lambda key: key.split(".")[0])
+        for number in range(100):
+            work.add(f"frozen.{number}")
+        for number in range(100):
+            work.add(f"healthy.{number}", Urgency.ROUTINE)
+        tasks = asyncio.create_task(work.run(8))
+        await move(5)
+
+        assert running - set(done) == {"frozen.0", "frozen.1"}
+        assert len(done) == 100
+        tasks.cancel()
+        await asyncio.gather(tasks, return_exceptions=True)
+
+    run(scene())
+
+
+async def test_of_equal_urgency_servers_go_in_turn() -> None:
+    reconciled: list[str] = []
+
+    async def reconcile(key: str) -> None:
+        reconciled.append(key)
+
+    def begin(work: Workqueue[str]) -> None:
+        for key in ("a.1", "a.2", "a.3", "b.1", "b.2"):
+            work.add(key, Urgency.ROUTINE)
+
+    await run_work(reconcile, begin, lambda: len(reconciled) == 5, tasks=1)
+
+    assert reconciled == ["a.1", "b.1", "a.2", "b.2", "a.3"]
+
+
+def test_a_key_rests_between_two_reconciles_whatever_happens_to_it() -> None:
+    async def scene() -> None:
+        loop = asyncio.get_running_loop()
+        reconciled: list[tuple[str, float]] = []
+
+        async def reconcile(key: str) -> None:
+            reconciled.append((key, loop.time()))
+            work.add("rolling", Urgency.CHILD)
+
+        work: Workqueue[str] = Workqueue(reconcile, Middling(), lambda key: key)
+        work.add("rolling", Urgency.CHILD)
+        tasks = asyncio.create_task(work.run(2))
+        await move(2)
+        work.add("new")
+        await move(8)
+
+        begun = [at for key, at in reconciled if key == "rolling"]
+        assert len(begun) in (10, 11)
+        assert min(b - a for a, b in pairwise(begun)) >= LEAST_INTERVAL_SECONDS
+        assert dict(reconciled)["new"] <= 3
+        tasks.cancel()
+        await asyncio.gather(tasks, return_exceptions=True)
+
+    run(scene())

@@ -1,0 +1,51 @@
+"""Servers that hang, without an error, hold up the queues of no other QueueCluster.
+
+Intervals are those of production.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+from postroad.adapters.memory.fault_injection import FaultInjector, Step
+from support.manual_loop import move, run
+from support.resources import mail_queue, queue_cluster
+from support.running_controller import NAMESPACE, RunningController, running_controller
+
+ELSEWHERE = "amqp://elsewhere.example:5672/%2F"
+QUEUES = 40
+
+
+async def hang(step: Step) -> None:
+    if step.server == "view":
+        await asyncio.Event().wait()
+
+
+async def declare_both(operator: RunningController) -> FaultInjector:
+    """Declare a healthy cluster, and another one with many queues; return the other's faults."""
+    faults = operator.faults_at[ELSEWHERE] = FaultInjector()
+    await operator.declare()
+    servers = {"uri": ELSEWHERE, "secretRef": {"name": "rabbitmq"}}
+    await operator.create(queue_cluster(NAMESPACE, "other", rabbitmq=servers))
+    for number in range(QUEUES):
+        await operator.create(mail_queue(NAMESPACE, f"q-{number}", clusterRef={"name": "other"}))
+    await move(20)
+    assert operator.condition("Ready", name=f"q-{QUEUES - 1}")["status"] == "True"
+    return faults
+
+
+def test_a_new_queue_is_ready_while_another_clusters_cassandra_is_frozen() -> None:
+    async def scene() -> None:
+        async with running_controller() as operator:
+            faults = await declare_both(operator)
+            faults.before = hang
+            for number in range(QUEUES):
+                await operator.change({"deletionPolicy": "Delete"}, f"q-{number}")
+            await move(2)
+
+            await operator.create(mail_queue(NAMESPACE, "new"))
+            await move(5)
+
+            assert operator.condition("Ready", name="new")["status"] == "True"
+
+    run(scene())
