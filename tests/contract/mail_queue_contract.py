@@ -524,6 +524,41 @@ class RetryContract(_Fixtures):
         assert again.mail.recipients == ("c@z.example",)
         assert again.failures == {"b@y.example": "550 no such user"}
 
+    async def test_who_is_finished_stays_so_whatever_is_recorded_later(
+        self, queue: MailQueue, consumer: Consumer
+    ) -> None:
+        """Transmissions to several sites end in any order."""
+        await queue.enqueue(letter(recipients=("a@x.example", "b@y.example", "c@z.example")))
+        item = await consumer.next()
+        await item.record({"a@x.example": Outcome.delivered("250 ok")})
+        await item.record({"b@y.example": Outcome.failed("550 no such user")})
+
+        await item.record(dict.fromkeys(item.mail.recipients, Outcome.deferred("451 try later")))
+
+        assert item.failures == {"b@y.example": "550 no such user"}
+        await item.retry(timedelta(0))
+        again = await consumer.next()
+        assert again.mail.recipients == ("c@z.example",)
+        assert again.failures == {"b@y.example": "550 no such user"}
+
+    @pytest.mark.parametrize("named", ["A@x.example", "d@z.example"])
+    async def test_a_record_of_one_who_is_no_recipient_is_refused_and_writes_nothing(
+        self, queue: MailQueue, consumer: Consumer, named: str
+    ) -> None:
+        """The recipient meant by another spelling would be attempted again."""
+        await queue.enqueue(letter(recipients=("a@x.example", "b@y.example")))
+        item = await consumer.next()
+        outcomes = dict.fromkeys((named, "b@y.example"), Outcome.failed("550 no"))
+
+        with pytest.raises(InvalidInput) as refused:
+            await item.record(outcomes)
+
+        assert refused.value.hint
+        assert named not in str(refused.value)
+        assert item.failures == {}
+        await item.retry(timedelta(0))
+        assert (await consumer.next()).mail.recipients == ("a@x.example", "b@y.example")
+
     async def test_mail_that_is_put_off_a_thousand_times_was_not_attempted(
         self, harness: Harness, queue: MailQueue
     ) -> None:

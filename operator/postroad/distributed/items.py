@@ -14,7 +14,7 @@ from postroad.distributed.engine import Engine
 from postroad.distributed.leases import Lease
 from postroad.domain.attempts import AttemptOutcomes
 from postroad.domain.entries import Change, Entry, Mark
-from postroad.domain.mail import Outcome, OutcomeKind, check_left
+from postroad.domain.mail import Outcome, OutcomeKind, check_named
 from postroad.domain.mail_views import LeasedMail
 from postroad.domain.references import Reference
 from postroad.domain.shapes import Shape
@@ -129,7 +129,14 @@ class DistributedItem(LeasedMail):
 
     async def record(self, outcomes: Mapping[str, Outcome]) -> None:
         self._check_open()
-        known = self._outcomes | dict(outcomes)
+        check_named(outcomes, self.mail.recipients)
+        left = self._left()
+        outcomes = {
+            each: outcome
+            for each, outcome in outcomes.items()
+            if outcome.kind in FINISHED or each in left
+        }
+        known = self._outcomes | outcomes
         delivers_last = bool(outcomes) and all(
             each in known and known[each].kind is OutcomeKind.DELIVERED
             for each in (*outcomes, *self._entry.envelope.recipients)
@@ -203,7 +210,7 @@ class DistributedItem(LeasedMail):
         if remaining is None:
             return left
         self._check_open()
-        check_left(remaining, left)
+        check_named(remaining, left)
         return tuple(each for each in left if each in remaining)
 
     async def _come_again(

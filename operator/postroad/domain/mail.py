@@ -244,13 +244,14 @@ def domain_of(address: str) -> str:
     return address.rpartition("@")[2].lower() if "@" in address else ""
 
 
-def check_left(remaining: Iterable[str], left: Collection[str]) -> None:
-    """Check that the recipients to be tried again are among those left, in the same spelling: a
-    recipient that is not named counts as delivered. Raises: InvalidInput."""
-    unknown = sum(each not in left for each in remaining)
+def check_named(named: Iterable[str], left: Collection[str]) -> None:
+    """Check that recipients are among those left, in the same spelling: one to be tried again who
+    is not named counts as delivered, one whose outcome is recorded under another name is tried
+    again. Raises: InvalidInput."""
+    unknown = sum(each not in left for each in named)
     if unknown:
         raise InvalidInput(
-            f"{unknown} of those who remain are not among the {len(left)} recipients left",
+            f"{unknown} of those named are not among the {len(left)} recipients left",
             hint="name them as `Item.mail.recipients` does, less those recorded as delivered or"
             " failed",
         )

@@ -16,7 +16,7 @@ from typing import Any
 from uuid import UUID
 
 from postroad.domain.attempts import AttemptOutcomes
-from postroad.domain.mail import Mail, Outcome, OutcomeKind
+from postroad.domain.mail import Mail, Outcome, OutcomeKind, check_named
 from postroad.domain.mail_views import LeasedMail, MailView, Sizes
 from postroad.domain.selection import Selector
 from postroad.domain.shapes import Shape
@@ -83,6 +83,7 @@ class RemoteItem(LeasedMail):
                     yield body
 
     async def record(self, outcomes: Mapping[str, Outcome]) -> None:
+        check_named(outcomes, self.mail.recipients)
         # One call for each text, as an owner of the release before takes them: made at once, they
         # share a sync there.
         heard: dict[Outcome, list[str]] = {}
@@ -95,9 +96,10 @@ class RemoteItem(LeasedMail):
             )
         )
         for recipient, outcome in outcomes.items():
-            self._failures.pop(recipient, None)
-            if outcome.kind is OutcomeKind.FAILED and recipient in self.mail.recipients:
+            if outcome.kind is OutcomeKind.FAILED:
                 self._failures[recipient] = outcome.text
+            elif outcome.kind is OutcomeKind.DELIVERED:
+                self._failures.pop(recipient, None)
 
     async def done(self, outcomes: AttemptOutcomes | None = None) -> None:
         await self._end("done", outcomes=outcomes)

@@ -11,7 +11,7 @@ from uuid import UUID
 
 from postroad.domain.attempts import AttemptOutcomes
 from postroad.domain.instants import instant
-from postroad.domain.mail import Outcome, OutcomeKind, check_left
+from postroad.domain.mail import Outcome, OutcomeKind, check_named
 from postroad.domain.mail_views import LeasedMail
 from postroad.domain.shapes import Shape
 from postroad.embedded import leases
@@ -144,6 +144,7 @@ class SpoolItem(LeasedMail):
 
     async def record(self, outcomes: Mapping[str, Outcome]) -> None:
         self._check_open()
+        check_named(outcomes, self.mail.recipients)
         heard: dict[tuple[DeliveryKind, str], list[int]] = {}
         for number, to in self._addresses.items():
             if (outcome := outcomes.get(to)) is not None:
@@ -205,7 +206,7 @@ class SpoolItem(LeasedMail):
     ) -> None:
         if remaining is not None:
             self._check_open()
-            check_left(remaining, self._left.values())
+            check_named(remaining, self._left.values())
         wanted = None if remaining is None else set(remaining)
         kept = {n: to for n, to in self._left.items() if wanted is None or to in wanted}
         if kept:

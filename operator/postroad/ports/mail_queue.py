@@ -96,7 +96,9 @@ class Item(Protocol):
         sync, one request. Durable when it returns; idempotent. After an error, some of them may be
         recorded.
 
-        Delivered and failed recipients are never handed out again, whatever crashes next.
+        Delivered and failed recipients are never handed out again, whatever crashes next, and
+        whatever is deferred later.
+        Raises: InvalidInput when one is not among `mail.recipients`; none is recorded then.
         """
         ...
 
