@@ -243,6 +243,12 @@ class CredentialsMissing(ServerError):
     transient = True
 
 
+class AmbientCredentialsDenied(PostroadError):
+    """The QueueCluster names no credentials, and the operator may not use those of its pod."""
+
+    hint = "name a Secret with spec.s3.secretRef, or run the operator with --ambient-credentials"
+
+
 class ClusterNotFound(PostroadError):
     """There is no QueueCluster of this name."""
 

@@ -32,6 +32,7 @@ class World:
 
     clock: ManualClock = field(default_factory=ManualClock)
     faults: FaultInjector = field(default_factory=FaultInjector)
+    ambient_credentials: bool = False
 
     def __post_init__(self) -> None:
         self.memory = MemoryWorld(self.clock)
@@ -72,7 +73,9 @@ class World:
 
     def _start(self) -> None:
         self.connections = Connections(lambda settings: self.connect())
-        self.clusters = Clusters(self.api, self.connections)
+        self.clusters = Clusters(
+            self.api, self.connections, ambient_credentials=self.ambient_credentials
+        )
         engines = Engines(self.clock, SeededRandomness(1))
         self.servers = QueueServers(self.clusters, engines, self.clock)
         reporter = Reporter(self.api, self.clock)

@@ -46,6 +46,13 @@ from postroad.telemetry import logs
     help="Resources reconciled at the same time; MailQueues of one QueueCluster: a quarter of it.",
 )
 @click.option(
+    "--ambient-credentials",
+    is_flag=True,
+    envvar="POSTROAD_OPERATOR_AMBIENT_CREDENTIALS",
+    help="Let QueueClusters without s3.secretRef use the cloud credentials of the operator's pod: "
+    "every user who may create a QueueCluster then acts with these.",
+)
+@click.option(
     "--health-host",
     envvar="POSTROAD_HEALTH_HOST",
     default="127.0.0.1",
@@ -66,6 +73,7 @@ def operator(
     image: str,
     deletion_timeout: int,
     tasks: int,
+    ambient_credentials: bool,
     health_host: str,
     health_port: int,
     log_level: str,
@@ -89,5 +97,6 @@ def operator(
         namespaces=namespaces,
         tasks=tasks,
         deletion_timeout=timedelta(seconds=deletion_timeout),
+        ambient_credentials=ambient_credentials,
     )
     asyncio.run(program.serve(options, health_host, health_port))

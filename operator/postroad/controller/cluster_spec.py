@@ -142,8 +142,9 @@ class S3(Model):
     """Begins the name of every bucket that the operator creates. Cannot be changed."""
 
     secret_ref: LocalReference | None = None
-    """Secret with the keys `accessKey` and `secretKey`. Absent: the credentials of the environment
-    (of a cloud's service account, for instance)."""
+    """Secret with the keys `accessKey` and `secretKey`. Absent: the credentials of the pods (of
+    a cloud's service account, for instance), and for the operator its own, which it has to be
+    started for (--ambient-credentials)."""
 
     tls: StoreTls | None = None
     """Files for TLS to the object store (`https`), whose certificate and name are always checked.

@@ -37,6 +37,7 @@ from postroad.controller.queue_resource import Queue
 from postroad.controller.tables import need_of, table_options
 from postroad.domain.names import QueueName
 from postroad.errors import (
+    AmbientCredentialsDenied,
     CertificateUnusable,
     ClusterNotAllowed,
     ClusterNotFound,
@@ -76,14 +77,21 @@ class Cluster:
 
 
 class Clusters:
-    """Opens QueueClusters and creates their tables. `namespaces`: the watched ones; none: all."""
+    """Opens QueueClusters and creates their tables. `namespaces`: the watched ones; none: all.
+    `ambient_credentials`: a QueueCluster without S3's Secret gets those of the operator's pod."""
 
     def __init__(
-        self, api: Kubernetes, connections: Connections, namespaces: Sequence[str] = ()
+        self,
+        api: Kubernetes,
+        connections: Connections,
+        namespaces: Sequence[str] = (),
+        *,
+        ambient_credentials: bool = False,
     ) -> None:
         self._api = api
         self._connections = connections
         self._namespaces = tuple(namespaces)
+        self._ambient_credentials = ambient_credentials
         self._made: dict[str, Servers] = {}
         self._credentials: dict[str, tuple[int, ClusterCredentials]] = {}
         self._away: dict[str, Mapping[str, Finding]] = {}
@@ -94,8 +102,8 @@ class Clusters:
         """Return the cluster of a MailQueue, with the Secrets that the last reconcile of the
         QueueCluster read: reading them for each queue would be most of all requests.
 
-        Raises: ClusterNotFound, ClusterNotAllowed, CredentialsMissing, CertificateUnusable,
-        KubernetesError.
+        Raises: ClusterNotFound, ClusterNotAllowed, AmbientCredentialsDenied, CredentialsMissing,
+        CertificateUnusable, KubernetesError.
         """
         namespace, name = queue.cluster_namespace, queue.spec.cluster_ref.name
         found = await self._find(namespace, name)
@@ -131,11 +139,19 @@ class Clusters:
             return Cluster(uid, namespace, name, spec, NO_CREDENTIALS, servers)
 
     async def open(self, found: Object) -> Cluster:
-        """Read the Secrets of a QueueCluster, and return the cluster behind it. Raises:
-        CredentialsMissing, CertificateUnusable, KubernetesError, pydantic.ValidationError."""
+        """Read the Secrets of a QueueCluster, and return the cluster behind it.
+
+        Raises: AmbientCredentialsDenied, CredentialsMissing, CertificateUnusable, KubernetesError,
+        pydantic.ValidationError.
+        """
         metadata = found["metadata"]
         self._credentials.pop(metadata["uid"], None)
         spec = QueueClusterSpec.model_validate(found["spec"])
+        if spec.s3.secret_ref is None and not self._ambient_credentials:
+            raise AmbientCredentialsDenied(
+                f"QueueCluster {metadata['namespace']}/{metadata['name']} names no credentials of "
+                "S3, and the operator lends none of its own"
+            )
         credentials = await read_credentials(self._api, metadata["namespace"], spec)
         self._credentials[metadata["uid"]] = metadata["generation"], credentials
         return self._opened(found, credentials)

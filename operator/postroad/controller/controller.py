@@ -69,6 +69,7 @@ class Controller:
         namespaces: Sequence[str] = (),
         intervals: Intervals | None = None,
         deletion_timeout: timedelta = DELETION_TIMEOUT,
+        ambient_credentials: bool = False,
     ) -> None:
         self._api = api
         self._clock = clock
@@ -76,7 +77,9 @@ class Controller:
         self._engines = Engines(clock, randomness)
         self._intervals = intervals or Intervals()
         self._connections = Connections(connect)
-        self._clusters = Clusters(api, self._connections, namespaces)
+        self._clusters = Clusters(
+            api, self._connections, namespaces, ambient_credentials=ambient_credentials
+        )
         self._reporter = reporter = Reporter(api, clock)
         self.indexes = Indexes()
         self._queues = Queues(

@@ -73,6 +73,7 @@ class Options:
     tasks: int = TASKS
     intervals: Intervals = field(default_factory=Intervals)
     deletion_timeout: timedelta = DELETION_TIMEOUT
+    ambient_credentials: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +104,7 @@ class Program:
             namespaces=options.namespaces,
             intervals=options.intervals,
             deletion_timeout=options.deletion_timeout,
+            ambient_credentials=options.ambient_credentials,
         )
 
     async def run(self) -> None:

@@ -13,10 +13,21 @@ from support.kubectl import manifests
 ROOT = Path(__file__).parents[3]
 
 
-def installed(kind: str) -> dict[str, Any]:
+def installed(kind: str, name: str = "postroad-operator") -> dict[str, Any]:
     documents = manifests(ROOT / "manifests" / "install.yaml")
-    (found,) = (each for each in documents if each["kind"] == kind)
+    (found,) = (
+        each for each in documents if (each["kind"], each["metadata"]["name"]) == (kind, name)
+    )
     return found
+
+
+def granted(role: str) -> set[tuple[str, str]]:
+    return {
+        (resource, verb)
+        for rule in installed("ClusterRole", role)["rules"]
+        for resource in rule["resources"]
+        for verb in rule["verbs"]
+    }
 
 
 def test_the_operator_and_its_workers_run_the_image_of_this_version() -> None:
@@ -29,17 +40,37 @@ def test_the_operator_and_its_workers_run_the_image_of_this_version() -> None:
 
 
 def test_the_role_grants_no_wildcard_and_never_lists_secrets() -> None:
-    rules = installed("ClusterRole")["rules"]
+    operators = granted("postroad-operator")
 
-    granted = {
-        (resource, verb)
-        for rule in rules
-        for resource in rule["resources"]
-        for verb in rule["verbs"]
+    assert "*" not in {part for pair in operators for part in pair}
+    assert {verb for resource, verb in operators if resource == "secrets"} == {"get"}
+
+
+def test_only_administrators_of_a_namespace_get_queue_clusters_by_their_role() -> None:
+    reading, changing = {"get", "list", "watch"}, {"create", "update", "patch", "delete"}
+
+    def kinds_in(role: str, verbs: set[str]) -> set[str]:
+        return {resource for resource, verb in granted(role) if verb in verbs}
+
+    assert kinds_in("postroad-view", reading) == {"mailqueues", "queueclusters"}
+    assert kinds_in("postroad-view", changing) == set()
+    assert kinds_in("postroad-edit", changing) == {"mailqueues", "mailqueues/scale"}
+    assert kinds_in("postroad-admin", changing) == {"queueclusters"}
+    prefix = "rbac.authorization.k8s.io/aggregate-to-"
+    aggregated = {
+        role: {
+            label.removeprefix(prefix)
+            for label in installed("ClusterRole", role)["metadata"]["labels"]
+            if label.startswith(prefix)
+        }
+        for role in ("postroad-operator", "postroad-view", "postroad-edit", "postroad-admin")
     }
-
-    assert "*" not in {part for pair in granted for part in pair}
-    assert {verb for resource, verb in granted if resource == "secrets"} == {"get"}
+    assert aggregated == {
+        "postroad-operator": set(),
+        "postroad-view": {"view", "edit", "admin"},
+        "postroad-edit": {"edit", "admin"},
+        "postroad-admin": {"admin"},
+    }
 
 
 def test_the_samples_are_what_the_operator_reads() -> None:

@@ -1,0 +1,123 @@
+"""The sample of admission policies, in a real API server: what they refuse and what they let in."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from postroad.adapters.kubernetes.api_server import ApiServer
+from postroad.controller.api import CONFIG_MAP, FINALIZER, MAIL_QUEUE, QUEUE_CLUSTER
+from postroad.errors import KubernetesRefused
+from postroad.ports.kubernetes import Kind, Object
+from support.kubectl import manifests
+from support.resources import mail_queue, queue_cluster, workers
+
+pytestmark = pytest.mark.needs("kubernetes")
+
+ADMISSION = "admissionregistration.k8s.io/v1"
+POLICY = Kind(ADMISSION, "ValidatingAdmissionPolicy", "validatingadmissionpolicies")
+BINDING = Kind(ADMISSION, "ValidatingAdmissionPolicyBinding", "validatingadmissionpolicybindings")
+KINDS = {each.name: each for each in (POLICY, BINDING, CONFIG_MAP)}
+SAMPLE = Path(__file__).parents[2] / "manifests" / "admission.yaml"
+BEFORE = "before-the-policies"
+
+
+@pytest.fixture
+async def policies(api: ApiServer, namespace: str) -> AsyncIterator[None]:
+    """The policies, for this test's namespace, once they are in force."""
+    template = {"spec": {"serviceAccountName": "another"}}
+    await api.create(MAIL_QUEUE, with_template(namespace, template, BEFORE))
+    made = []
+    for each in manifests(SAMPLE):
+        kind, metadata = KINDS[each["kind"]], each["metadata"]
+        if kind is CONFIG_MAP:
+            metadata["namespace"] = namespace
+        else:
+            metadata["name"] += f"-{namespace}"
+        if kind is BINDING:
+            only = {"matchLabels": {"kubernetes.io/metadata.name": namespace}}
+            each["spec"]["policyName"] += f"-{namespace}"
+            each["spec"]["matchResources"] = {"namespaceSelector": only}
+            each["spec"]["paramRef"]["namespace"] = namespace
+        made.append((kind, await api.create(kind, each)))
+    await until_in_force(api, namespace)
+    yield
+    for kind, each in made:
+        await api.delete(kind, each)
+
+
+async def until_in_force(api: ApiServer, namespace: str) -> None:
+    """The API server reads its policies every second or so."""
+    for kind, wanted in (
+        (MAIL_QUEUE, with_template(namespace, {"spec": {"volumes": []}}, "probe")),
+        (QUEUE_CLUSTER, queue_cluster(namespace, "probe", s3={"endpoint": "http://elsewhere"})),
+    ):
+        for _ in range(300):
+            try:
+                await api.delete(kind, await api.create(kind, wanted))
+            except KubernetesRefused:
+                break
+            await asyncio.sleep(0.1)
+        else:
+            raise AssertionError(f"no policy about {kind.name} came into force")
+
+
+def with_template(namespace: str, template: dict[str, Any], name: str = "outgoing") -> Object:
+    return mail_queue(namespace, name, workers=workers() | {"template": template})
+
+
+@pytest.mark.parametrize(
+    ("template", "message"),
+    [
+        ({"spec": {"serviceAccountName": "another"}}, "may place pods"),
+        ({"spec": {"volumes": [{"name": "x", "secret": {"secretName": "x"}}]}}, "may place pods"),
+        ({"spec": {"hostNetwork": True}}, "may place pods"),
+        ({"metadata": {"annotations": {"identity": "another"}}}, "may place pods"),
+        ({"spec": {"containers": [{"name": "another", "image": "x"}]}}, "may set the resources"),
+        ({"spec": {"containers": [{"name": "worker", "image": "x"}]}}, "may set the resources"),
+    ],
+    ids=str,
+)
+@pytest.mark.usefixtures("policies")
+async def test_a_template_can_take_no_rights_of_others(
+    api: ApiServer, namespace: str, template: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(KubernetesRefused, match=message):
+        await api.create(MAIL_QUEUE, with_template(namespace, template))
+
+
+@pytest.mark.usefixtures("policies")
+async def test_a_template_may_place_pods_and_give_them_resources(
+    api: ApiServer, namespace: str
+) -> None:
+    resources = {"requests": {"cpu": "1"}}
+    containers = [{"name": "worker", "resources": resources}]
+    template = {"spec": {"nodeSelector": {"disk": "fast"}, "containers": containers}}
+
+    assert await api.create(MAIL_QUEUE, with_template(namespace, template))
+    assert await api.create(MAIL_QUEUE, mail_queue(namespace, "without-workers"))
+
+
+@pytest.mark.usefixtures("policies")
+async def test_hosts_that_are_not_listed_are_refused(api: ApiServer, namespace: str) -> None:
+    elsewhere = workers()
+    elsewhere["handler"]["relay"]["host"] = "elsewhere"
+    with pytest.raises(KubernetesRefused, match="none of the allowed next hops"):
+        await api.create(MAIL_QUEUE, mail_queue(namespace, workers=elsewhere))
+    management = queue_cluster(namespace)
+    management["spec"]["rabbitmq"]["managementURL"] = "http://elsewhere:15672"
+    with pytest.raises(KubernetesRefused, match="none of the allowed hosts"):
+        await api.create(QUEUE_CLUSTER, management)
+
+    assert await api.create(QUEUE_CLUSTER, queue_cluster(namespace))
+
+
+@pytest.mark.usefixtures("policies")
+async def test_what_was_there_before_can_lose_its_finalizer(api: ApiServer, namespace: str) -> None:
+    for finalizers in ([FINALIZER], None):
+        change = {"metadata": {"finalizers": finalizers}}
+        assert await api.patch(MAIL_QUEUE, namespace, BEFORE, change)
