@@ -81,6 +81,22 @@ async def test_a_deleted_child_comes_back(ready: Running, kind: Kind, name: str)
     assert found["metadata"]["uid"] != before["metadata"]["uid"]
 
 
+async def test_a_child_that_is_deleted_twice_is_one_event(ready: Running) -> None:
+    for times in (1, 2):
+        found = await child(ready, CONFIG_MAP, "outgoing-queue")
+        await ready.api.delete(CONFIG_MAP, found)
+        events: list[Any] = []
+        for _ in range(100):
+            events = await ready.events("Repaired")
+            if [(each.get("series") or {"count": 1})["count"] for each in events] == [times]:
+                break
+            await asyncio.sleep(0.1)
+
+    (event,) = events
+    assert event["series"]["count"] == 2
+    assert event["note"].startswith("ConfigMap outgoing-queue was deleted")
+
+
 async def test_a_changed_child_is_changed_back(ready: Running) -> None:
     before = await child(ready, CONFIG_MAP, "outgoing-queue")
     data = before["data"]

@@ -13,7 +13,7 @@ from itertools import count
 from typing import Any
 
 from postroad.controller.api import Key
-from postroad.telemetry import logs
+from postroad.telemetry import logs, metrics
 
 _log = logs.logger("controller")
 _numbers = count(1)
@@ -40,6 +40,13 @@ def read(found: Mapping[str, Any]) -> None:
 def log_action(event: str, **fields: Any) -> None:
     """Log an action at INFO."""
     _log.info(event, **(_about.get() or {}), **fields)
+
+
+def log_repair(what: str, **fields: Any) -> None:
+    """Log and count what another process had changed or deleted, and is as declared again: a child,
+    queues, a bucket, tables, or options."""
+    metrics.REPAIRS.labels(what).inc()
+    log_action("repaired", what=what, **fields)
 
 
 def log_unexpected(event: str, **fields: Any) -> None:

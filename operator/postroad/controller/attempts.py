@@ -14,16 +14,36 @@ from dataclasses import dataclass
 from pydantic import ValidationError
 
 from postroad.controller.actions import log_unexpected
-from postroad.controller.conditions import Finding, bad, failed, good
+from postroad.controller.conditions import (
+    BLOBS_READY,
+    BROKER_READY,
+    CONFIGURATION_ACCEPTED,
+    VIEW_READY,
+    Finding,
+    bad,
+    failed,
+    good,
+)
 from postroad.errors import (
     InvalidInput,
     KubernetesConflict,
+    KubernetesError,
     KubernetesUnavailable,
     PostroadError,
+    ServerError,
 )
+from postroad.telemetry import metrics
 
 SERVER_SECONDS = 30.0
 """For one condition; the operator reports a server that takes longer, and tries again later."""
+
+SERVERS = {
+    BROKER_READY: "rabbitmq",
+    VIEW_READY: "cassandra",
+    CONFIGURATION_ACCEPTED: "cassandra",
+    BLOBS_READY: "s3",
+}
+"""Which server the work behind a condition asks."""
 
 
 @dataclass(slots=True)
@@ -43,21 +63,32 @@ async def attempt(condition: str, seconds: float = SERVER_SECONDS) -> AsyncItera
     try:
         async with asyncio.timeout(seconds):
             yield attempted
-    except TimeoutError:
+    except TimeoutError as error:
         message = f"no answer within {seconds:.0f} s"
         attempted.finding = bad(condition, "TooSlow", message, retryable=True)
+        count_error(SERVERS.get(condition), error)
     except (KubernetesUnavailable, KubernetesConflict):
         raise
     except InvalidInput as error:
         attempted.finding = bad(condition, "InvalidSpec", error.explain(), retryable=False)
     except PostroadError as error:
         attempted.finding = failed(condition, error)
+        count_error(SERVERS.get(condition), error)
     except ValidationError as error:
         attempted.finding = bad(condition, "InvalidSpec", invalid_fields(error), retryable=False)
     except Exception as error:
         log_unexpected("reconcile failed unexpectedly", condition=condition)
         message = f"{type(error).__name__}: see the operator's log"
         attempted.finding = bad(condition, "UnexpectedError", message, retryable=True)
+
+
+def count_error(server: str | None, error: BaseException | None) -> None:
+    """Count an error for metrics if a server is its cause: the API server, or this one."""
+    if isinstance(error, KubernetesError):
+        server = "kubernetes"
+    if server is not None and isinstance(error, (ServerError, TimeoutError)):
+        name = "TooSlow" if isinstance(error, TimeoutError) else type(error).__name__
+        metrics.SERVER_ERRORS.labels(server, name).inc()
 
 
 def invalid_fields(error: ValidationError) -> str:

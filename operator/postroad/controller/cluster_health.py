@@ -7,6 +7,7 @@ from datetime import timedelta
 from typing import Any
 
 from postroad.controller import conditions as condition
+from postroad.controller.actions import log_repair
 from postroad.controller.api import NAMESPACE, QUEUE_CLUSTER
 from postroad.controller.attempts import attempt
 from postroad.controller.cluster_spec import allowed_by
@@ -143,8 +144,10 @@ class ClusterHealth:
             "gcGrace": format_duration(options.gc_grace),
         }
         if undone := undone_alterations(before, now, changes):
+            log_repair("options", tables=changes.altered)
             await self._reporter.announce(found, [Announcement(WARNING, "Repaired", undone)])
         if lost := lost_tables(before, changes):
+            log_repair("tables", tables=changes.created)
             return bad(condition.VIEW_READY, "TablesWereGone", lost, retryable=True)
         message = f"{reached.message}; its tables exist in {cluster.spec.cassandra.keyspace}"
         return good(condition.VIEW_READY, message)

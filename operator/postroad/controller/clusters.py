@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 
 from postroad.controller.actions import log_action
 from postroad.controller.api import MAIL_QUEUE, NAMESPACE, QUEUE_CLUSTER
+from postroad.controller.attempts import count_error
 from postroad.controller.cluster_facts import KnownFacts
 from postroad.controller.cluster_spec import (
     AllowedNamespaces,
@@ -177,6 +178,8 @@ class Clusters:
         if servers is None:
             return None
         checked = await servers.check(brief=brief)
+        for server, each in checked.items():
+            count_error(server, each.error)
         self._away[uid] = {
             CONDITIONS[server]: failed(CONDITIONS[server], each.error)
             for server, each in checked.items()

@@ -13,6 +13,7 @@ from typing import Any
 
 from postroad.controller.actions import read, reconciling
 from postroad.controller.api import MAIL_QUEUE, QUEUE_CLUSTER, Key
+from postroad.controller.attempts import count_error
 from postroad.controller.cluster_facts import ClusterFacts, secrets_of
 from postroad.controller.cluster_health import ClusterHealth
 from postroad.controller.clusters import Clusters
@@ -104,11 +105,24 @@ class Controller:
 
     async def run(self, tasks: int) -> None:
         """Reconcile with so many tasks until cancelled."""
-        await self._work.run(tasks)
+        self._sample_metrics()
+        try:
+            await self._work.run(tasks)
+        finally:
+            metrics.end_samples()
 
     async def close(self) -> None:
         """Close the connections to all servers. Idempotent."""
         await self._connections.close()
+
+    def _sample_metrics(self) -> None:
+        work, states = self._work, self._reporter.states
+        metrics.WORKQUEUE_DEPTH.samples = lambda: [
+            ((urgency.name.lower(),), depth) for urgency, depth in work.depths().items()
+        ]
+        metrics.WORKQUEUE_OLDEST.samples = lambda: [((), work.oldest_seconds())]
+        metrics.RESOURCE_CONDITIONS.samples = states.conditions
+        metrics.QUEUE_MAILS.samples = states.mails
 
     # Events of the watches
 
@@ -149,8 +163,9 @@ class Controller:
             except KubernetesConflict:
                 metrics.RECONCILES.labels(key.kind, "conflict").inc()
                 return self._spread(timedelta(seconds=0.5))
-            except Exception:
+            except Exception as error:
                 metrics.RECONCILES.labels(key.kind, "error").inc()
+                count_error(None, error)
                 raise
         metrics.RECONCILES.labels(key.kind, "done").inc()
         return self._spread(after) if after is not None else None

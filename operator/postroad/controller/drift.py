@@ -43,6 +43,17 @@ def is_current(wanted: Mapping[str, Any], found: Mapping[str, Any] | None) -> bo
     return found is not None and _holds(wanted, found)
 
 
+def repair_of(
+    wanted: Mapping[str, Any], found: Mapping[str, Any] | None, *, expected: bool
+) -> str | None:
+    """Return what another process did to a child, as a verb; None where the operator wants the
+    child for the first time, or another than it applied last."""
+    if found is None:
+        return "deleted" if expected else None
+    applied = (found["metadata"].get("annotations") or {}).get(APPLIED_HASH)
+    return "changed" if applied == wanted["metadata"]["annotations"][APPLIED_HASH] else None
+
+
 def _holds(wanted: Any, found: Any) -> bool:
     if isinstance(wanted, Mapping):
         return isinstance(found, Mapping) and all(

@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import Any
 
 from postroad.controller import conditions as condition
-from postroad.controller.actions import log_action
+from postroad.controller.actions import log_action, log_repair
 from postroad.controller.api import CHILDREN, COMPONENT, DEPLOYMENT, INSTANCE, MANAGED_BY
 from postroad.controller.attempts import attempt
 from postroad.controller.children import INTAKE, QUEUE, WORKER, Child, selector, wanted_children
@@ -23,7 +23,7 @@ from postroad.controller.credentials import (
     read_authorities,
     read_credentials,
 )
-from postroad.controller.drift import hash_of, is_current
+from postroad.controller.drift import hash_of, is_current, repair_of
 from postroad.controller.queue_resource import PodContext, Queue
 from postroad.controller.queue_servers import ReconcileState
 from postroad.controller.spec import Intake, Workers
@@ -55,7 +55,7 @@ class QueueChildren:
             message = "pods are created once the queue has a configuration"
             return [unknown(each, condition.PENDING, message) for each, *_ in wanted]
         now: Found = {}
-        failed = await self._apply(cluster, queue, now)
+        failed = await self._apply(cluster, state, now)
         if QUEUE in failed:
             return [replace(failed[QUEUE], condition=each) for each, *_ in wanted]
         findings = [failed.get(each[2]) or _workload(state, now, *each) for each in wanted]
@@ -65,20 +65,22 @@ class QueueChildren:
             findings[-1] = certificate.finding
         return findings
 
-    async def _apply(self, cluster: Cluster, queue: Queue, now: Found) -> dict[str, Finding]:
+    async def _apply(
+        self, cluster: Cluster, state: ReconcileState, now: Found
+    ) -> dict[str, Finding]:
         """Apply the children, and put them into `now` as they are then. Return findings about the
         components that could not be applied; about all (`QUEUE`) when nothing could."""
         found: Found = {}
         async with attempt(QUEUE) as shared:
-            context = await self._context(cluster, queue)
-            found = await find_children(self._api, queue)
-            now.update(await self._apply_component(queue, context, found, QUEUE))
+            context = await self._context(cluster, state.queue)
+            found = await find_children(self._api, state.queue)
+            now.update(await self._apply_component(state, context, found, QUEUE))
         if not shared.finding.is_good:
             return {QUEUE: shared.finding}
         failed = {}
         for component, which in COMPONENTS.items():
             async with attempt(which) as attempted:
-                now.update(await self._apply_component(queue, context, found, component))
+                now.update(await self._apply_component(state, context, found, component))
             if not attempted.finding.is_good:
                 failed[component] = attempted.finding
         async with attempt(QUEUE) as deleted:
@@ -86,8 +88,9 @@ class QueueChildren:
         return failed if deleted.finding.is_good else {QUEUE: deleted.finding}
 
     async def _apply_component(
-        self, queue: Queue, context: PodContext, found: Found, component: str
+        self, state: ReconcileState, context: PodContext, found: Found, component: str
     ) -> Found:
+        queue = state.queue
         workers = queue.spec.workers
         if component == WORKER and workers and workers.handler.relay.ca_ref:
             reference = workers.handler.relay.ca_ref
@@ -96,7 +99,7 @@ class QueueChildren:
             context = replace(context, secret_versions=versions)
         scaled = scaled_elsewhere(found)
         wanted = wanted_children(queue, context, (component,), scaled_elsewhere=scaled)
-        return await apply_children(self._api, queue, wanted, found)
+        return await apply_children(self._api, state, wanted, found)
 
     async def _context(self, cluster: Cluster, queue: Queue) -> PodContext:
         credentials = cluster.credentials
@@ -158,21 +161,26 @@ async def find_children(api: Kubernetes, queue: Queue) -> Found:
 
 
 async def apply_children(
-    api: Kubernetes, queue: Queue, wanted: Sequence[Child], found: Found
+    api: Kubernetes, state: ReconcileState, wanted: Sequence[Child], found: Found
 ) -> Found:
-    """Make children as wanted, without a write for those that are; return them as they are now.
-    Raises: NameTaken, KubernetesError."""
+    """Make children as wanted, without a write for those that are; return them as they are now, and
+    report what another process had done to them. Raises: NameTaken, KubernetesError."""
     now: Found = {}
     for kind, child in wanted:
         place = (kind.name, child["metadata"]["name"])
         present = found.get(place)
         if present is None:
-            await _require_free(api, queue, kind, child)
+            await _require_free(api, state.queue, kind, child)
         if is_current(child, present) and present is not None:
             now[place] = present
-        else:
-            now[place] = await api.apply(kind, child)
+            continue
+        now[place] = await api.apply(kind, child)
+        done = repair_of(child, present, expected=place in state.expected)
+        if done is None:
             log_action("applied a child", child=" ".join(place), existed=present is not None)
+        else:
+            log_repair("child", child=" ".join(place), was=done)
+            state.report.repairs.append(f"{' '.join(place)} was {done}; it is as declared again")
     return now
 
 

@@ -14,6 +14,7 @@ from typing import Any
 from postroad.configuration.evidence import has_rows
 from postroad.configuration.store import Settled, settle
 from postroad.controller import conditions as condition
+from postroad.controller.actions import log_repair
 from postroad.controller.attempts import attempt
 from postroad.controller.clusters import Cluster, Clusters
 from postroad.controller.conditions import Finding, bad, good, unknown
@@ -34,12 +35,14 @@ SERVER_CONDITIONS = (condition.BROKER_READY, condition.VIEW_READY, condition.BLO
 
 @dataclass(slots=True)
 class ReconcileState:
-    """One reconcile of a MailQueue: what it read, and its findings so far."""
+    """One reconcile of a MailQueue: what it read, and its findings so far. `expected`: kinds and
+    names of the children that are there unless another process deleted them."""
 
     queue: Queue
     before: Mapping[str, Any]
     report: Report
     configured: bool = False
+    expected: frozenset[tuple[str, str]] = frozenset()
 
 
 class QueueServers:
@@ -75,6 +78,7 @@ class QueueServers:
         missing = state.configured and not await broker.exists()
         await broker.declare()
         if missing:
+            log_repair("queues", exchange=queue.name.exchange)
             return bad(condition.BROKER_READY, *missing_queues(queue), retryable=True)
         return good(condition.BROKER_READY, f"exchange {queue.name.exchange} and its queues exist")
 
@@ -90,6 +94,7 @@ class QueueServers:
         missing = state.configured and not await blobs.exists()
         limits = await blobs.create(f"{queue.name}/", first=not state.configured)
         if missing:
+            log_repair("bucket", bucket=bucket)
             return bad(condition.BLOBS_READY, *missing_bucket(bucket), retryable=True)
         if OBJECTS_EXPIRE in limits:
             message = f"a lifecycle rule of bucket {bucket} deletes bytes of mail: remove it"

@@ -13,7 +13,7 @@ from typing import Any
 
 from postroad.controller import conditions as condition
 from postroad.controller.api import MAIL_QUEUE, Key
-from postroad.controller.attempts import attempt
+from postroad.controller.attempts import attempt, count_error
 from postroad.controller.clusters import Cluster, Clusters
 from postroad.controller.conditions import Finding, Truth, advice, unknown
 from postroad.controller.engines import Engines
@@ -21,8 +21,15 @@ from postroad.controller.finalizers import Finalizers
 from postroad.controller.queue_children import QueueChildren
 from postroad.controller.queue_resource import Queue
 from postroad.controller.queue_servers import SERVER_CONDITIONS, QueueServers, ReconcileState
-from postroad.controller.reporting import Reporter
-from postroad.controller.scope import LastReconcile, Scope, SeenFacts, after_reconcile, scope_of
+from postroad.controller.reporting import WARNING, Announcement, Reporter
+from postroad.controller.scope import (
+    LastReconcile,
+    Scope,
+    SeenFacts,
+    after_reconcile,
+    expected_children,
+    scope_of,
+)
 from postroad.controller.status import (
     Report,
     Status,
@@ -86,7 +93,9 @@ class Queues:
         scope = scope_of(facts.found, facts.seen, last, now, self._interval)
         if scope is Scope.FULL and not (facts.found.get("status") or {}).get("conditions"):
             facts = replace(facts, found=await self._report_pending(facts.found))
-        found, report = await self._carry_out(scope, facts)
+        found, report = await self._carry_out(scope, facts, expected_children(facts.seen, last))
+        repairs = [Announcement(WARNING, "Repaired", each) for each in report.repairs]
+        await self._reporter.announce(found, repairs)
         written = await self._reporter.write(
             MAIL_QUEUE, found, self._composed(scope, found, report)
         )
@@ -103,7 +112,9 @@ class Queues:
             seen, resolved = replace(seen, cluster=cluster.stamp), (queue, cluster)
         return QueueFacts(found, seen, resolved, attempted.finding)
 
-    async def _carry_out(self, scope: Scope, facts: QueueFacts) -> tuple[Object, Report]:
+    async def _carry_out(
+        self, scope: Scope, facts: QueueFacts, expected: frozenset[tuple[str, str]]
+    ) -> tuple[Object, Report]:
         """Return the MailQueue as it is then, and the report."""
         fields = {"specHash": hash_of_spec(facts.found["spec"])} if scope is Scope.FULL else {}
         report = Report(fields=fields)
@@ -111,7 +122,8 @@ class Queues:
             report.findings = blocked(facts.finding)
             return facts.found, report
         queue, cluster = facts.resolved
-        state = ReconcileState(queue, facts.found.get("status") or {}, report)
+        before = facts.found.get("status") or {}
+        state = ReconcileState(queue, before, report, expected=expected)
         if scope is Scope.FULL:
             return await self._make_all(facts.found, cluster, state), report
         if scope is Scope.CHILDREN:
@@ -171,7 +183,8 @@ class Queues:
         try:
             bucket = queue.bucket(cluster.spec)
             return await self._engines.figures(cluster.servers, queue, bucket)
-        except (PostroadError, TimeoutError):
+        except (PostroadError, TimeoutError) as error:
+            count_error("cassandra", error)
             return {}
 
     def _composed(self, scope: Scope, found: Object, report: Report) -> Status:

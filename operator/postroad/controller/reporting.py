@@ -1,4 +1,8 @@
-"""Writes a resource's status when it differs, and Events about the difference."""
+"""Writes a resource's status when it differs, and Events about the difference.
+
+An Event that is repeated is one object, which counts how often it happened (`series`): its name
+follows from what it reports.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +12,6 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
-from uuid import uuid4
 
 from postroad.controller.actions import log_action
 from postroad.controller.api import EVENT
@@ -20,6 +23,7 @@ from postroad.controller.conditions import (
     shortened,
 )
 from postroad.controller.drift import hash_of
+from postroad.controller.resource_states import ResourceStates
 from postroad.controller.status import Status, changed_conditions
 from postroad.errors import KubernetesConflict, KubernetesError, KubernetesUnavailable
 from postroad.ports.clock import Clock
@@ -59,15 +63,18 @@ class Reporter:
         self._api = api
         self._clock = clock
         self._shortened: dict[str, Shortened] = {}
+        self.states = ResourceStates()
 
     def forget(self, uid: str) -> None:
         """Forget a resource that is gone. Idempotent."""
         self._shortened.pop(uid, None)
+        self.states.forget(uid)
 
     async def write(self, kind: Kind, found: Object, after: Status) -> Object:
         """Write the status if it differs, to the version that was read; post its Events; return the
         resource as it is then. Raises: KubernetesConflict, KubernetesError."""
         before, uid = found.get("status") or {}, found["metadata"]["uid"]
+        self.states.record(found, after)
         now = self._clock.elapsed()
         shortened = self._shortened.get(uid)
         expected = shortened.expected(after) if shortened else after
@@ -94,26 +101,45 @@ class Reporter:
         return written
 
     async def announce(self, about: Object, found: Iterable[Announcement]) -> None:
-        """Post Events; log those that the API server refuses, as it does in a namespace that is
-        being deleted."""
+        """Post Events; log those that the API server does not take, as in a namespace that is being
+        deleted."""
         for each in found:
             try:
-                await self._api.create(EVENT, event_object(about, each, self._clock.now()))
+                await self._post(about, each)
             except KubernetesError as error:
                 _log.info("the API server refused an Event", reason=each.reason, error=str(error))
 
     async def require_announced(self, about: Object, found: Iterable[Announcement]) -> None:
-        """Post Events whose names are fixed; one that is there already was posted before. Raises:
-        KubernetesUnavailable, after which the call is repeated."""
+        """Post Events as `announce`. Raises: KubernetesUnavailable, after which the call is
+        repeated."""
         for each in found:
             try:
-                await self._api.create(EVENT, event_object(about, each, self._clock.now()))
-            except KubernetesConflict:
-                continue
+                await self._post(about, each)
             except KubernetesUnavailable:
                 raise
             except KubernetesError as error:
                 _log.info("the API server refused an Event", reason=each.reason, error=str(error))
+
+    async def _post(self, about: Object, announcement: Announcement) -> None:
+        wanted = event_object(about, announcement, self._clock.now())
+        try:
+            await self._api.create(EVENT, wanted)
+        except KubernetesConflict:
+            if not announcement.once:
+                await self._count(wanted)
+
+    async def _count(self, wanted: Object) -> None:
+        """Count one more repetition of an Event. The API server lets no other field change."""
+        place = wanted["metadata"]["namespace"], wanted["metadata"]["name"]
+        found = await self._api.get(EVENT, *place)
+        if found is None:
+            return  # it expired meanwhile
+        count = (found.get("series") or {"count": 1})["count"] + 1
+        change = {
+            "metadata": {"resourceVersion": found["metadata"]["resourceVersion"]},
+            "series": {"count": count, "lastObservedTime": wanted["eventTime"]},
+        }
+        await self._api.patch(EVENT, *place, change)
 
 
 NORMAL, WARNING = "Normal", "Warning"
@@ -130,7 +156,7 @@ PROGRESS = frozenset({PENDING, "Deleting", "InUse", PODS_NOT_READY, PAUSED_BY_US
 @dataclass(frozen=True, slots=True)
 class Announcement:
     """An Event to post: `reason` is one word, `note` a sentence, `action` what the operator was
-    doing. `once`: the Event's name is fixed, so that posting it again after a crash adds none."""
+    doing. `once`: it happens once, so that posting it again after a crash counts no repetition."""
 
     kind: str
     reason: str
@@ -174,13 +200,15 @@ def event_object(
 ) -> dict[str, Any]:
     """Return the Event to create."""
     metadata = about["metadata"]
-    once = hash_of([metadata["uid"], announcement.reason])
+    reported = [metadata["uid"], announcement.reason]
+    if not announcement.once:
+        reported += [announcement.kind, announcement.action, announcement.note]
     begin = metadata["name"][:LONGEST_NAME].rstrip("-.")
     return {
         "apiVersion": "events.k8s.io/v1",
         "kind": "Event",
         "metadata": {
-            "name": f"{begin}.{once if announcement.once else uuid4().hex[:16]}",
+            "name": f"{begin}.{hash_of(reported)}",
             "namespace": metadata["namespace"],
         },
         "eventTime": now.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ"),

@@ -90,6 +90,14 @@ def after_reconcile(
     return LastReconcile(seen, status, full_at, before + 1 if wants_retry(status) else 0)
 
 
+def expected_children(seen: SeenFacts, last: LastReconcile | None) -> frozenset[tuple[str, str]]:
+    """Return kinds and names of the children that the last reconcile saw, if the resource has not
+    changed since: the operator itself deletes none of them."""
+    if last is None or (seen.generation, seen.cluster) != (last.seen.generation, last.seen.cluster):
+        return frozenset()
+    return frozenset((each.kind, each.name) for each in last.seen.children)
+
+
 @dataclass(frozen=True, slots=True)
 class LastCheck:
     """The last check of all about a QueueCluster: when it was, and what it saw."""

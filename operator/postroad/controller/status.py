@@ -33,10 +33,12 @@ Status = dict[str, Any]
 
 @dataclass(slots=True)
 class Report:
-    """The result of a reconcile. `fields` replace those of the status; a None removes one."""
+    """The result of a reconcile. `fields` replace those of the status; a None removes one.
+    `repairs`: what had been changed or deleted, each as a sentence for an Event."""
 
     findings: list[Finding] = field(default_factory=list)
     fields: dict[str, Any] = field(default_factory=dict)
+    repairs: list[str] = field(default_factory=list)
 
     def concluded(self) -> list[Finding]:
         """The findings with Ready, and Stalled or Reconciling."""

@@ -19,7 +19,7 @@ from collections.abc import Awaitable, Callable, Hashable
 from datetime import timedelta
 from enum import IntEnum
 from itertools import count
-from typing import Generic, TypeVar
+from typing import Generic, NamedTuple, TypeVar
 
 from postroad.ports.clock import Randomness
 from postroad.telemetry import logs
@@ -72,6 +72,14 @@ class _Ready(Generic[K]):
         return next(iter(self._keys[servers]))
 
 
+class WaitingKey(NamedTuple):
+    """How urgent a key is that waits, the servers that it needs, and since when it waits."""
+
+    urgency: Urgency
+    servers: Hashable
+    since: float
+
+
 class Workqueue(Generic[K]):
     """Runs `reconcile(key)` for added keys, and again after the time that it returns (None: only
     when added again); an error is logged and retried with backoff. `servers_of(key)`: which servers
@@ -87,7 +95,7 @@ class Workqueue(Generic[K]):
         self._randomness = randomness
         self._servers_of = servers_of
         self._ready: dict[Urgency, _Ready[K]] = {each: _Ready() for each in Urgency}
-        self._waiting: dict[K, tuple[Urgency, Hashable]] = {}
+        self._waiting: dict[K, WaitingKey] = {}
         self._busy: set[K] = set()
         self._again: dict[K, Urgency] = {}
         self._together: Counter[Hashable] = Counter()
@@ -103,13 +111,14 @@ class Workqueue(Generic[K]):
         if key in self._busy:
             self._again[key] = min(self._again.get(key, urgency), urgency)
             return
-        if key in self._waiting:
-            waits, servers = self._waiting[key]
-            if waits <= urgency:
+        waits = self._waiting.get(key)
+        if waits is not None:
+            if waits.urgency <= urgency:
                 return
-            self._ready[waits].remove(key, servers)
+            self._ready[waits.urgency].remove(key, waits.servers)
         servers = self._servers_of(key)
-        self._waiting[key] = urgency, servers
+        since = asyncio.get_running_loop().time() if waits is None else waits.since
+        self._waiting[key] = WaitingKey(urgency, servers, since)
         self._ready[urgency].append(key, servers)
         self._wakeup.set()
 
@@ -117,6 +126,16 @@ class Workqueue(Generic[K]):
         """Reconcile a key after a delay, which replaces any earlier one."""
         due = self._due[key] = asyncio.get_running_loop().time() + delay.total_seconds()
         heapq.heappush(self._later, (due, next(self._numbers), key))
+
+    def depths(self) -> dict[Urgency, int]:
+        """Return how many keys wait, by urgency."""
+        urgencies = [waits.urgency for waits in self._waiting.values()]
+        return {each: urgencies.count(each) for each in Urgency}
+
+    def oldest_seconds(self) -> float:
+        """Return for how long the key waits that has waited longest; 0 when none waits."""
+        first = next(iter(self._waiting.values()), None)  # a more urgent key keeps its place
+        return 0.0 if first is None else asyncio.get_running_loop().time() - first.since
 
     async def run(self, tasks: int) -> None:
         """Reconcile with so many tasks until cancelled."""
@@ -155,7 +174,7 @@ class Workqueue(Generic[K]):
         for ready in self._ready.values():
             key = ready.first(lambda servers: self._together[servers] < self._room)
             if key is not None:
-                _, servers = self._waiting.pop(key)
+                servers = self._waiting.pop(key).servers
                 ready.remove(key, servers)
                 self._busy.add(key)
                 self._together[servers] += 1

@@ -1,11 +1,35 @@
 """Every metric of postroad, with its unit in its name and all values of its labels.
 
-No label holds an address. Only `queue` has no fixed list of values.
+No label holds an address. Only `queue`, and the names of resources, have no fixed list of values.
 """
 
 from __future__ import annotations
 
-from prometheus_client import Counter, Gauge, Histogram
+from collections.abc import Callable, Iterable
+
+from prometheus_client import REGISTRY, Counter, Gauge, Histogram
+from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.registry import Collector
+
+Sample = tuple[tuple[str, ...], float]
+"""Values of the labels, and the value."""
+
+
+class SampledGauge(Collector):
+    """A gauge whose samples are asked for at each scrape: for resources, which come and go."""
+
+    def __init__(self, name: str, documentation: str, labels: list[str]) -> None:
+        self._name, self._documentation, self._labelnames = name, documentation, tuple(labels)
+        self.samples: Callable[[], Iterable[Sample]] = tuple
+        REGISTRY.register(self)
+
+    def collect(self) -> Iterable[GaugeMetricFamily]:
+        """Yield the gauge with its samples."""
+        family = GaugeMetricFamily(self._name, self._documentation, labels=self._labelnames)
+        for labels, value in self.samples():
+            family.add_metric(labels, value)
+        yield family
+
 
 ENQUEUED = Counter("postroad_enqueued_mails_total", "Mails queued.", ["queue"])
 ENQUEUE_FAILURES = Counter(
@@ -128,3 +152,40 @@ RECONCILES = Counter(
 RECONCILE_SECONDS = Histogram(
     "postroad_reconcile_seconds", "Time of one reconcile of the operator.", ["kind"]
 )
+SERVER_ERRORS = Counter(
+    "postroad_server_errors_total",
+    "Errors of servers that the operator met.",
+    ["server", "error"],
+    # server: rabbitmq, cassandra, s3, kubernetes; error: its name, as in reasons of conditions
+)
+REPAIRS = Counter(
+    "postroad_repairs_total",
+    "What another process had changed or deleted and the operator made as declared again.",
+    ["what"],  # what: child, queues, bucket, tables, options
+)
+WORKQUEUE_DEPTH = SampledGauge(
+    "postroad_workqueue_depth",
+    "Resources that wait for a reconcile.",
+    ["urgency"],  # urgency: change, child, routine
+)
+WORKQUEUE_OLDEST = SampledGauge(
+    "postroad_workqueue_oldest_seconds",
+    "For how long the resource waits that has waited longest for a reconcile.",
+    [],
+)
+RESOURCE_CONDITIONS = SampledGauge(
+    "postroad_resource_condition",
+    "1 for each condition of a resource, with its status.",
+    ["kind", "namespace", "name", "type", "status"],
+)
+QUEUE_MAILS = SampledGauge(
+    "postroad_queue_mails",
+    "Mails of a queue when the operator last counted them.",
+    ["queue", "state"],  # state: waiting (delayed and held ones too), delayed, held, dead
+)
+
+
+def end_samples() -> None:
+    """Give no more samples of resources."""
+    for each in (WORKQUEUE_DEPTH, WORKQUEUE_OLDEST, RESOURCE_CONDITIONS, QUEUE_MAILS):
+        each.samples = tuple

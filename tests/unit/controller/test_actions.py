@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ast
 import logging
+import re
 from typing import Any
 
 import pytest
@@ -10,8 +12,12 @@ import pytest
 from postroad.adapters.memory.fault_injection import Step
 from postroad.controller.api import DEPLOYMENT, MAIL_QUEUE
 from support.manual_loop import move, run
+from support.repository import ROOT
 from support.resources import workers
 from support.running_controller import running_controller
+
+CONTROLLER = ROOT / "operator/postroad/controller"
+REFERENCE = ROOT / "docs/operator.md"
 
 
 @pytest.fixture
@@ -54,7 +60,7 @@ def test_each_action_has_a_line_with_its_resource(lines: Lines) -> None:
             await move(2)
             (repaired,) = (each for each in lines.taken() if "child" in each)
             assert repaired["child"] == "Deployment outgoing-worker"
-            assert repaired["existed"] is False
+            assert (repaired["event"], repaired["was"]) == ("repaired", "deleted")
 
             await operator.delete(MAIL_QUEUE, "outgoing")
             await move(5)
@@ -64,6 +70,28 @@ def test_each_action_has_a_line_with_its_resource(lines: Lines) -> None:
             assert "rows of mail.outgoing in Cassandra" in erased
 
     run(scene())
+
+
+def logged_events() -> set[str]:
+    calls = (
+        node
+        for path in CONTROLLER.rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Call) and ast.unparse(node.func) == "log_action"
+    )
+    return {
+        each.value
+        for call in calls
+        for each in ast.walk(call.args[0])
+        if isinstance(each, ast.Constant) and isinstance(each.value, str)
+    }
+
+
+def test_the_documents_list_every_action_that_has_a_line() -> None:
+    rows = re.findall(r"^\| `([a-z ]+)` \| `", REFERENCE.read_text(), re.MULTILINE)
+
+    assert sorted(rows) == sorted(logged_events())
+    assert "repaired" in rows
 
 
 def test_an_unexpected_error_names_its_resource(lines: Lines) -> None:

@@ -125,6 +125,21 @@ def test_a_key_that_is_changed_while_it_is_reconciled_keeps_its_urgency() -> Non
     run(scene())
 
 
+async def test_what_waits_is_counted_by_urgency_and_the_oldest_has_an_age() -> None:
+    async def reconcile(key: str) -> None: ...
+
+    work: Workqueue[str] = Workqueue(reconcile, Middling(), lambda key: key)
+    assert work.oldest_seconds() == 0
+    for key in ("first", "second"):
+        work.add(key, Urgency.ROUTINE)
+    await asyncio.sleep(0.01)
+    work.add("third")
+    work.add("first")
+
+    assert work.depths() == {Urgency.CHANGE: 2, Urgency.CHILD: 0, Urgency.ROUTINE: 1}
+    assert work.oldest_seconds() >= 0.01
+
+
 async def test_a_failed_look_is_repeated_and_stops_nothing() -> None:
     reconciled: list[str] = []
 

@@ -1,4 +1,4 @@
-"""The documents list exactly the metrics that exist."""
+"""The documents list exactly the metrics that exist, and alerts use these."""
 
 from __future__ import annotations
 
@@ -17,10 +17,26 @@ def test_every_metric_is_documented_with_its_labels() -> None:
         for name, labels in ROW.findall(REFERENCE.read_text())
     }
 
-    made = {
+    assert documented == labels_of_metrics()
+
+
+def labels_of_metrics() -> dict[str, tuple[str, ...]]:
+    return {
         each._name: each._labelnames
         for each in vars(metrics).values()
         if hasattr(each, "_labelnames")
     }
 
-    assert documented == made
+
+def test_alerts_use_metrics_and_labels_that_exist() -> None:
+    alerts = re.findall(r"^- `(.*postroad_.*)`[,:]", REFERENCE.read_text(), re.MULTILINE)
+    used = [
+        (name.removesuffix("_total"), label)
+        for alert in alerts
+        for name, matchers in re.findall(r"(postroad_\w+)(?:\{([^}]*)\})?", alert)
+        for label in re.findall(r"(\w+)!?=", matchers) or [None]
+    ]
+
+    assert len(alerts) > 10
+    labels = labels_of_metrics()
+    assert [(n, each) for n, each in used if each not in (None, *labels[n])] == []

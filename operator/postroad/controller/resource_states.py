@@ -1,0 +1,51 @@
+"""What the operator last reported of each resource, as samples of metrics."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
+
+from postroad.ports.kubernetes import Object
+from postroad.telemetry.metrics import Sample
+
+STATES = {"waiting": "size", "delayed": "delayed", "held": "held", "dead": "deadLetters"}
+"""Fields of the status of a MailQueue, by the state of the mails that they count."""
+
+
+class _State(NamedTuple):
+    resource: tuple[str, str, str]
+    conditions: tuple[tuple[str, str], ...]
+    mails: tuple[tuple[str, int], ...]
+
+
+class ResourceStates:
+    """Conditions and figures of all resources that were reported and are not gone."""
+
+    def __init__(self) -> None:
+        self._states: dict[str, _State] = {}
+
+    def record(self, found: Object, status: Mapping[str, Any]) -> None:
+        """Record a status that is reported of a resource."""
+        metadata = found["metadata"]
+        self._states[metadata["uid"]] = _State(
+            (found["kind"], metadata["namespace"], metadata["name"]),
+            tuple((each["type"], each["status"]) for each in status.get("conditions") or []),
+            tuple((state, status[field]) for state, field in STATES.items() if field in status),
+        )
+
+    def forget(self, uid: str) -> None:
+        """Forget a resource that is gone. Idempotent."""
+        self._states.pop(uid, None)
+
+    def conditions(self) -> Iterator[Sample]:
+        """Yield a sample for each condition."""
+        for each in self._states.values():
+            for condition in each.conditions:
+                yield (*each.resource, *condition), 1
+
+    def mails(self) -> Iterator[Sample]:
+        """Yield a sample for each state of the mails of each MailQueue."""
+        for each in self._states.values():
+            _, namespace, name = each.resource
+            for state, count in each.mails:
+                yield (f"{namespace}.{name}", state), count
