@@ -222,18 +222,24 @@ class Destinations:
             kept = self._rules.remember_closed if is_closed else self._rules.remember_broken
             self._forget_at(destination, now + kept)
 
-    def fail(self, name: str, now: float) -> float:
-        """Let a destination rest after a failure; return until when."""
+    def fail(self, name: str, now: float) -> float | None:
+        """Let a destination rest after a failure; return until when, or None where it rests
+        already: connections that end together are one failure."""
         destination = self._known(name)
-        rest = self._rules.first_rest * (destination.failures + 1) ** 2
+        if destination.is_resting:
+            return None
+        destination.failures += 1
+        rest = self._rules.first_rest * destination.failures**2
         until = now + min(rest, self._rules.longest_rest)
         self.rest(name, until)
         return until
 
     def rest(self, name: str, until: float) -> None:
-        """Open no connection to a destination before this instant. Source: SC-12, SC-23."""
+        """Open no connection to a destination before this instant. What fails elsewhere adds no
+        failure here, since each of many processes lets all others hear of its own. Source: SC-12,
+        SC-23."""
         destination = self._known(name)
-        destination.failures += 1
+        destination.failures = max(destination.failures, 1)
         destination.is_resting = True
         destination.rests_until = max(until, destination.rests_until)
         self._forget_at(destination, destination.rests_until)

@@ -63,7 +63,8 @@ class Closed:
 
 @dataclass(frozen=True, slots=True)
 class Heard:
-    """Another process found a destination broken until this instant. Source: SC-23; AMB-19."""
+    """Another process found a destination broken until this instant: here too, at most for the
+    longest rest. Source: SC-23; AMB-19."""
 
     destination: str
     until: float

@@ -89,7 +89,7 @@ class Scheduler:
             case Closed(number):
                 self._lose(number, is_broken=False)
             case Heard(name, until):
-                self._destinations.rest(name, until)
+                self._destinations.rest(name, min(until, now + self._rules.longest_rest))
                 self._touch(name)
             case Tick():
                 pass
@@ -153,7 +153,8 @@ class Scheduler:
         name, numbers = connection.destination.name, list(connection.jobs)
         self._destinations.close(connection, self._now)
         if is_broken or connection.is_broken:
-            self._decisions.append(Rest(name, self._destinations.fail(name, self._now)))
+            until = self._destinations.fail(name, self._now)
+            self._decisions += [] if until is None else [Rest(name, until)]
         for each in numbers:
             job, share, queue, _ = self._at_work.pop(each)
             self._waiting.ended(share, queue)

@@ -61,8 +61,10 @@ def test_rests_grow_with_the_square_of_the_failures_until_a_job_is_finished() ->
     rests = []
     for moment in range(0, 100_000, 10_000):
         table.close(opened(table, moment), now=moment)
-        rests.append(table.fail("a", moment) - moment)
-        table.rested(rests[-1] + moment)
+        until = table.fail("a", moment)
+        assert until is not None
+        rests.append(until - moment)
+        table.rested(until)
     assert rests[:4] == [15, 60, 135, 240]
     assert max(rests) == 1500
     connection = opened(table, now=100_000)
@@ -72,7 +74,27 @@ def test_rests_grow_with_the_square_of_the_failures_until_a_job_is_finished() ->
 
 def test_the_longest_rest_is_a_bound() -> None:
     table = Destinations(SchedulerRules(longest_rest=20))
-    assert [table.fail("a", 0), table.fail("a", 0)] == [15, 20]
+    assert table.fail("a", 0) == 15
+    table.rested(15)
+    assert table.fail("a", 15) == 35
+
+
+def test_connections_that_end_together_are_one_failure() -> None:
+    """A host that restarts ends all of its connections."""
+    table = Destinations(RULES)
+    assert [table.fail("a", 0) for _ in range(20)] == [15, *[None] * 19]
+    table.rested(15)
+    assert table.fail("a", 15) == 75
+
+
+def test_what_other_processes_found_broken_is_no_failure_here() -> None:
+    """Each of twenty processes hears of a broken host from all others."""
+    table = Destinations(RULES)
+    for _ in range(20):
+        table.rest("a", until=15)
+    table.rested(15)
+    assert standing(table) is Standing.DUE
+    assert table.fail("a", 15) == 75
 
 
 def test_a_rest_ends_no_connection_and_lets_none_open() -> None:

@@ -244,6 +244,25 @@ def test_a_destination_that_another_process_found_broken_is_not_tried() -> None:
     assert it.on(job(2, site=A), 2) == [PutOff(2, 100)]
 
 
+def test_what_is_heard_lasts_no_longer_than_the_longest_rest() -> None:
+    it = scheduler(longest_rest=600)
+    it.on(Heard("a", 1e12), 10)
+
+    assert it.on(job(1, site=A), 20) == [PutOff(1, 610)]
+
+
+def test_other_processes_hear_once_of_a_host_that_ends_all_its_connections() -> None:
+    it = scheduler(backlog=1)
+    for number in range(20):
+        it.on(job(number, f"m{number}"), 0)
+    for number in range(1, 5):
+        it.on(Established(number), 0)
+
+    heard = [each for number in range(1, 5) for each in it.on(Closed(number), 1)]
+
+    assert [each for each in heard if isinstance(each, Rest)] == [Rest("a", 16)]
+
+
 def test_a_dead_destination_costs_one_connection_at_a_time() -> None:
     """Source: AMB-24."""
     simulation = Simulation(
