@@ -1,4 +1,5 @@
-"""The one lifecycle rule: set beside the user's own where the store can, and believed when shown.
+"""Buckets and their one lifecycle rule: set beside the user's own where the store can, and believed
+when shown.
 
 No S3 server that can be had for tests aborts uploads by a rule, so its answers are played here at
 the edge of boto3.
@@ -34,9 +35,9 @@ THEIRS = {"ID": "theirs", "Status": "Enabled", "Filter": {"Prefix": "x/"}}
 class PlayedStore(Store):
     """A store whose answers are played, in order."""
 
-    def __init__(self, head: int = 200) -> None:
+    def __init__(self, head: int = 200, region: str = "us-east-1") -> None:
         self._played = boto3.client(
-            "s3", region_name="us-east-1", aws_access_key_id="a", aws_secret_access_key="b"
+            "s3", region_name=region, aws_access_key_id="a", aws_secret_access_key="b"
         )
         self.answers = Stubber(self._played)
         if head == 200:
@@ -193,3 +194,121 @@ async def test_a_store_that_refuses_the_rule_is_reported(store: PlayedStore, cod
     )
 
     assert await buckets.create(store, "mail") == ("LifecycleUnsupported",)
+
+
+@pytest.mark.parametrize(
+    ("region", "place"),
+    [
+        ("us-east-1", {}),
+        ("eu-west-1", {"CreateBucketConfiguration": {"LocationConstraint": "eu-west-1"}}),
+    ],
+)
+@pytest.mark.parametrize("first", [False, True])
+async def test_a_missing_bucket_is_made_in_the_region_of_the_store(
+    region: str, place: dict[str, object], *, first: bool
+) -> None:
+    store = PlayedStore(head=404, region=region)
+    store.answers.add_response("create_bucket", {}, {"Bucket": "mail", **place})
+    store.shows(OURS)
+
+    with store.answers:
+        assert await buckets.create(store, "mail", first=first) == ()
+    store.answers.assert_no_pending_responses()
+
+
+@pytest.mark.parametrize("operation", ["head_bucket", "list_buckets", "get", "put"])
+async def test_an_error_that_says_nothing_of_the_bucket_is_the_callers(operation: str) -> None:
+    store = PlayedStore(head=500 if operation == "head_bucket" else 200)
+    if operation == "put":
+        store.shows(THEIRS)
+    if operation != "head_bucket":
+        name = operation if "_" in operation else f"{operation}_bucket_lifecycle_configuration"
+        store.answers.add_client_error(name, "InternalError", http_status_code=500)
+
+    with store.answers, pytest.raises(ClientError):
+        await buckets.create(store, "mail", first=operation == "list_buckets")
+    store.answers.assert_no_pending_responses()
+
+
+@pytest.mark.parametrize(("head", "there"), [(200, True), (404, False)])
+async def test_a_bucket_exists_or_not(head: int, there: bool) -> None:
+    store = PlayedStore(head=head)
+
+    with store.answers:
+        assert await buckets.exists(store, "mail") is there
+
+
+def listed(store: PlayedStore, keys: list[str], token: str = "", **asked: str) -> None:
+    answer = {"Contents": [{"Key": each} for each in keys]} if keys else {}
+    store.answers.add_response(
+        "list_objects_v2",
+        answer | ({"NextContinuationToken": token} if token else {}),
+        {"Bucket": "mail", "Prefix": "queue/", **asked},
+    )
+
+
+async def test_keys_are_listed_page_by_page_after_a_key() -> None:
+    store = PlayedStore()
+    listed(store, ["queue/b"], "more", StartAfter="queue/a")
+    listed(store, [], "again", ContinuationToken="more")
+    listed(store, ["queue/c"], ContinuationToken="again")
+
+    with store.answers:
+        await store(lambda client: client.head_bucket(Bucket="mail"))
+        pages = [each async for each in buckets.pages(store, "mail", "queue/", "queue/a")]
+
+    assert pages == [["queue/b"], [], ["queue/c"]]
+
+
+def emptied(store: PlayedStore, keys: list[str], **answer: object) -> None:
+    store.answers.add_response(
+        "delete_objects",
+        answer,
+        {"Bucket": "mail", "Delete": {"Objects": [{"Key": k} for k in keys], "Quiet": True}},
+    )
+
+
+async def test_emptying_deletes_page_by_page_and_counts(store: PlayedStore) -> None:
+    listed(store, ["queue/a", "queue/b"], "more")
+    emptied(store, ["queue/a", "queue/b"])
+    listed(store, [], "again", ContinuationToken="more")
+    listed(store, ["queue/c"], ContinuationToken="again")
+    emptied(store, ["queue/c"])
+
+    assert await buckets.empty(store, "mail", "queue/") == 3
+
+
+async def test_emptying_fails_where_the_store_keeps_one(store: PlayedStore) -> None:
+    listed(store, ["queue/a"])
+    emptied(store, ["queue/a"], Errors=[{"Key": "queue/a", "Code": "InternalError"}])
+
+    with pytest.raises(ClientError, match="InternalError"):
+        await buckets.empty(store, "mail", "queue/")
+
+
+async def test_a_missing_bucket_has_nothing_to_empty() -> None:
+    store = PlayedStore(head=404)
+
+    with store.answers:
+        assert await buckets.empty(store, "mail", "queue/") == 0
+
+
+@pytest.mark.parametrize(
+    ("code", "fails"),
+    [("", False), ("NoSuchBucket", False), ("BucketNotEmpty", False), ("InternalError", True)],
+)
+async def test_a_bucket_is_deleted_unless_it_holds_objects(code: str, *, fails: bool) -> None:
+    store = PlayedStore()
+    if code:
+        store.answers.add_client_error("delete_bucket", code)
+    else:
+        store.answers.add_response("delete_bucket", {}, {"Bucket": "mail"})
+
+    with store.answers:
+        await store(lambda client: client.head_bucket(Bucket="mail"))
+        if fails:
+            with pytest.raises(ClientError):
+                await buckets.delete(store, "mail")
+        else:
+            await buckets.delete(store, "mail")
+    store.answers.assert_no_pending_responses()

@@ -6,7 +6,14 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from postroad.domain.bounces import LONGEST_WORDS, BounceClass, bounce_of, code_of, masked
+from postroad.domain.bounces import (
+    LONGEST_READ,
+    LONGEST_WORDS,
+    BounceClass,
+    bounce_of,
+    code_of,
+    masked,
+)
 
 B = BounceClass
 
@@ -78,6 +85,57 @@ def test_a_refusal_has_one_reason(text: str, wanted: BounceClass) -> None:
     assert bounce_of(text).reason is wanted
 
 
+ENHANCED = (
+    (B.NO_MAILBOX, "1.1 1.3 1.4 1.6 7.17 7.18 7.19"),
+    (B.NO_DOMAIN, "1.2 1.10"),
+    (B.SENDER, "1.7 1.8 7.27"),
+    (B.MAILBOX_FULL, "2.2"),
+    (B.MAILBOX_UNAVAILABLE, "2.4 7.13"),
+    (B.TOO_LARGE, "2.3 3.4 7.16"),
+    (B.SYSTEM, "3.1 3.3 3.5 4.3 4.5"),
+    (B.UNREACHABLE, "4.2 4.4 4.7"),
+    (B.LOOP, "4.6"),
+    (B.PROTOCOL, "5.1 5.2 5.4 5.5 5.6"),
+    (B.RATE, "5.3 7.15 7.28"),
+    (B.CONTENT, "6.1 6.2 6.3 6.4 6.5 6.6 6.7 6.8 6.9 6.10"),
+    (B.SECURITY, "7.4 7.5 7.6 7.7 7.8 7.9 7.10 7.11 7.12 7.14 7.30"),
+    (B.AUTHENTICATION, "7.20 7.21 7.22 7.23 7.24 7.25 7.26 7.29"),
+)
+
+
+@pytest.mark.parametrize(("reason", "codes"), ENHANCED)
+def test_an_enhanced_code_that_names_one_reason_decides(reason: BounceClass, codes: str) -> None:
+    """The words would decide otherwise."""
+    words = "junk" if reason is not B.CONTENT else "relay"
+
+    assert {bounce_of(f"550 5.{code} {words}").reason for code in codes.split()} == {reason}
+
+
+def test_any_other_enhanced_code_leaves_it_to_the_words() -> None:
+    """As many as RFC 3463 and the IANA registry have, and some more."""
+    named = {code for _, codes in ENHANCED for code in codes.split()}
+    others = {f"{subject}.{detail}" for subject in range(8) for detail in range(40)} - named
+
+    assert {bounce_of(f"550 5.{code} greylisted").reason for code in others} == {B.GREYLISTED}
+
+
+@pytest.mark.parametrize(
+    ("reason", "codes"),
+    [
+        (B.SYSTEM, "421 451 452"),
+        (B.MAILBOX_UNAVAILABLE, "450"),
+        (B.SECURITY, "454 530 534 535 538"),
+        (B.PROTOCOL, "500 501 502 503 504 555"),
+        (B.NO_DOMAIN, "521 556"),
+        (B.NO_MAILBOX, "551"),
+        (B.MAILBOX_FULL, "552"),
+        (B.OTHER, "550 553 554"),
+    ],
+)
+def test_a_basic_code_decides_where_there_is_nothing_else(reason: BounceClass, codes: str) -> None:
+    assert {bounce_of(f"{code} x").reason for code in codes.split()} == {reason}
+
+
 def test_every_reason_is_that_of_some_reply() -> None:
     assert {wanted for _, wanted in CASES} == set(BounceClass)
 
@@ -122,8 +180,14 @@ def test_the_local_part_of_a_known_address_is_masked_where_it_stands_alone(
 def test_words_are_short() -> None:
     found = bounce_of("550 " + "word " * 1000)
 
-    assert len(found.words) <= LONGEST_WORDS
-    assert not found.words.endswith(" ")
+    assert found.words == ("word " * 20).rstrip()
+    assert len(bounce_of("550 " + "x" * 1000).words) == LONGEST_WORDS == 100
+
+
+def test_no_more_of_a_reply_is_read_than_a_relay_keeps() -> None:
+    assert bounce_of("550 " + "x" * (LONGEST_READ - 8) + " spam").reason is B.OTHER
+    assert bounce_of("550 " + "x" * (LONGEST_READ - 9) + " spam").reason is B.CONTENT
+    assert LONGEST_READ == 500
 
 
 @pytest.mark.parametrize(
