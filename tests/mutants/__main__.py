@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import subprocess
 import sys
@@ -12,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from mutants.choosing import judges_of, measured
 from mutants.coverage_by_test import RESULT_VARIABLE, SOURCE_VARIABLE
 from mutants.faults import Fault, drawn, faults_in
 from mutants.running import ROOT, Judged, Verdict, Workbench
@@ -59,17 +59,6 @@ ROOMS: Mapping[str, Room] = {
 BUILD = ROOT / "build" / "mutants"
 
 
-@dataclass(frozen=True)
-class Measured:
-    """By path and line the tests that execute it, the fastest first; the seconds of each test; all
-    tests that execute the room, the fastest first; the tests that fail without any fault."""
-
-    lines: Mapping[str, Mapping[str, Sequence[str]]]
-    seconds: Mapping[str, float]
-    tests: Sequence[str]
-    failed: frozenset[str]
-
-
 def measure(room: Room, folders: Sequence[Path], tests: Sequence[str], result: Path) -> None:
     """Run the room's tests once. Raises: SystemExit where pytest could not run them."""
     os.environ.update(POSTROAD_REQUIRE=room.servers)
@@ -83,32 +72,6 @@ def measure(room: Room, folders: Sequence[Path], tests: Sequence[str], result: P
     command = [sys.executable, "-m", "pytest", "-q", "-p", "mutants.coverage_by_test", *files]
     if subprocess.run(command, cwd=ROOT, env=environment).returncode not in (0, 1):
         raise SystemExit("mutants: the tests cannot run")
-
-
-def measured(result: Path) -> Measured:
-    """Return what the tests of `measure` wrote."""
-    found = json.loads(result.read_text())
-    seconds = found["seconds"]
-    lines = {
-        str(Path(path).relative_to(ROOT / "operator")): {
-            line: sorted(tests, key=lambda each: seconds.get(each, 0.0))
-            for line, tests in by_line.items()
-        }
-        for path, by_line in found["lines"].items()
-    }
-    ran = {test for by_line in lines.values() for tests in by_line.values() for test in tests}
-    tests = sorted(ran, key=lambda each: seconds.get(each, 0.0))
-    return Measured(lines, seconds, tests, frozenset(found["failed"]))
-
-
-def tests_of(fault: Fault, known: Measured) -> Sequence[str]:
-    """Return the tests that execute a line; of a line that runs at import, those of its module,
-    then all others, since another module may have the value."""
-    by_line = known.lines.get(fault.path, {})
-    if tests := by_line.get(str(fault.line)):
-        return tests
-    of_module = [test for tests in by_line.values() for test in tests]
-    return list(dict.fromkeys((*of_module, *known.tests)))
 
 
 def report(room: str, seed: int, found: Mapping[Fault, Judged], unsound: set[str]) -> str:
@@ -166,7 +129,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as folder:
         workbench = Workbench(Path(folder) / "workbench", known.seconds)
         for number, fault in enumerate(drawn(pool, options.count, options.seed), 1):
-            judged = found[fault] = workbench.judge(fault, tests_of(fault, known))
+            judged = found[fault] = workbench.judge(fault, judges_of(fault, known))
             print(f"{number}: {described(fault, judged)}", flush=True)
     text = report(options.room, options.seed, found, workbench.unsound | known.failed)
     (BUILD / f"{name}.md").write_text(text + "\n")

@@ -77,9 +77,9 @@ class Outcome:
 
 
 def read(path: Path, code: int | None) -> Outcome:
-    """Return what a run wrote into a file."""
+    """Return what a run wrote into a file, without a line that it still writes."""
     outcome = Outcome(code)
-    for line in path.read_text().splitlines():
+    for line in path.read_text().split("\n")[:-1]:
         word, *rest = json.loads(line)
         if word == "failed" and not outcome.failed:
             outcome.failed, outcome.why = rest[0], rest[1] if len(rest) > 1 else ""

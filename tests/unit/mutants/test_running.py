@@ -54,7 +54,7 @@ def test_a_mutant_is_killed_by_a_test_that_passes_without_its_fault(tmp_path: Pa
 def test_the_running_test_is_the_culprit_of_a_fork_that_hangs(tmp_path: Path) -> None:
     notes = tmp_path / "notes"
     words = [("started", "a"), ("finished", "a"), ("started", "b")]
-    notes.write_text("\n".join(map(json.dumps, words)))
+    notes.write_text("".join(json.dumps(each) + "\n" for each in words) + '["finished", "b')
 
     outcome = read(notes, None)
 
