@@ -259,6 +259,12 @@ class ClusterNotAllowed(PostroadError):
     """The QueueCluster does not serve this namespace."""
 
 
+class QuotaExceeded(PostroadError):
+    """The QueueCluster has no place left for another MailQueue."""
+
+    transient = True
+
+
 class NameTaken(PostroadError):
     """An object of this name exists and has another owner."""
 

@@ -11,10 +11,13 @@ from postroad.errors import KubernetesConflict
 
 
 async def control_deployments(world: KubernetesWorld) -> None:
-    """Report that Deployments without replicas are seen, until cancelled."""
+    """Report that all replicas of Deployments are there and ready, until cancelled."""
     manager = MemoryKubernetes(world, "kube-controller-manager")
     async for happened, body in world.watch(DEPLOYMENT):
         status = {"observedGeneration": body["metadata"]["generation"]}
+        if replicas := body["spec"].get("replicas"):
+            counts = ("replicas", "readyReplicas", "updatedReplicas")
+            status |= dict.fromkeys(counts, replicas)
         if happened != "DELETED" and body.get("status") != status:
             with suppress(KubernetesConflict):
                 await manager.replace_status(DEPLOYMENT, {**body, "status": status})

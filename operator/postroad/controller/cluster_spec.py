@@ -190,6 +190,18 @@ class AllowedNamespaces(Model):
     """Selects namespaces by their labels; with `from: Selector` only."""
 
 
+class Quota(Model):
+    """What the MailQueues of a cluster may have. It takes nothing from those that have more."""
+
+    queues: Annotated[int, Field(ge=0, le=100_000)] | None = None
+    """How many MailQueues may use the cluster. One that comes later has the reason QuotaExceeded,
+    and nothing is made for it. Absent: any number."""
+
+    workers_per_queue: Annotated[int, Field(ge=0, le=1000)] | None = None
+    """How many workers each MailQueue gets, whatever spec.workers.replicas is. An autoscaler of a
+    Deployment is not bound by it. Absent: as many as declared."""
+
+
 class QueueClusterSpec(Model):
     """The servers that queues share."""
 
@@ -214,6 +226,9 @@ class QueueClusterSpec(Model):
 
     allowed_namespaces: AllowedNamespaces = AllowedNamespaces()
     """Namespaces whose MailQueues may use this cluster."""
+
+    quota: Quota = Quota()
+    """What the MailQueues of this cluster may have."""
 
 
 def allowed_by(cluster: Mapping[str, Any]) -> AllowedNamespaces:

@@ -35,6 +35,7 @@ from postroad.controller.credentials import (
     read_credentials,
 )
 from postroad.controller.queue_resource import Queue
+from postroad.controller.quotas import Quotas
 from postroad.controller.tables import need_of, table_options
 from postroad.domain.names import QueueName
 from postroad.errors import (
@@ -97,14 +98,16 @@ class Clusters:
         self._credentials: dict[str, tuple[int, ClusterCredentials]] = {}
         self._away: dict[str, Mapping[str, Finding]] = {}
         self.facts = KnownFacts()
+        self.quotas = Quotas()
         self._schema: defaultdict[Place, asyncio.Lock] = defaultdict(asyncio.Lock)
 
-    async def for_queue(self, queue: Queue) -> Cluster:
+    async def for_queue(self, queue: Queue, *, begun: bool) -> Cluster:
         """Return the cluster of a MailQueue, with the Secrets that the last reconcile of the
-        QueueCluster read: reading them for each queue would be most of all requests.
+        QueueCluster read: reading them for each queue would be most of all requests. One that has
+        `begun` keeps its place under the quota.
 
-        Raises: ClusterNotFound, ClusterNotAllowed, AmbientCredentialsDenied, CredentialsMissing,
-        CertificateUnusable, KubernetesError.
+        Raises: ClusterNotFound, ClusterNotAllowed, QuotaExceeded, AmbientCredentialsDenied,
+        CredentialsMissing, CertificateUnusable, KubernetesError.
         """
         namespace, name = queue.cluster_namespace, queue.spec.cluster_ref.name
         found = await self._find(namespace, name)
@@ -120,8 +123,18 @@ class Clusters:
             cluster = await self.open(found)
         else:
             cluster = self._opened(found, credentials)
+        if not begun:
+            await self._require_place(found, cluster.spec, queue.uid)
         stamp = (uid, current, *self.facts.stamp(uid, queue.name.namespace))
         return replace(cluster, stamp=stamp)
+
+    async def _require_place(self, found: Object, spec: QueueClusterSpec, uid: str) -> None:
+        if spec.quota.queues is None:
+            return
+        if not self.quotas.is_counted(found, uid):
+            place = found["metadata"]["namespace"], found["metadata"]["name"]
+            self.quotas.count(found, spec, await self.users(*place, spec.allowed_namespaces))
+        self.quotas.require(found, spec, uid)
 
     async def for_deletion(self, queue: Queue) -> Cluster:
         """Return the cluster of a MailQueue that is being deleted, whatever its allowedNamespaces
@@ -271,6 +284,7 @@ class Clusters:
         self._credentials.pop(uid, None)
         self._away.pop(uid, None)
         self.facts.forget(uid)
+        self.quotas.forget(uid)
         self._connections.forget(uid)
 
     async def _find(self, namespace: str, name: str) -> Object:

@@ -26,9 +26,10 @@ from postroad.controller.credentials import (
 from postroad.controller.drift import hash_of, is_current, repair_of
 from postroad.controller.queue_resource import PodContext, Queue
 from postroad.controller.queue_servers import ReconcileState
+from postroad.controller.quotas import granted_workers
 from postroad.controller.spec import Intake, Workers
 from postroad.controller.status import deployment_facts
-from postroad.errors import NameTaken
+from postroad.errors import NameTaken, QuotaExceeded
 from postroad.ports.kubernetes import Kind, Kubernetes, Object
 
 COMPONENTS = {WORKER: condition.WORKERS_READY, INTAKE: condition.INTAKE_READY}
@@ -59,6 +60,7 @@ class QueueChildren:
         if QUEUE in failed:
             return [replace(failed[QUEUE], condition=each) for each, *_ in wanted]
         findings = [failed.get(each[2]) or _workload(state, now, *each) for each in wanted]
+        findings[0] = _within_quota(state, cluster.spec.quota.workers_per_queue, findings[0])
         async with attempt(condition.INTAKE_READY) as certificate:
             await self._check_certificate(queue)
         if not certificate.finding.is_good:  # why pods are not ready, which they cannot report
@@ -92,14 +94,30 @@ class QueueChildren:
     ) -> Found:
         queue = state.queue
         workers = queue.spec.workers
-        if component == WORKER and workers and workers.handler.relay.ca_ref:
-            reference = workers.handler.relay.ca_ref
-            text = await read_authorities(self._api, queue.name.namespace, reference)
-            versions = {**(context.secret_versions or {}), "relay": hash_of(text)}
-            context = replace(context, secret_versions=versions)
+        if component == WORKER and workers:
+            context = await self._with_next_hop(context, queue, workers)
+            present = found.get((DEPLOYMENT.name, f"{queue.name.name}-{WORKER}"))
+            queue = queue.with_workers(
+                granted_workers(
+                    workers.replicas,
+                    context.cluster.quota.workers_per_queue,
+                    deployment_facts(present, 0)["desired"],
+                )
+            )
         scaled = scaled_elsewhere(found)
         wanted = wanted_children(queue, context, (component,), scaled_elsewhere=scaled)
         return await apply_children(self._api, state, wanted, found)
+
+    async def _with_next_hop(
+        self, context: PodContext, queue: Queue, workers: Workers
+    ) -> PodContext:
+        """Return the context of workers, which change with the authorities of the next hop too."""
+        reference = workers.handler.relay.ca_ref
+        if reference is None:
+            return context
+        text = await read_authorities(self._api, queue.name.namespace, reference)
+        versions = {**(context.secret_versions or {}), "relay": hash_of(text)}
+        return replace(context, secret_versions=versions)
 
     async def _context(self, cluster: Cluster, queue: Queue) -> PodContext:
         credentials = cluster.credentials
@@ -137,6 +155,20 @@ def _workload(
         facts.pop("replicas")
     state.report.fields[field] = facts
     return workload_finding(which, what, deployment, spec.replicas)
+
+
+def _within_quota(state: ReconcileState, most: int | None, found: Finding) -> Finding:
+    """Return that a queue has fewer workers than it declares, where the quota is why."""
+    workers, made = state.queue.spec.workers, (state.report.fields.get("workers") or {})
+    if workers is None or most is None or not found.is_good:
+        return found
+    if made["desired"] >= workers.replicas or workers.replicas <= most:
+        return found
+    message = (
+        f"{made['desired']} of {workers.replicas} workers made: the QueueCluster has {most} for "
+        "each MailQueue (spec.quota.workersPerQueue)"
+    )
+    return bad(found.condition, QuotaExceeded.__name__, message, retryable=False)
 
 
 Found = dict[tuple[str, str], Object]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from postroad.controller.cluster_spec import QueueClusterSpec
@@ -40,6 +40,11 @@ class Queue:
     def is_erased_with_its_resource(self) -> bool:
         """Whether its deletion erases its mail. That of a paused one changes nothing."""
         return self.spec.deletion_policy == "Delete" and not self.spec.paused
+
+    def with_workers(self, replicas: int) -> Queue:
+        """Return the queue with another number of workers, which it must have some of."""
+        workers = self.spec.workers and self.spec.workers.model_copy(update={"replicas": replicas})
+        return replace(self, spec=self.spec.model_copy(update={"workers": workers}))
 
     def bucket(self, cluster: QueueClusterSpec) -> str:
         """The bucket that holds the bytes of its mail."""

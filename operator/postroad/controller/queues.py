@@ -21,6 +21,7 @@ from postroad.controller.finalizers import Finalizers
 from postroad.controller.queue_children import QueueChildren
 from postroad.controller.queue_resource import Queue
 from postroad.controller.queue_servers import SERVER_CONDITIONS, QueueServers, ReconcileState
+from postroad.controller.quotas import has_configuration
 from postroad.controller.reporting import WARNING, Announcement, Reporter
 from postroad.controller.scope import (
     LastReconcile,
@@ -108,7 +109,8 @@ class Queues:
         resolved = None
         async with attempt("Spec", seconds=120) as attempted:
             queue = Queue.of(found)
-            cluster = await self._clusters.for_queue(queue)
+            begun = has_configuration(found)
+            cluster = await self._clusters.for_queue(queue, begun=begun)
             seen, resolved = replace(seen, cluster=cluster.stamp), (queue, cluster)
         return QueueFacts(found, seen, resolved, attempted.finding)
 
