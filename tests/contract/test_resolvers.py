@@ -7,12 +7,13 @@ from datetime import timedelta
 
 import pytest
 
-from contract.resolver_contract import FAILING, ZONE, ResolverContract
+from contract.resolver_contract import FAILING, ZONE, ResolverContract, ask
 from postroad.adapters.dns.caching import CachingResolver
 from postroad.adapters.dns.resolver import DnsResolver, NameServer
 from postroad.adapters.memory.clock import ManualClock
 from postroad.adapters.memory.resolver import MemoryResolver
 from postroad.ports.resolver import Resolver
+from postroad.routing.answers import MxRecord, RecordType
 from support.dns_server import DnsServer, running
 
 SCRIPT = "\n".join(" ".join(record) for record in ZONE) + f"\n{FAILING} !SERVFAIL"
@@ -47,3 +48,17 @@ class TestCachingResolver(TestDnsResolver):
         async with running(DnsServer(SCRIPT)) as server:
             asked = DnsResolver([NameServer("127.0.0.1", server.port)], timedelta(seconds=10))
             yield CachingResolver(asked, ManualClock())
+
+
+async def test_of_very_many_records_the_preferred_ones_are_kept() -> None:
+    """A cache holds a hundred thousand answers, for domains that senders choose."""
+    many = [f"many.example MX {n % 3} mx{n:03}.example" for n in range(400)]
+    many += [f"many.example A 192.0.2.{n}" for n in range(200)]
+    async with running(DnsServer("\n".join(many))) as server:
+        resolver = DnsResolver([NameServer("127.0.0.1", server.port)], timedelta(seconds=10))
+
+        mx = await ask(resolver, "many.example", RecordType.MX)
+        addresses = await ask(resolver, "many.example", RecordType.A)
+
+    assert mx.exchanges == tuple(MxRecord(0, f"mx{n:03}.example") for n in range(0, 300, 3))
+    assert len(addresses.addresses) == 100

@@ -17,6 +17,7 @@ class Resolver(Protocol):
         Never raises for what a server does or leaves undone. A name or a record is reported as
         missing only where a server that knows has answered so; a failure (SERVFAIL, REFUSED), a
         referral, an answer that cannot be read or none in time are `unavailable`.
+        Of very many records the preferred ones are returned, the same ones each time.
         `ttl` is the shortest of the records that led to the answer; of a negative answer it is what
         its SOA record allows, and zero without one.
         Source: RFC 1034 3.6.2, 4.3.1, 5.3; RFC 2181 5, 8; RFC 2308 2, 5.

@@ -29,9 +29,10 @@ class AddressFamily(StrEnum):
 UNSPECIFIED = Networks.of(("0.0.0.0/8", "::"))
 """A connection to these reaches this machine. Source: RFC 1122 3.2.1.3; RFC 4291 2.5.2."""
 
-NOT_UNICAST = Networks.of(("224.0.0.0/4", "240.0.0.0/4", "ff00::/8", "fe80::/10"))
-"""No server has these: multicast, reserved, broadcast; and link-local addresses, which mean nothing
-without an interface. Source: RFC 5771; RFC 1112 4; RFC 4291 2.5.6, 2.7."""
+NOT_UNICAST = Networks.of(("224.0.0.0/4", "240.0.0.0/4", "169.254.0.0/16", "ff00::/8", "fe80::/10"))
+"""No server of mail has these: multicast, reserved, broadcast; and link-local addresses, which mean
+nothing beyond one link, and have the metadata of cloud machines behind them. Source: RFC 5771;
+RFC 1112 4; RFC 3927 2.7; RFC 4291 2.5.6, 2.7."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -284,3 +284,13 @@ def test_only_hosts_before_this_server_are_used(records: list[MxRecord], missing
     else:
         assert isinstance(route, NoRoute)
         assert route.outcome.text.startswith("554 5.4.6" if ours else "550 5.4.4")
+
+
+@pytest.mark.parametrize("address", ["169.254.169.254", "IPv6:::ffff:169.254.169.254"])
+async def test_link_local_addresses_are_no_next_hops(address: str) -> None:
+    """Behind that of clouds are the credentials of a machine."""
+    route = await found(plan(), f"[{address}]")
+
+    assert isinstance(route, NoRoute)
+    assert route.outcome.kind is OutcomeKind.FAILED
+    assert "no server can have it" in route.explanations[-1].text

@@ -50,6 +50,10 @@ MOST_QUERIES = 200
 MOST_ALIASES = 8
 """Messages for one question, where a server leaves it to its client to follow CNAME records."""
 
+MOST_RECORDS = 100
+"""Records of an answer that are kept, the preferred ones: a message has thousands of them, and
+a sender of mail chooses the domains whose answers a cache holds."""
+
 KEPT_FAILURE = timedelta(seconds=30)
 """How long a question that no server answered is not asked again. Source: RFC 9520 3.2."""
 
@@ -211,9 +215,10 @@ def _answer(
         return Answer(kind, kept, aliases=aliases)
     records = list(chain.answer)
     if chain.answer.rdtype == dns.rdatatype.MX:
-        found = tuple(MxRecord(each.preference, _text(each.exchange)) for each in records)
+        named = sorted((each.preference, _text(each.exchange)) for each in records)
+        found = tuple(MxRecord(*each) for each in named[:MOST_RECORDS])
         return Answer(AnswerKind.RECORDS, ttl, exchanges=found, aliases=aliases)
-    addresses = tuple(each.address for each in records)
+    addresses = tuple(sorted(each.address for each in records)[:MOST_RECORDS])
     return Answer(AnswerKind.RECORDS, ttl, addresses=addresses, aliases=aliases)
 
 
