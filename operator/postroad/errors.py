@@ -33,6 +33,7 @@
     │   └── CredentialsMissing  the Secret of credentials is missing or incomplete (transient)
     ├── ClusterNotFound         a MailQueue names a QueueCluster that is missing (transient)
     ├── ClusterNotAllowed       the QueueCluster serves other namespaces only
+    ├── ResourceConflict        an object at a server is claimed by another QueueCluster
     ├── NameTaken               an object of a child's name has another owner (transient)
     ├── BucketNotOwned          the bucket's bytes are another view's, or of a later state
     ├── DeadlineExceeded        enqueue took longer than its deadline; it was withdrawn
@@ -263,6 +264,10 @@ class QuotaExceeded(PostroadError):
     """The QueueCluster has no place left for another MailQueue."""
 
     transient = True
+
+
+class ResourceConflict(PostroadError):
+    """An object at a server is claimed by another QueueCluster."""
 
 
 class NameTaken(PostroadError):

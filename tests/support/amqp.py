@@ -30,6 +30,8 @@ class AmqpServer:
         self._writer: asyncio.StreamWriter | None = None
         self._changed = asyncio.Event()
         self._deliveries = 0
+        self.exchanges: dict[str, str] = {}
+        """The alternate exchange of each exchange."""
         self.left = 0
         """How many connections were ended from the other side."""
         self.port = 0
@@ -110,6 +112,11 @@ class AmqpServer:
         published = self._published[channel]
         if type(method) in self.silent:
             self._kept_back.append((channel, method, published))
+        elif isinstance(method, spec.Exchange.Declare):
+            self._declare(channel, method)
+        elif isinstance(method, spec.Exchange.Delete):
+            self.exchanges.pop(method.exchange, None)
+            self._send(channel, spec.Exchange.DeleteOk())
         else:
             self._answer(channel, method, published)
         self._changed.set()
@@ -141,6 +148,20 @@ class AmqpServer:
                 self._send(channel, spec.Confirm.SelectOk())
             case spec.Basic.Publish():
                 self._send(channel, spec.Basic.Ack(published))
+
+    def _declare(self, channel: int, method: Method) -> None:
+        """As RabbitMQ: of the arguments, only the alternate exchange is compared."""
+        wanted = method.arguments.get("alternate-exchange", "")
+        found = self.exchanges.setdefault(method.exchange, wanted)
+        if found == wanted:
+            self._send(channel, spec.Exchange.DeclareOk())
+            return
+        text = (
+            "PRECONDITION_FAILED - inequivalent arg 'alternate-exchange' for exchange "
+            f"'{method.exchange}' in vhost '/': received '{wanted}' but current is '{found}'"
+        )
+        cut = text if len(text) <= 255 else f"{text[:252]}..."
+        self._send(channel, spec.Channel.Close(406, cut, 40, 10))
 
     def _send(self, channel: int, method: Method) -> None:
         self._write(frame.Method(channel, method))

@@ -88,14 +88,16 @@ class CountedServers(MemoryServers):
 
 
 class RunningController:
-    """A running controller."""
+    """A running controller. `name` is that of its Kubernetes cluster; `keyspaces` has the servers
+    of QueueClusters with other keyspaces than the default."""
 
-    def __init__(self) -> None:
+    def __init__(self, name: str = "kubernetes", world: MemoryWorld | None = None) -> None:
         self.clock = LoopClock()
-        self.kubernetes = KubernetesWorld(self.clock)
+        self.kubernetes = KubernetesWorld(self.clock, name=name)
         self.api = MemoryKubernetes(self.kubernetes)
         self.user = MemoryKubernetes(self.kubernetes, "user")
-        self.world = MemoryWorld(self.clock)
+        self.world = world or MemoryWorld(self.clock)
+        self.keyspaces: dict[str, MemoryWorld] = {}
         self.faults = FaultInjector()
         self.faults_at: dict[str, FaultInjector] = {}
         """Those of QueueClusters with another URI of RabbitMQ."""
@@ -114,7 +116,8 @@ class RunningController:
 
     def _connect(self, settings: Settings) -> Servers:
         uri = settings.rabbitmq.uri.get_secret_value()
-        self.connected.append(CountedServers(self.world, self.faults_at.get(uri, self.faults)))
+        world = self.keyspaces.get(settings.cassandra.keyspace, self.world)
+        self.connected.append(CountedServers(world, self.faults_at.get(uri, self.faults)))
         return self.connected[-1]
 
     async def deliver_events(self, kind: Kind) -> None:
@@ -190,9 +193,11 @@ class RunningController:
 
 
 @contextlib.asynccontextmanager
-async def running_controller() -> AsyncIterator[RunningController]:
+async def running_controller(
+    name: str = "kubernetes", world: MemoryWorld | None = None
+) -> AsyncIterator[RunningController]:
     """Yield a running controller."""
-    operator = RunningController()
+    operator = RunningController(name, world)
     tasks = [
         asyncio.create_task(operator.controller.run(TASKS)),
         *(asyncio.create_task(operator.deliver_events(each)) for each in (*OWN, *CHILDREN)),

@@ -8,10 +8,12 @@ from datetime import timedelta
 
 from postroad.adapters.cassandra.access import Access as CassandraAccess
 from postroad.adapters.cassandra.history import CassandraHistory
+from postroad.adapters.cassandra.keyspace_claim import KeyspaceClaim
 from postroad.adapters.cassandra.session import Session
 from postroad.adapters.cassandra.store import CassandraViewStore
 from postroad.adapters.rabbitmq.access import Access as RabbitMQAccess
 from postroad.adapters.rabbitmq.broker import RabbitMQ, RabbitMQBroker
+from postroad.adapters.rabbitmq.queue_claim import QueueClaim
 from postroad.adapters.s3.access import Access as S3Access
 from postroad.adapters.s3.blobs import S3Blobs
 from postroad.adapters.s3.store import Store
@@ -53,6 +55,12 @@ class ClusterServers:
 
     def views(self) -> CassandraViewStore:
         return CassandraViewStore(self._session)
+
+    def keyspace_claim(self) -> KeyspaceClaim:
+        return KeyspaceClaim(self._session)
+
+    def queue_claim(self, queue: QueueName) -> QueueClaim:
+        return QueueClaim(self._rabbitmq, queue)
 
     def blobs(self, bucket: str) -> S3Blobs:
         return S3Blobs(self._store, bucket)

@@ -16,6 +16,9 @@ FIELD_MANAGER = "postroad"
 FINALIZER = f"{GROUP}/cleanup"
 """Keeps a resource until the operator has carried out its deletion policy."""
 
+ADOPT = f"{GROUP}/adopt"
+"""Annotation of a resource: the id of a claim of another one, which this one may take over."""
+
 CONFIGURATION_HASH = f"{GROUP}/configuration-hash"
 """Pod template annotation: the Deployment replaces its pods when it changes."""
 

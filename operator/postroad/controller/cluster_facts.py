@@ -23,6 +23,13 @@ class ClusterFacts:
     answers: Mapping[str, bool]
     connection: str | None
     secrets: Mapping[str, str]
+    conflict: str | None = None
+    """Why the QueueCluster does not have its keyspace."""
+
+    @property
+    def of_all(self) -> tuple[object, ...]:
+        """What MailQueues of every namespace depend on."""
+        return self.answers, self.connection, self.conflict
 
 
 class KnownFacts:
@@ -41,7 +48,7 @@ class KnownFacts:
         """Record the facts as they are now. The first ones are no change."""
         before = self._known.get(uid, facts)
         self._known[uid] = facts
-        if (facts.answers, facts.connection) != (before.answers, before.connection):
+        if facts.of_all != before.of_all:
             self._changes[uid, None] += 1
         for namespace in facts.secrets.keys() | before.secrets.keys():
             if facts.secrets.get(namespace) != before.secrets.get(namespace):

@@ -131,6 +131,8 @@ class ClusterHealth:
             async with attempt(condition.VIEW_READY) as attempted:
                 attempted.finding = await self._made_tables(cluster, found, report, reached)
             findings["cassandra"] = attempted.finding
+            if self._clusters.claims.conflict_of(cluster.uid):
+                report.fields["tables"] = None  # they are another QueueCluster's
         report.findings = [*findings.values(), durability(cluster, checked)]
         versions = {server: each.version for server, each in checked.items() if each.version}
         report.fields["versions"] = versions or None

@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections import defaultdict
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any, TypeVar
 
 from postroad.controller.actions import log_action
 from postroad.controller.api import MAIL_QUEUE, NAMESPACE, QUEUE_CLUSTER
 from postroad.controller.attempts import count_error
+from postroad.controller.claims import Claims, adopted_by
 from postroad.controller.cluster_facts import KnownFacts
 from postroad.controller.cluster_spec import (
     AllowedNamespaces,
-    Cassandra,
     QueueClusterSpec,
     allowed_by,
     allows,
@@ -34,10 +31,10 @@ from postroad.controller.credentials import (
     ClusterCredentials,
     read_credentials,
 )
-from postroad.controller.queue_resource import Queue
+from postroad.controller.queue_resource import Queue, own_bucket, refers_to
 from postroad.controller.quotas import Quotas
+from postroad.controller.schema_locks import SchemaLocks, place_of
 from postroad.controller.tables import need_of, table_options
-from postroad.domain.names import QueueName
 from postroad.errors import (
     AmbientCredentialsDenied,
     CertificateUnusable,
@@ -45,18 +42,12 @@ from postroad.errors import (
     ClusterNotFound,
     ConfigurationRefused,
     CredentialsMissing,
-    InvalidQueueName,
 )
 from postroad.ports.kubernetes import Kubernetes, Object
 from postroad.ports.servers import Checked, Servers
 from postroad.ports.view import SchemaChanges, TableOptions
 
-T = TypeVar("T")
-
 CONDITIONS = {"rabbitmq": BROKER_READY, "cassandra": VIEW_READY, "s3": BLOBS_READY}
-
-Place = tuple[frozenset[str], int, str]
-"""Contact points, port and keyspace."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +67,9 @@ class Cluster:
 
     stamp: tuple[object, ...] = ()
     """Changes with the QueueCluster, and with what is known of its servers and Secrets."""
+
+    adopted: str = ""
+    """The id of the claim on the keyspace that it may take over."""
 
 
 class Clusters:
@@ -99,7 +93,8 @@ class Clusters:
         self._away: dict[str, Mapping[str, Finding]] = {}
         self.facts = KnownFacts()
         self.quotas = Quotas()
-        self._schema: defaultdict[Place, asyncio.Lock] = defaultdict(asyncio.Lock)
+        self.claims = Claims(api)
+        self._schema = SchemaLocks()
 
     async def for_queue(self, queue: Queue, *, begun: bool) -> Cluster:
         """Return the cluster of a MailQueue, with the Secrets that the last reconcile of the
@@ -107,7 +102,7 @@ class Clusters:
         `begun` keeps its place under the quota.
 
         Raises: ClusterNotFound, ClusterNotAllowed, QuotaExceeded, AmbientCredentialsDenied,
-        CredentialsMissing, CertificateUnusable, KubernetesError.
+        CredentialsMissing, CertificateUnusable, ResourceConflict, KubernetesError, ViewError.
         """
         namespace, name = queue.cluster_namespace, queue.spec.cluster_ref.name
         found = await self._find(namespace, name)
@@ -125,6 +120,7 @@ class Clusters:
             cluster = self._opened(found, credentials)
         if not begun:
             await self._require_place(found, cluster.spec, queue.uid)
+        await self.claims.check_keyspace(cluster)
         stamp = (uid, current, *self.facts.stamp(uid, queue.name.namespace))
         return replace(cluster, stamp=stamp)
 
@@ -143,14 +139,16 @@ class Clusters:
         namespace, name = queue.cluster_namespace, queue.spec.cluster_ref.name
         found = await self._find(namespace, name)
         try:
-            return await self.open(found)
+            cluster = await self.open(found)
         except (CredentialsMissing, CertificateUnusable):
             uid = found["metadata"]["uid"]
             servers = self._connections.last(uid)
             if servers is None:
                 raise
             spec = resolve_hosts(QueueClusterSpec.model_validate(found["spec"]), namespace)
-            return Cluster(uid, namespace, name, spec, NO_CREDENTIALS, servers)
+            cluster = Cluster(uid, namespace, name, spec, NO_CREDENTIALS, servers)
+        await self.claims.check_keyspace(cluster)
+        return cluster
 
     async def open(self, found: Object) -> Cluster:
         """Read the Secrets of a QueueCluster, and return the cluster behind it.
@@ -182,6 +180,7 @@ class Clusters:
             servers=self._connections.to(metadata["uid"], spec, credentials),
             has_tables="tables" in (found.get("status") or {}),
             away=self._away.get(metadata["uid"], {}),
+            adopted=adopted_by(found),
         )
 
     async def check(self, uid: str, *, brief: bool) -> dict[str, Checked] | None:
@@ -236,13 +235,15 @@ class Clusters:
     async def make_tables(self, cluster: Cluster) -> tuple[TableOptions, SchemaChanges]:
         """Create the keyspace and the tables, or alter what differs, for all queues of the cluster;
         return the options, and what was changed. Cassandra is asked each time, because a user may
-        have altered or dropped tables. Raises: ConfigurationRefused, ViewError."""
-        return await self._under_lock(cluster, lambda: self._make_tables(cluster))
+        have altered or dropped tables. Raises: ConfigurationRefused, ResourceConflict, ViewError.
+        """
+        place = place_of(cluster.spec.cassandra)
+        return await self._schema.alone(place, lambda: self._make_tables(cluster))
 
     async def ensure_tables(self, cluster: Cluster) -> None:
         """Create the tables of a new QueueCluster, for a queue that is reconciled before it. Later
         they are the QueueCluster's: it reports what it repairs, and a row lifetime that is refused.
-        Raises: ViewError."""
+        Raises: ResourceConflict, ViewError."""
 
         async def ensure() -> None:
             if cluster.has_tables or self._made.get(cluster.uid) is cluster.servers:
@@ -251,35 +252,32 @@ class Clusters:
                 await self._make_tables(cluster)
             self._made[cluster.uid] = cluster.servers
 
-        await self._under_lock(cluster, ensure)
-
-    async def _under_lock(self, cluster: Cluster, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
-        """Run one work at a time for a keyspace: Cassandra may give a table two ids when two hosts
-        create it in the same moment. Work whose caller has given up keeps the lock until Cassandra
-        has answered."""
-
-        async def locked() -> T:
-            async with self._schema[place_of(cluster.spec.cassandra)]:
-                return await work()
-
-        running = asyncio.create_task(locked())
-        running.add_done_callback(_seen)
-        return await asyncio.shield(running)
+        await self._schema.alone(place_of(cluster.spec.cassandra), ensure)
 
     async def _make_tables(self, cluster: Cluster) -> tuple[TableOptions, SchemaChanges]:
         allowed = cluster.spec.allowed_namespaces
         users = await self.users(cluster.namespace, cluster.name, allowed)
         needs = [need for each in users if (need := need_of(each)) is not None]
         options = table_options(cluster.spec.cassandra, needs)
+        held = await self.claims.claim_keyspace(cluster)
         changes = await cluster.servers.views().create(options)
+        if held is None:
+            await self.claims.claim_keyspace(cluster)
         if changes != SchemaChanges():
             place = f"{cluster.namespace}/{cluster.name}"
             named = {name: ", ".join(tables) for name, tables in asdict(changes).items()}
             log_action("tables changed", cluster=place, **named)
         return options, changes
 
+    async def release(self, uid: str, namespace: str, name: str) -> None:
+        """Release the keyspace of a QueueCluster that is gone. Best effort."""
+        servers = self._connections.last(uid)
+        if servers is not None and self.claims.is_held(uid):
+            await self.claims.release(servers.keyspace_claim(), namespace, name)
+
     def forget(self, uid: str) -> None:
         """Close the connections to a cluster that is gone. Idempotent."""
+        self.claims.forget(uid)
         self._made.pop(uid, None)
         self._credentials.pop(uid, None)
         self._away.pop(uid, None)
@@ -302,33 +300,3 @@ class Clusters:
             namespace = await self._api.get(NAMESPACE, None, asking) or {}
             labels = namespace.get("metadata", {}).get("labels") or {}
         return allows(allowed, own, asking, labels)
-
-
-def refers_to(queue: Mapping[str, Any], namespace: str, name: str) -> bool:
-    """Whether a MailQueue refers to this QueueCluster."""
-    reference = queue["spec"].get("clusterRef") or {}
-    referred = reference.get("namespace") or queue["metadata"]["namespace"]
-    return (referred, reference.get("name")) == (namespace, name)
-
-
-def own_bucket(queue: Mapping[str, Any], prefix: str) -> str | None:
-    """Return the name of a MailQueue's own bucket; None for one that shares a bucket."""
-    if (queue["spec"].get("blobs") or {}).get("bucket"):
-        return None
-    metadata = queue["metadata"]
-    try:
-        return QueueName(metadata["namespace"], metadata["name"]).bucket(prefix)
-    except InvalidQueueName:
-        return None
-
-
-def place_of(cassandra: Cassandra) -> Place:
-    """Return what two QueueClusters over one keyspace have in common, as far as their specs show
-    it."""
-    return frozenset(cassandra.contact_points), cassandra.port, cassandra.keyspace
-
-
-def _seen(running: asyncio.Task[Any]) -> None:
-    """Look at the error of work whose caller has given up, which asyncio would log."""
-    if not running.cancelled():
-        running.exception()

@@ -177,6 +177,8 @@ class Controller:
             del self._deleted[key]
         kind = MAIL_QUEUE if key.kind == MAIL_QUEUE.name else QUEUE_CLUSTER
         found = await self._api.get(kind, key.namespace, key.name)
+        if found is None and kind is QUEUE_CLUSTER and (gone := self._uids.get(key)):
+            await self._clusters.release(gone, key.namespace, key.name)
         self._forget_others(key, found)
         if found is None:
             return None
@@ -222,7 +224,9 @@ class Controller:
         secrets = await secrets_of(self._api, cluster, queues)
         before = {each: known.stamp(uid, each) for each in namespaces_of(queues)}
         answers = self._health.answers.get(uid, {})
-        known.record(uid, ClusterFacts(answers, self._connections.fingerprint(uid), secrets))
+        conflict = self._clusters.claims.conflict_of(uid)
+        connection = self._connections.fingerprint(uid)
+        known.record(uid, ClusterFacts(answers, connection, secrets, conflict))
         for each in queues:
             namespace = each["metadata"]["namespace"]
             if known.stamp(uid, namespace) != before[namespace]:

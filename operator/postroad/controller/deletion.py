@@ -20,6 +20,7 @@ from postroad.controller.clusters import Cluster, Clusters
 from postroad.controller.conditions import READY, RECONCILING, STALLED, Finding, Truth, conditions
 from postroad.controller.finalizers import Finalizers, has_finalizer
 from postroad.controller.queue_children import find_children
+from postroad.controller.queue_claims import QueueClaims
 from postroad.controller.queue_resource import Queue, is_erased_with_its_resource
 from postroad.controller.reporting import NORMAL, WARNING, Announcement, Reporter
 from postroad.distributed.ownership import check_erasable
@@ -63,6 +64,7 @@ class Deletion:
         self._finalizers = Finalizers(api, clusters)
         self._clock = clock
         self._timeout = timeout
+        self._claims = QueueClaims(clusters.claims)
 
     async def proceed(self, found: Object) -> timedelta | None:
         """Carry on a deletion; return after how long to continue, None when it is over."""
@@ -145,7 +147,9 @@ class Deletion:
 
     async def _remove_messages(self, cluster: Cluster, queue: Queue) -> None:
         limit = queue.spec.broker.delivery_limit
+        await self._claims.hold_queue(cluster, queue)
         await cluster.servers.broker(queue.name, delivery_limit=limit).delete()
+        await self._claims.release_queue(cluster, queue)
 
     async def _remove_rows(self, cluster: Cluster, queue: Queue) -> None:
         await cluster.servers.views().view(str(queue.name)).erase()
@@ -159,6 +163,9 @@ class Deletion:
         if await blobs.exists():
             await check_erasable(queue.name, cluster.servers.views().view(str(queue.name)), blobs)
             others = await self._clusters.others_with_bucket(queue, cluster)
+            await self._claims.hold_bucket(cluster, queue)
+            if queue.owns_bucket:
+                await self._claims.release_bucket(cluster, queue)
             await blobs.drop(f"{queue.name}/", bucket=queue.owns_bucket and not others)
 
     async def _report(self, found: Object, message: str) -> None:

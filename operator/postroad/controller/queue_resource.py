@@ -6,9 +6,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from postroad.controller.claims import adopted_by
 from postroad.controller.cluster_spec import QueueClusterSpec
 from postroad.controller.spec import MailQueueSpec
 from postroad.domain.names import QueueName
+from postroad.errors import InvalidQueueName
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,6 +21,8 @@ class Queue:
     uid: str
     generation: int
     spec: MailQueueSpec
+    adopted: str = ""
+    """The id of the claim on its queue or bucket that it may take over."""
 
     @classmethod
     def of(cls, found: Mapping[str, Any]) -> Queue:
@@ -29,6 +33,7 @@ class Queue:
             uid=metadata["uid"],
             generation=metadata["generation"],
             spec=MailQueueSpec.model_validate(found["spec"]),
+            adopted=adopted_by(found),
         )
 
     @property
@@ -60,6 +65,24 @@ def is_erased_with_its_resource(found: Mapping[str, Any]) -> bool:
     """Whether the deletion of a MailQueue erases its mail; also of one whose spec is invalid."""
     spec = found["spec"]
     return spec.get("deletionPolicy") == "Delete" and not spec.get("paused")
+
+
+def refers_to(queue: Mapping[str, Any], namespace: str, name: str) -> bool:
+    """Whether a MailQueue refers to this QueueCluster."""
+    reference = queue["spec"].get("clusterRef") or {}
+    referred = reference.get("namespace") or queue["metadata"]["namespace"]
+    return (referred, reference.get("name")) == (namespace, name)
+
+
+def own_bucket(queue: Mapping[str, Any], prefix: str) -> str | None:
+    """Return the name of a MailQueue's own bucket; None for one that shares a bucket."""
+    if (queue["spec"].get("blobs") or {}).get("bucket"):
+        return None
+    metadata = queue["metadata"]
+    try:
+        return QueueName(metadata["namespace"], metadata["name"]).bucket(prefix)
+    except InvalidQueueName:
+        return None
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,16 +19,20 @@ from postroad.controller.attempts import attempt
 from postroad.controller.clusters import Cluster, Clusters
 from postroad.controller.conditions import Finding, bad, good, unknown
 from postroad.controller.engines import Engines
+from postroad.controller.queue_claims import QueueClaims
 from postroad.controller.queue_resource import Queue
 from postroad.controller.status import Report
 from postroad.controller.tables import refused_step, refused_window, together
 from postroad.domain.configuration.rules import Refusal
-from postroad.errors import ServerError
+from postroad.errors import ResourceConflict, ServerError
 from postroad.ports.blobs import OBJECTS_EXPIRE
 from postroad.ports.clock import Clock
 
 OPERATOR = "operator"
 """The operator's name in events of the configuration history."""
+
+CONFLICT = ResourceConflict.__name__
+"""The reason of a condition about an object that another claimant has."""
 
 SERVER_CONDITIONS = (condition.BROKER_READY, condition.VIEW_READY, condition.BLOBS_READY)
 
@@ -52,18 +56,25 @@ class QueueServers:
         self._clusters = clusters
         self._engines = engines
         self._clock = clock
+        self._claims = QueueClaims(clusters.claims)
 
     async def ask(self, cluster: Cluster, state: ReconcileState) -> list[Finding]:
         """Create what the queue needs on each server; return a finding for each condition.
 
-        A failure of one server stops none of the others. Sets `state.configured` once a
-        configuration holds. Raises: KubernetesConflict, KubernetesUnavailable.
+        A failure of one server stops none of the others; a conflict over one stops all, because
+        pods would use its objects. Sets `state.configured` once a configuration holds. Raises:
+        KubernetesConflict, KubernetesUnavailable.
         """
+        claimed = await _ask(cluster, condition.BROKER_READY, self._claim_queue(cluster, state))
+        if claimed.reason == CONFLICT:
+            return self._not_taken(state, claimed)
         broker, blobs, view = await asyncio.gather(
-            _ask(cluster, condition.BROKER_READY, self._declare(cluster, state)),
+            _ask(cluster, condition.BROKER_READY, self._declare(cluster, state, claimed)),
             _ask(cluster, condition.BLOBS_READY, self._make_bucket(cluster, state)),
             _ask(cluster, condition.VIEW_READY, self._make_tables(cluster, state)),
         )
+        if blobs.reason == CONFLICT:
+            return self._not_taken(state, blobs)
         if view.is_good:
             async with attempt(condition.CONFIGURATION_ACCEPTED) as attempted:
                 attempted.finding = await self._configure(cluster, state)
@@ -72,7 +83,21 @@ class QueueServers:
             accepted = self._not_asked(state, view.message)
         return [accepted, broker, view, blobs]
 
-    async def _declare(self, cluster: Cluster, state: ReconcileState) -> Finding:
+    async def _claim_queue(self, cluster: Cluster, state: ReconcileState) -> Finding:
+        await self._claims.hold_queue(cluster, state.queue)
+        return good(condition.BROKER_READY, f"exchange {state.queue.name.exchange} is claimed")
+
+    def _not_taken(self, state: ReconcileState, conflict: Finding) -> list[Finding]:
+        """Return the findings about a queue that another one has: nothing more of it is made, and
+        what pods it has go on."""
+        state.configured = False
+        types = (condition.CONFIGURATION_ACCEPTED, *SERVER_CONDITIONS)
+        others = [each for each in types if each != conflict.condition]
+        return [conflict, *(unknown(each, CONFLICT, conflict.message) for each in others)]
+
+    async def _declare(self, cluster: Cluster, state: ReconcileState, claimed: Finding) -> Finding:
+        if not claimed.is_good:
+            return claimed
         queue = state.queue
         broker = cluster.servers.broker(queue.name, delivery_limit=queue.spec.broker.delivery_limit)
         missing = state.configured and not await broker.exists()
@@ -93,6 +118,7 @@ class QueueServers:
             return bad(condition.BLOBS_READY, "BucketNotFound", message, retryable=True)
         missing = state.configured and not await blobs.exists()
         limits = await blobs.create(f"{queue.name}/", first=not state.configured)
+        await self._claims.hold_bucket(cluster, queue)
         if missing:
             log_repair("bucket", bucket=bucket)
             return bad(condition.BLOBS_READY, *missing_bucket(bucket), retryable=True)

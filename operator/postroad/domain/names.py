@@ -68,6 +68,11 @@ class QueueName:
         """The quorum queue that the broker dead-letters to; maintenance consumes it."""
         return f"postroad.{self}.dead"
 
+    @property
+    def claim_exchange(self) -> str:
+        """The exchange that records which QueueCluster declares the others; no message passes."""
+        return f"postroad.{self}.claim"
+
     def bucket(self, prefix: str) -> str:
         """The S3 bucket of this queue's own: `<prefix><namespace>-<name>`.
 

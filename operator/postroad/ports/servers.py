@@ -9,6 +9,7 @@ from postroad.domain.names import QueueName
 from postroad.errors import ServerError
 from postroad.ports.blobs import Blobs
 from postroad.ports.broker import Broker
+from postroad.ports.claims import ClaimRecord
 from postroad.ports.history import History
 from postroad.ports.view import ViewStore
 
@@ -40,6 +41,14 @@ class Servers(Protocol):
 
     def history(self, queue: QueueName) -> History:
         """Return the configuration history of a queue. No I/O."""
+        ...
+
+    def keyspace_claim(self) -> ClaimRecord:
+        """Return the claim on the cluster's keyspace. No I/O."""
+        ...
+
+    def queue_claim(self, queue: QueueName) -> ClaimRecord:
+        """Return the claim on a queue's objects in the broker. No I/O."""
         ...
 
     def blobs(self, bucket: str) -> Blobs:

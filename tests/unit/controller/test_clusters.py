@@ -15,6 +15,7 @@ from postroad.adapters.memory.servers import MemoryServers, MemoryWorld
 from postroad.controller.api import QUEUE_CLUSTER, SECRET
 from postroad.controller.clusters import Cluster, Clusters
 from postroad.controller.connections import Connections
+from postroad.errors import ResourceConflict
 from postroad.settings import Settings
 from support import resources
 
@@ -69,15 +70,18 @@ async def world() -> AsyncIterator[World]:
 
 
 async def test_one_schema_change_runs_at_a_time_whichever_reconcile_makes_it(world: World) -> None:
-    """Also of two QueueClusters over one keyspace."""
+    """Also of two QueueClusters over one keyspace, of which the second gets none."""
     main, second = await world.declare()
     world.changes.may_end.set()
 
-    await asyncio.gather(
+    *_, refused = await asyncio.gather(
         world.clusters.make_tables(main),
         *(world.clusters.ensure_tables(main) for _ in range(3)),
         world.clusters.ensure_tables(second),
+        return_exceptions=True,
     )
+
+    assert isinstance(refused, ResourceConflict)
 
     assert world.changes.count >= 2
     assert world.changes.most == 1

@@ -9,9 +9,7 @@ import pytest
 from postroad.controller.api import FINALIZER, MAIL_QUEUE, QUEUE_CLUSTER
 from postroad.errors import ClusterNotAllowed
 from support import resources
-from support.manual_loop import move, run
 from support.operator_in_memory import World, reasons
-from support.running_controller import running_controller
 
 
 @pytest.fixture
@@ -97,34 +95,6 @@ async def test_a_step_that_no_longer_fits_is_reported_and_the_queue_goes_on(worl
     assert reasons(queue)["ConfigurationAccepted"] == "RetryStepTooLong"
     assert queue["configuration"]["version"] == 1
     assert cluster["tables"]["rowLifetime"] == "6h"
-
-
-def test_a_bucket_that_is_another_queues_too_stays_when_one_of_them_is_deleted() -> None:
-    """`mail.out-going` and `mail-out.going`; the other one is idle, and has stored nothing."""
-
-    async def scene() -> None:
-        async with running_controller() as operator:
-            await operator.declare()
-            cluster = {"allowedNamespaces": {"from": "All"}}
-            await operator.user.patch(QUEUE_CLUSTER, "mail", "main", {"spec": cluster})
-            reference = {"name": "main", "namespace": "mail"}
-            gone = resources.mail_queue("mail", "out-going", deletionPolicy="Delete")
-            stays = resources.mail_queue("mail-out", "going", clusterRef=reference)
-            for each in (*resources.secrets("mail-out"), gone, stays):
-                await operator.create(each)
-            await move(20)
-            bucket = operator.world.bucket("postroad-mail-out-going")
-            bucket.objects["mail.out-going/left"] = b"x"
-
-            await operator.delete(MAIL_QUEUE, "out-going")
-            await move(20)
-
-            assert operator.at("mailqueues", "mail", "out-going") is None
-            assert bucket.objects == {}
-            assert bucket.is_created
-            assert not operator.events("BucketWasMissing")
-
-    run(scene())
 
 
 FOREIGN = "elsewhere"

@@ -60,9 +60,9 @@ class _Change(NamedTuple):
 
 class KubernetesWorld:
     """The objects, for any number of clients, and all changes since the last `forget_changes`.
-    `kinds` are those that are installed; none: all are."""
+    `kinds` are those that are installed; none: all are. `name` tells it from other worlds."""
 
-    def __init__(self, clock: Clock, kinds: Iterable[Kind] = ()) -> None:
+    def __init__(self, clock: Clock, kinds: Iterable[Kind] = (), name: str = "kubernetes") -> None:
         self.kinds = set(kinds)
         self.objects: dict[Place, Object] = {}
         self.pruned: set[str] = set()
@@ -73,6 +73,9 @@ class KubernetesWorld:
         self._oldest = self.version = OLDEST
         self._changes: list[_Change] = []
         self._changed = asyncio.Event()
+        metadata = {"name": "kube-system", "uid": f"uid-of-{name}", "resourceVersion": str(OLDEST)}
+        system = {"apiVersion": "v1", "kind": "Namespace", "metadata": metadata}
+        self.objects[Place("namespaces", "", "kube-system")] = system
 
     def forget_changes(self) -> None:
         """Forget the changes so far: a watch that goes on from before gets 410."""

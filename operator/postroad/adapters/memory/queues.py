@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from uuid import UUID
 
+from postroad.adapters.memory.claims import ClaimedObject
 from postroad.ports.clock import Clock
 
 
@@ -33,6 +34,7 @@ class Queues:
 
     clock: Clock
     declared: bool = False
+    claimed: ClaimedObject = field(default_factory=lambda: ClaimedObject(is_counted=False))
     ready: deque[Message] = field(default_factory=deque)
     dead: deque[Message] = field(default_factory=deque)
     unacked: int = 0

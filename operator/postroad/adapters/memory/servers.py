@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from postroad.adapters.memory.blobs import Bucket, MemoryBlobs
 from postroad.adapters.memory.broker import MemoryBroker
+from postroad.adapters.memory.claims import MemoryClaimRecord
 from postroad.adapters.memory.fault_injection import FaultInjector
 from postroad.adapters.memory.history import MemoryHistory, Records
 from postroad.adapters.memory.queues import Queues
@@ -26,6 +27,12 @@ class MemoryWorld:
         self._tables: dict[str, Tables] = {}
         self._records: dict[str, Records] = {}
         self._buckets: dict[str, Bucket] = {}
+
+    def other_keyspace(self) -> MemoryWorld:
+        """Return a world with the same broker and the same buckets."""
+        other = MemoryWorld(self.clock)
+        other._queues, other._buckets = self._queues, self._buckets
+        return other
 
     def queues(self, queue: str) -> Queues:
         return self._queues.setdefault(queue, Queues(self.clock))
@@ -67,6 +74,15 @@ class MemoryServers:
 
     def history(self, queue: QueueName) -> MemoryHistory:
         return MemoryHistory(self.world.records(str(queue)), self.faults)
+
+    def keyspace_claim(self) -> MemoryClaimRecord:
+        schema = self.world.schema
+        return MemoryClaimRecord(
+            schema.claimed, self.faults, "view", lambda: schema.options is not None
+        )
+
+    def queue_claim(self, queue: QueueName) -> MemoryClaimRecord:
+        return MemoryClaimRecord(self.world.queues(str(queue)).claimed, self.faults, "broker")
 
     def blobs(self, bucket: str) -> MemoryBlobs:
         return MemoryBlobs(self.world.bucket(bucket), self.faults)

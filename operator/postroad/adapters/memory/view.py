@@ -7,6 +7,7 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 from uuid import UUID
 
+from postroad.adapters.memory.claims import ClaimedObject
 from postroad.adapters.memory.fault_injection import FaultInjector
 from postroad.adapters.memory.marks import MemoryMarks
 from postroad.adapters.memory.tables import Tables, within
@@ -248,6 +249,7 @@ class Schema:
 
     def __init__(self) -> None:
         self.options: TableOptions | None = None
+        self.claimed = ClaimedObject()
         self.missing = {"deleted_mails", "deliveries", "enqueued_mails", "limits"}
 
     def create(self, options: TableOptions) -> SchemaChanges:

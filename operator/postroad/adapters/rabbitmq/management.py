@@ -57,6 +57,11 @@ class Management:
             if each.get("members")
         ]
 
+    async def exchange_arguments(self, exchange: str) -> dict[str, object]:
+        """Return the arguments that an exchange was declared with. Errors as `unacknowledged`."""
+        found = await self._get(f"exchanges/{self._vhost}/{quote(exchange, safe='')}")
+        return dict(found.get("arguments") or {})
+
     async def add_member(self, queue: str, node: str) -> None:
         """Add a copy of a queue on one more node. Idempotent.
         Raises: as `unacknowledged`; BrokerRefused before RabbitMQ 4, where only

@@ -1,0 +1,195 @@
+"""Claims what MailQueues and QueueClusters use at the servers, so that one QueueCluster changes it.
+
+The record stands at each server. Who finds another claimant takes nothing, unless the other one is
+gone, or lost the keyspace to this one, or an administrator lets it adopt the object. Source:
+ADR 0040.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Collection, Mapping
+from enum import Enum, auto
+from typing import TYPE_CHECKING, Any
+
+from postroad.controller.actions import log_action
+from postroad.controller.api import ADOPT, MAIL_QUEUE, NAMESPACE, QUEUE_CLUSTER
+from postroad.controller.conditions import VIEW_READY
+from postroad.domain.claims import Claim, Claimant
+from postroad.errors import (
+    KubernetesRefused,
+    PostroadError,
+    ResourceConflict,
+    ServerError,
+)
+from postroad.ports.claims import ClaimRecord
+from postroad.ports.kubernetes import Kubernetes
+
+if TYPE_CHECKING:
+    from postroad.controller.clusters import Cluster
+
+SYSTEM = "kube-system"
+"""The namespace that every Kubernetes cluster has once; its uid stands for the cluster."""
+
+RELEASE_SECONDS = 5.0
+
+
+class Ruling(Enum):
+    """What to do about a claim that is there."""
+
+    KEEP = auto()
+    TAKE = auto()
+    LEAVE = auto()
+
+
+def judge(
+    found: Claim,
+    wanted: Claimant,
+    *,
+    adopted: str = "",
+    former: Collection[str] = (),
+    is_gone: bool = False,
+) -> Ruling:
+    """Return what a claimant does about a claim. `adopted`: the id of the claim that an
+    administrator lets it take. `former`: tokens of those who had its keyspace before: the queues of
+    a keyspace go with it. `is_gone`: the claimant of `found` does not exist any more; what it kept
+    of a queue of the same name is mail whose rows are in its keyspace, and stays its own."""
+    if found.is_of(wanted):
+        return Ruling.KEEP
+    is_same_queue = found.claimant is None or found.claimant.queue == wanted.queue
+    is_mail = is_same_queue and wanted.queue != ""
+    is_inherited = is_mail and found.token in former
+    is_left = is_gone and not is_mail
+    is_adopted = adopted != "" and found.id == adopted
+    return Ruling.TAKE if is_inherited or is_left or is_adopted else Ruling.LEAVE
+
+
+class Claims:
+    """Makes claims for the QueueClusters and MailQueues of one Kubernetes cluster, and keeps in
+    memory which QueueClusters have their keyspaces: all else that is claimed goes with that."""
+
+    def __init__(self, api: Kubernetes) -> None:
+        self._api = api
+        self._kubernetes = ""
+        self._keyspaces: dict[str, Claim] = {}
+        self._conflicts: dict[str, ResourceConflict] = {}
+
+    async def claim_keyspace(self, cluster: Cluster) -> Claim | None:
+        """Claim the keyspace of a QueueCluster; None while there is no keyspace. Raises:
+        ResourceConflict, ViewError, KubernetesError."""
+        wanted = await self.claimant(cluster.namespace, cluster.name)
+        what = f"keyspace {cluster.spec.cassandra.keyspace}"
+        record = cluster.servers.keyspace_claim()
+        try:
+            found = await self.hold(record, wanted, what, cluster.adopted)
+        except ResourceConflict as error:
+            self._keyspaces.pop(cluster.uid, None)
+            self._conflicts[cluster.uid] = error
+            raise
+        self._conflicts.pop(cluster.uid, None)
+        if found is not None:
+            self._keyspaces[cluster.uid] = found
+        return found
+
+    async def check_keyspace(self, cluster: Cluster) -> None:
+        """Raise what `claim_keyspace` raised in the last reconcile of the QueueCluster, or raises
+        now if it was not asked yet. A claim of an earlier process is believed while Cassandra is
+        away."""
+        if (known := self._conflicts.get(cluster.uid)) is not None:
+            raise ResourceConflict(str(known), hint=known.hint)
+        if cluster.uid in self._keyspaces or (VIEW_READY in cluster.away and cluster.has_tables):
+            return
+        try:
+            await self.claim_keyspace(cluster)
+        except ServerError as error:
+            if not (error.transient and cluster.has_tables):
+                raise
+
+    def is_held(self, uid: str) -> bool:
+        """Whether a QueueCluster had the claim on its keyspace when this process last asked."""
+        return uid in self._keyspaces
+
+    def conflict_of(self, uid: str) -> str | None:
+        """Return why a QueueCluster did not get its keyspace when this process last asked."""
+        return str(self._conflicts[uid]) if uid in self._conflicts else None
+
+    def former(self, uid: str) -> frozenset[str]:
+        """Return the tokens of those who had the keyspace of a QueueCluster before."""
+        held = self._keyspaces.get(uid)
+        return held.former if held else frozenset()
+
+    def forget(self, uid: str) -> None:
+        """Forget a QueueCluster that is gone. Idempotent."""
+        self._keyspaces.pop(uid, None)
+        self._conflicts.pop(uid, None)
+
+    async def claimant(self, namespace: str, name: str, queue: str = "") -> Claimant:
+        """Return a QueueCluster, or a MailQueue of it, as a claimant. Raises: KubernetesError."""
+        if not self._kubernetes:
+            found = await self._api.get(NAMESPACE, None, SYSTEM)
+            if found is None:
+                raise KubernetesRefused(f"there is no namespace {SYSTEM}")
+            self._kubernetes = found["metadata"]["uid"]
+        return Claimant(self._kubernetes, namespace, name, queue)
+
+    async def hold(
+        self,
+        record: ClaimRecord,
+        wanted: Claimant,
+        what: str,
+        adopted: str = "",
+        former: Collection[str] = (),
+    ) -> Claim | None:
+        """Claim an object, or take it over where the ruling is so; return the claim; None for an
+        object that does not exist yet. `what`: its name for messages. Raises: ResourceConflict,
+        ServerError, KubernetesError."""
+        found = await record.claim(wanted)
+        if found is None:
+            return None
+        ruling = judge(found, wanted, adopted=adopted, former=former)
+        if ruling is Ruling.LEAVE and await self._is_gone(found):
+            ruling = judge(found, wanted, is_gone=True)
+        if ruling is Ruling.TAKE:
+            before, found = found, await record.transfer(found, wanted)
+            log_action("took over a claim", what=what, of=str(before), by=str(found))
+        if not found.is_of(wanted):
+            raise conflict(found, what)
+        return found
+
+    async def release(self, record: ClaimRecord, namespace: str, name: str) -> None:
+        """Release the keyspace of a QueueCluster that is gone, for one of another Kubernetes
+        cluster: one of the same finds that it is gone. Best effort."""
+        try:
+            async with asyncio.timeout(RELEASE_SECONDS):
+                await record.release(await self.claimant(namespace, name))
+            log_action("released the claim on the keyspace")
+        except (PostroadError, TimeoutError) as error:
+            log_action("the claim on the keyspace stays", error=str(error))
+
+    async def _is_gone(self, found: Claim) -> bool:
+        """Whether the claimant was a resource of this Kubernetes cluster, and does not exist."""
+        owner = found.claimant
+        if owner is None or owner.kubernetes != self._kubernetes:
+            return False
+        try:
+            if await self._api.get(QUEUE_CLUSTER, owner.namespace, owner.name) is None:
+                return True
+            if not owner.queue:
+                return False
+            namespace, _, name = owner.queue.partition(".")
+            return await self._api.get(MAIL_QUEUE, namespace, name) is None
+        except KubernetesRefused:  # an operator of some namespaces may not read others
+            return False
+
+
+def conflict(found: Claim, what: str) -> ResourceConflict:
+    """Return the error about an object that another claimant has."""
+    hint = "give this one another"
+    if found.id:
+        hint += f", delete the other, or take it over by the annotation {ADOPT}={found.id}"
+    return ResourceConflict(f"{what} is claimed by {found}", hint=hint)
+
+
+def adopted_by(found: Mapping[str, Any]) -> str:
+    """Return the id of the claim that a resource may adopt; empty: none."""
+    return str((found["metadata"].get("annotations") or {}).get(ADOPT, ""))

@@ -1,0 +1,50 @@
+"""One schema change at a time for a keyspace, of all that this process makes.
+
+Cassandra may give a table two ids when two hosts create it in the same moment. Processes keep out
+of each other's way by the claim on the keyspace (ADR 0040).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import defaultdict
+from collections.abc import Callable, Coroutine
+from typing import Any, TypeVar
+
+from postroad.controller.cluster_spec import Cassandra
+
+T = TypeVar("T")
+
+Place = tuple[frozenset[str], int, str]
+"""Contact points, port and keyspace."""
+
+
+class SchemaLocks:
+    """A lock for each keyspace."""
+
+    def __init__(self) -> None:
+        self._locks: defaultdict[Place, asyncio.Lock] = defaultdict(asyncio.Lock)
+
+    async def alone(self, place: Place, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        """Run one work at a time for a keyspace. Work whose caller has given up keeps the lock
+        until Cassandra has answered."""
+
+        async def locked() -> T:
+            async with self._locks[place]:
+                return await work()
+
+        running = asyncio.create_task(locked())
+        running.add_done_callback(_seen)
+        return await asyncio.shield(running)
+
+
+def place_of(cassandra: Cassandra) -> Place:
+    """Return what two QueueClusters over one keyspace have in common, as far as their specs show
+    it."""
+    return frozenset(cassandra.contact_points), cassandra.port, cassandra.keyspace
+
+
+def _seen(running: asyncio.Task[Any]) -> None:
+    """Look at the error of work whose caller has given up, which asyncio would log."""
+    if not running.cancelled():
+        running.exception()

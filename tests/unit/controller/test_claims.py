@@ -1,0 +1,341 @@
+"""Of two that want one object of a server, the second takes nothing until the first is gone.
+
+Over the API server and all servers in memory, at production intervals.
+"""
+
+from __future__ import annotations
+
+from contextlib import AsyncExitStack
+from datetime import timedelta
+
+import pytest
+
+from postroad.adapters.memory.servers import MemoryWorld
+from postroad.controller.api import ADOPT, DEPLOYMENT, MAIL_QUEUE, QUEUE_CLUSTER
+from postroad.controller.claims import Ruling, judge
+from postroad.domain.claims import Claim, Claimant
+from postroad.domain.names import QueueName
+from postroad.ports.kubernetes import Kind, Object
+from support import resources
+from support.manual_loop import move, run
+from support.running_controller import NAMESPACE, RunningController, running_controller
+
+CONFLICT = "ResourceConflict"
+MINUTE = 60
+ME, OTHER = Claimant("one", "mail", "main"), Claimant("one", "mail", "other")
+
+
+def of_queue(claimant: Claimant, queue: str) -> Claimant:
+    return Claimant(claimant.kubernetes, claimant.namespace, claimant.name, queue)
+
+
+@pytest.mark.parametrize(
+    ("found", "adopted", "former", "is_gone", "ruling"),
+    [
+        (Claim.of(ME, 1), "", (), False, Ruling.KEEP),
+        (Claim.of(OTHER, 1), "", (), False, Ruling.LEAVE),
+        (Claim.of(OTHER, 1), "", (), True, Ruling.TAKE),
+        (Claim.of(OTHER, 3), f"{OTHER.token}-3", (), False, Ruling.TAKE),
+        (Claim.of(OTHER, 5), f"{OTHER.token}-3", (), False, Ruling.LEAVE),
+        (Claim.of(OTHER, 3), OTHER.token, (), False, Ruling.LEAVE),
+        (Claim.of(OTHER, 1), "", (OTHER.token,), False, Ruling.LEAVE),
+        (Claim("", None), "", ("",), False, Ruling.LEAVE),
+    ],
+)
+def test_the_ruling_about_a_keyspace(
+    found: Claim, adopted: str, former: tuple[str, ...], is_gone: bool, ruling: Ruling
+) -> None:
+    assert judge(found, ME, adopted=adopted, former=former, is_gone=is_gone) is ruling
+
+
+MINE, THEIRS = of_queue(ME, "mail.outgoing"), of_queue(OTHER, "mail.outgoing")
+NEIGHBOUR = of_queue(ME, "mail-out.going")
+
+
+@pytest.mark.parametrize(
+    ("found", "adopted", "former", "is_gone", "ruling"),
+    [
+        (Claim.of(MINE), "", (), False, Ruling.KEEP),
+        (Claim(ME.token, None), "", (), False, Ruling.KEEP),
+        (Claim.of(THEIRS), "", (), False, Ruling.LEAVE),
+        (Claim.of(THEIRS), "", (OTHER.token,), False, Ruling.TAKE),
+        (Claim(OTHER.token, None), "", (OTHER.token,), False, Ruling.TAKE),
+        (Claim.of(THEIRS), "", (), True, Ruling.LEAVE),
+        (Claim.of(THEIRS), OTHER.token, (), False, Ruling.TAKE),
+        (Claim.of(NEIGHBOUR), "", (ME.token,), False, Ruling.LEAVE),
+        (Claim.of(NEIGHBOUR), "", (), True, Ruling.TAKE),
+    ],
+)
+def test_the_ruling_about_a_queue(
+    found: Claim, adopted: str, former: tuple[str, ...], is_gone: bool, ruling: Ruling
+) -> None:
+    """A queue goes with its keyspace. What a claimant that is gone kept of it is mail whose rows
+    are in another keyspace."""
+    assert judge(found, MINE, adopted=adopted, former=former, is_gone=is_gone) is ruling
+
+
+def cluster(name: str, lifetime: str, keyspace: str = "postroad") -> Object:
+    made = resources.queue_cluster(NAMESPACE, name)
+    made["spec"]["cassandra"] |= {"rowLifetime": lifetime, "keyspace": keyspace}
+    return made
+
+
+def queue(name: str, of: str, **spec: object) -> Object:
+    return resources.mail_queue(NAMESPACE, name, clusterRef={"name": of}, **spec)
+
+
+async def declare(operator: RunningController, *wanted: Object) -> None:
+    """Create resources one after the other."""
+    for each in wanted:
+        await operator.create(each)
+        await move(10)
+
+
+async def adopt(operator: RunningController, kind: Kind, name: str, claim: str) -> None:
+    """Annotate a resource."""
+    change = {"metadata": {"annotations": {ADOPT: claim}}}
+    assert await operator.user.patch(kind, NAMESPACE, name, change)
+
+
+def is_ready(operator: RunningController, kind: Kind, name: str) -> bool:
+    return bool(operator.condition("Ready", kind, name)["status"] == "True")
+
+
+def claim_in(message: str) -> str:
+    """Return the id that a message offers for adoption."""
+    return message.partition(f"{ADOPT}=")[2].rstrip(")")
+
+
+@pytest.mark.parametrize(("first", "second"), [("main", "other"), ("other", "main")])
+def test_of_two_queueclusters_over_one_keyspace_the_second_changes_nothing(
+    first: str, second: str
+) -> None:
+    async def scene() -> None:
+        async with running_controller() as operator:
+            for each in resources.secrets(NAMESPACE):
+                await operator.create(each)
+            await declare(operator, cluster(first, "300h"), queue("one", first))
+            options = operator.world.schema.options
+            await declare(
+                operator, cluster(second, "200h"), queue("two", second, workers=resources.workers())
+            )
+
+            for _ in range(3):
+                await move(2 * MINUTE)
+                for kind, name in ((QUEUE_CLUSTER, first), (MAIL_QUEUE, "one")):
+                    assert is_ready(operator, kind, name)
+                refused = operator.condition("ViewReady", QUEUE_CLUSTER, second)
+                assert refused["reason"] == CONFLICT
+                assert f"{NAMESPACE}/{first}" in refused["message"]
+                assert operator.condition("Stalled", QUEUE_CLUSTER, second)["status"] == "True"
+                assert "tables" not in operator.found(QUEUE_CLUSTER, second)["status"]
+                for which in ("BrokerReady", "ViewReady", "BlobsReady", "WorkersReady"):
+                    assert operator.condition(which, MAIL_QUEUE, "two")["reason"] == CONFLICT
+            assert operator.world.schema.options == options
+            assert not operator.events("Repaired")
+            assert not operator.world.queues("mail.two").declared
+            assert not operator.world.bucket("postroad-mail-two").is_created
+            assert operator.at(DEPLOYMENT.plural, NAMESPACE, "two-worker") is None
+
+    run(scene())
+
+
+def test_the_second_takes_over_when_the_first_is_deleted() -> None:
+    """Within a minute, with the queues that the first one kept."""
+
+    async def scene() -> None:
+        async with running_controller() as operator:
+            for each in resources.secrets(NAMESPACE):
+                await operator.create(each)
+            await declare(operator, cluster("main", "300h"), queue("kept", "main"))
+            await declare(operator, cluster("other", "200h"), queue("two", "other"))
+
+            await operator.delete(MAIL_QUEUE, "kept")
+            await operator.delete(QUEUE_CLUSTER, "main")
+            await move(1.5 * MINUTE)
+            await declare(operator, queue("kept", "other"))
+
+            assert is_ready(operator, QUEUE_CLUSTER, "other")
+            assert is_ready(operator, MAIL_QUEUE, "two")
+            assert is_ready(operator, MAIL_QUEUE, "kept")
+            assert operator.world.schema.options is not None
+            assert operator.world.schema.options.row_lifetime == timedelta(hours=200)
+
+    run(scene())
+
+
+async def two(
+    stack: AsyncExitStack, *, keyspace: str = "postroad"
+) -> tuple[RunningController, RunningController]:
+    """Start operators of two Kubernetes clusters over the same servers; each has a QueueCluster
+    `main`, the second with this keyspace. Only the first has a MailQueue, `outgoing`."""
+    one = await stack.enter_async_context(running_controller("one"))
+    another = await stack.enter_async_context(running_controller("another", one.world))
+    another.keyspaces["other"] = one.world.other_keyspace()
+    await one.declare()
+    for each in (*resources.secrets(NAMESPACE), cluster("main", "200h", keyspace)):
+        await another.create(each)
+    await move(10)
+    return one, another
+
+
+def test_another_kubernetes_cluster_gets_a_keyspace_that_was_released() -> None:
+    async def scene() -> None:
+        async with AsyncExitStack() as stack:
+            one, another = await two(stack)
+            refused = another.condition("ViewReady", QUEUE_CLUSTER, "main")
+            assert refused["reason"] == CONFLICT
+            assert "uid-of-one" in refused["message"]
+
+            await one.delete(MAIL_QUEUE, "outgoing")
+            await one.delete(QUEUE_CLUSTER, "main")
+            await move(1.5 * MINUTE)
+
+            assert is_ready(another, QUEUE_CLUSTER, "main")
+
+    run(scene())
+
+
+def test_an_administrator_lets_another_kubernetes_cluster_adopt_a_keyspace() -> None:
+    """With the queues in it, also while the first operator still runs: that one then takes nothing
+    any more, however often it looks."""
+
+    async def scene() -> None:
+        async with AsyncExitStack() as stack:
+            one, another = await two(stack)
+            await another.create(resources.mail_queue(NAMESPACE))
+            await move(MINUTE)
+            assert another.condition("Ready")["reason"] == CONFLICT
+            message = another.condition("ViewReady", QUEUE_CLUSTER, "main")["message"]
+
+            await adopt(another, QUEUE_CLUSTER, "main", claim_in(message))
+            await move(2 * MINUTE)
+
+            for _ in range(3):
+                assert is_ready(another, QUEUE_CLUSTER, "main")
+                assert is_ready(another, MAIL_QUEUE, "outgoing")
+                assert one.condition("ViewReady", QUEUE_CLUSTER, "main")["reason"] == CONFLICT
+                assert one.condition("Ready")["reason"] == CONFLICT
+                await move(2 * MINUTE)
+            back = claim_in(one.condition("ViewReady", QUEUE_CLUSTER, "main")["message"])
+            await adopt(one, QUEUE_CLUSTER, "main", back)
+            await move(5 * MINUTE)
+            assert is_ready(one, QUEUE_CLUSTER, "main")
+            assert another.condition("ViewReady", QUEUE_CLUSTER, "main")["reason"] == CONFLICT
+
+    run(scene())
+
+
+def test_a_queue_of_another_keyspace_is_not_taken() -> None:
+    """Two installations over one vhost: their consumers would take each other's messages."""
+
+    async def scene() -> None:
+        async with AsyncExitStack() as stack:
+            one, another = await two(stack, keyspace="other")
+            assert is_ready(another, QUEUE_CLUSTER, "main")
+            await another.create(resources.mail_queue(NAMESPACE, workers=resources.workers()))
+            await move(7 * MINUTE)
+
+            refused = another.condition("BrokerReady")
+            assert refused["reason"] == another.condition("ViewReady")["reason"] == CONFLICT
+            assert "uid-of-one" in refused["message"]
+            assert "configuration" not in another.found()["status"]
+            assert another.at(DEPLOYMENT.plural, NAMESPACE, "outgoing-worker") is None
+            assert is_ready(one, MAIL_QUEUE, "outgoing")
+
+            await adopt(another, MAIL_QUEUE, "outgoing", claim_in(refused["message"]))
+            await move(2 * MINUTE)
+            assert is_ready(another, MAIL_QUEUE, "outgoing")
+            await move(5 * MINUTE)
+            assert one.condition("BrokerReady")["reason"] == CONFLICT
+
+    run(scene())
+
+
+def test_two_queues_whose_buckets_have_one_name_have_it_one_after_the_other() -> None:
+    """`mail.out-going` and `mail-out.going`."""
+
+    async def scene() -> None:
+        async with running_controller() as operator:
+            await operator.declare()
+            allowed = {"allowedNamespaces": {"from": "All"}}
+            await operator.user.patch(QUEUE_CLUSTER, "mail", "main", {"spec": allowed})
+            reference = {"name": "main", "namespace": "mail"}
+            for each in resources.secrets("mail-out"):
+                await operator.create(each)
+            await declare(
+                operator,
+                resources.mail_queue("mail-out", "going", clusterRef=reference),
+                resources.mail_queue("mail", "out-going", deletionPolicy="Delete"),
+            )
+            refused = operator.condition("BlobsReady", MAIL_QUEUE, "out-going")
+            assert refused["reason"] == CONFLICT
+            assert "MailQueue mail-out/going" in refused["message"]
+
+            first = operator.at(MAIL_QUEUE.plural, "mail-out", "going")
+            assert first is not None
+            await operator.user.delete(MAIL_QUEUE, first)
+            await move(2 * MINUTE)
+
+            assert is_ready(operator, MAIL_QUEUE, "out-going")
+            await operator.delete(MAIL_QUEUE, "out-going")
+            await move(20)
+            assert not operator.world.bucket("postroad-mail-out-going").is_created
+
+    run(scene())
+
+
+def test_the_deletion_of_a_queue_that_another_adopted_deletes_nothing() -> None:
+    async def scene() -> None:
+        async with AsyncExitStack() as stack:
+            one, another = await two(stack)
+            await one.change({"deletionPolicy": "Delete"})
+            await move(MINUTE)
+            message = another.condition("ViewReady", QUEUE_CLUSTER, "main")["message"]
+            await adopt(another, QUEUE_CLUSTER, "main", claim_in(message))
+            await another.create(resources.mail_queue(NAMESPACE))
+            await move(3 * MINUTE)
+
+            await one.delete(MAIL_QUEUE, "outgoing")
+            await move(4 * MINUTE)
+
+            (event,) = one.events("LeftBehind")
+            assert "uid-of-another" in event["note"]
+            assert is_ready(another, MAIL_QUEUE, "outgoing")
+            assert await another.connected[-1].broker(QueueName(NAMESPACE, "outgoing")).exists()
+            assert not another.events("QueuesWereMissing")
+
+    run(scene())
+
+
+def test_claims_cost_a_request_a_minute_at_rest() -> None:
+    """For a QueueCluster: its MailQueues go with it."""
+
+    async def scene() -> None:
+        async with running_controller() as operator:
+            await operator.declare()
+            for number in range(20):
+                await operator.create(queue(f"queue-{number}", "main"))
+            await move(MINUTE)
+            operator.faults.steps.clear()
+
+            await move(4 * MINUTE)
+
+            claims = [each for each in operator.faults.steps if "claim" in each.operation]
+            assert len([each for each in claims if each.server == "view"]) <= 5
+            assert len(claims) <= 5 + 21
+
+    run(scene())
+
+
+def test_a_world_with_another_keyspace_has_the_same_broker_and_buckets() -> None:
+    """What the tests above stand on."""
+
+    async def scene() -> None:
+        async with running_controller() as operator:
+            world: MemoryWorld = operator.world.other_keyspace()
+            assert world.queues("mail.one") is operator.world.queues("mail.one")
+            assert world.bucket("one") is operator.world.bucket("one")
+            assert world.schema is not operator.world.schema
+
+    run(scene())
