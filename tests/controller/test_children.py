@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from postroad.controller.api import (
+    AUTOSCALERS,
     CONFIG_MAP,
     CONFIGURATION_HASH,
     DEPLOYMENT,
@@ -166,15 +167,26 @@ async def test_a_changed_secret_rolls_the_pods(ready: Running) -> None:
     assert ready.settings[-1].rabbitmq.password.get_secret_value() == "renewed"
 
 
-async def test_replicas_that_an_autoscaler_wrote_are_the_autoscalers(ready: Running) -> None:
+async def test_replicas_are_the_autoscalers_as_long_as_there_is_one(ready: Running) -> None:
+    (autoscaler, _) = AUTOSCALERS
+    target = {"apiVersion": "apps/v1", "kind": "Deployment", "name": "outgoing-worker"}
+    made = await ready.api.create(
+        autoscaler,
+        {
+            "apiVersion": autoscaler.api_version,
+            "kind": autoscaler.name,
+            "metadata": {"name": "workers", "namespace": ready.namespace},
+            "spec": {"scaleTargetRef": target, "minReplicas": 1, "maxReplicas": 9},
+        },
+    )
     path = f"{DEPLOYMENT.prefix}/namespaces/{ready.namespace}/deployments/outgoing-worker/scale"
-    scale = await ready.api._call("GET", path)
-    assert scale
+    scaled = await ready.api._call("GET", path)
+    assert scaled
     await ready.api._call(
         "PUT",
         path,
         query={"fieldManager": "kube-controller-manager"},
-        body=scale | {"spec": {"replicas": 4}},
+        body=scaled | {"spec": {"replicas": 4}},
     )
     await ready.change({"workers": {"concurrency": 11}})
     await ready.settle()
@@ -182,6 +194,12 @@ async def test_replicas_that_an_autoscaler_wrote_are_the_autoscalers(ready: Runn
     found = await child(ready, DEPLOYMENT, "outgoing-worker")
     assert found["spec"]["replicas"] == 4
     assert (await ready.status())["workers"]["desired"] == 4
+
+    await ready.api.delete(autoscaler, made)
+    await ready.settle()
+
+    found = await child(ready, DEPLOYMENT, "outgoing-worker")
+    assert found["spec"]["replicas"] == 0
 
 
 async def test_labels_of_the_mail_queue_are_not_copied(operator: Running) -> None:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from contextlib import suppress
+from copy import deepcopy
 
+from postroad.adapters.memory.field_ownership import Manager, updated
 from postroad.adapters.memory.kubernetes import MemoryKubernetes
-from postroad.adapters.memory.kubernetes_world import KubernetesWorld
+from postroad.adapters.memory.kubernetes_world import KubernetesWorld, Place
 from postroad.controller.api import DEPLOYMENT
 from postroad.errors import KubernetesConflict
 
@@ -14,10 +16,18 @@ async def control_deployments(world: KubernetesWorld) -> None:
     """Report that all replicas of Deployments are there and ready, until cancelled."""
     manager = MemoryKubernetes(world, "kube-controller-manager")
     async for happened, body in world.watch(DEPLOYMENT):
+        counts = ("replicas", "updatedReplicas", "readyReplicas", "availableReplicas")
         status = {"observedGeneration": body["metadata"]["generation"]}
         if replicas := body["spec"].get("replicas"):
-            counts = ("replicas", "readyReplicas", "updatedReplicas")
             status |= dict.fromkeys(counts, replicas)
         if happened != "DELETED" and body.get("status") != status:
             with suppress(KubernetesConflict):
                 await manager.replace_status(DEPLOYMENT, {**body, "status": status})
+
+
+def scale(world: KubernetesWorld, place: Place, replicas: int, manager: str) -> None:
+    """Write the scale of a Deployment, as autoscalers and `kubectl scale` do."""
+    found = world.objects[place]
+    changed = deepcopy(found)
+    changed["spec"]["replicas"] = replicas
+    world.put(place, updated(found, changed, Manager(manager, "Update", "scale")))

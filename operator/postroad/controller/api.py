@@ -42,6 +42,12 @@ DISRUPTION_BUDGET = Kind("policy/v1", "PodDisruptionBudget", "poddisruptionbudge
 CHILDREN = (CONFIG_MAP, SERVICE_ACCOUNT, SERVICE, DEPLOYMENT, DISRUPTION_BUDGET)
 """The kinds that the operator creates for a MailQueue."""
 
+AUTOSCALERS = (
+    Kind("autoscaling/v2", "HorizontalPodAutoscaler", "horizontalpodautoscalers"),
+    Kind("keda.sh/v1alpha1", "ScaledObject", "scaledobjects"),
+)
+"""Of the second, KEDA's, the first is made only while it is not paused; it scales to 0 itself."""
+
 SECRET = Kind("v1", "Secret", "secrets")
 POD = Kind("v1", "Pod", "pods")
 NAMESPACE = Kind("v1", "Namespace", "namespaces")

@@ -37,13 +37,13 @@ def wanted_children(
     context: PodContext,
     components: Collection[str] = (QUEUE, INTAKE, WORKER),
     *,
-    scaled_elsewhere: frozenset[str] = frozenset(),
+    autoscaled: bool = False,
 ) -> list[Child]:
     """Return the children of these components, in the order in which to apply them. `QUEUE`: what
     all pods share. Raises: InvalidInput for a template of another shape, or a missing `relayFrom`.
 
-    `scaled_elsewhere` names the Deployments that an autoscaler scales: they come without replicas,
-    which the operator would otherwise set back.
+    `autoscaled`: the Deployments come without replicas, which the operator would otherwise set
+    back.
     """
     configuration = queue_configuration(queue, context)
     children = _shared(queue, configuration) if QUEUE in components else []
@@ -51,12 +51,12 @@ def wanted_children(
     if intake and INTAKE in components:
         children.append(_service(queue, intake.ports))
         template = pod_template(queue, context, INTAKE, labels(queue, INTAKE), configuration)
-        children += _deployment(queue, INTAKE, intake.replicas, template, scaled_elsewhere)
+        children += _deployment(queue, INTAKE, intake.replicas, template, autoscaled)
     if workers and WORKER in components:
         template = pod_template(
             queue, context, WORKER, labels(queue, WORKER), configuration, workers.template
         )
-        children += _deployment(queue, WORKER, workers.replicas, template, scaled_elsewhere)
+        children += _deployment(queue, WORKER, workers.replicas, template, autoscaled)
     return [(kind, with_hash(child)) for kind, child in children]
 
 
@@ -145,7 +145,7 @@ def _deployment(
     component: str,
     replicas: int,
     template: dict[str, Any],
-    scaled_elsewhere: frozenset[str],
+    autoscaled: bool,
 ) -> list[Child]:
     name = f"{queue.name.name}-{component}"
     selected = {"matchLabels": labels(queue, component)}
@@ -155,10 +155,10 @@ def _deployment(
         "revisionHistoryLimit": 3,
         "template": template,
     }
-    if name not in scaled_elsewhere:
+    if not autoscaled:
         spec["replicas"] = replicas
     children = [_child(queue, DEPLOYMENT, name, component, {"spec": spec})]
-    if replicas > 1 or name in scaled_elsewhere:
+    if replicas > 1 or autoscaled:
         budget = {
             "spec": {
                 "maxUnavailable": 1,

@@ -15,6 +15,7 @@ from postroad.controller import conditions as condition
 from postroad.controller.actions import log_action, log_repair
 from postroad.controller.api import CHILDREN, COMPONENT, DEPLOYMENT, INSTANCE, MANAGED_BY
 from postroad.controller.attempts import attempt
+from postroad.controller.autoscalers import is_autoscaled
 from postroad.controller.children import INTAKE, QUEUE, WORKER, Child, selector, wanted_children
 from postroad.controller.clusters import Cluster
 from postroad.controller.conditions import PODS_NOT_READY, Finding, bad, good, unknown
@@ -94,9 +95,9 @@ class QueueChildren:
     ) -> Found:
         queue = state.queue
         workers = queue.spec.workers
+        present = found.get((DEPLOYMENT.name, f"{queue.name.name}-{component}"))
         if component == WORKER and workers:
             context = await self._with_next_hop(context, queue, workers)
-            present = found.get((DEPLOYMENT.name, f"{queue.name.name}-{WORKER}"))
             queue = queue.with_workers(
                 granted_workers(
                     workers.replicas,
@@ -104,8 +105,8 @@ class QueueChildren:
                     deployment_facts(present, 0)["desired"],
                 )
             )
-        scaled = scaled_elsewhere(found)
-        wanted = wanted_children(queue, context, (component,), scaled_elsewhere=scaled)
+        autoscaled = await is_autoscaled(self._api, present)
+        wanted = wanted_children(queue, context, (component,), autoscaled=autoscaled)
         return await apply_children(self._api, state, wanted, found)
 
     async def _with_next_hop(
@@ -174,9 +175,6 @@ def _within_quota(state: ReconcileState, most: int | None, found: Finding) -> Fi
 Found = dict[tuple[str, str], Object]
 """Children by kind and name."""
 
-AUTOSCALER = "kube-controller-manager"
-"""Field manager of a HorizontalPodAutoscaler that writes a Deployment's scale."""
-
 
 async def find_children(api: Kubernetes, queue: Queue) -> Found:
     """Return the children that this MailQueue owns, not those of an earlier one of its name."""
@@ -244,21 +242,6 @@ def is_owned(child: Mapping[str, Any], uid: str) -> bool:
     """Whether an object is controlled by the owner with this uid."""
     owners = child["metadata"].get("ownerReferences") or []
     return any(each.get("controller") and each["uid"] == uid for each in owners)
-
-
-def scaled_elsewhere(found: Found) -> frozenset[str]:
-    """Return the names of the Deployments whose replicas an autoscaler wrote last."""
-    return frozenset(
-        name
-        for (kind, name), each in found.items()
-        if kind == DEPLOYMENT.name
-        and any(
-            entry.get("subresource") == "scale"
-            and entry.get("manager") == AUTOSCALER
-            and "f:replicas" in (entry.get("fieldsV1") or {}).get("f:spec", {})
-            for entry in each["metadata"].get("managedFields") or []
-        )
-    )
 
 
 def workload_finding(

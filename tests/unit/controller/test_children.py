@@ -12,7 +12,7 @@ from postroad.controller.api import CONFIGURATION_HASH
 from postroad.controller.children import wanted_children
 from postroad.controller.cluster_spec import AllowedNamespaces, QueueClusterSpec, allows
 from postroad.controller.drift import is_current, with_hash
-from postroad.controller.queue_children import scaled_elsewhere, workload_finding
+from postroad.controller.queue_children import workload_finding
 from postroad.controller.queue_resource import PodContext, Queue
 from postroad.controller.strategic_merge import merged
 from postroad.domain.networks import Networks
@@ -44,10 +44,10 @@ def queue(**spec: Any) -> Queue:
 
 
 def children(
-    wanted: Queue, *, scaled: frozenset[str] = frozenset(), **context: Any
+    wanted: Queue, *, autoscaled: bool = False, **context: Any
 ) -> dict[tuple[str, str], dict[str, Any]]:
     pods = PodContext(CLUSTER, "postroad:1", **context)
-    built = wanted_children(wanted, pods, scaled_elsewhere=scaled)
+    built = wanted_children(wanted, pods, autoscaled=autoscaled)
     return {(kind.name, child["metadata"]["name"]): child for kind, child in built}
 
 
@@ -387,32 +387,10 @@ def test_replicas_are_left_to_an_autoscaler() -> None:
     wanted = queue(workers={"replicas": 3, "handler": RELAY})
 
     ours = children(wanted)["Deployment", "out-worker"]["spec"]
-    theirs = children(wanted, scaled=frozenset({"out-worker"}))["Deployment", "out-worker"]["spec"]
+    theirs = children(wanted, autoscaled=True)["Deployment", "out-worker"]["spec"]
 
     assert ours["replicas"] == 3
     assert "replicas" not in theirs
-
-
-@pytest.mark.parametrize(
-    ("manager", "subresource", "is_theirs"),
-    [
-        ("kube-controller-manager", "scale", True),
-        ("kube-controller-manager", "status", False),
-        ("kubectl", "scale", False),
-        ("postroad", "", False),
-    ],
-)
-def test_an_autoscaler_is_known_by_how_it_writes(
-    manager: str, subresource: str, is_theirs: bool
-) -> None:
-    entry = {
-        "manager": manager,
-        "subresource": subresource,
-        "fieldsV1": {"f:spec": {"f:replicas": {}}},
-    }
-    found = {("Deployment", "out-worker"): {"metadata": {"managedFields": [entry]}}}
-
-    assert scaled_elsewhere(found) == (frozenset({"out-worker"}) if is_theirs else frozenset())
 
 
 CHILD = with_hash(

@@ -1,0 +1,127 @@
+"""The replicas of workers are an autoscaler's as long as there is one, and the spec's otherwise."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+
+from postroad.adapters.memory.kubernetes_world import Place
+from postroad.controller.api import AUTOSCALERS, DEPLOYMENT
+from postroad.ports.kubernetes import Kind, Object
+from support.deployments import scale
+from support.manual_loop import move, run
+from support.resources import workers
+from support.running_controller import NAMESPACE, RunningController, running_controller
+
+HORIZONTAL, SCALED_OBJECT = AUTOSCALERS
+WORKERS = Place("deployments", NAMESPACE, "outgoing-worker")
+A_FULL_RECONCILE = 400
+
+
+def autoscaler(of: Kind, kind: str, name: str) -> Object:
+    return {
+        "apiVersion": of.api_version,
+        "kind": of.name,
+        "metadata": {"name": "any", "namespace": NAMESPACE},
+        "spec": {"scaleTargetRef": {"kind": kind, "name": name}},
+    }
+
+
+@asynccontextmanager
+async def declared() -> AsyncIterator[RunningController]:
+    async with running_controller() as operator:
+        await operator.declare(workers=workers(replicas=2))
+        await move(20)
+        yield operator
+
+
+def replicas(operator: RunningController) -> int:
+    found: dict[str, Any] = operator.found(DEPLOYMENT, "outgoing-worker")["spec"]
+    number: int = found["replicas"]
+    return number
+
+
+@pytest.mark.parametrize(
+    ("kind", "manager", "wanted"),
+    [
+        (HORIZONTAL, "kube-controller-manager", 5),
+        (SCALED_OBJECT, "keda", 0),
+        (SCALED_OBJECT, "kube-controller-manager", 5),
+    ],
+)
+def test_an_autoscaler_has_the_replicas_until_it_is_deleted(
+    kind: Kind, manager: str, wanted: int
+) -> None:
+    async def scene() -> None:
+        async with declared() as operator:
+            made = await operator.user.create(
+                kind, autoscaler(kind, "Deployment", "outgoing-worker")
+            )
+            scale(operator.kubernetes, WORKERS, wanted, manager)
+            await operator.change({"workers": {"concurrency": 3}})
+            await move(A_FULL_RECONCILE)
+            assert replicas(operator) == wanted
+
+            await operator.user.delete(kind, made)
+            await move(A_FULL_RECONCILE)
+            assert replicas(operator) == 2
+
+            await operator.change({"workers": {"replicas": 3}})
+            await move(5)
+            assert replicas(operator) == 3
+            assert operator.events("Repaired") == []
+
+    run(scene())
+
+
+def test_a_deployment_that_is_scaled_by_hand_is_scaled_back() -> None:
+    async def scene() -> None:
+        async with declared() as operator:
+            other = autoscaler(HORIZONTAL, "Deployment", "another")
+            await operator.user.create(HORIZONTAL, other)
+            scale(operator.kubernetes, WORKERS, 7, "kubectl")
+            await move(5)
+
+            assert replicas(operator) == 2
+            assert len(operator.events("Repaired")) == 1
+
+    run(scene())
+
+
+def test_an_autoscaler_of_the_mail_queue_changes_its_spec() -> None:
+    async def scene() -> None:
+        async with declared() as operator:
+            other = autoscaler(HORIZONTAL, "MailQueue", "outgoing")
+            await operator.user.create(HORIZONTAL, other)
+            await operator.change({"workers": {"replicas": 6}})
+            await move(5)
+
+            assert replicas(operator) == 6
+
+    run(scene())
+
+
+def test_autoscalers_are_asked_for_only_where_another_process_scaled() -> None:
+    async def scene() -> None:
+        async with declared() as operator:
+            await move(A_FULL_RECONCILE)
+
+            assert not [each for each in operator.calls if HORIZONTAL.plural in each]
+
+    run(scene())
+
+
+def test_a_right_that_is_missing_is_a_condition() -> None:
+    async def scene() -> None:
+        async with declared() as operator:
+            operator.api.refused.add(("list", HORIZONTAL.plural))
+            scale(operator.kubernetes, WORKERS, 5, "kube-controller-manager")
+            await move(5)
+
+            assert operator.condition("WorkersReady")["reason"] == "KubernetesRefused"
+            assert replicas(operator) == 5
+
+    run(scene())
