@@ -8,7 +8,13 @@ from postroad.adapters.memory.connections import Loss
 from postroad.domain.mail import OutcomeKind
 from postroad.domain.next_hops import NextHop
 from postroad.errors import BlobsUnavailable
-from postroad.ports.connections import ConnectionEvent, ConnectionOpened, Connector, JobFinished
+from postroad.ports.connections import (
+    ConnectionClosed,
+    ConnectionEvent,
+    ConnectionOpened,
+    Connector,
+    JobFinished,
+)
 from support.connections import Events, a_job, body_of
 
 DELIVERED, FAILED, DEFERRED = OutcomeKind.DELIVERED, OutcomeKind.FAILED, OutcomeKind.DEFERRED
@@ -168,6 +174,24 @@ class ConnectionContract:
 
         assert events.unsaid == (1,)
         assert sum(event == ConnectionOpened() for event in events.all) == 1
+
+    async def test_a_job_that_comes_while_the_end_is_handled_is_unsaid(
+        self, hop: HopUnderTest
+    ) -> None:
+        class SubmittingAtTheEnd(Events):
+            def __call__(self, event: ConnectionEvent) -> None:
+                if isinstance(event, ConnectionClosed) and not event.unsaid:
+                    connection.submit(a_job(1))
+                super().__call__(event)
+
+        events = SubmittingAtTheEnd()
+        connection = hop.connector.open(hop.next_hop, events)
+        await events.until_opened()
+        connection.close()
+        while not events.unsaid:
+            await events.next()
+
+        assert events.unsaid == (1,)
 
     async def _three(self, hop: HopUnderTest) -> Events:
         events = Events()

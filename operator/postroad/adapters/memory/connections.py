@@ -65,13 +65,13 @@ class MemoryConnection:
         self._on_event = on_event
         self._jobs: deque[Transmission] = deque()
         self._changed = asyncio.Event()
-        self._is_closing = self._is_aborted = False
+        self._is_closing = self._is_aborted = self._has_ended = False
         self._finished = 0
         self._task = asyncio.create_task(self._run())
 
     def submit(self, transmission: Transmission) -> None:
         """Add a job (see the port)."""
-        if self._task.done():
+        if self._has_ended:
             late = ConnectionClosed(LOST, (transmission.job,))
             asyncio.get_running_loop().call_soon(self._on_event, late)
             return
@@ -92,6 +92,7 @@ class MemoryConnection:
     async def _run(self) -> None:
         text = await self._serve() if self._hop.refusal is None else self._hop.refusal
         text = "" if self._is_aborted else text
+        self._has_ended = True
         self._on_event(ConnectionClosed(text, tuple(each.job for each in self._jobs)))
 
     async def _serve(self) -> str:

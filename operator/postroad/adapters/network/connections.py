@@ -92,12 +92,14 @@ class SmtpConnection:
         self._jobs: deque[ConnectionJob] = deque()
         """Those behind them."""
         self._is_running = self._is_closing = self._is_aborted = self._is_over = False
+        self._has_ended = False
+        """Whether the last event has its jobs: it takes no more."""
         self._loop = asyncio.get_running_loop()
         self._task = self._loop.create_task(self._run(), name="a connection to a next hop")
 
     def submit(self, transmission: Transmission) -> None:
         """Add a job (see the port)."""
-        if self._task.done():
+        if self._has_ended:
             late = ConnectionClosed("451 4.4.2 the connection has ended", (transmission.job,))
             self._loop.call_soon(self._on_event, late)
             return
@@ -254,6 +256,7 @@ class SmtpConnection:
             while jobs:
                 unsaid.append(jobs[0].number)
                 await jobs.popleft().release()
+        self._has_ended = True
         self._on_event(ConnectionClosed("" if error is None else text_of(error), tuple(unsaid)))
 
     def _last_event(self, error: WireError | None) -> JobFinished | None:
