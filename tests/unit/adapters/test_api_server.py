@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 from aiohttp import web
+from kubernetes.config import ConfigException
 
 from postroad.adapters.kubernetes import api_server
 from postroad.adapters.kubernetes.api_server import ApiServer
@@ -102,6 +103,32 @@ async def test_an_apply_that_can_never_succeed_is_refused(
 
     with pytest.raises(KubernetesRefused, match="field not declared"):
         await api.apply(MAIL_QUEUE, NEW)
+
+
+@pytest.mark.parametrize("status", [200, 502])
+@pytest.mark.parametrize("body", ["<html>busy</html>", "null", '["busy"]', '{"items":', "\xff"])
+async def test_what_is_no_answer_of_an_api_server_is_taken_for_none(
+    server: HttpKubernetes, api: ApiServer, status: int, body: str
+) -> None:
+    """A load balancer answers for the API servers behind it, which are away."""
+    server.answers = [
+        web.Response(status=status, body=body.encode("latin-1"), content_type="application/json")
+    ]
+
+    with pytest.raises(KubernetesUnavailable):
+        await api.list(MAIL_QUEUE)
+
+
+async def test_a_pod_without_a_token_for_a_moment_asks_again_later(api: ApiServer) -> None:
+    """The kubelet writes a new file."""
+
+    def renew(_: object) -> None:
+        raise ConfigException("Token file exists but empty.")
+
+    api.access._configuration.refresh_api_key_hook = renew  # type: ignore[assignment]
+
+    with pytest.raises(KubernetesUnavailable, match="no token now"):
+        await api.get(MAIL_QUEUE, "mail", "outgoing")
 
 
 async def test_a_server_that_is_away_is_unavailable() -> None:

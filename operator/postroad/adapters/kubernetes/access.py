@@ -14,7 +14,7 @@ from pathlib import Path
 from kubernetes import client, config
 from kubernetes.client.rest import should_bypass_proxies
 
-from postroad.errors import KubernetesRefused
+from postroad.errors import KubernetesRefused, KubernetesUnavailable
 
 HEADER = "BearerToken"
 
@@ -64,9 +64,13 @@ class ApiAccess:
 
     async def authorization(self) -> str | None:
         """Return the Authorization header of this moment: the kubelet renews pods' tokens, and a
-        plugin of a kubeconfig may run, which takes its time."""
+        plugin of a kubeconfig may run, which takes its time. Raises: KubernetesUnavailable, OSError
+        where there is none at the moment."""
         key = self._configuration.get_api_key_with_prefix
-        return await asyncio.to_thread(key, HEADER, "authorization")
+        try:
+            return await asyncio.to_thread(key, HEADER, "authorization")
+        except config.ConfigException as error:
+            raise KubernetesUnavailable(f"the operator has no token now: {error}") from error
 
 
 def load_access(kubeconfig: Path | None = None) -> ApiAccess:

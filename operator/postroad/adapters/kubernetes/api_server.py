@@ -63,7 +63,8 @@ class ApiServer:
         query = {"labelSelector": labels} if labels else {}
         found = await self._call("GET", _path(kind, namespace), query=query)
         type_meta = {"apiVersion": kind.api_version, "kind": kind.name}  # absent in lists
-        return [{**type_meta, **each} for each in found["items"]] if found else []
+        assert found is not None
+        return [{**type_meta, **each} for each in found["items"]]
 
     async def serves(self, *kinds: Kind) -> bool:
         for kind in kinds:
@@ -209,7 +210,10 @@ class ApiServer:
             raise _TooManyRequests(text, float(seconds) if seconds.isdecimal() else 1.0)
         if status >= 300:
             raise _refusal(f"{method} {path}", status, data)
-        answer: Object = json.loads(data)
+        answer = _object_in(data)
+        if answer is None:
+            # A load balancer before it, for example: whether a write had its effect is unknown.
+            raise KubernetesUnavailable(f"{method} {path}: {status}, and no object")
         return answer
 
     async def _exchange(
@@ -251,11 +255,18 @@ class _TooManyRequests(Exception):
 
 
 def _text_of(what: str, status: int, data: bytes) -> str:
+    answer = _object_in(data)
+    text = data[:200].decode(errors="replace") if answer is None else answer.get("message", "")
+    return f"{what}: {status} {text}"
+
+
+def _object_in(data: bytes) -> Object | None:
+    """Return the JSON object that a body is; None where it is none."""
     try:
-        message = json.loads(data).get("message", "")
+        found = json.loads(data)
     except ValueError:
-        message = data[:200].decode(errors="replace")
-    return f"{what}: {status} {message}"
+        return None
+    return found if isinstance(found, dict) else None
 
 
 def _refusal(
