@@ -102,6 +102,10 @@ class RabbitMQ(_WithClientTls):
     password: SecretStr | None = None
     """Overrides the URI's password."""
 
+    login_folder: Path | None = None
+    """Folder with the files `username` and `password`, read again for each connection, instead of
+    both."""
+
 
 class Cassandra(_WithClientTls):
     """The Cassandra servers, which hold the view."""
@@ -119,6 +123,10 @@ class Cassandra(_WithClientTls):
     username: str | None = None
 
     password: SecretStr | None = None
+
+    login_folder: Path | None = None
+    """Folder with the files `username` and `password`, read again for each connection, instead of
+    both."""
 
     tls: Encryption = Encryption.DISABLED
     """Encrypt, and check the nodes' certificates."""
@@ -147,6 +155,10 @@ class S3(_Section):
     access_key: SecretStr | None = None
 
     secret_key: SecretStr | None = None
+
+    login_folder: Path | None = None
+    """Folder with the files `accessKey` and `secretKey`, read again when they change, instead of
+    both."""
 
 
 class Broker(_Section):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from datetime import timedelta
+from pathlib import Path
 
 from postroad.adapters.cassandra.access import Access as CassandraAccess
 from postroad.adapters.cassandra.history import CassandraHistory
@@ -27,6 +28,7 @@ from postroad.errors import (
     ServerError,
     ViewUnavailable,
 )
+from postroad.logins import LOGIN, S3_LOGIN, LoginFolder
 from postroad.ports.servers import SAFE_COPIES, Checked, Servers
 from postroad.settings import Cassandra as CassandraSettings
 from postroad.settings import RabbitMQ as RabbitMQSettings
@@ -151,6 +153,7 @@ def rabbitmq_access(settings: Settings) -> RabbitMQAccess:
         rabbitmq.uri.get_secret_value(),
         username=rabbitmq.username,
         password=rabbitmq.password.get_secret_value() if rabbitmq.password else None,
+        login_folder=_folder(rabbitmq.login_folder),
         tls=_client_tls(settings, rabbitmq),
         management_url=rabbitmq.management_url,
     )
@@ -165,6 +168,7 @@ def s3_access(settings: Settings) -> S3Access:
         access_key=s3.access_key.get_secret_value() if s3.access_key else None,
         secret_key=s3.secret_key.get_secret_value() if s3.secret_key else None,
         ca_file=s3.ca_file or settings.ca_file,
+        login_folder=_folder(s3.login_folder, S3_LOGIN),
     )
 
 
@@ -181,7 +185,12 @@ def cassandra_access(settings: Settings) -> CassandraAccess:
         encryption=cassandra.tls,
         tls=_client_tls(settings, cassandra),
         tls_name=cassandra.tls_name,
+        login_folder=_folder(cassandra.login_folder),
     )
+
+
+def _folder(path: Path | None, names: tuple[str, str] = LOGIN) -> LoginFolder | None:
+    return None if path is None else LoginFolder(path, names)
 
 
 def _client_tls(settings: Settings, server: RabbitMQSettings | CassandraSettings) -> ClientTls:

@@ -29,23 +29,24 @@ from postroad.controller.server_tls import (
 )
 from postroad.controller.spec_parts import LocalReference
 from postroad.errors import CertificateUnusable, CredentialsMissing
+from postroad.logins import LOGIN, S3_LOGIN
 from postroad.ports.kubernetes import Kubernetes
 from postroad.tls import server_context
-
-LOGIN, KEYS = ("username", "password"), ("accessKey", "secretKey")
 
 
 @dataclass(frozen=True, slots=True)
 class Credentials:
     """The credentials of one server, the authorities that vouch for it, and the certificate with
     its key that it is shown. `version` changes with what is read of their objects, and no label,
-    annotation or restored copy changes it. It stands in pod templates, whose readers may not read
-    Secrets: each guess at a value costs a key derivation."""
+    annotation or restored copy changes it; `tls_version` changes with authorities and certificate
+    alone. It stands in pod templates, whose readers may not read Secrets: each guess at a value
+    costs a key derivation."""
 
     values: Mapping[str, SecretStr] = field(default_factory=dict)
     authorities: str | None = None
     certificate: SecretStr | None = None
     version: str = ""
+    tls_version: str = ""
 
     def get(self, name: str) -> SecretStr | None:
         return self.values.get(name)
@@ -60,13 +61,15 @@ class ClusterCredentials:
     s3: Credentials
 
     @property
-    def versions(self) -> dict[str, str]:
-        """The versions of the Secrets, by server."""
-        return {
-            "rabbitmq": self.rabbitmq.version,
-            "cassandra": self.cassandra.version,
-            "s3": self.s3.version,
-        }
+    def versions(self) -> list[str]:
+        """The versions of all that is read, by server."""
+        return [self.rabbitmq.version, self.cassandra.version, self.s3.version]
+
+    @property
+    def tls_versions(self) -> dict[str, str]:
+        """The versions of what pods read when they start alone: authorities and certificates."""
+        found = {"rabbitmq": self.rabbitmq, "cassandra": self.cassandra, "s3": self.s3}
+        return {server: each.tls_version for server, each in found.items() if each.tls_version}
 
 
 NO_CREDENTIALS = ClusterCredentials(Credentials(), Credentials(), Credentials())
@@ -83,7 +86,7 @@ async def read_credentials(
     return ClusterCredentials(
         rabbitmq=await _read_server(api, namespace, rabbitmq.secret_ref, LOGIN, rabbitmq.tls),
         cassandra=await _read_server(api, namespace, cassandra.secret_ref, LOGIN, cassandra.tls),
-        s3=await _read_server(api, namespace, s3.secret_ref, KEYS, s3.tls),
+        s3=await _read_server(api, namespace, s3.secret_ref, S3_LOGIN, s3.tls),
     )
 
 
@@ -102,12 +105,15 @@ async def _read_server(
     named = [each.name for each in (login, trusted, shown) if each is not None]
     if not named:
         return Credentials()
+    tls_content = json.dumps([authorities, certificate]).encode()
     content = json.dumps([values, authorities, certificate]).encode()
+    objects = f"{namespace}/{'/'.join(named)}"
     return Credentials(
         values={key: SecretStr(value) for key, value in values.items()},
         authorities=authorities,
         certificate=None if certificate is None else SecretStr(certificate),
-        version=_version(sha256(content).digest(), f"{namespace}/{'/'.join(named)}"),
+        version=_version(sha256(content).digest(), objects),
+        tls_version="" if tls is None else _version(sha256(tls_content).digest(), objects),
     )
 
 

@@ -1,8 +1,8 @@
 """Builds the pod templates of workers and intake.
 
 Pods keep to Pod Security's `restricted` profile with a read-only root, get their settings from the
-queue's ConfigMap and credentials from the cluster's Secrets, and serve probes and metrics on one
-port.
+queue's ConfigMap and credentials from files of the cluster's Secrets, which they read again when
+these change, and serve probes and metrics on one port.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from collections.abc import Mapping
 from typing import Any
 
 from postroad.controller.api import CONFIGURATION_HASH
-from postroad.controller.cluster_spec import QueueClusterSpec
 from postroad.controller.drift import hash_of
 from postroad.controller.queue_resource import PodContext, Queue
-from postroad.controller.server_tls import FOLDER, READ_BY_GROUP, StoreTls, TlsFiles
+from postroad.controller.server_tls import FOLDER, READ_BY_GROUP, ServerFiles, StoreTls
 from postroad.controller.spec import Intake
 from postroad.controller.strategic_merge import merged
+from postroad.logins import LOGIN, S3_LOGIN
 
 USER = 10001
 """User and group of the image."""
@@ -60,7 +60,7 @@ def pod_template(
         CONFIGURATION_HASH: hash_of(
             [
                 _read_by(component, configuration),
-                dict(context.secret_versions or {}),
+                dict(context.tls_versions or {}),
             ]
         ),
     }
@@ -78,7 +78,7 @@ def _pod_spec(
     queue: Queue, context: PodContext, component: str, labels: Mapping[str, str]
 ) -> dict[str, Any]:
     volumes: list[dict[str, Any]] = [{"name": "tmp", "emptyDir": {}}]
-    volumes += [each.volume() for each in _tls_files(queue, context, component)]
+    volumes += [each.volume() for each in _server_files(queue, context, component)]
     security: dict[str, Any] = {
         "runAsNonRoot": True,
         "runAsUser": USER,
@@ -117,7 +117,7 @@ def _container(queue: Queue, context: PodContext, component: str) -> dict[str, A
     health = _health_port(intake)
     ports = [{"name": "health", "containerPort": health, "protocol": "TCP"}]
     mounts = [{"name": "tmp", "mountPath": "/tmp"}]  # noqa: S108 - the pod's own emptyDir
-    environment = [*credentials(context.cluster), {"name": "POSTROAD_HEALTH_HOST", "value": "*"}]
+    environment = [{"name": "POSTROAD_HEALTH_HOST", "value": "*"}]
     if health != HEALTH_PORT:
         environment.append({"name": "POSTROAD_HEALTH_PORT", "value": str(health)})
     if intake:
@@ -129,7 +129,7 @@ def _container(queue: Queue, context: PodContext, component: str) -> dict[str, A
         ]
         if intake.tls:
             mounts.append({"name": "tls", "mountPath": TLS_FOLDER})
-    for files in _tls_files(queue, context, component):
+    for files in _server_files(queue, context, component):
         mounts.append(files.mount())
         environment += [
             {"name": f"POSTROAD_{name}", "value": value}
@@ -155,19 +155,19 @@ def _container(queue: Queue, context: PodContext, component: str) -> dict[str, A
     }
 
 
-def _tls_files(queue: Queue, context: PodContext, component: str) -> list[TlsFiles]:
+def _server_files(queue: Queue, context: PodContext, component: str) -> list[ServerFiles]:
     """Return the files with which a component connects. They stand in the pod template: containers
     of an earlier template read the ConfigMap when they restart, and have no such files."""
     cluster, workers = context.cluster, queue.spec.workers
-    found: dict[str, StoreTls | None] = {
-        "RABBITMQ": cluster.rabbitmq.tls,
-        "CASSANDRA": cluster.cassandra.tls,
-        "S3": cluster.s3.tls,
-    }
+    rabbitmq, cassandra, s3 = cluster.rabbitmq, cluster.cassandra, cluster.s3
+    found = [
+        ServerFiles("RABBITMQ", rabbitmq.tls or StoreTls(), rabbitmq.secret_ref, LOGIN),
+        ServerFiles("CASSANDRA", cassandra.tls, cassandra.secret_ref, LOGIN),
+        ServerFiles("S3", s3.tls or StoreTls(), s3.secret_ref, S3_LOGIN),
+    ]
     if component == "worker" and workers:
-        found["WORKER_RELAY"] = StoreTls(ca_ref=workers.handler.relay.ca_ref)
-    files = [TlsFiles(section, tls) for section, tls in found.items() if tls is not None]
-    return [each for each in files if not each.is_empty]
+        found.append(ServerFiles("WORKER_RELAY", StoreTls(ca_ref=workers.handler.relay.ca_ref)))
+    return [each for each in found if not each.is_empty]
 
 
 def _health_port(intake: Intake | None) -> int:
@@ -196,23 +196,3 @@ def _probe(path: str, period: int, failures: int) -> dict[str, Any]:
         "timeoutSeconds": 5,
         "failureThreshold": failures,
     }
-
-
-def credentials(cluster: QueueClusterSpec) -> list[dict[str, Any]]:
-    """Return the environment variables that hold credentials, by reference to their Secrets."""
-    references = (
-        ("RABBITMQ_USERNAME", cluster.rabbitmq.secret_ref, "username"),
-        ("RABBITMQ_PASSWORD", cluster.rabbitmq.secret_ref, "password"),
-        ("CASSANDRA_USERNAME", cluster.cassandra.secret_ref, "username"),
-        ("CASSANDRA_PASSWORD", cluster.cassandra.secret_ref, "password"),
-        ("S3_ACCESS_KEY", cluster.s3.secret_ref, "accessKey"),
-        ("S3_SECRET_KEY", cluster.s3.secret_ref, "secretKey"),
-    )
-    return [
-        {
-            "name": f"POSTROAD_{variable}",
-            "valueFrom": {"secretKeyRef": {"name": reference.name, "key": key}},
-        }
-        for variable, reference, key in references
-        if reference is not None
-    ]

@@ -117,8 +117,8 @@ class QueueChildren:
         if reference is None:
             return context
         text = await read_authorities(self._api, queue.name.namespace, reference)
-        versions = {**(context.secret_versions or {}), "relay": hash_of(text)}
-        return replace(context, secret_versions=versions)
+        versions = {**(context.tls_versions or {}), "relay": hash_of(text)}
+        return replace(context, tls_versions=versions)
 
     async def _context(self, cluster: Cluster, queue: Queue) -> PodContext:
         credentials = cluster.credentials
@@ -127,7 +127,7 @@ class QueueChildren:
         return PodContext(
             cluster=cluster.spec,
             image=self._image,
-            secret_versions=credentials.versions,
+            tls_versions=credentials.tls_versions,
         )
 
     async def _check_certificate(self, queue: Queue) -> None:

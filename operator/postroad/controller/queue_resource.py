@@ -89,10 +89,10 @@ def own_bucket(queue: Mapping[str, Any], prefix: str) -> str | None:
 class PodContext:
     """What the pods of a queue depend on beside the MailQueue.
 
-    `secret_versions`: versions of the credentials, authorities and certificates that the pods read,
+    `tls_versions`: versions of the authorities and certificates that the pods read when they start,
     so that a change replaces the pods.
     """
 
     cluster: QueueClusterSpec
     image: str
-    secret_versions: Mapping[str, str] | None = None
+    tls_versions: Mapping[str, str] | None = None

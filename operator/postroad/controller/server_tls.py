@@ -1,5 +1,5 @@
 """TLS to the servers of a QueueCluster and to the next hop: the parts of both specs, and the files
-that pods read for it.
+that pods read to connect.
 
 Each server has authorities of its own. A mode never follows from what a Secret holds, so that a
 Secret which loses a key ends connections, and encrypts none of them less.
@@ -79,12 +79,14 @@ class CassandraTls(ServerTls):
 
 
 @dataclass(frozen=True, slots=True)
-class TlsFiles:
-    """The folder of a pod with the authorities of one server, and with the client certificate that
-    it is shown. `section`: of the settings, as `RABBITMQ`."""
+class ServerFiles:
+    """The folder of a pod with the login at one server, the authorities that vouch for it, and the
+    client certificate that it is shown. `section`: of the settings, as `RABBITMQ`."""
 
     section: str
     tls: StoreTls
+    login: LocalReference | None = None
+    login_keys: tuple[str, ...] = ()
 
     @property
     def is_empty(self) -> bool:
@@ -99,6 +101,8 @@ class TlsFiles:
         authorities = self.tls.ca_ref
         certificate = self.tls.client_cert_ref if isinstance(self.tls, ServerTls) else None
         sources = []
+        if self.login is not None:
+            sources.append({"secret": _items(self.login.name, self.login_keys)})
         if authorities is not None:
             source = "secret" if authorities.kind == "Secret" else "configMap"
             sources.append({source: _items(authorities.name, (AUTHORITIES_KEY,))})
@@ -109,15 +113,17 @@ class TlsFiles:
     def volume(self) -> dict[str, Any]:
         """Return the volume of a pod."""
         projected = {"defaultMode": READ_BY_GROUP, "sources": self._sources}
-        return {"name": f"{self._name}-tls", "projected": projected}
+        return {"name": self._name, "projected": projected}
 
     def mount(self) -> dict[str, Any]:
         """Return the mount of a container."""
-        return {"name": f"{self._name}-tls", "mountPath": self._folder}
+        return {"name": self._name, "mountPath": self._folder, "readOnly": True}
 
     def environment(self) -> dict[str, str]:
         """Return the settings that name the files, without their prefix."""
         values = {}
+        if self.login is not None:
+            values[f"{self.section}_LOGIN_FOLDER"] = self._folder
         if self.tls.ca_ref is not None:
             values[f"{self.section}_CA_FILE"] = f"{self._folder}/{AUTHORITIES_KEY}"
         if isinstance(self.tls, ServerTls) and self.tls.client_cert_ref is not None:

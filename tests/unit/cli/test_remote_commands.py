@@ -213,8 +213,8 @@ def test_a_queue_without_deployments_gets_a_pod_like_a_workers(queue: Path) -> N
     names = {each["name"] for each in only["env"]}
     assert only["image"] == "registry/postroad:2"
     assert {
-        "POSTROAD_RABBITMQ_PASSWORD",
-        "POSTROAD_S3_SECRET_KEY",
+        "POSTROAD_RABBITMQ_LOGIN_FOLDER",
+        "POSTROAD_S3_LOGIN_FOLDER",
         "POSTROAD_CASSANDRA_CA_FILE",
     } <= names
     assert only["securityContext"]["readOnlyRootFilesystem"]

@@ -254,19 +254,15 @@ def test_the_port_of_the_next_hop_follows_its_tls(relay: dict[str, Any], port: s
     assert data["POSTROAD_WORKER_RELAY_TLS"] == relay.get("tls", "opportunistic")
 
 
-def test_credentials_are_only_ever_referred_to() -> None:
+def test_credentials_are_files_and_not_in_the_environment() -> None:
     (container,) = worker_pod(children(queue(workers={"handler": RELAY})))["spec"]["containers"]
 
-    written = {each["name"] for each in container["env"] if "value" in each}
-    referred = [each for each in container["env"] if "valueFrom" in each]
-    assert written == {"POSTROAD_HEALTH_HOST"}
-    assert {each["name"]: each["valueFrom"]["secretKeyRef"] for each in referred} == {
-        "POSTROAD_RABBITMQ_USERNAME": {"name": "rabbitmq", "key": "username"},
-        "POSTROAD_RABBITMQ_PASSWORD": {"name": "rabbitmq", "key": "password"},
-        "POSTROAD_CASSANDRA_USERNAME": {"name": "cassandra", "key": "username"},
-        "POSTROAD_CASSANDRA_PASSWORD": {"name": "cassandra", "key": "password"},
-        "POSTROAD_S3_ACCESS_KEY": {"name": "s3", "key": "accessKey"},
-        "POSTROAD_S3_SECRET_KEY": {"name": "s3", "key": "secretKey"},
+    written = {each["name"]: each["value"] for each in container["env"]}
+    assert written == {
+        "POSTROAD_HEALTH_HOST": "*",
+        "POSTROAD_RABBITMQ_LOGIN_FOLDER": "/etc/postroad/rabbitmq",
+        "POSTROAD_CASSANDRA_LOGIN_FOLDER": "/etc/postroad/cassandra",
+        "POSTROAD_S3_LOGIN_FOLDER": "/etc/postroad/s3",
     }
 
 
@@ -291,7 +287,7 @@ def test_pods_keep_to_the_restricted_profile() -> None:
         ({}, {}, False),
         ({"view": {"bucketCount": 5}}, {}, False),
         ({"retry": {"maxAge": "48h"}}, {}, True),
-        ({}, {"secret_versions": {"s3": "2"}}, True),
+        ({}, {"tls_versions": {"s3": "2"}}, True),
     ],
     ids=["nothing", "the view", "retries", "a secret"],
 )
@@ -302,9 +298,9 @@ def test_pods_roll_when_something_that_they_read_changes(
         return str(worker_pod(found)["metadata"]["annotations"][CONFIGURATION_HASH])
 
     base = {"workers": {"handler": RELAY}}
-    before = stamp(children(queue(**base), secret_versions={"s3": "1"}))
+    before = stamp(children(queue(**base), tls_versions={"s3": "1"}))
 
-    after = stamp(children(queue(**base, **spec), **({"secret_versions": {"s3": "1"}} | context)))
+    after = stamp(children(queue(**base, **spec), **({"tls_versions": {"s3": "1"}} | context)))
 
     assert (before != after) == rolls
 
@@ -330,7 +326,7 @@ def test_a_partial_template_changes_the_worker_and_cannot_break_its_selection() 
     assert pod["spec"]["nodeSelector"] == {"disk": "fast"}
     assert worker["image"] == "postroad:1"
     assert {"name": "EXTRA", "value": "1"} in worker["env"]
-    assert len(worker["env"]) == 8
+    assert len(worker["env"]) == 5
     assert sidecar == {"name": "sidecar", "image": "x"}
 
 

@@ -117,6 +117,8 @@ def test_pods_connect_as_the_spec_names_it() -> None:
     container, volumes = pods("worker")
 
     settings = from_environment(container["environment"])
+    assert settings.rabbitmq.login_folder
+    assert settings.s3.login_folder
 
     mounted = {each["mountPath"]: volumes[each["name"]] for each in container["volumeMounts"]}
     read = {
@@ -127,6 +129,10 @@ def test_pods_connect_as_the_spec_names_it() -> None:
         for item in source[kind]["items"]
     }
     named = {
+        settings.rabbitmq.login_folder / "username": "rabbitmq",
+        settings.rabbitmq.login_folder / "password": "rabbitmq",
+        settings.s3.login_folder / "accessKey": "s3",
+        settings.s3.login_folder / "secretKey": "s3",
         settings.rabbitmq.ca_file: "ours",
         settings.rabbitmq.client_certificate: "client",
         settings.rabbitmq.client_key: "client",
@@ -136,6 +142,7 @@ def test_pods_connect_as_the_spec_names_it() -> None:
         settings.worker.relay_ca_file: "theirs",
     }
     assert {str(file): name for file, name in named.items()} == read
+    assert settings.cassandra.login_folder is None
     assert settings.cassandra.ca_file is None
     assert settings.ca_file is None
     assert settings.cassandra.tls is Encryption.VERIFY_FULL
@@ -146,7 +153,7 @@ def test_an_intake_has_no_authorities_of_the_next_hop() -> None:
     container, volumes = pods("intake")
 
     assert "POSTROAD_WORKER_RELAY_CA_FILE" not in container["environment"]
-    assert {"tmp", "rabbitmq-tls", "cassandra-tls", "s3-tls"} == set(volumes)
+    assert {"tmp", "rabbitmq", "cassandra", "s3"} == set(volumes)
 
 
 async def with_authorities(operator: RunningController, certificates: Certificates) -> None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 
 from cassandra import ConsistencyLevel
-from cassandra.auth import PlainTextAuthProvider
+from cassandra.auth import AuthProvider, PlainTextAuthenticator, PlainTextAuthProvider
 from cassandra.cluster import EXEC_PROFILE_DEFAULT, Cluster, ExecutionProfile
 from cassandra.policies import (
     ConstantSpeculativeExecutionPolicy,
@@ -18,6 +18,7 @@ from cassandra.policies import (
 from cassandra.query import dict_factory
 
 from postroad.adapters.cassandra.clocks import HostClocks, RightClocksFirst
+from postroad.logins import LoginFolder
 from postroad.tls import SYSTEM_TLS, ClientTls, Encryption, client_context
 
 PROTOCOL_VERSION = 4
@@ -56,6 +57,28 @@ class Access:
     encryption: Encryption = Encryption.DISABLED
     tls: ClientTls = SYSTEM_TLS
     tls_name: str | None = None
+    login_folder: LoginFolder | None = None
+    """Where the user is read again for each connection, instead of `username` and `password`."""
+
+
+class LoginFromFiles(AuthProvider):  # type: ignore[misc]
+    """Gives each connection of the driver the user as of its opening."""
+
+    def __init__(self, folder: LoginFolder) -> None:
+        self._folder = folder
+
+    def new_authenticator(self, host: object) -> PlainTextAuthenticator:
+        """Raises: CredentialsMissing."""
+        login = self._folder.read()
+        return PlainTextAuthenticator(login.username, login.password)
+
+
+def _auth_provider(access: Access) -> AuthProvider | None:
+    if access.login_folder is not None:
+        return LoginFromFiles(access.login_folder)
+    if access.username is None:
+        return None
+    return PlainTextAuthProvider(access.username, access.password or "")
 
 
 def cluster_of(
@@ -85,11 +108,7 @@ def cluster_of(
         port=access.port,
         protocol_version=PROTOCOL_VERSION,
         execution_profiles={EXEC_PROFILE_DEFAULT: profile},
-        auth_provider=(
-            PlainTextAuthProvider(access.username, access.password or "")
-            if access.username is not None
-            else None
-        ),
+        auth_provider=_auth_provider(access),
         ssl_context=_context(access),
         ssl_options=access.tls_name and {"server_hostname": access.tls_name},
         connect_timeout=connect_timeout.total_seconds(),

@@ -9,6 +9,7 @@ from urllib.parse import unquote, urlsplit
 import pika
 
 from postroad.errors import InvalidSettings
+from postroad.logins import Login, LoginFolder
 from postroad.tls import SYSTEM_TLS, ClientTls, client_context
 
 HEARTBEAT = timedelta(seconds=8)
@@ -35,6 +36,15 @@ class Access:
     encrypted: bool = False
     tls: ClientTls = SYSTEM_TLS
     management_url: str | None = field(default=None, repr=False)
+    login_folder: LoginFolder | None = None
+    """Where the user is read again for each connection, instead of `username` and `password`."""
+
+    @property
+    def login(self) -> Login:
+        """The user as of now. Raises: CredentialsMissing."""
+        if self.login_folder is not None:
+            return self.login_folder.read()
+        return Login(self.username, self.password)
 
     @classmethod
     def from_uri(
@@ -43,6 +53,7 @@ class Access:
         *,
         username: str | None = None,
         password: str | None = None,
+        login_folder: LoginFolder | None = None,
         tls: ClientTls = SYSTEM_TLS,
         management_url: str | None = None,
     ) -> Access:
@@ -67,16 +78,19 @@ class Access:
             encrypted=encrypted,
             tls=tls,
             management_url=management_url,
+            login_folder=login_folder,
         )
 
 
 def parameters_of(access: Access, purpose: str) -> pika.ConnectionParameters:
-    """Return the driver's parameters; `purpose` names the connection in RabbitMQ's lists."""
+    """Return the driver's parameters; `purpose` names the connection in RabbitMQ's lists.
+    Raises: CredentialsMissing, TlsRefused."""
+    login = access.login
     return pika.ConnectionParameters(
         host=access.host,
         port=access.port,
         virtual_host=access.vhost,
-        credentials=pika.PlainCredentials(access.username, access.password),
+        credentials=pika.PlainCredentials(login.username, login.password),
         ssl_options=_tls(access) if access.encrypted else None,
         heartbeat=round(HEARTBEAT.total_seconds()),
         blocked_connection_timeout=BLOCKED_TIMEOUT.total_seconds(),

@@ -14,6 +14,7 @@ import aiohttp
 from postroad.adapters.rabbitmq.access import Access
 from postroad.domain.replicas import QuorumQueue
 from postroad.errors import BrokerRefused, BrokerUnavailable, CredentialsRefused
+from postroad.logins import Login
 from postroad.tls import client_context, refusal
 
 TIMEOUT = aiohttp.ClientTimeout(total=5)
@@ -28,10 +29,10 @@ class Management:
         self._base = urlunsplit((parts.scheme, host, parts.path.rstrip("/"), "", ""))
         self._tls = access.tls
         self._vhost = quote(access.vhost, safe="")
-        self._headers = {
-            "Authorization": aiohttp.encode_basic_auth(access.username, access.password)
-        }
+        self._access = access
         self._session: aiohttp.ClientSession | None = None
+        self._login: Login | None = None
+        """The user of the session."""
 
     async def unacknowledged(self, queue: str) -> int:
         """Return how many messages of a queue are unacknowledged.
@@ -74,6 +75,8 @@ class Management:
 
     async def _ask(self, method: str, path: str, **values: object) -> Any:
         url = f"{self._base}/api/{path}"
+        if self._session is not None and self._access.login != self._login:
+            await self.close()
         try:
             async with self._opened().request(method, url, **values) as answer:  # type: ignore[arg-type]
                 if answer.status == 401:
@@ -94,12 +97,17 @@ class Management:
             ) from error
 
     def _opened(self) -> aiohttp.ClientSession:
-        """Return the session. Raises: TlsRefused when the file of authorities cannot be used."""
+        """Return the session. Raises: TlsRefused when the file of authorities cannot be used,
+        CredentialsMissing."""
         if self._session is None:
+            self._login = self._access.login
+            name, password = self._login.username, self._login.password
             secured = self._base.startswith("https:")
             context = client_context(self._tls) if secured else True
             self._session = aiohttp.ClientSession(
-                connector=aiohttp.TCPConnector(ssl=context), headers=self._headers, timeout=TIMEOUT
+                connector=aiohttp.TCPConnector(ssl=context),
+                headers={"Authorization": aiohttp.encode_basic_auth(name, password)},
+                timeout=TIMEOUT,
             )
         return self._session
 

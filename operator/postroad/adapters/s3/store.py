@@ -42,7 +42,7 @@ class Store:
 
     def __init__(self, access: Access) -> None:
         self._access = access
-        self._clients: dict[timedelta | None, S3Client] = {}
+        self._clients: dict[tuple[timedelta | None, str | None, str | None], S3Client] = {}
         self._objects: dict[str, Objects] = {}
         self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="s3")
         self._is_closed = False
@@ -74,18 +74,26 @@ class Store:
 
     def _client(self, timeout: timedelta | None) -> S3Client:
         """Return the client with this timeout: a client of its own, because boto3's timeout for
-        connecting is also the one for sending a body."""
-        if timeout not in self._clients:
-            access = self._access
+        connecting is also the one for sending a body. Raises: CredentialsMissing."""
+        access = self._access
+        access_key, secret_key = access.keys
+        known = timeout, access_key, secret_key
+        if known not in self._clients:
+            # Clients of earlier keys end with the calls that use them.
+            self._clients = {
+                each: client
+                for each, client in list(self._clients.items())
+                if each[1:] == (access_key, secret_key)
+            }
             if access.ca_file is not None:
                 authorities(access.ca_file)
             seconds = timeout and timeout.total_seconds()
-            self._clients[timeout] = boto3.session.Session().client(
+            self._clients[known] = boto3.session.Session().client(
                 "s3",
                 endpoint_url=access.endpoint,
                 region_name=access.region,
-                aws_access_key_id=access.access_key,
-                aws_secret_access_key=access.secret_key,
+                aws_access_key_id=access_key,
+                aws_secret_access_key=secret_key,
                 verify=str(access.ca_file) if access.ca_file else None,
                 config=Config(
                     # Else presigned URLs and some stores get version 2 signatures.
@@ -100,7 +108,7 @@ class Store:
                     response_checksum_validation="when_required",
                 ),
             )
-        return self._clients[timeout]
+        return self._clients[known]
 
     async def close(self) -> None:
         """Close idle connections; running calls end by themselves. Idempotent."""
