@@ -21,19 +21,44 @@ from cassandra.policies import DCAwareRoundRobinPolicy
 
 def broker_object(kind: str, name: str) -> dict[str, Any] | None:
     """Return a queue or an exchange as RabbitMQ's management API shows it; None when it is gone."""
-    broker = urlsplit(os.environ["POSTROAD_RABBITMQ_URI"])
-    base = urlsplit(os.environ["POSTROAD_RABBITMQ_MANAGEMENT_URL"])
-    request = Request(f"http://{base.hostname}:{base.port}/api/{kind}/%2F/{quote(name, safe='')}")
-    login = f"{unquote(broker.username or '')}:{unquote(broker.password or '')}"
-    request.add_header("Authorization", f"Basic {base64.b64encode(login.encode()).decode()}")
     try:
-        with urlopen(request, timeout=10) as answer:
-            found: dict[str, Any] = json.load(answer)
-            return found
+        found: dict[str, Any] = _manage("GET", f"{kind}/%2F/{quote(name, safe='')}")
+        return found
     except HTTPError as error:
         if error.code == 404:
             return None
         raise
+
+
+def make_broker_user(name: str, password: str) -> None:
+    """Make a user of RabbitMQ who may do everything in the vhost `/`."""
+    _manage("PUT", f"users/{name}", {"password": password, "tags": "monitoring"})
+    _manage("PUT", f"permissions/%2F/{name}", dict.fromkeys(("configure", "write", "read"), ".*"))
+
+
+def remove_broker_user(name: str) -> None:
+    """Delete a user of RabbitMQ, which closes the connections of this user."""
+    _manage("DELETE", f"users/{name}")
+
+
+def connected_broker_users() -> set[str]:
+    """Return the users who have connections to RabbitMQ."""
+    return {each["user"] for each in _manage("GET", "connections")}
+
+
+def _manage(method: str, path: str, body: object = None) -> Any:
+    broker = urlsplit(os.environ["POSTROAD_RABBITMQ_URI"])
+    base = urlsplit(os.environ["POSTROAD_RABBITMQ_MANAGEMENT_URL"])
+    data = None if body is None else json.dumps(body).encode()
+    address = f"http://{base.hostname}:{base.port}/api/{path}"
+    login = f"{unquote(broker.username or '')}:{unquote(broker.password or '')}"
+    headers = {
+        "Authorization": f"Basic {base64.b64encode(login.encode()).decode()}",
+        "Content-Type": "application/json",
+    }
+    request = Request(address, data, headers, method=method)
+    with urlopen(request, timeout=10) as answer:
+        return json.loads(answer.read() or b"null")
 
 
 def cql(statement: str, *values: object) -> list[Any]:
