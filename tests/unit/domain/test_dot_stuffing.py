@@ -191,6 +191,16 @@ def test_a_line_is_folded_at_the_same_places_however_it_comes() -> None:
         assert b"".join(pieces) + stuffer.end() == expected
 
 
+def test_a_line_is_folded_as_late_as_it_can() -> None:
+    stuffer = Stuffer(folds=True)
+
+    sent = stuffer.feed(b"x" * 998 + b"\r\n" + b"y" * (998 + 997 + 2) + b"\r\n") + stuffer.end()
+
+    lines = sent.split(b"\r\n")
+    assert [len(each) for each in lines] == [998, 998, 998, 3, 1, 0]
+    assert lines[2].startswith(b" y")
+
+
 def test_a_line_that_cannot_be_short_enough_is_folded_as_soon_as_it_can() -> None:
     """Up to the limit it has blanks, and a character whose end is behind the limit."""
     first = b" " * 996 + "\u20ac".encode()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from uuid import UUID
 
@@ -59,6 +60,7 @@ def test_replacement_is_the_same_entry_in_every_process() -> None:
     assert new.enqueued_at == NOW
     assert new.envelope.recipients == ("c@example.com",)
     assert new.mail_id == entry().mail_id
+    assert replace(entry(), remaining=HOUR).with_change(key(5), change).remaining is None
 
 
 def test_entry_remembers_all_entries_that_administration_replaced() -> None:

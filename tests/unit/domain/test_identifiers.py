@@ -5,7 +5,7 @@ from uuid import UUID
 from hypothesis import given
 from hypothesis import strategies as st
 
-from postroad.domain.identifiers import EPOCH, Identifiers, id_at, moment_of
+from postroad.domain.identifiers import EPOCH, FIRST, Identifiers, id_at, moment_of
 
 MOMENTS = st.integers(0, 2**32).map(
     lambda n: datetime(1970, 1, 1, tzinfo=UTC) + n * timedelta(seconds=1.5)
@@ -20,6 +20,25 @@ def test_an_id_is_a_version_7_uuid_that_remembers_its_millisecond(
 
     assert (identifier.version, identifier.variant) == (7, "specified in RFC 4122")
     assert timedelta(0) <= moment - moment_of(identifier) < timedelta(milliseconds=1)
+
+
+def test_an_id_has_the_layout_of_rfc_9562() -> None:
+    moment = EPOCH + timedelta(milliseconds=0x0123456789AB)
+
+    assert str(id_at(moment, 0xFFF, 0)) == "01234567-89ab-7fff-8000-000000000000"
+    assert str(id_at(moment, 0x1001, -1)) == "01234567-89ab-7001-bfff-ffffffffffff"
+
+
+def test_an_id_after_another_is_later_however_far_that_is_ahead() -> None:
+    now = EPOCH + timedelta(days=20000)
+    ids = Identifiers(lambda: now, Random(1).getrandbits)
+    ahead = id_at(now + timedelta(seconds=1), 0xFFF, 0)
+
+    after = ids.new(ahead)
+
+    assert moment_of(after) == now + timedelta(milliseconds=1001)
+    assert after.int >> 64 & 0xFFF == 0
+    assert moment_of(ids.new(FIRST)) == moment_of(after)
 
 
 @given(st.lists(st.integers(-5, 5), min_size=2, max_size=200))

@@ -2,7 +2,7 @@
 
 import pytest
 
-from postroad.domain.next_hops import NextHop, TlsMode, parse_host_port
+from postroad.domain.next_hops import NextHop, TlsMode, address_literal, parse_host_port
 from postroad.errors import InvalidInput
 
 
@@ -19,6 +19,7 @@ def test_a_next_hop_without_a_port_has_that_of_its_protocol() -> None:
         ("smtp.example.org", ("smtp.example.org", 25)),
         ("smtp.example.org:2525", ("smtp.example.org", 2525)),
         ("127.0.0.1:0", ("127.0.0.1", 0)),
+        ("a:65535", ("a", 65535)),
         ("[::1]:2525", ("::1", 2525)),
         ("[::1]", ("::1", 25)),
     ],
@@ -33,6 +34,18 @@ def test_what_is_no_host_and_port_is_refused(text: str) -> None:
         parse_host_port(text, 25)
 
 
+def test_only_verified_modes_never_send_in_clear() -> None:
+    verified = {mode for mode in TlsMode if mode.is_verified}
+
+    assert verified == {TlsMode.REQUIRED, TlsMode.IMPLICIT}
+
+
+def test_an_address_stands_for_a_name_as_a_literal_without_its_zone() -> None:
+    assert address_literal("192.0.2.1") == "[192.0.2.1]"
+    assert address_literal("fe80::1%eth0") == "[IPv6:fe80::1]"
+
+
 def test_a_next_hop_is_shown_as_it_is_written() -> None:
     assert str(NextHop("::1", 25)) == "[::1]:25"
     assert str(NextHop("a.example", 26)) == "a.example:26"
+    assert str(NextHop("a.example")) == "a.example:25"

@@ -87,6 +87,75 @@ def test_an_enhanced_code_counts_when_it_agrees(
     assert Reply(code, (text,)).enhanced == expected
 
 
+@pytest.mark.parametrize(
+    ("code", "is_positive", "is_intermediate", "is_permanent"),
+    [
+        (200, True, False, False),
+        (299, True, False, False),
+        (300, False, True, False),
+        (399, False, True, False),
+        (400, False, False, False),
+        (499, False, False, False),
+        (500, False, False, True),
+        (599, False, False, True),
+    ],
+)
+def test_the_first_digit_is_the_kind(
+    code: int, is_positive: bool, is_intermediate: bool, is_permanent: bool
+) -> None:
+    found = Reply(code)
+
+    assert (found.is_positive, found.is_intermediate) == (is_positive, is_intermediate)
+    assert found.is_permanent == is_permanent
+
+
+@pytest.mark.parametrize(
+    ("code", "text", "is_about_sender"),
+    [
+        *((each, "x", True) for each in (502, 503, 530, 534, 535, 538)),
+        *((each, "x", False) for each in (500, 501, 504, 531, 536, 550)),
+        (554, "5.7.8 x", True),
+        (554, "5.7.9 x", False),
+        (454, "4.7.8 x", False),
+    ],
+)
+def test_a_refusal_of_this_side_never_ends_a_mail(
+    code: int, text: str, is_about_sender: bool
+) -> None:
+    found = Reply(code, (text,))
+
+    assert found.is_about_sender == is_about_sender
+    is_failed = code >= 500 and not is_about_sender
+    assert (found.refusal.kind is OutcomeKind.FAILED) == is_failed
+
+
+@pytest.mark.parametrize(
+    ("code", "text", "too_many"),
+    [
+        (452, "x", True),
+        (552, "x", True),
+        (451, "x", False),
+        (550, "x", False),
+        (451, "4.5.3 x", True),
+        (552, "5.5.3 x", True),
+        (550, "5.5.3 x", False),
+        (452, "4.5.4 x", False),
+        (452, "4.3.3 x", False),
+    ],
+)
+def test_too_many_recipients_by_code_or_by_the_enhanced_one(
+    code: int, text: str, too_many: bool
+) -> None:
+    assert Reply(code, (text,)).is_too_many_recipients == too_many
+
+
+def test_a_reply_is_kept_up_to_its_longest_text() -> None:
+    assert str(Reply(250, ("x" * 1000,))) == ("250 " + "x" * 1000)[:LONGEST_TEXT]
+    assert LONGEST_TEXT == 500
+    assert str(Reply(250, ("a\x00b",))) == "250 a b"
+    assert str(EnhancedCode(5, 7, 26)) == "5.7.26"
+
+
 @pytest.mark.parametrize("line", [b"", b"25", b"250_x", b"150 x", b"600 x", b"hello", b"250 a\rb"])
 def test_what_is_no_reply_is_refused(line: bytes) -> None:
     with pytest.raises(InvalidInput):

@@ -84,6 +84,17 @@ def test_parts_come_back_and_those_in_seven_bits_stay_as_they_are(bodies: list[b
     assert converted.endswith(b"--b-- \r\nepilogue\r\n")
 
 
+def test_a_part_without_an_octet_stays_so() -> None:
+    empty = b"MIME-Version: 1.0\r\n" + multipart(b"", b"", UTF8 + EIGHT + b"\r\n" + GREETING)
+
+    converted = in_seven_bits(empty)
+
+    assert converted is not None
+    assert converted.isascii()
+    assert leaves(converted) == leaves(empty)
+    assert converted.count(b"--b\r\n\r\n") == 2
+
+
 def test_only_the_encoding_of_a_header_changes() -> None:
     header = b"Subject: a\r\n folded\r\nMIME-Version: 1.0\r\n%sX-Odd :  y \r\n" + UTF8 + b"\r\n"
     mail = header % b"content-transfer-encoding:\r\n 8BIT\r\n" + GREETING

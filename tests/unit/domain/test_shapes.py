@@ -17,6 +17,7 @@ from postroad.domain.shapes import (
     LONGEST_LINE,
     Scanner,
     Shape,
+    has_bare_line_ends,
     shape_of,
     with_shape,
     without_shape,
@@ -193,3 +194,20 @@ def test_sizes_count_as_rfc_1870_says() -> None:
     assert size(b".\r\n..\r\n") == 7
     assert size(b"x" * 999) == 1001
     assert size(b"x" * 999, folds=True) == 1004
+
+
+@pytest.mark.parametrize(
+    ("data", "has_bare"),
+    [
+        (b"", False),
+        (b"a", False),
+        (b"a\r\nb\r\n", False),
+        (b"a\r", True),
+        (b"a\n", True),
+        (b"\r\n\r", True),
+        (b"a\r\n\nb", True),
+        (b"\xff\r\n", False),
+    ],
+)
+def test_a_bare_line_end_is_seen_wherever_it_stands(data: bytes, has_bare: bool) -> None:
+    assert has_bare_line_ends(data) == has_bare

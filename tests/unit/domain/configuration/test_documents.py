@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from datetime import timedelta
+from dataclasses import replace
+from datetime import timedelta, timezone
 from typing import Any
 
 import pytest
@@ -45,6 +46,19 @@ def test_an_event_is_read_back_equal(event: ConfigurationEvent) -> None:
     through_json = json.loads(json.dumps(to_document(event)))
 
     assert from_document(through_json) == event
+
+
+@pytest.mark.parametrize(
+    ("microsecond", "text"),
+    [(0, "12:00:00Z"), (120_000, "12:00:00.120Z"), (1_999, "12:00:00.001Z")],
+)
+def test_times_are_written_in_utc_to_the_millisecond(microsecond: int, text: str) -> None:
+    at = NOON.replace(microsecond=microsecond)
+    zone = timezone(timedelta(hours=2))
+
+    for each in (at, at.astimezone(zone)):
+        written = to_document(replace(ADOPTED, at=each))["at"]
+        assert written == f"{NOON:%Y-%m-%d}T{text}"
 
 
 @pytest.mark.parametrize("broken", ["sequence", "type", "at", "version", "bucketCount"])

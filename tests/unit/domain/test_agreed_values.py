@@ -1,0 +1,75 @@
+"""Values that other processes, releases, servers or standards count on: a change of one is a change
+of what is agreed, which no single process can make."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from uuid import UUID
+
+import pytest
+
+from postroad.domain import identifiers, instants, lifetimes, lost_messages
+from postroad.domain.ages import AGES
+from postroad.domain.clocks import AGREEING
+from postroad.domain.configuration.history import STATUS_ENTRIES
+from postroad.domain.configuration.rollout import GRACE, READING_LEASE
+from postroad.domain.configuration.rules import SHORTEST_WINDOW, ViewConfiguration
+from postroad.domain.delay_queues import DELAY_SECONDS, HIGHEST_DOUBLING
+from postroad.domain.entries import LONG_CHAIN
+from postroad.domain.internationalized import LONGEST_NAME
+from postroad.domain.mail import HIGHEST_PRIORITY, LONGEST_ADDRESS, LOWEST_PRIORITY
+from postroad.domain.names import LONGEST_BUCKET
+from postroad.domain.retries import RetryPlan
+from postroad.domain.shapes import LONGEST_CONTINUATION, LONGEST_LINE
+from postroad.domain.wire import LARGEST_BODY, LONGEST_ERROR, VERSION
+
+SECOND, MINUTE, HOUR, DAY = (
+    timedelta(seconds=1),
+    timedelta(minutes=1),
+    timedelta(hours=1),
+    timedelta(days=1),
+)
+
+DEFAULTS = RetryPlan()
+
+AGREED = {
+    "every process of every release acts on a reading for so long": (READING_LEASE, 30 * SECOND),
+    "and leaves a slice open for so long": (GRACE, 60 * SECOND),
+    "processes write and read the same time": (AGREEING, 5 * SECOND),
+    "slices are cut at whole seconds": (SHORTEST_WINDOW, SECOND),
+    "queues without a history are cut so": (ViewConfiguration(), ViewConfiguration(HOUR, 3, 1000)),
+    "a status has room for so many events": (STATUS_ENTRIES, 50),
+    "the delay queues are declared in RabbitMQ": (DELAY_SECONDS, tuple(2**n for n in range(15))),
+    "a delay after crashes is under the limits of leases": (HIGHEST_DOUBLING, 6),
+    "an entry names so many before claims are read": (LONG_CHAIN, 8),
+    "ids count from here": (identifiers.EPOCH, datetime(1970, 1, 1, tzinfo=UTC)),
+    "before all ids": (identifiers.FIRST, UUID(int=0)),
+    "behind all ids": (identifiers.LAST, UUID("ffffffff-ffff-ffff-ffff-ffffffffffff")),
+    "no stored time is later": (instants.LATEST, datetime(9999, 1, 1, tzinfo=UTC)),
+    "Cassandra keeps hints for so long": (lifetimes.LONGEST_GC_GRACE, 3 * HOUR),
+    "a tombstone of a letter lives for a day longer": (lifetimes.DEAD_LETTER_RETURN, 9 * DAY),
+    "a node of Cassandra may be away for long": (lifetimes.DEAD_LETTER_MEMORY, 100 * DAY),
+    "dead letters live so long": (lifetimes.DEAD_LETTER_LIFETIME, 30 * DAY),
+    "an archive has so long": (lifetimes.LONGEST_ARCHIVE_WAIT, 14 * DAY),
+    "TWCS wants some tens of windows": (lifetimes.WINDOWS, 30),
+    "messages leave delay queues by then": (lost_messages.OVERDUE, 15 * MINUTE),
+    "RabbitMQ takes a message back in half of it": (lost_messages.BEYOND_LEASES, HOUR),
+    "qshape doubles": (AGES, (*(5 * 2**n * MINUTE for n in range(9)), timedelta.max)),
+    "RFC 1035 2.3.4": (LONGEST_NAME, 253),
+    "RFC 5321 4.5.3.1 of addresses": (LONGEST_ADDRESS, 320),
+    "RFC 5321 4.5.3.1.6 without CRLF": (LONGEST_LINE, 998),
+    "of which a space is one": (LONGEST_CONTINUATION, 997),
+    "S3 takes no longer name of a bucket": (LONGEST_BUCKET, 63),
+    "stored priorities lie between": ((LOWEST_PRIORITY, HIGHEST_PRIORITY), (-100, 100)),
+    "the version of messages": (VERSION, 1),
+    "a message is so large at most": (LARGEST_BODY, 16384),
+    "with so much of the last error": (LONGEST_ERROR, 512),
+    "retries by default": (DEFAULTS.lanes, (MINUTE, 5 * MINUTE, 15 * MINUTE, HOUR, 4 * HOUR)),
+    "a mail is given up after five days": (DEFAULTS.max_age, 5 * DAY),
+    "retries spread by a tenth": (DEFAULTS.spread, 0.1),
+}
+
+
+@pytest.mark.parametrize(("value", "agreed"), AGREED.values(), ids=AGREED)
+def test_a_value_is_what_was_agreed(value: object, agreed: object) -> None:
+    assert value == agreed
