@@ -68,8 +68,9 @@ def measure(room: Room, folders: Sequence[Path], tests: Sequence[str], result: P
         RESULT_VARIABLE: str(result),
         SOURCE_VARIABLE: os.pathsep.join(map(str, folders)),
     }
-    files = [str(path) for each in tests for path in sorted(ROOT.glob(each))]
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "mutants.coverage_by_test", *files]
+    files = [path for each in tests for path in sorted(ROOT.glob(each))]
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "mutants.coverage_by_test"]
+    command += map(str, (*files, *folders))  # the folders have doctests
     if subprocess.run(command, cwd=ROOT, env=environment).returncode not in (0, 1):
         raise SystemExit("mutants: the tests cannot run")
 
@@ -126,7 +127,7 @@ def main() -> int:
         measure(room, folders, options.tests or room.tests, result)
     known = measured(result)
     found: dict[Fault, Judged] = {}
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory(dir=BUILD) as folder:
         workbench = Workbench(Path(folder) / "workbench", known.seconds)
         for number, fault in enumerate(drawn(pool, options.count, options.seed), 1):
             judged = found[fault] = workbench.judge(fault, judges_of(fault, known))

@@ -17,28 +17,37 @@ import pytest
 
 
 class Notes:
-    """A pytest plugin that writes the lines."""
+    """A pytest plugin that writes the lines. `copy` is where the copy of the code lies: a doctest
+    there has the name of the one in the code."""
 
-    def __init__(self, file: TextIO, module: str) -> None:
+    def __init__(self, file: TextIO, module: str, copy: str) -> None:
         self._file = file
         self._module = module
+        self._copy = copy
 
     def pytest_runtest_logstart(self, nodeid: str) -> None:
-        self._write("started", nodeid)
+        self._write("started", self._name(nodeid))
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         if report.failed:
             crash = getattr(report.longrepr, "reprcrash", None)
-            self._write("failed", report.nodeid, crash.message if crash else str(report.longrepr))
+            self._write(
+                "failed",
+                self._name(report.nodeid),
+                crash.message if crash else str(report.longrepr),
+            )
         elif report.skipped:
-            self._write("skipped", report.nodeid)
+            self._write("skipped", self._name(report.nodeid))
 
     def pytest_runtest_logfinish(self, nodeid: str) -> None:
-        self._write("finished", nodeid)
+        self._write("finished", self._name(nodeid))
 
     def pytest_sessionfinish(self) -> None:
         loaded = sys.modules.get(self._module)
         self._write("loaded", str(loaded.__file__) if loaded else "")
+
+    def _name(self, nodeid: str) -> str:
+        return nodeid.removeprefix(self._copy)
 
     def _write(self, *words: str) -> None:
         print(json.dumps(words), file=self._file, flush=True)

@@ -66,8 +66,8 @@ class Judged:
 
 
 class Workbench:
-    """A copy of the code in which one fault at a time is put. `seconds`: how long each test takes
-    without a fault."""
+    """A copy of the code in which one fault at a time is put, in a folder below that of pytest's
+    configuration. `seconds`: how long each test takes without a fault."""
 
     def __init__(self, folder: Path, seconds: Mapping[str, float]) -> None:
         self._code = folder / "operator"
@@ -173,8 +173,15 @@ class Workbench:
             module = path.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
             with self._notes.open("a") as file:
                 timeout = f"--timeout={limit:.0f}"
-                code = int(pytest.main([*options, timeout, *tests], plugins=[Notes(file, module)]))
+                copy = os.path.relpath(self._code.parent, ROOT) + "/"
+                notes = Notes(file, module, copy)
+                code = int(pytest.main([*options, timeout, *map(self._placed, tests)], [notes]))
         except BaseException:
             os.write(2, traceback.format_exc().encode())
         finally:
             os._exit(code)
+
+    def _placed(self, test: str) -> str:
+        """Return the node id in the copy, if it is a doctest's."""
+        path, _, name = test.partition("::")
+        return f"{self._code.parent / path}::{name}" if path.startswith("operator/") else test

@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from mutants.outcome import Outcome, read
 
@@ -13,11 +14,13 @@ ROOT = Path(__file__).parents[3]
 DURATIONS = "tests/unit/domain/test_durations.py"
 NOTICES = f"{DURATIONS}::test_sixty_minutes_are_written_as_an_hour"
 PASSES_ANYHOW = f"{DURATIONS}::test_what_is_no_duration_is_refused_with_an_example[h]"
+DOCTEST = "operator/postroad/domain/durations.py::postroad.domain.durations.parse_duration"
 ALWAYS_FAILS = f"{DURATIONS}::test_that_is_not_there"
 
 SCRIPT = """
 import json, sys
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from mutants.faults import faults_in
 from mutants.running import ROOT, Workbench
 
@@ -31,23 +34,32 @@ for tests in json.loads(sys.argv[2]):
 """
 
 
-def test_a_mutant_is_killed_by_a_test_that_passes_without_its_fault(tmp_path: Path) -> None:
+def test_a_mutant_is_killed_by_a_test_that_passes_without_its_fault() -> None:
     """In a process of its own: in this one the code is imported, and a fork would have it."""
-    cases = [[PASSES_ANYHOW], [PASSES_ANYHOW, NOTICES], [ALWAYS_FAILS], [ALWAYS_FAILS, NOTICES]]
+    cases = [
+        [PASSES_ANYHOW],
+        [PASSES_ANYHOW, NOTICES],
+        [ALWAYS_FAILS],
+        [ALWAYS_FAILS, NOTICES],
+        [PASSES_ANYHOW, DOCTEST],
+    ]
 
-    done = subprocess.run(
-        [sys.executable, "-c", SCRIPT, str(tmp_path / "bench"), json.dumps(cases)],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=True,
-    )
+    (ROOT / "build").mkdir(exist_ok=True)
+    with TemporaryDirectory(dir=ROOT / "build") as folder:
+        done = subprocess.run(
+            [sys.executable, "-c", SCRIPT, f"{folder}/bench", json.dumps(cases)],
+            cwd=ROOT,
+            capture_output=True,
+            text=True,
+            check=True,
+        )
 
     assert [json.loads(line) for line in done.stdout.splitlines()] == [
         ["SURVIVED", "", 1],
         ["KILLED", NOTICES, 2],
         ["NOT_EXECUTED", "", 0],
         ["KILLED", NOTICES, 1],
+        ["KILLED", DOCTEST, 2],
     ]
 
 
