@@ -25,6 +25,8 @@ DAY, HOUR, MINUTE = timedelta(days=1), timedelta(hours=1), timedelta(minutes=1)
         (8.5 * HOUR, [timedelta(seconds=1)], 17 * MINUTE, timedelta(hours=2.125)),
         (10 * HOUR, [HOUR], HOUR, timedelta(hours=2.5)),
         (9 * HOUR, [], HOUR, timedelta(hours=2.25)),
+        (14 * DAY, [60 * HOUR], 3 * DAY, 3 * HOUR),
+        (10 * HOUR, [150 * MINUTE], 3 * HOUR, timedelta(hours=2.5)),
     ],
     ids=[
         "the default",
@@ -35,6 +37,8 @@ DAY, HOUR, MINUTE = timedelta(days=1), timedelta(hours=1), timedelta(minutes=1)
         "an odd number of minutes",
         "a short lifetime",
         "no queue yet",
+        "between two days and three",
+        "between two hours and three",
     ],
 )
 def test_files_are_cut_into_about_thirty_windows_of_at_least_one_slice(

@@ -84,6 +84,18 @@ def test_parts_come_back_and_those_in_seven_bits_stay_as_they_are(bodies: list[b
     assert converted.endswith(b"--b-- \r\nepilogue\r\n")
 
 
+def test_a_body_in_base64_ends_as_its_place_wants() -> None:
+    leaf = b"Content-Type: application/x\r\n" + EIGHT + b"\r\n\xff"
+
+    alone = in_seven_bits(b"MIME-Version: 1.0\r\n" + leaf)
+    within = in_seven_bits(b"MIME-Version: 1.0\r\n" + multipart(leaf))
+
+    assert alone is not None
+    assert within is not None
+    assert alone.endswith(b"\r\n\r\n/w==\r\n")
+    assert b"\r\n\r\n/w==\r\n--b-- " in within
+
+
 def test_a_part_without_an_octet_stays_so() -> None:
     empty = b"MIME-Version: 1.0\r\n" + multipart(b"", b"", UTF8 + EIGHT + b"\r\n" + GREETING)
 

@@ -92,6 +92,16 @@ def test_a_gap_that_nothing_fills_is_left_to_a_backup() -> None:
         adopted((THREE[0], THREE[2]), (), HALF)
 
 
+def test_a_status_with_a_gap_of_its_own_brings_nothing_back() -> None:
+    """What it remembers last still supersedes, and is the default."""
+    appended = adopted(THREE[:1], THREE[2:], None)
+
+    [adoption] = appended
+    assert isinstance(adoption, ConfigurationAdopted)
+    assert (adoption.sequence, adoption.version, adoption.supersedes) == (2, 2, 3)
+    check(THREE[:1], THREE[2:], appended, TENTH)
+
+
 def test_rows_without_any_history_are_adopted_under_a_given_configuration() -> None:
     appended = adopted((), (), HALF)
 
