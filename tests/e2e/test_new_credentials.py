@@ -65,7 +65,7 @@ def test_another_user_takes_over_without_a_restart(sandbox: Sandbox, logins: Log
     use(sandbox, second, second_password)
     for part in before:
         eventually(
-            lambda part=part: user_in(sandbox, part) == second,
+            lambda part=part: user_in(sandbox, part) == second,  # type: ignore[misc]
             within_seconds=KUBELET_SECONDS,
             every_seconds=2,
         )
