@@ -88,15 +88,25 @@ class CountedServers(MemoryServers):
 
 
 class RunningController:
-    """A running controller. `name` is that of its Kubernetes cluster; `keyspaces` has the servers
-    of QueueClusters with other keyspaces than the default."""
+    """A running controller. `name` is that of its Kubernetes cluster, `namespaces` those that it
+    watches; none: all. `beside` runs in the same cluster, over the same servers. `keyspaces` has
+    the servers of QueueClusters with other keyspaces than the default."""
 
-    def __init__(self, name: str = "kubernetes", world: MemoryWorld | None = None) -> None:
+    def __init__(
+        self,
+        name: str = "kubernetes",
+        world: MemoryWorld | None = None,
+        *,
+        namespaces: tuple[str, ...] = (),
+        beside: RunningController | None = None,
+    ) -> None:
         self.clock = LoopClock()
-        self.kubernetes = KubernetesWorld(self.clock, name=name)
+        self._namespaces = namespaces
+        fresh = KubernetesWorld(self.clock, name=name)
+        self.kubernetes: KubernetesWorld = beside.kubernetes if beside else fresh
         self.api = MemoryKubernetes(self.kubernetes)
         self.user = MemoryKubernetes(self.kubernetes, "user")
-        self.world = world or MemoryWorld(self.clock)
+        self.world: MemoryWorld = beside.world if beside else world or MemoryWorld(self.clock)
         self.keyspaces: dict[str, MemoryWorld] = {}
         self.faults = FaultInjector()
         self.faults_at: dict[str, FaultInjector] = {}
@@ -108,6 +118,7 @@ class RunningController:
             clock=self.clock,
             randomness=SeededRandomness(0),
             image="postroad:test",
+            namespaces=namespaces,
         )
 
         self.users, self.children = MemoryIndex[User](), MemoryIndex[Child]()
@@ -124,6 +135,8 @@ class RunningController:
         """Bring the events of a watch. Kopf logs an error of a handler, and goes on."""
         labels = "" if kind in OWN else f"{MANAGED_BY}=postroad"
         async for happened, body in self.kubernetes.watch(kind, labels=labels):
+            if self._namespaces and body["metadata"]["namespace"] not in self._namespaces:
+                continue
             self._index(kind, happened, body)
             with contextlib.suppress(Exception):
                 if kind in OWN:
@@ -194,10 +207,14 @@ class RunningController:
 
 @contextlib.asynccontextmanager
 async def running_controller(
-    name: str = "kubernetes", world: MemoryWorld | None = None
+    name: str = "kubernetes",
+    world: MemoryWorld | None = None,
+    *,
+    namespaces: tuple[str, ...] = (),
+    beside: RunningController | None = None,
 ) -> AsyncIterator[RunningController]:
     """Yield a running controller."""
-    operator = RunningController(name, world)
+    operator = RunningController(name, world, namespaces=namespaces, beside=beside)
     tasks = [
         asyncio.create_task(operator.controller.run(TASKS)),
         *(asyncio.create_task(operator.deliver_events(each)) for each in (*OWN, *CHILDREN)),

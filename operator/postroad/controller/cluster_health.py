@@ -14,6 +14,8 @@ from postroad.controller.cluster_spec import allowed_by
 from postroad.controller.clusters import CONDITIONS, Cluster, Clusters
 from postroad.controller.conditions import Finding, Truth, advice, bad, failed, good, unknown
 from postroad.controller.finalizers import Finalizers
+from postroad.controller.keeping import KEEPER, is_kept_elsewhere, keeper, kept_elsewhere
+from postroad.controller.queue_servers import CONFLICT
 from postroad.controller.reporting import WARNING, Announcement, Reporter
 from postroad.controller.status import Report, Status, composed
 from postroad.domain.durations import format_duration
@@ -54,6 +56,19 @@ class ClusterHealth:
         self.answers: dict[str, Mapping[str, bool]] = {}
         """Which servers of each QueueCluster answered when they were last checked."""
         self._clock = clock
+
+    async def keep(self, found: Object) -> Object | None:
+        """Record in the status of a QueueCluster that this operator keeps it; return it as it is
+        then; None when another operator keeps it: an Event reports that once. Raises:
+        KubernetesConflict when another process was first, KubernetesError."""
+        namespaces, before = self._clusters.namespaces, found.get("status") or {}
+        if is_kept_elsewhere(found, namespaces):
+            conflict = kept_elsewhere(found, namespaces)
+            event = Announcement(WARNING, CONFLICT, conflict.explain(), once=True)
+            await self._reporter.announce(found, [event])
+            return None
+        after = {**before, KEEPER: keeper(namespaces)}
+        return await self._reporter.write(QUEUE_CLUSTER, found, after)
 
     async def reconcile(self, found: Object) -> Status:
         """Check the servers of a QueueCluster, create its tables, write and return its status.

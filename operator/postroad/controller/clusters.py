@@ -31,6 +31,7 @@ from postroad.controller.credentials import (
     ClusterCredentials,
     read_credentials,
 )
+from postroad.controller.keeping import is_kept_elsewhere, kept_elsewhere
 from postroad.controller.queue_resource import Queue, own_bucket, refers_to
 from postroad.controller.quotas import Quotas
 from postroad.controller.schema_locks import SchemaLocks, place_of
@@ -86,7 +87,7 @@ class Clusters:
     ) -> None:
         self._api = api
         self._connections = connections
-        self._namespaces = tuple(namespaces)
+        self.namespaces = tuple(namespaces)
         self._ambient_credentials = ambient_credentials
         self._made: dict[str, Servers] = {}
         self._credentials: dict[str, tuple[int, ClusterCredentials]] = {}
@@ -106,6 +107,8 @@ class Clusters:
         """
         namespace, name = queue.cluster_namespace, queue.spec.cluster_ref.name
         found = await self._find(namespace, name)
+        if is_kept_elsewhere(found, self.namespaces):
+            raise kept_elsewhere(found, self.namespaces)
         if not await self._allows(allowed_by(found), namespace, queue.name.namespace):
             raise ClusterNotAllowed(
                 f"QueueCluster {namespace}/{name} does not allow MailQueues of namespace "
@@ -218,7 +221,7 @@ class Clusters:
     async def _watched(self) -> Sequence[Object]:
         return [
             each
-            for watched in self._namespaces or (None,)
+            for watched in self.namespaces or (None,)
             for each in await self._api.list(MAIL_QUEUE, watched)
         ]
 

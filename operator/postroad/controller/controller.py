@@ -21,6 +21,7 @@ from postroad.controller.connections import Connect, Connections
 from postroad.controller.deletion import DELETION_TIMEOUT, Deletion, retained
 from postroad.controller.engines import Engines
 from postroad.controller.finalizers import has_finalizer
+from postroad.controller.keeping import is_left
 from postroad.controller.queues import Queues
 from postroad.controller.reporting import Reporter
 from postroad.controller.scope import LastCheck, LastReconcile
@@ -185,9 +186,20 @@ class Controller:
         read(found)
         if kind is QUEUE_CLUSTER:
             return await self._reconcile_cluster(key, found)
+        if await self._is_left(found):
+            return self._intervals.clusters
         if "deletionTimestamp" in found["metadata"]:
             return await self._deletion.proceed(found)
         return await self._reconcile_queue(key, found)
+
+    async def _is_left(self, queue: Object) -> bool:
+        """Whether another operator reconciles a MailQueue, as it does its QueueCluster."""
+        namespaces = self._clusters.namespaces
+        if not namespaces:
+            return False
+        place = cluster_of(queue)
+        cluster = await self._api.get(QUEUE_CLUSTER, place.namespace, place.name) or {}
+        return is_left(cluster, queue["metadata"]["namespace"], namespaces)
 
     async def _reconcile_queue(self, key: Key, found: Object) -> timedelta:
         last = await self._queues.reconcile(found, self._last.get(key))
@@ -202,6 +214,10 @@ class Controller:
 
     async def _reconcile_cluster(self, key: Key, found: Object) -> timedelta | None:
         metadata = found["metadata"]
+        kept = await self._health.keep(found)
+        if kept is None:
+            return self._intervals.clusters
+        found = kept
         if "deletionTimestamp" in metadata:
             return await self._health.end(found)
         uid, users, now = metadata["uid"], self.indexes.users_of(key), self._clock.elapsed()

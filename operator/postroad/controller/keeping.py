@@ -1,0 +1,59 @@
+"""Which of several operators reconciles a QueueCluster: its status has the namespaces that one
+watches.
+
+An operator of some namespaces sees their MailQueues alone. Tables computed over these would not
+fit the others, and a QueueCluster that none of these uses would be let go. So an operator leaves a
+QueueCluster alone, with the MailQueues that refer to it, that is kept by one whose namespaces it
+does not all watch. The API server decides between two at once, by the version of the status.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from postroad.errors import ResourceConflict
+
+ALL = "*"
+"""Stands for all namespaces."""
+
+KEEPER = "watchedNamespaces"
+"""The field of the status."""
+
+
+def keeper(namespaces: Sequence[str]) -> list[str]:
+    """Return what an operator of these namespaces writes into the status; none: all.
+
+    >>> keeper(["mail", "infra"]), keeper([])
+    (['infra', 'mail'], ['*'])
+    """
+    return sorted(set(namespaces)) or [ALL]
+
+
+def is_kept_elsewhere(found: Mapping[str, Any], namespaces: Sequence[str]) -> bool:
+    """Whether another operator keeps a QueueCluster, which watches more than these namespaces."""
+    recorded = set((found.get("status") or {}).get(KEEPER) or ())
+    return bool(namespaces) and not recorded <= set(namespaces)
+
+
+def is_left(cluster: Mapping[str, Any], queue_in: str, namespaces: Sequence[str]) -> bool:
+    """Whether the operator that keeps a QueueCluster reconciles its MailQueues of a namespace too,
+    so that this one leaves them alone."""
+    recorded = (cluster.get("status") or {}).get(KEEPER) or ()
+    return is_kept_elsewhere(cluster, namespaces) and (ALL in recorded or queue_in in recorded)
+
+
+def kept_elsewhere(found: Mapping[str, Any], namespaces: Sequence[str]) -> ResourceConflict:
+    """Return the error about such a QueueCluster."""
+    metadata, recorded = found["metadata"], (found.get("status") or {}).get(KEEPER) or ()
+    place = f"{metadata['namespace']}/{metadata['name']}"
+    return ResourceConflict(
+        f"QueueCluster {place} is kept by an operator that watches {_named(recorded)}, and this one"
+        f" watches {_named(keeper(namespaces))}",
+        hint="let one operator watch all namespaces with MailQueues of the QueueCluster; where the"
+        f" other one is gone for good, remove {KEEPER} from the QueueCluster's status",
+    )
+
+
+def _named(recorded: Sequence[str]) -> str:
+    return "all namespaces" if ALL in recorded else f"namespaces {', '.join(recorded)}"
