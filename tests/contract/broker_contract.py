@@ -8,7 +8,7 @@ from uuid import UUID, uuid4
 
 import pytest
 
-from postroad.errors import BrokerUnavailable, Unroutable
+from postroad.errors import BrokerRefused, BrokerUnavailable, Unroutable
 from postroad.ports.broker import Broker, Delivery
 
 Process = Callable[..., Broker]
@@ -236,6 +236,16 @@ class BrokerContract:
 
         taken = [{each.body for each in await one} for one in takes]
         assert sorted(taken, key=min) == [{b"0", b"2"}, {b"1", b"3"}]
+
+    async def test_a_queue_that_was_declared_otherwise_is_refused_by_its_difference(
+        self, process: Process
+    ) -> None:
+        await process(delivery_limit=2).declare()
+
+        with pytest.raises(BrokerRefused, match="has x-delivery-limit 2, wanted is 3"):
+            await process(delivery_limit=3).declare()
+
+        await process(delivery_limit=2).declare()
 
     async def test_a_message_past_its_delivery_limit_is_dead_lettered(
         self, process: Process

@@ -12,7 +12,6 @@ from postroad.adapters.machine.clocks import MachineClock
 from postroad.adapters.memory.servers import MemoryServers, MemoryWorld
 from postroad.adapters.rabbitmq.broker import RabbitMQ
 from postroad.domain.names import QueueName
-from postroad.errors import BrokerRefused
 from postroad.ports.broker import Broker
 
 
@@ -49,11 +48,3 @@ class TestRabbitMQBroker(BrokerContract):
         for server, broker in started:
             await broker.close()
             await server.close()
-
-    async def test_a_queue_that_was_declared_otherwise_is_refused_by_name(
-        self, process: Process
-    ) -> None:
-        await process(delivery_limit=2).declare()
-
-        with pytest.raises(BrokerRefused, match="x-delivery-limit"):
-            await process(delivery_limit=3).declare()

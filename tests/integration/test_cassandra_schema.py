@@ -247,3 +247,18 @@ async def test_a_check_needs_a_quorum_once_there_are_tables(session: Session) ->
     )
     assert await store.check()
     assert await store.running_nodes() == await store.local_nodes() == 1
+
+
+async def test_tables_of_other_columns_are_refused_and_left_as_they_are(session: Session) -> None:
+    store = CassandraViewStore(session)
+    await store.create(OPTIONS)
+    await session.run("DROP TABLE {keyspace}.limits")
+    await session.run("DROP TABLE {keyspace}.slices")
+    await session.run("CREATE TABLE {keyspace}.limits (queue text PRIMARY KEY, browse_start text)")
+
+    with pytest.raises(ViewRefused, match=r"limits\.browse_start is text, wanted is timestamp"):
+        await store.create(replace(OPTIONS, row_lifetime=timedelta(days=30)))
+
+    found = await options_of(session, "enqueued_mails")
+    assert found["default_time_to_live"] == OPTIONS.row_lifetime.total_seconds()
+    assert not await schema.has_table(session, "slices")

@@ -43,3 +43,38 @@ def test_connection_that_fails_is_reported_by_its_cause_without_the_drivers_wrap
 )
 def test_reply_codes_of_the_broker(error: Exception | None, expected: type[ServerError]) -> None:
     assert type(translated(error)) is expected
+
+
+@pytest.mark.parametrize(
+    ("text", "difference"),
+    [
+        (
+            (
+                "inequivalent arg 'x-delivery-limit' for queue 'postroad.a.b.work' in vhost '/': "
+                "received the value '20' of type 'signedint' but current is none"
+            ),
+            "queue 'postroad.a.b.work' in vhost '/' has x-delivery-limit none, wanted is 20",
+        ),
+        (
+            (
+                "inequivalent arg 'type' for exchange 'postroad.due' in vhost 'a': b': "
+                "received 'topic' but current is 'fanout'"
+            ),
+            "exchange 'postroad.due' in vhost 'a': b' has type fanout, wanted is topic",
+        ),
+        ("inequivalent arg 'type' for exchange 'e': received 'topic' but current is 'fa...", None),
+        ("invalid arg 'x-max-length' for queue 'q' in vhost '/'", None),
+    ],
+    ids=["no value", "quotes", "cut", "another refusal"],
+)
+def test_what_was_declared_otherwise_is_refused_by_its_difference(
+    text: str, difference: str | None
+) -> None:
+    refused = translated(exceptions.ChannelClosedByBroker(406, f"PRECONDITION_FAILED - {text}"))
+
+    assert type(refused) is BrokerRefused
+    if difference is None:
+        assert text in str(refused)
+    else:
+        assert str(refused) == difference
+    assert "restore its value" in refused.hint

@@ -83,6 +83,20 @@ async def test_what_a_configured_queue_lacks_is_made_anew_and_reported(
     assert await blobs.exists()
 
 
+async def test_queues_that_were_declared_otherwise_are_refused_by_their_difference(
+    world: World,
+) -> None:
+    """By an administrator, or for a MailQueue that was retained."""
+    name = QueueName("mail", "outgoing")
+    await world.connect().broker(name, delivery_limit=7).declare()
+
+    status = await world.queue()
+
+    assert reasons(status)["BrokerReady"] == reasons(status)["Ready"] == "BrokerRefused"
+    (message,) = [each["message"] for each in status["conditions"] if each["type"] == "BrokerReady"]
+    assert "has x-delivery-limit 7, wanted is 20" in message
+
+
 async def test_a_bucket_that_deletes_objects_by_age_is_not_ready(world: World) -> None:
     bucket = world.memory.bucket("postroad-mail-outgoing")
     bucket.limits = ("ObjectsExpire", "LifecycleUnsupported")

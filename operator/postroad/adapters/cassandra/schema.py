@@ -10,12 +10,19 @@ let one process (the operator) create.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
 from datetime import timedelta
 from importlib import resources
 
 from postroad.adapters.cassandra.session import Session
+from postroad.adapters.cassandra.table_columns import (
+    Column,
+    Name,
+    declared_by,
+    found_in,
+    refuse_others,
+)
 from postroad.errors import ViewRefused
 from postroad.ports.view import FOREVER, SchemaChanges, TableOptions
 
@@ -53,9 +60,13 @@ def column_of(statement: str) -> tuple[str, str] | None:
 
 
 async def create(session: Session, options: TableOptions) -> SchemaChanges:
-    """Create what is missing, alter what differs; return the changes. Raises: ViewError."""
+    """Create what is missing, alter options that differ; return the changes. Raises: ViewError;
+    ViewRefused, before anything is created or altered in a keyspace that has tables of these names
+    with other columns."""
     await _create_keyspace(session, options)
-    already, had = await _tables(session), await columns(session)
+    already, found = await _tables(session), await _columns(session)
+    had = found.keys()
+    refuse_others(_declared(had), found)
     added: list[str] = []
     for statement in statements():
         if (column := column_of(statement)) is not None:
@@ -103,11 +114,26 @@ async def exists(session: Session) -> bool:
 
 async def columns(session: Session) -> set[tuple[str, str]]:
     """Return the columns that there are, each with its table. Raises: ViewError."""
-    rows = await session.run(
-        "SELECT table_name, column_name FROM system_schema.columns"
-        " WHERE keyspace_name = '{keyspace}'"
+    return {*await _columns(session)}
+
+
+async def _columns(session: Session) -> dict[Name, Column]:
+    return found_in(
+        await session.run(
+            "SELECT table_name, column_name, type, kind, position FROM system_schema.columns"
+            " WHERE keyspace_name = '{keyspace}'"
+        )
     )
-    return {(row["table_name"], row["column_name"]) for row in rows}
+
+
+def _declared(had: Collection[Name]) -> dict[Name, Column]:
+    """Return the columns of the schema; of those that it adds to a table, the ones it has."""
+    return {
+        name: column
+        for statement in statements()
+        for name, column in declared_by(statement).items()
+        if column_of(statement) is None or name in had
+    }
 
 
 async def has_table(session: Session, table: str) -> bool:

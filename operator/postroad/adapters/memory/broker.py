@@ -12,7 +12,7 @@ from uuid import UUID
 
 from postroad.adapters.memory.fault_injection import FaultInjector
 from postroad.adapters.memory.queues import Lease, Message, Queues
-from postroad.errors import BrokerUnavailable, Unroutable
+from postroad.errors import BrokerRefused, BrokerUnavailable, Unroutable
 from postroad.ports.broker import DELAY_SECONDS, Depths
 
 CONFIRM_DEADLINE = timedelta(seconds=10)
@@ -186,8 +186,13 @@ class MemoryBroker:
 
     async def declare(self) -> None:
         def effect() -> None:
+            found, wanted = self.queues.delivery_limit, self.delivery_limit
+            if self.queues.declared and found != wanted:
+                raise BrokerRefused(
+                    f"the work queue has x-delivery-limit {found}, wanted is {wanted}"
+                )
             self.queues.ripen()  # what is due before goes nowhere
-            self.queues.declared = True
+            self.queues.declared, self.queues.delivery_limit = True, wanted
 
         await self.faults("broker", "declare", effect)
 

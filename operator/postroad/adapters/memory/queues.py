@@ -34,6 +34,7 @@ class Queues:
 
     clock: Clock
     declared: bool = False
+    delivery_limit: int = 0
     claimed: ClaimedObject = field(default_factory=lambda: ClaimedObject(is_counted=False))
     ready: deque[Message] = field(default_factory=deque)
     dead: deque[Message] = field(default_factory=deque)

@@ -20,8 +20,7 @@ from postroad.domain.claims import Claim, Claimant
 from postroad.domain.names import QueueName
 from postroad.errors import BrokerRefused, ServerError
 
-CLAIMED_OTHERWISE = "inequivalent arg 'alternate-exchange'"
-_TOKEN = re.compile(r" but current is .*?postroad\.([0-9a-f]{12})'")
+_TOKEN = re.compile(r" has alternate-exchange postroad\.([0-9a-f]{12}),")
 
 
 class QueueClaim:
@@ -35,7 +34,7 @@ class QueueClaim:
         try:
             await self._vhost.administer(topology.declare, self._topology(claimant))
         except BrokerRefused as error:
-            if CLAIMED_OTHERWISE not in str(error):
+            if "alternate-exchange" not in str(error):
                 raise
             return await self._claim_in(str(error))
         return Claim.of(claimant)

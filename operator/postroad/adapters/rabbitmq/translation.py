@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import socket
 
 from pika import exceptions
@@ -18,6 +19,13 @@ from postroad.tls import refusal
 
 NOT_FOUND, PRECONDITION_FAILED, ACCESS_REFUSED, NOT_ALLOWED = 404, 406, 403, 530
 """Reply codes of AMQP 0-9-1."""
+
+
+_INEQUIVALENT = re.compile(
+    r"inequivalent arg '(?P<argument>[^']+)' for (?P<object>.+): "
+    r"received (?P<wanted>.+) but current is (?P<found>none|'.*'|the value '.*' of type '.*')$"
+)
+_VALUE = re.compile(r"^(?:the value )?'(.*?)'(?: of type '.*')?$")
 
 
 def translated(error: BaseException | None) -> ServerError:
@@ -60,7 +68,7 @@ def _of_channel(code: int, text: str) -> ServerError:
         return Unroutable(f"RabbitMQ has no such queue or exchange: {text}")
     if code == PRECONDITION_FAILED and "delivery acknowledgement" not in text:
         return BrokerRefused(
-            f"RabbitMQ refused: {text}",
+            difference_in(text) or f"RabbitMQ refused: {text}",
             hint="it was declared otherwise: restore its value, or delete it when it is empty",
         )
     if code == ACCESS_REFUSED:
@@ -68,6 +76,23 @@ def _of_channel(code: int, text: str) -> ServerError:
             f"RabbitMQ refused: {text}", hint="grant the user the vhost's permissions"
         )
     return BrokerUnavailable(f"RabbitMQ closed the channel: {text}")
+
+
+def difference_in(text: str) -> str | None:
+    """Return what a refusal tells of an object that was declared otherwise: its argument, what was
+    found, and what is wanted. None for other texts, and for one that RabbitMQ cut.
+
+    >>> difference_in(
+    ...     "PRECONDITION_FAILED - inequivalent arg 'x-delivery-limit' for queue 'q' in vhost '/':"
+    ...     " received '20' but current is '5'"
+    ... )
+    "queue 'q' in vhost '/' has x-delivery-limit 5, wanted is 20"
+    """
+    found = _INEQUIVALENT.search(text)
+    if found is None:
+        return None
+    wanted, present = (_VALUE.sub(r"\1", found[each]) for each in ("wanted", "found"))
+    return f"{found['object']} has {found['argument']} {present}, wanted is {wanted}"
 
 
 def _innermost(error: BaseException | None) -> BaseException | None:
