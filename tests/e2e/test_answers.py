@@ -28,8 +28,29 @@ def test_a_condition_names_a_missing_cluster_and_the_queue_recovers_when_it_appe
 
     assert "later" in ready["message"]
 
-    cluster = sandbox.installation.queue_cluster(sandbox.namespace, sandbox.keyspace, name="later")
+    keyspace = f"{sandbox.keyspace}_later"
+    cluster = sandbox.installation.queue_cluster(sandbox.namespace, keyspace, name="later")
     sandbox.apply(cluster)
+    sandbox.wait_ready()
+
+
+def test_a_second_cluster_over_a_keyspace_gets_it_after_the_first(sandbox: Sandbox) -> None:
+    """The claims stand in Cassandra, RabbitMQ and S3 themselves."""
+    kubectl, namespace = sandbox.kubectl, sandbox.namespace
+    sandbox.apply(sandbox.mail_queue(workers=sandbox.workers(0), intake=sandbox.intake(0)))
+    sandbox.wait_ready()
+    cluster = sandbox.installation.queue_cluster(namespace, sandbox.keyspace, name="second")
+    sandbox.apply(cluster)
+
+    def refused() -> bool:
+        view = kubectl.condition("queuecluster", "second", namespace, "ViewReady")
+        return view.get("reason") == "ResourceConflict" and f"{namespace}/main" in view["message"]
+
+    eventually(refused, within_seconds=90)
+    kubectl("delete", "mailqueue", "outgoing", "-n", namespace)
+    kubectl("delete", "queuecluster", "main", "-n", namespace)
+    sandbox.installation.wait_ready("queuecluster", "second", namespace, 120)
+    sandbox.apply(sandbox.mail_queue(clusterRef={"name": "second"}))
     sandbox.wait_ready()
 
 
