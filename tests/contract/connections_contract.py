@@ -6,7 +6,6 @@ from typing import Protocol
 
 from postroad.adapters.memory.connections import Loss
 from postroad.domain.mail import OutcomeKind
-from postroad.domain.next_hops import NextHop
 from postroad.errors import BlobsUnavailable
 from postroad.ports.connections import (
     ConnectionClosed,
@@ -15,13 +14,14 @@ from postroad.ports.connections import (
     Connector,
     JobFinished,
 )
+from postroad.routing.routes import ResolvedHop
 from support.connections import Events, a_job, body_of
 
 DELIVERED, FAILED, DEFERRED = OutcomeKind.DELIVERED, OutcomeKind.FAILED, OutcomeKind.DEFERRED
 
 
 class HopUnderTest(Protocol):
-    next_hop: NextHop
+    resolved: ResolvedHop
 
     @property
     def connector(self) -> Connector: ...
@@ -39,7 +39,7 @@ class ConnectionContract:
     async def test_jobs_are_finished_in_their_order(self, hop: HopUnderTest) -> None:
         hop.refuse("no@dest.example", "550 5.1.1 no")
         events = Events()
-        connection = hop.connector.open(hop.next_hop, events)
+        connection = hop.connector.open(hop.resolved, events)
         connection.submit(a_job(1))
         connection.submit(a_job(2, "yes@dest.example", "no@dest.example"))
         await events.until_finished(2)
@@ -59,7 +59,7 @@ class ConnectionContract:
     ) -> None:
         hop.accept_no_connection("421 4.3.2 later")
         events = Events()
-        connection = hop.connector.open(hop.next_hop, events)
+        connection = hop.connector.open(hop.resolved, events)
         for job in (1, 2):
             connection.submit(a_job(job))
         closed = await events.until_closed()
@@ -77,7 +77,7 @@ class ConnectionContract:
                 super().__call__(event)
 
         events = ClosingAfterOne()
-        connection = hop.connector.open(hop.next_hop, events)
+        connection = hop.connector.open(hop.resolved, events)
         for job in range(1, 11):
             connection.submit(a_job(job))
         closed = await events.until_closed()
@@ -94,7 +94,7 @@ class ConnectionContract:
         self, hop: HopUnderTest
     ) -> None:
         events = Events()
-        connection = hop.connector.open(hop.next_hop, events)
+        connection = hop.connector.open(hop.resolved, events)
         connection.submit(a_job(1))
         connection.close()
         closed = await events.until_closed()
@@ -133,7 +133,7 @@ class ConnectionContract:
 
     async def test_a_content_that_cannot_be_read_is_no_attempt(self, hop: HopUnderTest) -> None:
         events = Events()
-        connection = hop.connector.open(hop.next_hop, events)
+        connection = hop.connector.open(hop.resolved, events)
         connection.submit(a_job(1, error=BlobsUnavailable()))
         connection.submit(a_job(2))
         await events.until_closed()
@@ -148,7 +148,7 @@ class ConnectionContract:
     ) -> None:
         hop.hold_back()
         events = Events()
-        connection = hop.connector.open(hop.next_hop, events)
+        connection = hop.connector.open(hop.resolved, events)
         for job in (1, 2, 3):
             connection.submit(a_job(job))
         await hop.until_held()
@@ -162,7 +162,7 @@ class ConnectionContract:
 
     async def test_a_job_that_comes_after_the_end_is_unsaid(self, hop: HopUnderTest) -> None:
         events = Events()
-        connection = hop.connector.open(hop.next_hop, events)
+        connection = hop.connector.open(hop.resolved, events)
         await events.until_opened()
         connection.close()
         connection.close()
@@ -185,7 +185,7 @@ class ConnectionContract:
                 super().__call__(event)
 
         events = SubmittingAtTheEnd()
-        connection = hop.connector.open(hop.next_hop, events)
+        connection = hop.connector.open(hop.resolved, events)
         await events.until_opened()
         connection.close()
         while not events.unsaid:
@@ -195,7 +195,7 @@ class ConnectionContract:
 
     async def _three(self, hop: HopUnderTest) -> Events:
         events = Events()
-        connection = hop.connector.open(hop.next_hop, events)
+        connection = hop.connector.open(hop.resolved, events)
         for job in (1, 2, 3):
             connection.submit(a_job(job))
         await events.until_closed()

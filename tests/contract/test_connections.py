@@ -12,6 +12,7 @@ from postroad.adapters.memory.connections import Loss, MemoryConnector
 from postroad.adapters.network.connections import SmtpConnector
 from postroad.domain.mail import Outcome
 from postroad.domain.next_hops import NextHop, TlsMode
+from postroad.routing.routes import ResolvedHop
 from support.sink import EXTENSIONS, HANG_UP, Sink
 
 LOST_AT = {Loss.BEFORE: "MAIL", Loss.WITHIN: "DATA", Loss.AT_END: "DOT"}
@@ -20,7 +21,7 @@ LOST_AT = {Loss.BEFORE: "MAIL", Loss.WITHIN: "DATA", Loss.AT_END: "DOT"}
 class MemoryHop:
     def __init__(self) -> None:
         self.connector = MemoryConnector()
-        self.next_hop = NextHop("hop.example")
+        self.resolved = ResolvedHop(NextHop("hop.example"), ("192.0.2.1",))
 
     def accept_no_connection(self, reply: str) -> None:
         self.connector.refusal = reply
@@ -53,7 +54,8 @@ class SinkHop:
         self._is_held = asyncio.Event()
         sink.rule = self._rule
         self.connector = SmtpConnector(ehlo_name="relay.example")
-        self.next_hop = NextHop("127.0.0.1", sink.port, TlsMode.NONE)
+        no_such_name = NextHop("hop.invalid", sink.port, TlsMode.NONE)
+        self.resolved = ResolvedHop(no_such_name, ("127.0.0.1",))
 
     def _rule(self, verb: str, argument: str) -> str | None:
         if verb == "MAIL":

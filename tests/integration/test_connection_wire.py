@@ -10,6 +10,7 @@ import pytest
 from postroad.adapters.network.connections import SmtpConnector
 from postroad.domain.mail import OutcomeKind
 from postroad.domain.next_hops import NextHop, TlsMode
+from postroad.routing.routes import ResolvedHop
 from support.certificates import Certificates
 from support.connections import Events, a_job, body_of
 
@@ -62,7 +63,9 @@ async def test_the_next_mail_is_on_the_wire_before_the_end_of_a_mail_is_answered
     port = server.sockets[0].getsockname()[1]
     connector = SmtpConnector(ehlo_name="relay.example", ca_file=certificates.authority)
     events = Events()
-    connection = connector.open(NextHop("localhost", port, mode), events)
+    connection = connector.open(
+        ResolvedHop(NextHop("localhost", port, mode), ("127.0.0.1",)), events
+    )
     for job in (1, 2):
         connection.submit(a_job(job, content=body_of(job)))
     await events.until_finished(2)

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from postroad.domain.mail import Envelope, Outcome
-from postroad.domain.next_hops import NextHop
 from postroad.ports.transport import FindShape, not_known
+from postroad.routing.routes import ResolvedHop
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +100,8 @@ class Connection(Protocol):
 class Connector(Protocol):
     """Opens connections."""
 
-    def open(self, next_hop: NextHop, on_event: Callable[[ConnectionEvent], None]) -> Connection:
-        """Begin to open a connection. `on_event` gets its events one after the other, the first
-        one after this has returned. Needs a running event loop. Raises: InvalidSettings."""
+    def open(self, hop: ResolvedHop, on_event: Callable[[ConnectionEvent], None]) -> Connection:
+        """Begin to open a connection to one of the addresses of a next hop; its name is compared
+        with its certificate, and not looked up. `on_event` gets its events one after the other, the
+        first one after this has returned. Needs a running event loop. Raises: InvalidSettings."""
         ...

@@ -9,7 +9,6 @@ from contextlib import aclosing
 from enum import Enum, auto
 
 from postroad.domain.mail import Envelope, Outcome, OutcomeKind
-from postroad.domain.next_hops import NextHop
 from postroad.ports.connections import (
     ConnectionClosed,
     ConnectionEvent,
@@ -18,6 +17,7 @@ from postroad.ports.connections import (
     JobFinished,
     Transmission,
 )
+from postroad.routing.routes import ResolvedHop
 
 LOST = "451 4.4.2 the connection was lost"
 IN_DOUBT = f"{LOST}; the end of the mail was sent, so it may be delivered"
@@ -49,7 +49,7 @@ class MemoryConnector:
         self.gate.set()
 
     def open(
-        self, next_hop: NextHop, on_event: Callable[[ConnectionEvent], None]
+        self, hop: ResolvedHop, on_event: Callable[[ConnectionEvent], None]
     ) -> MemoryConnection:
         """Begin to open a connection (see the port)."""
         return MemoryConnection(self, on_event)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from datetime import timedelta
 
 from postroad.adapters.network.client import ClientWire, connect
@@ -23,6 +23,50 @@ SHUN = timedelta(minutes=5)
 _Found = Sequence[tuple[object, object, object, object, tuple[object, ...]]]
 
 
+class Shunned:
+    """Which addresses did not answer lately."""
+
+    def __init__(self) -> None:
+        self._until: dict[str, float] = {}
+        """Address → the loop's time until which it is tried last."""
+
+    async def connect(self, addresses: Iterable[str], port: int, timeout: timedelta) -> ClientWire:
+        """Connect to the first of several addresses that answers within `timeout`, each; those that
+        failed lately are tried last.
+
+        Raises: ConnectionLost with the cause of the last failure; TooSlow where one address exists
+        and did not answer.
+        """
+        now = _now()
+        self._until = {key: due for key, due in self._until.items() if due > now}
+        order = sorted(addresses, key=lambda address: self._until.get(address, 0.0))
+        failure: WireError | None = None
+        for address in order[:MOST_ADDRESSES]:
+            try:
+                wire = await connect(address, port, timeout)
+            except WireError as error:
+                failure = error
+                self._until[address] = _now() + SHUN.total_seconds()
+            else:
+                self._until.pop(address, None)
+                return wire
+        raise failure or ConnectionLost("no connection: the name has no address")
+
+
+class KnownAddresses:
+    """The addresses of one host that routing found. Its name is not looked up again, because other
+    addresses could be this server's, or others that no mail may go to."""
+
+    def __init__(self, addresses: Sequence[str], port: int, shunned: Shunned) -> None:
+        self._addresses = addresses
+        self._port = port
+        self._shunned = shunned
+
+    async def connect(self, timeout: timedelta) -> ClientWire:
+        """Connect to one of them (`Shunned.connect`)."""
+        return await self._shunned.connect(self._addresses, self._port, timeout)
+
+
 class Addresses:
     """The addresses of one host, resolved anew for each connection; connections that begin while
     the name is looked up share the lookup. Needs a running event loop."""
@@ -30,30 +74,15 @@ class Addresses:
     def __init__(self, host: str, port: int) -> None:
         self._host = host
         self._port = port
-        self._shunned: dict[str, float] = {}
-        """Address → the loop's time until which it is tried last."""
+        self._shunned = Shunned()
         self._lookup: asyncio.Task[_Found] | None = None
 
     async def connect(self, timeout: timedelta) -> ClientWire:
-        """Connect to the first address that answers within `timeout`.
-
-        Raises: ConnectionLost with the cause of the last failure; TooSlow where one address exists
-        and did not answer.
-        """
-        failure: WireError | None = None
-        for address in (await self._resolve(timeout))[:MOST_ADDRESSES]:
-            try:
-                wire = await connect(address, self._port, timeout)
-            except WireError as error:
-                failure = error
-                self._shunned[address] = _now() + SHUN.total_seconds()
-            else:
-                self._shunned.pop(address, None)
-                return wire
-        raise failure or ConnectionLost("no connection: the name has no address")
+        """Look the name up, and connect to one of its addresses (`Shunned.connect`)."""
+        return await self._shunned.connect(await self._resolve(timeout), self._port, timeout)
 
     async def _resolve(self, timeout: timedelta) -> list[str]:
-        """Return the addresses in the resolver's order, those that failed lately last."""
+        """Return the addresses in the resolver's order. Raises: ConnectionLost."""
         try:
             async with asyncio.timeout(timeout.total_seconds()):
                 found = await self._look_up()
@@ -61,10 +90,7 @@ class Addresses:
             raise ConnectionLost("no connection: the name was not resolved in time") from error
         except (OSError, UnicodeError) as error:  # UnicodeError: a name that IDNA cannot encode
             raise ConnectionLost(f"no connection: {error}") from error
-        addresses = list(dict.fromkeys(str(each[4][0]) for each in found))
-        now = _now()
-        self._shunned = {key: due for key, due in self._shunned.items() if due > now}
-        return sorted(addresses, key=lambda address: self._shunned.get(address, 0.0))
+        return list(dict.fromkeys(str(each[4][0]) for each in found))
 
     async def _look_up(self) -> _Found:
         """Return what the resolver finds. One lookup at a time: each takes a thread of the few that

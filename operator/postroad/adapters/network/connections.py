@@ -16,7 +16,7 @@ from datetime import timedelta
 from functools import lru_cache, partial
 from pathlib import Path
 
-from postroad.adapters.network.connecting import Addresses
+from postroad.adapters.network.connecting import KnownAddresses, Shunned
 from postroad.adapters.network.exchange import text_of
 from postroad.adapters.network.jobs import ConnectionJob
 from postroad.adapters.network.opening import context_for
@@ -25,7 +25,6 @@ from postroad.adapters.network.timeouts import Timeouts
 from postroad.adapters.network.transactions import Transaction
 from postroad.adapters.network.wire import ConnectionLost, WireError
 from postroad.domain.mail import Outcome
-from postroad.domain.next_hops import NextHop
 from postroad.ports.connections import (
     ConnectionClosed,
     ConnectionEvent,
@@ -34,9 +33,7 @@ from postroad.ports.connections import (
     JobFinished,
     Transmission,
 )
-
-MOST_HOSTS = 1000
-"""Whose addresses are kept, with those that did not answer lately."""
+from postroad.routing.routes import ResolvedHop
 
 _TIMEOUTS = Timeouts()
 _FOR_EVER = timedelta.max
@@ -56,16 +53,17 @@ class SmtpConnector:
     ) -> None:
         self._ehlo_name = ehlo_name
         self._timeouts = timeouts
-        self._addresses_of = lru_cache(MOST_HOSTS)(Addresses)
+        self._shunned = Shunned()
         self._context_for = lru_cache(partial(context_for, ca_file=ca_file))
         self._converting = asyncio.Lock()
         """Large mails are converted one at a time, because each is in memory for that."""
 
-    def open(self, next_hop: NextHop, on_event: OnEvent) -> SmtpConnection:
+    def open(self, hop: ResolvedHop, on_event: OnEvent) -> SmtpConnection:
         """Begin to open a connection (see the port)."""
+        next_hop = hop.next_hop
         open_session = partial(
             Session.open,
-            self._addresses_of(next_hop.host, next_hop.port),
+            KnownAddresses(hop.addresses, next_hop.port, self._shunned),
             next_hop,
             self._ehlo_name,
             self._context_for(next_hop.tls),

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 from postroad.adapters.network.client import ClientWire
 from postroad.adapters.network.commands import Needs, most_mails, most_recipients, refusal
-from postroad.adapters.network.connecting import Addresses
+from postroad.adapters.network.connecting import Addresses, KnownAddresses
 from postroad.adapters.network.content import Content
 from postroad.adapters.network.exchange import Exchange, OutOfStep, SessionRefused, text_of
 from postroad.adapters.network.opening import Opening, SecuringFailed
@@ -44,7 +44,7 @@ class Session:
     @classmethod
     async def open(
         cls,
-        addresses: Addresses,
+        addresses: Addresses | KnownAddresses,
         next_hop: NextHop,
         ehlo_name: str | None,
         context: ssl.SSLContext | None,
@@ -65,7 +65,7 @@ class Session:
     @classmethod
     async def _open(
         cls,
-        addresses: Addresses,
+        addresses: Addresses | KnownAddresses,
         next_hop: NextHop,
         ehlo_name: str | None,
         context: ssl.SSLContext | None,
