@@ -36,6 +36,7 @@
     ├── ResourceConflict        an object at a server is claimed by another QueueCluster
     ├── NameTaken               an object of a child's name has another owner (transient)
     ├── BucketNotOwned          the bucket's bytes are another view's, or of a later state
+    ├── LeadershipLost          this operator may have no effect any more (transient)
     ├── DeadlineExceeded        enqueue took longer than its deadline; it was withdrawn
     ├── ClockSkew               the local clock is further from the view's than tolerated
     ├── EntryEnded              the item was already ended, by this consumer or another
@@ -272,6 +273,12 @@ class ResourceConflict(PostroadError):
 
 class NameTaken(PostroadError):
     """An object of this name exists and has another owner."""
+
+    transient = True
+
+
+class LeadershipLost(PostroadError):
+    """This operator does not hold the Lease: another one may be at work."""
 
     transient = True
 

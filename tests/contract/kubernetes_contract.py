@@ -19,6 +19,7 @@ from postroad.controller.api import (
     DEPLOYMENT,
     EVENT,
     FINALIZER,
+    LEASE,
     MAIL_QUEUE,
     MANAGED_BY,
     QUEUE_CLUSTER,
@@ -241,6 +242,40 @@ class KubernetesContract:
 
         assert changed
         assert changed["data"] == {"b": "2", "c": "3"}
+
+    async def test_a_lease_is_written_over_the_version_that_was_read(
+        self, api: Kubernetes, other: Kubernetes, namespace: str
+    ) -> None:
+        spec = {
+            "holderIdentity": "one",
+            "leaseDurationSeconds": 15,
+            "acquireTime": "2026-01-02T03:04:05.678000Z",
+            "renewTime": "2026-01-02T03:04:05.678901Z",
+            "leaseTransitions": 0,
+        }
+        wanted = {
+            "apiVersion": LEASE.api_version,
+            "kind": LEASE.name,
+            "metadata": {"name": "leader", "namespace": namespace},
+            "spec": spec,
+        }
+        created = await api.create(LEASE, wanted)
+        with pytest.raises(KubernetesConflict):
+            await other.create(LEASE, wanted)
+        assert (await other.get(LEASE, namespace, "leader")) == created
+        assert created["spec"] == spec
+
+        read = {"metadata": {"resourceVersion": version_of(created)}}
+        free = {**spec, "holderIdentity": "", "leaseDurationSeconds": 1}
+        given_back = await api.patch(LEASE, namespace, "leader", {**read, "spec": free})
+        with pytest.raises(KubernetesConflict):
+            await other.patch(
+                LEASE, namespace, "leader", {**read, "spec": {"holderIdentity": "two"}}
+            )
+
+        assert given_back
+        assert (given_back["spec"].get("holderIdentity") or "") == ""
+        assert given_back["spec"]["leaseDurationSeconds"] == 1
 
     # Status
 

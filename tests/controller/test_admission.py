@@ -177,6 +177,9 @@ async def test_a_cluster_is_checked_and_defaulted(api: ApiServer, namespace: str
     assert (cassandra["port"], cassandra["keyspace"]) == (9042, "postroad")
     assert cassandra["replication"] == {"class": "NetworkTopologyStrategy", "factor": 3}
     assert created["spec"]["allowedNamespaces"] == {"from": "Same"}
+    assert created["spec"]["operatorClass"] == "default"
+    with pytest.raises(KubernetesRefused, match="operatorClass cannot be changed"):
+        await api.patch(QUEUE_CLUSTER, namespace, "main", {"spec": {"operatorClass": "canary"}})
     with pytest.raises(KubernetesRefused, match="keyspace cannot be changed"):
         await api.patch(
             QUEUE_CLUSTER, namespace, "main", {"spec": {"cassandra": {"keyspace": "other"}}}

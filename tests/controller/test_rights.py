@@ -22,6 +22,8 @@ pytestmark = [pytest.mark.needs("kubernetes"), pytest.mark.timeout(120)]
 RBAC = "rbac.authorization.k8s.io/v1"
 ROLE = Kind(RBAC, "ClusterRole", "clusterroles")
 BINDING = Kind(RBAC, "ClusterRoleBinding", "clusterrolebindings")
+LEASE_ROLE = Kind(RBAC, "Role", "roles")
+LEASE_BINDING = Kind(RBAC, "RoleBinding", "rolebindings")
 INSTALL = Path(__file__).parents[2] / "manifests" / "install.yaml"
 
 
@@ -45,6 +47,11 @@ async def unprivileged(api: ApiServer, namespace: str) -> AsyncIterator[Recordin
         "metadata": {"name": subject["name"], "namespace": namespace},
     }
     await api.create(SERVICE_ACCOUNT, account)
+    lease_role, lease_binding = shipped("Role"), shipped("RoleBinding")
+    lease_role["metadata"]["namespace"] = lease_binding["metadata"]["namespace"] = namespace
+    lease_binding["subjects"] = [subject]
+    await api.create(LEASE_ROLE, lease_role)
+    await api.create(LEASE_BINDING, lease_binding)
     made = [(ROLE, await api.create(ROLE, role)), (BINDING, await api.create(BINDING, binding))]
     answer = await api._call(
         "POST",

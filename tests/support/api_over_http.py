@@ -17,6 +17,7 @@ from postroad.adapters.memory.kubernetes_world import KubernetesWorld
 from postroad.controller.api import (
     CHILDREN,
     EVENT,
+    LEASE,
     MAIL_QUEUE,
     NAMESPACE,
     POD,
@@ -27,7 +28,7 @@ from postroad.errors import KubernetesConflict, KubernetesError, KubernetesUnava
 from postroad.ports.kubernetes import Kind, Object
 from support.deployments import control_deployments
 
-KINDS = (MAIL_QUEUE, QUEUE_CLUSTER, *CHILDREN, EVENT, NAMESPACE, POD, SECRET)
+KINDS = (MAIL_QUEUE, QUEUE_CLUSTER, *CHILDREN, EVENT, LEASE, NAMESPACE, POD, SECRET)
 PATH = re.compile(
     r"(?P<prefix>/apis?/(?:v1|[^/]+/v[^/]+))(?:/namespaces/(?P<namespace>[^/]+))?"
     r"/(?P<plural>[^/]+)(?:/(?P<name>[^/]+))?(?P<status>/status)?"

@@ -17,7 +17,9 @@ from postroad.adapters.memory.kubernetes import MemoryKubernetes
 from postroad.adapters.memory.kubernetes_world import KubernetesWorld, Place
 from postroad.adapters.memory.servers import MemoryServers, MemoryWorld
 from postroad.controller.api import CHILDREN, MAIL_QUEUE, MANAGED_BY, QUEUE_CLUSTER, Key
-from postroad.controller.controller import Controller
+from postroad.controller.classes import class_of_cluster
+from postroad.controller.cluster_spec import DEFAULT_CLASS
+from postroad.controller.controller import Controller, key_of
 from postroad.controller.watched import Child, User, as_child, as_user
 from postroad.controller.workqueue import TASKS
 from postroad.ports.kubernetes import Kind, Object
@@ -99,6 +101,7 @@ class RunningController:
         *,
         namespaces: tuple[str, ...] = (),
         beside: RunningController | None = None,
+        operator_class: str = DEFAULT_CLASS,
     ) -> None:
         self.clock = LoopClock()
         self._namespaces = namespaces
@@ -117,11 +120,13 @@ class RunningController:
             connect=self._connect,
             clock=self.clock,
             randomness=SeededRandomness(0),
-            image="postroad:test",
-            namespaces=namespaces,
+            image=f"postroad:{operator_class}",
+            operator_class=operator_class,
         )
 
         self.users, self.children = MemoryIndex[User](), MemoryIndex[Child]()
+        self.classes = MemoryIndex[str]()
+        self.controller.indexes.classes = self.classes
         self.controller.indexes.users = self.users
         self.controller.indexes.children = self.children
 
@@ -149,7 +154,10 @@ class RunningController:
         uid, gone = body["metadata"]["uid"], happened == "DELETED"
         if kind is MAIL_QUEUE:
             self.users.put(uid, {} if gone else as_user(body))
-        elif kind not in OWN:
+        elif kind is QUEUE_CLUSTER:
+            classes = {key_of(kind, body): class_of_cluster(body)}
+            self.classes.put(uid, {} if gone else classes)
+        else:
             self.children.put(uid, {} if gone else as_child(body))
 
     @property
@@ -212,9 +220,12 @@ async def running_controller(
     *,
     namespaces: tuple[str, ...] = (),
     beside: RunningController | None = None,
+    operator_class: str = DEFAULT_CLASS,
 ) -> AsyncIterator[RunningController]:
     """Yield a running controller."""
-    operator = RunningController(name, world, namespaces=namespaces, beside=beside)
+    operator = RunningController(
+        name, world, namespaces=namespaces, beside=beside, operator_class=operator_class
+    )
     tasks = [
         asyncio.create_task(operator.controller.run(TASKS)),
         *(asyncio.create_task(operator.deliver_events(each)) for each in (*OWN, *CHILDREN)),

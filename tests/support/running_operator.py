@@ -24,6 +24,7 @@ from postroad.controller.api import (
 )
 from postroad.controller.controller import Intervals
 from postroad.errors import CredentialsRefused, PostroadError
+from postroad.ports.clock import Clock
 from postroad.ports.kubernetes import Kind, Object
 from postroad.ports.servers import Checked, Servers
 from postroad.settings import Settings
@@ -60,8 +61,10 @@ class Running:
         also: tuple[str, ...] = (),
         memory: MemoryWorld | None = None,
         deletion_timeout: timedelta = timedelta(seconds=5),
+        clock: Clock | None = None,
     ) -> None:
         self.api = api
+        self._clock = clock or MachineClock()
         self.namespace = namespace
         self.memory = memory or MemoryWorld(MachineClock())
         self.faults = FaultInjector()
@@ -100,11 +103,19 @@ class Running:
             raise CredentialsRefused("Cassandra refused the user or the password")
         return None
 
-    async def start(self) -> None:
-        """Start, and return when all watches run. The operator has a thread and an event loop of
-        its own: Kopf cancels every task of its loop when it ends."""
+    def begin(self) -> None:
+        """Start, and return at once. The operator has a thread and an event loop of its own: Kopf
+        cancels every task of its loop when it ends."""
         self._thread = Thread(target=self._run, name="operator", daemon=True)
         self._thread.start()
+
+    async def start(self) -> None:
+        """Start, and return when it leads and all watches run."""
+        self.begin()
+        await self.until_leading()
+
+    async def until_leading(self) -> None:
+        """Wait until it leads and all watches run."""
         ready = await asyncio.to_thread(self._ready.wait, 20)
         if self._failure is not None:
             raise self._failure
@@ -117,7 +128,12 @@ class Running:
         assert self._loop is not None
         if not self._loop.is_closed():
             self._loop.call_soon_threadsafe(self._program.stop.set)
-        await asyncio.to_thread(self._thread.join, 20)
+        await asyncio.to_thread(self.join)
+
+    def join(self) -> None:
+        """Wait until it ends. Raises what ended it."""
+        assert self._thread is not None
+        self._thread.join(20)
         assert not self._thread.is_alive()
         self._thread = None
         if self._failure is not None:
@@ -133,17 +149,24 @@ class Running:
 
     async def _serve(self) -> None:
         self._loop = asyncio.get_running_loop()
-        dependencies = program.Dependencies(
-            api=self._operator_api,
-            connect=self.connect,
-            clock=MachineClock(),
-            randomness=SystemRandomness(),
-        )
+        clock, randomness = self._clock, SystemRandomness()
         options = program.Options(
             image=IMAGE,
             namespaces=(self.namespace, *self._also),
+            lease_namespace=self.namespace,
             intervals=QUICK,
             deletion_timeout=self._deletion_timeout,
+        )
+        unfenced = ApiServer(self._operator_api.access, FIELD_MANAGER)
+        self.elector = program.elector_of(options, unfenced, clock, randomness)
+        self._operator_api.guard = self.elector.fence.require
+        dependencies = program.Dependencies(
+            api=self._operator_api,
+            unfenced=unfenced,
+            elector=self.elector,
+            connect=self.connect,
+            clock=clock,
+            randomness=randomness,
         )
         self._program = program.Program(dependencies, options)
         announcing = asyncio.create_task(self._announce())
@@ -152,6 +175,7 @@ class Running:
         finally:
             announcing.cancel()
             await self._operator_api.close()
+            await unfenced.close()
 
     async def _announce(self) -> None:
         await self._program.ready.wait()

@@ -29,7 +29,7 @@ from postroad.errors import (
     ViewUnavailable,
 )
 from postroad.logins import LOGIN, S3_LOGIN, LoginFolder
-from postroad.ports.servers import SAFE_COPIES, Checked, Servers
+from postroad.ports.servers import SAFE_COPIES, Checked, Guard, Servers
 from postroad.settings import Cassandra as CassandraSettings
 from postroad.settings import RabbitMQ as RabbitMQSettings
 from postroad.settings import Settings
@@ -41,13 +41,14 @@ BRIEF_CHECK_TIMEOUT = timedelta(seconds=4)
 
 
 class ClusterServers:
-    """`Servers` over RabbitMQ, Cassandra and S3. Connections are shared and open on first use."""
+    """`Servers` over RabbitMQ, Cassandra and S3. Connections are shared and open on first use.
+    `guard` is asked before each request leaves that may have an effect."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Settings, guard: Guard | None = None) -> None:
         self.local_datacenter = settings.cassandra.local_datacenter
-        self._rabbitmq = RabbitMQ(rabbitmq_access(settings))
-        self._session = Session(cassandra_access(settings))
-        self._store = Store(s3_access(settings))
+        self._rabbitmq = RabbitMQ(rabbitmq_access(settings), guard)
+        self._session = Session(cassandra_access(settings), guard=guard)
+        self._store = Store(s3_access(settings), guard)
 
     def broker(self, queue: QueueName, *, delivery_limit: int = 20) -> RabbitMQBroker:
         return self._rabbitmq.broker(queue, delivery_limit=delivery_limit)
@@ -112,10 +113,10 @@ class ClusterServers:
         await asyncio.gather(self._rabbitmq.close(), self._session.close(), self._store.close())
 
 
-def connect(settings: Settings) -> Servers:
+def connect(settings: Settings, guard: Guard | None = None) -> Servers:
     """Return the servers that settings name, without I/O; connections open on first use.
-    Raises: InvalidSettings."""
-    return ClusterServers(settings)
+    `guard` as for `ClusterServers`. Raises: InvalidSettings."""
+    return ClusterServers(settings, guard)
 
 
 def too_few_nodes(count: int) -> tuple[str, ...]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from datetime import timedelta
 from importlib.metadata import version
 
@@ -11,6 +12,13 @@ import click
 from postroad.controller.workqueue import TASKS
 from postroad.errors import NotInstalled
 from postroad.telemetry import logs
+
+
+def _checked_class(_: click.Context, __: click.Parameter, value: str) -> str:
+    """Refuse a name that no QueueCluster and no Lease can have."""
+    if len(value) > 63 or re.fullmatch(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?", value) is None:
+        raise click.BadParameter("at most 63 lower-case letters, digits and hyphens")
+    return value
 
 
 @click.command()
@@ -28,6 +36,23 @@ from postroad.telemetry import logs
     default=lambda: f"postroad:{version('postroad')}",
     show_default="postroad:<this version>",
     help="Image of workers and intakes.",
+)
+@click.option(
+    "--class",
+    "operator_class",
+    callback=_checked_class,
+    envvar="POSTROAD_OPERATOR_CLASS",
+    default="default",
+    show_default=True,
+    help="Reconcile only QueueClusters with this spec.operatorClass, and their MailQueues.",
+)
+@click.option(
+    "--lease-namespace",
+    envvar="POSTROAD_OPERATOR_LEASE_NAMESPACE",
+    default="postroad-system",
+    show_default=True,
+    help="Namespace of the Lease by which one of several operators leads. The same for all "
+    "operators of a cluster.",
 )
 @click.option(
     "--deletion-timeout",
@@ -71,6 +96,8 @@ from postroad.telemetry import logs
 def operator(
     namespaces: tuple[str, ...],
     image: str,
+    operator_class: str,
+    lease_namespace: str,
     deletion_timeout: int,
     tasks: int,
     ambient_credentials: bool,
@@ -81,20 +108,22 @@ def operator(
     """Reconcile QueueClusters and MailQueues, until SIGTERM.
 
     Needs no storage of its own: Cassandra has the configuration histories, and each resource's
-    status what was found. Run one at a time.
+    status what was found. Of several, one leads, and the others stand by.
     """
     try:
-        from postroad.controller import program
+        from postroad.controller import program, watches
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] not in ("kopf", "kubernetes", "yaml"):
             raise
         raise NotInstalled(f"the operator cannot run without {error.name}") from error
 
     logs.configure(log_level)
-    program.quiet_logs()
+    watches.quiet_logs()
     options = program.Options(
         image=image,
         namespaces=namespaces,
+        operator_class=operator_class,
+        lease_namespace=lease_namespace,
         tasks=tasks,
         deletion_timeout=timedelta(seconds=deletion_timeout),
         ambient_credentials=ambient_credentials,

@@ -29,6 +29,7 @@ from postroad.errors import (
     KubernetesConflict,
     KubernetesError,
     KubernetesUnavailable,
+    LeadershipLost,
     PostroadError,
     ServerError,
 )
@@ -57,7 +58,8 @@ class Attempt:
 async def attempt(condition: str, seconds: float = SERVER_SECONDS) -> AsyncIterator[Attempt]:
     """Yield what gets the finding of the block. An error ends the block, and is the finding.
 
-    Raises: KubernetesUnavailable, KubernetesConflict, after which the reconcile is repeated.
+    Raises: KubernetesUnavailable, KubernetesConflict, after which the reconcile is repeated;
+    LeadershipLost, after which another operator repeats it.
     """
     attempted = Attempt(good(condition, "done"))
     try:
@@ -67,7 +69,7 @@ async def attempt(condition: str, seconds: float = SERVER_SECONDS) -> AsyncItera
         message = f"no answer within {seconds:.0f} s"
         attempted.finding = bad(condition, "TooSlow", message, retryable=True)
         count_error(SERVERS.get(condition), error)
-    except (KubernetesUnavailable, KubernetesConflict):
+    except (KubernetesUnavailable, KubernetesConflict, LeadershipLost):
         raise
     except InvalidInput as error:
         attempted.finding = bad(condition, "InvalidSpec", error.explain(), retryable=False)

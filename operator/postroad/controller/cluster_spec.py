@@ -202,8 +202,18 @@ class Quota(Model):
     Deployment is not bound by it. Absent: as many as declared."""
 
 
+DEFAULT_CLASS = "default"
+"""Of operators, and of QueueClusters that name none."""
+
+
 class QueueClusterSpec(Model):
     """The servers that queues share."""
+
+    operator_class: Annotated[
+        str, Field(min_length=1, max_length=63, pattern="^[a-z0-9]([-a-z0-9]*[a-z0-9])?$")
+    ] = DEFAULT_CLASS
+    """Class of the operators that this QueueCluster and its MailQueues are for; others leave them
+    alone. Cannot be changed."""
 
     rabbitmq: Annotated[
         RabbitMQ,

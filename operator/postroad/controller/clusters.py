@@ -12,6 +12,7 @@ from postroad.controller.attempts import count_error
 from postroad.controller.claims import Claims, adopted_by
 from postroad.controller.cluster_facts import KnownFacts
 from postroad.controller.cluster_spec import (
+    DEFAULT_CLASS,
     AllowedNamespaces,
     QueueClusterSpec,
     allowed_by,
@@ -84,7 +85,9 @@ class Clusters:
         namespaces: Sequence[str] = (),
         *,
         ambient_credentials: bool = False,
+        operator_class: str = DEFAULT_CLASS,
     ) -> None:
+        self.operator_class = operator_class
         self._api = api
         self._connections = connections
         self.namespaces = tuple(namespaces)
@@ -102,8 +105,9 @@ class Clusters:
         QueueCluster read: reading them for each queue would be most of all requests. One that has
         `begun` keeps its place under the quota.
 
-        Raises: ClusterNotFound, ClusterNotAllowed, QuotaExceeded, AmbientCredentialsDenied,
-        CredentialsMissing, CertificateUnusable, ResourceConflict, KubernetesError, ViewError.
+        Raises: ClusterNotFound, ClusterNotAllowed, QuotaExceeded,
+        AmbientCredentialsDenied, CredentialsMissing, CertificateUnusable, ResourceConflict,
+        KubernetesError, ViewError.
         """
         namespace, name = queue.cluster_namespace, queue.spec.cluster_ref.name
         found = await self._find(namespace, name)
@@ -256,6 +260,10 @@ class Clusters:
             self._made[cluster.uid] = cluster.servers
 
         await self._schema.alone(place_of(cluster.spec.cassandra), ensure)
+
+    async def finish(self) -> None:
+        """Return when no change of tables is under way."""
+        await self._schema.finish()
 
     async def _make_tables(self, cluster: Cluster) -> tuple[TableOptions, SchemaChanges]:
         allowed = cluster.spec.allowed_namespaces

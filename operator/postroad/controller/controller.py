@@ -14,8 +14,10 @@ from typing import Any
 from postroad.controller.actions import read, reconciling
 from postroad.controller.api import MAIL_QUEUE, QUEUE_CLUSTER, Key
 from postroad.controller.attempts import count_error
+from postroad.controller.classes import OperatorClass
 from postroad.controller.cluster_facts import ClusterFacts, secrets_of
 from postroad.controller.cluster_health import ClusterHealth
+from postroad.controller.cluster_spec import DEFAULT_CLASS
 from postroad.controller.clusters import Clusters
 from postroad.controller.connections import Connect, Connections
 from postroad.controller.deletion import DELETION_TIMEOUT, Deletion, retained
@@ -72,6 +74,7 @@ class Controller:
         intervals: Intervals | None = None,
         deletion_timeout: timedelta = DELETION_TIMEOUT,
         ambient_credentials: bool = False,
+        operator_class: str = DEFAULT_CLASS,
     ) -> None:
         self._api = api
         self._clock = clock
@@ -80,10 +83,15 @@ class Controller:
         self._intervals = intervals or Intervals()
         self._connections = Connections(connect)
         self._clusters = Clusters(
-            api, self._connections, namespaces, ambient_credentials=ambient_credentials
+            api,
+            self._connections,
+            namespaces,
+            ambient_credentials=ambient_credentials,
+            operator_class=operator_class,
         )
         self._reporter = reporter = Reporter(api, clock)
         self.indexes = Indexes()
+        self._class = OperatorClass(operator_class, api, self.indexes)
         self._queues = Queues(
             api,
             self._clusters,
@@ -111,6 +119,11 @@ class Controller:
             await self._work.run(tasks)
         finally:
             metrics.end_samples()
+
+    async def finish(self) -> None:
+        """Begin nothing more; return when what is under way has ended."""
+        await self._work.finish()
+        await self._clusters.finish()
 
     async def close(self) -> None:
         """Close the connections to all servers. Idempotent."""
@@ -174,14 +187,15 @@ class Controller:
     async def _reconcile(self, key: Key) -> timedelta | None:
         deleted = self._deleted.get(key)
         if deleted is not None:
-            await self._reporter.require_announced(deleted, retained(deleted))
+            if await self._class.has(deleted):
+                await self._reporter.require_announced(deleted, retained(deleted))
             del self._deleted[key]
         kind = MAIL_QUEUE if key.kind == MAIL_QUEUE.name else QUEUE_CLUSTER
         found = await self._api.get(kind, key.namespace, key.name)
         if found is None and kind is QUEUE_CLUSTER and (gone := self._uids.get(key)):
             await self._clusters.release(gone, key.namespace, key.name)
         self._forget_others(key, found)
-        if found is None:
+        if found is None or not await self._class.has(found):
             return None
         read(found)
         if kind is QUEUE_CLUSTER:

@@ -1,48 +1,35 @@
-"""Runs the operator: Kopf watches, `Controller` reconciles.
-
-What Kopf is used for: it watches the kinds (lists, reconnections, versions that are gone), keeps
-the indexes that reconciles compare with, brings each event to a handler, which only queues the
-object, and runs start-up and shutdown. It has a session of the operator's own connections.
-
-What it is not used for: its bookkeeping is off (no finalizer, no annotation, no write), so that a
-crash between two of its writes can lose nothing. Probes ask the operator itself, which is ready
-only with its rights; Events follow from a difference of two statuses. Source: ADR 0006, 0034.
-"""
+"""Runs the operator: it stands by until the Lease is its own, then it watches and reconciles."""
 
 from __future__ import annotations
 
 import asyncio
-import logging
-from collections.abc import Iterator
+import signal
+import socket
+import threading
+from collections.abc import Coroutine
 from dataclasses import dataclass, field
 from datetime import timedelta
+from functools import partial
 from typing import Any
-
-import kopf
+from uuid import uuid4
 
 from postroad.adapters.kubernetes.access import load_access
 from postroad.adapters.kubernetes.api_server import ApiServer
 from postroad.adapters.machine.clocks import MachineClock, SystemRandomness
 from postroad.bootstrap import cluster
-from postroad.controller.api import (
-    CHILDREN,
-    FIELD_MANAGER,
-    GROUP,
-    MAIL_QUEUE,
-    MANAGED_BY,
-    QUEUE_CLUSTER,
-    VERSION,
-    Key,
-)
+from postroad.controller.api import FIELD_MANAGER, GROUP, MAIL_QUEUE, QUEUE_CLUSTER
+from postroad.controller.classes import lease_name
+from postroad.controller.cluster_spec import DEFAULT_CLASS
 from postroad.controller.connections import Connect
 from postroad.controller.controller import Controller, Intervals
 from postroad.controller.deletion import DELETION_TIMEOUT
+from postroad.controller.elector import Elector, LeasePlace
+from postroad.controller.fence import Watchdog
 from postroad.controller.rights import missing_rights
-from postroad.controller.watched import Child, User, as_child, as_user
+from postroad.controller.watches import watch
 from postroad.controller.workqueue import TASKS
 from postroad.errors import KubernetesRefused, KubernetesUnavailable, PostroadError
 from postroad.ports.clock import Clock, Randomness
-from postroad.ports.kubernetes import Kind
 from postroad.telemetry import logs
 from postroad.telemetry.health import HealthServer, Readiness
 
@@ -52,14 +39,21 @@ CRD_SECONDS = 2.0
 RIGHTS_SECONDS, MISSING_RIGHTS_SECONDS = 300.0, 5.0
 """Interval of checks of the operator's rights, and while some are missing."""
 
-LONGEST_BACKOFF = 30.0
-"""Seconds between Kopf's requests to an API server that refuses them or does not answer."""
+FINISH_SECONDS = 10.0
+"""How long an operator that is stopped lets reconciles end by themselves. It breaks off those that
+take longer, and the next leader then waits until the Lease expires."""
+
+WATCHES_SECONDS = 3.0
+"""How long Kopf may take to end its watches."""
+
+LEASE_NAMESPACE = "postroad-system"
+"""Where operators meet, whichever namespace they run in."""
 
 _log = logs.logger("controller")
 
 
 class NotReady(PostroadError):
-    """The watches do not run."""
+    """The operator neither watches, nor could take over from the one that does."""
 
     transient = True
 
@@ -70,6 +64,8 @@ class Options:
 
     image: str
     namespaces: tuple[str, ...] = ()
+    operator_class: str = DEFAULT_CLASS
+    lease_namespace: str = LEASE_NAMESPACE
     tasks: int = TASKS
     intervals: Intervals = field(default_factory=Intervals)
     deletion_timeout: timedelta = DELETION_TIMEOUT
@@ -78,19 +74,23 @@ class Options:
 
 @dataclass(frozen=True, slots=True)
 class Dependencies:
-    """The API server, the servers behind queues, clock and randomness."""
+    """The API server as reconciles use it, behind the fence, and before it; the election; the
+    servers behind queues; clock and randomness."""
 
     api: ApiServer
+    unfenced: ApiServer
+    elector: Elector
     connect: Connect
     clock: Clock
     randomness: Randomness
 
 
 class Program:
-    """The running operator. `ready` is set once Kopf has begun to watch."""
+    """The running operator. `ready` is set once it leads and Kopf has begun to watch."""
 
     def __init__(self, dependencies: Dependencies, options: Options) -> None:
         self._dependencies = dependencies
+        self._elector = dependencies.elector
         self._options = options
         self.ready = asyncio.Event()
         self._missing_rights: tuple[str, ...] | None = None
@@ -105,44 +105,100 @@ class Program:
             intervals=options.intervals,
             deletion_timeout=options.deletion_timeout,
             ambient_credentials=options.ambient_credentials,
+            operator_class=options.operator_class,
         )
 
     async def run(self) -> None:
-        """Run until `stop` is set or a signal comes. Raises: what ended the reconcile loop."""
-        await self._wait_for_crds()
-        loop = asyncio.create_task(self.controller.run(self._options.tasks))
-        loop.add_done_callback(lambda _: self.stop.set())
+        """Stand by until the Lease is this operator's, then watch and reconcile, until `stop` is
+        set or a signal comes. Raises: LeadershipLost; what ended the reconcile loop."""
+        self._take_signals()
         rights = asyncio.create_task(self._check_rights())
         try:
-            await kopf.operator(
-                registry=self._registry(),
-                settings=watching_settings(),
-                standalone=True,
-                clusterwide=not self._options.namespaces,
-                namespaces=self._options.namespaces,
-                ready_flag=self.ready,
-                stop_flag=self.stop,
-            )
+            if await self._unless_stopped(self._stand_by()):
+                await self._lead()
         finally:
-            self.ready.clear()
-            if loop.done() and not loop.cancelled():
-                loop.result()
-            loop.cancel()
             rights.cancel()
-            await asyncio.gather(loop, rights, return_exceptions=True)
+            await asyncio.gather(rights, return_exceptions=True)
             await self.controller.close()
 
+    async def _stand_by(self) -> None:
+        await self._wait_for_crds()
+        await self._elector.lead()
+
+    async def _unless_stopped(self, work: Coroutine[Any, Any, None]) -> bool:
+        """Do a work; break it off, and return false, when the operator is stopped first."""
+        working, stopping = asyncio.create_task(work), asyncio.create_task(self.stop.wait())
+        try:
+            await asyncio.wait((working, stopping), return_when=asyncio.FIRST_COMPLETED)
+            if working.done():
+                working.result()
+            return working.done()
+        finally:
+            await _cancelled(working, stopping)
+
+    async def _lead(self) -> None:
+        """Watch and reconcile while the Lease is kept. It is given back when all that was under way
+        has ended by itself; else the next leader waits until it expires."""
+        keeping = asyncio.create_task(self._elector.keep())
+        working = asyncio.create_task(self.controller.run(self._options.tasks))
+        stopping = asyncio.create_task(self.stop.wait())
+        watches_end = asyncio.Event()
+        watching = asyncio.create_task(self._watch(watches_end))
+        tasks = (keeping, working, stopping, watching)
+        has_finished = False
+        try:
+            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            if not (keeping.done() or working.done()):
+                has_finished = await self._finish(keeping)
+        finally:
+            self.ready.clear()
+            self._elector.fence.shut()
+            working.cancel()
+            watches_end.set()
+            await asyncio.wait((working, watching), timeout=WATCHES_SECONDS)
+            await _cancelled(keeping, working, stopping)
+        if has_finished:
+            await self._elector.give_back()
+        for each in (keeping, working, watching):
+            if each.done() and not each.cancelled():
+                each.result()
+
+    async def _watch(self, end: asyncio.Event) -> None:
+        api, namespaces = self._dependencies.api, self._options.namespaces
+        await watch(self.controller, api, namespaces, self.ready, end, self._take_signals)
+
+    async def _finish(self, keeping: asyncio.Task[Any]) -> bool:
+        """Let what is under way end; return whether all has, with the Lease still kept."""
+        finishing = asyncio.create_task(self.controller.finish())
+        await asyncio.wait(
+            (finishing, keeping), timeout=FINISH_SECONDS, return_when=asyncio.FIRST_COMPLETED
+        )
+        has_finished = finishing.done() and not keeping.done()
+        await _cancelled(finishing)
+        return has_finished
+
+    def _take_signals(self) -> None:
+        if threading.current_thread() is threading.main_thread():
+            for each in (signal.SIGTERM, signal.SIGINT):
+                asyncio.get_running_loop().add_signal_handler(each, self.stop.set)
+
     def require_ready(self) -> None:
-        """Raises: NotReady unless the operator watches, with all rights to do so."""
-        if not self.ready.is_set() or self._missing_rights is None:
-            raise NotReady("the operator does not watch yet")
+        """Raises: NotReady unless the operator leads and watches, or stands by and could take over;
+        both with all rights."""
+        if self._missing_rights is None:
+            raise NotReady("the operator's rights are not known yet")
         if self._missing_rights:
             raise NotReady(f"the API server refuses: {', '.join(self._missing_rights)}")
+        if self._elector.is_leader and not self.ready.is_set():
+            raise NotReady("the operator does not watch yet")
+        if not self._elector.is_in_touch():
+            raise NotReady("the Lease cannot be read")
 
     async def _check_rights(self) -> None:
+        api, place = self._dependencies.unfenced, self._elector.place
         while True:
             try:
-                missing = await missing_rights(self._dependencies.api, self._options.namespaces)
+                missing = await missing_rights(api, place.namespace, self._options.namespaces)
             except KubernetesUnavailable:
                 await asyncio.sleep(MISSING_RIGHTS_SECONDS)
                 continue
@@ -155,125 +211,62 @@ class Program:
             await asyncio.sleep(MISSING_RIGHTS_SECONDS if missing else RIGHTS_SECONDS)
 
     async def _wait_for_crds(self) -> None:
-        warned = False
-        while not await self._dependencies.api.serves(MAIL_QUEUE, QUEUE_CLUSTER):
-            if not warned:
-                _log.warning("the CRDs are not installed: apply the files of crds/", group=GROUP)
-                warned = True
+        known = ""
+        while True:
+            try:
+                if await self._dependencies.unfenced.serves(MAIL_QUEUE, QUEUE_CLUSTER):
+                    return
+                obstacle = "the CRDs are not installed: apply the files of crds/"
+            except KubernetesUnavailable as error:
+                obstacle = str(error)
+            if obstacle != known:
+                _log.warning(obstacle, group=GROUP)
+            known = obstacle
             await asyncio.sleep(CRD_SECONDS)
 
-    def _registry(self) -> kopf.OperatorRegistry:
-        registry = kopf.OperatorRegistry()
-        on_event, on_child_event = self.controller.on_event, self.controller.on_child_event
 
-        def watch_own(kind: Kind) -> None:
-            @kopf.on.event(
-                GROUP, VERSION, kind.plural, id=f"watch-{kind.plural}", registry=registry
-            )
-            async def seen(type: str | None, body: kopf.Body, **_: Any) -> None:  # noqa: A002
-                on_event(kind, dict(body), gone=type == "DELETED", routine=type is None)
-
-        def watch_child(kind: Kind) -> None:
-            group, _, version = kind.api_version.rpartition("/")
-
-            @kopf.index(
-                group,
-                version,
-                kind.plural,
-                id="children",
-                labels={MANAGED_BY: "postroad"},
-                registry=registry,
-            )
-            async def index_child(body: kopf.Body, **_: Any) -> dict[Key, Child]:
-                return as_child(body)
-
-            @kopf.on.event(
-                group,
-                version,
-                kind.plural,
-                id=f"watch-{kind.plural}",
-                labels={MANAGED_BY: "postroad"},
-                registry=registry,
-            )
-            async def seen(type: str | None, body: kopf.Body, **_: Any) -> None:  # noqa: A002
-                if type is not None:
-                    on_child_event(dict(body))
-
-        @kopf.index(GROUP, VERSION, MAIL_QUEUE.plural, id="users", registry=registry)
-        async def index_user(body: kopf.Body, **_: Any) -> dict[Key, User]:
-            return as_user(body)
-
-        @kopf.on.startup(registry=registry)
-        async def use_indexes(**indexes: Any) -> None:
-            found = self.controller.indexes
-            found.users, found.children = indexes["users"], indexes["children"]
-
-        @kopf.on.login(registry=registry)
-        async def log_in(**_: Any) -> kopf.AiohttpSession:
-            api = self._dependencies.api
-            return kopf.AiohttpSession(
-                server=api.access.address, aiohttp_session=api.open_session()
-            )
-
-        for own in (QUEUE_CLUSTER, MAIL_QUEUE):
-            watch_own(own)
-        for child in CHILDREN:
-            watch_child(child)
-        return registry
-
-
-class Backoffs:
-    """Seconds between Kopf's attempts at a request, without end: after the last one Kopf would end
-    the operator, although rights can be given and an API server can come back."""
-
-    def __iter__(self) -> Iterator[float]:
-        seconds = 1.0
-        while True:
-            yield seconds
-            seconds = min(2 * seconds, LONGEST_BACKOFF)
-
-
-def watching_settings() -> kopf.OperatorSettings:
-    """Return Kopf's settings, with everything but its watches off."""
-    settings = kopf.OperatorSettings()
-    settings.peering.standalone = True
-    settings.scanning.disabled = True
-    settings.posting.enabled = False
-    settings.persistence.finalizer = f"{GROUP}/unused"
-    settings.persistence.progress_storage = kopf.AnnotationsProgressStorage(prefix=GROUP)
-    settings.persistence.diffbase_storage = kopf.AnnotationsDiffBaseStorage(prefix=GROUP)
-    settings.watching.server_timeout = 290
-    settings.watching.client_timeout = 300
-    settings.watching.connect_timeout = 15
-    settings.watching.chunk_size = 500
-    settings.networking.request_timeout = 30
-    settings.networking.connect_timeout = 15
-    settings.networking.error_backoffs = Backoffs()
-    for kind in CHILDREN:
-        group, _, version = kind.api_version.rpartition("/")
-        settings.watching.label_selectors[group, version, kind.plural] = f"{MANAGED_BY}=postroad"
-    return settings
-
-
-def quiet_logs() -> None:
-    """Drop Kopf's lines below WARNING: they are about its handlers, which only queue objects."""
-    logging.getLogger("kopf").setLevel(logging.WARNING)
+async def _cancelled(*tasks: asyncio.Task[Any]) -> None:
+    """Cancel tasks, and wait until they have ended."""
+    for each in tasks:
+        each.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
 
 
 async def serve(options: Options, health_host: str, health_port: int) -> None:
     """Run the operator on the machine's API server until a signal comes.
 
-    Raises: KubernetesError when no API server is configured; InvalidSettings for a taken port.
+    Raises: KubernetesError when no API server is configured; InvalidSettings for a taken port;
+    LeadershipLost.
     """
     readiness = Readiness()
     health = HealthServer(readiness)
     await health.listen(health_host, health_port)
-    api = ApiServer(load_access(), FIELD_MANAGER)
+    access, clock, randomness = load_access(), MachineClock(), SystemRandomness()
+    unfenced = ApiServer(access, FIELD_MANAGER)
+    elector = elector_of(options, unfenced, clock, randomness)
+    guard = elector.fence.require
+    api = ApiServer(access, FIELD_MANAGER, guard)
+    Watchdog(elector.fence).start()
     try:
-        clock, randomness = MachineClock(), SystemRandomness()
-        program = Program(Dependencies(api, cluster.connect, clock, randomness), options)
+        connect = partial(cluster.connect, guard=guard)
+        dependencies = Dependencies(api, unfenced, elector, connect, clock, randomness)
+        program = Program(dependencies, options)
         readiness.opened(program.require_ready)
         await program.run()
     finally:
         await api.close()
+        await unfenced.close()
         await health.close()
+
+
+def elector_of(
+    options: Options, unfenced: ApiServer, clock: Clock, randomness: Randomness
+) -> Elector:
+    """Return this process's part in the election, under a name that no other process has."""
+    return Elector(
+        unfenced,
+        LeasePlace(options.lease_namespace, lease_name(options.operator_class)),
+        f"{socket.gethostname()}_{uuid4()}",
+        clock=clock,
+        randomness=randomness,
+    )

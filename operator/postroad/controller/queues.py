@@ -118,8 +118,10 @@ class Queues:
         self, scope: Scope, facts: QueueFacts, expected: frozenset[tuple[str, str]]
     ) -> tuple[Object, Report]:
         """Return the MailQueue as it is then, and the report."""
-        fields = {"specHash": hash_of_spec(facts.found["spec"])} if scope is Scope.FULL else {}
-        report = Report(fields=fields)
+        report = Report()
+        if scope is Scope.FULL:
+            report.fields["specHash"] = hash_of_spec(facts.found["spec"])
+            report.fields["operatorClass"] = self._clusters.operator_class
         if facts.resolved is None:
             report.findings = blocked(facts.finding)
             return facts.found, report

@@ -24,6 +24,7 @@ class SchemaLocks:
 
     def __init__(self) -> None:
         self._locks: defaultdict[Place, asyncio.Lock] = defaultdict(asyncio.Lock)
+        self._running: set[asyncio.Task[Any]] = set()
 
     async def alone(self, place: Place, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
         """Run one work at a time for a keyspace. Work whose caller has given up keeps the lock
@@ -34,8 +35,14 @@ class SchemaLocks:
                 return await work()
 
         running = asyncio.create_task(locked())
+        self._running.add(running)
+        running.add_done_callback(self._running.discard)
         running.add_done_callback(_seen)
         return await asyncio.shield(running)
+
+    async def finish(self) -> None:
+        """Return when no work is under way."""
+        await asyncio.gather(*self._running, return_exceptions=True)
 
 
 def place_of(cassandra: Cassandra) -> Place:

@@ -30,12 +30,17 @@ class Child(NamedTuple):
 
 
 class Indexes:
-    """The indexes of a running operator. `users` by the key of the QueueCluster, `children` by the
-    key of the MailQueue."""
+    """The indexes of a running operator. `users` and `classes` by the key of the QueueCluster,
+    `children` by the key of the MailQueue."""
 
     def __init__(self) -> None:
         self.users: Mapping[Key, Collection[User]] = {}
+        self.classes: Mapping[Key, Collection[str]] = {}
         self.children: Mapping[Key, Collection[Child]] = {}
+
+    def class_of(self, cluster: Key) -> str | None:
+        """Return the class of a QueueCluster; None where there is none, or its watch is behind."""
+        return next(iter(self.classes[cluster])) if cluster in self.classes else None
 
     def users_of(self, cluster: Key) -> frozenset[User]:
         """Return the MailQueues that refer to a QueueCluster, allowed or not."""

@@ -105,6 +105,8 @@ class Workqueue(Generic[K]):
         self._later: list[tuple[float, int, K]] = []
         self._numbers = count()
         self._wakeup = asyncio.Event()
+        self._is_ending = False
+        self._ended = asyncio.Event()
 
     def add(self, key: K, urgency: Urgency = Urgency.CHANGE) -> None:
         """Reconcile a key as soon as a task is free and no key of higher urgency waits."""
@@ -145,6 +147,13 @@ class Workqueue(Generic[K]):
             for _ in range(tasks):
                 group.create_task(self._work())
 
+    async def finish(self) -> None:
+        """Begin no further reconcile; return when those under way have ended."""
+        self._is_ending = True
+        while self._together:
+            self._ended.clear()
+            await self._ended.wait()
+
     async def _promote(self) -> None:
         loop = asyncio.get_running_loop()
         while True:
@@ -158,7 +167,7 @@ class Workqueue(Generic[K]):
     async def _work(self) -> None:
         loop = asyncio.get_running_loop()
         while True:
-            while (taken := self._take()) is None:
+            while self._is_ending or (taken := self._take()) is None:
                 self._wakeup.clear()
                 await self._wakeup.wait()
             key, servers = taken
@@ -186,6 +195,7 @@ class Workqueue(Generic[K]):
         if not self._together[servers]:
             del self._together[servers]
         self._wakeup.set()
+        self._ended.set()
 
     def _release(self, key: K) -> None:
         """Let a key be reconciled again."""

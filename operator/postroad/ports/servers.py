@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -12,6 +13,10 @@ from postroad.ports.broker import Broker
 from postroad.ports.claims import ClaimRecord
 from postroad.ports.history import History
 from postroad.ports.view import ViewStore
+
+Guard = Callable[[], None]
+"""Asked just before a request leaves the process, also in other threads than the event loop's: an
+exception of it keeps the request in."""
 
 SAFE_COPIES = 3
 """With so many, the loss of one machine loses and stops nothing."""

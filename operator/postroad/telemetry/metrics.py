@@ -144,6 +144,9 @@ FAILED_HANDSHAKES = Counter(
     "TLS handshakes of clients of the intake that failed.",
     ["queue", "reason"],  # reason: refused (by either side), slow, left
 )
+LEADER = Gauge(
+    "postroad_operator_leader", "1 in the operator that holds the Lease, 0 in one that stands by."
+)
 RECONCILES = Counter(
     "postroad_reconciles_total",
     "Reconciles of resources by the operator.",

@@ -6,7 +6,13 @@ import tomllib
 from pathlib import Path
 from typing import Any
 
+from postroad.adapters.memory.clock import ManualClock
+from postroad.adapters.memory.kubernetes import MemoryKubernetes
+from postroad.adapters.memory.kubernetes_world import KubernetesWorld
+from postroad.controller.api import LEASE
 from postroad.controller.cluster_spec import QueueClusterSpec
+from postroad.controller.program import LEASE_NAMESPACE
+from postroad.controller.rights import LEASE_VERBS, missing_rights
 from postroad.controller.spec import MailQueueSpec
 from support.kubectl import manifests
 
@@ -71,6 +77,45 @@ def test_only_administrators_of_a_namespace_get_queue_clusters_by_their_role() -
         "postroad-edit": {"edit", "admin"},
         "postroad-admin": {"admin"},
     }
+
+
+def test_the_rights_to_leases_are_those_that_an_election_uses_in_one_namespace_alone() -> None:
+    granted = {
+        (group, resource, verb)
+        for rule in installed("Role")["rules"]
+        for group in rule["apiGroups"]
+        for resource in rule["resources"]
+        for verb in rule["verbs"]
+    }
+
+    assert granted == {(LEASE.group, LEASE.plural, verb) for verb in LEASE_VERBS}
+    assert installed("Role")["metadata"]["namespace"] == LEASE_NAMESPACE
+    assert LEASE.plural not in str(installed("ClusterRole"))
+
+
+async def test_each_right_that_is_missing_is_named() -> None:
+    api = MemoryKubernetes(KubernetesWorld(ManualClock()))
+    api.refused = {("patch", "leases"), ("watch", "services")}
+
+    assert await missing_rights(api, "system", ["mail"]) == (
+        "watch services in namespace mail",
+        "patch leases in namespace system",
+    )
+    assert await missing_rights(api, "system") == (
+        "watch services",
+        "patch leases in namespace system",
+    )
+
+
+def test_two_operators_stand_on_different_nodes_and_one_always_stays() -> None:
+    deployment, budget = installed("Deployment"), installed("PodDisruptionBudget")
+    labels = deployment["spec"]["selector"]["matchLabels"]
+    (spread,) = deployment["spec"]["template"]["spec"]["topologySpreadConstraints"]
+
+    assert deployment["spec"]["replicas"] == 2
+    assert deployment["spec"]["strategy"]["rollingUpdate"]["maxUnavailable"] == 0
+    assert budget["spec"]["selector"]["matchLabels"] == labels
+    assert (budget["spec"]["maxUnavailable"], spread["labelSelector"]["matchLabels"]) == (1, labels)
 
 
 def test_the_samples_are_what_the_operator_reads() -> None:

@@ -32,6 +32,7 @@ from postroad.adapters.cassandra.translation import translated
 from postroad.batching import Shared
 from postroad.domain.clocks import Readings
 from postroad.errors import ServerError, ViewRefused
+from postroad.ports.servers import Guard
 
 UNSET = UNSET_VALUE
 """Bound instead of None, it leaves a column alone: a null would be stored as a tombstone."""
@@ -62,7 +63,8 @@ class Statement:
 
 
 class Session:
-    """A session with one keyspace, shared by its users. Bound to one event loop at first use."""
+    """A session with one keyspace, shared by its users. Bound to one event loop at first use.
+    `guard` is asked before each statement leaves."""
 
     def __init__(
         self,
@@ -70,8 +72,10 @@ class Session:
         *,
         request_timeout: timedelta = timedelta(seconds=5),
         connect_timeout: timedelta = timedelta(seconds=5),
+        guard: Guard | None = None,
     ) -> None:
         self._access = access
+        self._guard = guard
         self._request_timeout = request_timeout
         self._connection = Connection(access, request_timeout, connect_timeout)
         self._clocks = self._connection.clocks
@@ -208,6 +212,8 @@ class Session:
         by_server: bool = False,
     ) -> tuple[list[Row], bytes | None]:
         async with self._slots:
+            if self._guard is not None:
+                self._guard()
             pending = self._bridge.expect()
             try:
                 with self._clocks.timestamps.left_to_the_server(by_server):

@@ -14,10 +14,18 @@ from typing import Any
 from urllib.parse import quote, urlencode
 
 import aiohttp
+from aiohttp.abc import AbstractStreamWriter
+from aiohttp.connector import Connection
 
 from postroad.adapters.kubernetes.access import ApiAccess
-from postroad.errors import KubernetesConflict, KubernetesRefused, KubernetesUnavailable
+from postroad.errors import (
+    KubernetesConflict,
+    KubernetesRefused,
+    KubernetesUnavailable,
+    PostroadError,
+)
 from postroad.ports.kubernetes import Kind, Object
+from postroad.ports.servers import Guard
 
 CALLS = 8
 """Concurrent requests; more would only queue in the API server."""
@@ -45,10 +53,11 @@ repetition gets the same answer, so they are refusals."""
 
 class ApiServer:
     """The `Kubernetes` port over HTTP. The connections are opened by the first request, and belong
-    to its event loop."""
+    to its event loop. `guard` is asked before each write leaves."""
 
-    def __init__(self, access: ApiAccess, field_manager: str) -> None:
+    def __init__(self, access: ApiAccess, field_manager: str, guard: Guard | None = None) -> None:
         self.access = access
+        self.guard = guard
         self._manager = {"fieldManager": field_manager}
         self._connector: aiohttp.TCPConnector | None = None
         self._session: aiohttp.ClientSession | None = None
@@ -149,6 +158,7 @@ class ApiServer:
         return aiohttp.ClientSession(
             connector=self._connector,
             connector_owner=False,
+            request_class=aiohttp.ClientRequest if self.guard is None else guarded(self.guard),
             middlewares=(self._authorize,),
             proxy=self.access.proxy,
             headers={"User-Agent": "postroad"},
@@ -239,6 +249,25 @@ class ApiServer:
             raise KubernetesUnavailable(
                 f"the Kubernetes API server does not answer: {reason}"
             ) from error
+
+
+def guarded(guard: Guard) -> type[aiohttp.ClientRequest]:
+    """Return requests that ask a guard when their connection stands, just before they are sent.
+    All writes have bodies."""
+
+    class GuardedRequest(aiohttp.ClientRequest):
+        async def write_bytes(
+            self, writer: AbstractStreamWriter, conn: Connection, content_length: int | None = None
+        ) -> None:
+            try:
+                guard()
+            except PostroadError as error:
+                assert conn.protocol is not None
+                conn.protocol.set_exception(error)  # what waits for the response raises it
+                return
+            await super().write_bytes(writer, conn, content_length)
+
+    return GuardedRequest
 
 
 def _path(kind: Kind, namespace: str | None, name: str | None = None) -> str:

@@ -16,7 +16,8 @@ from pika.channel import Channel as DriverChannel
 from postroad.adapters.rabbitmq.access import Access, parameters_of
 from postroad.adapters.rabbitmq.translation import translated
 from postroad.batching import Shared
-from postroad.errors import BrokerUnavailable, ServerError
+from postroad.errors import BrokerUnavailable, PostroadError, ServerError
+from postroad.ports.servers import Guard
 from postroad.telemetry.logs import logger
 
 ANSWER_TIMEOUT = timedelta(seconds=10)
@@ -30,7 +31,10 @@ _LOG = logger("rabbitmq")
 
 class CoalescingConnection(AsyncioConnection):  # type: ignore[misc]  # pika has no types
     """Sends what one pass of the event loop wrote with one system call. A publish alone is three
-    frames, and the driver sends each by itself."""
+    frames, and the driver sends each by itself. `guard` is asked before anything leaves; the
+    connection ends when it refuses."""
+
+    guard: Guard | None = None
 
     def __init__(self, *values: Any, **named: Any) -> None:
         self._frames: list[bytes] = []
@@ -46,14 +50,23 @@ class CoalescingConnection(AsyncioConnection):  # type: ignore[misc]  # pika has
     def _send_frames(self) -> None:
         data = b"".join(self._frames)
         self._frames.clear()
-        if self._transport is not None:  # None: the connection was lost in this pass
+        if self._transport is None:  # the connection was lost in this pass
+            return
+        try:
+            if self.guard is not None:
+                self.guard()
+        except PostroadError:
+            self._transport.abort()
+        else:
             super()._adapter_emit_data(data)
 
 
 class Connection:
-    """One connection to RabbitMQ, shared by channels of one purpose."""
+    """One connection to RabbitMQ, shared by channels of one purpose. `guard` is asked before
+    anything is sent."""
 
-    def __init__(self, access: Access, purpose: str) -> None:
+    def __init__(self, access: Access, purpose: str, guard: Guard | None = None) -> None:
+        self._guard = guard
         self._access = access
         self._purpose = purpose
         self._opening: Shared[AsyncioConnection] = Shared()
@@ -121,6 +134,7 @@ class Connection:
         self._driver = CoalescingConnection(
             parameters_of(self._access, self._purpose), on_open, on_error, on_close, loop
         )
+        self._driver.guard = self._guard
         self._gone = gone
         await answer
         _LOG.debug("connected to RabbitMQ", purpose=self._purpose)

@@ -15,15 +15,18 @@ from postroad.adapters.rabbitmq.access import Access
 from postroad.domain.replicas import QuorumQueue
 from postroad.errors import BrokerRefused, BrokerUnavailable, CredentialsRefused
 from postroad.logins import Login
+from postroad.ports.servers import Guard
 from postroad.tls import client_context, refusal
 
 TIMEOUT = aiohttp.ClientTimeout(total=5)
 
 
 class Management:
-    """The management API of one vhost. The session is opened at the first use."""
+    """The management API of one vhost. The session is opened at the first use. `guard` is asked
+    before each write."""
 
-    def __init__(self, access: Access) -> None:
+    def __init__(self, access: Access, guard: Guard | None = None) -> None:
+        self._guard = guard
         parts = urlsplit(access.management_url or "")
         host = parts.netloc.rpartition("@")[2]
         self._base = urlunsplit((parts.scheme, host, parts.path.rstrip("/"), "", ""))
@@ -77,6 +80,8 @@ class Management:
         url = f"{self._base}/api/{path}"
         if self._session is not None and self._access.login != self._login:
             await self.close()
+        if self._guard is not None and method != "GET":
+            self._guard()
         try:
             async with self._opened().request(method, url, **values) as answer:  # type: ignore[arg-type]
                 if answer.status == 401:

@@ -14,7 +14,7 @@ from postroad.adapters.rabbitmq.management import Management
 from postroad.batching import Shared
 from postroad.domain.replicas import members_to_add
 from postroad.errors import ServerError
-from postroad.ports.servers import SAFE_COPIES
+from postroad.ports.servers import SAFE_COPIES, Guard
 from postroad.telemetry.logs import logger
 
 DECLARED = timedelta(minutes=1)
@@ -27,13 +27,14 @@ T = TypeVar("T")
 
 class Vhost:
     """The connections that all queues of a process share: one to publish and administer, one to
-    consume, because a server that blocks publishers must still read acks."""
+    consume, because a server that blocks publishers must still read acks. `guard` is asked before
+    anything is sent."""
 
-    def __init__(self, access: Access) -> None:
+    def __init__(self, access: Access, guard: Guard | None = None) -> None:
         self.name = access.vhost
-        self.publishing = Connection(access, "publisher")
-        self.consuming = Connection(access, "consumer")
-        self.management = Management(access) if access.management_url else None
+        self.publishing = Connection(access, "publisher", guard)
+        self.consuming = Connection(access, "consumer", guard)
+        self.management = Management(access, guard) if access.management_url else None
         self._declared_at: float | None = None
         self._declaring: Shared[None] = Shared()
 

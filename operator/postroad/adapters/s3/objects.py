@@ -24,6 +24,7 @@ from obstore.store import S3Store
 from postroad.adapters.s3.access import Access
 from postroad.adapters.s3.codes import LATER, error_of
 from postroad.errors import BlobMissing, CredentialsRefused, PostroadError
+from postroad.ports.servers import Guard
 from postroad.tls import authorities, refusal
 
 CHUNK_BYTES = 1 << 20
@@ -60,9 +61,10 @@ def timeout_of(size_bytes: int) -> timedelta:
 
 
 class Objects:
-    """The objects of one bucket. Safe to use concurrently."""
+    """The objects of one bucket. Safe to use concurrently. `guard` is asked before each write."""
 
-    def __init__(self, access: Access, bucket: str) -> None:
+    def __init__(self, access: Access, bucket: str, guard: Guard | None = None) -> None:
+        self._guard = guard or _no_guard
         self._reading = _opened(access, bucket, {"read_timeout": SILENCE})
         self._writing = _opened(access, bucket, {})
         # Else obstore sends DeleteObjects for a single deletion too, which some stores lack.
@@ -90,6 +92,7 @@ class Objects:
         """Upload in one request, once more where a concurrent request was in its way."""
         async with asyncio.timeout(timeout_of(len(body)).total_seconds()):
             for last in (False, True):
+                self._guard()
                 try:
                     await obstore.put_async(
                         self._writing, key, body, mode=mode, use_multipart=False
@@ -121,6 +124,7 @@ class Objects:
 
     async def delete(self, key: str) -> None:
         """Delete an object. Idempotent. Errors as `put`."""
+        self._guard()
         try:
             await obstore.delete_async(self._singly, key)
         except FAILURES as error:
@@ -133,6 +137,7 @@ class Objects:
         its error, or None. Raises: BlobsUnavailable, where each key would meet it; some may be
         deleted."""
         if self._deletes_many:
+            self._guard()
             try:
                 await obstore.delete_async(self._reading, list(keys))
             except FAILURES as error:
@@ -155,6 +160,10 @@ class Objects:
             return None
 
         return await asyncio.gather(*map(delete, keys))
+
+
+def _no_guard() -> None:
+    """Let every request out."""
 
 
 def _opened(

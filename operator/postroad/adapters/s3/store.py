@@ -26,6 +26,7 @@ from postroad.adapters.s3.access import Access
 from postroad.adapters.s3.codes import error_of
 from postroad.adapters.s3.objects import Objects
 from postroad.errors import BlobsUnavailable, CredentialsRefused, PostroadError
+from postroad.ports.servers import Guard
 from postroad.tls import authorities, refusal
 
 if TYPE_CHECKING:
@@ -38,10 +39,12 @@ CONNECT_SECONDS, READ_SECONDS, ATTEMPTS = 3, 10, 2
 
 
 class Store:
-    """One S3 store, shared by all its buckets."""
+    """One S3 store, shared by all its buckets. `guard` is asked before each request leaves,
+    repetitions included; of single objects, before each write."""
 
-    def __init__(self, access: Access) -> None:
+    def __init__(self, access: Access, guard: Guard | None = None) -> None:
         self._access = access
+        self._guard = guard
         self._clients: dict[tuple[timedelta | None, str | None, str | None], S3Client] = {}
         self._objects: dict[str, Objects] = {}
         self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="s3")
@@ -58,7 +61,7 @@ class Store:
     def objects(self, bucket: str) -> Objects:
         """Return the objects of a bucket, which share its connections."""
         if bucket not in self._objects:
-            self._objects[bucket] = Objects(self._access, bucket)
+            self._objects[bucket] = Objects(self._access, bucket, self._guard)
         return self._objects[bucket]
 
     async def check(self) -> str:
@@ -88,7 +91,7 @@ class Store:
             if access.ca_file is not None:
                 authorities(access.ca_file)
             seconds = timeout and timeout.total_seconds()
-            self._clients[known] = boto3.session.Session().client(
+            client = self._clients[known] = boto3.session.Session().client(
                 "s3",
                 endpoint_url=access.endpoint,
                 region_name=access.region,
@@ -108,6 +111,9 @@ class Store:
                     response_checksum_validation="when_required",
                 ),
             )
+            if self._guard is not None:
+                guard = self._guard
+                client.meta.events.register("before-send.s3", lambda **_: guard())
         return self._clients[known]
 
     async def close(self) -> None:

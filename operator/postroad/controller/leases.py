@@ -1,0 +1,179 @@
+"""Decides how one of several operators gets a Lease, and how long it may act by it: pure.
+
+A candidate takes over when the record has not changed for its duration, by the candidate's own
+clock since it first saw the record; the timestamps in it decide nothing, because clocks differ. A
+leader counts from the moment at which it sent a renewal that succeeded, which is earlier than any
+candidate can have seen it. So it stops before a candidate begins.
+
+Source: client-go, tools/leaderelection; ADR 0041.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from datetime import timedelta
+from typing import NamedTuple
+
+JITTER = 0.2
+"""Pauses between requests are longer by up to this part, so that candidates do not collide."""
+
+RELEASED = timedelta(seconds=1)
+"""The duration in a record that was given back; the API server refuses zero."""
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseRules:
+    """The times of an election. `duration`: a candidate waits so long after the last change that it
+    saw. `deadline`: the leader has no effects once it sent its last successful renewal so long ago.
+    `retry`: between requests. Raises ValueError where a leader could not renew in time."""
+
+    duration: timedelta = timedelta(seconds=15)
+    deadline: timedelta = timedelta(seconds=10)
+    retry: timedelta = timedelta(seconds=2)
+
+    def __post_init__(self) -> None:
+        if not timedelta(0) < self.retry * (1 + JITTER) < self.deadline < self.duration:
+            raise ValueError(f"a lease needs retry < deadline < duration: {self}")
+
+    def pause(self, chance: float) -> timedelta:
+        """Return a pause, by a random number in [0, 1)."""
+        return self.retry * (1 + JITTER * chance)
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseRecord:
+    """What the spec of a Lease contains. No `holder`: it was given back. `acquired` and `renewed`
+    are timestamps for people."""
+
+    holder: str
+    duration: timedelta
+    acquired: str | None = None
+    renewed: str | None = None
+    transitions: int = 0
+
+
+class Observed(NamedTuple):
+    """A record (None: there is no Lease), its version, and when this process first saw it."""
+
+    record: LeaseRecord | None
+    version: str
+    since: timedelta
+
+
+class ReadLease(NamedTuple):
+    """Read the Lease."""
+
+
+class WriteLease(NamedTuple):
+    """Write the Lease over this version; None: create it."""
+
+    record: LeaseRecord
+    version: str | None
+
+
+class WaitUntil(NamedTuple):
+    """Do nothing until this moment of the process's clock."""
+
+    until: timedelta
+
+
+class StopLeading(NamedTuple):
+    """Have no effect from now on, and be no candidate any more."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Candidacy:
+    """What one process knows of its election. Every moment is of its own clock, which counts while
+    the process is suspended. `held`: when the last write was sent that gave it the Lease or renewed
+    it; None: it is a candidate. `lost`: why it lost the Lease."""
+
+    identity: str
+    rules: LeaseRules = field(default_factory=LeaseRules)
+    observed: Observed | None = None
+    held: timedelta | None = None
+    lost: str = ""
+    is_current: bool = False
+    """Whether `observed` may be written over without reading the Lease again."""
+
+    due: timedelta = timedelta.min
+
+    @property
+    def until(self) -> timedelta | None:
+        """Before it this process may have effects; None: it may not."""
+        return None if self.held is None or self.lost else self.held + self.rules.deadline
+
+    def next_step(
+        self, now: timedelta, stamp: str
+    ) -> ReadLease | WriteLease | WaitUntil | StopLeading:
+        """Return what to do at this moment. `stamp`: the wall clock's time, as a Lease has it."""
+        if self.lost:
+            return StopLeading(self.lost)
+        if self.until is not None and now >= self.until:
+            return StopLeading(
+                f"the Lease was not renewed for {self.rules.deadline.total_seconds():g} s"
+            )
+        if now < self.due:
+            return WaitUntil(self.due if self.until is None else min(self.due, self.until))
+        if self.observed is None or not self.is_current:
+            return ReadLease()
+        version = self.observed.version if self.observed.record is not None else None
+        return WriteLease(self._claimed(self.observed.record, stamp), version)
+
+    def found(
+        self,
+        record: LeaseRecord | None,
+        version: str,
+        sent: timedelta,
+        now: timedelta,
+        chance: float,
+    ) -> Candidacy:
+        """The Lease was read."""
+        same = self.observed is not None and self.observed.record == record
+        since = self.observed.since if self.observed is not None and same else now
+        seen = replace(self, observed=Observed(record, version, since))
+        holder = record.holder if record is not None else ""
+        if self.held is not None and holder != self.identity:
+            return replace(seen, lost=f"the Lease is {f'held by {holder}' if holder else 'free'}")
+        free = record is None or holder in ("", self.identity)
+        expires = since if record is None else since + record.duration
+        if free or now >= expires:
+            return replace(seen, is_current=True, due=now)
+        due = min(sent + self.rules.pause(chance), expires)
+        return replace(seen, is_current=False, due=due)
+
+    def wrote(
+        self, record: LeaseRecord, version: str, sent: timedelta, now: timedelta, chance: float
+    ) -> Candidacy:
+        """The Lease was written. An answer that comes too late gives nothing: a leader stops, and a
+        candidate reads again."""
+        seen = replace(self, observed=Observed(record, version, now))
+        if now >= (sent if self.held is None else self.held) + self.rules.deadline:
+            return replace(seen, is_current=False, due=now)
+        return replace(seen, held=sent, is_current=True, due=sent + self.rules.pause(chance))
+
+    def conflicted(self, now: timedelta) -> Candidacy:
+        """Another process wrote the Lease first."""
+        return replace(self, is_current=False, due=now)
+
+    def failed(self, sent: timedelta, chance: float) -> Candidacy:
+        """A request had no answer, or was refused; a write may have had its effect."""
+        return replace(self, is_current=False, due=sent + self.rules.pause(chance))
+
+    def given_back(self, stamp: str) -> WriteLease | None:
+        """Return the write by which a leader lets the others begin at once; None for a process that
+        does not know itself to be the leader."""
+        if self.held is None or self.lost or self.observed is None:
+            return None
+        transitions = self.observed.record.transitions if self.observed.record is not None else 0
+        record = LeaseRecord("", RELEASED, stamp, stamp, transitions)
+        return WriteLease(record, self.observed.version)
+
+    def _claimed(self, before: LeaseRecord | None, stamp: str) -> LeaseRecord:
+        duration = self.rules.duration
+        if before is None:
+            return LeaseRecord(self.identity, duration, stamp, stamp)
+        if before.holder == self.identity:
+            return replace(before, duration=duration, renewed=stamp)
+        return LeaseRecord(self.identity, duration, stamp, stamp, before.transitions + 1)

@@ -1,0 +1,315 @@
+"""The election over a Lease in memory, on a clock that the test moves."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from postroad.adapters.memory.clock import ManualClock, SeededRandomness
+from postroad.adapters.memory.fault_injection import Fault, FaultInjector, Step, away
+from postroad.adapters.memory.kubernetes import MemoryKubernetes
+from postroad.adapters.memory.kubernetes_world import KubernetesWorld
+from postroad.controller.api import LEASE
+from postroad.controller.elector import Elector, LeasePlace
+from postroad.controller.fence import LOST, Fence, Watchdog
+from postroad.errors import LeadershipLost
+from postroad.ports.kubernetes import Object
+
+PLACE = LeasePlace("system", "postroad-operator")
+
+
+def seconds(number: float) -> timedelta:
+    return timedelta(seconds=number)
+
+
+class Stage:
+    """An API server, and operators that take part in one election."""
+
+    def __init__(self) -> None:
+        self.clock = ManualClock()
+        self.world = KubernetesWorld(self.clock)
+        self.user = MemoryKubernetes(self.world, "user")
+        self.tasks: dict[str, asyncio.Task[None]] = {}
+        self.faults: dict[str, FaultInjector] = {}
+        self.clients: dict[str, MemoryKubernetes] = {}
+
+    def start(self, name: str) -> Elector:
+        self.faults[name] = FaultInjector()
+        self.clients[name] = MemoryKubernetes(self.world, "postroad", self.faults[name])
+        elector = Elector(
+            self.clients[name],
+            PLACE,
+            name,
+            clock=self.clock,
+            randomness=SeededRandomness(len(self.tasks)),
+        )
+
+        async def run() -> None:
+            await elector.lead()
+            await elector.keep()
+
+        self.tasks[name] = asyncio.create_task(run())
+        return elector
+
+    async def kill(self, name: str) -> None:
+        self.tasks[name].cancel()
+        await asyncio.gather(self.tasks[name], return_exceptions=True)
+
+    async def advance(self, number: float) -> None:
+        await self.clock.advance(seconds(number))
+
+    async def lease(self) -> Object:
+        found = await self.user.get(LEASE, PLACE.namespace, PLACE.name)
+        assert found
+        return found
+
+    async def spec(self) -> dict[str, Any]:
+        spec: dict[str, Any] = (await self.lease())["spec"]
+        return spec
+
+
+@pytest.fixture
+async def stage() -> AsyncIterator[Stage]:
+    found = Stage()
+    yield found
+    for name in found.tasks:
+        await found.kill(name)
+
+
+def is_open(fence: Fence) -> bool:
+    with contextlib.suppress(LeadershipLost):
+        fence.require()
+        return True
+    return False
+
+
+async def test_the_first_one_makes_the_lease_and_leads(stage: Stage) -> None:
+    one = stage.start("one")
+    await stage.advance(0)
+
+    one.fence.require()
+    assert one.is_leader
+    assert await stage.spec() == {
+        "holderIdentity": "one",
+        "leaseDurationSeconds": 15,
+        "acquireTime": "2026-01-01T10:00:00.000000Z",
+        "renewTime": "2026-01-01T10:00:00.000000Z",
+        "leaseTransitions": 0,
+    }
+
+    await stage.advance(3)
+    spec = await stage.spec()
+    assert spec["acquireTime"] == "2026-01-01T10:00:00.000000Z"
+    assert spec["renewTime"] > "2026-01-01T10:00:02"
+
+
+async def test_the_second_one_stands_by_while_the_first_renews(stage: Stage) -> None:
+    stage.start("one")
+    await stage.advance(0)
+    two = stage.start("two")
+
+    await stage.advance(300)
+
+    assert not two.is_leader
+    assert two.is_in_touch()
+    assert not is_open(two.fence)
+    assert (await stage.spec())["holderIdentity"] == "one"
+
+    await stage.kill("one")
+    await stage.advance(20)
+    assert is_open(two.fence), "a refusal before it was the leader means nothing later"
+
+
+async def test_a_dead_leader_is_followed_within_twenty_seconds(stage: Stage) -> None:
+    stage.start("one")
+    await stage.advance(0)
+    two = stage.start("two")
+    await stage.advance(7)
+    await stage.kill("one")
+
+    await stage.advance(12)
+    assert not two.is_leader, "the Lease still lasts"
+    await stage.advance(8)
+
+    assert is_open(two.fence)
+    assert (await stage.spec())["leaseTransitions"] == 1
+
+
+async def test_a_lease_that_is_given_back_is_taken_at_once(stage: Stage) -> None:
+    one = stage.start("one")
+    await stage.advance(0)
+    two = stage.start("two")
+    await stage.advance(1)
+    await stage.kill("one")
+    await one.give_back()
+    assert (await stage.spec())["holderIdentity"] == ""
+    assert not is_open(one.fence)
+
+    await stage.advance(2.5)
+
+    assert is_open(two.fence)
+
+
+async def test_a_leader_without_an_api_server_stops_at_its_deadline(stage: Stage) -> None:
+    one = stage.start("one")
+    await stage.advance(1)
+    stage.faults["one"].plan = away("kubernetes")
+
+    await stage.advance(8.9)
+    one.fence.require()
+    await stage.advance(0.1)
+
+    assert not is_open(one.fence)
+    assert isinstance(stage.tasks["one"].exception(), LeadershipLost)
+
+
+async def test_a_leader_outlives_requests_that_fail(stage: Stage) -> None:
+    one = stage.start("one")
+    await stage.advance(1)
+    stage.faults["one"].plan = lambda step: Fault.AWAY if step.number % 3 else Fault.ANSWER_LOST
+
+    await stage.advance(6)
+    stage.faults["one"].plan = lambda step: None
+    await stage.advance(60)
+
+    assert is_open(one.fence)
+    assert (await stage.spec())["leaseTransitions"] == 0
+
+
+@pytest.mark.parametrize("verb", ["create", "patch"])
+async def test_a_lost_answer_about_the_first_write_is_found_by_reading(
+    stage: Stage, verb: str
+) -> None:
+    if verb == "patch":
+        before = stage.start("before")
+        await stage.advance(0)
+        await stage.kill("before")
+        await before.give_back()
+    one = stage.start("one")
+
+    def lose(step: Step) -> Fault | None:
+        stage.faults["one"].plan = lose if step.operation.startswith("get") else lambda _: None
+        return Fault.ANSWER_LOST if step.operation.startswith(verb) else None
+
+    stage.faults["one"].plan = lose
+    await stage.advance(0)
+    assert not is_open(one.fence)
+    assert (await stage.spec())["holderIdentity"] == "one"
+
+    await stage.advance(2.5)
+
+    assert one.is_leader
+    assert is_open(one.fence)
+
+
+async def test_of_two_that_take_it_at_once_one_leads(stage: Stage) -> None:
+    both = [stage.start("one"), stage.start("two")]
+    await stage.advance(60)
+
+    assert [each.is_leader for each in both].count(True) == 1
+    assert [is_open(each.fence) for each in both].count(True) == 1
+
+
+async def test_a_process_that_was_suspended_has_no_effect_when_it_goes_on(stage: Stage) -> None:
+    one = stage.start("one")
+    await stage.advance(1)
+    one.fence.require()
+
+    stage.clock.jump(seconds(60))  # before any task of the process runs
+
+    with pytest.raises(LeadershipLost):
+        one.fence.require()
+    await stage.advance(0)
+    assert isinstance(stage.tasks["one"].exception(), LeadershipLost)
+
+
+async def test_a_renewal_after_a_refusal_opens_no_fence(stage: Stage) -> None:
+    fence = Fence(stage.clock)
+    fence.open(seconds(10), seconds(15))
+    stage.clock.jump(seconds(11))
+    assert not is_open(fence)
+
+    fence.open(seconds(20), seconds(25))
+
+    assert not is_open(fence)
+
+
+@pytest.mark.parametrize("change", ["deleted", "taken"])
+async def test_a_leader_that_loses_the_lease_to_a_user_stops(stage: Stage, change: str) -> None:
+    one = stage.start("one")
+    await stage.advance(1)
+    if change == "deleted":
+        await stage.user.delete(LEASE, await stage.lease())
+    else:
+        spec = {"spec": {"holderIdentity": "another"}}
+        await stage.user.patch(LEASE, PLACE.namespace, PLACE.name, spec)
+
+    await stage.advance(2.5)
+
+    assert not is_open(one.fence)
+    assert isinstance(stage.tasks["one"].exception(), LeadershipLost)
+
+
+async def test_a_label_on_the_lease_costs_nothing(stage: Stage) -> None:
+    one = stage.start("one")
+    await stage.advance(1)
+    labels = {"metadata": {"labels": {"team": "mail"}}}
+    await stage.user.patch(LEASE, PLACE.namespace, PLACE.name, labels)
+
+    await stage.advance(60)
+
+    assert is_open(one.fence)
+    assert (await stage.lease())["metadata"]["labels"]["team"] == "mail"
+
+
+async def test_a_candidate_without_rights_waits_and_is_not_in_touch(stage: Stage) -> None:
+    one = stage.start("one")
+    stage.clients["one"].refused = {("get", "leases")}
+    await stage.advance(30)
+    assert not one.is_in_touch()
+    assert not stage.tasks["one"].done()
+
+    stage.clients["one"].refused = set()
+    await stage.advance(3)
+
+    assert one.is_leader
+
+
+# The watchdog
+
+
+def ended_by(fence: Fence, clock: ManualClock, turns: int) -> list[int]:
+    """Return the exit codes by which a watchdog ends the process while so many seconds pass."""
+    ended: list[int] = []
+    left = iter(range(turns))
+
+    def wait(_: float) -> bool:
+        clock.jump(seconds(1))
+        return next(left, None) is None
+
+    Watchdog(fence, ended.append, wait).run()
+    return ended
+
+
+def test_the_watchdog_ends_a_process_that_outlasts_its_lease() -> None:
+    clock = ManualClock()
+    fence = Fence(clock)
+    fence.open(seconds(10), seconds(15))
+
+    assert ended_by(fence, clock, 13) == []
+    assert ended_by(fence, clock, 1) == [LOST]
+
+
+def test_the_watchdog_leaves_a_process_alone_that_has_nothing_under_way() -> None:
+    clock = ManualClock()
+    fence = Fence(clock)
+    assert ended_by(fence, clock, 30) == [], "it stands by"
+
+    fence.open(seconds(60), seconds(65))
+    fence.settled()
+    assert ended_by(fence, clock, 60) == []

@@ -1,0 +1,162 @@
+"""The operator's program as leader and in stand-by, over an API server in memory by HTTP."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from datetime import datetime, timedelta
+
+import pytest
+
+from postroad.adapters.kubernetes.api_server import ApiServer
+from postroad.adapters.machine.clocks import MachineClock
+from postroad.adapters.memory.kubernetes_world import KubernetesWorld
+from postroad.controller.api import LEASE, MAIL_QUEUE
+from postroad.controller.classes import lease_name
+from postroad.controller.cluster_spec import DEFAULT_CLASS
+from postroad.errors import LeadershipLost
+from support.access_to_kubernetes import access_to
+from support.api_over_http import KINDS, HttpKubernetes, api_over_http
+from support.resources import mail_queue, view
+from support.running_operator import Running
+
+Served = tuple[str, HttpKubernetes]
+LEASE_NAME = lease_name(DEFAULT_CLASS)
+
+
+class SuspendedClock:
+    """The machine's clock, from which a test takes a suspension of the process."""
+
+    def __init__(self) -> None:
+        self._clock = MachineClock()
+        self.suspended = timedelta(0)
+
+    def now(self) -> datetime:
+        return self._clock.now()
+
+    def elapsed(self) -> timedelta:
+        return self._clock.elapsed() + self.suspended
+
+    async def sleep(self, duration: timedelta) -> None:
+        await self._clock.sleep(duration)
+
+
+@pytest.fixture
+async def served() -> AsyncIterator[Served]:
+    async with api_over_http(KubernetesWorld(MachineClock(), KINDS)) as found:
+        yield found
+
+
+@pytest.fixture
+async def leader(served: Served) -> AsyncIterator[Running]:
+    """An operator that leads, over a queue that is ready."""
+    api = ApiServer(access_to(served[0]), "user")
+    operator = Running(api, "mail", clock=SuspendedClock())
+    await operator.start()
+    await operator.apply_cluster()
+    await operator.apply(mail_queue("mail"))
+    await operator.until_ready()
+    yield operator
+    await api.close()
+
+
+async def until(holds: Callable[[], object], seconds: float = 20) -> None:
+    async with asyncio.timeout(seconds):
+        while not holds():  # what is waited for is in another thread
+            await asyncio.sleep(0.05)
+
+
+def writes(server: HttpKubernetes) -> list[str]:
+    return [
+        each
+        for each in server.requests
+        if not each.startswith("GET") and "reviews" not in each and "leases" not in each
+    ]
+
+
+async def test_the_second_operator_is_ready_and_does_nothing_until_the_first_ends(
+    served: Served, leader: Running
+) -> None:
+    second = Running(leader.api, "mail", memory=leader.memory)
+    second.begin()
+    await until(lambda: second.obstacle() == "")
+    assert not second.elector.is_leader
+    assert second.settings == [], "it connects to no server"
+
+    await leader.stop()
+    served[1].requests.clear()
+    await second.until_leading()
+    await second.change({"view": view("30m", 3)})
+    await second.until(lambda found: "version 2" in found["ConfigurationAccepted"]["message"])
+    await second.stop()
+
+    lease = await leader.api.get(LEASE, "mail", LEASE_NAME)
+    assert lease
+    assert lease["spec"]["holderIdentity"] == ""
+    assert lease["spec"]["leaseTransitions"] == 1
+
+
+async def test_an_operator_that_lost_its_lease_ends_without_a_write(
+    served: Served, leader: Running
+) -> None:
+    await leader.api.patch(LEASE, "mail", LEASE_NAME, {"spec": {"holderIdentity": "another"}})
+    await until(lambda: not leader.elector.is_leader)
+    served[1].requests.clear()
+    await leader.change({"paused": True})
+
+    with pytest.raises(LeadershipLost):
+        await leader.stop()
+
+    assert writes(served[1]) == [f"PATCH {path_of('outgoing')}"], "the user's alone"
+    lease = await leader.api.get(LEASE, "mail", LEASE_NAME)
+    assert lease
+    assert lease["spec"]["holderIdentity"] == "another"
+
+
+async def test_a_suspended_operator_has_no_effect_afterwards(
+    served: Served, leader: Running
+) -> None:
+    """Its event loop goes on as if nothing had been; only the clock shows it."""
+    assert isinstance(leader._clock, SuspendedClock)
+    leader._clock.suspended = timedelta(seconds=60)
+    served[1].requests.clear()
+    await leader.apply(mail_queue("mail", "second"))
+
+    with pytest.raises(LeadershipLost):
+        await asyncio.to_thread(leader.join)
+
+    user = [f"POST {path_of()}"]
+    assert writes(served[1]) == user
+    assert "leases" not in "".join(served[1].requests), "nor does it give anything back"
+
+
+async def test_a_stopped_operator_lets_its_reconciles_end(served: Served, leader: Running) -> None:
+    """Kopf would cancel them: `finish` comes first, and the Lease is given back after it."""
+    began, goes_on = asyncio.Event(), asyncio.Event()
+    loop = asyncio.get_running_loop()
+
+    async def hold(step: object) -> None:
+        if "declare" in str(step) and not began.is_set():
+            loop.call_soon_threadsafe(began.set)
+            await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(goes_on.wait(), loop))
+
+    leader.faults.before = hold
+    await leader.apply(mail_queue("mail", "second"))
+    await began.wait()
+    stopping = asyncio.create_task(leader.stop())
+    await asyncio.sleep(1)
+    assert not stopping.done()
+    goes_on.set()
+    await stopping
+
+    found = await leader.api.get(MAIL_QUEUE, "mail", "second")
+    assert found
+    assert "configuration" in found["status"]
+    lease = await leader.api.get(LEASE, "mail", LEASE_NAME)
+    assert lease
+    assert lease["spec"]["holderIdentity"] == ""
+
+
+def path_of(name: str = "") -> str:
+    path = f"{MAIL_QUEUE.prefix}/namespaces/mail/{MAIL_QUEUE.plural}"
+    return f"{path}/{name}" if name else path
