@@ -121,6 +121,7 @@ class RunningController:
             clock=self.clock,
             randomness=SeededRandomness(0),
             image=f"postroad:{operator_class}",
+            namespaces=namespaces,
             operator_class=operator_class,
         )
 
