@@ -40,7 +40,7 @@ from postroad.embedded.mail_queue import EmbeddedQueue
 from postroad.embedded.maintenance import Maintenance
 from postroad.embedded.opening import describe, open_store
 from postroad.embedded.receiver import SpoolReceiver
-from postroad.embedded.spool_files import SpoolFiles
+from postroad.embedded.spool_files import SMALL, Kept, SpoolFiles
 from postroad.embedded.wire import BURST, Kind
 from postroad.errors import EntryLost, InvalidQueueURL, QueueNotFound, StoreDamaged, StoreFull
 from postroad.ports.mail_queue import MailQueue
@@ -375,3 +375,28 @@ async def test_fifty_refusals_with_texts_of_their_own_cost_at_most_three_syncs(
 
     assert 1 <= syncs <= 3
     await consumer.close()
+
+
+async def test_a_content_is_read_once_for_many_sites(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reads = 0
+    read = SpoolFiles.read
+
+    def counted(files: SpoolFiles, slot: int, mail_id: bytes) -> Kept:
+        nonlocal reads
+        reads += 1
+        return read(files, slot, mail_id)
+
+    monkeypatch.setattr(SpoolFiles, "read", counted)
+    harness = EmbeddedHarness(tmp_path)
+    queue = await harness.open()
+    content = bytes(SMALL + 1)
+    await queue.enqueue(letter(content=content))
+    item = await Consumer(harness, queue).next()
+
+    contents = await asyncio.gather(*(item.content() for _ in range(150)))
+
+    assert set(contents) == {content}
+    assert reads == 1
+    await harness.close()

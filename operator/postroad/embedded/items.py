@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import replace
 from datetime import timedelta
@@ -70,6 +71,7 @@ class SpoolItem(LeasedMail):
         self._failures = dict(record.failures)
         self._stage = _Stage.OPEN
         self._kept = kept
+        self._fetching = asyncio.Lock()
 
     @property
     def failures(self) -> Mapping[str, str]:
@@ -83,17 +85,23 @@ class SpoolItem(LeasedMail):
     async def _whole(self) -> Kept:
         self._check_open()
         if self._kept is None:
-            engine, record = self._engine, self._record
-            try:
-                found = engine.spool_files.at_hand(record.slot, record.mail_id, self.size_bytes)
-                if found is None:
-                    run = engine.mail_threads.run
-                    found = await run(engine.spool_files.read, record.slot, record.mail_id)
-                self._kept = found
-            except BlobMissing:
-                await self.reject(BYTES_MISSING)
-                raise
+            async with self._fetching:
+                self._check_open()
+                if self._kept is None:
+                    self._kept = await self._read()
         return self._kept
+
+    async def _read(self) -> Kept:
+        engine, record = self._engine, self._record
+        try:
+            found = engine.spool_files.at_hand(record.slot, record.mail_id, self.size_bytes)
+            if found is None:
+                run = engine.mail_threads.run
+                found = await run(engine.spool_files.read, record.slot, record.mail_id)
+        except BlobMissing:
+            await self.reject(BYTES_MISSING)
+            raise
+        return found
 
     async def stream(self) -> AsyncIterator[bytes]:
         """The last chunk is only yielded when all of them have the right checksum."""
