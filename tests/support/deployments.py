@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from contextlib import suppress
 from copy import deepcopy
 
@@ -12,14 +13,17 @@ from postroad.controller.api import DEPLOYMENT
 from postroad.errors import KubernetesConflict
 
 
-async def control_deployments(world: KubernetesWorld) -> None:
-    """Report that all replicas of Deployments are there and ready, until cancelled."""
+async def control_deployments(world: KubernetesWorld, broken: Collection[str] = ()) -> None:
+    """Report that all replicas of Deployments are there and ready, until cancelled; of those with a
+    `broken` image, that the first new pod never gets ready."""
     manager = MemoryKubernetes(world, "kube-controller-manager")
     async for happened, body in world.watch(DEPLOYMENT):
         counts = ("replicas", "updatedReplicas", "readyReplicas", "availableReplicas")
         status = {"observedGeneration": body["metadata"]["generation"]}
         if replicas := body["spec"].get("replicas"):
             status |= dict.fromkeys(counts, replicas)
+            if body["spec"]["template"]["spec"]["containers"][0]["image"] in broken:
+                status |= {"replicas": replicas + 1, "updatedReplicas": 1}
         if happened != "DELETED" and body.get("status") != status:
             with suppress(KubernetesConflict):
                 await manager.replace_status(DEPLOYMENT, {**body, "status": status})

@@ -20,6 +20,8 @@ from postroad.controller.queue_resource import Queue
 from postroad.controller.queue_servers import QueueServers, ReconcileState
 from postroad.controller.reporting import Reporter
 from postroad.controller.status import Report, Status, composed
+from postroad.controller.upgrades import Upgrades
+from postroad.controller.watched import Indexes
 from postroad.ports.kubernetes import Kind, Object
 from support import resources
 
@@ -79,7 +81,9 @@ class World:
         engines = Engines(self.clock, SeededRandomness(1))
         self.servers = QueueServers(self.clusters, engines, self.clock)
         reporter = Reporter(self.api, self.clock)
-        self.health = ClusterHealth(self.api, self.clusters, reporter, self.clock)
+        self.health = ClusterHealth(
+            self.api, self.clusters, reporter, self.clock, Upgrades(Indexes())
+        )
 
     def connect(self) -> MemoryServers:
         """Return the servers, as another process has them."""

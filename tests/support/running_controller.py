@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Collection, Mapping
 from datetime import datetime, timedelta
 from typing import Any, TypeVar
 
@@ -102,6 +102,7 @@ class RunningController:
         namespaces: tuple[str, ...] = (),
         beside: RunningController | None = None,
         operator_class: str = DEFAULT_CLASS,
+        image: str | None = None,
     ) -> None:
         self.clock = LoopClock()
         self._namespaces = namespaces
@@ -120,7 +121,7 @@ class RunningController:
             connect=self._connect,
             clock=self.clock,
             randomness=SeededRandomness(0),
-            image=f"postroad:{operator_class}",
+            image=image or f"postroad:{operator_class}",
             namespaces=namespaces,
             operator_class=operator_class,
         )
@@ -222,15 +223,22 @@ async def running_controller(
     namespaces: tuple[str, ...] = (),
     beside: RunningController | None = None,
     operator_class: str = DEFAULT_CLASS,
+    image: str | None = None,
+    broken: Collection[str] = (),
 ) -> AsyncIterator[RunningController]:
-    """Yield a running controller."""
+    """Yield a running controller. `broken`: images whose pods do not get ready."""
     operator = RunningController(
-        name, world, namespaces=namespaces, beside=beside, operator_class=operator_class
+        name,
+        world,
+        namespaces=namespaces,
+        beside=beside,
+        operator_class=operator_class,
+        image=image,
     )
     tasks = [
         asyncio.create_task(operator.controller.run(TASKS)),
         *(asyncio.create_task(operator.deliver_events(each)) for each in (*OWN, *CHILDREN)),
-        asyncio.create_task(control_deployments(operator.kubernetes)),
+        asyncio.create_task(control_deployments(operator.kubernetes, broken)),
     ]
     try:
         yield operator

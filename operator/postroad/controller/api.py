@@ -22,6 +22,13 @@ ADOPT = f"{GROUP}/adopt"
 CONFIGURATION_HASH = f"{GROUP}/configuration-hash"
 """Pod template annotation: the Deployment replaces its pods when it changes."""
 
+TEMPLATE_HASH = f"{GROUP}/template-hash"
+"""Annotation of a Deployment: hash of its pod template as the operator wants it."""
+
+DECLARED_HASH = f"{GROUP}/declared-hash"
+"""Annotation of a Deployment: hash of what users declare of its pods. When it is the same, a newer
+operator is the cause of another template."""
+
 APPLIED_HASH = f"{GROUP}/applied-hash"
 """Annotation of a child: hash of what the operator last applied. An equal hash saves the write; a
 different one also shows fields that are no longer wanted."""

@@ -13,6 +13,7 @@ from postroad.controller.api import (
     API_VERSION,
     COMPONENT,
     CONFIG_MAP,
+    DECLARED_HASH,
     DEPLOYMENT,
     DISRUPTION_BUDGET,
     INSTANCE,
@@ -20,8 +21,9 @@ from postroad.controller.api import (
     MANAGED_BY,
     SERVICE,
     SERVICE_ACCOUNT,
+    TEMPLATE_HASH,
 )
-from postroad.controller.drift import with_hash
+from postroad.controller.drift import hash_of, with_hash
 from postroad.controller.pods import pod_template
 from postroad.controller.queue_resource import PodContext, Queue
 from postroad.domain.durations import format_duration
@@ -51,12 +53,12 @@ def wanted_children(
     if intake and INTAKE in components:
         children.append(_service(queue, intake.ports))
         template = pod_template(queue, context, INTAKE, labels(queue, INTAKE), configuration)
-        children += _deployment(queue, INTAKE, intake.replicas, template, autoscaled)
+        children += _deployment(queue, context, INTAKE, intake.replicas, template, autoscaled)
     if workers and WORKER in components:
         template = pod_template(
             queue, context, WORKER, labels(queue, WORKER), configuration, workers.template
         )
-        children += _deployment(queue, WORKER, workers.replicas, template, autoscaled)
+        children += _deployment(queue, context, WORKER, workers.replicas, template, autoscaled)
     return [(kind, with_hash(child)) for kind, child in children]
 
 
@@ -142,6 +144,7 @@ def _child(queue: Queue, kind: Kind, name: str, component: str, body: Mapping[st
 
 def _deployment(
     queue: Queue,
+    context: PodContext,
     component: str,
     replicas: int,
     template: dict[str, Any],
@@ -157,7 +160,12 @@ def _deployment(
     }
     if not autoscaled:
         spec["replicas"] = replicas
-    children = [_child(queue, DEPLOYMENT, name, component, {"spec": spec})]
+    kind, deployment = _child(queue, DEPLOYMENT, name, component, {"spec": spec})
+    deployment["metadata"]["annotations"] = {
+        TEMPLATE_HASH: hash_of(template),
+        DECLARED_HASH: declared_hash(queue, context),
+    }
+    children = [(kind, deployment)]
     if replicas > 1 or autoscaled:
         budget = {
             "spec": {
@@ -169,6 +177,18 @@ def _deployment(
         }
         children.append(_child(queue, DISRUPTION_BUDGET, name, component, budget))
     return children
+
+
+def declared_hash(queue: Queue, context: PodContext) -> str:
+    """Return a hash of what users declare of the pods of a queue. Defaults are left out, so that
+    fields which a newer operator brings change nothing."""
+    specs = (
+        queue.spec.model_dump(mode="json", exclude_defaults=True),
+        context.cluster.model_dump(
+            mode="json", exclude_defaults=True, include={"rabbitmq", "cassandra", "s3"}
+        ),
+    )
+    return hash_of([*specs, dict(context.tls_versions or {})])
 
 
 def _service(queue: Queue, ports: Mapping[str, int]) -> Child:

@@ -8,9 +8,9 @@ from typing import Any
 
 from postroad.controller import conditions as condition
 from postroad.controller.actions import log_repair
-from postroad.controller.api import NAMESPACE, QUEUE_CLUSTER
+from postroad.controller.api import NAMESPACE, QUEUE_CLUSTER, Key
 from postroad.controller.attempts import attempt
-from postroad.controller.cluster_spec import allowed_by
+from postroad.controller.cluster_spec import allowed_by, pace_of
 from postroad.controller.clusters import CONDITIONS, Cluster, Clusters
 from postroad.controller.conditions import Finding, Truth, advice, bad, failed, good, unknown
 from postroad.controller.finalizers import Finalizers
@@ -18,6 +18,7 @@ from postroad.controller.keeping import KEEPER, is_kept_elsewhere, keeper, kept_
 from postroad.controller.queue_servers import CONFLICT
 from postroad.controller.reporting import WARNING, Announcement, Reporter
 from postroad.controller.status import Report, Status, composed
+from postroad.controller.upgrades import Upgrades
 from postroad.domain.durations import format_duration
 from postroad.ports.clock import Clock
 from postroad.ports.kubernetes import Kubernetes, Object
@@ -47,9 +48,15 @@ class ClusterHealth:
     """Reconciles QueueClusters."""
 
     def __init__(
-        self, api: Kubernetes, clusters: Clusters, reporter: Reporter, clock: Clock
+        self,
+        api: Kubernetes,
+        clusters: Clusters,
+        reporter: Reporter,
+        clock: Clock,
+        upgrades: Upgrades,
     ) -> None:
         self._api = api
+        self._upgrades = upgrades
         self._clusters = clusters
         self._reporter = reporter
         self._finalizers = Finalizers(api, clusters)
@@ -83,11 +90,20 @@ class ClusterHealth:
                 Finding(each, Truth.UNKNOWN, finding.reason, finding.message, finding.retryable)
                 for each in CONDITIONS.values()
             ]
+        self._report_upgrade(found, report)
         before: Mapping[str, Any] = found.get("status") or {}
         generation = found["metadata"]["generation"]
         after = composed(before, report, generation, self._clock.now())
         await self._reporter.write(QUEUE_CLUSTER, found, after)
         return after
+
+    def _report_upgrade(self, found: Object, report: Report) -> None:
+        metadata = found["metadata"]
+        key = Key(QUEUE_CLUSTER.name, metadata["namespace"], metadata["name"])
+        progress = self._upgrades.progress(key)
+        counts = {"waiting": progress.waiting, "rolling": len(progress.rolling)}
+        report.fields["upgrade"] = counts if progress.waiting else None
+        report.findings.append(progress.finding(pace_of(found).at_once))
 
     async def notices_a_change(self, uid: str) -> bool:
         """Whether another server than is known answers, or one answers no longer."""

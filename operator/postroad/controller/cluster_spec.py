@@ -202,6 +202,15 @@ class Quota(Model):
     Deployment is not bound by it. Absent: as many as declared."""
 
 
+class UpgradePace(Model):
+    """How the pods of the cluster's MailQueues are replaced when a newer operator wants others."""
+
+    at_once: Annotated[int, Field(ge=0, le=1000)] = 10
+    """How many MailQueues replace their pods at the same time; the next begins when one has ended.
+    0: all keep their pods. What a user changes of a MailQueue, its image included, or of the
+    cluster's servers has its effect at once."""
+
+
 DEFAULT_CLASS = "default"
 """Of operators, and of QueueClusters that name none."""
 
@@ -240,6 +249,9 @@ class QueueClusterSpec(Model):
     quota: Quota = Quota()
     """What the MailQueues of this cluster may have."""
 
+    upgrades: UpgradePace = UpgradePace()
+    """How the pods of the cluster's MailQueues are replaced when a newer operator wants others."""
+
 
 def allowed_by(cluster: Mapping[str, Any]) -> AllowedNamespaces:
     """Return the namespaces that a QueueCluster allows: only its own where its spec is invalid."""
@@ -247,6 +259,14 @@ def allowed_by(cluster: Mapping[str, Any]) -> AllowedNamespaces:
         return AllowedNamespaces.model_validate(cluster["spec"].get("allowedNamespaces") or {})
     except ValidationError:
         return AllowedNamespaces()
+
+
+def pace_of(cluster: Mapping[str, Any]) -> UpgradePace:
+    """Return the pace of a QueueCluster's upgrades: the default where its spec is invalid."""
+    try:
+        return UpgradePace.model_validate(cluster["spec"].get("upgrades") or {})
+    except ValidationError:
+        return UpgradePace()
 
 
 def allows(allowed: AllowedNamespaces, own: str, asking: str, labels: Mapping[str, str]) -> bool:

@@ -21,6 +21,7 @@ BROKER_READY, VIEW_READY, BLOBS_READY = "BrokerReady", "ViewReady", "BlobsReady"
 WORKERS_READY, INTAKE_READY = "WorkersReady", "IntakeReady"
 PIPELINE_READY, DURABLE = "PipelineReady", "Durable"
 RELAY_RESTRICTED = "RelayRestricted"
+UP_TO_DATE = "UpToDate"
 
 PENDING = "Pending"
 """The reason until the first reconcile has a result."""

@@ -17,7 +17,7 @@ from postroad.controller.attempts import count_error
 from postroad.controller.classes import OperatorClass
 from postroad.controller.cluster_facts import ClusterFacts, secrets_of
 from postroad.controller.cluster_health import ClusterHealth
-from postroad.controller.cluster_spec import DEFAULT_CLASS
+from postroad.controller.cluster_spec import DEFAULT_CLASS, pace_of
 from postroad.controller.clusters import Clusters
 from postroad.controller.connections import Connect, Connections
 from postroad.controller.deletion import DELETION_TIMEOUT, Deletion, retained
@@ -27,6 +27,7 @@ from postroad.controller.keeping import is_left
 from postroad.controller.queues import Queues
 from postroad.controller.reporting import Reporter
 from postroad.controller.scope import LastCheck, LastReconcile
+from postroad.controller.upgrades import Upgrades
 from postroad.controller.watched import Indexes, cluster_of, owner_of
 from postroad.controller.workqueue import Urgency, Workqueue
 from postroad.errors import KubernetesConflict
@@ -92,6 +93,7 @@ class Controller:
         self._reporter = reporter = Reporter(api, clock)
         self.indexes = Indexes()
         self._class = OperatorClass(operator_class, api, self.indexes)
+        self._upgrades = Upgrades(self.indexes)
         self._queues = Queues(
             api,
             self._clusters,
@@ -101,9 +103,10 @@ class Controller:
             self.indexes,
             image,
             self._intervals.full,
+            self._upgrades,
         )
         self._deletion = Deletion(api, self._clusters, reporter, clock, deletion_timeout)
-        self._health = ClusterHealth(api, self._clusters, reporter, clock)
+        self._health = ClusterHealth(api, self._clusters, reporter, clock, self._upgrades)
         self._work: Workqueue[Key] = Workqueue(self.reconcile, randomness, self._servers_of)
         self._last: dict[Key, LastReconcile] = {}
         self._checked: dict[str, LastCheck] = {}
@@ -234,15 +237,18 @@ class Controller:
         found = kept
         if "deletionTimestamp" in metadata:
             return await self._health.end(found)
-        uid, users, now = metadata["uid"], self.indexes.users_of(key), self._clock.elapsed()
-        last, every = self._checked.get(uid), self._intervals.clusters
-        if last is not None and last.is_current(metadata["generation"], users, now, every):
+        for each in self._upgrades.proceed(key, pace_of(found).at_once):
+            self._work.add(each, Urgency.ROUTINE)
+        uid, users, at = metadata["uid"], self.indexes.users_of(key), self._clock.elapsed()
+        now = LastCheck(at, metadata["generation"], users, self._upgrades.has_waiting(key))
+        last = self._checked.get(uid)
+        if last is not None and last.is_current(now, self._intervals.clusters):
             if not await self._health.notices_a_change(uid):
                 return self._intervals.servers
             await self._learn_facts(found)  # a full check of a server that is away takes its time
         await self._health.reconcile(found)
         await self._learn_facts(found)
-        self._checked[uid] = LastCheck(now, metadata["generation"], users)
+        self._checked[uid] = now
         return self._intervals.servers
 
     async def _learn_facts(self, cluster: Object) -> None:
@@ -276,6 +282,7 @@ class Controller:
         self._health.answers.pop(gone, None)
         self._checked.pop(gone, None)
         self._last.pop(key, None)
+        self._upgrades.end(key)
         if uid is None:
             self._fingerprints.pop(key, None)
             self._cluster_of.pop(key, None)

@@ -13,12 +13,21 @@ from typing import Any
 
 from postroad.controller import conditions as condition
 from postroad.controller.actions import log_action, log_repair
-from postroad.controller.api import CHILDREN, COMPONENT, DEPLOYMENT, INSTANCE, MANAGED_BY
+from postroad.controller.api import (
+    CHILDREN,
+    COMPONENT,
+    DEPLOYMENT,
+    INSTANCE,
+    MAIL_QUEUE,
+    MANAGED_BY,
+    QUEUE_CLUSTER,
+    Key,
+)
 from postroad.controller.attempts import attempt
 from postroad.controller.autoscalers import is_autoscaled
 from postroad.controller.children import INTAKE, QUEUE, WORKER, Child, selector, wanted_children
 from postroad.controller.clusters import Cluster
-from postroad.controller.conditions import PODS_NOT_READY, Finding, bad, good, unknown
+from postroad.controller.conditions import PODS_NOT_READY, Finding, advice, bad, good, unknown
 from postroad.controller.credentials import (
     check_certificate,
     read_authorities,
@@ -30,6 +39,8 @@ from postroad.controller.queue_servers import ReconcileState
 from postroad.controller.quotas import granted_workers
 from postroad.controller.spec import Intake, Workers
 from postroad.controller.status import deployment_facts
+from postroad.controller.upgrades import Upgrades, paced
+from postroad.controller.watched import is_rolling
 from postroad.errors import NameTaken, QuotaExceeded
 from postroad.ports.kubernetes import Kind, Kubernetes, Object
 
@@ -40,11 +51,13 @@ Workload = tuple[str, str, str, Workers | Intake | None]
 
 
 class QueueChildren:
-    """Makes the children of MailQueues. `image` is what workers and intake run."""
+    """Makes the children of MailQueues. `image` is what workers and intake run unless a MailQueue
+    names another."""
 
-    def __init__(self, api: Kubernetes, image: str) -> None:
+    def __init__(self, api: Kubernetes, image: str, upgrades: Upgrades) -> None:
         self._api = api
         self._image = image
+        self._upgrades = upgrades
 
     async def make(self, cluster: Cluster, state: ReconcileState) -> list[Finding]:
         """Apply the children once the queue has a configuration, because workers before would only
@@ -59,14 +72,27 @@ class QueueChildren:
         now: Found = {}
         failed = await self._apply(cluster, state, now)
         if QUEUE in failed:
+            self._upgrades.end(key_of(queue))
             return [replace(failed[QUEUE], condition=each) for each, *_ in wanted]
         findings = [failed.get(each[2]) or _workload(state, now, *each) for each in wanted]
+        waiting = self._carry_on(cluster, state, now)
         findings[0] = _within_quota(state, cluster.spec.quota.workers_per_queue, findings[0])
         async with attempt(condition.INTAKE_READY) as certificate:
             await self._check_certificate(queue)
         if not certificate.finding.is_good:  # why pods are not ready, which they cannot report
             findings[-1] = certificate.finding
-        return findings
+        return [*findings, *waiting]
+
+    def _carry_on(self, cluster: Cluster, state: ReconcileState, now: Found) -> list[Finding]:
+        """Let the queue wait for the replacement of its pods, or end that which is over."""
+        queue = key_of(state.queue)
+        if state.waits:
+            self._upgrades.wait(Key(QUEUE_CLUSTER.name, cluster.namespace, cluster.name), queue)
+            message = f"its pods stay until QueueCluster {cluster.name} upgrades it"
+            return [advice(condition.UP_TO_DATE, "UpgradeWaits", message)]
+        if not any(kind == DEPLOYMENT.name and is_rolling(now[kind, of]) for kind, of in now):
+            self._upgrades.end(queue)
+        return []
 
     async def _apply(
         self, cluster: Cluster, state: ReconcileState, now: Found
@@ -95,7 +121,8 @@ class QueueChildren:
     ) -> Found:
         queue = state.queue
         workers = queue.spec.workers
-        present = found.get((DEPLOYMENT.name, f"{queue.name.name}-{component}"))
+        place = DEPLOYMENT.name, f"{queue.name.name}-{component}"
+        present = found.get(place)
         if component == WORKER and workers:
             context = await self._with_next_hop(context, queue, workers)
             queue = queue.with_workers(
@@ -106,8 +133,29 @@ class QueueChildren:
                 )
             )
         autoscaled = await is_autoscaled(self._api, present)
-        wanted = wanted_children(queue, context, (component,), autoscaled=autoscaled)
-        return await apply_children(self._api, state, wanted, found)
+        wanted, waits = self._paced(queue, context, component, present, autoscaled=autoscaled)
+        state.waits |= waits
+        now = await apply_children(self._api, state, wanted, found)
+        return now if present is None or not waits else {place: present, **now}
+
+    def _paced(
+        self,
+        queue: Queue,
+        context: PodContext,
+        component: str,
+        present: Object | None,
+        *,
+        autoscaled: bool,
+    ) -> tuple[list[Child], bool]:
+        """Return the children of a component, and whether more waits for other queues."""
+
+        def build(image: str) -> list[Child]:
+            running = replace(context, image=image)
+            return wanted_children(queue, running, (component,), autoscaled=autoscaled)
+
+        if self._upgrades.is_granted(key_of(queue)):
+            present = None
+        return paced(build, context.image, present, pinned=queue.spec.image is not None)
 
     async def _with_next_hop(
         self, context: PodContext, queue: Queue, workers: Workers
@@ -126,7 +174,7 @@ class QueueChildren:
             credentials = await read_credentials(self._api, queue.name.namespace, cluster.spec)
         return PodContext(
             cluster=cluster.spec,
-            image=self._image,
+            image=queue.spec.image or self._image,
             tls_versions=credentials.tls_versions,
         )
 
@@ -170,6 +218,11 @@ def _within_quota(state: ReconcileState, most: int | None, found: Finding) -> Fi
         "each MailQueue (spec.quota.workersPerQueue)"
     )
     return bad(found.condition, QuotaExceeded.__name__, message, retryable=False)
+
+
+def key_of(queue: Queue) -> Key:
+    """Return the key of a MailQueue."""
+    return Key(MAIL_QUEUE.name, queue.name.namespace, queue.name.name)
 
 
 Found = dict[tuple[str, str], Object]

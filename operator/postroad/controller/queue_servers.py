@@ -40,13 +40,15 @@ SERVER_CONDITIONS = (condition.BROKER_READY, condition.VIEW_READY, condition.BLO
 @dataclass(slots=True)
 class ReconcileState:
     """One reconcile of a MailQueue: what it read, and its findings so far. `expected`: kinds and
-    names of the children that are there unless another process deleted them."""
+    names of the children that are there unless another process deleted them. `waits`: the pods are
+    not all replaced yet that a newer operator wants to replace."""
 
     queue: Queue
     before: Mapping[str, Any]
     report: Report
     configured: bool = False
     expected: frozenset[tuple[str, str]] = frozenset()
+    waits: bool = False
 
 
 class QueueServers:

@@ -39,6 +39,7 @@ from postroad.controller.status import (
     hash_of_spec,
     with_fields,
 )
+from postroad.controller.upgrades import Upgrades
 from postroad.controller.watched import Indexes
 from postroad.errors import PostroadError
 from postroad.ports.clock import Clock
@@ -72,8 +73,10 @@ class Queues:
         indexes: Indexes,
         image: str,
         interval: timedelta,
+        upgrades: Upgrades,
     ) -> None:
         self._indexes = indexes
+        self._upgrades = upgrades
         self._interval = interval
         self._clusters = clusters
         self._reporter = reporter
@@ -81,7 +84,7 @@ class Queues:
         self._clock = clock
         self._engines = engines
         self._servers = QueueServers(clusters, engines, clock)
-        self._children = QueueChildren(api, image)
+        self._children = QueueChildren(api, image, upgrades)
 
     async def reconcile(self, found: Object, last: LastReconcile | None) -> LastReconcile | None:
         """Read the facts about a MailQueue, decide the scope, carry it out, and write the status;
@@ -92,6 +95,8 @@ class Queues:
         now = self._clock.elapsed()
         facts = await self._read(await self._finalizers.release(found))
         scope = scope_of(facts.found, facts.seen, last, now, self._interval)
+        if scope is Scope.PAUSED or facts.resolved is None:
+            self._upgrades.end(key_of(facts.found))
         if scope is Scope.FULL and not (facts.found.get("status") or {}).get("conditions"):
             facts = replace(facts, found=await self._report_pending(facts.found))
         found, report = await self._carry_out(scope, facts, expected_children(facts.seen, last))
@@ -103,9 +108,9 @@ class Queues:
         return after_reconcile(scope, facts.seen, written.get("status") or {}, last, now)
 
     async def _read(self, found: Object) -> QueueFacts:
-        metadata = found["metadata"]
-        key = Key(MAIL_QUEUE.name, metadata["namespace"], metadata["name"])
-        seen = SeenFacts(metadata["generation"], None, self._indexes.children_of(key))
+        metadata, key = found["metadata"], key_of(found)
+        children, may_roll = self._indexes.children_of(key), self._upgrades.is_granted(key)
+        seen = SeenFacts(metadata["generation"], None, children, may_roll)
         resolved = None
         async with attempt("Spec", seconds=120) as attempted:
             queue = Queue.of(found)
@@ -217,3 +222,9 @@ def blocked(finding: Finding) -> list[Finding]:
         Finding(each, Truth.UNKNOWN, finding.reason, finding.message, finding.retryable)
         for each in (*KEPT, condition.WORKERS_READY)
     ]
+
+
+def key_of(found: Object) -> Key:
+    """Return the key of a MailQueue."""
+    metadata = found["metadata"]
+    return Key(MAIL_QUEUE.name, metadata["namespace"], metadata["name"])

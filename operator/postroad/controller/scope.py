@@ -7,7 +7,7 @@ succeeded saw of it. So a failed reconcile loses nothing, and an event only choo
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from enum import Enum, auto
 from typing import Any
@@ -37,11 +37,13 @@ class Scope(Enum):
 @dataclass(frozen=True, slots=True)
 class SeenFacts:
     """What a MailQueue depends on. `cluster`: a stamp that changes with its QueueCluster, the
-    Secrets and whether the servers answer; None while the MailQueue cannot use it."""
+    Secrets and whether the servers answer; None while the MailQueue cannot use it. `may_roll`: its
+    pods may be replaced because of a newer operator."""
 
     generation: int
     cluster: tuple[object, ...] | None
     children: frozenset[Child]
+    may_roll: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +77,8 @@ def scope_of(
         or now - last.full_at >= interval
     ):
         return Scope.FULL
-    return Scope.CHILDREN if seen.children != last.seen.children else Scope.FIGURES
+    same = (seen.children, seen.may_roll) == (last.seen.children, last.seen.may_roll)
+    return Scope.FIGURES if same else Scope.CHILDREN
 
 
 def after_reconcile(
@@ -100,15 +103,15 @@ def expected_children(seen: SeenFacts, last: LastReconcile | None) -> frozenset[
 
 @dataclass(frozen=True, slots=True)
 class LastCheck:
-    """The last check of all about a QueueCluster: when it was, and what it saw."""
+    """The last check of all about a QueueCluster: when it was, and what it saw. `waits`: whether
+    MailQueues wait for the replacement of their pods."""
 
     at: timedelta
     generation: int
     users: frozenset[User]
+    waits: bool
 
-    def is_current(
-        self, generation: int, users: frozenset[User], now: timedelta, interval: timedelta
-    ) -> bool:
-        """Whether it is enough to ask the servers whether they answer."""
-        same = (self.generation, self.users) == (generation, users)
-        return same and now - self.at < interval
+    def is_current(self, now: LastCheck, interval: timedelta) -> bool:
+        """Whether it is enough to ask the servers whether they answer: a check of all would see the
+        same. `now`: with what is known at this moment."""
+        return replace(now, at=self.at) == self and now.at - self.at < interval

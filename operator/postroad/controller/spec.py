@@ -296,6 +296,10 @@ class MailQueueSpec(Model):
     intake: Intake | None = None
     """The intake, which accepts mail by SMTP. Absent: none."""
 
+    image: Annotated[str, Field(min_length=1, max_length=512, pattern=r"^\S+$")] | None = None
+    """The image of workers and intake, which stays when the operator is upgraded. Absent: the one
+    that the operator names, at the pace of the QueueCluster's `upgrades`."""
+
     pipeline: Pipeline | None = None
     """Spark jobs over the view. Absent: none."""
 

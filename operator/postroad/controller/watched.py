@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import Any, NamedTuple
 
-from postroad.controller.api import MAIL_QUEUE, QUEUE_CLUSTER, Key
+from postroad.controller.api import DEPLOYMENT, MAIL_QUEUE, QUEUE_CLUSTER, Key
 from postroad.controller.finalizers import has_finalizer
 
 
@@ -22,11 +22,12 @@ class User(NamedTuple):
 
 
 class Child(NamedTuple):
-    """A version of a child."""
+    """A version of a child. `is_rolling`: it is a Deployment whose pods are being replaced."""
 
     kind: str
     name: str
     version: str
+    is_rolling: bool = False
 
 
 class Indexes:
@@ -79,5 +80,17 @@ def owner_of(body: Mapping[str, Any]) -> Key | None:
 def as_child(body: Mapping[str, Any]) -> dict[Key, Child]:
     """Return the entry of an object in the index of children; none for what no MailQueue owns."""
     owner, metadata = owner_of(body), body["metadata"]
-    child = Child(body["kind"], metadata["name"], metadata["resourceVersion"])
-    return {} if owner is None else {owner: child}
+    if owner is None:
+        return {}
+    rolling = body["kind"] == DEPLOYMENT.name and is_rolling(body)
+    return {owner: Child(body["kind"], metadata["name"], metadata["resourceVersion"], rolling)}
+
+
+def is_rolling(deployment: Mapping[str, Any]) -> bool:
+    """Whether a Deployment has pods of an older template, or too few of the newest. Pods that are
+    not ready for a reason of their own hold up no other MailQueue."""
+    status = deployment.get("status") or {}
+    wanted = deployment["spec"].get("replicas", 1)
+    updated = status.get("updatedReplicas") or 0
+    seen = status.get("observedGeneration", -1) >= deployment["metadata"]["generation"]
+    return not seen or updated < wanted or (status.get("replicas") or 0) > updated

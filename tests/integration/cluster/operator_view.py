@@ -18,6 +18,8 @@ from postroad.controller.cluster_health import ClusterHealth
 from postroad.controller.clusters import Clusters
 from postroad.controller.connections import Connections
 from postroad.controller.reporting import Reporter
+from postroad.controller.upgrades import Upgrades
+from postroad.controller.watched import Indexes
 from postroad.ports.kubernetes import Kubernetes, Object
 from support import resources
 
@@ -31,7 +33,9 @@ class OperatorView:
     def __init__(self, api: Kubernetes, connections: Connections) -> None:
         clock = MachineClock()
         self._api = api
-        self._health = ClusterHealth(api, Clusters(api, connections), Reporter(api, clock), clock)
+        self._health = ClusterHealth(
+            api, Clusters(api, connections), Reporter(api, clock), clock, Upgrades(Indexes())
+        )
 
     async def conditions(self) -> Mapping[str, Mapping[str, Any]]:
         """Reconcile, and return the conditions by type."""

@@ -122,13 +122,14 @@ def test_a_stamp_changes_with_the_facts_of_a_namespace() -> None:
 
 def test_a_cluster_is_checked_again_for_its_users_its_spec_and_the_time() -> None:
     (user,) = as_user(resource()).values()
-    last = LastCheck(NOW, 1, frozenset({user}))
+    last = LastCheck(NOW, 1, frozenset({user}), waits=False)
     changed = user._replace(state=("u", 2, None, False))
 
-    assert last.is_current(1, frozenset({user}), NOW + EVERY / 2, EVERY)
-    assert not last.is_current(2, frozenset({user}), NOW, EVERY)
-    assert not last.is_current(1, frozenset({changed}), NOW, EVERY)
-    assert not last.is_current(1, frozenset({user}), NOW + EVERY, EVERY)
+    assert last.is_current(replace(last, at=NOW + EVERY / 2), EVERY)
+    assert not last.is_current(replace(last, generation=2), EVERY)
+    assert not last.is_current(replace(last, users=frozenset({changed})), EVERY)
+    assert not last.is_current(replace(last, waits=True), EVERY)
+    assert not last.is_current(replace(last, at=NOW + EVERY), EVERY)
 
 
 def resource(**spec: Any) -> dict[str, Any]:
@@ -140,7 +141,12 @@ def test_a_queue_is_indexed_by_its_cluster_and_a_child_by_its_owner() -> None:
     elsewhere = resource(clusterRef={"name": "main", "namespace": "servers"})
     owner = {"kind": "MailQueue", "name": "outgoing", "controller": True, "uid": "u"}
     metadata = {"name": "outgoing-worker", "namespace": "mail", "resourceVersion": "7"}
-    child = {"kind": "Deployment", "metadata": {**metadata, "ownerReferences": [owner]}}
+    child = {
+        "kind": "Deployment",
+        "metadata": {**metadata, "generation": 1, "ownerReferences": [owner]},
+        "spec": {"replicas": 0},
+        "status": {"observedGeneration": 1},
+    }
 
     assert cluster_of(resource()) == Key("QueueCluster", "mail", "main")
     assert as_user(elsewhere) == {

@@ -1,0 +1,242 @@
+"""A newer operator replaces the pods of a few MailQueues at once, and none without need."""
+
+from __future__ import annotations
+
+import copy
+from collections import Counter
+from typing import Any
+
+import pytest
+
+from postroad.controller import children
+from postroad.controller.api import DEPLOYMENT, MAIL_QUEUE, QUEUE_CLUSTER
+from postroad.controller.pods import pod_template
+from postroad.controller.watched import is_rolling
+from support.manual_loop import move, run
+from support.resources import intake, mail_queue, queue_cluster, secrets, workers
+from support.running_controller import NAMESPACE, RunningController, running_controller
+
+QUEUES = 6
+OLD, NEW = "postroad:1", "postroad:2"
+A_FULL_RECONCILE = 400
+
+
+def image_of(deployment: dict[str, Any]) -> str:
+    (container,) = deployment["spec"]["template"]["spec"]["containers"]
+    image: str = container["image"]
+    return image
+
+
+def deployments(operator: RunningController) -> dict[str, dict[str, Any]]:
+    return {
+        place.name: each
+        for place, each in operator.kubernetes.objects.items()
+        if place.plural == DEPLOYMENT.plural
+    }
+
+
+def images(operator: RunningController) -> Counter[str]:
+    return Counter(image_of(each) for each in deployments(operator).values())
+
+
+async def declare(operator: RunningController, at_once: int, **spec: Any) -> None:
+    for each in secrets(NAMESPACE):
+        await operator.create(each)
+    await operator.create(queue_cluster(NAMESPACE, upgrades={"atOnce": at_once}))
+    for number in range(QUEUES):
+        queue = mail_queue(NAMESPACE, f"queue-{number}", workers=workers(replicas=2), **spec)
+        await operator.create(queue)
+    await move(30)
+    assert images(operator) == {OLD: len(deployments(operator))}
+    assert len(deployments(operator)) >= QUEUES
+
+
+def up_to_date(operator: RunningController) -> dict[str, Any]:
+    return operator.condition("UpToDate", QUEUE_CLUSTER, "main")
+
+
+def upgraded(before: RunningController, *, broken: bool = False) -> Any:
+    """Return the operator of the next release, over what the one before left."""
+    return running_controller(beside=before, image=NEW, broken={NEW} if broken else ())
+
+
+@pytest.mark.parametrize("at_once", [1, 3])
+def test_as_many_queues_roll_at_once_as_the_cluster_allows(at_once: int) -> None:
+    async def scene() -> None:
+        async with running_controller(image=OLD) as first:
+            await declare(first, at_once)
+        async with upgraded(first, broken=True) as second:
+            await move(200)
+
+            assert images(second) == {OLD: QUEUES - at_once, NEW: at_once}
+            condition = up_to_date(second)
+            assert (condition["status"], condition["reason"]) == ("False", "UpgradeWaits")
+            assert second.condition("Ready", QUEUE_CLUSTER, "main")["status"] == "True"
+            upgrade = second.found(QUEUE_CLUSTER, "main")["status"]["upgrade"]
+            assert upgrade == {"waiting": QUEUES - at_once, "rolling": at_once}
+            waiting = [
+                each
+                for each in range(QUEUES)
+                if second.condition("UpToDate", MAIL_QUEUE, f"queue-{each}")["status"] == "False"
+            ]
+            assert len(waiting) == QUEUES - at_once
+            assert {
+                second.condition("Ready", MAIL_QUEUE, f"queue-{each}")["status"] for each in waiting
+            } == {"True"}
+
+    run(scene())
+
+
+def test_an_upgrade_that_hangs_holds_up_the_others_after_a_restart_too() -> None:
+    async def scene() -> None:
+        async with running_controller(image=OLD) as first:
+            await declare(first, 2)
+        async with upgraded(first, broken=True) as second:
+            await move(60)
+        async with upgraded(second, broken=True) as third:
+            await move(A_FULL_RECONCILE)
+
+            assert images(third) == {OLD: QUEUES - 2, NEW: 2}
+
+    run(scene())
+
+
+def test_the_next_begins_when_one_has_ended_until_all_are_up_to_date() -> None:
+    async def scene() -> None:
+        async with running_controller(image=OLD) as first:
+            await declare(first, 3)
+        async with upgraded(first) as second:
+            most, rolled = 0, 0
+            for _ in range(60):
+                before = rolled
+                await move(1)
+                rolled = images(second)[NEW]
+                most = max(most, rolled - before)
+
+            assert images(second) == {NEW: QUEUES}
+            assert 0 < most <= 3
+            await move(10)
+            assert up_to_date(second)["status"] == "True"
+            assert "upgrade" not in second.found(QUEUE_CLUSTER, "main")["status"]
+            assert second.condition("UpToDate", MAIL_QUEUE, "queue-1")["status"] is None
+
+    run(scene())
+
+
+def test_without_room_all_pods_stay_and_what_users_change_has_its_effect() -> None:
+    async def scene() -> None:
+        async with running_controller(image=OLD) as first:
+            await declare(first, 0, intake=intake())
+        async with upgraded(first) as second:
+            await move(60)
+            assert images(second) == {OLD: 2 * QUEUES}
+            assert up_to_date(second)["reason"] == "UpgradesHeld"
+            before = deployments(second)
+
+            await second.change({"image": NEW}, "queue-0")
+            await second.change({"workers": {"concurrency": 7}}, "queue-1")
+            await second.change({"workers": {"replicas": 5}}, "queue-2")
+            await second.delete(DEPLOYMENT, "queue-3-worker")
+            await move(20)
+
+            after = deployments(second)
+            assert image_of(after["queue-0-worker"]) == image_of(after["queue-0-intake"]) == NEW
+            for name in ("queue-1-worker", "queue-2-worker", "queue-1-intake"):
+                assert image_of(after[name]) == OLD
+            templates = [each["queue-1-worker"]["spec"]["template"] for each in (before, after)]
+            assert templates[0] != templates[1]
+            assert after["queue-2-worker"]["spec"]["replicas"] == 5
+            assert image_of(after["queue-3-worker"]) == NEW, "no pods to replace"
+
+            change: dict[str, Any] = {"spec": {"rabbitmq": {"uri": "amqp://elsewhere:5672/%2F"}}}
+            await second.user.patch(QUEUE_CLUSTER, NAMESPACE, "main", change)
+            await move(30)
+            moved = deployments(second)["queue-5-worker"]
+            assert moved["spec"]["template"] != before["queue-5-worker"]["spec"]["template"]
+            assert image_of(moved) == OLD
+
+            change = {"spec": {"upgrades": {"atOnce": 4}}}
+            await second.user.patch(QUEUE_CLUSTER, NAMESPACE, "main", change)
+            await move(120)
+            assert images(second) == {NEW: 2 * QUEUES}
+
+    run(scene())
+
+
+def test_an_image_of_ones_own_stays_and_one_given_up_waits_for_room() -> None:
+    async def scene() -> None:
+        async with running_controller(image=OLD) as first:
+            await declare(first, 2)
+            await first.change({"image": "postroad:own"}, "queue-0")
+            await move(10)
+        async with upgraded(first) as second:
+            await move(90)
+            assert images(second) == {"postroad:own": 1, NEW: QUEUES - 1}
+
+            change = {"spec": {"upgrades": {"atOnce": 0}}}
+            await second.user.patch(QUEUE_CLUSTER, NAMESPACE, "main", change)
+            await second.change({"image": None}, "queue-0")
+            await move(30)
+            assert images(second)["postroad:own"] == 1
+
+    run(scene())
+
+
+def test_templates_of_a_newer_operator_are_paced_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    def newer(*of: Any, **by: Any) -> dict[str, Any]:
+        template = pod_template(*of, **by)
+        template["spec"]["priorityClassName"] = "of-the-newer-release"
+        return template
+
+    def rolled(operator: RunningController) -> int:
+        specs = (each["spec"]["template"]["spec"] for each in deployments(operator).values())
+        return sum("priorityClassName" in each for each in specs)
+
+    async def scene() -> None:
+        async with running_controller(image=OLD) as first:
+            await declare(first, 0, image=OLD)
+        monkeypatch.setattr(children, "pod_template", newer)
+        async with upgraded(first) as second:
+            await move(60)
+            assert rolled(second) == 0
+
+            change = {"spec": {"upgrades": {"atOnce": 6}}}
+            await second.user.patch(QUEUE_CLUSTER, NAMESPACE, "main", change)
+            await move(60)
+            assert rolled(second) == QUEUES
+            assert images(second) == {OLD: QUEUES}
+
+    run(scene())
+
+
+def test_a_newer_operator_with_the_same_pods_writes_nothing() -> None:
+    async def scene() -> None:
+        async with running_controller(image=OLD) as first:
+            await declare(first, 3, image=OLD)
+            await move(60)
+        before = copy.deepcopy(deployments(first))
+        async with upgraded(first) as second:
+            await move(A_FULL_RECONCILE)
+
+            assert deployments(second) == before
+
+    run(scene())
+
+
+@pytest.mark.parametrize(
+    ("status", "rolls"),
+    [
+        ({}, True),
+        ({"observedGeneration": 1, "updatedReplicas": 2, "replicas": 2}, True),
+        ({"observedGeneration": 2, "updatedReplicas": 1, "replicas": 2}, True),
+        ({"observedGeneration": 2, "updatedReplicas": 2, "replicas": 3}, True),
+        ({"observedGeneration": 2, "updatedReplicas": 2, "replicas": 2}, False),
+    ],
+    ids=["new", "not seen", "too few new pods", "an old pod", "replaced, ready or not"],
+)
+def test_a_deployment_rolls_until_only_new_pods_are_there(
+    status: dict[str, int], rolls: bool
+) -> None:
+    found = {"metadata": {"generation": 2}, "spec": {"replicas": 2}, "status": status}
+
+    assert is_rolling(found) is rolls
