@@ -52,7 +52,8 @@ class ReferenceDispatch:
         self._owner = UUID(int=engine.randomness.bits(128))
         self._since = timedelta(0)
         """When the mark began to be read."""
-        self._lease_until = engine.clock.elapsed() + engine.timing.longest_lease
+        began = engine.clock.elapsed() - delivery.waited
+        self._lease_until = began + engine.timing.longest_lease
         self._claims: list[UUID] = []
         """The claims that were requested, whatever the reply."""
         self.key: EntryKey | None = None

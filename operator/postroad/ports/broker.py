@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Protocol
 from uuid import UUID
 
@@ -45,6 +46,12 @@ class Delivery(Protocol):
     def failed_deliveries(self) -> int:
         """How often it was handed out and neither acked nor given back, as far as the broker
         knows; past the delivery limit it is dead-lettered by the broker."""
+        ...
+
+    @property
+    def waited(self) -> timedelta:
+        """For how long it has been leased, also before it was handed out: the broker counts from
+        when it sent the message."""
         ...
 
     @property

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from datetime import timedelta
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -280,3 +281,17 @@ async def test_a_delivery_has_the_brokers_count_of_failed_ones(subscription: Sub
 
     assert (first.failed_deliveries, second.failed_deliveries) == (3, 0)
     assert (first.redelivered, first.body) == (True, b"body")
+
+
+async def test_a_delivery_waits_from_when_its_message_came(
+    subscription: Subscription, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The server's consumer_timeout runs while it lies here without a reader."""
+    now = 100.0
+    monkeypatch.setattr(Subscription, "now", property(lambda _: now))
+    arrive(subscription, 1)
+    now = 1300.0
+
+    delivery = await anext(subscription)
+
+    assert delivery.waited == timedelta(minutes=20)

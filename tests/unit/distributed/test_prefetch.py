@@ -8,6 +8,7 @@ from datetime import timedelta
 import pytest
 
 from contract.queue_harness import Consumer
+from postroad.adapters.memory.broker import MemoryDelivery
 from postroad.adapters.memory.fault_injection import Step, away, no_fault
 from postroad.adapters.memory.queues import Message
 from postroad.adapters.memory.view import MemoryView
@@ -234,6 +235,19 @@ async def test_consumer_whose_places_are_all_taken_cancels_its_subscription_when
     assert cluster.broker.consumers == 0
     await item.done()
     assert await cluster.deliver(await cluster.start()) == ["waiting"]
+
+
+async def test_time_that_a_message_waited_for_a_place_is_time_in_hand(
+    cluster: InMemoryCluster, process: Process, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After a connection was lost, the items in hand have all places, and the next connection
+    brings as many messages again."""
+    monkeypatch.setattr(MemoryDelivery, "waited", 20 * MINUTE)
+    await cluster.enqueue(process, "mail")
+
+    item = await Consumer(cluster, process.queue).next()
+
+    assert item.lease_until - process.clock.elapsed() < 6 * MINUTE
 
 
 async def test_time_that_a_message_waited_in_the_prefetch_is_time_in_hand(

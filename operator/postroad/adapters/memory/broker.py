@@ -30,10 +30,15 @@ class MemoryDelivery:
         self.number = lease.handed_out
         self.redelivered = message.redelivered
         self.failed_deliveries = message.failed_deliveries
+        self._since = broker.queues.clock.elapsed()
 
     @property
     def body(self) -> bytes:
         return self._message.body
+
+    @property
+    def waited(self) -> timedelta:
+        return self._broker.queues.clock.elapsed() - self._since
 
     @property
     def is_leased(self) -> bool:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from datetime import timedelta
 from typing import Any
 
 import pika
@@ -22,7 +23,7 @@ from postroad.errors import BrokerUnavailable, ServerError
 class RabbitMQDelivery:
     """One message leased to this consumer."""
 
-    __slots__ = ("_properties", "_subscription", "body", "redelivered", "tag")
+    __slots__ = ("_arrived", "_properties", "_subscription", "body", "redelivered", "tag")
 
     def __init__(
         self,
@@ -34,6 +35,7 @@ class RabbitMQDelivery:
     ) -> None:
         self._subscription = subscription
         self._properties = properties
+        self._arrived = subscription.now
         self.tag = tag
         self.redelivered = redelivered
         self.body = body
@@ -42,6 +44,10 @@ class RabbitMQDelivery:
     def failed_deliveries(self) -> int:
         """The broker's count, which before RabbitMQ 4 includes messages that were given back."""
         return int((self._properties.headers or {}).get("x-delivery-count", 0))
+
+    @property
+    def waited(self) -> timedelta:
+        return timedelta(seconds=self._subscription.now - self._arrived)
 
     @property
     def is_leased(self) -> bool:
@@ -87,6 +93,11 @@ class Subscription:
             answer = await channel.call(driver.basic_consume, queue, subscription._on_message)
         subscription._consumer_tag = answer.consumer_tag
         return subscription
+
+    @property
+    def now(self) -> float:
+        """The time of the event loop's clock, in seconds."""
+        return self._loop.time()
 
     @property
     def lost(self) -> ServerError | None:
