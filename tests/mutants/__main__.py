@@ -42,8 +42,10 @@ ROOMS: Mapping[str, Room] = {
     "intake": Room(("tests/unit/intake",)),
     "worker": Room(("tests/unit/worker",)),
     "adapters/network": Room(
-        ("tests/unit/adapters", "tests/integration/test_smtp_next_hops.py",
-         "tests/integration/test_smtp_relay.py", "tests/integration/test_smtp_intake.py",
+        ("tests/unit/adapters", "tests/unit/intake", "tests/contract/test_connections.py",
+         "tests/integration/test_connection_wire.py", "tests/integration/test_smtp_reply_table.py",
+         "tests/integration/test_smtp_next_hops.py", "tests/integration/test_smtp_relay.py",
+         "tests/integration/test_smtp_peers.py", "tests/integration/test_smtp_intake.py",
          "tests/integration/test_slow_sender.py", "tests/integration/test_implicit_tls.py",
          "tests/integration/test_tls_intake.py"),
     ),

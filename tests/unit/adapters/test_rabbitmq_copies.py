@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from typing import cast
 
+import pytest
+
 from postroad.adapters.rabbitmq.access import Access
+from postroad.adapters.rabbitmq.connection import Connection
 from postroad.adapters.rabbitmq.management import Management
 from postroad.adapters.rabbitmq.topology import DeclaredQueue, Topology
 from postroad.adapters.rabbitmq.vhost import Vhost
 from postroad.domain.replicas import QuorumQueue
+from postroad.errors import BrokerRefused, BrokerUnavailable
 
 WORK, OTHER = "postroad.mail.outgoing.work", "of.another.program"
 
@@ -16,24 +20,93 @@ WORK, OTHER = "postroad.mail.outgoing.work", "of.another.program"
 class ThreeNodes:
     """Stands for the management API of a cluster in which all queues were declared on one node."""
 
-    def __init__(self) -> None:
+    def __init__(self, members: tuple[str, ...] = ("a",)) -> None:
         self.added: list[tuple[str, str]] = []
+        self.members = members
+        self.asked_for_nodes = False
+        self.closed = False
 
     async def quorum_queues(self) -> list[QuorumQueue]:
-        return [QuorumQueue(each, ("a",), ("a",)) for each in (WORK, OTHER)]
+        return [QuorumQueue(each, self.members, ("a",)) for each in (WORK, OTHER)]
 
     async def nodes(self) -> list[str]:
+        self.asked_for_nodes = True
         return ["a", "b", "c"]
 
     async def add_member(self, queue: str, node: str) -> None:
         self.added.append((queue, node))
 
+    async def close(self) -> None:
+        self.closed = True
+
+
+TOPOLOGY = Topology((), (DeclaredQueue(WORK, (), {}),))
+
+
+def vhost_with(api: object) -> Vhost:
+    vhost = Vhost(Access.from_uri("amqp://localhost"))
+    vhost.management = cast("Management", api)
+    return vhost
+
 
 async def test_only_the_declared_queues_get_copies_on_nodes_that_joined() -> None:
-    vhost = Vhost(Access.from_uri("amqp://localhost"))
     api = ThreeNodes()
-    vhost.management = cast("Management", api)
 
-    await vhost.replicate(Topology((), (DeclaredQueue(WORK, (), {}),)))
+    await vhost_with(api).replicate(TOPOLOGY)
 
     assert api.added == [(WORK, "b"), (WORK, "c")]
+
+
+async def test_queues_with_three_copies_need_no_nodes() -> None:
+    api = ThreeNodes(("a", "b", "c"))
+
+    await vhost_with(api).replicate(TOPOLOGY)
+
+    assert (api.added, api.asked_for_nodes) == ([], False)
+
+
+async def test_copies_that_cannot_be_added_are_no_error() -> None:
+    class Refusing(ThreeNodes):
+        async def add_member(self, queue: str, node: str) -> None:
+            raise BrokerRefused("RabbitMQ 3 cannot")
+
+    await vhost_with(Refusing()).replicate(TOPOLOGY)
+    await vhost_with(None).replicate(TOPOLOGY)
+
+
+async def test_a_vhost_has_a_management_api_where_one_is_named_and_closes_it() -> None:
+    named = Access.from_uri("amqp://localhost/mail", management_url="http://localhost:15672")
+    assert Vhost(named).management is not None
+    assert Vhost(named).name == "mail"
+    assert Vhost(Access.from_uri("amqp://localhost")).management is None
+    api = ThreeNodes()
+    vhost = vhost_with(api)
+
+    await vhost.close()
+
+    assert api.closed
+    with pytest.raises(BrokerUnavailable, match="was closed"):
+        await vhost.check()
+
+
+async def test_an_action_has_a_channel_of_its_own_that_is_closed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    closed: list[str] = []
+
+    class OwnChannel:
+        async def close(self) -> None:
+            closed.append("close")
+
+    async def channel(_: object) -> OwnChannel:
+        return OwnChannel()
+
+    async def refused(channel: object, wanted: Topology) -> None:
+        assert isinstance(channel, OwnChannel)
+        raise BrokerRefused("no")
+
+    monkeypatch.setattr(Connection, "channel", channel)
+
+    with pytest.raises(BrokerRefused):
+        await vhost_with(None).administer(refused, TOPOLOGY)
+    assert closed == ["close"]

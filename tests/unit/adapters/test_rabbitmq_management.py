@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -11,7 +12,7 @@ from aiohttp import web
 from postroad.adapters.rabbitmq.access import Access
 from postroad.adapters.rabbitmq.management import Management
 from postroad.domain.replicas import QuorumQueue
-from postroad.errors import BrokerUnavailable, TlsRefused
+from postroad.errors import BrokerRefused, BrokerUnavailable, CredentialsRefused, TlsRefused
 from postroad.tls import ClientTls
 from support.certificates import Certificates
 
@@ -106,6 +107,81 @@ async def test_authorities_that_cannot_be_read_are_an_error_of_the_broker_and_re
 
     assert await api.nodes() == ["a", "b"]
     await api.close()
+
+
+class Answers:
+    """An API that answers as a test sets, and notes the requests."""
+
+    def __init__(self) -> None:
+        self.status, self.body = 200, "{}"
+        self.requests: list[tuple[str, str, str, str]] = []
+
+    async def answer(self, request: web.Request) -> web.Response:
+        said = request.headers.get("Authorization", "")
+        self.requests.append((request.method, request.raw_path, await request.text(), said))
+        return web.Response(status=self.status, text=self.body, content_type="application/json")
+
+
+@pytest.fixture
+async def answers() -> Answers:
+    return Answers()
+
+
+@pytest.fixture
+async def plain(answers: Answers) -> AsyncIterator[Management]:
+    application = web.Application()
+    application.router.add_route("*", "/{path:.*}", answers.answer)
+    runner = web.AppRunner(application)
+    await runner.setup()
+    site = web.TCPSite(runner, "localhost", 0)
+    await site.start()
+    url = f"http://other:user@localhost:{runner.addresses[0][1]}/prefix/"
+    api = Management(Access.from_uri("amqp://u:p@localhost/a%2Fb", management_url=url))
+    yield api
+    await api.close()
+    await runner.cleanup()
+
+
+async def test_a_queue_of_the_vhost_is_asked_about_with_the_rights_of_its_user(
+    plain: Management, answers: Answers
+) -> None:
+    answers.body = '{"messages_unacknowledged": 7}'
+    assert await plain.unacknowledged("a queue") == 7
+    answers.body = "{}"
+    assert await plain.unacknowledged("work") == 0
+
+    method, path, _, said = answers.requests[0]
+    assert (method, path) == ("GET", "/prefix/api/queues/a%2Fb/a%20queue")
+    assert said == "Basic dTpw"
+
+
+@pytest.mark.parametrize("status", [200, 202, 204])
+async def test_a_copy_is_added_on_a_node(plain: Management, answers: Answers, status: int) -> None:
+    answers.status, answers.body = status, ""
+
+    await plain.add_member("work", "rabbit@b")
+
+    [(method, path, body, _)] = answers.requests
+    assert (method, path) == ("POST", "/prefix/api/queues/quorum/a%2Fb/work/replicas/add")
+    assert json.loads(body) == {"node": "rabbit@b"}
+
+
+@pytest.mark.parametrize(
+    ("status", "expected", "text"),
+    [
+        (401, CredentialsRefused, "refused the user"),
+        (404, BrokerRefused, "answered 404"),
+        (201, BrokerRefused, "answered 201"),
+        (500, BrokerRefused, "answered 500"),
+    ],
+)
+async def test_an_answer_that_is_none_is_refused(
+    plain: Management, answers: Answers, status: int, expected: type[Exception], text: str
+) -> None:
+    answers.status = status
+
+    with pytest.raises(expected, match=text):
+        await plain.unacknowledged("work")
 
 
 async def test_plain_http_needs_no_authorities(tmp_path: Path) -> None:

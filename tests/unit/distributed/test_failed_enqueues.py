@@ -12,7 +12,7 @@ import pytest
 from contract.queue_harness import Consumer, letter
 from postroad.adapters.memory.fault_injection import Fault, Step, no_fault
 from postroad.domain.entries import Entry
-from postroad.errors import BrokerUnavailable, PostroadError, ViewUnavailable
+from postroad.errors import BrokerUnavailable, PostroadError, ServerError, ViewUnavailable
 from postroad.ports.mail_queue import Item
 from postroad.telemetry import metrics
 from support.in_memory_cluster import Before, InMemoryCluster, Process
@@ -219,3 +219,20 @@ async def test_enqueue_whose_limits_cannot_be_read_behind_its_confirm_is_accepte
     assert unwithdrawn() == before
     assert await cluster.recover() == ["mail"]
     cluster.check_nothing_is_left()
+
+
+@pytest.mark.parametrize(
+    ("operation", "reason"),
+    [("publish", "broker"), ("insert", "view"), ("put", "blobs")],
+)
+async def test_a_failed_enqueue_is_counted_by_the_server_that_was_away(
+    cluster: InMemoryCluster, operation: str, reason: str
+) -> None:
+    producer = await cluster.start()
+    producer.faults.plan = lambda step: Fault.AWAY if step.operation == operation else None
+    counter = metrics.ENQUEUE_FAILURES.labels("mail.outgoing", reason)
+    before = counter._value.get()
+
+    await enqueue_fails(cluster, producer, ServerError)
+
+    assert counter._value.get() == before + 1

@@ -14,7 +14,7 @@ from postroad.adapters.memory.queues import Message
 from postroad.distributed.leases import AT_ONCE
 from postroad.domain.entries import LONG_CHAIN
 from postroad.domain.selection import Selector
-from support.in_memory_cluster import InMemoryCluster, Process
+from support.in_memory_cluster import WINDOW, InMemoryCluster, Process
 
 ALL = Selector.all()
 SECOND = timedelta(seconds=1)
@@ -197,3 +197,23 @@ async def test_chain_of_a_mail_that_was_changed_often_stays_short(
     assert len(live.previous) <= LONG_CHAIN + 1
     assert cluster.tables.claims == {}, "a claim that stays hides a free entry for minutes"
     assert await cluster.recover() == ["mail"]
+
+
+async def test_a_delivery_ends_all_entries_that_replaced_its_own(cluster: InMemoryCluster) -> None:
+    """The last one is held, so that no message would show a consumer the delivery, and they lie in
+    a slice that stays open."""
+    worker, person = await cluster.start(), await cluster.start()
+    await cluster.enqueue(worker, "mail")
+    consumer, item = await cluster.take(worker)
+    await cluster.pass_time(WINDOW + timedelta(minutes=3))
+    for change in (person.queue.hold, person.queue.release, person.queue.hold):
+        assert await change(Selector.all()) == 1
+
+    cluster.transmit(item)
+    await item.done()
+    await person.queue.maintain()
+
+    assert cluster.tables.live() == []
+    await consumer.close()
+    assert await cluster.recover() == []
+    cluster.check_nothing_is_left()

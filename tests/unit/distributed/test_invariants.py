@@ -501,6 +501,7 @@ async def test_invariant_8_unreadable_message_is_a_dead_letter_and_stops_nothing
     assert (letter_.body, letter_.entry) == (b"garbage", None)
     (view,) = [each async for each in (await cluster.start()).queue.dead_letters()]
     assert view.reason == letter_.reason
+    assert (view.mail.recipients, view.attempt, view.size_bytes) == (("postmaster",), 0, 7)
 
 
 async def test_invariant_8_mail_without_bytes_is_a_dead_letter(

@@ -13,11 +13,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from postroad.domain.entries import Entry
-from postroad.domain.identifiers import EPOCH
+from postroad.domain.identifiers import EPOCH, id_at
 from postroad.domain.mail import DsnOptions, Envelope, Origin, RecipientDsn
 from postroad.domain.references import Reference
 from postroad.domain.shapes import ATTRIBUTE, Shape
-from postroad.domain.slices import EntryKey
+from postroad.domain.slices import EntryKey, place
 from postroad.domain.wire import LARGEST_BODY, LONGEST_ERROR, decode, encode, size_of
 from postroad.errors import UnreadableReference
 
@@ -234,3 +234,23 @@ def test_the_size_of_a_row_is_that_of_its_reference_with_all_recipients(recipien
 
     in_body = len(encode(Reference.to(entry, claim=False)))
     assert size == in_body if size <= LARGEST_BODY else size > 14 * recipients > in_body
+
+
+def test_a_message_carries_the_whole_entry() -> None:
+    key, before = (place(id_at(EPOCH, each, 0), timedelta(hours=1), 3) for each in (2, 1))
+    entry = Entry(
+        key=key,
+        mail_id=UUID(int=1),
+        envelope=Envelope("a@example.org", ("b@example.net",)),
+        blob_key="blob",
+        size_bytes=10,
+        accepted_at=EPOCH + timedelta(seconds=1),
+        enqueued_at=EPOCH,
+        due_at=EPOCH + timedelta(seconds=2),
+        attempt=3,
+        last_error="451",
+        previous=(before,),
+        shape=Shape(4, folds=2),
+    )
+
+    assert decode(encode(Reference.to(entry, claim=False))).entry == entry

@@ -16,13 +16,15 @@ def test_what_is_encoded_is_one_word_and_decodes_again(text: str) -> None:
     assert decode_xtext(xtext) == text
 
 
-@pytest.mark.parametrize("xtext", ["a b", "a=b", "a+2b", "a+", "+0D", "+0A", "é", "a\r\nb", "+80"])
+@pytest.mark.parametrize(
+    "xtext", ["a b", "a=b", "a+2b", "a+", "+0D", "+0A", "é", "a\r\nb", "+1F", "+7F", "+80"]
+)
 def test_what_is_not_xtext_or_hides_a_control_is_refused(xtext: str) -> None:
     with pytest.raises(InvalidInput):
         decode_xtext(xtext)
 
 
-@pytest.mark.parametrize("text", ["a\r\nRCPT TO:<x@y>", "\x00", "é"])
+@pytest.mark.parametrize("text", ["a\r\nRCPT TO:<x@y>", "\x00", "\x1f", "\x7f", "é"])
 def test_what_no_parameter_may_hold_is_refused(text: str) -> None:
     with pytest.raises(InvalidInput):
         encode_xtext(text)

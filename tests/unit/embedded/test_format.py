@@ -10,7 +10,8 @@ from struct import pack
 import pytest
 
 from crash.lossy import LossyFiles
-from postroad.embedded import batches, checkpoints, frames, segments
+from postroad.domain.shapes import Shape
+from postroad.embedded import batches, checkpoints, frames, segments, spool_files
 from postroad.embedded.batches import Batch
 from postroad.embedded.checkpoints import SLOT_BYTES, Checkpoint, LaneState
 from postroad.embedded.frames import checksum
@@ -26,6 +27,7 @@ from postroad.embedded.layout import (
     segment_of,
 )
 from postroad.embedded.segments import Header, Segment
+from postroad.embedded.spool_files import SpoolHeader
 from postroad.errors import StoreDamaged, StoreFailed
 from postroad.ports.files import File
 
@@ -90,6 +92,39 @@ def test_the_header_of_a_segment() -> None:
         damaged = bytearray(whole)
         damaged[at] ^= 1
         assert segments.read_header(bytes(damaged)) is None
+
+
+SPOOLED = SpoolHeader(0, bytes(range(16)), 5, 517, 9, 1, 2, 4, 123, 31, 6, 1000, 7)
+
+
+def test_the_header_of_a_spool_file() -> None:
+    body = pack("<I16sQQIIIIQIQQQ", *SPOOLED).ljust(116, b"\0")
+    whole = b"PRspool1" + pack("<I", checksum(body)) + body
+
+    assert SPOOLED.encode() == whole.ljust(512, b"\0")
+    assert spool_files.read_header(whole) == SPOOLED
+    assert spool_files.read_header(whole[:127]) is None
+    assert spool_files.read_header(SPOOLED._replace(envelope_offset=0).encode()) is None
+    for at in (0, 8, 12, 127):
+        damaged = bytearray(whole)
+        damaged[at] ^= 1
+        assert spool_files.read_header(bytes(damaged)) is None
+
+
+@pytest.mark.parametrize(
+    ("found", "shape"),
+    [
+        (0, None),
+        (2 + 4 + 8 + 16, None),
+        (1, Shape(4, False, False, False, 6, 1000, 7, False)),
+        (1 + 2, Shape(4, True, False, False, 6, 1000, 7, False)),
+        (1 + 4, Shape(4, False, True, False, 6, 1000, 7, False)),
+        (1 + 8, Shape(4, False, False, True, 6, 1000, 7, False)),
+        (1 + 16, Shape(4, False, False, False, 6, 1000, 7, True)),
+    ],
+)
+def test_the_shape_of_a_content_stands_in_its_header(found: int, shape: Shape | None) -> None:
+    assert SPOOLED._replace(found=found).shape == shape
 
 
 def test_a_position_is_a_segment_and_an_offset() -> None:

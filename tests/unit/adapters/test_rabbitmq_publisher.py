@@ -1,0 +1,247 @@
+"""Which confirm belongs to which message, and what its loss means."""
+
+from __future__ import annotations
+
+import asyncio
+from types import SimpleNamespace
+from typing import Any, cast
+from uuid import UUID
+
+import pytest
+from pika import exceptions, frame, spec
+
+from postroad.adapters.rabbitmq import unconfirmed
+from postroad.adapters.rabbitmq.connection import Channel, Connection
+from postroad.adapters.rabbitmq.publisher import Publisher, _Confirming
+from postroad.adapters.rabbitmq.unconfirmed import Message, Unconfirmed
+from postroad.errors import BrokerRefused, BrokerUnavailable, Unroutable
+
+
+def message(number: int, key: str = "work", body: bytes = b"body") -> Message:
+    return Message(key, UUID(int=number), body)
+
+
+class Driver:
+    """A channel of the driver, in confirm mode."""
+
+    def __init__(self) -> None:
+        self.published: list[tuple[object, ...]] = []
+        self.properties: list[spec.BasicProperties] = []
+        self.error: Exception | None = None
+
+    def add_on_return_callback(self, callback: Any) -> None:
+        self.returned = callback
+
+    def confirm_delivery(self, callback: Any) -> None: ...
+
+    def basic_publish(
+        self, exchange: str, key: str, body: bytes, properties: Any, mandatory: bool
+    ) -> None:
+        if self.error is not None:
+            raise self.error
+        assert mandatory
+        self.published.append((exchange, key, body))
+        self.properties.append(properties)
+
+
+class OneChannel:
+    """Stands for `Channel`."""
+
+    def __init__(self) -> None:
+        self.driver = Driver()
+        self.lost: BrokerUnavailable | None = None
+        self.when_lost: list[Any] = []
+        self.called: list[object] = []
+        self.closed = self.abandoned = 0
+
+    async def call(self, request: Any, on_confirm: Any) -> None:
+        self.called.append(request.__name__)
+        self.confirm = on_confirm
+
+    def or_abandoned(self) -> Any:
+        channel = self
+
+        class Block:
+            async def __aenter__(self) -> None: ...
+
+            async def __aexit__(self, kind: object, *_: object) -> None:
+                channel.abandoned += kind is not None
+
+        return Block()
+
+    async def close(self) -> None:
+        self.closed += 1
+
+    def lose(self) -> None:
+        self.lost = BrokerUnavailable("gone")
+        for each in self.when_lost:
+            each(self.lost)
+
+    def ack(self, tag: int, *, multiple: bool = False) -> None:
+        self.confirm(frame.Method(1, spec.Basic.Ack(tag, multiple)))
+
+    def nack(self, tag: int, *, multiple: bool = False) -> None:
+        self.confirm(frame.Method(1, spec.Basic.Nack(tag, multiple)))
+
+
+@pytest.fixture
+async def channel() -> OneChannel:
+    made = OneChannel()
+    made.confirm = _Confirming(cast("Channel", made)).on_confirm
+    made.when_lost.clear()
+    return made
+
+
+@pytest.fixture
+async def confirming(channel: OneChannel) -> _Confirming:
+    made = _Confirming(cast("Channel", channel))
+    channel.confirm = made.on_confirm
+    return made
+
+
+def states(*confirms: asyncio.Future[None]) -> list[object]:
+    """What became of confirms: True, the type of an error, or None while they are pending."""
+    return [
+        None if not each.done() else type(each.exception()) if each.exception() else True
+        for each in confirms
+    ]
+
+
+async def test_a_confirm_of_many_is_of_all_up_to_its_tag(
+    channel: OneChannel, confirming: _Confirming
+) -> None:
+    confirms = [confirming.send("x", message(each)) for each in range(5)]
+
+    channel.ack(2)
+    assert states(*confirms) == [None, True, None, None, None]
+    channel.ack(3, multiple=True)
+    assert states(*confirms) == [True, True, True, None, None]
+    channel.nack(5, multiple=True)
+    channel.ack(9)
+
+    assert states(*confirms) == [True, True, True, BrokerUnavailable, BrokerUnavailable]
+    assert channel.driver.published[0] == ("x", "work", b"body")
+    first = channel.driver.properties[0]
+    assert (first.message_id, first.correlation_id) == (str(UUID(int=0)), "1")
+    assert first.content_type == "application/json"
+
+
+async def test_only_the_messages_that_came_back_are_unroutable(
+    channel: OneChannel, confirming: _Confirming
+) -> None:
+    confirms = [confirming.send("x", message(each)) for each in range(4)]
+    for number in (1, 3):
+        channel.driver.returned(None, None, channel.driver.properties[number], None)
+
+    channel.ack(3, multiple=True)
+    assert states(*confirms) == [True, Unroutable, True, None]
+    channel.ack(4)
+
+    assert states(*confirms) == [True, Unroutable, True, Unroutable]
+
+
+async def test_a_message_that_is_under_way_is_not_sent_again(
+    channel: OneChannel, confirming: _Confirming
+) -> None:
+    first = confirming.send("x", message(1))
+
+    assert confirming.send("x", message(1)) is first
+    assert confirming.send("x", message(1, body=b"other")) is not first
+    assert len(channel.driver.published) == 2
+    channel.ack(2, multiple=True)
+    assert confirming.send("x", message(1)) is not first
+
+
+async def test_a_message_that_cannot_be_sent_takes_no_tag(
+    channel: OneChannel, confirming: _Confirming
+) -> None:
+    channel.driver.error = exceptions.ChannelWrongStateError()
+    with pytest.raises(BrokerUnavailable):
+        confirming.send("x", message(1))
+    channel.driver.error = None
+
+    confirm = confirming.send("x", message(2))
+    channel.ack(1)
+
+    assert states(confirm) == [True]
+
+
+@pytest.mark.parametrize(
+    ("loss", "expected"),
+    [
+        (Unroutable("no exchange"), Unroutable),
+        (BrokerUnavailable("gone"), BrokerUnavailable),
+        (BrokerRefused("no"), BrokerUnavailable),
+    ],
+)
+async def test_what_a_lost_channel_did_with_a_message_is_open(
+    loss: BrokerUnavailable, expected: type[Exception]
+) -> None:
+    waiting = Unconfirmed()
+    confirms = [waiting.add(each, message(each)) for each in (1, 2)]
+
+    waiting.lose(loss)
+
+    assert states(*confirms) == [expected, expected]
+    assert waiting.confirm_of(message(1)) is None
+    waiting.check_room("work")
+
+
+async def test_the_bytes_of_a_queue_are_bounded_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(unconfirmed, "MOST_BYTES", 20)
+    waiting = Unconfirmed()
+    for tag in (1, 2):
+        waiting.check_room("work")
+        waiting.add(tag, message(tag, body=bytes(10)))
+
+    with pytest.raises(BrokerUnavailable, match=r"2 messages \(20 bytes\) for work"):
+        waiting.check_room("work")
+    waiting.check_room("other")
+    waiting.resolve(1, None, multiple=False)
+    waiting.check_room("work")
+
+
+async def publisher_over(*channels: OneChannel) -> Publisher:
+    left = list(channels)
+
+    async def channel() -> OneChannel:
+        return left.pop(0)
+
+    return Publisher(cast("Connection", SimpleNamespace(channel=channel)))
+
+
+async def published(publisher: Publisher, number: int) -> asyncio.Future[None]:
+    publishing = asyncio.ensure_future(publisher.publish("x", "work", UUID(int=number), b"body"))
+    for _ in range(9):
+        await asyncio.sleep(0)
+    return publishing
+
+
+async def test_publishes_share_a_channel_until_it_is_lost() -> None:
+    first, second = OneChannel(), OneChannel()
+    publisher = await publisher_over(first, second)
+
+    one, two = await published(publisher, 1), await published(publisher, 2)
+    assert first.called == ["confirm_delivery"]
+    first.ack(1)
+    await one
+    first.lose()
+    with pytest.raises(BrokerUnavailable, match="lost before the confirm"):
+        await two
+
+    three = await published(publisher, 2)
+    second.ack(1)
+    await three
+    await publisher.close()
+    assert (first.closed, second.closed) == (0, 1)
+
+
+async def test_a_publisher_that_is_closed_while_it_opens_leaves_no_channel() -> None:
+    channel = OneChannel()
+    publisher = await publisher_over(channel)
+    await publisher.close()
+
+    with pytest.raises(BrokerUnavailable, match="publisher was closed"):
+        await publisher.publish("x", "work", UUID(int=1), b"body")
+
+    assert channel.abandoned == 1
