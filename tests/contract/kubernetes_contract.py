@@ -182,6 +182,7 @@ class KubernetesContract:
     ) -> None:
         assert await api.may("watch", MAIL_QUEUE)
         assert await api.may("list", DEPLOYMENT, namespace)
+        assert await api.may("update", MAIL_QUEUE, namespace, subresource="status")
 
     # Versions and generations
 

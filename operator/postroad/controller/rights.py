@@ -1,6 +1,7 @@
-"""Asks the API server whether the operator may watch what it has to, and use its Lease.
+"""Asks the API server for the rights without which no condition can name what is missing.
 
-A watch that is refused has no answer by which the operator could see that it sees nothing.
+A watch that is refused has no answer by which the operator could see that it sees nothing; a status
+that cannot be read or written keeps its conditions; without its Lease the operator writes none.
 """
 
 from __future__ import annotations
@@ -10,7 +11,14 @@ from collections.abc import Sequence
 from postroad.controller.api import CHILDREN, LEASE, MAIL_QUEUE, QUEUE_CLUSTER
 from postroad.ports.kubernetes import Kubernetes
 
-WATCHED = (MAIL_QUEUE, QUEUE_CLUSTER, *CHILDREN)
+OWN = (MAIL_QUEUE, QUEUE_CLUSTER)
+NEEDED = (
+    *((verb, kind, "") for kind in (*OWN, *CHILDREN) for verb in ("list", "watch")),
+    *(("get", kind, "") for kind in OWN),
+    *(("update", kind, "status") for kind in OWN),
+)
+"""Verbs, kinds and subresources, in each namespace."""
+
 LEASE_VERBS = ("get", "create", "patch")
 
 
@@ -20,15 +28,15 @@ async def missing_rights(
     """Return the rights that the operator lacks in the namespaces that it watches (none: in all),
     and those to its Lease, each as verb and resource. Raises: KubernetesError."""
     needed = [
-        (verb, kind, namespace)
+        (verb, kind, part, namespace)
         for namespace in namespaces or (None,)
-        for kind in WATCHED
-        for verb in ("list", "watch")
+        for verb, kind, part in NEEDED
     ]
-    needed += [(verb, LEASE, lease_namespace) for verb in LEASE_VERBS]
+    needed += [(verb, LEASE, "", lease_namespace) for verb in LEASE_VERBS]
     missing = [
-        f"{verb} {kind.plural}" + (f" in namespace {namespace}" if namespace else "")
-        for verb, kind, namespace in needed
-        if not await api.may(verb, kind, namespace)
+        f"{verb} {kind.plural}{part and f'/{part}'}"
+        + (f" in namespace {namespace}" if namespace else "")
+        for verb, kind, part, namespace in needed
+        if not await api.may(verb, kind, namespace, subresource=part)
     ]
     return tuple(missing)

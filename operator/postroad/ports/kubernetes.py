@@ -55,7 +55,9 @@ class Kubernetes(Protocol):
         """Return whether all these kinds are installed."""
         ...
 
-    async def may(self, verb: str, kind: Kind, namespace: str | None = None) -> bool:
+    async def may(
+        self, verb: str, kind: Kind, namespace: str | None = None, *, subresource: str = ""
+    ) -> bool:
         """Return whether the API server allows this user a verb, in one namespace or in all."""
         ...
 

@@ -83,8 +83,12 @@ class ApiServer:
                 return False
         return True
 
-    async def may(self, verb: str, kind: Kind, namespace: str | None = None) -> bool:
+    async def may(
+        self, verb: str, kind: Kind, namespace: str | None = None, *, subresource: str = ""
+    ) -> bool:
         attributes = {"verb": verb, "group": kind.group, "resource": kind.plural}
+        if subresource:
+            attributes["subresource"] = subresource
         if namespace is not None:
             attributes["namespace"] = namespace
         asked = {

@@ -22,7 +22,8 @@ Effect = Callable[[], Object | None]
 
 class MemoryKubernetes:
     """The `Kubernetes` port over a world. A step is named by verb, kind and place, as in `get
-    secrets mail/rabbitmq`. `refused`: verbs and kinds that this client has no right to."""
+    secrets mail/rabbitmq`. `refused`: verbs and kinds that this client has no right to; `update` is
+    that of the status."""
 
     def __init__(
         self, world: KubernetesWorld, manager: str = "postroad", faults: FaultInjector | None = None
@@ -57,7 +58,9 @@ class MemoryKubernetes:
         await self._step("list", Place("kinds", "", ""), lambda: None)
         return not self.world.kinds or self.world.kinds.issuperset(kinds)
 
-    async def may(self, verb: str, kind: Kind, namespace: str | None = None) -> bool:
+    async def may(
+        self, verb: str, kind: Kind, namespace: str | None = None, *, subresource: str = ""
+    ) -> bool:
         await self._step("create", Place("reviews", namespace or "", ""), lambda: None)
         return (verb, kind.plural) not in self.refused
 
@@ -68,6 +71,8 @@ class MemoryKubernetes:
             found = self.world.objects.get(place)
             if found is not None:
                 _check_version(found, wanted)
+            else:
+                self._require("create", place)
             manager = Manager(self._manager, "Apply")
             begin = found or _new(wanted)
             declared = _without_status(place, wanted)
@@ -138,12 +143,15 @@ class MemoryKubernetes:
         assert written is not None
         return written
 
+    def _require(self, verb: str, place: Place) -> None:
+        if (verb, place.plural) in self.refused:
+            raise KubernetesRefused(f"{place.plural} is forbidden: cannot {verb} it")
+
     async def _step(self, verb: str, place: Place, effect: Effect) -> Object | None:
         """Run one step, and return a copy of its result."""
 
         def permitted() -> Object | None:
-            if (verb, place.plural) in self.refused:
-                raise KubernetesRefused(f"{place.plural} is forbidden: cannot {verb} it")
+            self._require(verb, place)
             return deepcopy(effect())
 
         where = "/".join(each for each in place[1:] if each)

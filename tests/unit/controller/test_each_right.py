@@ -1,0 +1,98 @@
+"""Each right of the shipped role is taken away in turn: what is missing is named, the operator goes
+on, and all is well once the right is given back."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from postroad.controller.api import MAIL_QUEUE, QUEUE_CLUSTER
+from postroad.controller.rights import missing_rights
+from support.kubectl import manifests
+from support.manual_loop import move, run
+from support.resources import intake, mail_queue, queue_cluster, secrets, workers
+from support.running_controller import NAMESPACE, RunningController, running_controller
+
+INSTALL = Path(__file__).parents[3] / "manifests" / "install.yaml"
+LONGEST_RETRY = 70
+UNTIL_A_DELETION_ENDS = 200
+
+WITHOUT_EFFECT = {
+    ("create", "events"),
+    ("get", "events"),
+    ("patch", "events"),
+    # Asked for only where another process scaled a Deployment (`test_autoscalers`).
+    ("list", "horizontalpodautoscalers"),
+    ("list", "scaledobjects"),
+}
+"""Rights without which the resources are as declared: Events are lost, and the log has why."""
+
+ONLY_LOGGED = {("list", "pods")}
+"""Pods are listed in a deletion alone, which is repeated."""
+
+
+def shipped() -> list[tuple[str, str]]:
+    """Return verbs and kinds of the operator's role, but for Kopf's watches."""
+    (role,) = (
+        each
+        for each in manifests(INSTALL)
+        if (each["kind"], each["metadata"]["name"]) == ("ClusterRole", "postroad-operator")
+    )
+    return sorted(
+        {
+            (verb, resource.removesuffix("/status"))
+            for rule in role["rules"]
+            for resource in rule["resources"]
+            for verb in rule["verbs"]
+            if verb != "watch" and not resource.endswith("/finalizers")
+        }
+    )
+
+
+async def messages(operator: RunningController, seconds: int) -> set[str]:
+    """Return the messages of all conditions while time passes."""
+    found = set()
+    for _ in range(seconds):
+        await move(1)
+        for kind, name in ((QUEUE_CLUSTER, "main"), (MAIL_QUEUE, "outgoing")):
+            resource = operator.at(kind.plural, NAMESPACE, name) or {}
+            conditions = resource.get("status", {}).get("conditions", [])
+            found |= {each["message"] for each in conditions}
+    return found
+
+
+async def life(operator: RunningController) -> set[str]:
+    """Lead a queue from its creation to its deletion; return the messages of its conditions."""
+    for each in (*secrets(NAMESPACE), queue_cluster(NAMESPACE)):
+        await operator.create(each)
+    await operator.create(
+        mail_queue(NAMESPACE, workers=workers(2), intake=intake(), deletionPolicy="Delete")
+    )
+    found = await messages(operator, 15)
+    await operator.change({"intake": None, "workers": {"replicas": 1}})
+    found |= await messages(operator, 10)
+    await operator.delete(MAIL_QUEUE, "outgoing")
+    return found | await messages(operator, 10)
+
+
+@pytest.mark.parametrize("right", shipped(), ids=" ".join)
+def test_a_right_that_is_missing_is_named_and_ends_nothing(right: tuple[str, str]) -> None:
+    async def scene() -> None:
+        async with running_controller() as operator:
+            operator.api.refused.add(right)
+            verb, plural = right
+            found = await life(operator)
+            named = any(f"{plural} is forbidden: cannot {verb} it" in each for each in found)
+            asked = {each.partition("/")[0] for each in await missing_rights(operator.api, "mail")}
+            assert named or " ".join(right) in asked or right in WITHOUT_EFFECT | ONLY_LOGGED
+
+            operator.api.refused.clear()
+            await move(UNTIL_A_DELETION_ENDS)
+            assert operator.at(MAIL_QUEUE.plural, NAMESPACE, "outgoing") is None
+            await operator.create(mail_queue(NAMESPACE, "second", workers=workers()))
+            await move(LONGEST_RETRY)
+            for kind, name in ((QUEUE_CLUSTER, "main"), (MAIL_QUEUE, "second")):
+                assert operator.condition("Ready", kind, name)["status"] == "True"
+
+    run(scene())
