@@ -30,7 +30,7 @@ from postroad.controller.scope import LastCheck, LastReconcile
 from postroad.controller.upgrades import Upgrades
 from postroad.controller.watched import Indexes, cluster_of, owner_of
 from postroad.controller.workqueue import Urgency, Workqueue
-from postroad.errors import KubernetesConflict
+from postroad.errors import KubernetesConflict, KubernetesRefused
 from postroad.ports.clock import Clock, Randomness
 from postroad.ports.kubernetes import Kind, Kubernetes, Object
 from postroad.telemetry import metrics
@@ -215,7 +215,10 @@ class Controller:
         if not namespaces:
             return False
         place = cluster_of(queue)
-        cluster = await self._api.get(QUEUE_CLUSTER, place.namespace, place.name) or {}
+        try:
+            cluster = await self._api.get(QUEUE_CLUSTER, place.namespace, place.name) or {}
+        except KubernetesRefused:  # the reconcile gets the same answer, and reports it
+            return False
         return is_left(cluster, queue["metadata"]["namespace"], namespaces)
 
     async def _reconcile_queue(self, key: Key, found: Object) -> timedelta:

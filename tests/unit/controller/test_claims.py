@@ -10,11 +10,13 @@ from datetime import timedelta
 
 import pytest
 
+from postroad.adapters.memory.fault_injection import Fault, Step
 from postroad.adapters.memory.servers import MemoryWorld
 from postroad.controller.api import ADOPT, DEPLOYMENT, MAIL_QUEUE, QUEUE_CLUSTER
 from postroad.controller.claims import Ruling, judge
 from postroad.domain.claims import Claim, Claimant
 from postroad.domain.names import QueueName
+from postroad.errors import KubernetesRefused
 from postroad.ports.kubernetes import Kind, Object
 from support import resources
 from support.manual_loop import move, run
@@ -74,9 +76,12 @@ def test_the_ruling_about_a_queue(
     assert judge(found, MINE, adopted=adopted, former=former, is_gone=is_gone) is ruling
 
 
-def cluster(name: str, lifetime: str, keyspace: str = "postroad") -> Object:
+def cluster(
+    name: str, lifetime: str, keyspace: str = "postroad", prefix: str = "postroad-"
+) -> Object:
     made = resources.queue_cluster(NAMESPACE, name)
     made["spec"]["cassandra"] |= {"rowLifetime": lifetime, "keyspace": keyspace}
+    made["spec"]["s3"]["bucketPrefix"] = prefix
     return made
 
 
@@ -141,7 +146,7 @@ def test_of_two_queueclusters_over_one_keyspace_the_second_changes_nothing(
 
 
 def test_the_second_takes_over_when_the_first_is_deleted() -> None:
-    """Within a minute, with the queues that the first one kept."""
+    """Within a minute, its MailQueues at once after it, and with the queues that were kept."""
 
     async def scene() -> None:
         async with running_controller() as operator:
@@ -149,14 +154,19 @@ def test_the_second_takes_over_when_the_first_is_deleted() -> None:
                 await operator.create(each)
             await declare(operator, cluster("main", "300h"), queue("kept", "main"))
             await declare(operator, cluster("other", "200h"), queue("two", "other"))
+            await move(5 * MINUTE)
 
             await operator.delete(MAIL_QUEUE, "kept")
             await operator.delete(QUEUE_CLUSTER, "main")
-            await move(1.5 * MINUTE)
-            await declare(operator, queue("kept", "other"))
-
-            assert is_ready(operator, QUEUE_CLUSTER, "other")
+            waited = 0
+            while not is_ready(operator, QUEUE_CLUSTER, "other"):
+                await move(1)
+                waited += 1
+            assert waited <= 1.2 * MINUTE
+            await move(5)
             assert is_ready(operator, MAIL_QUEUE, "two")
+
+            await declare(operator, queue("kept", "other"))
             assert is_ready(operator, MAIL_QUEUE, "kept")
             assert operator.world.schema.options is not None
             assert operator.world.schema.options.row_lifetime == timedelta(hours=200)
@@ -164,16 +174,41 @@ def test_the_second_takes_over_when_the_first_is_deleted() -> None:
     run(scene())
 
 
+def test_a_first_that_may_not_be_looked_up_counts_as_there() -> None:
+    """By an operator whose Role ends at its namespace."""
+
+    def refuse(step: Step) -> Fault | None:
+        if step.operation == f"get queueclusters {NAMESPACE}/main":
+            raise KubernetesRefused("forbidden")
+        return None
+
+    async def scene() -> None:
+        async with running_controller(namespaces=(NAMESPACE,)) as first:
+            await first.declare()
+            async with running_controller(namespaces=("team",), beside=first) as second:
+                second.api.faults.plan = refuse
+                for each in (*resources.secrets("team"), resources.queue_cluster("team")):
+                    await second.create(each)
+                await move(MINUTE)
+
+                found = second.at(QUEUE_CLUSTER.plural, "team", "main")
+                assert found is not None
+                assert found["status"]["conditions"][0]["reason"] == CONFLICT
+
+    run(scene())
+
+
 async def two(
-    stack: AsyncExitStack, *, keyspace: str = "postroad"
+    stack: AsyncExitStack, *, keyspace: str = "postroad", prefix: str = "postroad-"
 ) -> tuple[RunningController, RunningController]:
     """Start operators of two Kubernetes clusters over the same servers; each has a QueueCluster
-    `main`, the second with this keyspace. Only the first has a MailQueue, `outgoing`."""
+    `main`, the second with this keyspace and these buckets. Only the first has a MailQueue,
+    `outgoing`."""
     one = await stack.enter_async_context(running_controller("one"))
     another = await stack.enter_async_context(running_controller("another", one.world))
     another.keyspaces["other"] = one.world.other_keyspace()
     await one.declare()
-    for each in (*resources.secrets(NAMESPACE), cluster("main", "200h", keyspace)):
+    for each in (*resources.secrets(NAMESPACE), cluster("main", "200h", keyspace, prefix)):
         await another.create(each)
     await move(10)
     return one, another
@@ -216,6 +251,7 @@ def test_an_administrator_lets_another_kubernetes_cluster_adopt_a_keyspace() -> 
                 assert is_ready(another, MAIL_QUEUE, "outgoing")
                 assert one.condition("ViewReady", QUEUE_CLUSTER, "main")["reason"] == CONFLICT
                 assert one.condition("Ready")["reason"] == CONFLICT
+                assert "tables" not in one.found(QUEUE_CLUSTER, "main")["status"]
                 await move(2 * MINUTE)
             back = claim_in(one.condition("ViewReady", QUEUE_CLUSTER, "main")["message"])
             await adopt(one, QUEUE_CLUSTER, "main", back)
@@ -231,7 +267,7 @@ def test_a_queue_of_another_keyspace_is_not_taken() -> None:
 
     async def scene() -> None:
         async with AsyncExitStack() as stack:
-            one, another = await two(stack, keyspace="other")
+            one, another = await two(stack, keyspace="other", prefix="other-")
             assert is_ready(another, QUEUE_CLUSTER, "main")
             await another.create(resources.mail_queue(NAMESPACE, workers=resources.workers()))
             await move(7 * MINUTE)
@@ -240,6 +276,7 @@ def test_a_queue_of_another_keyspace_is_not_taken() -> None:
             assert refused["reason"] == another.condition("ViewReady")["reason"] == CONFLICT
             assert "uid-of-one" in refused["message"]
             assert "configuration" not in another.found()["status"]
+            assert not another.world.bucket("other-mail-outgoing").is_created
             assert another.at(DEPLOYMENT.plural, NAMESPACE, "outgoing-worker") is None
             assert is_ready(one, MAIL_QUEUE, "outgoing")
 
@@ -271,6 +308,7 @@ def test_two_queues_whose_buckets_have_one_name_have_it_one_after_the_other() ->
             refused = operator.condition("BlobsReady", MAIL_QUEUE, "out-going")
             assert refused["reason"] == CONFLICT
             assert "MailQueue mail-out/going" in refused["message"]
+            assert "configuration" not in operator.found(MAIL_QUEUE, "out-going")["status"]
 
             first = operator.at(MAIL_QUEUE.plural, "mail-out", "going")
             assert first is not None
@@ -304,6 +342,31 @@ def test_the_deletion_of_a_queue_that_another_adopted_deletes_nothing() -> None:
             assert is_ready(another, MAIL_QUEUE, "outgoing")
             assert await another.connected[-1].broker(QueueName(NAMESPACE, "outgoing")).exists()
             assert not another.events("QueuesWereMissing")
+
+    run(scene())
+
+
+def test_the_deletion_of_a_queue_deletes_no_queue_and_no_bucket_of_another_keyspace() -> None:
+    async def scene() -> None:
+        async with AsyncExitStack() as stack:
+            one, another = await two(stack, keyspace="other")
+            await one.change({"deletionPolicy": "Delete"})
+            await another.create(resources.mail_queue(NAMESPACE))
+            await move(2 * MINUTE)
+            claim = claim_in(another.condition("BrokerReady")["message"])
+            await adopt(another, MAIL_QUEUE, "outgoing", claim)
+            await move(2 * MINUTE)
+            bucket = another.world.bucket("postroad-mail-outgoing")
+            bucket.objects["mail.outgoing/bytes"] = b"of the other"
+
+            await one.delete(MAIL_QUEUE, "outgoing")
+            await move(4 * MINUTE)
+
+            (event,) = one.events("LeftBehind")
+            assert event["note"].count("is claimed by MailQueue mail/outgoing") == 2
+            assert another.world.queues("mail.outgoing").declared
+            assert "mail.outgoing/bytes" in bucket.objects
+            assert is_ready(another, MAIL_QUEUE, "outgoing")
 
     run(scene())
 

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
+from postroad.adapters.memory.fault_injection import Fault, Step
 from postroad.controller.api import MAIL_QUEUE, QUEUE_CLUSTER
 from postroad.controller.keeping import KEEPER, is_kept_elsewhere
+from postroad.errors import KubernetesRefused
 from support import resources
 from support.manual_loop import move, run
 from support.running_controller import NAMESPACE, RunningController, running_controller
@@ -98,6 +100,29 @@ def test_the_second_operator_reports_it_at_what_it_alone_sees() -> None:
                 assert ready["reason"] == "ResourceConflict"
                 assert "watches namespaces mail, and this one" in ready["message"]
                 assert first.condition("Ready")["status"] == "True"
+
+    run(scene())
+
+
+def test_a_queuecluster_that_may_not_be_read_is_a_condition() -> None:
+    """Of an operator whose Role ends at its namespace."""
+
+    def refuse(step: Step) -> Fault | None:
+        if step.operation == "get queueclusters mail/main":
+            raise KubernetesRefused("forbidden")
+        return None
+
+    async def scene() -> None:
+        async with running_controller(namespaces=(TEAM,)) as operator:
+            operator.api.faults.plan = refuse
+            reference = {"name": "main", "namespace": NAMESPACE}
+            await operator.create(resources.mail_queue(TEAM, "long", clusterRef=reference))
+            await move(MINUTE)
+
+            queue = operator.at(MAIL_QUEUE.plural, TEAM, "long")
+            assert queue is not None
+            (ready, *_) = queue["status"]["conditions"]
+            assert ready["reason"] == "KubernetesRefused"
 
     run(scene())
 
