@@ -146,8 +146,9 @@ class Program:
         watching = asyncio.create_task(self._watch(watches_end))
         tasks = (keeping, working, stopping, watching)
         has_finished = False
+        ended: set[asyncio.Task[Any]] = set()
         try:
-            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            ended, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
             if not (keeping.done() or working.done()):
                 has_finished = await self._finish(keeping)
         finally:
@@ -159,9 +160,10 @@ class Program:
             await _cancelled(keeping, working, stopping)
         if has_finished:
             await self._elector.give_back()
-        for each in (keeping, working, watching):
-            if each.done() and not each.cancelled():
-                each.result()
+        if watching.done() and not watching.cancelled() and watching not in ended:
+            watching.exception()  # Kopf may fail at its end where it was still beginning
+        for each in ended:
+            each.result()
 
     async def _watch(self, end: asyncio.Event) -> None:
         api, namespaces = self._dependencies.api, self._options.namespaces

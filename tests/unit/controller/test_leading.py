@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Callable
 from datetime import datetime, timedelta
 
 import pytest
+from aiohttp import web
 
 from postroad.adapters.kubernetes.api_server import ApiServer
 from postroad.adapters.machine.clocks import MachineClock
@@ -128,6 +129,17 @@ async def test_a_suspended_operator_has_no_effect_afterwards(
     user = [f"POST {path_of()}"]
     assert writes(served[1]) == user
     assert "leases" not in "".join(served[1].requests), "nor does it give anything back"
+
+
+async def test_an_api_server_that_is_away_ends_no_operator_that_waits(served: Served) -> None:
+    served[1].answers = [web.json_response({"message": "starting"}, status=503) for _ in range(4)]
+    api = ApiServer(access_to(served[0]), "user")
+    operator = Running(api, "mail")
+
+    await operator.start()
+
+    await operator.stop()
+    await api.close()
 
 
 async def test_a_stopped_operator_lets_its_reconciles_end(served: Served, leader: Running) -> None:

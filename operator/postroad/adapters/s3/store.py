@@ -91,7 +91,7 @@ class Store:
             if access.ca_file is not None:
                 authorities(access.ca_file)
             seconds = timeout and timeout.total_seconds()
-            client = self._clients[known] = boto3.session.Session().client(
+            client = boto3.session.Session().client(
                 "s3",
                 endpoint_url=access.endpoint,
                 region_name=access.region,
@@ -114,6 +114,7 @@ class Store:
             if self._guard is not None:
                 guard = self._guard
                 client.meta.events.register("before-send.s3", lambda **_: guard())
+            self._clients[known] = client
         return self._clients[known]
 
     async def close(self) -> None:
