@@ -26,7 +26,11 @@ from stack.local import open_stack
 from stack.native import NativeServer
 from stack.progress import Progress
 
-CONTRACTS = ("tests/contract", "tests/integration/test_connecting.py")
+CONTRACTS = (
+    "tests/contract",
+    "tests/integration/test_connecting.py",
+    "tests/integration/test_operator_connections.py",
+)
 DEFAULT = ("rabbitmq", "cassandra", "s3")
 
 
