@@ -137,7 +137,10 @@ class Demo:
         questions = {
             "pods.txt": ("get", "pods", "-A", "-o", "wide"),
             "events.txt": ("get", "events", "-A", "--sort-by=.lastTimestamp"),
-            "operator.log": ("logs", "-n", OPERATOR_NAMESPACE, "deployment/postroad-operator"),
+            "operator.log": (
+                *("logs", "-n", OPERATOR_NAMESPACE, "--prefix", "--tail=-1"),
+                *("-l", "app.kubernetes.io/component=operator"),
+            ),
             "intake.log": ("logs", "-n", NAMESPACE, f"deployment/{QUEUE}-intake"),
             "worker.log": ("logs", "-n", NAMESPACE, f"deployment/{QUEUE}-worker"),
             "queue.yaml": ("get", "qc,mq", "-n", NAMESPACE, "-o", "yaml"),

@@ -13,13 +13,13 @@ import smtplib
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager, suppress
-from pathlib import Path
+from contextlib import closing, contextmanager
 
 import pytest
 
 from support.installation import OPERATOR_NAMESPACE
-from support.kubectl import Manifest, eventually
+from support.kubectl import eventually
+from support.pod_programs import programs_of, restarts
 from support.sandbox import Sandbox
 from support.senders import Reply, SampleMail, Sender
 
@@ -132,25 +132,6 @@ def kill_program(sandbox: Sandbox, namespace: str, selector: str) -> None:
     eventually(
         lambda: restarts(sandbox.kubectl.get("pod", name, namespace)) > before, within_seconds=60
     )
-
-
-def programs_of(pod: Manifest) -> list[int]:
-    """Return the pod's processes that run postroad, as this machine numbers them."""
-    uid = pod["metadata"]["uid"]
-    found = []
-    for process in Path("/proc").glob("[0-9]*"):
-        with suppress(OSError):
-            # Systemd writes it in this way.
-            group = (process / "cgroup").read_text().replace("_", "-")
-            if f"pod{uid}" in group and b"postroad" in (process / "cmdline").read_bytes():
-                found.append(int(process.name))
-    assert found, "the pod's processes are not on this machine"
-    return found
-
-
-def restarts(pod: Manifest) -> int:
-    statuses = pod.get("status", {}).get("containerStatuses", [])
-    return sum(each["restartCount"] for each in statuses)
 
 
 def kill_component(name: str) -> Callable[[Sandbox], None]:
