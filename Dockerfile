@@ -1,7 +1,9 @@
 # One image for all long-running parts: `postroad operator|worker|intake`.
 # It runs as uid 10001 on a read-only root file system with a writable /tmp.
 # Libraries and postroad lie in layers of their own: a change of postroad is a small layer.
-FROM python:3.11-slim-bookworm AS libraries
+# A release names the base by its digest (README.md); the image's labels have that and the revision.
+ARG BASE=python:3.11-slim-bookworm
+FROM $BASE AS libraries
 WORKDIR /src
 ENV PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_NO_CACHE_DIR=1 PIP_NO_COMPILE=1 PIP_ONLY_BINARY=:all:
 COPY locks/run.txt locks/
@@ -21,7 +23,7 @@ RUN /opt/build/bin/hatchling build -t wheel \
  && python -m compileall -q --invalidation-mode unchecked-hash /opt/postroad \
  && PYTHONPATH=/opt/postroad /opt/postroad/bin/postroad --version
 
-FROM python:3.11-slim-bookworm
+FROM $BASE
 LABEL org.opencontainers.image.title="postroad" \
       org.opencontainers.image.description="Distributed mail queues on Kubernetes" \
       org.opencontainers.image.licenses="Apache-2.0"
@@ -46,3 +48,8 @@ ENV PATH=/opt/postroad/bin:/opt/libraries/bin:$PATH \
 USER 10001:10001
 EXPOSE 2525 8080
 ENTRYPOINT ["postroad"]
+# Last, so that another revision with the same files has the same layers.
+ARG BASE
+ARG REVISION=unknown
+LABEL org.opencontainers.image.base.name=$BASE \
+      org.opencontainers.image.revision=$REVISION

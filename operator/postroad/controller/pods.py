@@ -96,6 +96,7 @@ def _pod_spec(
         "serviceAccountName": f"{queue.name.name}-queue",
         "automountServiceAccountToken": False,
         "enableServiceLinks": False,
+        "nodeSelector": {"kubernetes.io/os": "linux"},
         "terminationGracePeriodSeconds": GRACE_SECONDS,
         "securityContext": security,
         "topologySpreadConstraints": [

@@ -323,7 +323,7 @@ def test_a_partial_template_changes_the_worker_and_cannot_break_its_selection() 
     selected = found["Deployment", "out-worker"]["spec"]["selector"]["matchLabels"]
     assert selected.items() <= pod["metadata"]["labels"].items()
     assert pod["metadata"]["labels"]["team"] == "mail"
-    assert pod["spec"]["nodeSelector"] == {"disk": "fast"}
+    assert pod["spec"]["nodeSelector"] == {"disk": "fast", "kubernetes.io/os": "linux"}
     assert worker["image"] == "postroad:1"
     assert {"name": "EXTRA", "value": "1"} in worker["env"]
     assert len(worker["env"]) == 5

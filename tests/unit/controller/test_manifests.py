@@ -14,6 +14,7 @@ from postroad.controller.cluster_spec import QueueClusterSpec
 from postroad.controller.program import LEASE_NAMESPACE
 from postroad.controller.rights import LEASE_VERBS, missing_rights
 from postroad.controller.spec import MailQueueSpec
+from stack.images import BASE
 from support.kubectl import manifests
 
 ROOT = Path(__file__).parents[3]
@@ -43,6 +44,23 @@ def test_the_operator_and_its_workers_run_the_image_of_this_version() -> None:
     workers = {each["name"]: each["value"] for each in container["env"]}["POSTROAD_OPERATOR_IMAGE"]
 
     assert container["image"] == workers == f"postroad:{version}"
+
+
+def test_the_image_has_one_base_that_a_build_can_name_by_digest() -> None:
+    lines = (ROOT / "Dockerfile").read_text().splitlines()
+
+    stages = {line.split(" AS ")[1] for line in lines if " AS " in line}
+    bases = {line.split()[1] for line in lines if line.startswith("FROM ")} - stages
+
+    assert bases == {"$BASE"}
+    assert f"ARG BASE={BASE.rpartition('/')[2]}" in lines
+    assert any("image.revision=$REVISION" in line for line in lines)
+
+
+def test_pods_run_on_the_systems_that_the_image_is_for() -> None:
+    pod = installed("Deployment")["spec"]["template"]["spec"]
+
+    assert pod["nodeSelector"] == {"kubernetes.io/os": "linux"}
 
 
 def test_the_role_grants_no_wildcard_and_never_lists_secrets() -> None:
